@@ -36,7 +36,7 @@ from hetero_lab.model.static_phases import graph_at_context
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.cost_model import CostModel, ValidationRow
-from hetero_lab.planning.counter_costs import fusion_groups
+from hetero_lab.planning.counter_costs import Observation, fusion_groups
 from hetero_lab.planning.design import (
     alternating_affinities,
     block_affinities,
@@ -46,7 +46,6 @@ from hetero_lab.planning.design import (
     segmented_affinities,
 )
 from hetero_lab.planning.fitting import adjust, first_tokens, fit, with_prefill
-from hetero_lab.planning.observations import Observation
 from hetero_lab.planning.units import block_units, split_into_units
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.timing import Stopwatch

@@ -27,8 +27,8 @@ from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import Placement, resolve
+from hetero_lab.planning.counter_costs import ENTERS, LEAVES, Conversion, ExecutedNode, Observation
 from hetero_lab.planning.design import placed
-from hetero_lab.planning.observations import ENTERS, LEAVES, Conversion, ExecutedNode, Observation
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.inputs import given_or_generated

@@ -30,10 +30,10 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
 from hetero_lab.planning.constraints import check_constraints
 from hetero_lab.planning.cost_model import CostModel, expect_costs
+from hetero_lab.planning.counter_costs import Observation
 from hetero_lab.planning.design import cut_at, lone_cuts
 from hetero_lab.planning.memory import MemoryLimit
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT, check_objective
-from hetero_lab.planning.observations import Observation
 from hetero_lab.planning.planner import GREEDY, Plan, keeps_limits, plan_graph
 from hetero_lab.result import Result
 from hetero_lab.runtime.inputs import Inputs

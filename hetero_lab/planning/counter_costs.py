@@ -10,20 +10,20 @@ leaves the subgraph. What entered a subgraph is plain, and so is a tensor withou
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hetero_lab.model.opgraph import CONSTANT, Op, OpGraph
+from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
 from hetero_lab.planning.cost_model import LostFusion, Reorder
-from hetero_lab.planning.observations import ENTERS, LEAVES, ExecutedNode, Observation
 from hetero_lab.planning.units import fused_pairs
 
+LEAVES, ENTERS = "leaves", "enters"
 US_PER_BYTE = 1e-4  # 10 GB/s: the cost of a tensor when nothing else is known
 _OTHER_ROLE = 3.0
 _NEAREST = 4  # examples that a guess is made of
@@ -39,6 +39,55 @@ _KEEP_FROM_SAME_SHAPE = frozenset({
     "Sigmoid", "SoftPlus", "Sqrt", "SquaredDifference", "Subtract", "Swish", "Tanh",
 })  # fmt: skip
 _KEEP = frozenset({"AvgPool", "Concat", "MaxPool", "Pad", "Slice", "StridedSlice"})
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutedNode:
+    """A node that a device executed: the ops in it, the leading one first, and its time in µs."""
+
+    ops: tuple[str, ...]
+    device: str
+    us: float
+    subgraph: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """Layout conversions of a tensor at a boundary, on the device that it leaves or enters.
+
+    ``us`` is 0 where the tensor crossed without any.
+    """
+
+    op: str
+    port: int
+    device: str
+    way: str
+    us: float
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A measured placement; nodes and conversions are empty without counters.
+
+    ``noise`` is the relative standard deviation of ``measured_us``. For a language model, that is
+    the time of a further token, and ``first_us`` the time of the first one.
+    """
+
+    label: str
+    affinity: Affinity
+    measured_us: float
+    nodes: tuple[ExecutedNode, ...] = ()
+    conversions: tuple[Conversion, ...] = ()
+    noise: float = 0.02
+    first_us: float | None = None
+
+    def slower(self, factor: float) -> Observation:
+        """Return the observation of a machine that is slower by a factor."""
+        return replace(
+            self,
+            measured_us=self.measured_us * factor,
+            first_us=None if self.first_us is None else self.first_us * factor,
+        )
 
 
 @dataclass(frozen=True)
@@ -101,9 +150,9 @@ def _regrouped(
                 stay.append(op)
             else:
                 moved[node.subgraph, other].append(op)
-        kept.append(dataclasses.replace(node, ops=tuple(stay)))
+        kept.append(replace(node, ops=tuple(stay)))
     return [
-        dataclasses.replace(node, ops=(*node.ops, *moved.get((node.subgraph, node.ops[0]), ())))
+        replace(node, ops=(*node.ops, *moved.get((node.subgraph, node.ops[0]), ())))
         for node in kept
     ]
 

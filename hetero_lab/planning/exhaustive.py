@@ -1,13 +1,20 @@
-"""The best placement of a small model, proven: all choices, the cheapest lower bound first.
+"""The best placement among all choices, or among those that give each device one run of layers.
 
-The bound of a choice is its pairwise part and the subgraphs that it has before cycles are cut.
-Choices are predicted in the order of their bounds until the next bound does not beat the
-best prediction (branch and bound, Land and Doig 1960, with the whole tree in one array).
+All choices of a small model prove its best placement. The bound of a choice is its pairwise part
+and the subgraphs that it has before cycles are cut. Choices are predicted in the order of their
+bounds until the next bound does not beat the best prediction (branch and bound, Land and Doig 1960,
+with the whole tree in one array).
+
+The layers of a language model are alike, so which of them a device has hardly matters; how often a
+token changes devices does. What comes before the first layer and after the last one may be in a run
+of its own.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +27,8 @@ from hetero_lab.planning.pairwise import Pairwise
 
 _MOST_CHOICES = 600_000
 _MOST_CELLS = 24_000_000
+_MOST_RUNS = 12_000  # placements by runs that are compared
+_BEST = 8
 
 
 @dataclass(frozen=True)
@@ -57,7 +66,7 @@ def best_of_all(
     deadline
         As ``clock.now()`` tells it.
     """
-    choices = _choices_within(pairwise, pools)
+    choices = _within(pairwise, _all_choices(pairwise), pools)
     bounds = _bounds(pairwise, choices, objective)
     order = np.argsort(bounds, kind="stable")
     best: np.ndarray | None = None
@@ -84,7 +93,7 @@ def least_fullest_bytes(pairwise: Pairwise, pools: Pools, deadline: float) -> in
     The bound of a choice counts what several subgraphs of a device use once. None if nothing
     keeps within the limits; what was found so far if the deadline is over.
     """
-    choices = _choices_within(pairwise, pools)
+    choices = _within(pairwise, _all_choices(pairwise), pools)
     every = range(pairwise.n_devices)
     bounds = np.max([pairwise.least_bytes(choices, d, boundaries=False) for d in every], axis=0)
     least: int | None = None
@@ -100,9 +109,50 @@ def least_fullest_bytes(pairwise: Pairwise, pools: Pools, deadline: float) -> in
     return least
 
 
-def _choices_within(pairwise: Pairwise, pools: Pools) -> np.ndarray:
+def runs(n_units: int, n_devices: int, most: int) -> Iterator[list[int]]:
+    """Yield the device of each unit of every way to give devices a run each, few runs first.
+
+    Ways of so many runs that there are more than ``most`` in all are left out.
+    """
+    count = 0
+    for n_runs in range(1, min(n_devices, n_units) + 1):
+        count += math.perm(n_devices, n_runs) * math.comb(n_units - 1, n_runs - 1)
+        if count > most:
+            return
+        for devices in itertools.permutations(range(n_devices), n_runs):
+            for cuts in itertools.combinations(range(1, n_units), n_runs - 1):
+                ends = zip((0, *cuts), (*cuts, n_units), strict=True)
+                yield [d for d, (a, b) in zip(devices, ends, strict=True) for _ in range(a, b)]
+
+
+def subgraphs_of_runs_ns(pairwise: Pairwise, blocks: np.ndarray) -> np.ndarray:
+    """Return what subgraphs and spread memory cost of placements by runs, ``[n, blocks]``."""
+    ends = np.ones_like(blocks, dtype=bool)
+    ends[:, :-1] = blocks[:, 1:] != blocks[:, :-1]
+    fixed = np.where(ends, pairwise.objective.subgraph_ns[blocks], 0).sum(axis=1)
+    return fixed + pairwise.objective.spread_ns(ends.sum(axis=1))
+
+
+def best_runs(pairwise: Pairwise, pools: Pools) -> tuple[np.ndarray, ...]:
+    """Return the best few choices of a run for each device, predicted without their partition.
+
+    Parameters
+    ----------
+    pairwise
+        Its units are the layers in their order.
+    pools
+        Memory limits; a constant counts once for each device.
+    """
+    n_units, n_devices = pairwise.allowed.shape
+    choices = np.array(list(runs(n_units, n_devices, _MOST_RUNS)), dtype=np.int64)
+    choices = choices[pairwise.allowed[np.arange(n_units), choices].all(axis=1)]
+    choices = _within(pairwise, choices, pools)
+    value = pairwise.values_ns(choices, LATENCY) + subgraphs_of_runs_ns(pairwise, choices)
+    return tuple(choices[np.argsort(value, kind="stable")[:_BEST]])
+
+
+def _within(pairwise: Pairwise, choices: np.ndarray, pools: Pools) -> np.ndarray:
     """Return the choices that may keep within memory limits."""
-    choices = _all_choices(pairwise)
     for pool, limit in pools.items():
         held = np.zeros(len(choices), dtype=np.int64)
         for device in pool.devices:

@@ -22,9 +22,8 @@ import numpy as np
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
-from hetero_lab.planning.counter_costs import US_PER_BYTE, Parts, read_parts
+from hetero_lab.planning.counter_costs import US_PER_BYTE, Observation, Parts, read_parts
 from hetero_lab.planning.objective import Objective
-from hetero_lab.planning.observations import Observation
 from hetero_lab.planning.units import split_into_units
 
 _HUBER = 1.5  # residuals beyond so many standard deviations count linearly

@@ -19,7 +19,7 @@ from hetero_lab.model.blocks import block_range, find_blocks
 from hetero_lab.model.language import Scenario, expect_scenario
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.cost_model import CostModel, expect_costs
-from hetero_lab.planning.device_runs import runs, subgraphs_of_runs_ns
+from hetero_lab.planning.exhaustive import runs, subgraphs_of_runs_ns
 from hetero_lab.planning.memory import (
     DeviceMemory,
     MemoryLimit,

@@ -19,8 +19,7 @@ from hetero_lab.planning.constraints import (
     fits,
     nothing_fits,
 )
-from hetero_lab.planning.device_runs import best_runs
-from hetero_lab.planning.exhaustive import best_of_all, least_fullest_bytes, small_enough
+from hetero_lab.planning.exhaustive import best_of_all, best_runs, least_fullest_bytes, small_enough
 from hetero_lab.planning.local_search import Placed, kick, place, repair, squeeze
 from hetero_lab.planning.memory import (
     MemoryLimit,

@@ -92,7 +92,7 @@ class Predictor:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class PredictedShare:
     """A part of a predicted latency; ``kind`` is one of ``KINDS``.
 
     A unit on one device (a torn unit has a share on each), a subgraph (its own cost, without its
@@ -121,7 +121,7 @@ class Prediction(Framed):
     predicted_us: float
     pairwise_us: float
     device_us: Mapping[str, float]
-    shares: tuple[Share, ...]
+    shares: tuple[PredictedShare, ...]
     partition: Partition
 
     @property
@@ -129,7 +129,7 @@ class Prediction(Framed):
         """The part that planners cannot minimise exactly."""
         return self.predicted_us - self.pairwise_us
 
-    def of(self, kind: str) -> list[Share]:
+    def of(self, kind: str) -> list[PredictedShare]:
         """Return the shares of one kind; subgraphs are in the order of the partition."""
         return [share for share in self.shares if share.kind == kind]
 
@@ -165,8 +165,8 @@ def breakdown(objective: Objective, affinity: Affinity) -> Prediction:
         pairwise_us=objective.pairwise_ns(devices) / 1000.0,
         device_us=dict(work),
         shares=(
-            Share(CONSTANT, "", "", "", objective.constant_ns / 1000.0),
-            Share(SPREAD, "", "", "", evaluation.spread_ns / 1000.0),
+            PredictedShare(CONSTANT, "", "", "", objective.constant_ns / 1000.0),
+            PredictedShare(SPREAD, "", "", "", evaluation.spread_ns / 1000.0),
             *_units(objective, devices),
             *_lost_fusion(objective, devices, evaluation),
             *_subgraphs(objective, partition),
@@ -176,7 +176,7 @@ def breakdown(objective: Objective, affinity: Affinity) -> Prediction:
     )
 
 
-def _units(objective: Objective, devices: np.ndarray) -> Iterator[Share]:
+def _units(objective: Objective, devices: np.ndarray) -> Iterator[PredictedShare]:
     index_of = objective.graph.index_of
     for number, unit in enumerate(objective.terms.units):
         where: dict[int, list[str]] = {}
@@ -185,36 +185,40 @@ def _units(objective: Objective, devices: np.ndarray) -> Iterator[Share]:
         for at, ops in where.items():
             ns = int(objective.op_ns[[index_of[op] for op in ops], at].sum())
             device = objective.devices[at]
-            yield Share(OPS, "\n".join(ops), device, device, ns / 1000.0, tuple(ops), (number,))
+            yield PredictedShare(
+                OPS, "\n".join(ops), device, device, ns / 1000.0, tuple(ops), (number,)
+            )
 
 
 def _lost_fusion(
     objective: Objective, devices: np.ndarray, evaluation: PlacementCost
-) -> Iterator[Share]:
+) -> Iterator[PredictedShare]:
     for row in evaluation.lost.tolist():
         first, second = (int(devices[node]) for node in objective.fused[row])
         ns = int(objective.first_ns[row, first] + objective.second_ns[row, second])
         term = objective.terms.lost_fusion[row]
         ops = (term.first, term.second)
-        yield Share(LOST_FUSION, "\n".join(ops), "", "", ns / 1000.0, ops)
+        yield PredictedShare(LOST_FUSION, "\n".join(ops), "", "", ns / 1000.0, ops)
 
 
-def _subgraphs(objective: Objective, partition: Partition) -> Iterator[Share]:
+def _subgraphs(objective: Objective, partition: Partition) -> Iterator[PredictedShare]:
     for subgraph in partition.subgraphs:
         device, number = subgraph.device, subgraph.index
         ns = int(objective.subgraph_ns[objective.devices.index(device)])
-        yield Share(SUBGRAPHS, str(number), device, device, ns / 1000.0, subgraph.ops, (number,))
+        yield PredictedShare(
+            SUBGRAPHS, str(number), device, device, ns / 1000.0, subgraph.ops, (number,)
+        )
 
 
 def _boundaries(
     objective: Objective, devices: np.ndarray, evaluation: PlacementCost, partition: Partition
-) -> Iterator[Share]:
+) -> Iterator[PredictedShare]:
     graph, first_tensor = objective.graph, objective.first_tensor
     crossing = evaluation.crossing
     columns = (crossing.tensor, crossing.producer, crossing.user, crossing.ns)
     for tensor, producer, user, ns in zip(*(c.tolist() for c in columns), strict=True):
         op, port = graph.ops[producer], tensor - int(first_tensor[producer])
-        yield Share(
+        yield PredictedShare(
             BOUNDARIES,
             op.name if len(op.outputs) == 1 else f"{op.name}:{port}",
             objective.devices[devices[producer]],

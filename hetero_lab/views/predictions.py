@@ -13,6 +13,7 @@ from plotly.subplots import make_subplots
 from hetero_lab.errors import PlanError
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.difference import Difference, change, part_name
+from hetero_lab.planning.language_plans import BlockCurve
 from hetero_lab.planning.prediction import (
     BOUNDARIES,
     KINDS,
@@ -21,7 +22,6 @@ from hetero_lab.planning.prediction import (
     SPREAD,
     SUBGRAPHS,
 )
-from hetero_lab.planning.language_plans import BlockCurve
 from hetero_lab.terminal import count_of
 from hetero_lab.views.theme import (
     BOUNDARY,

@@ -244,7 +244,7 @@ def _(found: Difference) -> Contents:
             "Ops that move": found.ops,
             "Boundaries": found.boundaries,
             "Subgraphs": found.subgraphs,
-            "Parts of the prediction": None if found.predicted_parts is None else found.parts,
+            "Parts of the prediction": None if found.predicted_ns is None else found.parts,
         },
         {difference: found},
     )

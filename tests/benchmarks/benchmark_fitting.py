@@ -18,8 +18,8 @@ import pandas as pd
 
 import hetero_lab as hl
 from hetero_lab.placement.affinity import Affinity
+from hetero_lab.planning.counter_costs import Conversion, ExecutedNode, Observation
 from hetero_lab.planning.fitting import fit
-from hetero_lab.planning.observations import Conversion, ExecutedNode, Observation
 from tests.benchmarks.benchmark_optimize import RECORDED
 from tests.benchmarks.benchmark_prediction import unseen
 

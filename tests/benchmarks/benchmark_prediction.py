@@ -43,8 +43,8 @@ from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.planning import fitting
+from hetero_lab.planning.counter_costs import Observation
 from hetero_lab.planning.design import scattered_affinities
-from hetero_lab.planning.observations import Observation
 from hetero_lab.runtime.frozen_placement import write_program
 from hetero_lab.runtime.inputs import given_or_generated
 from tests.plain_openvino import PlainProcess

@@ -16,12 +16,11 @@ from hetero_lab.errors import PlanError
 from hetero_lab.model.read import prepare
 from hetero_lab.model.static_phases import graph_at_context
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.planning import device_runs, planner
+from hetero_lab.planning import exhaustive, planner
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
-from hetero_lab.planning.counter_costs import read_parts
+from hetero_lab.planning.counter_costs import ExecutedNode, Observation, read_parts
 from hetero_lab.planning.design import block_affinities, placed
 from hetero_lab.planning.fitting import _of_layers, fit, with_prefill
-from hetero_lab.planning.observations import ExecutedNode, Observation
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.planning.units import block_units
 
@@ -133,10 +132,10 @@ def test_pins_may_ask_for_more_runs_than_devices(monkeypatch, graph, layers, sma
 
 
 def test_the_number_of_runs_that_are_compared_is_bounded():
-    few = list(device_runs.runs(50, 4, 12_000))
+    few = list(exhaustive.runs(50, 4, 12_000))
     assert len(few) == 4 + 12 * 49  # three runs each would be too many
     assert {len([*itertools.groupby(way)]) for way in few} == {1, 2}
-    assert len(list(device_runs.runs(5, 3, 12_000))) == 3 + 6 * 4 + 6 * 6
+    assert len(list(exhaustive.runs(5, 3, 12_000))) == 3 + 6 * 4 + 6 * 6
 
 
 def test_layers_that_were_not_seen_on_a_device_take_as_long_as_those_that_were(graph, layers):

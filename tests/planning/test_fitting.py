@@ -12,10 +12,9 @@ from planning.random_costs import GraphMaker, random_graph
 
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Unit
-from hetero_lab.planning.counter_costs import read_parts
+from hetero_lab.planning.counter_costs import Conversion, ExecutedNode, Observation, read_parts
 from hetero_lab.planning.design import cut_at, lone_cuts, segmented_affinities
 from hetero_lab.planning.fitting import fit
-from hetero_lab.planning.observations import Conversion, ExecutedNode, Observation
 
 DEVICES = ("ACC", "CPU")
 

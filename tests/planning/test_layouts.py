@@ -6,8 +6,14 @@ from planning.random_costs import GraphMaker
 
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.planning.counter_costs import kept_layouts, read_parts
-from hetero_lab.planning.observations import LEAVES, Conversion, ExecutedNode, Observation
+from hetero_lab.planning.counter_costs import (
+    LEAVES,
+    Conversion,
+    ExecutedNode,
+    Observation,
+    kept_layouts,
+    read_parts,
+)
 
 IMAGE = (1, 16, 8, 8)
 
