@@ -473,7 +473,7 @@ def test_the_cache_is_for_the_user_alone(tmp_path, monkeypatch):
     wheel, member = _wheel(tmp_path, monkeypatch, b"content")
     before = os.umask(0)
     try:
-        fetch.fetch(wheel, member, progress=False)
+        fetch.fetch(wheel, member)
     finally:
         os.umask(before)
     made = _modes(tmp_path / "cache")
@@ -513,7 +513,7 @@ def _wheel(tmp_path: Path, monkeypatch, content: bytes, sha256: str = "") -> tup
 def test_what_is_fetched_must_have_the_known_hash(tmp_path, monkeypatch):
     wheel, member = _wheel(tmp_path, monkeypatch, b"changed on the way", sha256="0" * 64)
     with pytest.raises(SampleError, match="SHA-256 is not 0000"):
-        fetch.fetch(wheel, member, progress=False)
+        fetch.fetch(wheel, member)
     assert not fetch.cached_path(wheel, member).exists()
 
 
