@@ -168,14 +168,12 @@ def profile(
         # After Ctrl-C, a worker still has to answer its last request, so it cannot be used.
         usable = not (isolate and timing.interrupted)
         with after:
-            n_last = len(turns[-1].samples_us)
-            if usable and in_flight and not timing.interrupted:
-                compiled = _with_spans(compiled, ask, n_last)
+            if usable:
+                compiled = _with_spans(compiled, ask, len(turns[-1].samples_us))
+            if in_flight and not timing.interrupted:
                 _next(bar, "throughput")
                 throughput = _throughput(ask, placed, trial, iterations, watch)
-                n_last = (TIMED_PER_TURN + 1) * requests
-            if usable:
-                compiled = _with_spans(compiled, ask, n_last)
+                compiled = _with_spans(compiled, ask, (TIMED_PER_TURN + 1) * requests)
             if usable and counters:
                 _next(bar, "counters")
                 rows = ask(ReadCounters(trial=trial)).rows

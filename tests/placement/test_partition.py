@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import msgspec
 import numpy as np
 import openvino as ov
 import pytest
+from hypothesis import given, settings, strategies as st
 from openvino import opset13 as op
 from random_models import random_affinity, random_model
 from slices import sliced
@@ -25,6 +27,7 @@ from hetero_lab.placement.partition import (
     Partition,
     SubgraphCollector,
     displacements,
+    partition_from_json,
     partition_to_json,
     predict,
 )
@@ -258,3 +261,58 @@ def test_of_three_devices_the_first_that_could_is_named():
         "e": Displacement("NPU", True),
     }
     assert displaced(able, a="GPU", b="GPU", c="GPU", d="GPU")["e"] == Displacement("NPU", True)
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 100_000), st.integers(0, 1000))
+def test_what_holds_of_every_partition(seed, choice):
+    graph = prepare(random_model(seed)).graph
+    affinity = random_affinity(graph, DEVICES, choice)
+    partition = predict(graph, affinity)
+    where = partition.subgraph_of
+    # Each op is in exactly one subgraph, and that is on its device.
+    assert sorted(where) == sorted(affinity.ops)
+    assert sum(len(s.ops) for s in partition.subgraphs) == len(affinity.ops)
+    for subgraph in partition.subgraphs:
+        assert {affinity[name] for name in subgraph.ops} <= {subgraph.device}
+    assert [s.index for s in partition.subgraphs] == list(range(partition.n_subgraphs))
+    # Whatever crosses is a boundary, once, and goes forward.
+    crossing = {}
+    for node in graph:
+        if node.type in ("Result", "Parameter", "Constant"):
+            continue
+        for producer, port in node.inputs:
+            source = graph.ops[producer]
+            if source.type == "Constant" or source.name not in where:
+                continue
+            if where[source.name] != where[node.name]:
+                crossing.setdefault((source.name, port), set()).add(where[node.name])
+    listed = {(b.op, b.port): set(b.targets) for b in partition.boundaries}
+    for tensor, targets in crossing.items():
+        assert targets <= listed[tensor]
+    for boundary in partition.boundaries:
+        assert all(boundary.source < target for target in boundary.targets)
+        assert list(boundary.targets) == sorted(set(boundary.targets))
+        producer = graph.ops[graph.index_of[boundary.op]]
+        assert boundary.n_bytes == producer.outputs[boundary.port].n_bytes
+    assert partition.n_crossings == sum(len(targets) for targets in listed.values())
+    # The wiring names every input and output of the model once.
+    for kind, count in (("inputs", len(graph.parameters)), ("outputs", len(graph.results))):
+        ports = [e[1] for w in partition.wiring for e in getattr(w, kind) if e[0] == "model"]
+        assert sorted(ports) == list(range(count))
+    assert not partition.observed
+    # Where every node is agrees with where the ops are.
+    if partition.home:
+        assert {graph.ops[i].name: h for i, h in enumerate(partition.home)}.items() >= where.items()
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 100_000))
+def test_json_there_and_back(seed):
+    graph = prepare(random_model(seed)).graph
+    partition = predict(graph, random_affinity(graph, DEVICES, seed))
+    back = partition_from_json(json.loads(json.dumps(partition_to_json(partition))))
+    assert back.subgraphs == partition.subgraphs
+    assert back.boundaries == partition.boundaries
+    assert back.wiring == partition.wiring
+    assert back.observed == partition.observed
