@@ -7,6 +7,7 @@ import numpy as np
 import openvino as ov
 import pytest
 from counting_core import core_with_acc
+from hypothesis import given, settings, strategies as st
 from openvino import opset13 as op
 from random_models import random_affinity, random_model
 from small_models import (
@@ -502,3 +503,19 @@ def test_a_cut_after_each_block_in_both_directions(digits):
     assert cuts[0].affinity == hl.Affinity.by_block(digits, {0: "ACC", 1: "CPU"})
     assert hl.partition(digits, cuts[0].affinity).n_subgraphs == 2
     assert hl.block_cuts(digits, ["ACC", "CPU"], after=[]) == []
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10_000), st.integers(0, 100))
+def test_followers_follow(seed, choice):
+    graph = prepare(random_model(seed)).graph
+    affinity = random_affinity(graph, ["ACC", "CPU"], choice)
+    assert set(affinity) == set(graph.index_of)
+    for node in graph:
+        users = [use.index for use in graph.consumers[node.index]]
+        if node.type == "Result":
+            assert affinity[node.name] == affinity[graph.ops[node.inputs[0][0]].name]
+        elif node.type in ("Parameter", "Constant"):
+            # It is where one of its users is, so it starts no subgraph of its own.
+            at = {affinity[graph.ops[user].name] for user in users}
+            assert not at or affinity[node.name] in at

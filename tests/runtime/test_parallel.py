@@ -25,6 +25,7 @@ from small_models import stateful
 
 import hetero_lab as hl
 from hetero_lab import clock
+from hetero_lab.backend.bound import bind
 from hetero_lab.errors import (
     ArgumentError,
     ClosedError,
@@ -36,7 +37,9 @@ from hetero_lab.model.read import prepare
 from hetero_lab.placement import overlap
 from hetero_lab.runtime import scheduler, submodels
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
+from hetero_lab.runtime.reference import compare_with_reference, lowest_precision
 from hetero_lab.runtime.submodels import leave_cores
+from hetero_lab.samples.catalogue import sample_names, sample_shapes
 
 F32 = {"PARACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
 
@@ -588,3 +591,22 @@ def test_properties_given_to_the_executor_leave_the_others_of_a_placement():
     ) as executor:
         assert executor.placement.device_properties == {"CPU": {**hint, **threads}}
         assert executor.placement.direct
+
+
+@pytest.mark.network
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", list(filter(sample_shapes, sample_names())))
+def test_every_sample_equals_one_device(name):
+    prepared = prepare(hl.load(name))
+    arrays = bind_inputs(prepared, generate_inputs(prepared))
+    for requests in (1, 4):
+        affinity = random_affinity(prepared.graph, ["PARACC", "CPU"], requests)
+        with hl.ParallelExecutor(
+            prepared, affinity, device_properties=F32, requests=requests
+        ) as executor:
+            hints = [m.get_property("INFERENCE_PRECISION_HINT") for m in executor.compiled_models]
+            precision = lowest_precision((), prepared.graph, hints)
+            allowed = {"equal", "rounding"} if precision == "i8" else {"equal"}
+            for future in [executor.submit_bound(arrays) for _ in range(requests + 1)]:
+                found = compare_with_reference(bind(prepared), arrays, future.result(), precision)
+                assert {a.verdict for a in found} <= allowed, found
