@@ -202,3 +202,22 @@ def test_a_plain_name_registers_and_then_fails_at_the_first_compile():
     core.register_plugin("openvino_intel_cpu_plugin", "PLAIN")
     with pytest.raises(RuntimeError, match="contains implementation for CPU"):
         core.compile_model(chain("r"), "PLAIN")
+
+
+@pytest.mark.parametrize("name", ["acc", "A.B", "A B", "1ACC", "", "A-B", "Ä", 5, None])
+def test_names_that_cannot_be_used(own_core, name):
+    with pytest.raises(DeviceError, match="upper-case letters, digits and _"):
+        hl.emulate(name, core=own_core)
+
+
+@pytest.mark.parametrize("name", ["CPU", "GPU", "NPU", "HETERO", "AUTO", "MULTI", "BATCH"])
+def test_names_of_openvino_are_taken(own_core, name):
+    with pytest.raises(DeviceError, match=f"'{name}' is a device or plugin of OpenVINO"):
+        hl.emulate(name, core=own_core)
+
+
+@pytest.mark.parametrize("base", ["GPU", "FOO", "HETERO", "cpu", "ACC", ""])
+def test_bases_that_are_not_here(own_core, base):
+    with pytest.raises(DeviceError, match=f"'{base}' cannot be the base.*'CPU'"):
+        hl.emulate("NEW", base=base, core=own_core)
+    assert own_core.available_devices == ["ACC", "CPU"]
