@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -31,6 +32,15 @@ def pytest_configure() -> None:
     default = hypothesis.settings.get_profile("default")
     hypothesis.settings.register_profile("any machine", default, deadline=None)
     hypothesis.settings.load_profile("any machine")
+
+
+@pytest.fixture(autouse=True)
+def signals_still_arrive() -> Iterator[None]:
+    """No test leaves the main thread a signal stack that is gone: Ctrl-C would end the process."""
+    from signal_stack import signal_stack_is_mapped
+
+    yield
+    assert signal_stack_is_mapped(), "a Core was destroyed: see hetero_lab.backend.core.keep"
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -33,7 +33,7 @@ _TOKENIZER, _DETOKENIZER = "openvino_tokenizer.xml", "openvino_detokenizer.xml"
 def load(directory: str | os.PathLike[str]) -> tuple[ov.CompiledModel, dict[str, Any]]:
     """Compile the frozen placement; return it with what placement.json says."""
     plan = _plan(directory)
-    return _compile(_core(plan), directory, plan), plan
+    return _compile(_core_for(plan), directory, plan), plan
 
 
 def run(directory: str | os.PathLike[str], inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -97,7 +97,7 @@ class Tokenizer:
                 "Text needs openvino-tokenizers, of the version of openvino: "
                 f"pip install openvino-tokenizers=={ov.__version__.partition('-')[0]}.*"
             ) from error
-        core = ov.Core()
+        core = _core("tokenizers")
         encoder, decoder = (core.read_model(path) for path in models)
         key = "eos_token_id"
         self.end = int(encoder.get_rt_info(key).astype(str)) if encoder.has_rt_info(key) else None
@@ -136,7 +136,7 @@ def observe(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> di
     }
     try:
         seen["step"] = "devices"
-        core = _core(plan)
+        core = _core_for(plan)
         names = [*core.available_devices, *plan["emulated"]]
         seen["devices"] = {name: _full_name(core, name) for name in dict.fromkeys(names)}
         seen["step"] = "compile"
@@ -158,14 +158,21 @@ def _plan(directory: str | os.PathLike[str]) -> dict[str, Any]:
     return json.loads((Path(directory) / "placement.json").read_text(encoding="utf-8"))
 
 
-def _core(plan: Mapping[str, Any]) -> ov.Core:
+# Cores stay: a CPU plugin that is unloaded can leave a thread without its signal stack, and then
+# Ctrl-C ends the process.
+@cache
+def _core(_use: str, *emulated: tuple[str, str, str]) -> ov.Core:
     core = ov.Core()
-    for name, (plugin, internal) in plan["emulated"].items():
+    for name, plugin, internal in emulated:
         proxy = {"ALIAS": name, "PRIORITY": "0", "INTERNAL_NAME": internal}
         core.register_plugin(
             plugin, internal, {f"PROXY_CONFIGURATION_{k}": v for k, v in proxy.items()}
         )
     return core
+
+
+def _core_for(plan: Mapping[str, Any]) -> ov.Core:
+    return _core("models", *((name, *plugin) for name, plugin in plan["emulated"].items()))
 
 
 def _compile(
@@ -275,7 +282,7 @@ def _tokens(
             f"{ids.shape[1]} tokens and {new_tokens} new ones are longer than the model's context "
             f"of {limit} tokens."
         )
-    request = _compile(_core(plan), directory, plan).create_infer_request()
+    request = _compile(_core_for(plan), directory, plan).create_infer_request()
     for _ in range(new_tokens):
         logits = _step(request, generation, ids, past)
         past += ids.shape[1]
