@@ -83,15 +83,12 @@ def check_properties(
                 f"{shorten(str(key))} {why} of {device}.{did_you_mean(str(key), known)} "
                 f"Properties that can be set: {names_at_hand(known, most=40)}."
             )
-    trial = ov.Core()  # a new one, so that values of one check do not reach the next
     for key, value in properties.items():
-        _check_value(trial, device, real, key, value, readable=access.get(key) == "RW")
+        _check_value(device, real, key, value, readable=access.get(key) == "RW")
     return dict(properties)
 
 
-def _check_value(
-    trial: ov.Core, device: str, real: str, key: str, value: Any, *, readable: bool
-) -> None:
+def _check_value(device: str, real: str, key: str, value: Any, *, readable: bool) -> None:
     problem = f"{shorten(str(value))} is not a value for {key} of {device}"
     # The runtime takes a NumPy scalar for an opaque object and silently drops it.
     if value is None or isinstance(value, Mapping | list | tuple | set | bytes | np.generic):
@@ -109,14 +106,24 @@ def _check_value(
         right, expected = True, ""
     if not right:
         raise PropertyError(f"{problem}: expected {expected}, not {type(value).__name__}.")
+    if refusal := _refusal(real, key, value, readable=readable):
+        raise PropertyError(f"{problem}. The runtime says: {refusal}.")
+    if key == _PRECISION:
+        _check_precision(device, real, value)
+
+
+def _refusal(real: str, key: str, value: Any, *, readable: bool) -> str:
+    """Return why the runtime refuses a value; empty if it takes it."""
+    # A Core of its own, so that values of one check do not reach the next. No error that is raised
+    # may hold on to it: see hetero_lab.backend.core.keep.
+    trial = ov.Core()
     try:
         trial.set_property(real, {key: value})
         if readable:
             trial.get_property(real, key)  # some wrong values fail only here
     except Exception as error:
-        raise PropertyError(f"{problem}. The runtime says: {last_line(error)}.") from error
-    if key == _PRECISION:
-        _check_precision(device, real, value)
+        return last_line(error)
+    return ""
 
 
 def _check_precision(device: str, real: str, value: Any) -> None:
