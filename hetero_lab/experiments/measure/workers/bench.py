@@ -90,7 +90,7 @@ class Bench:
     ):
         self._models = dict(models)
         self._inputs = dict(inputs or {})
-        self._set_up = set_up or SetUp(models={})
+        self.set_up = set_up or SetUp(models={})
         self._compiled: dict[str, _Opened] = {}
         self._counted: dict[str, Runner] = {}  # compiled once more, with counters
 
@@ -136,7 +136,7 @@ class Bench:
 
     def expect(self, trial: Trial) -> None:
         """Compute and keep the reference outputs of a trial's model for other benches."""
-        if self._set_up.directory:
+        if self.set_up.directory:
             self._expected(trial)
 
     def warm_up(
@@ -211,7 +211,7 @@ class Bench:
         """
         runner = self._compiled[trial.key].runner
         expected = None
-        if self._set_up.directory:
+        if self.set_up.directory:
             expected = _kept_outputs(self._kept(trial), runner.outputs()) or self._expected(trial)
         return tuple(agreement_to_json(runner.compare(rows, expected)))
 
@@ -243,11 +243,11 @@ class Bench:
             self.release(key)
 
     def _placed(self, trial: Trial) -> BoundPlacement:
-        return trial.placed(self._models[trial.variant], self._set_up.ops.get(trial.variant, ()))
+        return trial.placed(self._models[trial.variant], self.set_up.ops.get(trial.variant, ()))
 
     def _opened_as(self, trial: Trial) -> dict[str, Any]:
         """Return the arguments of :func:`open_runner`."""
-        blobs = self._set_up.blobs.get(trial.key)
+        blobs = self.set_up.blobs.get(trial.key)
         return {
             "placed": self._placed(trial),
             "arrays": self._arrays(trial.variant),
@@ -264,12 +264,12 @@ class Bench:
 
     def _kept(self, trial: Trial) -> Path:
         number = list(self._models).index(trial.variant)
-        return Path(self._set_up.directory) / f"reference{number}.npz"
+        return Path(self.set_up.directory) / f"reference{number}.npz"
 
     def _arrays(self, variant: str) -> list[np.ndarray]:
         if variant not in self._inputs:
             self._inputs[variant] = given_or_generated(
-                self._models[variant], None, self._set_up.seed
+                self._models[variant], None, self.set_up.seed
             )
         return self._inputs[variant]
 

@@ -1,6 +1,8 @@
 """Start worker processes, forked from a server that has imported the runtime or from scratch.
 
 Importing OpenVINO takes longer than many measurements, so on Linux a fork server does it once.
+Reading a model takes as long as compiling a small one, so the server forks a second server for
+each set-up, which reads it once; the workers with this set-up are forked from that one.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +23,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
+import msgspec
 import psutil
 
 from hetero_lab.backend.core import environment_of_a_child
@@ -31,13 +35,15 @@ from hetero_lab.experiments.measure.workers.requests import (
     Hold,
     ReadCounters,
     Request,
+    SetUp,
 )
 from hetero_lab.planning.memory import parse_bytes
 
 ANSWER = struct.Struct("=q")  # a process id
 EXIT_CODE = struct.Struct("=i")  # as in subprocess.Popen: negative is a signal
 REFUSED = 0  # instead of a process id: forking is not safe
-READY = b"r"  # sent by the server when it has imported everything
+READY = b"r"  # sent by a server when it has imported everything, or set up
+WORKER, SERVER = b"w", b"s"  # what to fork
 _SERVER = "hetero_lab.experiments.measure.workers.fork_server"
 _WORKER = "hetero_lab.experiments.measure.workers.worker"
 GROUP_SIZE = 8
@@ -124,11 +130,15 @@ def compiles_at_once() -> int:
     return max(1, n_cores // 2)
 
 
-def launch(command: Sequence[str] | None, errors: IO[bytes], timeout_s: float) -> Launched:
+def launch(
+    command: Sequence[str] | None, errors: IO[bytes], timeout_s: float, set_up: SetUp | None = None
+) -> Launched:
     """Start a worker process.
 
     Parameters
     ----------
+    set_up
+        Its first request; a worker that is forked may have carried it out already.
     command
         The command line; with ``None`` the worker is forked where that is safe.
     errors
@@ -142,7 +152,7 @@ def launch(command: Sequence[str] | None, errors: IO[bytes], timeout_s: float) -
         The command cannot be started.
     """
     if command is None:
-        forked = FORK_SERVER.fork(errors, timeout_s)
+        forked = FORK_SERVER.fork(errors, timeout_s, set_up)
         if forked is not None:
             return forked
     return subprocess.Popen(
@@ -210,6 +220,43 @@ class ForkedProcess:
 Launched: TypeAlias = "subprocess.Popen[str] | ForkedProcess"
 
 
+class _Channel:
+    """The socket to one server, which answers each request with the id of what it forked."""
+
+    def __init__(self, of_caller: socket.socket, pid: int):
+        self._socket = of_caller
+        self._pid = pid
+        self.has_said_ready = False
+
+    def wait_until_ready(self, timeout_s: float) -> None:
+        """Wait for a server to import or to set up; raises TimeoutError or another OSError."""
+        self._socket.settimeout(None if math.isinf(timeout_s) else timeout_s)
+        if not self.has_said_ready:
+            if self._socket.recv(len(READY)) != READY:
+                raise ConnectionError("the fork server ended")
+            self.has_said_ready = True
+
+    def fork(self, what: bytes, descriptors: Sequence[int], timeout_s: float) -> int:
+        """Return the id of a new process, or ``REFUSED``; raises OSError as above."""
+        self.wait_until_ready(timeout_s)
+        socket.send_fds(self._socket, [what], descriptors)
+        answer = self._socket.recv(ANSWER.size, socket.MSG_WAITALL)
+        if not answer:
+            raise ConnectionError("the fork server ended")
+        (pid,) = ANSWER.unpack(answer)
+        return pid
+
+    def close(self) -> None:
+        """Let the server end after the last of its processes."""
+        self._socket.close()
+
+    def kill(self) -> None:
+        """End the server now, which may hang in a set-up; its workers go on."""
+        self.close()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(self._pid).kill()
+
+
 class ForkServer:
     """The server that this process forks its workers from; started when it is first needed.
 
@@ -219,21 +266,27 @@ class ForkServer:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._channel: socket.socket | None = None
+        self._channel: _Channel | None = None
+        self._set_up: tuple[SetUp, _Channel | None] | None = None  # None: it cannot be shared
         self._process: subprocess.Popen[bytes] | None = None
         self._conditions: object = None
-        self._has_said_ready = False
         self._is_refused = sys.platform != "linux"
 
-    def fork(self, errors: IO[bytes], timeout_s: float) -> ForkedProcess | None:
+    def fork(
+        self, errors: IO[bytes], timeout_s: float, set_up: SetUp | None = None
+    ) -> ForkedProcess | None:
         """Return a new worker, or ``None`` if forking is not possible."""
         if self._is_refused:
             return None
         pipes = [os.pipe(), os.pipe(), os.pipe()]
         (its_in, stdin), (stdout, its_out), (status, its_status) = pipes
-        pid: int | None = None
+        descriptors = [its_in, its_out, errors.fileno(), its_status]
+        pid = REFUSED
         try:
-            pid = self._ask([its_in, its_out, errors.fileno(), its_status], timeout_s)
+            with self._lock:
+                if set_up is not None and set_up.models:
+                    pid = self._fork_set_up(set_up, descriptors, timeout_s)
+                pid = pid or self._fork(WORKER, descriptors, timeout_s)
             return ForkedProcess(pid, stdin, stdout, status) if pid else None
         finally:
             for descriptor in (its_in, its_out, its_status):
@@ -251,54 +304,81 @@ class ForkServer:
             return True
         with self._lock:
             try:
-                self._await(self._connect(), max(1e-3, timeout_s))
+                self._connect().wait_until_ready(max(1e-3, timeout_s))
             except TimeoutError:
                 return False
             except OSError:  # it ended; the next fork tries to start it again
                 self._disconnect()
         return True
 
+    def forget_set_up(self) -> None:
+        """Let go of the last set-up and its models, after the last of its workers."""
+        with self._lock:
+            self._forget()
+
     def close(self) -> None:
         """End the server after its last worker."""
         with self._lock:
             self._disconnect()
 
-    def _ask(self, descriptors: Sequence[int], timeout_s: float) -> int | None:
-        with self._lock:
-            for _ in range(2):  # a server that was idle for long may just have ended
-                channel = self._connect()
-                try:
-                    self._await(channel, timeout_s)
-                    socket.send_fds(channel, [b"f"], descriptors)
-                    answer = channel.recv(ANSWER.size, socket.MSG_WAITALL)
-                except TimeoutError:
-                    self._disconnect()
-                    return None
-                except OSError:
-                    answer = b""
-                except BaseException:  # else the next request would read this one's answer
-                    self._disconnect()
-                    raise
-                if answer:
-                    (pid,) = ANSWER.unpack(answer)
-                    self._is_refused = pid == REFUSED
-                    return pid
+    def _fork(self, what: bytes, descriptors: Sequence[int], timeout_s: float) -> int:
+        for _ in range(2):  # a server that was idle for long may just have ended
+            try:
+                pid = self._connect().fork(what, descriptors, timeout_s)
+            except TimeoutError:
                 self._disconnect()
-            self._is_refused = True
+                return REFUSED
+            except OSError:
+                self._disconnect()
+            except BaseException:  # else the next request would read this one's answer
+                self._disconnect()
+                raise
+            else:
+                self._is_refused = pid == REFUSED
+                return pid
+        self._is_refused = True
+        return REFUSED
+
+    def _fork_set_up(self, set_up: SetUp, descriptors: Sequence[int], timeout_s: float) -> int:
+        """Fork from the server of a set-up; ``REFUSED`` where a worker has to set up by itself."""
+        if self._set_up is None or self._set_up[0] != set_up:
+            self._forget()
+            channel = self._serve_set_up(set_up, timeout_s)
+            if self._channel is not None:
+                self._set_up = set_up, channel
+        channel = self._set_up[1] if self._set_up else None
+        if channel is None or _conditions() != self._conditions:
+            return REFUSED
+        try:
+            pid = channel.fork(WORKER, descriptors, timeout_s)
+            ended = False
+        except OSError:
+            pid, ended = REFUSED, True
+        except BaseException:
+            self._forget()
+            raise
+        if pid == REFUSED:
+            channel.kill()
+            # A set-up that crashed or hangs, or that started threads, is not tried again; a server
+            # that was idle for long is replaced for the next worker.
+            self._set_up = None if ended and channel.has_said_ready else (set_up, None)
+        return pid
+
+    def _serve_set_up(self, set_up: SetUp, timeout_s: float) -> _Channel | None:
+        own, its_end = socket.socketpair()
+        with its_end, tempfile.TemporaryFile() as file:
+            file.write(msgspec.json.encode(set_up))
+            file.seek(0)
+            if pid := self._fork(SERVER, [its_end.fileno(), file.fileno()], timeout_s):
+                return _Channel(own, pid)
+        own.close()
         return None
 
-    def _await(self, channel: socket.socket, timeout_s: float) -> None:
-        channel.settimeout(None if math.isinf(timeout_s) else timeout_s)
-        if not self._has_said_ready:
-            if channel.recv(len(READY)) != READY:
-                raise ConnectionError("the fork server ended")
-            self._has_said_ready = True
-
-    def _connect(self) -> socket.socket:
+    def _connect(self) -> _Channel:
         conditions = _conditions()
         if self._channel is None or conditions != self._conditions:
             self._disconnect()
-            self._channel, its_end = socket.socketpair()
+            own, its_end = socket.socketpair()
             with its_end:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", _SERVER],
@@ -307,15 +387,20 @@ class ForkServer:
                     stderr=subprocess.DEVNULL,
                     env=_environment(OPENBLAS_NUM_THREADS="1"),  # else its import starts threads
                 )
+            self._channel = _Channel(own, self._process.pid)
             self._conditions = conditions
-            self._has_said_ready = False
         return self._channel
 
     def _disconnect(self) -> None:
-        """Close the channel, so that the server ends after the last of its workers."""
+        self._forget()
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+
+    def _forget(self) -> None:
+        if self._set_up is not None and self._set_up[1] is not None:
+            self._set_up[1].close()
+        self._set_up = None
 
 
 FORK_SERVER = ForkServer()

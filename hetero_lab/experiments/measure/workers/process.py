@@ -82,7 +82,7 @@ class WorkerProcess:
         self._limit = workers.memory_limit_bytes or int(psutil.virtual_memory().total * 0.9)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         try:
-            self._process = launch(command, self._errors, start_timeout_s)
+            self._process = launch(command, self._errors, start_timeout_s, set_up)
         except OSError as error:
             self._errors.close()
             name = shorten(str(command[0])) if command else "process"

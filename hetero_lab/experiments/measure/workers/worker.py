@@ -72,8 +72,13 @@ def answer(bench: Bench, request: AnyRequest) -> Any:
             raise RuntimeError("a worker is set up once")
 
 
-def serve(answer: Callable[[Bench, AnyRequest], Any] = answer) -> None:
-    """Answer requests until the input ends; the first one sets up the bench."""
+def serve(
+    answer: Callable[[Bench, AnyRequest], Any] = answer, *, set_up: Bench | None = None
+) -> None:
+    """Answer requests until the input ends.
+
+    The first one sets up the bench, unless that is what ``set_up`` was set up with.
+    """
     requests, replies = _private_streams()
     # Ctrl-C in a terminal also reaches this process, but the caller decides what happens.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -87,7 +92,8 @@ def serve(answer: Callable[[Bench, AnyRequest], Any] = answer) -> None:
                 if bench is not None:
                     value = answer(bench, request)
                 elif isinstance(request, SetUp):
-                    bench = Bench.of(request)
+                    is_done = set_up is not None and set_up.set_up == request
+                    bench = set_up if is_done else Bench.of(request)
                 else:
                     raise RuntimeError("the first request to a worker sets it up")
             except MemoryError:

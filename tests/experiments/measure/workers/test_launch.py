@@ -12,7 +12,12 @@ import textwrap
 import psutil
 import pytest
 
-from hetero_lab.experiments.measure.workers.launch import ForkedProcess, ForkServer, launch
+from hetero_lab.experiments.measure.workers.launch import (
+    FORK_SERVER,
+    ForkedProcess,
+    ForkServer,
+    launch,
+)
 from hetero_lab.experiments.measure.workers.process import WorkerError, WorkerProcess
 from hetero_lab.experiments.measure.workers.requests import Release, SetUp
 from hetero_lab.model.read import prepare, save
@@ -35,13 +40,15 @@ def server_of(worker: WorkerProcess) -> psutil.Process:
     return parent
 
 
-def test_workers_are_forked_from_one_server_that_has_one_thread(set_up):
+def test_workers_are_forked_from_one_server_of_their_set_up(set_up):
     workers = [WorkerProcess(set_up) for _ in range(2)]
     try:
         server = server_of(workers[0])
         assert server == server_of(workers[1])
-        assert server.ppid() == os.getpid()
-        assert server.num_threads() == 1
+        main = server.parent()
+        assert main is not None
+        assert main.ppid() == os.getpid()
+        assert {server.num_threads(), main.num_threads()} == {1}
         # Neither holds an end of the other's pipes, else it would not see its caller end.
         first, second = (
             {os.readlink(f"/proc/{w.pid}/fd/{n}") for n in os.listdir(f"/proc/{w.pid}/fd")}
@@ -53,6 +60,26 @@ def test_workers_are_forked_from_one_server_that_has_one_thread(set_up):
         for worker in workers:
             worker.close()
     assert server.children() == []
+    FORK_SERVER.forget_set_up()
+    server.wait(20)
+    assert main.children() == []
+
+
+def test_a_set_up_that_crashes_or_fails_is_told_by_a_worker_of_its_own(set_up, tmp_path):
+    (tmp_path / "model.xml").write_text("no model")
+    broken = SetUp(models={"m": str(tmp_path / "model.xml")})
+    for _ in range(2):
+        with pytest.raises(WorkerError, match="cannot read"):
+            WorkerProcess(broken)
+    with contextlib.closing(WorkerProcess(set_up)) as worker:
+        server_of(worker).kill()
+        with contextlib.closing(WorkerProcess(set_up)) as alone:
+            assert isinstance(alone._process, ForkedProcess)
+            assert server_of(alone).ppid() == os.getpid()
+        with contextlib.closing(WorkerProcess(set_up)) as again:
+            main = server_of(again).parent()
+            assert main is not None
+            assert main.ppid() == os.getpid()
 
 
 def test_a_signal_that_ends_a_forked_worker_is_told(set_up):
