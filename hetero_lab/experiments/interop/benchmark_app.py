@@ -430,11 +430,13 @@ def _csv_requests(path: Path) -> Iterator[tuple[list[list[Any]], Any]]:
     text = _text(path)
     nodes: list[list[Any]] = []
     begun = ""  # the first lines of a name with line ends
+    is_whole = False
     for row in _rows(text):
         # The program in C++ ends each line with a separator.
         fields = row[:-1] if len(row) > len(_FIELDS) and not row[-1] else row
         line = ";".join(fields)
         if line == HEAD:
+            is_whole = False
             continue
         if len(fields) < len(_FIELDS):
             begun += f"{line}\n"
@@ -443,10 +445,10 @@ def _csv_requests(path: Path) -> Iterator[tuple[list[list[Any]], Any]]:
         begun = ""
         if name == "Total" and not values[0]:
             yield nodes, values[3]
-            nodes = []
+            nodes, is_whole = [], True
         else:
             nodes.append([name, *values])
-    if nodes or begun.strip() or not text.endswith("\n"):
+    if nodes or begun.strip() or not is_whole or not text.endswith("\n"):
         raise ValueError("it is half written: its end is missing, or it is another file")
 
 
