@@ -22,6 +22,7 @@ from hetero_lab.planning.memory import (
     MemoryLimit,
     Pools,
     excess_bytes,
+    memory_frame,
     memory_pools,
     pools_text,
 )
@@ -37,7 +38,7 @@ _MOST_SPLITS = 20_000  # ways to divide blocks between devices that are tried
 
 @dataclass(frozen=True)
 class BlockFit(Framed):
-    """A placement by block that keeps to memory limits, and what each device holds of it.
+    """A placement by block that keeps to memory limits, and the memory of each device.
 
     Examples
     --------
@@ -60,12 +61,8 @@ class BlockFit(Framed):
         return f"BlockFit({self.context_tokens} tokens; {parts})"
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per device: ``device``, ``blocks``, its bytes by kind and in all."""
-        import pandas as pd
-
-        columns = ["device", "blocks", "weight_bytes", "state_bytes", "boundary_bytes"]
-        rows = [[getattr(held, c) for c in columns] + [held.total_bytes] for held in self.memory]
-        return pd.DataFrame(rows, columns=[*columns, "total_bytes"])
+        """Return one row per device: ``device``, ``blocks``, its bytes by kind and in total."""
+        return memory_frame(self.memory)
 
 
 def fit_blocks(
@@ -82,27 +79,27 @@ def fit_blocks(
     Parameters
     ----------
     model
-        Anything that :func:`hetero_lab.load` takes; it has repeated layers (see
-        :func:`hetero_lab.blocks`). Blocks keep their order: what comes before the first one goes
-        with it, what comes after the last one with that.
+        Anything that :func:`hetero_lab.load` takes, with repeated layers (see
+        :func:`hetero_lab.blocks`). Blocks keep their order: ops before the first one go with it,
+        ops after the last one with that.
     devices
         In the order in which they are filled, usually the fastest first.
     memory_limit
         Bytes by device, ``{"GPU": "2GiB"}``, or by several that share a memory,
         ``{("GPU.0", "CPU"): "6GiB"}``. Counted are weights as they are stored, once for each
         device that uses them; states (the key-value cache) at ``context_tokens``; and boundary
-        tensors, where they are made and where they are received. What a plugin needs besides,
-        or a conversion of weights to another precision, is not.
+        tensors, where they are made and where they are received. Other allocations of a plugin,
+        such as weights that it converts, are not counted.
     context_tokens, batch
         How many tokens of how many sequences the states hold.
 
     Raises
     ------
     PlanError
-        The model has no repeated layers, a limit is no number of bytes or names a device that is
-        not planned for, or nothing fits.
+        The model has no repeated layers, a limit is not a number of bytes or names a device that
+        is not planned for, or nothing fits.
     DeviceError
-        No device, one twice, or one that is not here.
+        There is no device, one is named twice, or one is not here.
 
     Examples
     --------
@@ -138,22 +135,26 @@ def fit_blocks(
         held = needs.by_device(counts)
         if not excess_bytes(held, pools):
             return _fit(prepared.graph, found, every, counts, held, context_tokens)
-    # A cut only adds to what is needed in all: copies of weights, and boundary tensors.
-    on_one = needs.by_device([found.n_blocks]).sum()
-    raise _nothing_fits(every, pools, int(on_one), context_tokens)
+    # A cut only adds bytes: copies of weights, and boundary tensors.
+    on_one = int(needs.by_device([found.n_blocks]).sum())
+    raise PlanError(
+        f"No placement by block keeps within memory_limit ({pools_text(every, pools)}; at the "
+        f"least {bytes_text(on_one)} are needed together) at a context of {context_tokens} "
+        "tokens. Raise a limit, shorten the context, or add a device."
+    )
 
 
 def _splits(alone: Sequence[int], n_devices: int, pools: Pools) -> Iterator[tuple[int, ...]]:
     """Yield how many blocks each device gets, the most on the earlier ones first.
 
-    Left out are ways in which the bytes of single blocks, ``alone`` added up, are too many by
-    themselves.
+    ``alone`` are the bytes that single blocks need, added up. Ways in which these alone exceed a
+    limit are left out.
     """
     limited = {device for pool in pools for device in pool.devices}
     n_blocks = len(alone) - 1
 
     def room(device: int, left: Pools) -> float:
-        """Return the bytes that a device and those after it can hold at the most."""
+        """Return the bytes that a device and those after it can hold at most."""
         if not limited.issuperset(range(device, n_devices)):
             return float("inf")
         return sum(n_bytes for pool, n_bytes in left.items() if pool.devices[-1] >= device)
@@ -176,9 +177,9 @@ def _splits(alone: Sequence[int], n_devices: int, pools: Pools) -> Iterator[tupl
 
 @dataclass(frozen=True)
 class _Needs:
-    """Bytes of constants and tensors by the parts that use them.
+    """Bytes of constants and tensors by the parts of the model that use them.
 
-    Part 0 is what is before the first block, the last part what is after the last one. HETERO
+    Part 0 are the ops before the first block, the last part those after the last one. HETERO
     copies a constant to each device that uses it.
     """
 
@@ -215,7 +216,7 @@ class _Needs:
     def by_device(self, counts: Sequence[int]) -> np.ndarray:
         """Return the bytes of weights, states and boundaries, shape ``[devices, 3]``.
 
-        ``counts`` are the numbers of blocks that the devices have, in this order.
+        ``counts`` are the devices' numbers of blocks.
         """
         inside = np.repeat(np.arange(len(counts)), counts)
         device = [int(inside[0]), *inside.tolist(), int(inside[-1])]
@@ -250,17 +251,3 @@ def _fit(
         for device, n, end, bytes_held in zip(devices, counts, ends, held, strict=True)
     )
     return BlockFit(affinity, context_tokens, memory)
-
-
-def _nothing_fits(
-    devices: Sequence[str],
-    pools: Pools,
-    least_bytes: int,
-    context_tokens: int,
-) -> PlanError:
-    return PlanError(
-        f"No placement by block keeps within memory_limit ({pools_text(devices, pools)}; "
-        f"at the least {bytes_text(least_bytes)} are needed together) at a context of "
-        f"{context_tokens} tokens. "
-        "Raise a limit, shorten the context, or add a device."
-    )

@@ -1,25 +1,71 @@
-"""What a plan must keep to: pins, memory limits, the devices to plan for."""
+"""A planning problem: costs by unit, and the pins and limits that a plan must keep to."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
+from hetero_lab.clock import now
 from hetero_lab.errors import PlanError, did_you_mean, names_at_hand, shorten
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.planning.memory import (
     MemoryLimit,
+    Pool,
     Pools,
     excess_bytes,
     memory_pools,
     names_of,
     pools_text,
 )
-from hetero_lab.planning.objective import Objective, PlacementCost
+from hetero_lab.planning.objective import PlacementCost
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.tables import bytes_text
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """A device for each unit and for each node, and the predicted cost of that."""
+
+    choice: np.ndarray
+    devices: np.ndarray
+    cost: PlacementCost
+    value_ns: int
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """The costs of units, the objective, memory limits, and when to stop (``clock.now()``)."""
+
+    pairwise: Pairwise
+    objective: str
+    pools: Pools
+    deadline: float
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the deadline is over."""
+        return now() > self.deadline
+
+    def place(self, choice: np.ndarray) -> Placed:
+        """Predict a choice."""
+        devices = self.pairwise.devices(choice)
+        cost = self.pairwise.objective.evaluate(devices)
+        return Placed(choice, devices, cost, cost.value_ns(self.objective))
+
+    def held_bytes(self, placed: Placed) -> np.ndarray:
+        """Return the bytes of weights, states and boundary tensors, shape ``[devices, 3]``."""
+        return self.pairwise.objective.memory_bytes(placed.devices, placed.cost)
+
+    def excess_bytes(self, placed: Placed) -> dict[Pool, int]:
+        """Return by how much a placement exceeds memory limits; empty if it keeps to them."""
+        return excess_bytes(self.held_bytes(placed), self.pools) if self.pools else {}
+
+    def fullest_bytes(self, placed: Placed) -> int:
+        """Return the weights and states of the device that holds most."""
+        return int(self.held_bytes(placed)[:, :2].sum(axis=1).max())
 
 
 def check_constraints(
@@ -28,24 +74,17 @@ def check_constraints(
     limits: MemoryLimit | None,
     pins: Mapping[str, str] | None,
 ) -> None:
-    """Check what can be checked of limits and pins before costs are known.
+    """Check limits and pins as far as that is possible before costs are known.
 
     Raises
     ------
     PlanError
-        As :func:`memory_pools` and :func:`apply_pins`.
+        As for :func:`memory_pools` and :func:`apply_pins`.
     """
     memory_pools(devices, limits)
     for pattern, device in _mapping_of_pins(pins or {}).items():
         _device_number(devices, pattern, device)
         _matching(graph, pattern)
-
-
-def fits(
-    objective: Objective, devices: np.ndarray, evaluation: PlacementCost, pools: Pools
-) -> bool:
-    """Return whether a placement keeps within memory limits."""
-    return not pools or not excess_bytes(objective.memory_bytes(devices, evaluation), pools)
 
 
 def apply_pins(pairwise: Pairwise, pins: Mapping[str, str]) -> Pairwise:
@@ -56,7 +95,7 @@ def apply_pins(pairwise: Pairwise, pins: Mapping[str, str]) -> Pairwise:
     Raises
     ------
     PlanError
-        A pattern is no regular expression or matches nothing, a device is not planned for or
+        A pattern is not a regular expression or matches nothing, a device is not planned for or
         does not support an op, or two pins contradict each other.
     """
     objective = pairwise.objective

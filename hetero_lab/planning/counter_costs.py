@@ -97,7 +97,7 @@ class Parts:
     groups: Mapping[str, tuple[tuple[str, ...], ...]]  # fusion groups of each device
     op_us: Mapping[tuple[str, str], float]  # (op, device) → its time within its group
     runs: frozenset[tuple[str, str]]  # (op, device) that leads a node of its own
-    lost: tuple[LostFusion, ...]
+    lost_fusion: tuple[LostFusion, ...]
     reorders: tuple[Reorder, ...]
 
 

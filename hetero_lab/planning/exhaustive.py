@@ -1,13 +1,13 @@
 """The best placement among all choices, or among those that give each device one run of layers.
 
 All choices of a small model prove its best placement. The bound of a choice is its pairwise part
-and the subgraphs that it has before cycles are cut. Choices are predicted in the order of their
+and the cost of its subgraphs before cycles are cut. Choices are predicted in the order of their
 bounds until the next bound does not beat the best prediction (branch and bound, Land and Doig 1960,
 with the whole tree in one array).
 
-The layers of a language model are alike, so which of them a device has hardly matters; how often a
-token changes devices does. What comes before the first layer and after the last one may be in a run
-of its own.
+The layers of a language model are alike, so it hardly matters which of them a device has; it
+matters how often a token changes devices. The ops before the first layer and after the last one may
+be in a run of their own.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
-from hetero_lab.clock import now
-from hetero_lab.planning.constraints import fits
-from hetero_lab.planning.memory import Pools, excess_bytes
+from hetero_lab.planning.constraints import Placed, Problem
+from hetero_lab.planning.memory import Pools
 from hetero_lab.planning.objective import LATENCY
 from hetero_lab.planning.pairwise import Pairwise
 
@@ -31,80 +29,54 @@ _MOST_RUNS = 12_000  # placements by runs that are compared
 _BEST = 8
 
 
-@dataclass(frozen=True)
-class Best:
-    """The best choice found (None if none is valid) and the proven bound on all of them."""
-
-    devices: np.ndarray | None
-    value_ns: int
-    bound_ns: int
-    in_time: bool
-
-
 def small_enough(pairwise: Pairwise) -> bool:
     """Return whether there are few enough choices to look at all of them."""
     count = math.prod(pairwise.allowed.sum(axis=1).tolist())
     return count <= _MOST_CHOICES and count * len(pairwise.units) <= _MOST_CELLS
 
 
-def best_of_all(
-    pairwise: Pairwise,
-    objective: str,
-    pools: Pools,
-    deadline: float,
-) -> Best:
-    """Predict choices until one is proven to be the best, or the deadline is over.
+def best_of_all(problem: Problem) -> tuple[Placed | None, int, bool]:
+    """Predict choices of a small problem until one is proven to be the best, or time is over.
 
-    Parameters
-    ----------
-    pairwise
-        The problem, :func:`small_enough`.
-    objective
-        ``"latency"`` or ``"throughput"``.
-    pools
-        Memory limits.
-    deadline
-        As ``clock.now()`` tells it.
+    Returns
+    -------
+    tuple
+        The best choice found (None if none is valid), a proven bound in ns on all of them, and
+        whether the search ended in time.
     """
-    choices = _within(pairwise, _all_choices(pairwise), pools)
-    bounds = _bounds(pairwise, choices, objective)
-    order = np.argsort(bounds, kind="stable")
-    best: np.ndarray | None = None
-    value = 0
-    for rank, at in enumerate(order.tolist()):
+    choices = _within(problem.pairwise, _all_choices(problem.pairwise), problem.pools)
+    bounds = _bounds(problem.pairwise, choices, problem.objective)
+    best: Placed | None = None
+    for rank, at in enumerate(np.argsort(bounds, kind="stable").tolist()):
         bound = int(bounds[at])
-        if best is not None and bound >= value:
-            return Best(best, value, value, in_time=True)
-        if now() > deadline and rank:
-            return Best(best, value, bound, in_time=False)
-        devices = pairwise.devices(choices[at])
-        evaluation = pairwise.objective.evaluate(devices)
-        predicted = evaluation.value_ns(objective)
-        if (best is None or predicted < value) and fits(
-            pairwise.objective, devices, evaluation, pools
-        ):
-            best, value = devices, predicted
-    return Best(best, value, value, in_time=True)
+        if best is not None and bound >= best.value_ns:
+            break
+        if rank and problem.is_late:
+            return best, bound, False
+        placed = problem.place(choices[at])
+        better = best is None or placed.value_ns < best.value_ns
+        if better and not problem.excess_bytes(placed):
+            best = placed
+    return best, 0 if best is None else best.value_ns, True
 
 
-def least_fullest_bytes(pairwise: Pairwise, pools: Pools, deadline: float) -> int | None:
-    """Return the weights and states of the device that has most in the most even placement.
+def least_fullest_bytes(problem: Problem) -> int | None:
+    """Return the weights and states of the fullest device in the most even placement.
 
-    The bound of a choice counts what several subgraphs of a device use once. None if nothing
-    keeps within the limits; what was found so far if the deadline is over.
+    None if nothing keeps to the limits; the least found so far if the deadline is over. The bound
+    of a choice counts a constant once for each device.
     """
-    choices = _within(pairwise, _all_choices(pairwise), pools)
-    every = range(pairwise.n_devices)
-    bounds = np.max([pairwise.least_bytes(choices, d, boundaries=False) for d in every], axis=0)
+    pairwise = problem.pairwise
+    choices = _within(pairwise, _all_choices(pairwise), problem.pools)
+    each = range(pairwise.n_devices)
+    bounds = np.max([pairwise.least_bytes(choices, d, boundaries=False) for d in each], axis=0)
     least: int | None = None
     for at in np.argsort(bounds, kind="stable").tolist():
-        if least is not None and (bounds[at] >= least or now() > deadline):
+        if least is not None and (bounds[at] >= least or problem.is_late):
             break
-        devices = pairwise.devices(choices[at])
-        evaluation = pairwise.objective.evaluate(devices)
-        held = pairwise.objective.memory_bytes(devices, evaluation)
-        most = int(held[:, :2].sum(axis=1).max())
-        if not excess_bytes(held, pools) and (least is None or most < least):
+        placed = problem.place(choices[at])
+        most = problem.fullest_bytes(placed)
+        if not problem.excess_bytes(placed) and (least is None or most < least):
             least = most
     return least
 

@@ -1,13 +1,13 @@
 """Language models by layer: the gain of each further layer on a device, and a plan for both phases.
 
-The placements looked at give each device one run of layers, in any order of the devices. That is
-what a memory limit asks for, and few enough to look at all of them: with two devices, twice as
-many as there are layers.
+Each placement gives each device one run of layers, in any order of the devices. That suits a memory
+limit, and leaves few enough placements to compare all of them: with two devices, twice as many as
+there are layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from hetero_lab.planning.memory import (
     DeviceMemory,
     MemoryLimit,
     Pools,
+    memory_frame,
     memory_pools,
     pools_text,
 )
@@ -63,7 +64,7 @@ class BlockCurve(Framed):
     device
         The device that gets more and more layers.
     points
-        One for each number of layers for which something keeps to the limits.
+        One for each number of layers for which some placement keeps to the limits.
     scenario
         The tokens to generate.
     emulated
@@ -76,10 +77,10 @@ class BlockCurve(Framed):
     emulated: Mapping[str, str] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row a point.
+        """Return one row per point.
 
-        ``blocks`` on the device, ``memory_mib`` there, ``tokens_per_s``, ``gain_tokens_per_s`` of
-        the layers since the row before and that per MiB, ``tpot_ms``, ``ttft_ms``.
+        ``blocks`` and ``memory_mib`` on the device, ``tokens_per_s``; ``gain_tokens_per_s`` over
+        the row before, and ``gain_per_mib``; ``tpot_ms``, ``ttft_ms``.
         """
         import pandas as pd
 
@@ -121,15 +122,15 @@ class PhasePlan(Framed):
     memory
         Bytes that each device holds for both together.
     ttft_ms, tpot_ms
-        Of the first token, and of each further one.
+        Time of the first token, and of each further one.
     move_ms
-        Cost of handing the key-value cache over between the two, for the layers that are on
-        different devices; a copy as between subgraphs is assumed, it is not measured.
+        Cost of handing the key-value cache over between the two placements, for the layers that
+        change devices. It is not measured: a copy as between subgraphs is assumed.
     one, one_ms
-        The best placement for both phases, and the time of the scenario with it; ``None`` and
-        infinity where none fits.
+        The best single placement for both phases, and the time of the scenario with it; ``None``
+        and infinity where none fits.
     differ
-        Whether the two phases have different layers on a device.
+        Whether the two phases place layers differently.
     """
 
     scenario: Scenario
@@ -165,13 +166,8 @@ class PhasePlan(Framed):
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per device: its bytes by kind and in all, for both phases together."""
-        import pandas as pd
-
-        columns = ["device", "weight_bytes", "state_bytes", "boundary_bytes", "total_bytes"]
-        return pd.DataFrame(
-            [[getattr(m, c) for c in columns] for m in self.memory], columns=columns
-        )
+        """Return one row per device: its bytes by kind and in total, for both phases together."""
+        return memory_frame(self.memory).drop(columns="blocks")
 
     def __repr__(self) -> str:
         held = ", ".join(f"{m.device} {bytes_text(m.total_bytes)}" for m in self.memory)
@@ -183,25 +179,24 @@ def block_curve(
 ) -> BlockCurve:
     """Predict the gain of each further layer of a language model on a device.
 
-    For every number of layers on the device, the fastest placement is taken in which each device
-    has one run of layers; its memory is counted at the length of the scenario's context.
+    For every number of layers on the device, this takes the fastest placement in which each
+    device has one run of layers. Its memory is counted at the scenario's context length.
 
     Parameters
     ----------
     costs
-        What :func:`hetero_lab.calibrate` returned with a ``scenario``.
+        The result of :func:`hetero_lab.calibrate` with a ``scenario``.
     device
         By default the first one of the costs.
     memory_limit
-        As for :func:`hetero_lab.plan`: what does not keep to it is left out.
+        As for :func:`hetero_lab.plan`. Placements that exceed it are left out.
 
     Raises
     ------
     ArgumentError
-        ``costs`` are no cost model.
+        ``costs`` is not a cost model.
     PlanError
-        They are not those of a language model, the device is not among theirs, or nothing keeps
-        to the limits.
+        It is not of a language model, does not know the device, or nothing keeps to the limits.
 
     Examples
     --------
@@ -234,25 +229,25 @@ def block_curve(
 def plan_phases(costs: CostModel, *, memory_limit: MemoryLimit | None = None) -> PhasePlan:
     """Plan the prompt and the further tokens of a language model jointly, under one memory.
 
-    A prompt is bound by arithmetic, a further token by memory, so that the best device for one
-    need not be the best for the other. Of all pairs of placements in which each device has one
-    run of layers, the pair is returned with which the scenario takes least: first token, handing
-    the key-value cache over, further tokens. Weights and states that a device holds for both
-    phases are counted once.
+    A prompt is bound by arithmetic, a further token by memory, so each may have another best
+    device. Of all pairs of placements in which each device has one run of layers, this returns
+    the pair with the least time for the scenario: the first token, handing over the key-value
+    cache, and further tokens. Weights and states that a device holds for both phases are counted
+    once.
 
     Parameters
     ----------
     costs
-        What :func:`hetero_lab.calibrate` returned with a ``scenario``.
+        The result of :func:`hetero_lab.calibrate` with a ``scenario``.
     memory_limit
         As for :func:`hetero_lab.plan`.
 
     Raises
     ------
     ArgumentError
-        ``costs`` are no cost model.
+        ``costs`` is not a cost model.
     PlanError
-        They are not those of a language model, or nothing keeps to the limits.
+        It is not of a language model, or nothing keeps to the limits.
 
     Examples
     --------
@@ -273,14 +268,14 @@ def plan_static_phases(
 ) -> PhasePlan:
     """Plan the two static models of a language model jointly, under one memory.
 
-    As :func:`plan_phases`, for what :func:`hetero_lab.llm.static_phases` makes. The two are
-    compiled each by itself, so that a device that has a layer in both holds its weights twice. The
-    cache is counted once, with the model for further tokens that reads it.
+    As :func:`plan_phases`, for the result of :func:`hetero_lab.llm.static_phases`. Each model is
+    compiled by itself, so that a device that has a layer in both holds its weights twice. The
+    cache is counted once, with the model for further tokens, which reads it.
 
     Parameters
     ----------
     prefill, decode
-        What :func:`hetero_lab.calibrate` returned for each of the two, on the same devices.
+        The results of :func:`hetero_lab.calibrate` for the two models, on the same devices.
     scenario
         The one that the two models were made for.
     memory_limit
@@ -289,9 +284,10 @@ def plan_static_phases(
     Raises
     ------
     ArgumentError
-        These are no cost models.
+        An argument is not a cost model.
     PlanError
-        The devices differ, the models are not of the same layers, or nothing keeps to the limits.
+        The devices differ, the models do not have the same layers, or nothing keeps to the
+        limits.
 
     Examples
     --------
@@ -317,45 +313,11 @@ def plan_static_phases(
     return phases.planned(pools)
 
 
-def _best_pair(
-    first_ns: np.ndarray,
-    rest_ns: np.ndarray,
-    every: np.ndarray,
-    fitting: np.ndarray,
-    move_ns: Callable[[int, np.ndarray], np.ndarray],
-    keeps: Callable[[int, np.ndarray], np.ndarray],
-) -> tuple[int | None, int, int] | None:
-    """Return the best placement for both phases, and the best pair of one for each.
-
-    ``every`` are those that may be in a pair, ``fitting`` those that keep to the limits in both
-    phases. Where there are none, the first number is None; where no pair fits, all are.
-    """
-    together = first_ns + rest_ns
-    one = min(fitting.tolist(), key=together.__getitem__, default=None)
-    best = None if one is None else (one, one)
-    best_ns = _FOREVER if one is None else int(together[one])
-    by_rest = every[np.argsort(rest_ns[every], kind="stable")]
-    for prefill in every[np.argsort(first_ns[every], kind="stable")].tolist():
-        # Both lists are sorted, so once a prompt placement leaves no time for any decode
-        # placement, neither does any later one: the search ends without looking at all pairs.
-        n_better = int(np.searchsorted(rest_ns[by_rest], best_ns - first_ns[prefill]))
-        if n_better == 0:
-            break
-        others = by_rest[:n_better]
-        total = first_ns[prefill] + rest_ns[others] + move_ns(prefill, others)
-        others, total = others[total < best_ns], total[total < best_ns]
-        fits = keeps(prefill, others)
-        if fits.any():
-            at = int(np.flatnonzero(fits)[total[fits].argmin()])
-            best, best_ns = (prefill, int(others[at])), int(total[at])
-    return None if best is None else (one, best[0], best[1])
-
-
 @dataclass(frozen=True, eq=False)
 class _Runs:
     """One model in every placement in which each device has one run of layers, or none.
 
-    Ops before the first layer go with it, ops after the last one with that.
+    Ops before the first layer go with it, those after the last one with that.
     """
 
     costs: CostModel
@@ -377,13 +339,13 @@ class _Runs:
 
     @cached_property
     def allowed(self) -> np.ndarray:
-        """Whether the devices support what they are given, ``[placements]``."""
+        """Whether the devices support all their units, ``[placements]``."""
         units = np.arange(self.choices.shape[1])
         return np.all(self.pairwise.allowed[units, self.choices], axis=1)
 
     @cached_property
     def latency_ns(self) -> np.ndarray:
-        """The time of an inference, ``[placements]``: pairwise part, a subgraph for each run."""
+        """The time of an inference, ``[placements]``: pairwise part and a subgraph for each run."""
         work = self.pairwise.values_ns(self.choices, LATENCY)
         return work + subgraphs_of_runs_ns(self.pairwise, self.blocks)
 
@@ -418,7 +380,7 @@ class _Runs:
         return self.pairwise.devices(self.choices[number])
 
     def predicted_ms(self, number: int) -> float:
-        """Return the time of a placement with the partition that HETERO makes of it."""
+        """Return the time of a placement, with HETERO's partition of it."""
         return self.costs.objective.evaluate(self.devices(number)).value_ns(LATENCY) / 1e6
 
     def affinity(self, number: int) -> Affinity:
@@ -457,13 +419,10 @@ class _Phases:
     def planned(self, pools: Pools) -> PhasePlan:
         """Return the best pair of placements; raises PlanError if none keeps to the limits."""
         first, step, new = self.first, self.step, self.scenario.new_tokens - 1
-        best = _best_pair(
-            first.latency_ns, new * step.latency_ns, self.every, self.fitting(pools), self.move_ns,
-            lambda prefill, others: _within(self.held(prefill, others).sum(axis=2), pools),
-        )  # fmt: skip
-        if best is None:
+        one, pair = self._best(pools)
+        if pair is None:
             raise self.nothing_fits(pools)
-        one, prefill, decode = best
+        prefill, decode = pair
         if prefill == decode and not self.is_static:
             memory = self.point(prefill, 0).memory
         else:
@@ -484,20 +443,46 @@ class _Phases:
             differ=prefill != decode,
         )
 
+    def _best(self, pools: Pools) -> tuple[int | None, tuple[int, int] | None]:
+        """Return the best placement for both phases and the best pair, None where nothing fits."""
+        every = self.every
+        first_ns = self.first.latency_ns
+        rest_ns = (self.scenario.new_tokens - 1) * self.step.latency_ns
+        together = first_ns + rest_ns
+        one = min(self.fitting(pools).tolist(), key=together.__getitem__, default=None)
+        best = None if one is None else (one, one)
+        best_ns = _FOREVER if one is None else int(together[one])
+        by_rest = every[np.argsort(rest_ns[every], kind="stable")]
+        for prefill in every[np.argsort(first_ns[every], kind="stable")].tolist():
+            # Both lists are sorted, so once a prompt placement leaves no time for any decode
+            # placement, neither does any later one: the search ends without looking at all pairs.
+            n_better = int(np.searchsorted(rest_ns[by_rest], best_ns - first_ns[prefill]))
+            if n_better == 0:
+                break
+            others = by_rest[:n_better]
+            total = first_ns[prefill] + rest_ns[others] + self.move_ns(prefill, others)
+            others, total = others[total < best_ns], total[total < best_ns]
+            fits = _excess(self.held(prefill, others), pools) == 0
+            if fits.any():
+                at = int(np.flatnonzero(fits)[total[fits].argmin()])
+                best, best_ns = (prefill, int(others[at])), int(total[at])
+        return one, best
+
     def fitting(self, pools: Pools) -> np.ndarray:
         """Return the numbers of the placements that keep to memory limits in both phases."""
-        return self.every[_within(self.held(self.every, self.every).sum(axis=2), pools)]
+        return self.every[_excess(self.held(self.every, self.every), pools) == 0]
 
     def nothing_fits(self, pools: Pools) -> PlanError:
         """Return the error that names the placement closest to the limits."""
-        held = self.held(self.every, self.every).sum(axis=2)
-        devices = self.step.costs.devices
+        held, devices = self.held(self.every, self.every), self.step.costs.devices
+        nearest = held[_excess(held, pools).argmin()].sum(axis=1).tolist()
+        each = [f"{bytes_text(n)} on {d}" for n, d in zip(nearest, devices, strict=True) if n]
         both = "both static models " if self.is_static else ""
         return PlanError(
             f"No placement by layer keeps {both}within memory_limit "
             f"({pools_text(devices, pools)}) at a context of {self.scenario.context_tokens} "
-            f"tokens: {_nearest(held, devices, pools)}. Raise a limit, shorten the scenario, or "
-            "add a device."
+            f"tokens: the one that comes nearest holds {' and '.join(each)}. Raise a limit, "
+            "shorten the scenario, or add a device."
         )
 
     def held(self, prefill: int | np.ndarray, decode: np.ndarray) -> np.ndarray:
@@ -551,7 +536,7 @@ class _Phases:
         return np.einsum("nbd,b->nd", on, self._caches[1].astype(np.int64))
 
     def point(self, number: int, n_blocks: int) -> CurvePoint:
-        """Predict a placement with the partition that HETERO makes of it."""
+        """Predict a placement, with HETERO's partition of it."""
         objective, devices = self.step.costs.objective, self.step.devices(number)
         held = objective.memory_bytes(devices, objective.evaluate(devices))
         return CurvePoint(
@@ -576,20 +561,8 @@ class _Phases:
 
 
 def _excess(held: np.ndarray, pools: Pools) -> np.ndarray:
-    """Return by how much rows, bytes by device, exceed memory limits, ``[rows]``."""
+    """Return by how much rows of bytes ``[rows, devices, 3]`` exceed memory limits, ``[rows]``."""
     excess = np.zeros(len(held), dtype=np.int64)
     for pool, limit in pools.items():
-        excess += np.maximum(held[:, list(pool.devices)].sum(axis=1) - limit, 0)
+        excess += np.maximum(held[:, list(pool.devices)].sum(axis=(1, 2)) - limit, 0)
     return excess
-
-
-def _within(held: np.ndarray, pools: Pools) -> np.ndarray:
-    """Return which rows, bytes by device, keep to memory limits."""
-    return _excess(held, pools) == 0
-
-
-def _nearest(held: np.ndarray, devices: Sequence[str], pools: Pools) -> str:
-    """Say what devices hold in the row that exceeds the limits least."""
-    row = held[_excess(held, pools).argmin()].tolist()
-    each = [f"{bytes_text(n)} on {device}" for n, device in zip(row, devices, strict=True) if n]
-    return f"the one that comes nearest holds {' and '.join(each)}"

@@ -2,11 +2,11 @@
 
 Counted, for each device, are weights as they are stored, once for each subgraph that uses them;
 states, such as a key-value cache; and tensors between subgraphs, where they are made and once for
-each subgraph that receives them. Not counted is what a plugin allocates besides: tensors within a
-subgraph, scratch memory, weights that it converts; and tensors whose shape is dynamic, unless the
-graph is that of a context length (:func:`hetero_lab.model.static_phases.graph_at_context`). All
-of that is in what :func:`hetero_lab.llm.measure_memory` measures, which then takes the place of
-what is counted of weights and states.
+each subgraph that receives them. Other allocations of a plugin are not counted: tensors within a
+subgraph, scratch memory, converted weights. Nor are tensors of dynamic shape, unless the graph is
+sized for a context length (:func:`hetero_lab.model.static_phases.graph_at_context`).
+:func:`hetero_lab.llm.measure_memory` measures everything; its bytes then replace the counted
+weights and states.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from hetero_lab.placement.partition import SubgraphCollector
 from hetero_lab.placement.topology import topology
 from hetero_lab.tables import bytes_text
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 MemoryLimit: TypeAlias = "Mapping[Any, int | str]"  # by device, or by a tuple of those that share
 
 _BYTES = re.compile(r"^\s*(\d+(?:\.\d*)?)\s*([kmgt]?)(i?)b?\s*$", re.IGNORECASE)
@@ -35,16 +38,13 @@ _NO_LIMIT = 1 << 60  # more than any device has
 
 
 class Pool(NamedTuple):
-    """Devices, by number and ascending, that share a limit to what they hold together.
-
-    Without ``boundaries``, tensors between subgraphs are not counted.
-    """
+    """Ascending numbers of devices that share a limit; ``boundaries`` count unless it is False."""
 
     devices: tuple[int, ...]
     boundaries: bool = True
 
     def held_bytes(self, held: np.ndarray) -> int:
-        """Return the bytes they hold together, given those of each, shape ``[devices, 3]``."""
+        """Return the bytes that they hold together, given those of each, ``[devices, 3]``."""
         return int(held[list(self.devices), : 3 if self.boundaries else 2].sum())
 
 
@@ -53,7 +53,7 @@ Pools: TypeAlias = "Mapping[Pool, int]"  # bytes
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Bytes that a device has to hold of a model: ``blocks`` is a range, empty if it has none."""
+    """Bytes of a model on a device; ``blocks`` is a range such as ``"0-3"``, or empty."""
 
     device: str
     blocks: str
@@ -65,6 +65,15 @@ class DeviceMemory:
     def total_bytes(self) -> int:
         """All three together."""
         return self.weight_bytes + self.state_bytes + self.boundary_bytes
+
+
+def memory_frame(memory: Sequence[DeviceMemory]) -> pd.DataFrame:
+    """Return one row per device: ``device``, ``blocks``, its bytes by kind and in total."""
+    import pandas as pd
+
+    names = ["device", "blocks", "weight_bytes", "state_bytes", "boundary_bytes", "total_bytes"]
+    rows = [[getattr(held, name) for name in names] for held in memory]
+    return pd.DataFrame(rows, columns=names)
 
 
 def parse_bytes(limit: int | str) -> int:
@@ -84,23 +93,10 @@ def parse_bytes(limit: int | str) -> int:
 def memory_pools(devices: Sequence[str], limits: MemoryLimit | None) -> dict[Pool, int]:
     """Read limits of devices, and of pools of memory that several devices share.
 
-    Parameters
-    ----------
-    devices
-        Those that are planned for.
-    limits
-        Bytes, or texts such as ``"2GiB"``: ``{"GPU.0": "2GiB", ("GPU.0", "CPU"): "6GiB"}``.
-
-    Returns
-    -------
-    dict
-        Bytes of each pool.
-
     Raises
     ------
     PlanError
-        A device that is not planned for, a pool without devices, or a limit that is no number of
-        bytes.
+        A device is not planned for, a pool has no devices, or a limit is not a number of bytes.
     """
     if limits is None:
         return {}
@@ -141,13 +137,13 @@ def names_of(devices: Sequence[str], pool: Pool) -> str:
 
 
 def excess_bytes(held: np.ndarray, pools: Pools) -> dict[Pool, int]:
-    """Return by how much what devices hold, shape ``[devices, 3]``, exceeds each limit."""
+    """Return by how much bytes ``[devices, 3]`` exceed each limit; within it, it is left out."""
     over = {pool: pool.held_bytes(held) - limit for pool, limit in pools.items()}
     return {pool: excess for pool, excess in over.items() if excess > 0}
 
 
 def excess_text(devices: Sequence[str], held: np.ndarray, pools: Pools) -> str:
-    """Say which devices would hold more than they may; empty if none would."""
+    """Say which devices would exceed a limit first; empty if none would."""
     for pool in excess_bytes(held, pools):
         return (
             f"{names_of(devices, pool)} would hold {bytes_text(pool.held_bytes(held))}, "
@@ -157,13 +153,7 @@ def excess_text(devices: Sequence[str], held: np.ndarray, pools: Pools) -> str:
 
 
 def placement_memory(graph: OpGraph, affinity: Affinity, devices: Sequence[str]) -> np.ndarray:
-    """Count what HETERO has ``devices`` hold of a placement.
-
-    Returns
-    -------
-    numpy.ndarray
-        Bytes of weights, states and boundary tensors, shape ``[devices, 3]``.
-    """
+    """Count the bytes of weights, states and boundary tensors of a placement, ``[devices, 3]``."""
     number = {device: at for at, device in enumerate(devices)}
     placed = np.array([number[affinity[op.name]] for op in graph], dtype=np.int64)
     _, ids = SubgraphCollector.of(graph).split(placed)
@@ -204,18 +194,15 @@ class MemoryTable:
         wires = np.flatnonzero((ids[top.source] != ids[top.target]) & ~top.from_constant)
         received = np.unique(top.tensor[wires] * n_ids + ids[top.target[wires]])
         made, at = np.unique(top.tensor[wires], return_index=True)
-        parts = (
-            [(device_of_id[keys % n_ids], weights)],
-            [(devices[self.states], self.n_bytes[self.first_tensor[self.states]])],
-            [
-                (device_of_id[received % n_ids], self.n_bytes[received // n_ids]),
-                (devices[top.source[wires[at]]], self.n_bytes[made]),
-            ],
+        where = (
+            (0, device_of_id[keys % n_ids], weights),
+            (1, devices[self.states], self.n_bytes[self.first_tensor[self.states]]),
+            (2, device_of_id[received % n_ids], self.n_bytes[received // n_ids]),
+            (2, devices[top.source[wires[at]]], self.n_bytes[made]),
         )
-        held = np.zeros((n_devices, len(parts)), dtype=np.int64)
-        for column, added in enumerate(parts):
-            for where, sizes in added:
-                np.add.at(held[:, column], where, sizes)
+        held = np.zeros((n_devices, 3), dtype=np.int64)
+        for column, device, sizes in where:
+            np.add.at(held[:, column], device, sizes)
         return held
 
     @cached_property

@@ -44,8 +44,9 @@ class Crossing:
     tensor: np.ndarray
     producer: np.ndarray
     user: np.ndarray  # one of the receiving nodes
+    source: np.ndarray  # devices
+    target: np.ndarray
     ns: np.ndarray
-    leave_ns: np.ndarray  # the part of ns that is the producing device's work
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,13 +54,18 @@ class PlacementCost:
     """Cost of a placement, part by part."""
 
     ids: np.ndarray  # the subgraph of each node
-    real: np.ndarray  # whether a subgraph is compiled; a lone constant is not
-    device_of_id: np.ndarray
+    subgraphs: np.ndarray  # the number of compiled subgraphs on each device
     crossing: Crossing
     lost: np.ndarray  # numbers of the lost-fusion terms that are paid
-    busy_ns: np.ndarray
+    work_ns: np.ndarray  # for each subgraph
+    busy_ns: np.ndarray  # for each device
     constant_ns: int
     spread_ns: int
+
+    @property
+    def n_subgraphs(self) -> int:
+        """Number of compiled subgraphs."""
+        return int(self.subgraphs.sum())
 
     def value_ns(self, objective: str) -> int:
         """Return latency, or the time between two requests."""
@@ -182,50 +188,27 @@ class Objective:
         return wire + leave + self.enter_ns[tensor, target], leave
 
     def wire_ns(self, tensor: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Return the price of handing each tensor over, conversions of its layout aside."""
+        """Return the price of handing each tensor over, without layout conversions."""
         price = self.fixed_ns[source, target] + (
             self.ns_per_byte[source, target] * self.n_bytes[tensor]
         )
         return np.rint(price).astype(np.int64)
 
-    def all_hand_overs_ns(
-        self, devices: np.ndarray, home: np.ndarray, tensor: np.ndarray, target: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Like :meth:`hand_over_ns` for all hand-overs of a placement, to device ``target``.
-
-        ``devices`` and ``home`` are the device and the subgraph of each node. A tensor is
-        converted once, however many subgraphs read it: its leaving is paid for each other
-        device, or once if it stays on its own; and a kept layout's only if that was chosen in
-        the same subgraph.
-        """
-        producer = self.producer[tensor]
-        source = devices[producer]
-        ns, leave = self.hand_over_ns(tensor, source, target)
-        stays = source == target
-        pays = np.zeros(len(tensor), dtype=bool)
-        pays[np.unique(tensor * len(self.devices) + target, return_index=True)[1]] = True
-        pays[stays & np.isin(tensor, tensor[~stays])] = False
-        pays &= (self._has_layout(devices, home) | ~self._is_keeper)[producer]
-        return ns - np.where(pays, 0, leave), np.where(pays, leave, 0)
-
-    def _has_layout(self, devices: np.ndarray, home: np.ndarray) -> np.ndarray:
-        """Return which nodes have a layout that was chosen in their subgraph, by them or above."""
-        has = self.chooses[self._rows, devices]
-        above, below = self.keeps[home[self.keeps[:, 0]] == home[self.keeps[:, 1]]].T
-        while len(more := below[has[above] & ~has[below]]):
-            has[more] = True
-        return has
-
-    def evaluate(self, devices: np.ndarray) -> PlacementCost:
-        """Predict the partition of a placement and add up its costs.
+    def evaluate(self, devices: np.ndarray, ids: np.ndarray | None = None) -> PlacementCost:
+        """Add up the costs of a placement.
 
         Parameters
         ----------
         devices
             Number of the device of every node, shape ``[nodes]``.
+        ids
+            The subgraph of every node, below 0 for lone constants. By default HETERO's.
         """
         top, n_devices = self.top, len(self.devices)
-        _, ids = SubgraphCollector.of(self.graph).split(devices)
+        if ids is None:
+            _, ids = SubgraphCollector.of(self.graph).split(devices)
+        else:
+            ids = np.where(ids < 0, ids.max() + 1, ids)
         n_ids = int(ids.max()) + 1
         device_of_id = np.zeros(n_ids, dtype=np.int64)
         device_of_id[ids] = devices
@@ -234,29 +217,50 @@ class Objective:
         wires = wires[np.unique(keys, return_index=True)[1]]
         tensor, producer, user = top.tensor[wires], top.source[wires], top.target[wires]
         source, target = devices[producer], device_of_id[ids[user]]
-        ns, leave = self.all_hand_overs_ns(devices, ids, tensor, target)
+        ns, leave = self.hand_over_ns(tensor, source, target)
+        pays = self._pays_leaving(devices, ids, tensor, target)
+        ns, leave = ns - np.where(pays, 0, leave), np.where(pays, leave, 0)
+        # A group of constants alone is copied to its users, so that it is not compiled.
         real = np.zeros(n_ids, dtype=bool)
-        real[ids[self._ends]] = True
-        real[ids[producer]] = True
-        real[ids[user]] = True
-        busy = np.bincount(device_of_id[real], minlength=n_devices) * self.subgraph_ns
-        busy += _summed(devices, self.op_ns[self._rows, devices], n_devices)
-        busy += _summed(source, leave, n_devices) + _summed(target, ns - leave, n_devices)
-        first, second = self.fused[:, 0], self.fused[:, 1]
-        lost = np.flatnonzero(ids[first] != ids[second])
-        for nodes, prices in ((first, self.first_ns), (second, self.second_ns)):
-            where = devices[nodes[lost]]
-            busy += _summed(where, prices[lost, where], n_devices)
+        for nodes in (self._ends, producer, user):
+            real[ids[nodes]] = True
+        work = np.where(real, self.subgraph_ns[device_of_id], 0)
+        work += _summed(ids, self.op_ns[self._rows, devices], n_ids)
+        work += _summed(ids[producer], leave, n_ids) + _summed(ids[user], ns - leave, n_ids)
+        lost = np.flatnonzero(ids[self.fused[:, 0]] != ids[self.fused[:, 1]])
+        for nodes, prices in zip(self.fused[lost].T, (self.first_ns, self.second_ns), strict=True):
+            work += _summed(ids[nodes], prices[lost, devices[nodes]], n_ids)
+        subgraphs = np.bincount(device_of_id[real], minlength=n_devices)
         return PlacementCost(
             ids=ids,
-            real=real,
-            device_of_id=device_of_id,
-            crossing=Crossing(tensor, producer, user, ns, leave),
+            subgraphs=subgraphs,
+            crossing=Crossing(tensor, producer, user, source, target, ns),
             lost=lost,
-            busy_ns=busy,
+            work_ns=work,
+            busy_ns=_summed(device_of_id, work, n_devices),
             constant_ns=self.constant_ns,
-            spread_ns=int(self.spread_ns(int(real.sum()))),
+            spread_ns=int(self.spread_ns(int(subgraphs.sum()))),
         )
+
+    def _pays_leaving(
+        self, devices: np.ndarray, ids: np.ndarray, tensor: np.ndarray, target: np.ndarray
+    ) -> np.ndarray:
+        """Return which hand-overs pay for converting the tensor's layout where it leaves.
+
+        A tensor is converted once, however many subgraphs read it: for each other device, or
+        once if it stays on its own device. A kept layout is converted only if the same subgraph
+        chose it.
+        """
+        producer = self.producer[tensor]
+        stays = devices[producer] == target
+        pays = np.zeros(len(tensor), dtype=bool)
+        pays[np.unique(tensor * len(self.devices) + target, return_index=True)[1]] = True
+        pays[stays & np.isin(tensor, tensor[~stays])] = False
+        has = self.chooses[self._rows, devices]
+        above, below = self.keeps[ids[self.keeps[:, 0]] == ids[self.keeps[:, 1]]].T
+        while len(more := below[has[above] & ~has[below]]):
+            has[more] = True
+        return pays & (has | ~self._is_keeper)[producer]
 
     def pairwise_ns(self, devices: np.ndarray) -> int:
         """Return the pairwise part of the latency of a placement."""

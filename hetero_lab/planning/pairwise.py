@@ -1,14 +1,14 @@
 """The pairwise part of the objective over planning units, as planners need it.
 
-A choice gives each unit the number of a device. Its cost is the sum of the units' times, of
-each tensor once per receiving device other than the one that makes it, and of lost fusion
-between units on different devices, in nanoseconds. Tensors within a unit cost nothing.
+A choice gives each unit the number of a device. Its cost in nanoseconds is the sum of the units'
+times, of each tensor once per receiving device other than its maker's, and of lost fusion between
+units on different devices. Tensors within a unit cost nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,11 +20,11 @@ from hetero_lab.planning.objective import LATENCY, Objective
 
 @dataclass(frozen=True, eq=False)
 class TensorTerm:
-    """A tensor that unit ``source`` makes and ``users`` read, all different from it.
+    """A tensor that unit ``source`` makes and ``users``, all different from it, read.
 
-    Or a layout that it chooses, with the users of all tensors that keep it.
-    ``leave_ns`` is the producing device's work for each (source device, target device),
-    ``enter_ns`` the receiving one's; both are 0 within a device.
+    Or a layout that ``source`` chooses, with the users of all tensors that keep it. For each
+    (source device, target device), ``leave_ns`` is the producing device's work and ``enter_ns``
+    the receiving one's; both are 0 within a device.
     """
 
     source: int
@@ -32,6 +32,12 @@ class TensorTerm:
     leave_ns: np.ndarray
     enter_ns: np.ndarray
     n_bytes: int
+
+    def ns(self, device_of: Callable[[int], int]) -> int:
+        """Return what the term costs, given the device of each unit."""
+        source = device_of(self.source)
+        targets = {device_of(user) for user in self.users} - {source}
+        return sum(int(self.leave_ns[source, t] + self.enter_ns[source, t]) for t in targets)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +48,11 @@ class PairTerm:
     second: int
     first_ns: np.ndarray
     second_ns: np.ndarray
+
+    def ns(self, device_of: Callable[[int], int]) -> int:
+        """Return what the term costs, given the device of each unit."""
+        first, second = device_of(self.first), device_of(self.second)
+        return 0 if first == second else int(self.first_ns[first] + self.second_ns[second])
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +123,7 @@ class Pairwise:
         nowhere = np.flatnonzero(~both.any(axis=1))
         if len(nowhere):
             raise self.unsupported(nowhere, range(self.n_devices))
-        return Pairwise(self.objective, self.units, self.time_ns, both, self.tensors, self.pairs)
+        return replace(self, allowed=both)
 
     def unsupported(self, units: Iterable[int], devices: Iterable[int]) -> PlanError:
         """Return the error for units that none of these devices supports."""
@@ -140,6 +151,38 @@ class Pairwise:
         busy = self.busy_ns(choices)
         work = busy.sum(axis=1) if objective == LATENCY else busy.max(axis=1)
         return work + self.objective.constant_ns
+
+    def change_ns(self, choice: np.ndarray, units: list[int], device: int) -> int:
+        """Return by how much the pairwise part changes if units move to a device."""
+        moved = set(units)
+
+        def before(unit: int) -> int:
+            return int(choice[unit])
+
+        def after(unit: int) -> int:
+            return device if unit in moved else int(choice[unit])
+
+        change = int(self.time_ns[units, device].sum() - self.time_ns[units, choice[units]].sum())
+        terms = {id(term): term for unit in units for term in self.terms_of[unit]}
+        return change + sum(term.ns(after) - term.ns(before) for term in terms.values())
+
+    @cached_property
+    def terms_of(self) -> list[list[TensorTerm | PairTerm]]:
+        """For each unit, the terms that depend on its device."""
+        terms: list[list[TensorTerm | PairTerm]] = [[] for _ in self.units]
+        for tensor in self.tensors:
+            for unit in {tensor.source, *tensor.users}:
+                terms[unit].append(tensor)
+        for pair in self.pairs:
+            terms[pair.first].append(pair)
+            terms[pair.second].append(pair)
+        return terms
+
+    @cached_property
+    def first_node(self) -> np.ndarray:
+        """For each unit, its first op."""
+        index_of = self.objective.graph.index_of
+        return np.array([index_of[ops[0]] for ops in self.units], dtype=np.int64)
 
     def busy_ns(self, choices: np.ndarray) -> np.ndarray:
         """Return each device's work, pairwise part, of many choices: ``[n, devices]``."""
@@ -230,13 +273,11 @@ class Pairwise:
     def neighbours(self) -> tuple[tuple[int, ...], ...]:
         """For each unit, the units that it shares a term with."""
         near: list[set[int]] = [set() for _ in self.units]
-        for term in self.tensors:
-            for user in term.users:
-                near[term.source].add(user)
-                near[user].add(term.source)
-        for pair in self.pairs:
-            near[pair.first].add(pair.second)
-            near[pair.second].add(pair.first)
+        pairs = [(term.source, user) for term in self.tensors for user in term.users]
+        pairs += [(pair.first, pair.second) for pair in self.pairs]
+        for first, second in pairs:
+            near[first].add(second)
+            near[second].add(first)
         return tuple(tuple(sorted(units)) for units in near)
 
     def around(self, first: int, size: int) -> list[int]:

@@ -14,21 +14,10 @@ from hetero_lab.clock import now
 from hetero_lab.errors import PlanError, did_you_mean, names_at_hand, shorten
 from hetero_lab.extensions import SOLVERS, found
 from hetero_lab.model.opgraph import OpGraph
-from hetero_lab.planning.constraints import (
-    apply_pins,
-    fits,
-    nothing_fits,
-)
+from hetero_lab.planning.constraints import Placed, Problem, apply_pins, nothing_fits
 from hetero_lab.planning.exhaustive import best_of_all, best_runs, least_fullest_bytes, small_enough
-from hetero_lab.planning.local_search import Placed, kick, place, repair, squeeze
-from hetero_lab.planning.memory import (
-    MemoryLimit,
-    Pool,
-    Pools,
-    excess_bytes,
-    memory_pools,
-    pools_text,
-)
+from hetero_lab.planning.local_search import kick, repair, squeeze
+from hetero_lab.planning.memory import MemoryLimit, Pool, excess_bytes, memory_pools, pools_text
 from hetero_lab.planning.milp import even_choice, milp
 from hetero_lab.planning.min_cut import min_cut
 from hetero_lab.planning.objective import BALANCED, LATENCY, THROUGHPUT, check_objective
@@ -175,18 +164,17 @@ def plan_graph(
     if costs.scenario is not None:
         search = replace(search, starts=best_runs(search.pairwise, search.pools), by_layers=True)
     best, bound_ns, method = search.run()
-    evaluation = best.evaluation
-    devices = search.pairwise.devices(best.choice)
-    memory = costs.objective.memory_bytes(devices, evaluation).sum(axis=1)
     return Plan(
-        affinity=costs.objective.affinity(devices),
+        affinity=costs.objective.affinity(best.devices),
         objective=objective,
         predicted_us=best.value_ns / 1000.0,
         lower_bound_us=min(bound_ns, best.value_ns) / 1000.0,
-        baselines=tuple(_baselines(whole, search.objective, best.value_ns)),
+        baselines=tuple(_baselines(replace(search, pairwise=whole), best.value_ns)),
         method=method,
-        n_subgraphs=int(evaluation.real.sum()),
-        memory_bytes=dict(zip(costs.devices, memory.tolist(), strict=True)),
+        n_subgraphs=best.cost.n_subgraphs,
+        memory_bytes=dict(
+            zip(costs.devices, search.held_bytes(best).sum(axis=1).tolist(), strict=True)
+        ),
         guessed_from=costs.guessed_from,
     )
 
@@ -250,7 +238,8 @@ def keeps_limits(
         for number, unit in enumerate(whole.units)
         for op in unit
     )
-    return pinned and fits(objective, devices, objective.evaluate(devices), pools)
+    held = objective.memory_bytes(devices, objective.evaluate(devices))
+    return pinned and not excess_bytes(held, pools)
 
 
 def greedy_choice(pairwise: Pairwise) -> np.ndarray:
@@ -264,22 +253,20 @@ def _single_choices(pairwise: Pairwise) -> Iterator[tuple[str, np.ndarray]]:
             yield device, np.full(len(pairwise.units), number)
 
 
-def _baselines(pairwise: Pairwise, objective: str, planned_ns: int) -> Iterator[Baseline]:
+def _baselines(problem: Problem, planned_ns: int) -> Iterator[Baseline]:
+    pairwise = problem.pairwise
     for label, choice in [(GREEDY, greedy_choice(pairwise)), *_single_choices(pairwise)]:
-        value = place(pairwise, choice, objective).value_ns
-        affinity = pairwise.objective.affinity(pairwise.devices(choice))
-        yield Baseline(label, value / 1000.0, (value - planned_ns) / 1000.0, affinity)
+        placed = problem.place(choice)
+        affinity = pairwise.objective.affinity(placed.devices)
+        regret_us = (placed.value_ns - planned_ns) / 1000.0
+        yield Baseline(label, placed.value_ns / 1000.0, regret_us, affinity)
 
 
 @dataclass(frozen=True, eq=False)
-class _PlanSearch:
-    pairwise: Pairwise
-    objective: str
-    pools: Pools
-    deadline: float
+class _PlanSearch(Problem):
     name: str = _MILP
     solver: Solver | None = None  # the only one to use
-    starts: tuple[np.ndarray, ...] = ()  # choices to begin from as well
+    starts: tuple[np.ndarray, ...] = ()  # further choices to begin from
     by_layers: bool = False  # whether the units are the layers of a language model
 
     def run(self) -> tuple[Placed, int, str]:
@@ -288,16 +275,14 @@ class _PlanSearch:
 
     def balanced(self, budget_s: float) -> _PlanSearch:
         """Return the same search among placements whose fullest device holds little too much."""
-        deadline = now() + _EVEN_SHARE * budget_s
         even: list[np.ndarray] = []
         if self._is_small():
-            fullest = least_fullest_bytes(self.pairwise, self.pools, deadline)
+            fullest = least_fullest_bytes(replace(self, deadline=now() + _EVEN_SHARE * budget_s))
             if fullest is None:
                 raise nothing_fits(self.pairwise, self.pools)
         else:
             start = even_choice(self.pairwise, self.pools, _EVEN_SHARE * budget_s)
-            even = [self._in_a_row(), *([] if start is None else [start])]
-            fullest, even = self._evened(even)
+            fullest, even = self._evened([self._in_a_row(), *([] if start is None else [start])])
         return replace(self, pools={**self.pools, **self._shares(fullest)}, starts=tuple(even))
 
     def _shares(self, fullest_bytes: int) -> dict[Pool, int]:
@@ -306,25 +291,23 @@ class _PlanSearch:
         return {Pool((d,), boundaries=False): most for d in range(self.pairwise.n_devices)}
 
     def _evened(self, choices: list[np.ndarray]) -> tuple[int, list[np.ndarray]]:
-        """Return what the fullest device holds in the most even of some choices, and that one.
+        """Return the bytes of the fullest device in the most even of some choices, and that one.
 
-        A choice is moved step by step to what it holds if a device has each constant once.
+        Each choice is moved step by step to the bytes that it needs with each constant once on a
+        device.
         """
-        every = range(self.pairwise.n_devices)
         found: list[tuple[int, np.ndarray]] = []
         for choice in choices:
+            least = self.pairwise.least_bytes
             held = [
-                self.pairwise.least_bytes(choice[None], device, boundaries=False)[0]
-                for device in every
+                least(choice[None], device, boundaries=False)[0]
+                for device in range(self.pairwise.n_devices)
             ]
             for shares in (self._shares(max(held)), {}):
-                start = place(self.pairwise, choice, LATENCY)
-                pools = {**self.pools, **shares}
-                placed = squeeze(self.pairwise, start, LATENCY, pools, self.deadline)
+                limited = replace(self, pools={**self.pools, **shares})
+                placed = squeeze(limited, self.place(choice))
                 if placed is not None:
-                    devices = self.pairwise.devices(placed.choice)
-                    each = self.pairwise.objective.memory_bytes(devices, placed.evaluation)
-                    found.append((int(each[:, :2].sum(axis=1).max()), placed.choice))
+                    found.append((self.fullest_bytes(placed), placed.choice))
                     break
         if not found:
             raise self._not_found()
@@ -347,18 +330,10 @@ class _PlanSearch:
         return free <= SMALL and small_enough(self.pairwise)
 
     def _small(self) -> tuple[Placed, int, str]:
-        best = best_of_all(self.pairwise, self.objective, self.pools, self.deadline)
-        if best.devices is None:
-            if best.in_time:
-                raise nothing_fits(self.pairwise, self.pools)
-            raise self._not_found()
-        choice = self._choice_of(best.devices)
-        placed = place(self.pairwise, choice, self.objective)
-        return placed, best.bound_ns, "all choices, by branch and bound"
-
-    def _choice_of(self, devices: np.ndarray) -> np.ndarray:
-        index_of = self.pairwise.objective.graph.index_of
-        return np.array([devices[index_of[unit[0]]] for unit in self.pairwise.units])
+        best, bound_ns, in_time = best_of_all(self)
+        if best is None:
+            raise nothing_fits(self.pairwise, self.pools) if in_time else self._not_found()
+        return best, bound_ns, "all choices, by branch and bound"
 
     def _large(self) -> tuple[Placed, int, str]:
         exact = self._exact()
@@ -369,21 +344,14 @@ class _PlanSearch:
             starts += [choice for _, choice in _single_choices(self.pairwise)]
             starts += self.starts
             starts = _distinct([*starts, self._away()] if self.pools else starts)
-        placed = [place(self.pairwise, choice, self.objective) for choice in starts]
-        placed = [p for p in placed if self._fits(p)]
-        if not placed:
-            placed = self._squeezed(starts)
-        placed.sort(key=lambda p: p.value_ns)
+        placed = [p for p in map(self.place, starts) if not self.excess_bytes(p)]
+        placed = sorted(placed or self._squeezed(starts), key=lambda p: p.value_ns)
         if self.by_layers:
             # Its graph is large, so that a prediction is slow, but its units are few.
-            best = repair(self.pairwise, placed[0], self.objective, self.pools, self.deadline, 0)
+            best = repair(self, placed[0], patience=0)
         else:
-            ends = [
-                repair(self.pairwise, start, self.objective, self.pools, self.deadline)
-                for start in placed[:_MOST_STARTS]
-            ]
-            best = min(ends, key=lambda p: p.value_ns)
-            best = kick(self.pairwise, best, self.objective, self.pools, self.deadline)
+            ends = [repair(self, start) for start in placed[:_MOST_STARTS]]
+            best = kick(self, min(ends, key=lambda p: p.value_ns))
         bound = self._lower_bound(0 if exact is None else exact.bound_ns)
         return best, bound, f"{method}, repaired"
 
@@ -413,10 +381,7 @@ class _PlanSearch:
             self._check(choice)
             bound = choice.bound_ns if first is None else first.bound_ns
             first = Choice(choice.devices, choice.value_ns, bound)
-            devices = self.pairwise.devices(choice.devices)
-            evaluation = self.pairwise.objective.evaluate(devices)
-            held = self.pairwise.objective.memory_bytes(devices, evaluation)
-            over = excess_bytes(held, self.pools)
+            over = self.excess_bytes(self.place(np.array(choice.devices)))
             if not over:
                 return first
             # Copies that the program does not see (a constant in two subgraphs of a device).
@@ -464,34 +429,24 @@ class _PlanSearch:
     def _squeezed(self, choices: list[np.ndarray]) -> list[Placed]:
         """Return the first choice that can be moved step by step until it keeps to the limits."""
         for choice in choices:
-            placed = place(self.pairwise, choice, self.objective)
-            found = squeeze(self.pairwise, placed, self.objective, self.pools, self.deadline)
+            found = squeeze(self, self.place(choice))
             if found is not None:
                 return [found]
         raise self._not_found()
 
     def _lower_bound(self, pairwise_ns: int) -> int:
         """Add the subgraphs that any placement has to a bound of the pairwise part."""
-        fixed = self.pairwise.objective.subgraph_ns
+        objective = self.pairwise.objective
         if self.objective != LATENCY:
             return pairwise_ns
-        singles = [
-            place(self.pairwise, choice, LATENCY).value_ns
-            for _, choice in _single_choices(self.pairwise)
-        ]
-        several = (
-            pairwise_ns + int(np.sort(fixed)[:2].sum()) + int(self.pairwise.objective.spread_ns(2))
-        )
-        return min([several, *singles])
-
-    def _fits(self, placed: Placed) -> bool:
-        devices = self.pairwise.devices(placed.choice)
-        return fits(self.pairwise.objective, devices, placed.evaluation, self.pools)
+        singles = [self.place(choice).value_ns for _, choice in _single_choices(self.pairwise)]
+        two_subgraphs = int(np.sort(objective.subgraph_ns)[:2].sum()) + int(objective.spread_ns(2))
+        return min([pairwise_ns + two_subgraphs, *singles])
 
     def _not_found(self) -> PlanError:
         listed = pools_text(self.pairwise.objective.devices, self.pools)
         limit = f" that keeps within memory_limit ({listed})" if listed else ""
-        if now() > self.deadline:
+        if self.is_late:
             return PlanError(
                 f"No placement{limit} was found within budget_s. Give more time"
                 f"{' or raise a limit' if listed else ''}."

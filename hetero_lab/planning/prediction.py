@@ -51,7 +51,7 @@ class Predictor:
     @property
     def n_subgraphs(self) -> int:
         """Number of subgraphs."""
-        return int(self.evaluation.real.sum())
+        return self.evaluation.n_subgraphs
 
     @property
     def affinity(self) -> Affinity:
@@ -170,7 +170,7 @@ def breakdown(objective: Objective, affinity: Affinity) -> Prediction:
             *_units(objective, devices),
             *_lost_fusion(objective, devices, evaluation),
             *_subgraphs(objective, partition),
-            *_boundaries(objective, devices, evaluation, partition),
+            *_boundaries(objective, evaluation, partition),
         ),
         partition=partition,
     )
@@ -211,18 +211,18 @@ def _subgraphs(objective: Objective, partition: Partition) -> Iterator[Predicted
 
 
 def _boundaries(
-    objective: Objective, devices: np.ndarray, evaluation: PlacementCost, partition: Partition
+    objective: Objective, evaluation: PlacementCost, partition: Partition
 ) -> Iterator[PredictedShare]:
     graph, first_tensor = objective.graph, objective.first_tensor
     crossing = evaluation.crossing
-    columns = (crossing.tensor, crossing.producer, crossing.user, crossing.ns)
-    for tensor, producer, user, ns in zip(*(c.tolist() for c in columns), strict=True):
+    columns = [column.tolist() for column in vars(crossing).values()]
+    for tensor, producer, user, source, target, ns in zip(*columns, strict=True):
         op, port = graph.ops[producer], tensor - int(first_tensor[producer])
         yield PredictedShare(
             BOUNDARIES,
             op.name if len(op.outputs) == 1 else f"{op.name}:{port}",
-            objective.devices[devices[producer]],
-            objective.devices[devices[user]],
+            objective.devices[source],
+            objective.devices[target],
             ns / 1000.0,
             numbers=(partition.home[producer], partition.home[user]),
         )

@@ -222,10 +222,11 @@ def run_partition(costs: CostModel, devices: np.ndarray, partition: Partition) -
     partition
         The partition that the executor compiles; it says where every node is.
     """
-    work = work_ns(costs, devices, partition).tolist()
+    cost = costs.objective.evaluate(devices, np.array(partition.home))
+    work = cost.work_ns[: partition.n_subgraphs].tolist()
     sources = _sources(costs, partition)
     where = [subgraph.device for subgraph in partition.subgraphs]
-    begin = costs.objective.constant_ns + int(costs.objective.spread_ns(len(work)))
+    begin = cost.constant_ns + cost.spread_ns
     starts = _starts_ns(work, where, sources, begin)
     # Sorting is stable: subgraphs that take no time stay behind those that they wait for.
     entries = sorted(
@@ -267,33 +268,6 @@ def _critical_path(
         waits += [before[at.index]] if at.index in before else []
         at = max(waits, key=lambda entry: entry.end_us, default=None)
     return chain[::-1]
-
-
-def work_ns(costs: CostModel, devices: np.ndarray, partition: Partition) -> np.ndarray:
-    """Return how long each subgraph keeps its device busy, in nanoseconds."""
-    objective, index_of = costs.objective, costs.graph.index_of
-    column = [costs.devices.index(subgraph.device) for subgraph in partition.subgraphs]
-    work = objective.subgraph_ns[column].astype(np.int64)
-    home = np.array(partition.home)
-    nodes = np.flatnonzero(home >= 0)
-    np.add.at(work, home[nodes], objective.op_ns[nodes, devices[nodes]])
-    crossings = np.array(
-        [
-            (objective.first_tensor[index_of[b.op]] + b.port, b.source, target)
-            for b in partition.boundaries
-            for target in b.targets
-        ],
-        dtype=np.int64,
-    ).reshape(-1, 3)
-    tensor, source, target = crossings.T
-    ns, leave = objective.all_hand_overs_ns(devices, home, tensor, np.array(column)[target])
-    np.add.at(work, target, ns - leave)
-    np.add.at(work, source, leave)
-    lost = home[objective.fused[:, 0]] != home[objective.fused[:, 1]]
-    for end, prices in enumerate((objective.first_ns, objective.second_ns)):
-        ops = objective.fused[lost, end]
-        np.add.at(work, home[ops], prices[lost, devices[ops]])
-    return work
 
 
 def _sources(costs: CostModel, partition: Partition) -> list[list[int]]:

@@ -139,7 +139,7 @@ def test_a_renamed_node_is_given_back_to_its_group():
     parts = read_parts(graph, DEVICES, [*whole, torn, torn])
     assert parts.op_us["conv0", "ACC"] == 10.0
     assert parts.op_us["conv1", "ACC"] == 20.0
-    assert all(max(t.second_us) < 100 for t in parts.lost)
+    assert all(max(t.second_us) < 100 for t in parts.lost_fusion)
 
 
 def test_conversions_that_were_not_seen_are_told_from_their_like():

@@ -6,6 +6,7 @@ import itertools
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 from planning.random_costs import GraphMaker, affinity_of, random_case
 from slices import sliced
@@ -18,7 +19,7 @@ from hetero_lab.placement.partition import predict
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.planner import plan_graph
-from hetero_lab.planning.schedules import Schedule, branches, plan_schedule, simulate, work_ns
+from hetero_lab.planning.schedules import Schedule, branches, plan_schedule, simulate
 from hetero_lab.runtime.timeline import sources
 
 NEAR = 1e-6
@@ -127,7 +128,8 @@ def test_a_simulated_schedule_can_be_run(seed, least_work, monkeypatch):
     assert [run_of[s.index].device for s in partition.subgraphs] == [
         s.device for s in partition.subgraphs
     ]
-    work = work_ns(costs, costs.objective.device_numbers(affinity), partition)
+    numbers = costs.objective.device_numbers(affinity)
+    work = costs.objective.evaluate(numbers, np.array(partition.home)).work_ns[: len(run_of)]
     assert [round((run_of[n].end_us - run_of[n].start_us) * 1000) for n in range(len(work))] == (
         work.tolist()
     )
