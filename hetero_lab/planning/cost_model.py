@@ -1,11 +1,12 @@
-"""CostModel: what every part of a placement of a model costs, learnt, validated and stored."""
+"""CostModel: the cost of every part of a placement of a model, learnt, validated and stored."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import os
-from collections.abc import Collection, Mapping
+import statistics
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
@@ -19,12 +20,12 @@ from hetero_lab.model.opgraph import PARAMETER, RESULT, OpGraph, graph_from_json
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.cost_terms import (
     BoundaryCost,
-    CostTerms,
     LostFusion,
     MeasuredBytes,
     Reorder,
     Unit,
     check_costs,
+    check_terms,
 )
 from hetero_lab.planning.objective import Objective
 from hetero_lab.planning.prediction import Prediction, Predictor, breakdown
@@ -60,29 +61,66 @@ class ValidationRow:
 
 
 @dataclass(frozen=True)
-class CostModel(Framed, CostTerms):
-    """Costs of one model on some devices, what they hold for, and how well they predict.
+class CostModel(Framed):
+    """Costs of one model on some devices, their origin, and how well they predict.
 
     Parameters
     ----------
+    graph
+        The model.
+    devices
+        In order of priority, which HETERO's greedy choice follows.
+    units
+        A partition of the graph's placeable ops; a stateful path lies in one unit.
+    boundaries
+        For each pair (source device, target device). A device to itself is for the cuts that
+        HETERO adds within a device; such a pair is free if it is left out. A tensor of unknown
+        size pays the fixed part only.
+    subgraph_us
+        For each device, the cost of one subgraph on it beside its ops.
+    constant_us
+        Cost of an inference that does not depend on the placement.
+    lost_fusion, reorders
+        Terms for single pairs of ops and single tensors.
+    spread_us
+        Extra time of an inference whose memory is spread over many subgraphs: each has its own,
+        so that caches hold less of it. With n subgraphs, (n − 1)/(n + 4) of it is paid.
+    measured_memory
+        The memory of each device whose memory was measured. That of the others is counted from
+        the graph.
     device_properties, environment, fingerprint
-        What it holds for: properties of the devices, versions and names, hash of the model.
+        What the costs hold for: properties of the devices, versions and names, hash of the model.
     validation_rows
         Placements that the fit has not seen.
     emulated
-        What each emulated device ran on when it was measured.
+        Emulated device → the device that ran it during the measurement.
     notes
-        What the time for measuring did not allow.
+        Measurements for which there was no time.
     interrupted
         Whether Ctrl-C ended the measuring.
     guessed_from
-        Names of the models whose costs it was guessed from; empty if it was measured.
+        Names of the models whose costs these were guessed from; empty if they were measured.
     scenario
-        Of a language model: what it generated. The costs are those of a further token.
+        Of a language model: the tokens that it generated. The costs are those of a further token.
     prefill
-        Of a language model: the costs of the first token, a cost model too.
+        Of a language model: the cost model of the first token.
+
+    Raises
+    ------
+    PlanError
+        The parts contradict each other.
     """
 
+    graph: OpGraph
+    devices: tuple[str, ...]
+    units: tuple[Unit, ...]
+    boundaries: Mapping[tuple[str, str], BoundaryCost]
+    subgraph_us: Mapping[str, float]
+    constant_us: float = 0.0
+    lost_fusion: tuple[LostFusion, ...] = ()
+    reorders: tuple[Reorder, ...] = ()
+    spread_us: float = 0.0
+    measured_memory: Mapping[str, tuple[MeasuredBytes, ...]] = field(default_factory=dict)
     device_properties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
@@ -93,6 +131,9 @@ class CostModel(Framed, CostTerms):
     guessed_from: tuple[str, ...] = ()
     scenario: Scenario | None = None
     prefill: CostModel | None = None
+
+    def __post_init__(self) -> None:
+        check_terms(self)
 
     def __repr__(self) -> str:
         if self.guessed_from:
@@ -114,7 +155,7 @@ class CostModel(Framed, CostTerms):
     def origin(self) -> str:
         """Where these costs come from: machine, runtime, time, devices; whether they are a guess.
 
-        It speaks of the machine that measured, which need not be this one.
+        The machine is the one that measured, which need not be this one.
         """
         about = self.environment
         parts = [f"on {about['host']}" if about.get("host") else ""]
@@ -130,6 +171,11 @@ class CostModel(Framed, CostTerms):
     def objective(self) -> Objective:
         """The costs as arrays."""
         return Objective.build(self)
+
+    def supports(self, device: str) -> frozenset[str]:
+        """Return the ops that a device supports."""
+        at = self.devices.index(device)
+        return frozenset(op for u in self.units if u.time_us[at] is not None for op in u.ops)
 
     @checked
     def predict_us(self, affinity: Affinity) -> float:
@@ -164,8 +210,8 @@ class CostModel(Framed, CostTerms):
         return self.predict_us(affinity) / 1e3
 
     def predictor(self, affinity: Affinity) -> Predictor:
-        """Return a prediction that can be moved: ``predictor(a).moved({"op": "CPU"})``."""
-        return Predictor.of(self.objective, affinity)
+        """Return a prediction whose ops can move: ``predictor(a).moved({"op": "CPU"})``."""
+        return Predictor(self.objective, self.objective.device_numbers(affinity))
 
     @checked
     def explain(self, affinity: Affinity) -> Prediction:
@@ -189,14 +235,13 @@ class CostModel(Framed, CostTerms):
     @property
     def mape(self) -> float:
         """Mean absolute relative error on the validation placements."""
-        rows = self._validated()
-        return math.fsum(abs(row.error) for row in rows) / len(rows)
+        return statistics.fmean(abs(row.error) for row in self._validated())
 
     @property
     def r2(self) -> float:
         """Share of the variance of the measured latencies that is predicted."""
         rows = self._validated()
-        mean = math.fsum(row.measured_us for row in rows) / len(rows)
+        mean = statistics.fmean(row.measured_us for row in rows)
         total = math.fsum((row.measured_us - mean) ** 2 for row in rows)
         rest = math.fsum((row.measured_us - row.predicted_us) ** 2 for row in rows)
         if total == 0.0:
@@ -205,7 +250,7 @@ class CostModel(Framed, CostTerms):
 
     @property
     def validation(self) -> pd.DataFrame:
-        """One row a validation placement: label, subgraphs, predicted and measured µs, error."""
+        """One row per validation placement: label, subgraphs, predicted and measured µs, error."""
         import pandas as pd
 
         rows = [
@@ -228,7 +273,7 @@ class CostModel(Framed, CostTerms):
         return self.validation_rows
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row a unit: ``unit, ops, n_ops`` and one column of µs a device."""
+        """Return one row per unit: ``unit, ops, n_ops`` and one column of µs per device."""
         import pandas as pd
 
         rows = [
@@ -253,22 +298,33 @@ class CostModel(Framed, CostTerms):
             return
         missing = [name for name in other if name not in own]
         gone = [name for name in own if name not in other]
-        what = f"{len(missing)} of the model's nodes are not in it"
-        if missing:
-            what += f" ({names_at_hand(missing, 3)})"
-        what += f", {len(gone)} of its nodes are not in the model"
-        if gone:
-            what += f" ({names_at_hand(gone, 3)})"
-        if not missing and not gone:
-            different = [name for name in own if not _same_op(own[name], other[name])]
-            what = f"{len(different)} ops differ ({names_at_hand(different, 3)})"
+        different = [name for name in own if name in other and not _same_op(own[name], other[name])]
+
+        def some(names: list[str]) -> str:
+            return f" ({names_at_hand(names, 3)})" if names else ""
+
+        if missing or gone:
+            what = f"{len(missing)} of the model's nodes are not in it{some(missing)}, "
+            what += f"{len(gone)} of its nodes are not in the model{some(gone)}"
+        else:
+            what = f"{len(different)} ops differ{some(different)}"
         raise PlanError(
             f"This cost model belongs to another model ({shorten(self.graph.name)}, not "
             f"{shorten(graph.name)}): {what}. Make one with hetero_lab.calibrate(model, devices)."
         )
 
+    def check_devices(self, devices: Iterable[str]) -> None:
+        """Raise PlanError unless every one of ``devices`` is known."""
+        unknown = [device for device in devices if device not in self.devices]
+        if unknown:
+            raise PlanError(
+                f"This cost model does not know {names_at_hand(unknown)}: it holds for "
+                f"{', '.join(self.devices)}. Calibrate with these devices: "
+                "hetero_lab.calibrate(model, devices)."
+            )
+
     def check_scenario(self, scenario: Scenario | None) -> None:
-        """Raise PlanError unless it is of this scenario: times and the cache are those of it."""
+        """Raise PlanError unless the times and the cache are those of this scenario."""
         if self.scenario != scenario:
             raise PlanError(
                 f"This cost model holds for scenario={self.scenario!r}, not {scenario!r}. "
@@ -278,7 +334,7 @@ class CostModel(Framed, CostTerms):
     def check_conditions(
         self, devices: tuple[str, ...], properties: Mapping[str, Mapping[str, Any]]
     ) -> None:
-        """Raise PlanError unless it holds for these devices with these properties."""
+        """Raise PlanError unless the costs hold for these devices with these properties."""
         if devices != self.devices:
             raise PlanError(
                 f"This cost model holds for {', '.join(self.devices)}, in this order, not for "
@@ -293,7 +349,7 @@ class CostModel(Framed, CostTerms):
                 )
 
     def check_support(self, support: Mapping[str, Collection[str]]) -> None:
-        """Raise PlanError if it places ops on a device that does not support them now."""
+        """Raise PlanError if a device no longer supports ops that it has costs for."""
         for device in self.devices:
             gone = sorted(self.supports(device) - set(support[device]))
             if gone:
@@ -329,7 +385,7 @@ class CostModel(Framed, CostTerms):
 
 
 def expect_costs(given: object) -> CostModel:
-    """Return what was given as ``costs=``, or raise ArgumentError."""
+    """Return the argument ``costs=``, or raise ArgumentError."""
     if not isinstance(given, CostModel):
         raise ArgumentError(
             "costs= is what hetero_lab.calibrate(model, devices) returns, not "

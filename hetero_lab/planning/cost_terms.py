@@ -1,4 +1,4 @@
-"""Cost terms: the cost of each part of a placement.
+"""Cost terms: the cost of each part of a placement, and the checks of them.
 
 The objective has two parts.
 
@@ -7,22 +7,26 @@ another device, once per receiving device; lost fusion between two ops on differ
 Each term depends on the devices of at most two ops (or of a tensor's maker and users), so that
 planners can minimise the sum exactly.
 
-**Extra**, never negative: the cost of each subgraph; what it costs that memory is spread over
-several of them; a tensor that several subgraphs of one device receive, again for each after the
-first; a layout that several tensors keep, again for each that is converted after the first; and
-for the cuts that HETERO adds to break cycles, hand-over and lost fusion within a device.
+**Extra**, never negative: the cost of each subgraph; the cost of memory spread over several of
+them; a tensor that several subgraphs of one device receive, again for each after the first; a
+layout that several tensors keep, again for each that is converted after the first; and for the
+cuts that HETERO adds to break cycles, hand-over and lost fusion within a device.
 
 Costs are counted in whole nanoseconds, so that two ways of adding them up agree exactly.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hetero_lab.errors import PlanError, names_at_hand, shorten
-from hetero_lab.model.opgraph import Op, OpGraph, Tensor
+
+if TYPE_CHECKING:
+    from hetero_lab.planning.cost_model import CostModel
 
 _MOST_US = 2.0**53 / 1000  # a sum of ns in floats is exact up to here
 
@@ -75,9 +79,9 @@ class Reorder:
 
     ``leave_us`` is paid on the device that makes it, once for each device that receives it;
     ``enter_us`` on the one that receives it, once for each subgraph. Some ops choose a layout,
-    where ``leave_us`` is above 0, and others pass on the layout of what they read: ``keeps``
-    then names the ops that they read, and ``leave_us`` is paid only where one of these has a
-    chosen layout in the same subgraph. What entered a subgraph is plain.
+    where ``leave_us`` is above 0. Others pass on the layout of an input: ``keeps`` names the ops
+    that they read, and ``leave_us`` is paid only where one of these has a chosen layout in the
+    same subgraph. A tensor that entered a subgraph has the plain layout.
     """
 
     op: str
@@ -89,10 +93,10 @@ class Reorder:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredBytes:
-    """Memory that a device was measured to take as soon as it has one of some units.
+    """Measured memory of a device, which it takes as soon as it has one of some units.
 
-    ``units`` are their numbers. ``weight_bytes`` are there once the submodel has run,
-    ``state_bytes`` come with the length of the context.
+    ``units`` are their numbers. ``weight_bytes`` are taken once the submodel has run;
+    ``state_bytes`` are for the length of the context.
     """
 
     units: tuple[int, ...]
@@ -100,80 +104,52 @@ class MeasuredBytes:
     state_bytes: int
 
 
-@dataclass(frozen=True)
-class CostTerms:
-    """The costs of one model on some devices.
-
-    Parameters
-    ----------
-    graph
-        The model.
-    devices
-        In order of priority: HETERO's greedy choice goes by it.
-    units
-        A partition of the graph's placeable ops; a stateful path lies in one unit.
-    boundaries
-        For each pair (source device, target device). A device to itself is for the cuts that
-        HETERO adds within a device; such a pair is free if it is left out.
-    subgraph_us
-        For each device, the cost of one subgraph on it beside its ops.
-    constant_us
-        Cost of an inference that no placement changes.
-    lost_fusion, reorders
-        Terms for single pairs of ops and single tensors.
-    spread_us
-        What an inference takes longer when its memory is spread over many subgraphs: each has
-        its own, so that caches hold less of it. With n subgraphs (n − 1)/(n + 4) of it is paid.
-    measured_memory
-        For each device whose memory was measured, what it takes. That of the others is counted
-        from the graph.
-
-    Raises
-    ------
-    PlanError
-        The parts contradict each other.
-
-    Notes
-    -----
-    A tensor whose size is not known pays the fixed part only.
-    """
-
-    graph: OpGraph
-    devices: tuple[str, ...]
-    units: tuple[Unit, ...]
-    boundaries: Mapping[tuple[str, str], BoundaryCost]
-    subgraph_us: Mapping[str, float]
-    constant_us: float = 0.0
-    lost_fusion: tuple[LostFusion, ...] = ()
-    reorders: tuple[Reorder, ...] = ()
-    spread_us: float = 0.0
-    measured_memory: Mapping[str, tuple[MeasuredBytes, ...]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        _check(self)
-
-    def supports(self, device: str) -> frozenset[str]:
-        """Return the ops that a device supports."""
-        at = self.devices.index(device)
-        return frozenset(op for u in self.units if u.time_us[at] is not None for op in u.ops)
-
-    def check_devices(self, devices: Iterable[str]) -> None:
-        """Raise PlanError unless every one of ``devices`` is known."""
-        unknown = [device for device in devices if device not in self.devices]
-        if unknown:
-            raise PlanError(
-                f"This cost model does not know {names_at_hand(unknown)}: it holds for "
-                f"{', '.join(self.devices)}. Calibrate with these devices: "
-                "hetero_lab.calibrate(model, devices)."
-            )
-
-
-def _check(costs: CostTerms) -> None:
+def check_terms(costs: CostModel) -> None:
     """Raise PlanError where parts of a cost model contradict each other or are not valid costs."""
-    devices = costs.devices
-    if not devices or len(set(devices)) != len(devices):
+    devices, n = costs.devices, len(costs.devices)
+    if not devices or len(set(devices)) != n:
         raise PlanError(f"A cost model needs devices, each once: {names_at_hand(devices)}.")
+    _check_units(costs)
+    for pair in costs.boundaries:
+        costs.check_devices(pair)
+    for source, target in itertools.permutations(devices, 2):
+        if (source, target) not in costs.boundaries:
+            raise PlanError(f"The boundary cost from {source} to {target} is missing.")
+    missing = [device for device in devices if device not in costs.subgraph_us]
+    if missing:
+        raise PlanError(f"The subgraph cost of {names_at_hand(missing)} is missing.")
+    check_costs([costs.subgraph_us[d] for d in devices], "The cost of a subgraph")
+    check_costs([costs.constant_us], "The constant")
+    check_costs([costs.spread_us], "The cost of spread memory")
+    for cost in costs.boundaries.values():
+        check_costs([cost.fixed_us, cost.us_per_byte], "A boundary cost")
     graph = costs.graph
+    placeable = {graph.ops[index].name for index in graph.placeable}
+    for term in costs.lost_fusion:
+        where = f"The lost fusion of {shorten(term.first)} and {shorten(term.second)}"
+        _check_names([term.first, term.second], placeable, where)
+        _check_columns([term.first_us, term.second_us], n, where)
+    for term in costs.reorders:
+        where = f"The reorder of {shorten(term.op)}:{term.port}"
+        _check_names([term.op], graph.index_of, where)
+        if not 0 <= term.port < len(graph.ops[graph.index_of[term.op]].outputs):
+            raise PlanError(f"{where}: the op has no such output.")
+        _check_columns([term.leave_us, term.enter_us], n, where)
+    costs.check_devices(costs.measured_memory)
+    for device, parts in costs.measured_memory.items():
+        for part in parts:
+            check_costs([part.weight_bytes, part.state_bytes], f"The memory measured on {device}")
+            if not part.units or not set(part.units) <= set(range(len(costs.units))):
+                raise PlanError(
+                    f"The memory measured on {device} names units that the model does not have."
+                )
+    _check_layouts(costs)
+    _check_sum(costs)
+
+
+def _check_units(costs: CostModel) -> None:
+    """Raise PlanError unless the units are a partition of the placeable ops, with valid times."""
+    devices, graph = costs.devices, costs.graph
     placeable = {graph.ops[index].name for index in graph.placeable}
     unit_of: dict[str, int] = {}
     for number, unit in enumerate(costs.units):
@@ -191,72 +167,36 @@ def _check(costs: CostTerms) -> None:
                 why = "is in two units" if op in unit_of else "is not an op that can be placed"
                 raise PlanError(f"{shorten(op)} {why}; see {where}.")
             unit_of[op] = number
-    left = [name for name in placeable if name not in unit_of]
+    left = sorted(placeable - unit_of.keys())
     if left:
-        raise PlanError(f"{len(left)} ops are in no unit: {names_at_hand(sorted(left))}.")
+        raise PlanError(f"{len(left)} ops are in no unit: {names_at_hand(left)}.")
     for path in graph.stateful_paths:
         names = [graph.ops[index].name for index in path]
         if len({unit_of[name] for name in names if name in unit_of}) > 1:
             raise PlanError(
                 f"{names_at_hand(names)} belong to one stateful path and must be in one unit."
             )
-    for pair in costs.boundaries:
-        costs.check_devices(pair)
-    for source in devices:
-        for target in devices:
-            if source != target and (source, target) not in costs.boundaries:
-                raise PlanError(f"The boundary cost from {source} to {target} is missing.")
-    missing = [device for device in devices if device not in costs.subgraph_us]
-    if missing:
-        raise PlanError(f"The subgraph cost of {names_at_hand(missing)} is missing.")
-    check_costs([costs.subgraph_us[d] for d in devices], "The cost of a subgraph")
-    check_costs([costs.constant_us], "The constant")
-    check_costs([costs.spread_us], "The cost of spread memory")
-    for cost in costs.boundaries.values():
-        check_costs([cost.fixed_us, cost.us_per_byte], "A boundary cost")
-    for term in costs.lost_fusion:
-        where = f"The lost fusion of {shorten(term.first)} and {shorten(term.second)}"
-        _check_names([term.first, term.second], placeable, where)
-        _check_lengths([term.first_us, term.second_us], len(devices), where)
-        check_costs([*term.first_us, *term.second_us], where)
-    for term in costs.reorders:
-        where = f"The reorder of {shorten(term.op)}:{term.port}"
-        _check_names([term.op], set(graph.index_of), where)
-        if not 0 <= term.port < len(graph.ops[graph.index_of[term.op]].outputs):
-            raise PlanError(f"{where}: the op has no such output.")
-        _check_lengths([term.leave_us, term.enter_us], len(devices), where)
-        check_costs([*term.leave_us, *term.enter_us], where)
-    costs.check_devices(costs.measured_memory)
-    for device, parts in costs.measured_memory.items():
-        for part in parts:
-            check_costs([part.weight_bytes, part.state_bytes], f"The memory measured on {device}")
-            if not part.units or not set(part.units) <= set(range(len(costs.units))):
-                raise PlanError(f"The memory measured on {device} is not that of units there are.")
-    _check_layouts(costs)
-    _check_sum(costs)
 
 
-def _check_layouts(costs: CostTerms) -> None:
+def _check_layouts(costs: CostModel) -> None:
     """Raise PlanError unless layouts are kept from ops that are read, each with one output."""
     graph = costs.graph
     for term in costs.reorders:
-        if not term.keeps:
-            continue
-        read = {
-            graph.ops[producer].name for producer, _ in graph.ops[graph.index_of[term.op]].inputs
-        }
+        inputs = graph.ops[graph.index_of[term.op]].inputs
+        read = [graph.ops[producer] for producer, _ in inputs]
+        single = {op.name for op in read if len(op.outputs) == 1}
         for name in term.keeps:
-            if name not in read or len(graph.ops[graph.index_of[name]].outputs) != 1:
+            if name not in single:
                 raise PlanError(
                     f"{shorten(term.op)} does not have the layout of {shorten(name)}: it does not "
-                    "read that op, or not one with a single output."
+                    "read that op, or that op has several outputs."
                 )
 
 
-def _check_sum(costs: CostTerms) -> None:
+def _check_sum(costs: CostModel) -> None:
     """Raise PlanError unless the costs of any placement can be added up exactly."""
     graph = costs.graph
-    wires = [tensor for op in graph for tensor in _read_by(graph, op)]
+    wires = [graph.ops[producer].outputs[port] for op in graph for producer, port in op.inputs]
     fixed = max((c.fixed_us for c in costs.boundaries.values()), default=0.0)
     per_byte = max((c.us_per_byte for c in costs.boundaries.values()), default=0.0)
     most_us = [
@@ -279,22 +219,23 @@ def _check_sum(costs: CostTerms) -> None:
         )
 
 
-def _read_by(graph: OpGraph, op: Op) -> list[Tensor]:
-    return [graph.ops[producer].outputs[port] for producer, port in op.inputs]
-
-
 def check_costs(values: Iterable[float], where: str) -> None:
+    """Raise PlanError unless all values are finite numbers of at least 0."""
     for value in values:
         if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
             raise PlanError(f"{where}: {value!r} is not a cost. Costs are finite and at least 0.")
 
 
-def _check_names(names: Iterable[str], known: set[str], where: str) -> None:
+def _check_names(names: Iterable[str], known: Container[str], where: str) -> None:
     for name in names:
         if name not in known:
-            raise PlanError(f"{where}: {shorten(name)} is no op of the model that can be placed.")
+            raise PlanError(
+                f"{where}: {shorten(name)} is not an op of the model that can be placed."
+            )
 
 
-def _check_lengths(columns: Iterable[tuple[float, ...]], length: int, where: str) -> None:
-    if any(len(column) != length for column in columns):
-        raise PlanError(f"{where} needs one cost for each of the {length} devices.")
+def _check_columns(columns: Iterable[tuple[float, ...]], length: int, where: str) -> None:
+    for column in columns:
+        if len(column) != length:
+            raise PlanError(f"{where} needs one cost for each of the {length} devices.")
+        check_costs(column, where)

@@ -1,10 +1,10 @@
 """Which placements to measure so that the costs of any other can be inferred from them.
 
-Random placements that hardly vary the work of each device leave its weight undetermined, so
-the share of each device, the number of subgraphs and the places of the cuts are all spread out
-on purpose, and cuts go through fusion groups as well as between them. Few random placements cut
-any given wire, so some cut every wire of a part of the model. Others divide it by op types and by
-neighbourhoods, as support and people do: some are fitted, and others of that kind validate.
+Random placements hardly vary the work of each device, which leaves its weight undetermined. So the
+share of each device, the number of subgraphs and the places of the cuts are spread out on purpose,
+and cuts go through fusion groups as well as between them. Few random placements cut any given
+wire, so some placements cut every wire of a part of the model. Others divide the model by op types
+and by neighbourhoods, as device support and people do: some of these are fitted, others validate.
 """
 
 from __future__ import annotations
@@ -30,28 +30,12 @@ def segmented_affinities(
     most_switches: int = 80,
     seed: int = 0,
 ) -> list[Affinity]:
-    """Return placements that change the device along the model from rarely to often.
+    """Return up to ``n`` placements that change the device along the model from rarely to often.
 
-    Parameters
-    ----------
-    graph
-        The model.
-    support
-        For each device, the names of the ops that it supports; some device supports each.
-    blocks
-        Ops that stay together, in topological order of the blocks: units, or single ops to cut
-        through fusion groups too.
-    n
-        How many. Their numbers of switches grow geometrically from 1 to ``most_switches`` (or
-        half of the blocks), visited in an order that mixes few and many; the share of each
-        device is spread evenly over the placements.
-    seed
-        The same seed gives the same placements.
-
-    Returns
-    -------
-    list of Affinity
-        Different from each other; fewer than ``n`` if there are not that many.
+    ``blocks`` are ops that stay together, in topological order: units, or single ops to cut
+    through fusion groups too. Numbers of switches grow geometrically from 1 to ``most_switches``
+    (or half of the blocks), in an order that mixes few and many; the share of each device is
+    spread evenly over the placements. The same seed gives the same placements.
     """
     rng = np.random.default_rng(seed)
     devices = list(support)
@@ -73,8 +57,8 @@ def alternating_affinities(
 ) -> list[Affinity]:
     """Return placements that, between them, cut each wire from and to each device.
 
-    The ops of one part of the model after another change devices with their depth, once for
-    each device to begin with; the rest of the model is on one device as far as that supports it.
+    The ops of one part of the model after another change devices with their depth, once starting
+    with each device; the rest of the model is on one device as far as that supports it.
     """
     devices = list(support)
     leaders = list(dict.fromkeys(graph.leader[index] for index in graph.placeable))
@@ -84,18 +68,26 @@ def alternating_affinities(
         depth[op.index] = 1 + max(above, default=-1)
     n_parts = -(-len(leaders) // most_switches)
     part = {leader: number * n_parts // len(leaders) for number, leader in enumerate(leaders)}
+    turned = [(*devices[first:], *devices[:first]) for first in range(len(devices))]
     found: dict[Affinity, None] = {}
-    for number in range(n_parts):
-        for phase in range(len(devices)):
-            rest = (number + phase) % len(devices)
-            device_of = {}
-            for index in graph.placeable:
-                leader, name = graph.leader[index], graph.ops[index].name
-                wanted = (depth[leader] + phase) % len(devices) if part[leader] == number else rest
-                order = (*devices[wanted:], *devices[:wanted])
-                device_of[name] = next(device for device in order if name in support[device])
-            found[placed(graph, device_of)] = None
+    for number, phase in itertools.product(range(n_parts), range(len(devices))):
+        first = {x: (depth[x] if part[x] == number else number) + phase for x in leaders}
+        order = {leader: turned[at % len(devices)] for leader, at in first.items()}
+        found[_on_first_able(graph, support, order)] = None
     return list(found)
+
+
+def _on_first_able(
+    graph: OpGraph,
+    support: Mapping[str, Collection[str]],
+    order: Mapping[int, Sequence[str]],
+) -> Affinity:
+    """Put each op on the first device that supports it, in the order for its leader."""
+    device_of = {}
+    for index in graph.placeable:
+        name = graph.ops[index].name
+        device_of[name] = next(d for d in order[graph.leader[index]] if name in support[d])
+    return placed(graph, device_of)
 
 
 def block_affinities(
@@ -104,18 +96,11 @@ def block_affinities(
     units: Sequence[Sequence[str]],
     n: int,
 ) -> list[Affinity]:
-    """Return placements that change the device once, between two blocks.
+    """Return up to ``n`` placements that change the device once, between two blocks.
 
-    Parameters
-    ----------
-    graph, support
-        As for :func:`segmented_affinities`.
-    units
-        Blocks in their order, with what comes before the first and after the last one (see
-        :func:`~hetero_lab.planning.units.block_units`), which go with those.
-    n
-        How many; fewer are returned if there are not that many. The first one is cut in the
-        middle; the pairs of devices take turns, in both directions.
+    ``units`` are as :func:`~hetero_lab.planning.units.block_units` returns them: the ops before
+    the first block and after the last one go with those. The first placement is cut in the middle;
+    the pairs of devices take turns, in both directions.
     """
     pairs = list(itertools.permutations(support, 2))
     n_cuts = len(units) - 3
@@ -135,28 +120,17 @@ def block_affinities(
 def scattered_affinities(
     graph: OpGraph, support: Mapping[str, Collection[str]], n: int, *, seed: int = 0
 ) -> list[Affinity]:
-    """Return placements that divide a model by op types, and by neighbourhoods.
-
-    Parameters
-    ----------
-    graph, support, seed
-        As for :func:`segmented_affinities`.
-    n
-        How many; fewer are returned if some are the same.
-    """
+    """Return up to ``n`` placements that divide a model by op types, and by neighbourhoods."""
     rng = np.random.default_rng(seed)
+    devices = list(support)
     found: dict[Affinity, None] = {}
     for number in range(n):
         pick = _types if number % 2 else _neighbourhoods
         chosen = pick(graph, float(rng.uniform(0.2, 0.8)), rng)
-        first = int(rng.integers(len(support)))
-        order = [*list(support)[first:], *list(support)[:first]]
-        device_of = {}
-        for index in graph.placeable:
-            name = graph.ops[index].name
-            wanted = order if graph.leader[index] in chosen else order[::-1]
-            device_of[name] = next(device for device in wanted if name in support[device])
-        found[placed(graph, device_of)] = None
+        first = int(rng.integers(len(devices)))
+        forward = [*devices[first:], *devices[:first]]
+        order = {x: forward if x in chosen else forward[::-1] for x in graph.leader}
+        found[_on_first_able(graph, support, order)] = None
     return list(found)
 
 
@@ -192,11 +166,11 @@ def _neighbourhoods(graph: OpGraph, share: float, rng: np.random.Generator) -> s
 
 
 def lone_cuts(graph: OpGraph, most: int | None = None) -> list[frozenset[str]]:
-    """Return the beginnings of a model from which one tensor alone goes on, the shortest first.
+    """Return the beginnings of a model from which a single tensor goes on, the shortest first.
 
-    Each is the names of the ops before such a cut: what somebody would try who gives the first
-    stages of a network to one device and the others to another. If there are more than ``most``,
-    so many that are spread over all of them.
+    Each is the set of names of the ops before such a cut: a natural choice for splitting the
+    stages of a network between two devices. If there are more than ``most``, that many are
+    returned, spread over all of them.
     """
     order = graph.placeable
     position = {index: number for number, index in enumerate(order)}
@@ -206,7 +180,7 @@ def lone_cuts(graph: OpGraph, most: int | None = None) -> list[frozenset[str]]:
             if tensor[0] in position:
                 last_use[tensor] = number
     spans = [(position[producer], last) for (producer, _), last in last_use.items()]
-    alive = np.zeros(len(order) + 1, dtype=int)  # tensors that go on behind each position
+    alive = np.zeros(len(order) + 1, dtype=int)  # tensors that are still used behind each position
     torn = np.zeros(len(order) + 1, dtype=int)
     for path in graph.stateful_paths:
         places = [position[index] for index in path if index in position]
@@ -231,14 +205,13 @@ def cut_at(
 ) -> Affinity:
     """Return the ops ``before`` a cut on the first device and the others on the second one.
 
-    Ops that one does not support are on the other, or on any device that does.
+    An op that its device does not support is on the other one, or on any device that does.
     """
-    device_of = {}
-    for index in graph.placeable:
-        name, leader = graph.ops[index].name, graph.ops[graph.leader[index]].name
-        wanted = devices if leader in before else devices[::-1]
-        device_of[name] = next(d for d in (*wanted, *support) if name in support[d])
-    return placed(graph, device_of)
+    order = {
+        leader: (*(devices if graph.ops[leader].name in before else devices[::-1]), *support)
+        for leader in graph.leader
+    }
+    return _on_first_able(graph, support, order)
 
 
 def middling_affinity(
@@ -246,8 +219,8 @@ def middling_affinity(
 ) -> Affinity:
     """Return a balanced placement: an equal share for each device, in several subgraphs.
 
-    What slows a machine down hits single devices and many subgraphs differently; beside one
-    between them, either is off by less.
+    A slowdown of the machine affects single devices and many subgraphs differently. Compared with
+    a placement between these extremes, either is off by less.
     """
     switches = max(1, min(_MIDDLING, len(blocks) // 2))
     rng = np.random.default_rng(0)
@@ -263,7 +236,7 @@ def _segmented(
     share: float,
     rng: np.random.Generator,
 ) -> Affinity:
-    """Divide the blocks into runs; the devices take turns with runs of unequal lengths."""
+    """Divide the blocks into runs of unequal lengths; the devices take turns."""
     first = int(rng.integers(len(devices)))
     lengths = rng.dirichlet(np.full(switches + 1, 1.0))
     turn = (first + np.arange(switches + 1)) % len(devices)
@@ -283,6 +256,6 @@ def _segmented(
 
 
 def placed(graph: OpGraph, device_of: Mapping[str, str]) -> Affinity:
-    """Return the affinity with these devices; nodes that are not named follow their leaders."""
+    """Return the affinity with these devices; other nodes follow their leaders."""
     some = next(iter(device_of.values()))
     return Affinity.from_graph(graph, {op.name: device_of.get(op.name, some) for op in graph})

@@ -1,9 +1,9 @@
 """The best choice of any number of devices, with limits: a mixed-integer linear program.
 
-For each unit one of the variables "on device d" is 1. For two units that share a term there is
-a variable for each pair of devices, and these add up to the units' own (the local polytope:
-Schlesinger 1976; Chekuri, Khanna, Naor and Zosin 2004). With two devices and no limit the
-relaxation alone gives a minimum cut. Solved by HiGHS (Huangfu and Hall 2018) through
+For each unit, exactly one of the variables "on device d" is 1. For two units that share a term,
+there is a variable for each pair of devices; these add up to the units' own variables (the local
+polytope: Schlesinger 1976; Chekuri, Khanna, Naor and Zosin 2004). With two devices and no limit,
+the relaxation alone gives a minimum cut. HiGHS (Huangfu and Hall 2018) solves it through
 ``scipy.optimize.milp``, with a proven lower bound if time runs out.
 """
 
@@ -24,7 +24,7 @@ from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.solver import Choice
 
 _INFEASIBLE = 2
-_MOST_US = 1e6  # all costs together as the solver sees them; its tolerances are absolute
+_MOST_US = 1e6  # sum of all costs as the solver sees them; its tolerances are absolute
 _TOLERANCE_NS = 0.01
 _EVEN_GAP = 0.01  # to the least that the fullest device can hold
 
@@ -39,25 +39,10 @@ def milp(
 ) -> Choice | None:
     """Minimise the pairwise part of the latency, or of the busiest device's time.
 
-    Parameters
-    ----------
-    pairwise
-        The problem.
-    objective
-        ``"latency"`` or ``"throughput"``.
-    memory_limit
-        Bytes by pool. Counted are constants and states,
-        once for each device that uses them, and boundary tensors, once for each device that
-        makes or receives them.
-    surcharge_ns
-        Added to the price of every tensor that is handed over; nothing is proven then.
-    budget_s
-        When to stop; the choice then is the best found, and ``bound_ns`` what is proven.
-
-    Returns
-    -------
-    Choice or None
-        None if time ran out before any choice was found.
+    A :class:`~hetero_lab.planning.solver.Solver`. The memory limits count constants and states
+    once for each device that uses them, and boundary tensors once for each device that makes or
+    receives them. ``surcharge_ns`` is added to the price of every tensor that is handed over;
+    nothing is proven then.
 
     Raises
     ------
@@ -78,16 +63,16 @@ def milp(
     proven = result.mip_dual_bound
     bound = 0
     if not surcharge_ns and proven is not None and np.isfinite(proven):
-        # Costs are whole ns, so the bound may be rounded up but for the solver's tolerance.
+        # Costs are whole ns, so the bound may be rounded up, less the solver's tolerance.
         least = np.ceil((proven * 1000.0 - _TOLERANCE_NS) * program.scale)
         bound = int(least) + pairwise.objective.constant_ns
     return Choice(tuple(devices.tolist()), value, max(0, min(bound, value)))
 
 
 def even_choice(pairwise: Pairwise, pools: Pools, budget_s: float) -> np.ndarray | None:
-    """Return a choice whose fullest device has nearly as few weights and states as possible.
+    """Return a choice within limits whose fullest device has nearly the least weights and states.
 
-    Within memory limits, whatever it costs; None if time ran out, or nothing keeps within them.
+    Its latency does not count. None if time ran out, or nothing keeps within the limits.
     """
     program = _Program(pairwise, surcharge_ns=0)
     program.limit_memory(pools)

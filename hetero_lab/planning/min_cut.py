@@ -2,13 +2,13 @@
 
 Stone, "Multiprocessor scheduling with the aid of network flow algorithms", IEEE Transactions on
 Software Engineering 3(1), 1977: each unit is a node between a source (first device) and a sink
-(second device); the cut separates the units of the one from those of the other and costs what
-is paid. A tensor with several users is paid once: a node of its own stands between its maker
-and them, tied to each by an edge that cannot be cut.
+(second device). The cut separates the units of the two devices, and its capacity is their cost. A
+tensor with several users is paid once: a node of its own stands between its maker and them, and
+edges that cannot be cut tie it to the users.
 
-SciPy's ``maximum_flow`` (Dinic 1970) is some fifty times as fast here as networkx's best. It
-counts in 32 bits and returns nonsense beyond, so larger sums are halved until they fit, and the
-flow that is still possible then is found in the digits that were dropped.
+SciPy's ``maximum_flow`` (Dinic 1970) is about fifty times as fast here as networkx's best. It
+counts in 32 bits and overflows silently, so larger sums are halved until they fit, and a further
+flow is then found in the digits that were dropped.
 """
 
 from __future__ import annotations
@@ -26,16 +26,10 @@ _MOST = 1 << 30  # flow and capacities; their sums must stay below 2**31
 def min_cut(pairwise: Pairwise, devices: tuple[int, int] = (0, 1), surcharge_ns: int = 0) -> Choice:
     """Minimise the pairwise part of the latency over two devices, exactly.
 
-    Parameters
-    ----------
-    pairwise
-        The problem. Units may be allowed on one device only.
-    devices
-        Numbers of the two devices to choose between. If there are more, the choice is the best
-        of those that use these two only, and nothing is proven.
-    surcharge_ns
-        Added to the price of every tensor that is handed over; nothing is proven then. With
-        about the cost of a subgraph it gives choices with fewer subgraphs.
+    Units may be allowed on one of the ``devices`` only. If the problem has more devices, the
+    choice is the best of those that use these two, and nothing is proven. Nor is it with
+    ``surcharge_ns``, which is added to the price of every tensor that is handed over: about the
+    cost of a subgraph gives choices with fewer subgraphs.
 
     Raises
     ------
@@ -89,23 +83,14 @@ class _Network:
 
     def add_tensor(self, maker: int, users: tuple[int, ...], price: int, *, forward: bool) -> None:
         """Let a tensor cost ``price`` if the maker is on one side and any user on the other."""
-        if len(users) == 1:
-            self.add(maker, users[0], price) if forward else self.add(users[0], maker, price)
-            return
-        if price == 0:
-            return
-        # Any user on the other side pulls the node there through its uncuttable edge, so that
-        # the priced edge is cut once however many users follow.
-        node, self.n_nodes = self.n_nodes, self.n_nodes + 1
-        if forward:
-            self.add(maker, node, price)
-        else:
-            self.add(node, maker, price)
-        for user in users:
-            if forward:
-                self.add(node, user, None)
-            else:
-                self.add(user, node, None)
+        edges: list[tuple[int, int, int | None]] = [(maker, users[0], price)]
+        if len(users) > 1 and price:
+            # Any user on the other side pulls the node there through its uncuttable edge, so that
+            # the priced edge is cut once, however many users follow.
+            node, self.n_nodes = self.n_nodes, self.n_nodes + 1
+            edges = [(maker, node, price), *((node, user, None) for user in users)]
+        for tail, head, capacity in edges:
+            self.add(*((tail, head) if forward else (head, tail)), capacity)
 
     def cut(self) -> np.ndarray:
         """Return which nodes are on the source's side of a minimum cut."""

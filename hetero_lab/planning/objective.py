@@ -1,10 +1,10 @@
 """A cost model as arrays, and the predicted cost of a placement in nanoseconds.
 
 Every node of the graph has a row, every device of the cost model a column. ``busy`` is the time
-that each device works for one inference: a hand-over is the receiving device's work but for the
-reorder on the device that the tensor leaves. Latency is the constant and all of ``busy``,
-because HETERO runs subgraphs one after another; throughput, where requests follow each other
-through the devices, is the constant and the busiest device.
+that each device works for one inference. A hand-over is the receiving device's work, except for the
+reorder on the device that the tensor leaves. Latency is the constant plus all of ``busy``,
+because HETERO runs subgraphs one after another. Throughput, where requests follow each other
+through the devices, is the constant plus the busiest device.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,16 +21,19 @@ from hetero_lab.model.opgraph import RESULT, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import SubgraphCollector
 from hetero_lab.placement.topology import Topology, topology
-from hetero_lab.planning.cost_terms import CostTerms
+from hetero_lab.planning.cost_terms import BoundaryCost
 from hetero_lab.planning.memory import MemoryTable
+
+if TYPE_CHECKING:
+    from hetero_lab.planning.cost_model import CostModel
 
 LATENCY, THROUGHPUT = "latency", "throughput"
 BALANCED = "balanced_memory"  # the least latency where weights are spread over the devices
-_HALF_SPREAD = 5  # subgraphs beside the first with which half of the spread memory is paid
+_HALF_SPREAD = 5  # with this many further subgraphs, half of the spread memory is paid
 
 
 def check_objective(objective: str, allowed: Sequence[str]) -> None:
-    """Raise PlanError unless an objective is one of those that are allowed."""
+    """Raise PlanError unless an objective is allowed."""
     if objective not in allowed:
         raise PlanError(
             f"{shorten(str(objective))} is not an objective. Objectives: "
@@ -39,7 +43,7 @@ def check_objective(objective: str, allowed: Sequence[str]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Crossing:
-    """Tensors that enter another subgraph, one entry a tensor and receiving subgraph."""
+    """Tensors that enter another subgraph, one entry per tensor and receiving subgraph."""
 
     tensor: np.ndarray
     producer: np.ndarray
@@ -77,8 +81,8 @@ class PlacementCost:
 class Layout:
     """The layout that node ``root`` chose and other ops keep; ``users`` read one of the tensors.
 
-    An op that may keep one of several counts with the first. ``leave_ns`` is the least that
-    converting one of them costs on each device.
+    An op that may keep one of several layouts counts with the first. ``leave_ns`` is the least
+    cost of converting one of the tensors on each device.
     """
 
     root: int
@@ -90,7 +94,7 @@ class Layout:
 class Objective:
     """Cost terms in nanoseconds, as arrays over nodes, tensors and devices."""
 
-    terms: CostTerms
+    terms: CostModel
     top: Topology
     unit_of: np.ndarray  # for each node; -1 for a node that leads itself and cannot be placed
     op_ns: np.ndarray  # [nodes, devices]
@@ -110,7 +114,7 @@ class Objective:
     most_spread_ns: int
 
     @classmethod
-    def build(cls, costs: CostTerms) -> Objective:
+    def build(cls, costs: CostModel) -> Objective:
         """Lay out cost terms."""
         graph, devices = costs.graph, costs.devices
         top = topology(graph)
@@ -139,7 +143,8 @@ class Objective:
             if not term.keeps:
                 chooses[index_of[term.op]] |= leave[tensor] > 0
         keeps = [(index_of[t.op], index_of[name]) for t in costs.reorders for name in t.keeps]
-        boundary = [[costs.boundaries.get((s, t)) for t in devices] for s in devices]
+        free = BoundaryCost()
+        boundary = [[costs.boundaries.get((s, t), free) for t in devices] for s in devices]
         fused = [(index_of[term.first], index_of[term.second]) for term in costs.lost_fusion]
         return cls(
             terms=costs,
@@ -148,10 +153,8 @@ class Objective:
             op_ns=op_ns,
             supported=supported,
             n_bytes=sizes,
-            fixed_ns=np.array([[c.fixed_us * 1e3 if c else 0.0 for c in row] for row in boundary]),
-            ns_per_byte=np.array(
-                [[c.us_per_byte * 1e3 if c else 0.0 for c in row] for row in boundary]
-            ),
+            fixed_ns=np.array([[cost.fixed_us * 1e3 for cost in row] for row in boundary]),
+            ns_per_byte=np.array([[cost.us_per_byte * 1e3 for cost in row] for row in boundary]),
             leave_ns=leave,
             enter_ns=enter,
             chooses=chooses,
@@ -286,8 +289,8 @@ class Objective:
     def memory_bytes(self, devices: np.ndarray, evaluation: PlacementCost) -> np.ndarray:
         """Return the bytes of weights, states and boundary tensors, shape ``[devices, 3]``.
 
-        They are counted as :mod:`hetero_lab.planning.memory` says; weights and states of a device
-        whose memory was measured are what was measured.
+        :mod:`hetero_lab.planning.memory` counts them. Where a device's memory was measured, these
+        are its weights and states.
         """
         held = self.memory.held_bytes(devices, evaluation.ids, len(self.devices))
         for device, parts in self.terms.measured_memory.items():
@@ -319,24 +322,18 @@ class Objective:
             root = root_of.get(above, above)
             if node not in root_of and self.chooses[root].any():
                 root_of[node] = root
-                tensors.setdefault(root, [int(self.first_tensor[root])]).append(
-                    int(self.first_tensor[node])
-                )
-        users: dict[int, set[int]] = {
-            tensor: set() for every in tensors.values() for tensor in every
-        }
+                kept = tensors.setdefault(root, [int(self.first_tensor[root])])
+                kept.append(int(self.first_tensor[node]))
+        root_of_tensor = {tensor: root for root, kept in tensors.items() for tensor in kept}
+        users: dict[int, set[int]] = {root: set() for root in tensors}
         for op in self.graph:
             for producer, port in op.inputs:
-                tensor = int(self.first_tensor[producer]) + port
-                if op.type != RESULT and tensor in users:
-                    users[tensor].add(op.index)
+                root = root_of_tensor.get(int(self.first_tensor[producer]) + port)
+                if op.type != RESULT and root is not None:
+                    users[root].add(op.index)
         return tuple(
-            Layout(
-                root,
-                tuple(sorted(set().union(*(users[tensor] for tensor in every)))),
-                self.leave_ns[every].min(axis=0),
-            )
-            for root, every in tensors.items()
+            Layout(root, tuple(sorted(users[root])), self.leave_ns[kept].min(axis=0))
+            for root, kept in tensors.items()
         )
 
     @cached_property
@@ -386,19 +383,6 @@ class Objective:
         names = [self.devices[number] for number in devices.tolist()]
         by_name = {op.name: names[op.index] for op in self.graph}
         return Affinity.from_graph(self.graph, by_name)
-
-    @cached_property
-    def followers(self) -> dict[int, list[int]]:
-        """For each leader, the nodes that go with it, itself included."""
-        nodes: dict[int, list[int]] = {}
-        for index, leader in enumerate(self.graph.leader):
-            nodes.setdefault(leader, []).append(index)
-        return nodes
-
-    @cached_property
-    def placeable_nodes(self) -> frozenset[int]:
-        """Nodes whose device can be chosen."""
-        return frozenset(self.graph.placeable)
 
     @cached_property
     def _rows(self) -> np.ndarray:

@@ -48,8 +48,8 @@ _UNEVEN = 1.05  # times the least that the fullest device can hold is even enoug
 class Baseline:
     """Prediction for HETERO's greedy choice or a single device.
 
-    ``regret_us`` is how much more than the plan that is. It is negative where the baseline
-    breaks a limit that the plan keeps to.
+    ``regret_us`` is the extra time over the plan. It is negative where the baseline breaks a
+    limit that the plan keeps to.
     """
 
     label: str
@@ -72,11 +72,11 @@ class Plan(Framed):
     predicted_us
         Prediction of the cost model for ``affinity``.
     lower_bound_us
-        No placement that keeps to the limits is predicted to take less.
+        Proven: no placement that keeps to the limits is predicted to take less.
     baselines
         Greedy and each single device that supports the model.
     method
-        How it was found.
+        The algorithms that found it.
     memory_bytes
         Weights, states and boundary tensors that each device holds.
     guessed_from
@@ -105,7 +105,7 @@ class Plan(Framed):
 
     @property
     def regret(self) -> dict[str, float]:
-        """By how many µs each baseline is predicted to be slower."""
+        """Predicted extra µs of each baseline."""
         return {baseline.label: baseline.regret_us for baseline in self.baselines}
 
     def __repr__(self) -> str:
@@ -118,11 +118,18 @@ class Plan(Framed):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row for the plan, its bound and each baseline."""
-        import pandas as pd
-
         rows = [("plan", self.predicted_us, 0.0), ("lower bound", self.lower_bound_us, -self.gap)]
-        rows += [(b.label, b.predicted_us, b.regret_us) for b in self.baselines]
-        return pd.DataFrame(rows, columns=["label", "predicted_us", "regret_us"])
+        return plan_frame(rows, self.baselines)
+
+
+def plan_frame(
+    rows: list[tuple[str, float, float]], baselines: tuple[Baseline, ...]
+) -> pd.DataFrame:
+    """Return rows and baselines as a table: ``label, predicted_us, regret_us``."""
+    import pandas as pd
+
+    rows = [*rows, *((b.label, b.predicted_us, b.regret_us) for b in baselines)]
+    return pd.DataFrame(rows, columns=["label", "predicted_us", "regret_us"])
 
 
 def plan_graph(
@@ -135,17 +142,12 @@ def plan_graph(
     budget_s: float = 60.0,
     solver: str | None = None,
 ) -> Plan:
-    """Do what :func:`hetero_lab.plan` does for HETERO, given the graph.
+    """Do as :func:`hetero_lab.plan` for HETERO, given the graph.
 
     The pairwise part is minimised by :func:`min_cut` for two devices and by :func:`milp` for more
-    and for limits. That choice, choices with a surcharge on hand-overs and the baselines are
-    repaired on the whole prediction; the best of them, kicked and repaired again, is the plan.
-    With ``solver``, the choice of that solver alone is repaired.
-
-    Raises
-    ------
-    PlanError
-        As :func:`hetero_lab.plan`.
+    devices or with limits. That choice, choices with a surcharge on hand-overs and the baselines
+    are repaired on the whole prediction. The best of them, kicked and repaired again, is the plan.
+    With ``solver``, only that solver's choice is repaired.
     """
     costs.check_graph(graph)
     _check_arguments(costs, objective, budget_s)
@@ -405,9 +407,9 @@ class _PlanSearch(Problem):
             )
 
     def _surcharged(self) -> Iterator[np.ndarray]:
-        """Yield choices for which a hand-over costs something like a subgraph more.
+        """Yield choices for which each hand-over costs about a subgraph more.
 
-        With more than two devices, these are choices of two.
+        With more than two devices, each choice uses two of them.
         """
         fixed = self.pairwise.objective.subgraph_ns
         for pair in itertools.combinations(range(self.pairwise.n_devices), 2):

@@ -25,18 +25,10 @@ KINDS = (CONSTANT, SPREAD, OPS, LOST_FUSION, SUBGRAPHS, BOUNDARIES)
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """The predicted latency of a placement, which can be moved op by op.
-
-    A move costs a few milliseconds on a model of a thousand ops.
-    """
+    """The predicted latency of a placement; a move takes milliseconds on a thousand ops."""
 
     objective: Objective
     devices: np.ndarray
-
-    @classmethod
-    def of(cls, objective: Objective, affinity: Affinity) -> Predictor:
-        """Predict an affinity."""
-        return cls(objective, objective.device_numbers(affinity))
 
     @cached_property
     def evaluation(self) -> PlacementCost:
@@ -61,8 +53,7 @@ class Predictor:
     def moved(self, ops: Mapping[str, str]) -> Predictor:
         """Return the prediction with some ops on other devices.
 
-        An op of a stateful path moves the path; a constant, parameter or result stays with the
-        op that it belongs to.
+        An op of a stateful path moves the path. A constant, parameter or result stays with its op.
 
         Raises
         ------
@@ -71,10 +62,12 @@ class Predictor:
         PlanError
             The cost model does not know the device, or the device does not support the op.
         """
-        objective, devices = self.objective, self.devices.copy()
+        objective, graph = self.objective, self.objective.graph
+        placeable, leader = set(graph.placeable), np.array(graph.leader)
+        chosen = np.full(len(graph), -1)  # for each leader that moves
         for name, device in ops.items():
-            if name not in objective.graph.index_of:
-                known = [objective.graph.ops[index].name for index in objective.graph.placeable]
+            if name not in graph.index_of:
+                known = [graph.ops[index].name for index in graph.placeable]
                 raise AffinityError(
                     f"No op is called {shorten(str(name))}.{did_you_mean(str(name), known)}"
                 )
@@ -83,10 +76,10 @@ class Predictor:
                     f"This cost model does not know {shorten(str(device))}: it holds for "
                     f"{', '.join(objective.devices)}."
                 )
-            index = objective.graph.index_of[name]
-            if index in objective.placeable_nodes:
-                leader = objective.graph.leader[index]
-                devices[objective.followers[leader]] = objective.devices.index(device)
+            index = graph.index_of[name]
+            if index in placeable:
+                chosen[leader[index]] = objective.devices.index(device)
+        devices = np.where(chosen[leader] < 0, self.devices, chosen[leader])
         objective.check_support(devices)
         return Predictor(objective, devices)
 
@@ -97,8 +90,8 @@ class PredictedShare:
 
     A unit on one device (a torn unit has a share on each), a subgraph (its own cost, without its
     ops), a tensor that one subgraph hands to another, or fusion that is lost between two ops.
-    ``device`` is where it happens, ``target`` the device that a tensor enters, else the same.
-    ``numbers`` are those of the unit, or of the subgraphs: its own, or source and target.
+    ``target`` is the device that a tensor enters, else the same as ``device``. ``numbers`` are
+    those of the unit, of the subgraph, or of the source and target subgraphs.
     """
 
     kind: str
@@ -126,7 +119,7 @@ class Prediction(Framed):
 
     @property
     def extra_us(self) -> float:
-        """The part that planners cannot minimise exactly."""
+        """The part of the objective that planners cannot minimise exactly."""
         return self.predicted_us - self.pairwise_us
 
     def of(self, kind: str) -> list[PredictedShare]:
@@ -142,7 +135,7 @@ class Prediction(Framed):
         return f"Prediction({self.predicted_us:.1f} µs = {' + '.join(parts)})"
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row a part: ``kind, name, device, predicted_us, share``, largest first."""
+        """Return one row per part: ``kind, name, device, predicted_us, share``, largest first."""
         import pandas as pd
 
         rows = [
@@ -159,11 +152,11 @@ def breakdown(objective: Objective, affinity: Affinity) -> Prediction:
     devices = objective.device_numbers(affinity)
     evaluation = objective.evaluate(devices)
     partition = predict(objective.graph, affinity)
-    work = zip(objective.devices, (evaluation.busy_ns / 1000.0).tolist(), strict=True)
+    busy_us = (evaluation.busy_ns / 1000.0).tolist()
     return Prediction(
         predicted_us=evaluation.value_ns(LATENCY) / 1000.0,
         pairwise_us=objective.pairwise_ns(devices) / 1000.0,
-        device_us=dict(work),
+        device_us=dict(zip(objective.devices, busy_us, strict=True)),
         shares=(
             PredictedShare(CONSTANT, "", "", "", objective.constant_ns / 1000.0),
             PredictedShare(SPREAD, "", "", "", evaluation.spread_ns / 1000.0),

@@ -1,18 +1,17 @@
-"""Schedules of the parallel executor: simulated for a placement, and the placement of the best.
+"""Schedules of the parallel executor: simulation of a placement, and a search for the best one.
 
-The simulation is the parallel executor on paper. A subgraph starts once its inputs are there and
-its device is free. Of several that could start, a device takes the one with the longest path to
-the end, as the executor does once it has measured them, and among equals the one that was ready
-first.
+A subgraph starts once its inputs are there and its device is free. Of several that could start, a
+device takes the one with the longest path to the end, as the executor does once it has measured
+them, and among equals the one that was ready first.
 
 A hand-over is work, as everywhere in the cost model: the receiving device's, except for the
 reorder on the device that the tensor leaves. The time of a subgraph is therefore its own cost, its
-ops, the boundaries that enter it, the reorders of those that leave it, and the fusion that it lost;
-the spans that the executor measures cover the same. Their sum plus the constant is the latency of
+ops, the boundaries that enter it, the reorders of those that leave it, and its lost fusion. The
+spans that the executor measures cover the same. Their sum plus the constant is the latency of
 one subgraph after another.
 
-The plan starts from the best of a few placements and moves subgraphs, branches and units, each
-move judged by simulation.
+The search starts from the best of a few placements and moves subgraphs, branches and units; it
+judges each move by simulation.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from hetero_lab.model.opgraph import PARAMETER, OpGraph
 from hetero_lab.placement.overlap import predict_overlapping
 from hetero_lab.placement.partition import Partition
 from hetero_lab.planning.pairwise import Pairwise
-from hetero_lab.planning.planner import Baseline, check_budget, plan_graph
+from hetero_lab.planning.planner import Baseline, check_budget, plan_frame, plan_graph
 from hetero_lab.result import Framed
 from hetero_lab.terminal import count_of
 
@@ -76,8 +75,9 @@ class Schedule(Framed):
     entries
         When and where each subgraph runs.
     critical_path
-        The chain of subgraphs that determines the end, first to last. Before each one comes the
-        one it waited for longest: one whose output it reads, or the one before it on its device.
+        The chain of subgraphs that determines the end, first to last. Each one is preceded by the
+        subgraph that it waited for longest: a source of its inputs, or the one before it on its
+        device.
     """
 
     devices: tuple[str, ...]
@@ -129,8 +129,8 @@ class SchedulePlan(Framed):
     method
         How it was found.
     baselines
-        Predictions for the greedy choice, each single device and the plan for latency, with
-        subgraphs side by side; ``regret_us`` is never negative.
+        Predictions of the parallel executor for the greedy choice, each single device and the
+        plan for latency; ``regret_us`` is never negative.
     emulated
         Emulated device → the device that runs it.
     guessed_from
@@ -156,7 +156,7 @@ class SchedulePlan(Framed):
 
     @property
     def regret(self) -> dict[str, float]:
-        """By how many µs each baseline is predicted to be slower."""
+        """Predicted extra µs of each baseline."""
         return {baseline.label: baseline.regret_us for baseline in self.baselines}
 
     def __repr__(self) -> str:
@@ -168,11 +168,7 @@ class SchedulePlan(Framed):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row for the plan and each baseline; ``schedule`` has its own table."""
-        import pandas as pd
-
-        rows = [("plan", self.predicted_us, 0.0)]
-        rows += [(b.label, b.predicted_us, b.regret_us) for b in self.baselines]
-        return pd.DataFrame(rows, columns=["label", "predicted_us", "regret_us"])
+        return plan_frame([("plan", self.predicted_us, 0.0)], self.baselines)
 
     def _shown(self) -> dict[str, pd.DataFrame]:
         return {"": self.to_frame(), repr(self.schedule): self.schedule.to_frame()}
@@ -181,18 +177,7 @@ class SchedulePlan(Framed):
 def simulate(costs: CostModel, affinity: Affinity) -> Schedule:
     """Predict when the parallel executor runs each subgraph of one request.
 
-    Parameters
-    ----------
-    costs
-        The cost model.
-    affinity
-        The placement.
-
-    Returns
-    -------
-    Schedule
-        One entry per subgraph, ``subgraph0`` and so on. The constant passes before the first one
-        starts.
+    The first subgraph starts after the constant.
 
     Raises
     ------
@@ -211,17 +196,7 @@ def simulate(costs: CostModel, affinity: Affinity) -> Schedule:
 
 
 def run_partition(costs: CostModel, devices: np.ndarray, partition: Partition) -> Schedule:
-    """Simulate a predicted partition.
-
-    Parameters
-    ----------
-    costs
-        The cost model.
-    devices
-        Number of the device of every node.
-    partition
-        The partition that the executor compiles; it says where every node is.
-    """
+    """Simulate the partition that the executor compiles, given the device of every node."""
     cost = costs.objective.evaluate(devices, np.array(partition.home))
     work = cost.work_ns[: partition.n_subgraphs].tolist()
     sources = _sources(costs, partition)
@@ -254,24 +229,22 @@ def _critical_path(
     ``entries`` are in the order of their starts; ``sources`` are the subgraphs that each waits for.
     """
     run_of = {entry.index: entry for entry in entries}
-    before: dict[int, ScheduledTask] = {}
+    waits: dict[int, list[ScheduledTask]] = {}
     last_on: dict[str, ScheduledTask] = {}
     for entry in entries:
-        if entry.device in last_on:
-            before[entry.index] = last_on[entry.device]
+        before = [last_on[entry.device]] if entry.device in last_on else []
+        waits[entry.index] = [*(run_of[source] for source in sources[entry.index]), *before]
         last_on[entry.device] = entry
     chain: list[ScheduledTask] = []
     at = max(entries, key=lambda entry: (entry.end_us, entry.start_us), default=None)
     while at is not None:
         chain.append(at)
-        waits = [run_of[source] for source in sources[at.index]]
-        waits += [before[at.index]] if at.index in before else []
-        at = max(waits, key=lambda entry: entry.end_us, default=None)
+        at = max(waits[at.index], key=lambda entry: entry.end_us, default=None)
     return chain[::-1]
 
 
 def _sources(costs: CostModel, partition: Partition) -> list[list[int]]:
-    """Return the subgraphs that each subgraph waits for; model inputs are there at once."""
+    """Return the subgraphs that each subgraph waits for; model inputs need no wait."""
     graph = costs.graph
     found: list[set[int]] = [set() for _ in partition.subgraphs]
     for boundary in partition.boundaries:
@@ -326,20 +299,10 @@ def _starts_ns(
 
 
 def plan_schedule(graph: OpGraph, costs: CostModel, *, budget_s: float = 20.0) -> SchedulePlan:
-    """Do what :func:`hetero_lab.plan` does for the parallel executor, given the graph.
+    """Do as :func:`hetero_lab.plan` for the parallel executor, given the graph.
 
-    Half of ``budget_s`` is for the plan for latency.
-
-    Returns
-    -------
-    SchedulePlan
-        Never predicted to take longer than the greedy choice, a single device, or the plan for
-        latency.
-
-    Raises
-    ------
-    PlanError
-        As :func:`hetero_lab.plan`.
+    Half of ``budget_s`` is for the plan for latency. The result is never predicted to take longer
+    than the greedy choice, a single device, or the plan for latency.
     """
     check_budget(budget_s)
     deadline = now() + budget_s
@@ -375,7 +338,7 @@ class _Climb:
         self.left = min(_MOST_MOVES, _MOVES_OF_A_UNIT * len(costs.units))
         objective = costs.objective
         self.pairwise = Pairwise.build(objective, [unit.ops for unit in costs.units])
-        self.first = [costs.graph.index_of[unit.ops[0]] for unit in costs.units]
+        self.first: list[int] = self.pairwise.first_node.tolist()
         self.nodes = [np.flatnonzero(objective.unit_of == u) for u in range(len(costs.units))]
         self.branches = branches(self.pairwise)
 
@@ -427,36 +390,33 @@ class _Climb:
     ) -> Iterator[tuple[tuple[int, ...], int]]:
         """Yield (units, device), the critical path first, subgraphs before single units."""
         path = {entry.index for entry in schedule.critical_path}
-        late = [self._home(partition, unit) in path for unit in range(len(self.first))]
+        home = [partition.home[node] for node in self.first]
         members: dict[int, list[int]] = {}
-        for unit in range(len(self.first)):
-            members.setdefault(self._home(partition, unit), []).append(unit)
-        groups: dict[tuple[int, ...], None] = dict.fromkeys(map(tuple, members.values()))
-        groups.update(dict.fromkeys(self.branches))
-        groups.update(dict.fromkeys((unit,) for unit, on_path in enumerate(late) if on_path))
-        for on_path in (True, False):
-            for units in groups:
-                if any(late[unit] for unit in units) != on_path:
-                    continue
-                for device in range(len(self.costs.devices)):
-                    able = tuple(
-                        unit
-                        for unit in units
-                        if self.pairwise.allowed[unit, device]
-                        and devices[self.first[unit]] != device
-                    )
-                    if able:
-                        yield able, device
-
-    def _home(self, partition: Partition, unit: int) -> int:
-        return partition.home[self.first[unit]]
+        for unit, subgraph in enumerate(home):
+            members.setdefault(subgraph, []).append(unit)
+        late = {unit for unit, subgraph in enumerate(home) if subgraph in path}
+        groups = [
+            *map(tuple, members.values()),
+            *self.branches,
+            *((unit,) for unit in sorted(late)),
+        ]
+        groups = list(dict.fromkeys(groups))
+        groups = sorted(groups, key=late.isdisjoint)
+        for units, device in itertools.product(groups, range(len(self.costs.devices))):
+            able = tuple(
+                unit
+                for unit in units
+                if self.pairwise.allowed[unit, device] and devices[self.first[unit]] != device
+            )
+            if able:
+                yield able, device
 
 
 def branches(pairwise: Pairwise) -> list[tuple[int, ...]]:
     """Return the branches of a model as numbers of units, each before those that are inside it.
 
-    A unit that comes before or after every other one forks or joins. Without these units, each
-    connected part is a branch, which may fork in turn.
+    A unit that all others come before or after forks or joins. Without these units, each connected
+    part is a branch, which may fork in turn.
     """
     n, unit_of = len(pairwise.units), pairwise.objective.unit_of.tolist()
     above = [1 << unit if unit >= 0 else 0 for unit in unit_of]  # one bit for each unit

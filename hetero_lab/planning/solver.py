@@ -11,7 +11,7 @@ from hetero_lab.planning.pairwise import Pairwise
 
 @dataclass(frozen=True)
 class Choice:
-    """A device for each unit, what it costs, and a proven lower bound on the cost of any choice.
+    """A device for each unit, its cost, and a proven lower bound on the cost of any choice.
 
     ``value_ns`` is the pairwise part of the objective, without any surcharge. A ``bound_ns`` of 0
     proves nothing.
