@@ -1,11 +1,12 @@
 """Costs read from the counters of measured placements, before anything is fitted.
 
-Op by op: the times on each device, the price of lost fusion, and of reorders at boundaries. What
-was never seen is guessed from its nearest neighbours: tensors of about that size, shape and role.
+Op by op: the times on each device, the price of lost fusion, and of reorders at boundaries. Costs
+that were never seen are guessed from their nearest neighbours: tensors of about that size, shape
+and role.
 
-A convolution chooses a blocked layout, and elementwise ops, pooling and the like keep one that
-reaches them from any of their inputs, so that a tensor of any of them has to be converted where it
-leaves the subgraph. What entered a subgraph is plain, and so is a tensor without extent in space.
+A convolution chooses a blocked layout. Elementwise ops, pooling and the like keep one that reaches
+them from any of their inputs, so that the tensor of any of them must be converted where it leaves
+the subgraph. A tensor that entered a subgraph is plain, and so is one without extent in space.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from hetero_lab.planning.units import fused_pairs
 LEAVES, ENTERS = "leaves", "enters"
 US_PER_BYTE = 1e-4  # 10 GB/s: the cost of a tensor when nothing else is known
 _OTHER_ROLE = 3.0
-_NEAREST = 4  # examples that a guess is made of
-_MOST_SCALED = 4.0  # a guess for a large tensor takes at most so many times a small one's
+_NEAREST = 4  # examples behind a guess
+_MOST_SCALED = 4.0  # limit to the factor by which an example is scaled to a larger tensor
 _CHOOSE = frozenset({
     "BinaryConvolution", "Convolution", "ConvolutionBackpropData", "DeformableConvolution",
     "GroupConvolution", "GroupConvolutionBackpropData",
@@ -69,8 +70,8 @@ class Conversion:
 class Observation:
     """A measured placement; nodes and conversions are empty without counters.
 
-    ``noise`` is the relative standard deviation of ``measured_us``. For a language model, that is
-    the time of a further token, and ``first_us`` the time of the first one.
+    ``noise`` is the relative standard deviation of ``measured_us``. For a language model,
+    ``measured_us`` is the time of a further token and ``first_us`` the time of the first one.
     """
 
     label: str
@@ -82,7 +83,7 @@ class Observation:
     first_us: float | None = None
 
     def slower(self, factor: float) -> Observation:
-        """Return the observation of a machine that is slower by a factor."""
+        """Return the observation as a machine that is slower by a factor would give it."""
         return replace(
             self,
             measured_us=self.measured_us * factor,
@@ -104,7 +105,7 @@ class Parts:
 def fusion_groups(
     observations: Iterable[Observation], devices: Sequence[str]
 ) -> dict[str, tuple[tuple[str, ...], ...]]:
-    """Return which ops each device executes as one node, where it has most of the model."""
+    """Return which ops each device executes as one node, by the placement with most ops on it."""
     most: dict[str, tuple[int, tuple[tuple[str, ...], ...]]] = {}
     for seen in observations:
         for device in devices:
@@ -133,8 +134,8 @@ def _regrouped(
 ) -> list[ExecutedNode]:
     """Give ops without a time of their own to the node of their group, where there is one.
 
-    A device may name a node after another of its ops when the ops around it are elsewhere; the
-    join of the counters then finds a neighbour that does not belong to the group.
+    A device may name a node after another of its ops when the ops around it are elsewhere. The
+    join of the counters then assigns an op to a neighbour outside its group.
     """
     group_of = {(d, op): set(ops) for d, all_ops in groups.items() for ops in all_ops for op in ops}
     leads = {(node.subgraph, node.ops[0]) for node in nodes}
@@ -163,7 +164,7 @@ def _op_times(
     groups: Mapping[str, Iterable[tuple[str, ...]]],
     nodes: Sequence[ExecutedNode],
 ) -> tuple[dict[tuple[str, str], float], frozenset[tuple[str, str]]]:
-    """Return each op's time where its whole group is together: all of it is the leader's."""
+    """Return op times, where a group that is together counts as its leader's, and the leaders."""
     whole = {(d, frozenset(ops)): ops[0] for d in devices for ops in groups.get(d, ())}
     grouped = {(d, op) for d in devices for ops in groups.get(d, ()) for op in ops}
     seen: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
@@ -173,7 +174,7 @@ def _op_times(
         if leader is not None:
             seen[leader, node.device].append(node.us)
     op_us = {key: float(np.median(us)) for key, us in seen.items()}
-    # A node that was never seen whole: what it took in part.
+    # For a node that was never seen whole, take the time of a part.
     for node in nodes:
         ops = next((g for g in groups.get(node.device, ()) if node.ops[0] in g), node.ops)
         if not any((op, node.device) in op_us for op in ops):
@@ -209,10 +210,10 @@ def _lost_fusion(
     op_us: Mapping[tuple[str, str], float],
     nodes: Sequence[ExecutedNode],
 ) -> tuple[LostFusion, ...]:
-    """Return what two ops cost more where they were seen apart.
+    """Return the extra cost of two ops where they were seen apart.
 
-    The later op leads a node of its own then: that is what is lost, less what it would have
-    taken anyway. What was never seen is told from its like on that device.
+    The later op then leads a node of its own: the loss is the time of that node, less the time
+    that the op would have taken anyway. Unseen pairs are guessed from similar ones on the device.
     """
     pairs = list(pairs)
     above: defaultdict[str, list[str]] = defaultdict(list)
@@ -230,28 +231,33 @@ def _lost_fusion(
         if len(cut_above) == 1 and not cut_below:
             later[(*cut_above[0], node.device)].append(more)
         elif cut_above:
-            # A middle piece: what it lost above is what a piece with no cut below shows.
+            # A middle piece; its loss above is divided among the cuts.
             for pair in cut_above:
                 later[(*pair, node.device)].append(more / len(cut_above))
         elif len(cut_below) == 1:
             earlier[(*cut_below[0], node.device)].append(more)
+    before, after = (
+        {key: max(0.0, float(np.median(us))) for key, us in table.items()}
+        for table in (earlier, later)
+    )
     examples: defaultdict[str, list[Example]] = defaultdict(list)
-    for (_, second, device), us in later.items():
-        examples[device].append(Example.of(graph, second, 0, max(0.0, float(np.median(us)))))
-    terms = []
-    for first, second, fusing in pairs:
-        first_us, second_us = [], []
-        for device in devices:
-            before, after = (table.get((first, second, device)) for table in (earlier, later))
-            first_us.append(max(0.0, float(np.median(before))) if before else 0.0)
-            if after:
-                second_us.append(max(0.0, float(np.median(after))))
-            elif device in fusing:
-                second_us.append(guess(Example.of(graph, second, 0), examples[device]))
-            else:
-                second_us.append(0.0)
-        terms.append(LostFusion(first, second, tuple(first_us), tuple(second_us)))
-    return tuple(terms)
+    for (_, second, device), us in after.items():
+        examples[device].append(Example.of(graph, second, 0, us))
+
+    def second_us(first: str, second: str, device: str, fusing: Sequence[str]) -> float:
+        if (first, second, device) not in after and device in fusing:
+            return guess(Example.of(graph, second, 0), examples[device])
+        return after.get((first, second, device), 0.0)
+
+    return tuple(
+        LostFusion(
+            first,
+            second,
+            tuple(before.get((first, second, device), 0.0) for device in devices),
+            tuple(second_us(first, second, device, fusing) for device in devices),
+        )
+        for first, second, fusing in pairs
+    )
 
 
 def _reorders(
@@ -259,25 +265,25 @@ def _reorders(
 ) -> tuple[Reorder, ...]:
     """Return the conversions of each tensor; unseen ones are guessed from similar tensors.
 
-    Nothing is learnt from a kept layout where no op that chooses one is in the same subgraph.
+    Nothing is learnt from a kept layout if no op of the same subgraph chose it.
     """
     keeps = kept_layouts(graph)
-    seen: defaultdict[tuple[str, int, str, str], list[float]] = defaultdict(list)
+    every: defaultdict[tuple[str, int, str, str], list[float]] = defaultdict(list)
     for observation in observations:
         has = _with_layout(graph, keeps, observation) if observation.conversions else set()
         for c in observation.conversions:
             if c.way == ENTERS or c.op not in keeps or c.op in has:
-                seen[c.op, c.port, c.device, c.way].append(c.us)
+                every[c.op, c.port, c.device, c.way].append(c.us)
+    seen = {key: float(np.median(us)) for key, us in every.items()}
     examples: defaultdict[tuple[str, str], list[Example]] = defaultdict(list)
     for (op, port, device, way), us in seen.items():
-        examples[device, way].append(Example.of(graph, op, port, float(np.median(us))))
+        examples[device, way].append(Example.of(graph, op, port, us))
 
     def cost(op: str, port: int, device: str, way: str) -> float:
-        known = seen.get((op, port, device, way))
-        if known:
-            return float(np.median(known))
         like = examples.get((device, way))
-        return guess(Example.of(graph, op, port), like) if like else 0.0
+        if (op, port, device, way) in seen or not like:
+            return seen.get((op, port, device, way), 0.0)
+        return guess(Example.of(graph, op, port), like)
 
     terms = []
     for index in (*graph.placeable, *graph.parameters):
@@ -335,13 +341,12 @@ def _with_layout(
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A tensor and what something about it took.
+    """A tensor and a measured time of it.
 
-    ``role`` is the type of the op that makes it, and of those before and after: blocks of a
-    model repeat, and in each the same tensor is the one that is converted.
+    ``role`` are the types of the ops before its maker, of its maker and of its users. Blocks of a
+    model repeat, and in each the same tensor is converted.
     """
 
-    op_type: str
     role: tuple[tuple[str, ...], ...]
     shape: tuple[int, ...] | None
     n_bytes: int
@@ -354,11 +359,11 @@ class Example:
         before = {graph.ops[i].type for i, _ in made.inputs} - {CONSTANT}
         after = {graph.ops[use.index].type for use in graph.consumers[made.index]}
         role = (tuple(sorted(before)), (made.type,), tuple(sorted(after)))
-        return cls(made.type, role, tensor.shape, tensor.n_bytes or 0, us)
+        return cls(role, tensor.shape, tensor.n_bytes or 0, us)
 
 
 def guess(wanted: Example, examples: Sequence[Example]) -> float:
-    """Guess from the nearest examples: of about that size, that shape, made by such an op."""
+    """Guess a time from the examples nearest in size, shape, and types of ops."""
     if not wanted.n_bytes:
         return 0.0
     near = sorted((_distance(wanted, e), e.n_bytes, e.us) for e in examples if e.n_bytes)
@@ -372,5 +377,5 @@ def guess(wanted: Example, examples: Sequence[Example]) -> float:
 
 def _distance(a: Example, b: Example) -> float:
     size = abs(float(np.log(a.n_bytes / b.n_bytes)))
-    other = 2.0 * (a.shape != b.shape) + 1.0 * (a.op_type != b.op_type)
+    other = 2.0 * (a.shape != b.shape) + 1.0 * (a.role[1] != b.role[1])
     return size + other + _OTHER_ROLE * (a.role != b.role)

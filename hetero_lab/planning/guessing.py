@@ -1,18 +1,17 @@
 """First guesses: costs of a model that was never measured, from those of other models.
 
 For each op type and device, time is taken to grow as a power of the work: ``log t = a + b log w``,
-fitted over the ops of the models that were measured, with ``b`` between 0.7 and 1.1, because
-counters of small ops say little. Work is the number of multiply-adds of a convolution or matrix
-product, and of any other op the bytes that it reads and writes. Sums count, not logarithms, so
-each line is scaled until the total time of its ops is what was measured. What a device takes
-beside its ops is the median of the models.
+fitted over the ops of the measured models, with ``b`` between 0.7 and 1.1, because counters of
+small ops are unreliable. Work is the number of multiply-adds of a convolution or matrix product,
+and the bytes that any other op reads and writes. Each line is scaled so that the total time of its
+ops equals the measured one, because totals matter and not their logarithms. Costs beside the ops
+are the medians of the models.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
@@ -23,49 +22,38 @@ from hetero_lab.model.read import Source, prepare
 from hetero_lab.planning.cost_model import CostModel, expect_costs
 from hetero_lab.planning.cost_terms import BoundaryCost, Unit
 
-_FEW = 4  # with fewer ops of a type the line is that of all types
+_FEW = 4  # a type with fewer ops uses the line of all types
 _FLATTEST, _STEEPEST = 0.7, 1.1
 _LEAST_US = 0.01  # ops that run inside another one take no time of their own
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """µs as a power of the work: ``scale_us * work ** power``."""
-
-    scale_us: float
-    power: float
-
-    def us(self, work: float) -> float:
-        return self.scale_us * work**self.power
 
 
 def guess_costs(model: Source, known: Sequence[CostModel]) -> CostModel:
     """Guess the costs of a model that was not measured from those of others.
 
-    Good for an order of magnitude, and for a first placement to be measured: latencies were off by
-    a factor of 1.2 to 4.1, and the order of the placements of one model was not predicted
-    (``python -m tests.benchmarks.benchmark_guesses`` prints it).
+    Good for an order of magnitude, and for a first placement to measure. In tests, latencies were
+    off by a factor of 1.2 to 4.1, and the ranking of the placements of one model was not
+    predicted (``python -m tests.benchmarks.benchmark_guesses`` prints it).
 
     Parameters
     ----------
     model
         Anything that :func:`hetero_lab.load` takes.
     known
-        What :func:`hetero_lab.calibrate` returned for other models, all measured on one machine,
+        Results of :func:`hetero_lab.calibrate` for other models, all measured on one machine,
         with one version of OpenVINO, on the same devices in the same order with the same
         properties.
 
     Returns
     -------
     CostModel
-        Its ``origin`` says that it is a guess and from what. Each op is a unit by itself. Its
-        support is guessed, too: a device does not support an op type that it did not support
-        in any of the models.
+        Its ``origin`` names the source of the guess. Each op is a unit by itself. Support is
+        guessed, too: a device does not support an op type that it supported in none of the
+        models.
 
     Raises
     ------
     ArgumentError
-        There are no cost models, one is itself a guess, or they were not measured alike.
+        There are no cost models, one is a guess itself, or they were not measured alike.
     PlanError
         The model has no op that could be placed.
 
@@ -81,7 +69,7 @@ def guess_costs(model: Source, known: Sequence[CostModel]) -> CostModel:
 
 
 def guess_from_graph(graph: OpGraph, known: Sequence[CostModel]) -> CostModel:
-    """Like :func:`guess_costs`, for a model of which the graph is all that is at hand."""
+    """Like :func:`guess_costs`, given the graph alone."""
     known = [known] if isinstance(known, CostModel) else list(known)
     if not known:
         raise ArgumentError("known= takes cost models of other models, at least one.")
@@ -111,6 +99,10 @@ def guess_from_graph(graph: OpGraph, known: Sequence[CostModel]) -> CostModel:
     if not units:
         raise PlanError("The model has no op that could be placed.")
     pairs = set.intersection(*(set(costs.boundaries) for costs in known))
+
+    def middle(cost: Callable[[CostModel], float]) -> float:
+        return median(map(cost, known))
+
     return CostModel(
         graph=graph,
         devices=devices,
@@ -142,20 +134,16 @@ def _check_measured_alike(costs: CostModel, first: CostModel) -> None:
             f"The costs of {shorten(costs.graph.name)} are a guess themselves. Give those that "
             f"they were guessed from, of {names_at_hand(costs.guessed_from)}."
         )
-    for what, one, other in (
-        ("on the host", first.environment.get("host"), costs.environment.get("host")),
-        (
-            "with OpenVINO",
-            first.environment.get("openvino_version"),
-            costs.environment.get("openvino_version"),
-        ),
-        ("with the properties", _properties(first), _properties(costs)),
-        ("with devices emulated on", dict(first.emulated), dict(costs.emulated)),
+    for what, condition in (
+        ("on the host", lambda costs: costs.environment.get("host")),
+        ("with OpenVINO", lambda costs: costs.environment.get("openvino_version")),
+        ("with the properties", _properties),
+        ("with devices emulated on", lambda costs: dict(costs.emulated)),
     ):
-        if one != other:
+        if condition(first) != condition(costs):
             raise ArgumentError(
-                f"The cost models were measured {what} {shorten(str(one))} and "
-                f"{shorten(str(other))}. Give those that were measured alike."
+                f"The cost models were measured {what} {shorten(str(condition(first)))} and "
+                f"{shorten(str(condition(costs)))}. Give those that were measured alike."
             )
 
 
@@ -176,7 +164,7 @@ def _members(graph: OpGraph) -> list[list[int]]:
 
 
 def _refused_types(known: Sequence[CostModel], device: str) -> set[str]:
-    """Return the op types that a device was seen not to support, and never to support."""
+    """Return the op types that a device refused somewhere and supported nowhere."""
     seen: dict[bool, set[str]] = {True: set(), False: set()}
     for costs in known:
         able = costs.supports(device)
@@ -187,7 +175,7 @@ def _refused_types(known: Sequence[CostModel], device: str) -> set[str]:
 
 
 def _lines(known: Sequence[CostModel], at: int) -> Callable[[OpGraph, Op], float]:
-    """Fit the lines of a device; return what they say of an op, in µs."""
+    """Fit the lines of a device; return the function that guesses an op's time in µs."""
     work: dict[str, list[tuple[float, float]]] = {}
     for costs in known:
         graph = costs.graph
@@ -200,21 +188,22 @@ def _lines(known: Sequence[CostModel], at: int) -> Callable[[OpGraph, Op], float
                 op = graph.ops[graph.index_of[name]]
                 work.setdefault(op.type, []).append((work_of(graph, op), time * share))
     every = [pair for pairs in work.values() for pair in pairs]
-    overall = _fit(every) if every else _Line(0.0, 1.0)
+    overall = _fit(every) if every else (0.0, 1.0)
     lines = {kind: _fit(pairs) for kind, pairs in work.items() if len(pairs) >= _FEW}
 
     def guess(graph: OpGraph, op: Op) -> float:
-        return lines.get(op.type, overall).us(work_of(graph, op))
+        scale_us, power = lines.get(op.type, overall)
+        return scale_us * work_of(graph, op) ** power
 
     return guess
 
 
-def _fit(pairs: Sequence[tuple[float, float]]) -> _Line:
+def _fit(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return (scale, power) of ``us = scale * work ** power``, fitted to pairs (work, µs)."""
     work = np.array([max(w, 1.0) for w, _ in pairs])
     times = np.array([t for _, t in pairs])
     logs, heights = np.log(work), np.log(np.maximum(times, _LEAST_US))
     spread = float(((logs - logs.mean()) ** 2).sum())
     power = float(((logs - logs.mean()) * heights).sum()) / spread if spread > 1e-9 else 1.0
     power = min(max(power, _FLATTEST), _STEEPEST)
-    shape = work**power
-    return _Line(float(times.sum() / shape.sum()), power)
+    return float(times.sum() / (work**power).sum()), power

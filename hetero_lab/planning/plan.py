@@ -58,39 +58,39 @@ def plan(
     """Compute the best placement of a model for its cost model.
 
     With up to 12 units that are free to move, the best placement is found and proven. Beyond,
-    the part of the cost that depends on pairs of ops is minimised exactly, for two devices by a
-    minimum cut (Stone 1977), for more or with limits by an integer program, and the result is
+    the part of the cost that depends on pairs of ops is minimised exactly: for two devices by a
+    minimum cut (Stone 1977), for more or with limits by an integer program. The result is then
     repaired on the whole prediction.
 
-    For the parallel executor, whose subgraphs run side by side, the best of the greedy choice, the
-    single devices and the plan for latency is improved by local search; every move is simulated.
+    For the parallel executor, whose subgraphs run side by side, a local search improves the best
+    of the greedy choice, the single devices and the plan for latency. It simulates every move.
 
     Parameters
     ----------
     model
         Anything that :func:`hetero_lab.load` takes.
     costs
-        What :func:`hetero_lab.calibrate` returned for this model.
+        The result of :func:`hetero_lab.calibrate` for this model.
     objective
         ``"latency"`` of one request; ``"throughput"``: the least time of the busiest device
         when requests pipeline; or ``"balanced_memory"``: the least latency among placements that
-        spread weights and states evenly, for instance over ``GPU.0`` and ``GPU.1``: no device
-        has more than 5 % above what the fullest one has to have.
+        spread weights and states evenly, for instance over ``GPU.0`` and ``GPU.1``: the fullest
+        device has at most 5 % more than in the most even placement.
     memory_limit
         Bytes by device, ``{"GPU.0": "2GiB"}``, or by several that share a memory,
         ``{("GPU.0", "CPU"): "6GiB"}``. Counted are weights as they are stored, once for each
         subgraph that uses them, states, and tensors between subgraphs, where they are made and
-        where they are received. What a plugin needs besides is not, nor are dynamic shapes.
+        where they are received. Other allocations of a plugin and dynamic shapes are not.
     pin
         Device by pattern (``re.search`` in an op's name).
     budget_s
-        About when to stop; the plan then has the bound proven so far.
+        Approximate time limit; the plan then has the bound proven so far.
     executor
         ``"hetero"``, or ``"parallel"`` for :class:`hetero_lab.ParallelExecutor`: its plan is for
         the latency of one request and takes no limits and pins.
     solver
         The solver to use instead of the one that suits the size: ``"milp"``, or the name of
-        a solver that another package brings. Its choice alone is repaired.
+        a solver from another package. Only its choice is repaired.
     progress
         Show how long it takes, if it takes more than two seconds.
 
@@ -103,8 +103,8 @@ def plan(
     Raises
     ------
     ArgumentError
-        ``costs`` is not a cost model, there is no such executor, or the arguments are those of the
-        other one.
+        ``costs`` is not a cost model, there is no such executor, or an argument belongs to the
+        other executor.
     PlanError
         The cost model is of another model or knows one device only, there is no such solver or
         it returns no valid choice, an op is supported nowhere, pins contradict each other,
@@ -126,15 +126,15 @@ def plan(
     if executor not in (_HETERO, _PARALLEL):
         raise ArgumentError(f"executor= is {_HETERO!r} or {_PARALLEL!r}, not {executor!r}.")
     graph = prepare(model).graph
-    if executor == _PARALLEL:
-        if objective != LATENCY or memory_limit or pin or solver:
-            raise ArgumentError(
-                "A plan for the parallel executor is for the latency of one request; leave "
-                "objective=, memory_limit=, pin= and solver= out, or plan with executor='hetero'."
-            )
-        with Progress("plan", show=progress):
-            return plan_schedule(graph, costs, budget_s=budget_s)
+    limited = objective != LATENCY or memory_limit or pin or solver
+    if executor == _PARALLEL and limited:
+        raise ArgumentError(
+            "A plan for the parallel executor is for the latency of one request; leave "
+            "objective=, memory_limit=, pin= and solver= out, or plan with executor='hetero'."
+        )
     with Progress("plan", show=progress):
+        if executor == _PARALLEL:
+            return plan_schedule(graph, costs, budget_s=budget_s)
         return plan_graph(
             graph,
             costs,

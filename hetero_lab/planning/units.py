@@ -20,9 +20,9 @@ def split_into_units(
 ) -> tuple[tuple[str, ...], ...]:
     """Divide the placeable ops into planning units.
 
-    A unit is a connected part of a fusion group whose ops have equal support: where one op of a
-    group is not supported by a device, the rest of the group can still go there. A stateful
-    path is always one unit.
+    A unit is a connected part of a fusion group whose ops have equal support: where a device does
+    not support one op of a group, the rest of the group can still go there. A stateful path is
+    always one unit.
 
     Parameters
     ----------
@@ -31,11 +31,11 @@ def split_into_units(
     support
         For each device, the names of the ops that it supports.
     fusion_groups
-        For each device, groups of ops that it executes as one node. Ops in no group are alone;
-        groups of a device do not overlap. A device that is left out fuses nothing.
+        For each device, disjoint groups of ops that it executes as one node. Other ops are alone.
+        A device that is left out fuses nothing.
     coarse
-        Whether ops are together that any device fuses, which makes fewer units. Otherwise every
-        device that supports them has to fuse them.
+        Keep ops together that any device fuses, which makes fewer units, instead of those that
+        every device that supports them fuses.
 
     Returns
     -------
@@ -90,7 +90,7 @@ def split_into_units(
 
 
 def block_units(graph: OpGraph) -> tuple[tuple[str, ...], ...]:
-    """Return the repeated layers of a model as units, those that come before and after included.
+    """Return a model's repeated layers as units, and the ops before and after them as further ones.
 
     Raises
     ------
@@ -112,13 +112,10 @@ def block_units(graph: OpGraph) -> tuple[tuple[str, ...], ...]:
 def fused_pairs(
     graph: OpGraph, fusion_groups: Mapping[str, Iterable[Collection[str]]]
 ) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
-    """Return the wires that lie within a fusion group of some device.
+    """Return the wires within a fusion group of some device.
 
-    Returns
-    -------
-    tuple
-        For each wire: the producing op, the receiving op, and the devices that fuse them. These
-        are the pairs for which a :class:`~hetero_lab.planning.cost_model.LostFusion` is due.
+    Each is the producing op, the receiving op, and the devices that fuse them, for a
+    :class:`~hetero_lab.planning.cost_terms.LostFusion`.
     """
     groups = {device: _group_of(device, every) for device, every in fusion_groups.items()}
     placeable = set(graph.placeable)
