@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,9 +82,8 @@ def check_constraints(
         As for :func:`memory_pools` and :func:`apply_pins`.
     """
     memory_pools(devices, limits)
-    for pattern, device in _mapping_of_pins(pins or {}).items():
-        _device_number(devices, pattern, device)
-        _matching(graph, pattern)
+    for _ in _pinned(graph, devices, pins or {}):
+        pass
 
 
 def apply_pins(pairwise: Pairwise, pins: Mapping[str, str]) -> Pairwise:
@@ -99,64 +98,56 @@ def apply_pins(pairwise: Pairwise, pins: Mapping[str, str]) -> Pairwise:
         does not support an op, or two pins contradict each other.
     """
     objective = pairwise.objective
+    names = objective.devices
     pinned: dict[int, tuple[int, str, str]] = {}  # unit → device, pattern, op
     mask = np.ones_like(pairwise.allowed)
-    for pattern, device in _mapping_of_pins(pins).items():
-        number = _device_number(objective.devices, pattern, device)
-        matched = _matching(objective.graph, pattern)
-        for op in matched:
-            unit = int(objective.unit_of[objective.graph.index_of[op]])
-            before = pinned.setdefault(unit, (number, pattern, op))
-            if before[0] != number:
-                first, second = shorten(before[2]), shorten(op)
-                what = f"{first} to" if first == second else f"{first} (placed with {second}) to"
-                raise PlanError(
-                    f"The pins contradict each other: {shorten(before[1])} pins {what} "
-                    f"{objective.devices[before[0]]}, {shorten(pattern)} pins {second} to "
-                    f"{device}. Leave one out or make its pattern narrower."
-                )
-            if not pairwise.allowed[unit, number]:
-                able = [
-                    d for d, ok in zip(objective.devices, pairwise.allowed[unit], strict=True) if ok
-                ]
-                raise PlanError(
-                    f"{shorten(pattern)} pins {shorten(op)} to {device}, which does not support "
-                    f"it. Supported by: {', '.join(able)}."
-                )
-            mask[unit] = False
-            mask[unit, number] = True
+    for pattern, number, op in _pinned(objective.graph, names, pins):
+        unit = int(objective.unit_of[objective.graph.index_of[op]])
+        before = pinned.setdefault(unit, (number, pattern, op))
+        if before[0] != number:
+            first, second = shorten(before[2]), shorten(op)
+            what = f"{first} to" if first == second else f"{first} (placed with {second}) to"
+            raise PlanError(
+                f"The pins contradict each other: {shorten(before[1])} pins {what} "
+                f"{names[before[0]]}, {shorten(pattern)} pins {second} to {names[number]}. "
+                "Leave one out or make its pattern narrower."
+            )
+        if not pairwise.allowed[unit, number]:
+            able = [names[other] for other in np.flatnonzero(pairwise.allowed[unit])]
+            raise PlanError(
+                f"{shorten(pattern)} pins {shorten(op)} to {names[number]}, which does not support "
+                f"it. Supported by: {', '.join(able)}."
+            )
+        mask[unit] = False
+        mask[unit, number] = True
     return pairwise.restricted(mask)
 
 
-def _mapping_of_pins(pins: Mapping[str, str]) -> Mapping[str, str]:
+def _pinned(
+    graph: OpGraph, devices: tuple[str, ...], pins: Mapping[str, str]
+) -> Iterator[tuple[str, int, str]]:
+    """Yield each pattern, the number of its device and each placeable op that it matches."""
     if not isinstance(pins, Mapping):
         raise PlanError("pin= maps patterns to devices, for instance {'^block3/': 'CPU'}.")
-    return pins
-
-
-def _device_number(devices: tuple[str, ...], pattern: str, device: str) -> int:
-    if device not in devices:
-        raise PlanError(
-            f"{shorten(str(pattern))} pins to {shorten(str(device))}, which is not planned for."
-            f"{did_you_mean(str(device), devices)} Devices: {', '.join(devices)}."
-        )
-    return devices.index(device)
-
-
-def _matching(graph: OpGraph, pattern: str) -> list[str]:
-    """Return the placeable ops that a pattern matches."""
-    try:
-        search = re.compile(pattern).search
-    except (re.error, TypeError) as error:
-        raise PlanError(f"{shorten(str(pattern))} is not a regular expression: {error}.") from error
-    matched = [op.name for op in graph if search(op.name)]
     ops = [graph.ops[index].name for index in graph.placeable]
-    if not matched:
-        raise PlanError(
-            f"The pin {shorten(pattern)} matches no op.{did_you_mean(pattern, ops)} "
-            f"Ops: {names_at_hand(ops)}."
-        )
-    return [name for name in ops if search(name)]
+    for pattern, device in pins.items():
+        if device not in devices:
+            raise PlanError(
+                f"{shorten(str(pattern))} pins to {shorten(str(device))}, which is not planned for."
+                f"{did_you_mean(str(device), devices)} Devices: {', '.join(devices)}."
+            )
+        try:
+            search = re.compile(pattern).search
+        except (re.error, TypeError) as error:
+            raise PlanError(
+                f"{shorten(str(pattern))} is not a regular expression: {error}."
+            ) from error
+        if not any(search(op.name) for op in graph):
+            raise PlanError(
+                f"The pin {shorten(pattern)} matches no op.{did_you_mean(pattern, ops)} "
+                f"Ops: {names_at_hand(ops)}."
+            )
+        yield from ((pattern, devices.index(device), op) for op in ops if search(op))
 
 
 def nothing_fits(pairwise: Pairwise, pools: Pools) -> PlanError:
@@ -165,13 +156,11 @@ def nothing_fits(pairwise: Pairwise, pools: Pools) -> PlanError:
     forced: list[str] = []
     for pool, limit in pools.items():
         members = list(pool.devices)
-        only = pairwise.allowed[:, members].any(axis=1) & (
-            pairwise.allowed.sum(axis=1) == pairwise.allowed[:, members].sum(axis=1)
-        )
-        bound = [only[list(term.users)].any() for term in pairwise.held]
+        elsewhere = np.delete(pairwise.allowed, members, axis=1).any(axis=1)
+        bound = [~elsewhere[list(term.users)].all() for term in pairwise.held]
         held = int(pairwise.held_bytes[bound][:, members].sum(axis=0).min())
         if held > limit:
-            ops = [op for unit in np.flatnonzero(only) for op in pairwise.units[unit]]
+            ops = [op for unit in np.flatnonzero(~elsewhere) for op in pairwise.units[unit]]
             forced.append(
                 f"ops that have to be on {names_of(devices, pool)} ({names_at_hand(ops, 3)}) alone "
                 f"need at least {bytes_text(held)} of weights and states"

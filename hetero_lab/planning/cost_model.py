@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import msgspec
+import numpy as np
 
 from hetero_lab.arguments import checked
 from hetero_lab.errors import ArgumentError, PlanError, StoredFileError, names_at_hand, shorten
@@ -225,12 +226,11 @@ class CostModel(Framed):
         boundary is still uncertain.
         """
         scaled = {
-            pair: BoundaryCost(cost.fixed_us * factor, cost.us_per_byte * factor)
-            if pair[0] != pair[1]
-            else cost
-            for pair, cost in self.boundaries.items()
+            (source, target): BoundaryCost(cost.fixed_us * factor, cost.us_per_byte * factor)
+            for (source, target), cost in self.boundaries.items()
+            if source != target
         }
-        return dataclasses.replace(self, boundaries=scaled)
+        return dataclasses.replace(self, boundaries={**self.boundaries, **scaled})
 
     @property
     def mape(self) -> float:
@@ -276,20 +276,13 @@ class CostModel(Framed):
         """Return one row per unit: ``unit, ops, n_ops`` and one column of µs per device."""
         import pandas as pd
 
-        rows = [
-            {
-                "unit": number,
-                "ops": "\n".join(unit.ops),
-                "n_ops": len(unit.ops),
-                **{
-                    f"{device}_us": float("nan") if time is None else time
-                    for device, time in zip(self.devices, unit.time_us, strict=True)
-                },
-            }
-            for number, unit in enumerate(self.units)
-        ]
-        columns = ["unit", "ops", "n_ops", *(f"{device}_us" for device in self.devices)]
-        return pd.DataFrame(rows, columns=columns)
+        names = [f"{device}_us" for device in self.devices]
+        times = np.array([unit.time_us for unit in self.units], dtype=float)
+        frame = pd.DataFrame(times.reshape(-1, len(names)), columns=names)
+        frame.insert(0, "unit", range(len(frame)))
+        frame.insert(1, "ops", ["\n".join(unit.ops) for unit in self.units])
+        frame.insert(2, "n_ops", [len(unit.ops) for unit in self.units])
+        return frame
 
     def check_graph(self, graph: OpGraph) -> None:
         """Raise PlanError unless this is the cost model of ``graph``."""

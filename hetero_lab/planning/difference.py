@@ -29,6 +29,7 @@ from hetero_lab.planning.prediction import (
 )
 from hetero_lab.result import Displayed
 from hetero_lab.tables import number
+from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,9 +59,8 @@ class Side:
 class Measurement:
     """Measured latencies and their difference with its 95 % interval, in µs.
 
-    The difference is taken turn by turn, paired where both were measured in one run, so it need
-    not equal the difference of the medians. ``ops_*`` are the counters of ops, None where a device
-    has none.
+    The difference is taken turn by turn, paired where one run measured both, so it need not equal
+    the difference of the medians. ``ops_*`` are the counters of ops, None where a device has none.
     """
 
     before_us: float
@@ -83,8 +83,8 @@ class Difference(Displayed):
     before, after
         The two placements: label, affinity, partition.
     predicted_ns
-        One row for each part of the two predictions, ``kind, name, before, after`` and its
-        ``before_ns`` and ``after_ns``. None without costs.
+        One row for each part of the two predictions: ``kind, name, before, after``, ``before_ns``
+        and ``after_ns``. None without costs.
     measurement
         The measured difference, None without profiles.
     emulated
@@ -177,7 +177,7 @@ class Difference(Displayed):
 
     @property
     def devices(self) -> pd.DataFrame:
-        """How many ops each device has: ``device, before, after, arrived, left``."""
+        """Number of ops on each device: ``device, before, after, arrived, left``."""
         counts = [
             self.before.affinity.counts(),
             self.after.affinity.counts(),
@@ -211,20 +211,16 @@ class Difference(Displayed):
         old, new = map(_hand_overs, sides)
         n_bytes = {b.tensor: b.n_bytes for made in sides for b in made.boundaries}
         changed = [key for key in dict.fromkeys([*old, *new]) if old[key] != new[key]]
-        frame = _frame(
-            [
-                (*key, n_bytes[key[0]], _change(old[key], new[key]), old[key], new[key])
-                for key in changed
-            ],
-            [
-                "tensor", "source_device", "target_device", "n_bytes", "change", "n_before",
-                "n_after",
-            ],
-        )  # fmt: skip
+        columns = ["tensor", "source_device", "target_device"]
+        frame = _frame(changed, columns)
+        frame["n_bytes"] = [n_bytes[key[0]] for key in changed]
+        frame["change"] = [_change(old[key], new[key]) for key in changed]
+        frame["n_before"] = [old[key] for key in changed]
+        frame["n_after"] = [new[key] for key in changed]
         if self.predicted_ns is not None:
             parts = self.parts
             prices = parts[parts["kind"] == BOUNDARIES].set_index(_PART[1:])["difference_us"]
-            # A hand-over whose price does not change is no part, so it has no row there.
+            # A hand-over whose price does not change has no row in parts.
             frame["difference_us"] = [float(prices.get(key, 0.0)) for key in changed]
         return frame
 
@@ -246,8 +242,8 @@ class Difference(Displayed):
     def parts(self) -> pd.DataFrame:
         """Every part that differs, largest first; they add up to ``predicted_us``.
 
-        ``before`` and ``after`` are devices. Of a boundary these are the devices that it leaves
-        and enters, whichever placement has it.
+        ``before`` and ``after`` are the devices of the part in the two placements; for a boundary
+        they are the devices that it leaves and enters, whichever placement has it.
 
         Raises
         ------
@@ -262,9 +258,9 @@ class Difference(Displayed):
 
     @property
     def measured(self) -> pd.DataFrame:
-        """Measured beside predicted: the latency and, where counters tell, ops and rest.
+        """Measured beside predicted: the latency and, where there are counters, ops and rest.
 
-        Counters come from a compile of their own, and have no interval.
+        Counters come from a compilation of their own, and have no interval.
 
         Raises
         ------
@@ -292,7 +288,7 @@ class Difference(Displayed):
         return "\n".join(self._sentences())
 
     def _sentences(self) -> list[str]:
-        """Say what differs, what is predicted and what was measured, one sentence per line."""
+        """Describe the structure, the prediction and the measurement, one sentence per line."""
         before, after = self.before, self.after
         lines = [f"Before is {shorten(before.label, 80)}, after is {shorten(after.label, 80)}."]
         if before.label == after.label:
@@ -323,7 +319,7 @@ def change(difference_us: float) -> str:
 
 
 def part_name(part: Any) -> str:
-    """Say on one line what a row of ``parts`` is about."""
+    """Describe a row of ``parts`` in a few words."""
     if part.kind == OPS:
         return f"{shorten(part.name, 60)} on {part.after} instead of {part.before}"
     if part.kind == BOUNDARIES:
@@ -361,11 +357,10 @@ def _structure_sentence(before: Side, after: Side) -> str:
 
 
 def _shape(n_subgraphs: int, n_boundaries: int, n_bytes: int) -> str:
-    subgraphs = f"{n_subgraphs} subgraph{'s' * (n_subgraphs != 1)}"
+    subgraphs = count_of(n_subgraphs, "subgraph")
     if not n_boundaries:
         return f"{subgraphs} and no boundary"
-    word = "boundary" if n_boundaries == 1 else "boundaries"
-    return f"{subgraphs} and {n_boundaries} {word} with {n_bytes:,} bytes"
+    return f"{subgraphs} and {count_of(n_boundaries, 'boundary')} with {n_bytes:,} bytes"
 
 
 def _predicted_sentences(difference: Difference) -> Iterator[str]:
@@ -406,8 +401,7 @@ def _measured_sentences(difference: Difference) -> Iterator[str]:
     if timed.low_us <= 0.0 <= timed.high_us:
         yield (
             f"No difference was seen in the measurement: after takes "
-            f"{change(timed.difference_us)} "
-            f"({interval}; {level})."
+            f"{change(timed.difference_us)} ({interval}; {level})."
         )
     else:
         word = "faster" if timed.difference_us < 0 else "slower"

@@ -82,9 +82,9 @@ def least_fullest_bytes(problem: Problem) -> int | None:
 
 
 def runs(n_units: int, n_devices: int, most: int) -> Iterator[list[int]]:
-    """Yield the device of each unit of every way to give devices a run each, few runs first.
+    """Yield the device of each unit for every way to give devices a run each, few runs first.
 
-    Ways of so many runs that there are more than ``most`` in all are left out.
+    Stops before a number of runs with which there would be more than ``most`` ways in total.
     """
     count = 0
     for n_runs in range(1, min(n_devices, n_units) + 1):
@@ -98,7 +98,7 @@ def runs(n_units: int, n_devices: int, most: int) -> Iterator[list[int]]:
 
 
 def subgraphs_of_runs_ns(pairwise: Pairwise, blocks: np.ndarray) -> np.ndarray:
-    """Return what subgraphs and spread memory cost of placements by runs, ``[n, blocks]``."""
+    """Return the cost of subgraphs and spread memory for placements by runs, ``[n, blocks]``."""
     ends = np.ones_like(blocks, dtype=bool)
     ends[:, :-1] = blocks[:, 1:] != blocks[:, :-1]
     fixed = np.where(ends, pairwise.objective.subgraph_ns[blocks], 0).sum(axis=1)
@@ -108,12 +108,8 @@ def subgraphs_of_runs_ns(pairwise: Pairwise, blocks: np.ndarray) -> np.ndarray:
 def best_runs(pairwise: Pairwise, pools: Pools) -> tuple[np.ndarray, ...]:
     """Return the best few choices of a run for each device, predicted without their partition.
 
-    Parameters
-    ----------
-    pairwise
-        Its units are the layers in their order.
-    pools
-        Memory limits; a constant counts once for each device.
+    The units of ``pairwise`` are the layers in their order. Limits count a constant once for each
+    device.
     """
     n_units, n_devices = pairwise.allowed.shape
     choices = np.array(list(runs(n_units, n_devices, _MOST_RUNS)), dtype=np.int64)
@@ -145,7 +141,7 @@ def _all_choices(pairwise: Pairwise) -> np.ndarray:
 
 
 def _bounds(pairwise: Pairwise, choices: np.ndarray, objective: str) -> np.ndarray:
-    """Return for each choice a value that its prediction is not below."""
+    """Return a lower bound on the prediction of each choice."""
     subgraphs = _subgraphs(pairwise, choices)
     fixed = pairwise.objective.subgraph_ns
     work = pairwise.busy_ns(choices) + subgraphs * fixed

@@ -96,7 +96,7 @@ class Objective:
 
     terms: CostModel
     top: Topology
-    unit_of: np.ndarray  # for each node; -1 for a node that leads itself and cannot be placed
+    unit_of: np.ndarray  # for each node; -1 if no op decides its device
     op_ns: np.ndarray  # [nodes, devices]
     supported: np.ndarray  # [nodes, devices]
     n_bytes: np.ndarray  # for each tensor, 0 where it is not known

@@ -240,9 +240,9 @@ class Pairwise:
     def least_bytes(
         self, choices: np.ndarray, device: int, *, boundaries: bool = True
     ) -> np.ndarray:
-        """Return the bytes that a device holds at the least, for many choices ``[n, units]``.
+        """Return the least bytes that a device holds, for many choices ``[n, units]``.
 
-        Constants and states once and boundary tensors once, whatever the subgraphs are.
+        Constants, states and boundary tensors count once, whatever the subgraphs are.
         """
         here = choices == device
         total = np.zeros(len(choices), dtype=np.int64)
@@ -257,14 +257,12 @@ class Pairwise:
     @cached_property
     def links(self) -> tuple[tuple[int, int], ...]:
         """Pairs of units that are one subgraph if they are on one device and nothing cuts them."""
-        objective, graph = self.objective, self.objective.graph
+        unit_of = self.objective.unit_of.tolist()
         found: set[tuple[int, int]] = set()
-        for op in graph:
-            if op.type == RESULT:
-                continue
-            user = int(objective.unit_of[op.index])
+        for op in self.objective.graph:
+            user = unit_of[op.index] if op.type != RESULT else -1
             for producer, _ in op.inputs:
-                source = int(objective.unit_of[producer])
+                source = unit_of[producer]
                 if source != user and source >= 0 and user >= 0:
                     found.add((min(source, user), max(source, user)))
         return tuple(sorted(found))
@@ -309,43 +307,26 @@ def _tensor_terms(objective: Objective) -> tuple[TensorTerm, ...]:
     price, leave = objective.hand_over_ns(tensor[:, None], source, target)
     shape = (len(tensor), n_devices, n_devices)
     enter = np.where(source == target, 0, price - leave).reshape(shape)
-    terms = [
-        TensorTerm(
-            int(unit_of[producer]),
-            tuple(sorted(units)),
-            _to_others(objective.pairwise_leave_ns[tensor[row]]),
-            enter[row],
-            int(objective.n_bytes[tensor[row]]),
-        )
-        for row, ((producer, _), units) in enumerate(users.items())
-    ]
-    free = np.zeros((n_devices, n_devices), dtype=np.int64)
+    merged: dict[tuple[int, tuple[int, ...]], TensorTerm] = {}
+
+    def add(source: int, users: set[int], leave: np.ndarray, enter: np.ndarray, size: int) -> None:
+        key = (source, tuple(sorted(users)))
+        apart = np.where(np.eye(n_devices, dtype=bool), 0, leave[:, None])
+        old = merged.get(key)
+        if old is not None:
+            apart, enter, size = apart + old.leave_ns, enter + old.enter_ns, size + old.n_bytes
+        merged[key] = TensorTerm(*key, apart, enter, size)
+
+    for row, ((producer, _), units) in enumerate(users.items()):
+        at, maker = tensor[row], int(unit_of[producer])
+        n_bytes = int(objective.n_bytes[at])
+        add(maker, units, objective.pairwise_leave_ns[at], enter[row], n_bytes)
     for layout in objective.layouts:
         unit = int(unit_of[layout.root])
-        others = tuple(sorted({int(unit_of[user]) for user in layout.users} - {unit}))
+        others = {int(unit_of[user]) for user in layout.users} - {unit}
         if others:
-            terms.append(TensorTerm(unit, others, _to_others(layout.leave_ns), free, 0))
-    merged: dict[tuple[int, tuple[int, ...]], TensorTerm] = {}
-    for term in terms:
-        key = (term.source, term.users)
-        old = merged.get(key)
-        merged[key] = term if old is None else _sum_of(old, term)
+            add(unit, others, layout.leave_ns, np.zeros_like(enter[0]), 0)
     return tuple(merged.values())
-
-
-def _to_others(leave_ns: np.ndarray) -> np.ndarray:
-    """Return the cost of leaving each device for each (source device, target device)."""
-    return np.where(np.eye(len(leave_ns), dtype=bool), 0, leave_ns[:, None])
-
-
-def _sum_of(a: TensorTerm, b: TensorTerm) -> TensorTerm:
-    return TensorTerm(
-        a.source,
-        a.users,
-        a.leave_ns + b.leave_ns,
-        a.enter_ns + b.enter_ns,
-        a.n_bytes + b.n_bytes,
-    )
 
 
 def _pair_terms(objective: Objective) -> tuple[PairTerm, ...]:
