@@ -63,7 +63,7 @@ class Predictor:
             The cost model does not know the device, or the device does not support the op.
         """
         objective, graph = self.objective, self.objective.graph
-        placeable, leader = set(graph.placeable), np.array(graph.leader)
+        leader = objective.leader
         chosen = np.full(len(graph), -1)  # for each leader that moves
         for name, device in ops.items():
             if name not in graph.index_of:
@@ -77,7 +77,7 @@ class Predictor:
                     f"{', '.join(objective.devices)}."
                 )
             index = graph.index_of[name]
-            if index in placeable:
+            if index in objective.placeable:
                 chosen[leader[index]] = objective.devices.index(device)
         devices = np.where(chosen[leader] < 0, self.devices, chosen[leader])
         objective.check_support(devices)
