@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
+from scipy.cluster.hierarchy import DisjointSet
+
+from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import Op, OpGraph, Tensor
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Reorder, Unit
+from hetero_lab.planning.units import block_units
 
 
 class GraphMaker:
@@ -50,12 +58,8 @@ class GraphMaker:
         """Return the graph; ops that nothing uses get a result."""
         used = {producer for op in self.ops for producer, _ in op.inputs}
         for op in list(self.ops):
-            if op.index not in used and op.type not in (
-                "Parameter",
-                "Constant",
-                "Result",
-                "Assign",
-            ):
+            is_sink = op.type in ("Parameter", "Constant", "Result", "Assign")
+            if op.index not in used and not is_sink:
                 self.add("Result", [op.index])
         return OpGraph(self.name, tuple(self.ops), tuple(self.parameters), tuple(self.results))
 
@@ -102,13 +106,7 @@ def random_graph(rng: random.Random, n_ops: int, *, state: bool = False) -> OpGr
 def random_units(rng: random.Random, graph: OpGraph, most: int) -> list[tuple[str, ...]]:
     """Divide the placeable ops into at most ``most`` units of neighbours."""
     placeable = set(graph.placeable)
-    unit = {index: index for index in placeable}
-
-    def find(index: int) -> int:
-        while unit[index] != index:
-            index = unit[index]
-        return index
-
+    units = DisjointSet(graph.placeable)
     wires = [
         (producer, op.index)
         for op in graph
@@ -117,20 +115,15 @@ def random_units(rng: random.Random, graph: OpGraph, most: int) -> list[tuple[st
     ]
     rng.shuffle(wires)
     for path in graph.stateful_paths:
-        roots = {find(index) for index in path}
-        unit.update(dict.fromkeys(roots, min(roots)))
+        for index in path:
+            units.merge(path[0], index)
     for first, second in wires:
-        if len({find(index) for index in placeable}) <= most and rng.random() < 0.8:
-            continue
-        a, b = find(first), find(second)
-        unit[max(a, b)] = min(a, b)
-    roots = sorted({find(index) for index in placeable})
-    while len(roots) > most:
-        unit[roots.pop()] = roots[0]
-    members: dict[int, list[str]] = {}
-    for index in graph.placeable:
-        members.setdefault(find(index), []).append(graph.ops[index].name)
-    return [tuple(ops) for ops in members.values()]
+        if units.n_subsets > most or rng.random() >= 0.8:
+            units.merge(first, second)
+    parts = sorted(units.subsets(), key=min)
+    parts = [set().union(parts[0], *parts[most:]), *parts[1:most]]
+    members = sorted(map(sorted, parts))
+    return [tuple(graph.ops[index].name for index in part) for part in members]
 
 
 def random_costs(
@@ -231,27 +224,55 @@ def affinity_of(costs: CostModel, choice: Sequence[int]) -> Affinity:
 def scaled(costs: CostModel, factor: float) -> CostModel:
     """Return a cost model in which everything but the constant costs ``factor`` times as much."""
 
-    def times(column: Sequence[float]) -> tuple[float, ...]:
-        return tuple(us * factor for us in column)
+    def times(part: Any) -> Any:
+        if isinstance(part, float):
+            return part * factor
+        if isinstance(part, tuple):
+            return tuple(map(times, part))
+        if isinstance(part, dict):
+            return {key: times(value) for key, value in part.items()}
+        if dataclasses.is_dataclass(part):
+            return type(part)(*(times(getattr(part, f.name)) for f in dataclasses.fields(part)))
+        return part
 
-    return dataclasses.replace(
-        costs,
-        units=tuple(
-            Unit(u.ops, tuple(None if us is None else us * factor for us in u.time_us))
-            for u in costs.units
-        ),
-        boundaries={
-            pair: BoundaryCost(cost.fixed_us * factor, cost.us_per_byte * factor)
-            for pair, cost in costs.boundaries.items()
-        },
-        subgraph_us={device: us * factor for device, us in costs.subgraph_us.items()},
-        lost_fusion=tuple(
-            LostFusion(t.first, t.second, times(t.first_us), times(t.second_us))
-            for t in costs.lost_fusion
-        ),
-        reorders=tuple(
-            dataclasses.replace(t, leave_us=times(t.leave_us), enter_us=times(t.enter_us))
-            for t in costs.reorders
-        ),
-        spread_us=costs.spread_us * factor,
-    )
+    names = ("units", "boundaries", "subgraph_us", "lost_fusion", "reorders", "spread_us")
+    return dataclasses.replace(costs, **{name: times(getattr(costs, name)) for name in names})
+
+
+def layered_costs(
+    graph: OpGraph, devices: Sequence[str], seed: int, scenario: Scenario | None = None
+) -> CostModel:
+    """Return costs of a language model by layer, with a scenario those of both phases.
+
+    A device that is good at one phase may be bad at the other.
+    """
+    rng = np.random.default_rng(seed)
+    pairs = list(itertools.product(devices, repeat=2))
+
+    def phase(slowest_us: float) -> CostModel:
+        return CostModel(
+            graph=graph,
+            devices=tuple(devices),
+            units=tuple(
+                Unit(ops, tuple(rng.uniform(0.1, slowest_us, len(devices)).round(3).tolist()))
+                for ops in block_units(graph)
+            ),
+            boundaries={p: BoundaryCost(float(rng.uniform(0, 9)), 0.0005) for p in pairs},
+            subgraph_us={d: float(rng.uniform(0, 9)) for d in devices},
+            constant_us=10.0,
+            spread_us=4.0,
+        )
+
+    step, first = phase(100.0), phase(400.0)
+    return step if scenario is None else replace(step, scenario=scenario, prefill=first)
+
+
+def by_layers(costs: CostModel, devices: Sequence[str]) -> Affinity:
+    """Place each block; the ops before and after go with the first and the last one."""
+    return affinity_of(costs, [costs.devices.index(d) for d in (devices[0], *devices, devices[-1])])
+
+
+def runs(devices: Sequence[str], n_blocks: int) -> list[tuple[str, ...]]:
+    """Return all ways to give each of some devices one run of blocks, or none."""
+    every = itertools.product(devices, repeat=n_blocks)
+    return [way for way in every if len([*itertools.groupby(way)]) == len(set(way))]

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from planning.brute_force import held_bytes
+from planning.random_costs import affinity_of, by_layers, layered_costs, runs
 from small_language_models import decoder
 
 import hetero_lab as hl
@@ -17,15 +18,16 @@ from hetero_lab.model.read import prepare
 from hetero_lab.model.static_phases import graph_at_context
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning import exhaustive, planner
-from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
+from hetero_lab.planning.cost_model import BoundaryCost, CostModel
 from hetero_lab.planning.counter_costs import ExecutedNode, Observation, read_parts
-from hetero_lab.planning.design import block_affinities, placed
+from hetero_lab.planning.design import block_affinities
 from hetero_lab.planning.fitting import _of_layers, fit, with_prefill
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.planning.units import block_units
 
 N_BLOCKS = 5
 SCENARIO = hl.Scenario(12, 4)
+DEVICES = ("A", "B")
 
 
 @pytest.fixture(scope="module")
@@ -43,53 +45,20 @@ def layers(graph):
     return block_units(graph)
 
 
-def split(graph, layers, devices: list[str]) -> Affinity:
-    """Place each block; what is before and after goes with the first and the last one."""
-    by_layer = [devices[0], *devices, devices[-1]]
-    pairs = zip(layers, by_layer, strict=True)
-    return placed(graph, {op: device for ops, device in pairs for op in ops})
+def costs_of(graph, seed: int) -> CostModel:
+    return replace(layered_costs(graph, DEVICES, seed), scenario=SCENARIO)
 
 
-def runs(devices: tuple[str, ...]) -> list[list[str]]:
-    """Return all ways to give each of some devices one run of blocks."""
-    every = itertools.product(devices, repeat=N_BLOCKS)
-    return [list(way) for way in every if len([*itertools.groupby(way)]) == len(set(way))]
-
-
-def costs_of(graph, layers, devices, seed: int) -> CostModel:
-    rng = np.random.default_rng(seed)
-    pairs = itertools.product(devices, repeat=2)
-    return CostModel(
-        graph=graph,
-        devices=devices,
-        units=tuple(
-            Unit(ops, tuple(rng.uniform(50, 150, len(devices)).tolist())) for ops in layers
-        ),
-        boundaries={pair: BoundaryCost(float(rng.uniform(0, 15)), 0.0) for pair in pairs},
-        subgraph_us=dict.fromkeys(devices, 5.0),
-        constant_us=10.0,
-        spread_us=0.0,
-        scenario=SCENARIO,
-    )
-
-
-def every_placement(graph, layers, devices: tuple[str, ...]) -> list[Affinity]:
-    ways = itertools.product(devices, repeat=len(layers))
-    return [
-        placed(graph, {op: d for ops, d in zip(layers, way, strict=True) for op in ops})
-        for way in ways
-    ]
+def every_placement(costs: CostModel) -> list[Affinity]:
+    return [affinity_of(costs, way) for way in itertools.product((0, 1), repeat=len(costs.units))]
 
 
 @pytest.mark.parametrize("by_starts", [False, True])
 @pytest.mark.parametrize("seed", range(2))
-def test_the_best_placement_is_between_its_bound_and_all_runs(
-    monkeypatch, graph, layers, seed, by_starts
-):
-    devices = ("A", "B")
-    costs = costs_of(graph, layers, devices, seed)
-    best_us = min(map(costs.predict_us, every_placement(graph, layers, devices)))
-    of_runs = min(costs.predict_us(split(graph, layers, way)) for way in runs(devices))
+def test_the_best_placement_is_between_its_bound_and_all_runs(monkeypatch, graph, seed, by_starts):
+    costs = costs_of(graph, seed)
+    best_us = min(map(costs.predict_us, every_placement(costs)))
+    of_runs = min(costs.predict_us(by_layers(costs, way)) for way in runs(DEVICES, N_BLOCKS))
     if by_starts:
         monkeypatch.setattr(planner, "SMALL", 0)
     found = plan_graph(graph, costs)
@@ -103,7 +72,7 @@ def test_the_best_placement_is_between_its_bound_and_all_runs(
 
 
 def test_every_other_layer_may_be_on_another_device(monkeypatch, graph, layers):
-    costs = costs_of(graph, layers, ("A", "B"), 0)
+    costs = costs_of(graph, 0)
     other = (1, 3, 5)
     costs = replace(
         costs,
@@ -124,7 +93,7 @@ def test_every_other_layer_may_be_on_another_device(monkeypatch, graph, layers):
 @pytest.mark.parametrize("small", [0, 12])
 def test_pins_may_ask_for_more_runs_than_devices(monkeypatch, graph, layers, small):
     monkeypatch.setattr(planner, "SMALL", small)
-    costs = costs_of(graph, layers, ("A", "B"), 0)
+    costs = costs_of(graph, 0)
     wanted = {layers[1][0]: "A", layers[3][0]: "B", layers[5][0]: "A"}
     pin = {f"^{re.escape(op)}$": device for op, device in wanted.items()}
     found = plan_graph(graph, costs, pin=pin)
@@ -139,7 +108,7 @@ def test_the_number_of_runs_that_are_compared_is_bounded():
 
 
 def test_layers_that_were_not_seen_on_a_device_take_as_long_as_those_that_were(graph, layers):
-    support = ("A", "B")
+    costs = costs_of(graph, 0)
     us = {"A": 90.0, "B": 130.0}
 
     def seen(way: list[str]) -> Observation:
@@ -149,44 +118,44 @@ def test_layers_that_were_not_seen_on_a_device_take_as_long_as_those_that_were(g
             ExecutedNode((ops[0],), device, us[device])
             for ops, device in zip(layers, by_layer, strict=True)
         )
-        return Observation("".join(way), split(graph, layers, way), took, nodes)
+        return Observation("".join(way), by_layers(costs, way), took, nodes)
 
-    parts = read_parts(graph, support, [seen(["A"] * N_BLOCKS), seen(["A"] * 4 + ["B"])])
-    found = _of_layers(graph, support, layers, parts).op_us
+    parts = read_parts(graph, DEVICES, [seen(["A"] * N_BLOCKS), seen(["A"] * 4 + ["B"])])
+    found = _of_layers(graph, DEVICES, layers, parts).op_us
     of_b = [sum(found.get((op, "B"), 0.0) for op in ops) for ops in layers[2:-1]]
     assert of_b == pytest.approx([of_b[-1]] * (N_BLOCKS - 1))
     assert of_b[0] > 100.0
 
 
-def test_the_best_that_fits_counts_the_cache(prepared, graph, layers):
-    costs = costs_of(graph, layers, ("A", "B"), 0)
+def test_the_best_that_fits_counts_the_cache(prepared, graph):
+    costs = costs_of(graph, 0)
     alone = plan_graph(graph, costs, pin={"": "A"})
     half = int(0.8 * alone.memory_bytes["A"])
     found = plan_graph(graph, costs, memory_limit={"A": half, "B": half})
     assert max(found.memory_bytes.values()) <= half
-    every = every_placement(graph, layers, ("A", "B"))
-    fitting = [a for a in every if max(held_bytes(costs, a).values()) <= half]
+    fitting = [a for a in every_placement(costs) if max(held_bytes(costs, a).values()) <= half]
     assert found.predicted_us == pytest.approx(min(map(costs.predict_us, fitting)))
     longer = graph_at_context(prepared, 10 * 16)
-    more = plan_graph(longer, costs_of(longer, layers, ("A", "B"), 0), pin={"": "A"})
+    more = plan_graph(longer, costs_of(longer, 0), pin={"": "A"})
     state_bytes = 2 * N_BLOCKS * 2 * 8 * 4  # two states a block: heads, size of a head, f32
     assert more.memory_bytes["A"] - alone.memory_bytes["A"] == 9 * 16 * state_bytes
     with pytest.raises(PlanError, match="memory_limit"):
         plan_graph(graph, costs, memory_limit={"A": 1000, "B": 1000})
 
 
-def test_what_a_language_model_is_not_planned_for(graph, layers):
-    costs = costs_of(graph, layers, ("A", "B"), 0)
+def test_what_a_language_model_is_not_planned_for(graph):
+    costs = costs_of(graph, 0)
     with pytest.raises(PlanError, match="one request in flight"):
         plan_graph(graph, costs, objective="throughput")
     with pytest.raises(PlanError, match="scenario="):
-        costs.predict_ttft_ms(split(graph, layers, ["A"] * N_BLOCKS))
+        costs.predict_ttft_ms(by_layers(costs, ["A"] * N_BLOCKS))
 
 
 def test_cuts_are_spread_and_go_both_ways(graph, layers):
-    support = {d: {op for ops in layers for op in ops} for d in ("A", "B")}
+    support = {d: {op for ops in layers for op in ops} for d in DEVICES}
     found = block_affinities(graph, support, layers, 100)
-    wanted = {split(graph, layers, way) for way in runs(("A", "B")) if len(set(way)) > 1}
+    costs = costs_of(graph, 0)
+    wanted = {by_layers(costs, way) for way in runs(DEVICES, N_BLOCKS) if len(set(way)) > 1}
     assert set(found) == wanted
     n_first = sum(found[0][ops[0]] == "A" for ops in layers[1:-1])
     assert n_first in (2, 3)  # in the middle
@@ -212,11 +181,11 @@ def test_times_of_unseen_cuts_follow_from_a_few(graph, layers):
             ExecutedNode((ops[0],), device, us * rng.uniform(0.7, 1.3)) for ops, us in times
         )
 
-    rng = np.random.default_rng(0)
+    rng, known = np.random.default_rng(0), costs_of(graph, 0)
     ways = [["A"] * 5, ["B"] * 5, ["A", "A", "B", "B", "B"], ["B"] + ["A"] * 4]
     seen = [
         Observation(
-            str(way), split(graph, layers, way), measured_us(way),
+            str(way), by_layers(known, way), measured_us(way),
             nodes(way[0], rng) if len(set(way)) == 1 else (), first_us=7 * measured_us(way),
         )
         for way in ways
@@ -226,23 +195,22 @@ def test_times_of_unseen_cuts_follow_from_a_few(graph, layers):
     alike = [unit.time_us for unit in costs.units[2:-1]]
     np.testing.assert_allclose(alike, [alike[0]] * len(alike))
     assert costs.prefill is not None
-    for way in runs(("A", "B")):
-        affinity = split(graph, layers, way)
+    for way in map(list, runs(DEVICES, N_BLOCKS)):
+        affinity = by_layers(known, way)
         assert costs.predict_us(affinity) == pytest.approx(measured_us(way), rel=0.06)
         first_ms = 7e-3 * measured_us(way)
         assert costs.predict_ttft_ms(affinity) == pytest.approx(first_ms, rel=0.1)
 
 
-def test_costs_hold_for_their_scenario(prepared, graph, layers, own_core):
-    costs = costs_of(graph, layers, ("ACC", "CPU"), 0)
+def test_costs_hold_for_their_scenario(prepared, graph, own_core):
+    costs = replace(layered_costs(graph, ("ACC", "CPU"), 0), scenario=SCENARIO)
     for other in (hl.Scenario(4096, 512), replace(SCENARIO, batch=2)):
         with pytest.raises(PlanError, match="holds for scenario=Scenario.*12.*not Scenario"):
             hl.optimize(prepared.model, ["ACC", "CPU"], costs=costs, scenario=other, core=own_core)
     assert own_core.n_compiled == 0
 
 
-def test_costs_of_both_phases_are_stored(graph, layers, tmp_path):
-    costs = costs_of(graph, layers, ("A", "B"), 1)
-    costs = replace(costs, prefill=costs_of(graph, layers, ("A", "B"), 2))
+def test_costs_of_both_phases_are_stored(graph, tmp_path):
+    costs = layered_costs(graph, DEVICES, 1, SCENARIO)
     costs.to_json(tmp_path / "costs.json")
     assert CostModel.from_json(tmp_path / "costs.json") == costs

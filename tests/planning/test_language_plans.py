@@ -6,23 +6,20 @@ import itertools
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from planning.brute_force import held_bytes
+from planning.random_costs import affinity_of, by_layers, layered_costs, runs
 from small_language_models import decoder
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, PlanError
-from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.opgraph import CONSTANT
 from hetero_lab.model.read import prepare
 from hetero_lab.model.static_phases import graph_at_context
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
+from hetero_lab.planning.cost_model import BoundaryCost, CostModel
 from hetero_lab.planning.cost_terms import MeasuredBytes
-from hetero_lab.planning.design import placed
 from hetero_lab.planning.planner import plan_graph
-from hetero_lab.planning.units import block_units
 from hetero_lab.tables import bytes_text
 
 N = 4
@@ -35,39 +32,12 @@ def graph():
 
 
 def costs_of(graph, devices: tuple[str, ...], seed: int) -> CostModel:
-    """Return costs in which a device that is good at one phase may be bad at the other."""
-    rng = np.random.default_rng(seed)
-    pairs = list(itertools.product(devices, repeat=2))
-
-    def phase(slowest_us: float) -> CostModel:
-        return CostModel(
-            graph=graph,
-            devices=devices,
-            units=tuple(
-                Unit(ops, tuple(rng.uniform(0.1, slowest_us, len(devices)).round(3).tolist()))
-                for ops in block_units(graph)
-            ),
-            boundaries={p: BoundaryCost(float(rng.uniform(0, 9)), 0.0005) for p in pairs},
-            subgraph_us={d: float(rng.uniform(0, 9)) for d in devices},
-            constant_us=10.0,
-            spread_us=4.0,
-        )
-
-    return replace(phase(100.0), scenario=SCENARIO, prefill=phase(400.0))
+    return layered_costs(graph, devices, seed, SCENARIO)
 
 
 def placements(costs: CostModel) -> dict[tuple[str, ...], Affinity]:
     """Return by the devices of the blocks all placements in which each device has one run."""
-    blocks = find_blocks(costs.graph).of_op
-    ways = itertools.product(costs.devices, repeat=N)
-    runs = [way for way in ways if len([*itertools.groupby(way)]) == len(set(way))]
-    index_of = costs.graph.index_of
-    return {
-        way: Affinity.from_graph(
-            costs.graph, lambda op, way=way: way[min(max(blocks[index_of[op]], 0), N - 1)]
-        )
-        for way in runs
-    }
+    return {way: by_layers(costs, way) for way in runs(costs.devices, N)}
 
 
 def held_by_both(costs: CostModel, prefill: Affinity, decode: Affinity) -> dict[str, int]:
@@ -90,6 +60,10 @@ def held_by_both(costs: CostModel, prefill: Affinity, decode: Affinity) -> dict[
         for device in where:
             held[device] += op.outputs[0].n_bytes or 0
     return held
+
+
+def static_costs(model, seed: int) -> CostModel:
+    return layered_costs(prepare(model).graph, ("A", "B"), seed)
 
 
 def total_us(costs: CostModel, prefill: Affinity, decode: Affinity) -> float:
@@ -201,8 +175,7 @@ def test_measured_memory_takes_the_place_of_what_is_counted(graph, limit):
 
     fitting = []
     for choice in itertools.product("AB", repeat=N + 2):
-        device_of = {op: d for unit, d in zip(costs.units, choice, strict=True) for op in unit.ops}
-        affinity = placed(graph, device_of)
+        affinity = affinity_of(costs, ["AB".index(device) for device in choice])
         if held(choice, affinity) <= limit:
             fitting.append(costs.predict_us(affinity))
     best = plan_graph(graph, costs, memory_limit={"A": limit})
@@ -244,15 +217,10 @@ def test_what_cannot_be_planned_is_said(graph):
         hl.llm.block_curve("costs.json")  # type: ignore[arg-type]
 
 
-def phase_costs(model, seed: int) -> CostModel:
-    """Return costs of a static model on two devices."""
-    return replace(costs_of(prepare(model).graph, ("A", "B"), seed), scenario=None, prefill=None)
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_static_models_are_planned_jointly(seed):
     phases = hl.llm.static_phases(hl.load(decoder(N, empty_from="layer")), SCENARIO)
-    prefill, decode = phase_costs(phases.prefill, seed), phase_costs(phases.decode, seed + 100)
+    prefill, decode = static_costs(phases.prefill, seed), static_costs(phases.decode, seed + 100)
     new = SCENARIO.new_tokens - 1
     firsts, rests = placements(prefill), placements(decode)
     cache = {
@@ -297,9 +265,9 @@ def test_static_models_are_planned_jointly(seed):
 def test_costs_of_static_models_that_do_not_belong_together():
     phases = hl.llm.static_phases(hl.load(decoder(N, empty_from="layer")), SCENARIO)
     other = hl.llm.static_phases(hl.load(decoder(N - 1, empty_from="layer")), SCENARIO)
-    prefill, decode = phase_costs(phases.prefill, 0), phase_costs(other.decode, 0)
+    prefill, decode = static_costs(phases.prefill, 0), static_costs(other.decode, 0)
     with pytest.raises(PlanError, match="4 layers on A, B, and 3"):
         hl.llm.plan_static_phases(prefill, decode, SCENARIO)
-    decode = phase_costs(phases.decode, 0)
+    decode = static_costs(phases.decode, 0)
     with pytest.raises(PlanError, match="keeps both static models within memory_limit"):
         hl.llm.plan_static_phases(prefill, decode, SCENARIO, memory_limit={"A": 10, "B": 10})
