@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetero_lab.errors import PlanError, shorten
-from hetero_lab.model.blocks import Blocks, block_range, find_blocks
+from hetero_lab.model.blocks import Blocks, find_blocks
 from hetero_lab.model.opgraph import CONSTANT, RESULT, OpGraph
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.model.static_phases import graph_at_context
@@ -21,6 +21,7 @@ from hetero_lab.planning.memory import (
     DeviceMemory,
     MemoryLimit,
     Pools,
+    device_memory,
     excess_bytes,
     memory_frame,
     memory_pools,
@@ -241,13 +242,9 @@ def _fit(
     held: np.ndarray,
     context_tokens: int,
 ) -> BlockFit:
-    ends = list(itertools.accumulate(counts))
-    inside = [device for device, n in zip(devices, counts, strict=True) for _ in range(n)]
+    blocks = np.repeat(np.arange(len(counts)), counts)
+    inside = [devices[number] for number in blocks]
     by_part = [inside[0], *inside, inside[-1]]
     index_of = graph.index_of
     affinity = Affinity.from_graph(graph, lambda name: by_part[found.of_op[index_of[name]] + 1])
-    memory = tuple(
-        DeviceMemory(device, block_range(end - n, end - 1) if n else "", *map(int, bytes_held))
-        for device, n, end, bytes_held in zip(devices, counts, ends, held, strict=True)
-    )
-    return BlockFit(affinity, context_tokens, memory)
+    return BlockFit(affinity, context_tokens, device_memory(devices, held, blocks))

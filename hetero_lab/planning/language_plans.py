@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetero_lab.errors import PlanError, did_you_mean, shorten
-from hetero_lab.model.blocks import block_range, find_blocks
+from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.language import Scenario, expect_scenario
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.cost_model import CostModel, expect_costs
@@ -24,6 +24,7 @@ from hetero_lab.planning.memory import (
     DeviceMemory,
     MemoryLimit,
     Pools,
+    device_memory,
     memory_frame,
     memory_pools,
     pools_text,
@@ -426,7 +427,8 @@ class _Phases:
         if prefill == decode and not self.is_static:
             memory = self.point(prefill, 0).memory
         else:
-            memory = self._memory(self.held(prefill, np.array([decode]))[0])
+            held = self.held(prefill, np.array([decode]))[0]
+            memory = device_memory(step.costs.devices, held)
         one_ms = np.inf
         if one is not None:
             one_ms = first.predicted_ms(one) + new * step.predicted_ms(one)
@@ -542,21 +544,9 @@ class _Phases:
         return CurvePoint(
             n_blocks=n_blocks,
             affinity=self.step.affinity(number),
-            memory=self._memory(held, self.step.blocks[number]),
+            memory=device_memory(self.step.costs.devices, held, self.step.blocks[number]),
             ttft_ms=self.first.predicted_ms(number),
             tpot_ms=self.step.predicted_ms(number),
-        )
-
-    def _memory(
-        self, held: np.ndarray, blocks: np.ndarray | None = None
-    ) -> tuple[DeviceMemory, ...]:
-        def run(device: int) -> str:
-            own = np.flatnonzero(blocks == device) if blocks is not None else np.zeros(0)
-            return block_range(int(own[0]), int(own[-1])) if len(own) else ""
-
-        return tuple(
-            DeviceMemory(device, run(number), *map(int, held[number]))
-            for number, device in enumerate(self.step.costs.devices)
         )
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from hetero_lab.errors import PlanError, did_you_mean, shorten
+from hetero_lab.model.blocks import block_range
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import SubgraphCollector
@@ -74,6 +75,17 @@ def memory_frame(memory: Sequence[DeviceMemory]) -> pd.DataFrame:
     names = ["device", "blocks", "weight_bytes", "state_bytes", "boundary_bytes", "total_bytes"]
     rows = [[getattr(held, name) for name in names] for held in memory]
     return pd.DataFrame(rows, columns=names)
+
+
+def device_memory(
+    devices: Sequence[str], held: np.ndarray, blocks: Sequence[int] | np.ndarray = ()
+) -> tuple[DeviceMemory, ...]:
+    """Return bytes ``[devices, 3]`` by device; ``blocks`` are the device numbers of the blocks."""
+    own = [np.flatnonzero(np.asarray(blocks) == number).tolist() for number in range(len(devices))]
+    return tuple(
+        DeviceMemory(device, block_range(run[0], run[-1]) if run else "", *row)
+        for device, run, row in zip(devices, own, held.tolist(), strict=True)
+    )
 
 
 def parse_bytes(limit: int | str) -> int:

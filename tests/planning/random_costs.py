@@ -276,3 +276,11 @@ def runs(devices: Sequence[str], n_blocks: int) -> list[tuple[str, ...]]:
     """Return all ways to give each of some devices one run of blocks, or none."""
     every = itertools.product(devices, repeat=n_blocks)
     return [way for way in every if len([*itertools.groupby(way)]) == len(set(way))]
+
+
+def any_choice(costs: CostModel, rng: random.Random) -> tuple[int, ...]:
+    """Return a random choice that the devices support."""
+    return tuple(
+        rng.choice([n for n, time in enumerate(unit.time_us) if time is not None])
+        for unit in costs.units
+    )

@@ -6,7 +6,7 @@ import dataclasses
 import random
 
 import pytest
-from planning.random_costs import GraphMaker, affinity_of, random_case
+from planning.random_costs import GraphMaker, affinity_of, any_choice, random_case
 
 from hetero_lab.errors import AffinityError, MeasurementError, PlanError
 from hetero_lab.placement.affinity import Affinity
@@ -210,16 +210,7 @@ def test_other_models_and_devices_are_refused():
 def test_parts_add_up_to_the_predicted_difference(seed):
     costs = random_case(seed, n_ops=20)
     rng = random.Random(seed)
-    before, after = (
-        affinity_of(
-            costs,
-            [
-                rng.choice([n for n, t in enumerate(u.time_us) if t is not None])
-                for u in costs.units
-            ],
-        )
-        for _ in range(2)
-    )
+    before, after = (affinity_of(costs, any_choice(costs, rng)) for _ in range(2))
     found = difference_of(costs, before, after)
     wanted = round(1000 * costs.predict_us(after)) - round(1000 * costs.predict_us(before))
     assert (1000 * found.parts["difference_us"]).round().sum() == wanted

@@ -9,7 +9,7 @@ import random
 import numpy as np
 import pytest
 from planning.brute_force import latency_ns, pairwise_ns
-from planning.random_costs import GraphMaker, affinity_of, random_case
+from planning.random_costs import GraphMaker, affinity_of, any_choice, random_case
 
 import hetero_lab as hl
 from hetero_lab.errors import AffinityError, PlanError, StoredFileError
@@ -19,18 +19,10 @@ from hetero_lab.planning.planner import plan_graph
 from hetero_lab.planning.units import fused_pairs, split_into_units
 
 
-def some_choice(costs: CostModel, seed: int) -> tuple[int, ...]:
-    rng = random.Random(seed)
-    return tuple(
-        rng.choice([n for n, time in enumerate(unit.time_us) if time is not None])
-        for unit in costs.units
-    )
-
-
 @pytest.mark.parametrize("seed", range(60))
 def test_a_prediction_is_the_sum_of_its_parts(seed):
     costs = random_case(seed, n_ops=25)
-    choice = some_choice(costs, seed)
+    choice = any_choice(costs, random.Random(seed))
     affinity = affinity_of(costs, choice)
     parts = costs.explain(affinity)
     assert round(parts.predicted_us * 1000) == latency_ns(costs, affinity)
@@ -48,7 +40,7 @@ def test_a_prediction_is_the_sum_of_its_parts(seed):
 def test_moving_ops_predicts_as_from_scratch(seed):
     costs = random_case(seed, n_ops=25)
     rng = random.Random(seed)
-    predictor = costs.predictor(affinity_of(costs, some_choice(costs, seed)))
+    predictor = costs.predictor(affinity_of(costs, any_choice(costs, random.Random(seed))))
     for _ in range(5):
         unit = rng.choice(costs.units)
         number = rng.choice([n for n, time in enumerate(unit.time_us) if time is not None])
@@ -65,7 +57,7 @@ def test_what_cannot_be_predicted_says_why():
     costs = random_case(0)
     unit = next(u for u in costs.units if None in u.time_us)
     device = costs.devices[unit.time_us.index(None)]
-    predictor = costs.predictor(affinity_of(costs, some_choice(costs, 0)))
+    predictor = costs.predictor(affinity_of(costs, any_choice(costs, random.Random(0))))
     with pytest.raises(PlanError, match=f"{device} does not support .*{unit.ops[0]}"):
         predictor.moved({unit.ops[0]: device})
     with pytest.raises(PlanError, match="does not know 'GPU'"):
@@ -74,7 +66,7 @@ def test_what_cannot_be_predicted_says_why():
         predictor.moved({"nothing": device})
     other = random_case(2)
     with pytest.raises(AffinityError, match="another model"):
-        costs.predict_us(affinity_of(other, some_choice(other, 0)))
+        costs.predict_us(affinity_of(other, any_choice(other, random.Random(0))))
     with pytest.raises(PlanError, match="belongs to another model"):
         plan_graph(other.graph, costs)
 
@@ -91,7 +83,7 @@ def test_a_cost_model_reads_back_as_it_was(tmp_path):
         costs.to_json(tmp_path / "costs.json")
         again = hl.CostModel.from_json(tmp_path / "costs.json")
         assert again == costs
-        affinity = affinity_of(costs, some_choice(costs, seed))
+        affinity = affinity_of(costs, any_choice(costs, random.Random(seed)))
         assert again.predict_us(affinity) == costs.predict_us(affinity)
         assert again.validation.equals(costs.validation)
 
@@ -156,8 +148,13 @@ def test_a_broken_file_says_where_and_what_to_do(tmp_path, change, said):
         ({"budget_s": 0}, "budget_s is a number of seconds above 0, not 0"),
         ({"budget_s": float("nan")}, "budget_s"),
         ({"memory_limit": {"GPU": "1GB"}}, "memory_limit names GPU|memory_limit names 'GPU'"),
-        ({"memory_limit": {"A": "many"}}, "not a number of bytes"),
+        ({"memory_limit": {"A": "many"}}, "'many' is not a number of bytes"),
+        ({"memory_limit": {("A", "B"): "much"}}, "'much' is not a number of bytes"),
+        ({"memory_limit": {("A", "D"): 5}}, "memory_limit names 'D', which is not planned for"),
+        ({"memory_limit": {(): 5}}, "a pool without devices"),
+        ({"memory_limit": {5: 5}}, "memory_limit names '5'"),
         ({"memory_limit": ["A"]}, "maps devices to bytes"),
+        ({"memory_limit": "1MiB"}, r"\('GPU', 'CPU'\): '6GiB'"),
         ({"pin": {"nothing here": "A"}}, "nothing here"),
         ({"pin": {"(": "A"}}, "regular expression"),
         ({"pin": {".": "GPU"}}, "GPU"),

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from planning.random_costs import GraphMaker, affinity_of, random_case
+from planning.brute_force import choices
+from planning.random_costs import GraphMaker, affinity_of, any_choice, random_case
 from slices import sliced
 
 from hetero_lab.errors import AffinityError, PlanError
@@ -119,9 +120,7 @@ def test_the_most_urgent_subgraph_goes_first():
 def test_a_simulated_schedule_can_be_run(seed, least_work, monkeypatch):
     monkeypatch.setattr(overlap, "WORK_OF_A_SUBGRAPH", least_work)
     costs = random_case(seed, n_ops=25)
-    rng = random.Random(seed)
-    places = [[n for n, t in enumerate(unit.time_us) if t is not None] for unit in costs.units]
-    affinity = affinity_of(costs, [rng.choice(every) for every in places])
+    affinity = affinity_of(costs, any_choice(costs, random.Random(seed)))
     partition = predict_overlapping(costs.graph, affinity)
     schedule = simulate(costs, affinity)
     run_of = {e.index: e for e in schedule.entries}
@@ -197,10 +196,7 @@ def test_moves_improve_on_plan_schedule():
         costs = random_case(seed, most_units=5, n_devices=2, n_ops=12)
         made = plan_schedule(costs.graph, costs)
         improved += made.predicted_us < min(b.predicted_us for b in made.baselines)
-        choices = itertools.product(
-            *[[n for n, t in enumerate(u.time_us) if t is not None] for u in costs.units]
-        )
-        every = [affinity_of(costs, choice) for choice in choices]
+        every = [affinity_of(costs, choice) for choice in choices(costs)]
         best = min(simulate(costs, affinity).makespan_us for affinity in every)
         # Greedy may leave an input on another device than its users, which no choice does.
         assert made.predicted_us >= best - NEAR or made.affinity not in every
@@ -251,16 +247,7 @@ def test_tables():
     made = plan_schedule(costs.graph, costs)
     frame = made.schedule.to_frame()
     assert list(frame) == ["task", "device", "start_us", "end_us", "n_ops", "critical"]
-    assert frame.to_dict("records") == [
-        {
-            "task": "subgraph0",
-            "device": "A",
-            "start_us": 0.0,
-            "end_us": 12.0,
-            "n_ops": 3,
-            "critical": True,
-        }
-    ]
+    assert frame.to_numpy().tolist() == [["subgraph0", "A", 0.0, 12.0, 3, True]]
     assert made.to_frame()["label"].tolist()[0] == "plan"
     assert repr(made).startswith("SchedulePlan(12.0 µs, 1 subgraph, by ")
     assert repr(made.schedule) == (
