@@ -1,1 +1,1 @@
-"""Which placement is best: cost models, planners and what they prove. Pure, no runtime."""
+"""The best placement: cost models, planners and their proofs. Pure, no runtime."""

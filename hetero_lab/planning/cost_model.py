@@ -90,7 +90,7 @@ class CostModel(Framed):
         The memory of each device whose memory was measured. That of the others is counted from
         the graph.
     device_properties, environment, fingerprint
-        What the costs hold for: properties of the devices, versions and names, hash of the model.
+        Conditions of the costs: properties of the devices, versions and names, model hash.
     validation_rows
         Placements that the fit has not seen.
     emulated
@@ -480,13 +480,13 @@ def _check_graph(graph: OpGraph) -> None:
         raise ValueError("two ops have one name")
     for op in graph:
         if not (op.variable is None or isinstance(op.variable, str)):
-            raise ValueError(f"the variable of op {op.index} is no name")
+            raise ValueError(f"the variable of op {op.index} is not a name")
         if op.type == RESULT and len(op.inputs) != 1:
             raise ValueError(f"result {op.index} has {len(op.inputs)} inputs")
         for tensor in op.outputs:
             n_bytes = tensor.n_bytes
             if n_bytes is not None and not (isinstance(n_bytes, int) and 0 <= n_bytes < 1 << 50):
-                raise ValueError(f"{n_bytes!r} is no number of bytes (op {op.index})")
+                raise ValueError(f"{n_bytes!r} is not a number of bytes (op {op.index})")
     for indices, kind in ((graph.parameters, PARAMETER), (graph.results, RESULT)):
         if sorted(indices) != [op.index for op in graph if op.type == kind]:
             raise ValueError(f"the {kind.lower()}s are not those of the ops")

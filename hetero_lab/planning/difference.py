@@ -123,13 +123,7 @@ class Difference(Displayed):
 
     @property
     def predicted_us(self) -> float:
-        """Predicted latency of after minus that of before, in µs.
-
-        Raises
-        ------
-        PlanError
-            No costs were given.
-        """
+        """Predicted latency of after minus that of before, in µs; PlanError without costs."""
         return float(self.kinds["difference_us"].iloc[-1])
 
     @property
@@ -228,10 +222,7 @@ class Difference(Displayed):
     def kinds(self) -> pd.DataFrame:
         """The prediction by kind and in total: ``kind, before_us, after_us, difference_us``.
 
-        Raises
-        ------
-        PlanError
-            No costs were given.
+        PlanError without costs.
         """
         summed = self.priced_ns.groupby("kind")[["before_ns", "after_ns"]].sum()
         summed = summed.reindex(list(KINDS), fill_value=0)
@@ -243,12 +234,8 @@ class Difference(Displayed):
         """Every part that differs, largest first; they add up to ``predicted_us``.
 
         ``before`` and ``after`` are the devices of the part in the two placements; for a boundary
-        they are the devices that it leaves and enters, whichever placement has it.
-
-        Raises
-        ------
-        PlanError
-            No costs were given.
+        they are the devices that it leaves and enters, whichever placement has it. PlanError
+        without costs.
         """
         priced = self.priced_ns
         differ = _in_us(priced[priced["before_ns"] != priced["after_ns"]])
@@ -260,12 +247,8 @@ class Difference(Displayed):
     def measured(self) -> pd.DataFrame:
         """Measured beside predicted: the latency and, where there are counters, ops and rest.
 
-        Counters come from a compilation of their own, and have no interval.
-
-        Raises
-        ------
-        MeasurementError
-            No profiles were given.
+        Counters come from a compilation of their own, and have no interval. MeasurementError
+        without profiles.
         """
         timed, nan = self.timed, math.nan
         rows: list[tuple[str, float, float, float]] = []
@@ -426,12 +409,8 @@ def compare_placements(
 ) -> Difference:
     """Compare two placements, each given as label, affinity and partition.
 
-    Raises
-    ------
-    AffinityError
-        An affinity is of another model.
-    PlanError
-        The costs are of another model, or do not know a device of the placements.
+    AffinityError or PlanError if an affinity or the costs are of another model, or the costs do
+    not know a device.
     """
     for _, affinity, _ in (before, after):
         affinity.check_model(graph)
@@ -453,14 +432,12 @@ def _predicted_ns(costs: CostModel, before: Affinity, after: Affinity) -> pd.Dat
     others = others.fillna(0).astype("int64").reset_index()
     index_of, op_ns = costs.graph.index_of, costs.objective.op_ns
     column = {device: at for at, device in enumerate(costs.devices)}
-    ops = _frame(
-        [
-            (OPS, op, before[op], after[op], *(op_ns[index_of[op], column[side[op]]]
-                                               for side in (before, after)))
-            for op in after.ops
-        ],
-        list(others.columns),
-    )  # fmt: skip
+    nodes = [index_of[op] for op in after.ops]
+    ops = pd.DataFrame({"kind": OPS, "name": after.ops})
+    for name, side in (("before", before), ("after", after)):
+        ops[name] = [side[op] for op in after.ops]
+    for name in ("before", "after"):
+        ops[f"{name}_ns"] = op_ns[nodes, ops[name].map(column)]
     return pd.concat([ops, others], ignore_index=True)
 
 

@@ -17,8 +17,7 @@ import numpy as np
 from hetero_lab.planning.constraints import Placed, Problem
 from hetero_lab.planning.objective import LATENCY
 
-# Moves without a pairwise gain to try all the same: one may save a cut of HETERO's.
-_PATIENCE = 1500
+_PATIENCE = 1500  # moves to try without a pairwise gain: one may save a cut of HETERO's
 _MOST_KICKS = 40
 _KICK_WORK = 1_000_000  # kicks × units × nodes; counted, not timed, so that plans repeat
 

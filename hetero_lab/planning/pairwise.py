@@ -34,7 +34,7 @@ class TensorTerm:
     n_bytes: int
 
     def ns(self, device_of: Callable[[int], int]) -> int:
-        """Return what the term costs, given the device of each unit."""
+        """Return the cost of the term, given the device of each unit."""
         source = device_of(self.source)
         targets = {device_of(user) for user in self.users} - {source}
         return sum(int(self.leave_ns[source, t] + self.enter_ns[source, t]) for t in targets)
@@ -50,7 +50,7 @@ class PairTerm:
     second_ns: np.ndarray
 
     def ns(self, device_of: Callable[[int], int]) -> int:
-        """Return what the term costs, given the device of each unit."""
+        """Return the cost of the term, given the device of each unit."""
         first, second = device_of(self.first), device_of(self.second)
         return 0 if first == second else int(self.first_ns[first] + self.second_ns[second])
 

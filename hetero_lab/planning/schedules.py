@@ -175,21 +175,11 @@ class SchedulePlan(Framed):
 
 
 def simulate(costs: CostModel, affinity: Affinity) -> Schedule:
-    """Predict when the parallel executor runs each subgraph of one request.
+    """Predict when the parallel executor runs each subgraph of one request, after the constant.
 
-    The first subgraph starts after the constant.
-
-    Raises
-    ------
-    AffinityError
-        The affinity is of another model.
-    PlanError
-        It uses a device that the cost model does not know, or that does not support an op.
-
-    Notes
-    -----
     Devices are assumed to work independently. Devices that share cores or memory bandwidth, such
     as an emulated device and the CPU beneath it, slow each other down by more than this predicts.
+    Errors are those of ``CostModel.predict_us``.
     """
     numbers = costs.objective.device_numbers(affinity)
     return run_partition(costs, numbers, predict_overlapping(costs.graph, affinity))
@@ -395,13 +385,9 @@ class _Climb:
         for unit, subgraph in enumerate(home):
             members.setdefault(subgraph, []).append(unit)
         late = {unit for unit, subgraph in enumerate(home) if subgraph in path}
-        groups = [
-            *map(tuple, members.values()),
-            *self.branches,
-            *((unit,) for unit in sorted(late)),
-        ]
-        groups = list(dict.fromkeys(groups))
-        groups = sorted(groups, key=late.isdisjoint)
+        groups = [*map(tuple, members.values()), *self.branches]
+        groups += [(unit,) for unit in sorted(late)]
+        groups = sorted(dict.fromkeys(groups), key=late.isdisjoint)
         for units, device in itertools.product(groups, range(len(self.costs.devices))):
             able = tuple(
                 unit
@@ -421,12 +407,11 @@ def branches(pairwise: Pairwise) -> list[tuple[int, ...]]:
     n, unit_of = len(pairwise.units), pairwise.objective.unit_of.tolist()
     above = [1 << unit if unit >= 0 else 0 for unit in unit_of]  # one bit for each unit
     below = list(above)
-    for op in pairwise.objective.graph:
-        for producer, _ in op.inputs:
-            above[op.index] |= above[producer]
-    for op in reversed(pairwise.objective.graph.ops):
-        for producer, _ in op.inputs:
-            below[producer] |= below[op.index]
+    wires = [(producer, op.index) for op in pairwise.objective.graph for producer, _ in op.inputs]
+    for producer, user in wires:
+        above[user] |= above[producer]
+    for producer, user in reversed(wires):
+        below[producer] |= below[user]
     related = [0] * n
     for unit, up, down in zip(unit_of, above, below, strict=True):
         if unit >= 0:
