@@ -242,7 +242,7 @@ def _fit(
     held: np.ndarray,
     context_tokens: int,
 ) -> BlockFit:
-    blocks = np.repeat(np.arange(len(counts)), counts)
+    blocks: list[int] = np.repeat(np.arange(len(counts)), counts).tolist()
     inside = [devices[number] for number in blocks]
     by_part = [inside[0], *inside, inside[-1]]
     index_of = graph.index_of

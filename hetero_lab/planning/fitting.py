@@ -170,12 +170,13 @@ def _model(
         ])  # fmt: skip
         shares = own / own.sum() if own.sum() > 0.0 else np.full(len(ops), 1.0 / len(ops))
         made.append(Unit(ops, tuple(times), tuple(shares.tolist())))
+    pairs = [(source, target) for source in devices for target in devices]
     prices = map(BoundaryCost, fixed_us, us_per_byte)
     return CostModel(
         graph=graph,
         devices=devices,
         units=tuple(made),
-        boundaries=dict(zip(product(devices, repeat=2), prices, strict=True)),
+        boundaries=dict(zip(pairs, prices, strict=True)),
         subgraph_us=dict(zip(devices, subgraph_us, strict=True)),
         constant_us=constant_us,
         spread_us=spread_us,
