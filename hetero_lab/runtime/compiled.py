@@ -1,4 +1,4 @@
-"""Compile a placement and prove that the compiled partition is the requested one."""
+"""Compile a placement and check that the compiled partition is the requested one."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementL
 from hetero_lab.runtime.exported import observe
 from hetero_lab.runtime.inputs import Inputs, Ports
 from hetero_lab.runtime.submodels import Submodel, cut
-from hetero_lab.runtime.tensors import to_array, to_tensor
+from hetero_lab.runtime.tensors import set_inputs, to_array
 
 COUNTED = {"PERF_COUNT": True}
-_SWITCH_S = 20.0  # the most that AUTO is given to get its device ready
+_SWITCH_S = 20.0  # AUTO gets at most this long to prepare its device
 _EXCLUSIVE = "EXCLUSIVE_ASYNC_REQUESTS"
 _OF_SHARED_REQUESTS = ("INFERENCE_NUM_THREADS", "NUM_STREAMS")
 _OWN_EXECUTOR = (
-    " HETERO splits cycles between devices so; where devices take turns along a model, "
+    " HETERO splits a model this way to break cycles; where devices alternate along a model, "
     "hetero_lab.ParallelExecutor (executor='parallel') cuts it between the states."
 )
 
 
 class CompiledPlacement:
-    """A compiled placement: call it with inputs, inspect what was really compiled.
+    """A compiled placement: call it with inputs, or inspect its partition.
 
     Attributes
     ----------
     placed
         The placement with its model and its Core.
     partition
-        The subgraphs and boundaries, as observed on the runtime where it tells them.
+        The subgraphs and boundaries: observed if the runtime reports them, else predicted.
     as_predicted
-        Whether the observed partition is the predicted one; ``None`` if it could not be seen.
+        Whether the observed partition is the predicted one; ``None`` if it was not reported.
     compiled_model
         OpenVINO's own object.
     compile_ms
@@ -79,28 +79,28 @@ class CompiledPlacement:
 
     @property
     def placement(self) -> Placement:
-        """The placement that was asked for."""
+        """The requested placement."""
         return self.placed.placement
 
     @property
     def prepared(self) -> PreparedModel:
-        """The model that was compiled."""
+        """The compiled model."""
         return self.placed.bound.prepared
 
     @property
     def compiled_models(self) -> list[ov.CompiledModel]:
-        """OpenVINO's own objects: one, as HETERO runs the subgraphs itself."""
+        """OpenVINO's own objects: only one, as HETERO runs the subgraphs itself."""
         return [self.compiled_model]
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """The names of the outputs in order."""
+        """The names of the outputs, in the model's order."""
         return self.placed.bound.output_names
 
     def __call__(self, inputs: Inputs) -> dict[str, np.ndarray]:
         """Infer once; return name → fresh array in the model's own output order.
 
-        Element types that NumPy lacks are widened exactly, bf16 to float32 for instance.
+        Element types that NumPy lacks are widened exactly, for instance bf16 to float32.
 
         Raises
         ------
@@ -108,7 +108,7 @@ class CompiledPlacement:
             An input is missing, unknown, or has the wrong shape or element type.
         """
         request = self._request()
-        self._bind(request, self._ports.bind(inputs))
+        set_inputs(request, self._ports.bind(inputs), self._ports.element_types)
         with inference_errors(self.placed.label):
             request.infer(share_outputs=True)  # copied once, below
         return self.read_outputs(request)
@@ -118,23 +118,16 @@ class CompiledPlacement:
         return {n: to_array(request.get_output_tensor(i)) for i, n in enumerate(self.output_names)}
 
     def new_request(self, inputs: Inputs) -> ov.InferRequest:
-        """Return a request of its own with the inputs set."""
+        """Return a new request with the inputs set."""
         request = self.compiled_model.create_infer_request()
-        self._bind(request, self._ports.bind(inputs))
+        set_inputs(request, self._ports.bind(inputs), self._ports.element_types)
         return request
 
     def __repr__(self) -> str:
         return f"CompiledPlacement({self.placement.label!r}, {self.partition!r})"
 
-    def _bind(self, request: ov.InferRequest, arrays: list[np.ndarray]) -> None:
-        """Give a request its inputs as tensors of its own memory."""
-        for index, (array, element_type) in enumerate(
-            zip(arrays, self._ports.element_types, strict=True)
-        ):
-            request.set_input_tensor(index, to_tensor(array, element_type))
-
     def _request(self) -> ov.InferRequest:
-        # One request a thread, so that calls from several threads do not interfere.
+        # One request per thread, so that calls from several threads do not interfere.
         if not hasattr(self._local, "request"):
             self._local.request = self.compiled_model.create_infer_request()
         return self._local.request
@@ -142,10 +135,10 @@ class CompiledPlacement:
 
 @contextlib.contextmanager
 def inference_errors(label: str) -> Iterator[None]:
-    """Turn what the runtime raises while it runs a placement into an InferenceError."""
+    """Turn errors of the runtime while it runs a placement into an InferenceError."""
     try:
         yield
-    except InferenceError:  # one of the parts of a placement has said it
+    except InferenceError:  # raised by a part of the placement, with a message of its own
         raise
     except RuntimeError as error:
         raise InferenceError(
@@ -173,23 +166,23 @@ def compile(
     counters
         Compile with OpenVINO's performance counters (slower to run).
     compile_properties
-        More properties of the compile call itself, for all its devices, or ``{"CACHE_DIR": …}``.
+        More properties of the compile call, for all devices, or ``{"CACHE_DIR": …}``.
     checked
-        Whether the Placement was checked already against the same model and devices.
+        Whether the Placement was already checked against the same model and devices.
 
     Returns
     -------
     CompiledPlacement
-        Call it with inputs. An output whose element type NumPy lacks comes as the smallest type
-        that holds its values exactly: bf16 and f8 as float32, so that
-        ``output.astype(ml_dtypes.bfloat16)`` loses nothing; packed integers as int8 or uint8.
+        Call it with inputs. Outputs of element types that NumPy lacks are converted exactly: bf16
+        and f8 to float32, so that ``output.astype(ml_dtypes.bfloat16)`` loses nothing; packed
+        integers to int8 or uint8.
 
     Raises
     ------
     AffinityError, DeviceError, PropertyError
         The placement does not fit the model or the devices; nothing was compiled.
     CompileError
-        The runtime refused; its own words are the ``__cause__``.
+        The runtime refused; ``__cause__`` has its message.
 
     Examples
     --------
@@ -216,13 +209,13 @@ def compile(
 def warn_of_ignored(placed: BoundPlacement) -> None:
     """Warn of properties that have no effect because HETERO splits the model.
 
-    It then asks its devices for exclusive requests, and a CPU device runs on one stream and all
-    threads, whatever it reports.
+    HETERO then asks its devices for exclusive requests, so that a CPU device runs one stream on
+    all threads, whatever it reports.
     """
     found: dict[str, list[str]] = {}
     for device, properties in ({} if placed.direct else placed.properties).items():
         given = {name for name in _OF_SHARED_REQUESTS if name in properties}
-        if str(properties.get("NUM_STREAMS")) == "1":  # as it is then, too
+        if str(properties.get("NUM_STREAMS")) == "1":  # HETERO gives it one stream anyway
             given.remove("NUM_STREAMS")
         if given and _EXCLUSIVE not in properties:
             found[device] = sorted(given)
@@ -240,7 +233,7 @@ def compile_placed(
     counters: bool = False,
     compile_properties: Mapping[str, Any] | None = None,
 ) -> CompiledPlacement:
-    """Do what :func:`compile` does, with a placement that is already bound."""
+    """Compile a bound placement, as :func:`compile` does."""
     bound, core = placed.bound, placed.core
     predicted = partition_of(placed)
     check_states(placed.graph, predicted, _OWN_EXECUTOR)
@@ -274,10 +267,10 @@ def compile_placed(
 
 
 def labelled_clone(placed: BoundPlacement, predicted: Partition) -> tuple[ov.Model, Partition]:
-    """Return a clone with an affinity on every node, and the partition that it leads to.
+    """Return a clone with an affinity on every node, and the partition that HETERO makes of it.
 
-    The runtime cannot compile a subgraph that holds nothing but results ("unordered_map::at"),
-    which its splitting of cycles can make. There the result gets an op that changes nothing.
+    When HETERO breaks cycles, a subgraph of nothing but results can remain, which it cannot
+    compile ("unordered_map::at"). Such a result gets an op in front of it that changes nothing.
     """
     clone = placed.bound.model.clone()
     devices = dict(placed.affinity)
@@ -301,16 +294,16 @@ def labelled_clone(placed: BoundPlacement, predicted: Partition) -> tuple[ov.Mod
     subgraphs = tuple(
         replace(s, ops=tuple(op for op in s.ops if op not in copies)) for s in predicted.subgraphs
     )
-    # Where an op was added, the nodes are no longer those of the caller's graph.
+    # With an op added, the nodes are not those of the caller's graph, so their home is unknown.
     return clone, replace(predicted, subgraphs=subgraphs, home=() if copies else predicted.home)
 
 
 def _who_refused(placed: BoundPlacement, predicted: Partition) -> str:
-    """Compile each subgraph alone and name the one that is refused."""
+    """Compile each subgraph alone to find and name the refused one."""
     core, by_device = placed.core, placed.properties
     try:
         submodels = cut(placed.bound, predicted)
-    except Exception:  # a model that cannot be cut does not tell
+    except Exception:  # a model that cannot be cut gives no answer
         return ""
     for subgraph, submodel in zip(predicted.subgraphs, submodels, strict=True):
         try:
@@ -325,7 +318,7 @@ def _who_refused(placed: BoundPlacement, predicted: Partition) -> str:
 
 
 def lonely_results(partition: Partition) -> list[int]:
-    """Return the model outputs whose subgraph merely passes a boundary tensor on."""
+    """Return the model outputs whose subgraph only passes a boundary tensor on."""
     return [
         int(entry[1])
         for subgraph, wiring in zip(partition.subgraphs, partition.wiring, strict=True)
@@ -336,7 +329,7 @@ def lonely_results(partition: Partition) -> list[int]:
 
 
 def check_states(graph: OpGraph, partition: Partition, remedy: str = "") -> None:
-    """Raise AffinityError where a state would be read in one subgraph and written in another."""
+    """Raise AffinityError if a state would be read in one subgraph and written in another."""
     if names := torn_path(graph, partition):
         where = partition.subgraph_of
         homes = {where[name] for name in names if name in where}
@@ -347,11 +340,10 @@ def check_states(graph: OpGraph, partition: Partition, remedy: str = "") -> None
 
 
 def check_cuts(bound: BoundModel, partition: Partition) -> None:
-    """Raise AffinityError where HETERO could not hand a tensor of dynamic shape over.
+    """Raise AffinityError if HETERO could not pass a tensor of dynamic shape on.
 
-    A submodel that is valid may still not know a size that the submodel which receives the tensor
-    insists on. Before the first inference HETERO makes each boundary a tensor in which every size
-    that its producer does not know is 0.
+    Before the first inference, HETERO makes a tensor for each boundary, with 0 for every size that
+    its producer does not know. A submodel that requires another size refuses that tensor.
     """
     submodels = valid_submodels(bound, partition)
     made = {
@@ -368,17 +360,18 @@ def check_cuts(bound: BoundModel, partition: Partition) -> None:
     )
     if refused:
         raise AffinityError(
-            f"HETERO cannot hand over these tensors, whose shapes are not known before running: "
+            "HETERO cannot hand over these tensors, whose shapes are not known before running: "
             f"{names_at_hand(refused)}. Keep their users on the device of their producer, or use "
             "hetero_lab.ParallelExecutor, which can."
         )
 
 
 def valid_submodels(bound: BoundModel, partition: Partition) -> tuple[Submodel, ...]:
-    """Cut a model of dynamic shapes; empty if it has none, or is not cut.
+    """Cut a model with dynamic shapes into valid submodels, else raise AffinityError.
 
-    A submodel knows less of its shapes than the whole model does: a shape that is computed in
-    another one is a tensor of unknown values to it. AffinityError if it is not valid any more.
+    The result is empty if all shapes are static, or with one subgraph. A submodel knows less about
+    its shapes than the whole model: a shape computed in another submodel is an input of unknown
+    value.
     """
     is_dynamic = any(output.shape is None for op in bound.graph for output in op.outputs)
     if partition.n_subgraphs < 2 or not is_dynamic:
@@ -404,7 +397,7 @@ def _at_first(shape: ov.PartialShape) -> ov.PartialShape:
 
 
 def check_ports(bound: BoundModel, compiled: ov.CompiledModel) -> None:
-    """Prove that inputs and outputs kept number, shape and type in their order."""
+    """Raise CompileError unless inputs and outputs kept their order, shapes and types."""
 
     def signature(ports: Any) -> list[tuple[str, str]]:
         return [(str(p.get_partial_shape()), p.get_element_type().get_type_name()) for p in ports]
@@ -420,23 +413,17 @@ def check_ports(bound: BoundModel, compiled: ov.CompiledModel) -> None:
         )
 
 
-# -- what the runtime chose, where a placement leaves it a choice --------------------------------
+# -- the runtime's choices -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What really runs a placement.
+    """The runtime's choices for a compiled placement, as it reports them.
 
-    Attributes
-    ----------
-    devices
-        Those that OpenVINO says execute it (EXECUTION_DEVICES).
-    n_streams
-        Inferences that run side by side, of all devices together; ``None`` if they do not tell.
-    n_requests
-        How many requests in flight OpenVINO advises (OPTIMAL_NUMBER_OF_INFER_REQUESTS).
-    from_cache
-        Whether the compile was read from the model cache.
+    ``devices`` execute it (EXECUTION_DEVICES); ``n_streams`` is the number of inferences that all
+    devices together run in parallel, ``n_requests`` the advised number of requests in flight
+    (OPTIMAL_NUMBER_OF_INFER_REQUESTS). ``from_cache`` tells whether it was loaded from the model
+    cache. ``None`` stands for a value that was not reported.
     """
 
     devices: tuple[str, ...] = ()
@@ -446,10 +433,10 @@ class Chosen:
 
 
 def chosen_by(models: Sequence[ov.CompiledModel], core: ov.Core) -> Chosen:
-    """Ask compiled models, those of one placement, what runs them."""
+    """Read the runtime's choices from the compiled models of one placement."""
     behind = named_by_plugin(core)
     names = [n for model in models for n in ask(model, "EXECUTION_DEVICES") or ()]
-    # AUTO puts the device in brackets that stands in until the chosen one is ready.
+    # Until the chosen device is ready, AUTO runs on another one and puts its name in brackets.
     devices = dict.fromkeys(behind.get(n, n) for n in (str(n).strip("()") for n in names))
     streams = [_streams(model) for model in models]
     requests = [ask(model, "OPTIMAL_NUMBER_OF_INFER_REQUESTS") for model in models]
@@ -463,7 +450,7 @@ def chosen_by(models: Sequence[ov.CompiledModel], core: ov.Core) -> Chosen:
 
 
 def settle(model: ov.CompiledModel, infer: Callable[[], object]) -> None:
-    """Infer until AUTO has handed over to the device of its choice."""
+    """Infer until AUTO has switched to its chosen device."""
     until = now() + _SWITCH_S
     while now() < until and any(
         str(name).startswith("(") for name in ask(model, "EXECUTION_DEVICES") or ()
@@ -481,7 +468,7 @@ def _streams(model: ov.CompiledModel) -> int | None:
 
 
 def ask(model: ov.CompiledModel, key: str) -> Any:
-    """Return a property of a compiled model, ``None`` where it has none of that name."""
+    """Return a property of a compiled model, or ``None`` if it has none of that name."""
     with contextlib.suppress(Exception):  # not every device has every property
         return model.get_property(key)
     return None

@@ -1,14 +1,14 @@
 """OpenVINO's performance counters, joined to subgraphs, ops and boundaries.
 
-The counters of a CPU device are a running mean since the compile. They hold the layout
-reorders at a boundary, but not the hand-over between subgraphs. Fused ops have no time of
-their own: the time belongs to their group.
+Counters of a CPU device are running means since the compile. They include layout reorders at a
+boundary, but not the hand-over between subgraphs. Fused ops have no time of their own: it belongs
+to their group.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,9 +27,9 @@ class Counter:
     """One row of OpenVINO's profiling info, joined to the model.
 
     ``kind`` is ``op``, ``fused`` (its time is in the group's leader), ``reorder`` (a layout or
-    precision conversion), ``port`` (an input or output) or ``other``. ``op`` names the op of
-    the model, ``fused_ops`` those that run inside this node, ``tensor`` the boundary or model
-    input or output that a reorder serves.
+    precision conversion), ``port`` (an input or output) or ``other``. ``op`` is the op of the
+    model, ``fused_ops`` are the ops that run inside this node, and ``tensor`` is the boundary or
+    model input or output that a reorder converts.
     """
 
     subgraph: int
@@ -97,9 +97,9 @@ def unjoined(info: Any, *, hetero: bool) -> Counter:
     Parameters
     ----------
     info
-        An ``openvino.ProfilingInfo``, or what has its attributes.
+        An ``openvino.ProfilingInfo``, or an object with its attributes.
     hetero
-        Whether HETERO ran it, which puts ``subgraphN: `` before each name.
+        Whether HETERO ran the model; it puts ``subgraphN: `` before each name.
     """
     name = str(info.node_name)
     match = _SUBGRAPH.match(name) if hetero else None
@@ -119,10 +119,10 @@ def unjoined(info: Any, *, hetero: bool) -> Counter:
 
 
 def _adopted(rows: list[Counter], ops: Sequence[str], graph: OpGraph) -> list[Counter]:
-    """Find the ops of nodes that the runtime renamed, as it does when it folds a normalisation.
+    """Find the ops of nodes that the runtime renamed, as when it folds a normalisation.
 
-    Nodes are listed as they run, ops are in topological order: if as many nodes of a type have a
-    made-up name as ops of that type have no node, the first belongs to the first.
+    Nodes are listed as they run, and ops in topological order. So if as many nodes of a type have
+    unknown names as ops of that type have no node, they belong together in order.
     """
     seen = {row.op for row in rows if row.kind == "op"}
     nodes: dict[str, list[int]] = {}
@@ -143,10 +143,10 @@ def _adopted(rows: list[Counter], ops: Sequence[str], graph: OpGraph) -> list[Co
 
 
 def _led_by_kernels(rows: list[Counter], ops: Sequence[str], graph: OpGraph) -> list[Counter]:
-    """Give nodes that are named after what was fused into them to the op whose kernel they run.
+    """Assign nodes that are named after a fused op to the op whose kernel they run.
 
-    A fully connected layer carries the name of the bias that is added to it, though there may be
-    a multiplication by Gemm's alpha between the two.
+    A fully connected layer has the name of its bias, although a multiplication by Gemm's alpha may
+    be between the two.
     """
     hidden = set(ops) - {row.op for row in rows}
     found = list(rows)
@@ -163,7 +163,7 @@ def _led_by_kernels(rows: list[Counter], ops: Sequence[str], graph: OpGraph) -> 
 
 
 def _nearest_above(name: str, kernel: str, hidden: set[str], graph: OpGraph) -> set[str]:
-    """Return the ops that run a kernel among those above an op that have no node of their own."""
+    """Return the ops with this kernel among those above an op that have no node of their own."""
     found, seen, waiting = set[str](), {name}, [name]
     while waiting:
         for producer, _ in graph.ops[graph.index_of[waiting.pop()]].inputs:
@@ -193,8 +193,7 @@ def _ports(
 ) -> dict[str, str]:
     """Map the names of a submodel's Parameters and Results to the tensors that they stand for.
 
-    Those that the runtime made up for boundaries carry increasing numbers in the order in
-    which the boundaries were made.
+    The runtime's own names for boundaries have numbers that increase in the order of the wiring.
     """
     named: dict[str, str] = {}
     for index in (*graph.parameters, *graph.results):
@@ -222,17 +221,17 @@ def _ports(
 def _with_kind(row: Counter, where: dict[str, int], ports: dict[str, str]) -> Counter:
     name = row.node_name
     if name in ports:
-        # On GPU the row of an output is the kernel that reorders or copies it.
+        # On GPU, the row of an output is the kernel that reorders or copies it.
         moved = row.status == "EXECUTED" and row.real_time_us > 0
         return replace(row, kind="reorder" if moved else "port", tensor=ports[name])
     op = _op_of(row, where)
     if op is not None:
         if name.startswith("reorder_") and "reorder" in row.exec_type:
-            # GPU put a reorder in front of the op and shows only that: the op's time is unknown.
+            # GPU put a reorder in front of the op and reports only that: the op's time is unknown.
             return replace(row, kind="reorder", op=op)
         return replace(row, kind="op" if _ran_itself(row) else "fused", op=op)
     if row.node_type in ("Reorder", "Convert") or "reorder" in row.exec_type.lower():
-        # The longest name first: "x_1" begins with "x_" too.
+        # Longest name first, since "x_1" begins with "x_" too.
         for port, tensor in sorted(ports.items(), key=lambda item: -len(item[0])):
             if name.startswith((f"{port}_", f"reorder_{port}")) or name.endswith(f"_{port}"):
                 return replace(row, kind="reorder", tensor=tensor)
@@ -243,10 +242,10 @@ def _with_kind(row: Counter, where: dict[str, int], ports: dict[str, str]) -> Co
 
 
 def _ran_itself(row: Counter) -> bool:
-    """Whether a node ran as a kernel of its own, be it too quickly to show.
+    """Return whether a node ran as a kernel of its own, even in less than a microsecond.
 
-    CPU rounds its mean down to whole microseconds and says NOT_RUN for 0, but a node that is
-    part of another has no kernel type.
+    CPU rounds its mean down to whole microseconds and reports NOT_RUN for 0, but only a node that
+    is part of another lacks a kernel type.
     """
     if row.status != "NOT_RUN":
         return row.status == "EXECUTED"
@@ -254,9 +253,9 @@ def _ran_itself(row: Counter) -> bool:
 
 
 def _op_of(row: Counter, where: dict[str, int]) -> str | None:
-    """Find the op of the model that a node runs, in the same subgraph.
+    """Find the op that a node runs, in the same subgraph.
 
-    GPU names helpers ``type:op`` and parts of an op ``op.out0``; an op's own name may have both.
+    GPU names helpers ``type:op`` and parts of an op ``op.out0``; names of ops may look like that.
     """
     behind = row.node_name.partition(":")[2]
     for name in (row.node_name, behind, *(_PART.sub("", n) for n in (row.node_name, behind))):
@@ -272,46 +271,39 @@ def _grouped(rows: Sequence[Counter], partition: Partition, graph: OpGraph) -> t
     (an activation fuses into its convolution), else to the nearest one below.
     """
     leaders = {row.op for row in rows if row.kind == "op"}
+    # These have a node whose time is not reported, and so have the ops fused into it.
     hidden = {row.op for row in rows if row.kind == "reorder"} - leaders - {""}
-    group: dict[str, list[str]] = {}
+    leader_of = {op: op for s in partition.subgraphs for op in s.ops if op in leaders}
+
+    def alone(names: Iterable[str]) -> Iterator[tuple[str, int]]:
+        for name in names:
+            if name not in leader_of and name not in hidden:
+                yield name, graph.index_of[name]
+
     for subgraph in partition.subgraphs:
         inside = set(subgraph.ops)
-        leader_of = {op: op for op in subgraph.ops if op in leaders}
-        for name in subgraph.ops:
-            if name not in leader_of and name not in hidden:
-                above = [
-                    leader_of[graph.ops[producer].name]
-                    for producer, _ in graph.ops[graph.index_of[name]].inputs
-                    if graph.ops[producer].name in leader_of
-                ]
-                producers = {graph.ops[p].name for p, _ in graph.ops[graph.index_of[name]].inputs}
-                if producers & hidden:
-                    hidden.add(name)  # it is in the group whose time is not shown
-                elif above:
-                    leader_of[name] = max(above, key=lambda op: graph.index_of[op])
-        for name in reversed(subgraph.ops):
-            if name not in leader_of and name not in hidden:
-                below = [
-                    leader_of[graph.ops[use.index].name]
-                    for use in graph.consumers[graph.index_of[name]]
-                    if graph.ops[use.index].name in inside
-                    and graph.ops[use.index].name in leader_of
-                ]
-                if below:
-                    leader_of[name] = min(below, key=lambda op: graph.index_of[op])
-        for name, leader in leader_of.items():
-            if name != leader:
-                group.setdefault(leader, []).append(name)
-    seen: set[str] = set()
+        for name, index in alone(subgraph.ops):
+            above = {graph.ops[p].name for p, _ in graph.ops[index].inputs}
+            if above & hidden:
+                hidden.add(name)
+            elif led := [leader_of[op] for op in above & inside if op in leader_of]:
+                leader_of[name] = max(led, key=graph.index_of.__getitem__)
+        for name, index in alone(reversed(subgraph.ops)):
+            below = {graph.ops[use.index].name for use in graph.consumers[index]}
+            if led := [leader_of[op] for op in below & inside if op in leader_of]:
+                leader_of[name] = min(led, key=graph.index_of.__getitem__)
+    fused: dict[str, list[str]] = {}
+    for name, leader in leader_of.items():
+        if name != leader:
+            fused.setdefault(leader, []).append(name)
     joined: list[Counter] = []
     for row in rows:
-        if row.kind == "op" and row.op not in seen:
-            seen.add(row.op)
+        if row.kind == "op" and row.op in leaders:
+            leaders.remove(row.op)
             if row.precision in ("i8", "u8") and _reads_booleans(graph, row.op):
                 row = replace(row, precision="boolean")  # a byte to the runtime, not int8
-            joined.append(replace(row, fused_ops=tuple(group.get(row.op, ()))))
-        else:
-            joined.append(row)
+            row = replace(row, fused_ops=tuple(fused.get(row.op, ())))
+        joined.append(row)
     return tuple(joined)
 
 

@@ -1,7 +1,7 @@
-"""The partition that the runtime compiled: the header of an exported HETERO model.
+"""The partition that the runtime compiled, read from the header of an exported HETERO model.
 
-It lists devices and wiring of the submodels, not their ops. These are known where the header
-matches the predicted partition.
+The header lists devices and wiring of the submodels, but not their ops. Those are known if the
+header matches the predicted partition.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import openvino as ov
 
@@ -17,26 +17,30 @@ from hetero_lab.errors import warn
 from hetero_lab.placement.partition import Boundary, Partition, Subgraph, Wiring, reordered
 from hetero_lab.runtime.run_frozen import header_text
 
+# A submodel and one of its inputs or outputs; and port → what is connected there, per submodel.
+_Place: TypeAlias = tuple[int, int]
+_Ports: TypeAlias = list[dict[int, tuple[Any, ...]]]
+
 
 @dataclass(frozen=True)
 class ExportHeader:
-    """The header of a compiled HETERO model, in execution order of the submodels.
+    """The wiring of a HETERO model, with its submodels in execution order.
 
     ``inputs`` and ``outputs`` map the model's to (submodel, its input or output); ``edges``
     maps (submodel, input) to (submodel, output).
     """
 
     devices: tuple[str, ...]
-    inputs: tuple[tuple[int, int], ...]
-    outputs: tuple[tuple[int, int], ...]
-    edges: dict[tuple[int, int], tuple[int, int]]
+    inputs: tuple[_Place, ...]
+    outputs: tuple[_Place, ...]
+    edges: dict[_Place, _Place]
 
 
 def observe(compiled: ov.CompiledModel, predicted: Partition) -> tuple[Partition, bool | None]:
-    """Return the partition that was compiled, and whether it is the predicted one.
+    """Return the compiled partition, and whether it is the predicted one.
 
-    The latter is ``None``, and the partition the predicted one, where the runtime does not tell.
-    Warns where another one was compiled.
+    If the runtime does not report it, return the predicted one and ``None``. Warns if another one
+    was compiled.
     """
     header = parse_header(header_text(compiled))
     if header is None:
@@ -59,57 +63,47 @@ def parse_header(text: str) -> ExportHeader | None:
         return None
     root = ET.fromstring(text)
 
-    def pairs(tag: str) -> tuple[tuple[int, int], ...]:
-        return tuple(
-            (int(e.get("submodel_idx", -1)), int(e.get("node_idx", -1)))
-            for e in root.iterfind(f"{tag}/pair")
-        )
+    def places(path: str, prefix: str = "") -> tuple[_Place, ...]:
+        idx, node = f"{prefix}submodel_idx", f"{prefix}node_idx"
+        found = root.iterfind(path)
+        return tuple((int(e.get(idx, -1)), int(e.get(node, -1))) for e in found)
 
-    edges = {
-        (int(e.get("in_submodel_idx", -1)), int(e.get("in_node_idx", -1))): (
-            int(e.get("out_submodel_idx", -1)),
-            int(e.get("out_node_idx", -1)),
-        )
-        for e in root.iterfind("submodels_input_to_prev_output/record")
-    }
+    links = "submodels_input_to_prev_output/record"
+    submodels = root.iterfind("compiled_submodels/compiled_submodel")
     return ExportHeader(
-        devices=tuple(
-            e.get("device", "") for e in root.iterfind("compiled_submodels/compiled_submodel")
-        ),
-        inputs=pairs("inputs_to_submodels_inputs"),
-        outputs=pairs("outputs_to_submodels_outputs"),
-        edges=edges,
+        devices=tuple(e.get("device", "") for e in submodels),
+        inputs=places("inputs_to_submodels_inputs/pair"),
+        outputs=places("outputs_to_submodels_outputs/pair"),
+        edges=dict(zip(places(links, "in_"), places(links, "out_"), strict=True)),
     )
 
 
 def match_header(header: ExportHeader, predicted: Partition) -> list[int] | None:
-    """Find, for each submodel of the header, the predicted subgraph that it is.
+    """Find the predicted subgraph of each submodel of the header.
 
     Devices, the model's inputs and outputs, and every edge have to agree; ``None`` if they
     do not. Submodels are told apart by refining colours over the edges (Weisfeiler and
     Leman 1968), then assigned in execution order.
     """
-    if Counter(header.devices) != Counter(s.device for s in predicted.subgraphs):
+    expected = _expected_header(predicted)
+    if len(header.edges) != len(expected.edges):
         return None
-    seen = _ports_of_header(header)
-    expected = _ports_of_wiring(predicted)
-    if len(header.edges) != predicted.n_crossings:
-        return None
-    seen_colours = _colours(header.devices, *seen)
-    expected_colours = _colours([s.device for s in predicted.subgraphs], *expected)
+    seen_colours, expected_colours = _colours(header), _colours(expected)
     if Counter(seen_colours) != Counter(expected_colours):
         return None
     candidates: dict[int, list[int]] = {}
     for index, colour in enumerate(expected_colours):
         candidates.setdefault(colour, []).append(index)
+    expected_inputs, _ = _ports(expected)
     order: list[int] = []
-    for submodel, colour in enumerate(seen_colours):
+    for ports, colour in zip(_ports(header)[0], seen_colours, strict=True):
+        # Equal colours leave a choice among twins: the one whose producers were assigned.
         sources = {
-            port: (kind if kind[0] == "model" else ("edge", order[int(kind[1])], kind[2]))
-            for port, kind in seen[0][submodel].items()
-            if kind[0] == "model" or int(kind[1]) < len(order)
+            port: (kind if kind[0] == "model" else ("edge", order[kind[1]], kind[2]))
+            for port, kind in ports.items()
+            if kind[0] == "model" or kind[1] < len(order)
         }
-        fitting = [c for c in candidates[colour] if expected[0][c] == sources]
+        fitting = [c for c in candidates[colour] if expected_inputs[c] == sources]
         if not fitting:
             return None
         order.append(fitting[0])
@@ -117,73 +111,65 @@ def match_header(header: ExportHeader, predicted: Partition) -> list[int] | None
     return order
 
 
-_Ports = list[dict[int, tuple[Any, ...]]]
+def _expected_header(partition: Partition) -> ExportHeader:
+    """Return the header that a partition would have, with its subgraphs in their own order."""
+    read, made = (
+        [
+            (entry, (index, port))
+            for index, wiring in enumerate(partition.wiring)
+            for port, entry in enumerate(getattr(wiring, side))
+        ]
+        for side in ("inputs", "outputs")
+    )
+    made_at = dict(made)
+    inputs, outputs = (
+        tuple(place for _, place in sorted((e, place) for e, place in side if e[0] == "model"))
+        for side in (read, made)
+    )
+    edges = {place: made_at[entry] for entry, place in read if entry[0] == "tensor"}
+    return ExportHeader(tuple(s.device for s in partition.subgraphs), inputs, outputs, edges)
 
 
-def _ports_of_header(header: ExportHeader) -> tuple[_Ports, _Ports]:
+def _ports(header: ExportHeader) -> tuple[_Ports, _Ports]:
+    """Return what each input and each output of the submodels is connected to."""
     inputs: _Ports = [{} for _ in header.devices]
     outputs: _Ports = [{} for _ in header.devices]
     for number, (submodel, port) in enumerate(header.inputs):
         inputs[submodel][port] = ("model", number)
-    for (submodel, port), (source, source_port) in header.edges.items():
-        inputs[submodel][port] = ("edge", source, source_port)
+    for (submodel, port), source in header.edges.items():
+        inputs[submodel][port] = ("edge", *source)
     for number, (submodel, port) in enumerate(header.outputs):
         outputs[submodel][port] = ("model", number)
     return inputs, outputs
 
 
-def _ports_of_wiring(partition: Partition) -> tuple[_Ports, _Ports]:
-    made_at: dict[tuple[Any, ...], tuple[int, int]] = {}
-    outputs: _Ports = []
-    for index, wiring in enumerate(partition.wiring):
-        ports: dict[int, tuple[Any, ...]] = {}
-        for port, entry in enumerate(wiring.outputs):
-            if entry[0] == "model":
-                ports[port] = entry
-            else:
-                made_at[entry] = (index, port)
-        outputs.append(ports)
-    inputs: _Ports = [
-        {
-            port: entry if entry[0] == "model" else ("edge", *made_at[entry])
-            for port, entry in enumerate(wiring.inputs)
-        }
-        for wiring in partition.wiring
-    ]
-    return inputs, outputs
-
-
-def _colours(devices: Any, inputs: _Ports, outputs: _Ports) -> list[int]:
+def _colours(header: ExportHeader) -> list[int]:
+    """Return a number for each submodel, equal for those that nothing around them tells apart."""
+    inputs, outputs = _ports(header)
     colours = [
         hash((device, tuple(sorted(out.items())), len(ins)))
-        for device, ins, out in zip(devices, inputs, outputs, strict=True)
+        for device, ins, out in zip(header.devices, inputs, outputs, strict=True)
     ]
     users: list[list[tuple[int, int, int]]] = [[] for _ in colours]
-    for submodel, ports in enumerate(inputs):
-        for port, kind in ports.items():
-            if kind[0] == "edge":
-                users[int(kind[1])].append((int(kind[2]), submodel, port))
+    for (submodel, port), (source, source_port) in header.edges.items():
+        users[source].append((source_port, submodel, port))
     distinct = 0
     while len(set(colours)) > distinct:
         distinct = len(set(colours))
-        colours = [
-            hash(
-                (
-                    colours[submodel],
-                    tuple(
-                        (port, kind if kind[0] == "model" else (colours[int(kind[1])], kind[2]))
-                        for port, kind in sorted(ports.items())
-                    ),
-                    tuple(sorted((p, colours[user], q) for p, user, q in users[submodel])),
-                )
+        read = [
+            tuple(
+                (port, kind if kind[0] == "model" else (colours[kind[1]], kind[2]))
+                for port, kind in sorted(ports.items())
             )
-            for submodel, ports in enumerate(inputs)
+            for ports in inputs
         ]
+        given = [tuple(sorted((p, colours[user], q) for p, user, q in own)) for own in users]
+        colours = list(map(hash, zip(colours, read, given, strict=True)))
     return colours
 
 
 def _unnamed(header: ExportHeader) -> Partition:
-    """Build what a header tells without knowing the ops."""
+    """Build the partition of a header, without ops."""
     targets: dict[tuple[int, int], list[int]] = {}
     for (submodel, _), source in sorted(header.edges.items()):
         targets.setdefault(source, []).append(submodel)

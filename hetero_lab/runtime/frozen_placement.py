@@ -1,4 +1,4 @@
-"""Write a placement as a directory that runs by itself: model, affinities, properties, program."""
+"""Write a placement as a self-contained directory: model, affinities, properties, program."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from hetero_lab.runtime.pieces import affinities_of
 from hetero_lab.tables import SCHEMA_VERSION, read_json, write_json
 
 PROGRAM = Path(run_frozen.__file__)
-PROMISED_TOKENS = 8  # of a generation whose logits are promised
+PROMISED_TOKENS = 8  # the length of a generation in a contract, whose logits are compared
 PLACEMENT_FILE, KIND = "placement.json", "frozen placement"
 
 
 class FrozenGeneration(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``run.py`` needs of a language model; ``inputs`` are names and element types."""
+    """The facts about a language model that ``run.py`` needs; inputs are (name, element type)."""
 
     inputs: list[tuple[str, str]]
     logits: int
@@ -94,7 +94,7 @@ def write_frozen(
     compiled
         The placement to freeze; its outputs are stored beside the inputs.
     requests
-        Inputs in the model's order, at least one; of a language model, a prompt each.
+        At least one list of inputs in the model's order, or of one prompt for a language model.
     """
     frozen = write_program(target, compiled.placed, requests[0])
     every: dict[str, Any] = {}
@@ -110,14 +110,14 @@ def write_frozen(
 def write_program(
     target: Path, placed: BoundPlacement, arrays: Sequence[np.ndarray]
 ) -> FrozenPlacement:
-    """Write model, placement, inputs and program, all that running it needs, without a compile."""
+    """Write model, placement, inputs and program, without a compile."""
     bound = placed.bound
     model, _ = labelled_clone(placed, predict(placed.graph, placed.affinity))
     compile_on, properties = placed.compile_call
     specs = emulated_devices(placed.core)
-    # Saving drops the labels from the model, so they stand in placement.json.
+    # A saved model has no affinities, so placement.json has them.
     affinity = affinities_of(model)
-    forget_notes(model)  # the path that it was read from stays private
+    forget_notes(model)  # the path of the original model stays private
     save(model, target / "model.xml")
     frozen = FrozenPlacement(
         label=placed.label,
@@ -150,7 +150,7 @@ def _infer(
 def _generate(
     compiled: CompiledPlacement, arrays: list[np.ndarray]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return a prompt with the tokens that follow it, and the logits behind each of them."""
+    """Return a prompt and the tokens after it, and the logits behind each token."""
     (prompt,) = arrays
     model = language_model(compiled.prepared.model)
     made = generate(CompiledSession(compiled), model, prompt, PROMISED_TOKENS)

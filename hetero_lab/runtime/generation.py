@@ -1,8 +1,8 @@
-"""Greedy generation with a language model that is placed, and how it compares with a reference.
+"""Greedy generation with a placed language model, and its comparison with a reference.
 
-A prompt is run in one inference, each further token in one of its own; the states hold what was
-seen before. With HETERO the states are those of its one request. With the lab's own executor each
-subgraph keeps its own, and tensors are handed on without a copy.
+One inference runs the prompt, and one more each further token; states hold the earlier tokens.
+HETERO has all states in its one request. With the ParallelExecutor each subgraph has its own, and
+tensors are passed on without a copy.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from hetero_lab.runtime.reference import (
     reference_placement,
 )
 from hetero_lab.runtime.run_frozen import Tokenizer
-from hetero_lab.runtime.tensors import to_tensor
+from hetero_lab.runtime.tensors import set_inputs
 from hetero_lab.statistics import Latency
 
 LOGITS, TOKEN_IDS = "logits", "token_ids"
-# By default devices keep the cache in few bits, and quantise what is multiplied with weights of
+# By default devices store the cache in few bits, and quantise the inputs of matmuls with weights of
 # few bits, whatever INFERENCE_PRECISION_HINT says.
 _EXACT = {"KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
-_COMPARED_STEPS = 64  # logits of more are not kept: a vocabulary is large
+_COMPARED_STEPS = 64  # logits of later steps are dropped: a vocabulary is large
 _WORSE: tuple[Verdict, ...] = ("equal", "rounding", "different", "not a number")
 
 
 @dataclass(frozen=True)
 class Generation:
-    """What a language model took to generate tokens, and which they were.
+    """The tokens that a language model generated, and the time it took.
 
     Attributes
     ----------
     scenario
-        What was asked for.
+        The lengths of prompt and generation, and the batch size.
     ttft
-        Time to the first token, a sample a generation.
+        Time to the first token, one sample per generation.
     tpot
-        Time per further token, a turn a generation.
+        Time per further token, one turn per generation.
     tokens
         The tokens of each sequence.
     """
@@ -95,7 +95,7 @@ class Generation:
 
     @property
     def tokens_per_s(self) -> float:
-        """Further tokens a second, of all sequences together."""
+        """Further tokens per second, all sequences together."""
         return 1e3 * self.scenario.batch / self.tpot_ms
 
     @property
@@ -108,10 +108,9 @@ class Generation:
 
 @dataclass(frozen=True)
 class Generated:
-    """One generation: tokens, the time that each step took, the logits behind each token.
+    """The tokens of one generation, the duration of each step, and the logits of the first steps.
 
-    ``token_ids`` has the shape ``[batch, new_tokens]``; ``logits`` ``[batch, steps, vocabulary]``,
-    of the first steps only.
+    ``token_ids`` has the shape ``[batch, new_tokens]``, ``logits`` ``[batch, steps, vocabulary]``.
     """
 
     token_ids: np.ndarray
@@ -123,7 +122,7 @@ class TokenSession(Protocol):
     """A compiled language model with its states."""
 
     def reset(self) -> None:
-        """Forget what was seen."""
+        """Forget all tokens."""
         ...
 
     def step(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -132,7 +131,7 @@ class TokenSession(Protocol):
 
 
 class CompiledSession:
-    """A session on OpenVINO's own request: HETERO, or a device alone."""
+    """A session on a request of OpenVINO: HETERO, or one device."""
 
     def __init__(self, compiled: CompiledPlacement):
         self._model = language_model(compiled.prepared.model)
@@ -145,8 +144,7 @@ class CompiledSession:
 
     def step(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         with inference_errors(self._label):
-            for index, (array, element_type) in enumerate(zip(arrays, self._types, strict=True)):
-                self._request.set_input_tensor(index, to_tensor(array, element_type))
+            set_inputs(self._request, arrays, self._types)
             self._request.infer(share_outputs=True)
         return self._request.get_output_tensor(self._model.logits).data
 
@@ -155,7 +153,7 @@ class CompiledSession:
 
 
 class ExecutorSession:
-    """A session on the lab's own executor."""
+    """A session on a ParallelExecutor."""
 
     def __init__(self, executor: ParallelExecutor, model: LanguageModel):
         self._executor = executor
@@ -174,14 +172,9 @@ class ExecutorSession:
 def generate(
     session: TokenSession, model: LanguageModel, prompt: np.ndarray, new_tokens: int
 ) -> Generated:
-    """Generate tokens after a prompt, each the likeliest one.
+    """Generate ``new_tokens`` tokens for each sequence of a prompt, always the likeliest one.
 
-    Parameters
-    ----------
-    prompt
-        Token ids, int64 of shape ``[batch, n]``.
-    new_tokens
-        How many to generate for each sequence.
+    ``prompt`` has token ids, int64 of shape ``[batch, n]``.
     """
     chosen: list[np.ndarray] = []
     logits: list[np.ndarray] = []
@@ -197,10 +190,9 @@ def generate(
 def steps(
     session: TokenSession, model: LanguageModel, prompt: np.ndarray, new_tokens: int
 ) -> Iterator[tuple[np.ndarray, float, np.ndarray]]:
-    """Yield the tokens of each step, what it took in µs, and the logits that they are of.
+    """Yield the tokens of each step, its duration in µs, and the logits behind the tokens.
 
-    A step is timed from the tokens that go in to those that come out: making the inputs and
-    choosing the likeliest tokens included.
+    The duration includes making the inputs and choosing the likeliest tokens.
     """
     session.reset()
     now_ns = clock.now_ns
@@ -216,12 +208,12 @@ def steps(
 def given_or_random_prompt(
     bound: BoundModel, inputs: Any, scenario: Scenario, seed: int
 ) -> list[np.ndarray]:
-    """Return the prompt of a scenario, given or random, as a list of the one array.
+    """Return the prompt of a scenario, given or random, as a list of one array.
 
     Raises
     ------
     ArgumentError, InputError
-        The prompt is not an array of token ids, or not what the scenario says.
+        The prompt is not an array of token ids, or does not fit the scenario.
     """
     model = language_model(bound.model)
     if inputs is None:
@@ -230,7 +222,7 @@ def given_or_random_prompt(
 
 
 def given_prompt(bound: BoundModel, inputs: Any, new_tokens: int) -> list[np.ndarray]:
-    """Return a prompt as :func:`given_or_random_prompt` does, whatever its length is."""
+    """Return a prompt of any length as :func:`given_or_random_prompt` does."""
     model, ids = language_model(bound.model), _token_ids(inputs)
     if ids.ndim != 2 or not ids.size:
         raise InputError(
@@ -263,14 +255,14 @@ def _token_ids(inputs: Any) -> np.ndarray:
 
 
 def outputs_of(generated: Generated) -> dict[str, np.ndarray]:
-    """Return what is compared of a generation, by name."""
+    """Return the compared arrays of a generation by name."""
     return {LOGITS: generated.logits, TOKEN_IDS: generated.token_ids}
 
 
 def generation_precision(placed: BoundPlacement, precision: str) -> str:
     """Return the lowest precision of a generation whose ops have ``precision``.
 
-    It is ``u8`` unless every device is asked for an exact cache and no dynamic quantisation.
+    Unless every device is asked for an exact cache and no dynamic quantisation, it is ``u8``.
     """
     exact = all(
         str(placed.properties[device].get(key)) == str(value)
@@ -283,9 +275,9 @@ def generation_precision(placed: BoundPlacement, precision: str) -> str:
 def reference_generation(
     bound: BoundModel, prompt: np.ndarray, scenario: Scenario
 ) -> dict[str, np.ndarray]:
-    """Generate on one device in f32; kept for each model, prompt and scenario.
+    """Generate on one device in f32, with a cache in f32 and nothing quantised.
 
-    The key-value cache is in f32 too, and nothing is quantised.
+    The outputs are kept for each model, prompt and scenario.
     """
     supported = bound.core.get_property(reference_device(bound), "SUPPORTED_PROPERTIES")
     exact = {key: value for key, value in _EXACT.items() if key in supported}
@@ -306,10 +298,10 @@ def compare_generation(
 ) -> tuple[Agreement, ...]:
     """Compare the logits and the tokens of two generations from one prompt.
 
-    The logits of a sequence can be compared as long as both have seen the same tokens: up to the
-    first token that differs, that of its own step included. Where tokens differ although the
-    logits of that step agree within ``precision``, two tokens were as likely as each other and
-    rounding chose. Tokens that differ first where no logits were kept are ``different``.
+    Logits of a sequence are comparable while both generations have seen the same tokens: up to and
+    including the step of the first different token. If the logits of that step agree within
+    ``precision``, the two tokens were equally likely and rounding chose between them. Without
+    logits of that step, the tokens are ``different``.
     """
     differ = outputs[TOKEN_IDS] != expected[TOKEN_IDS]
     made, wanted = outputs[LOGITS], expected[LOGITS]
@@ -352,8 +344,8 @@ def tokenize(model: Source, text: str) -> np.ndarray:
     Parameters
     ----------
     model
-        What :func:`hetero_lab.load` returned for a sample or the directory of an exported model,
-        with ``openvino_tokenizer.xml`` in it.
+        A language model that :func:`hetero_lab.load` read from a sample or from the directory of an
+        exported model, with ``openvino_tokenizer.xml`` in it.
     text
         Not empty.
 
@@ -365,7 +357,7 @@ def tokenize(model: Source, text: str) -> np.ndarray:
     Raises
     ------
     ModelError
-        It is not a language model, has no tokenizer beside it, or openvino-tokenizers is missing.
+        It is not a language model, its tokenizer is missing, or openvino-tokenizers is.
     InputError
         The text is empty, or is not text.
     """

@@ -1,4 +1,4 @@
-"""Model inputs: checked if given, generated if not."""
+"""The inputs of a model: given ones are checked, others are generated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Inputs: TypeAlias = (
     Mapping[Any, Any] | Sequence[Any] | np.ndarray | str | os.PathLike[str] | Callable[[], Any]
 )
 
-# Ops that hand on values unchanged: an id that goes through them is still an id.
+# Ops that pass values on unchanged: an index that goes through them is still an index.
 _CARRIERS = frozenset({
     "Broadcast", "Concat", "Convert", "Gather", "GatherElements", "Reshape", "Slice", "Split",
     "Squeeze", "StridedSlice", "Tile", "Transpose", "Unsqueeze", "VariadicSplit",
@@ -28,10 +28,10 @@ _CARRIERS = frozenset({
 
 
 def generate_inputs(model: PreparedModel | BoundModel, seed: int = 0) -> dict[str, np.ndarray]:
-    """Make inputs from a seed: sensible for the element type, ids within the axis they index.
+    """Make inputs from a seed, in the range of their element type and use.
 
-    Floats are uniform in [0, 1), bytes cover their range, whole numbers that index a tensor
-    (Gather, embeddings, OneHot) stay below its size, all others are 0 or 1.
+    Floats are uniform in [0, 1), and bytes cover their range. Whole numbers that index a tensor
+    (Gather, embeddings, OneHot) stay below its size; all others are 0 or 1.
 
     Returns
     -------
@@ -41,7 +41,7 @@ def generate_inputs(model: PreparedModel | BoundModel, seed: int = 0) -> dict[st
     Raises
     ------
     InputError
-        No values can be generated for the element type of an input.
+        Values cannot be generated for the element type or the dynamic shape of an input.
     """
     check_whole("seed", seed, least=0)
     rng = np.random.default_rng(seed)
@@ -97,7 +97,7 @@ def bind_inputs(model: PreparedModel | BoundModel, inputs: Inputs) -> list[np.nd
     Raises
     ------
     InputError
-        One is missing, unknown, or has the wrong shape or element type.
+        An input is missing, unknown, or has the wrong shape or element type.
     """
     return Ports(model).bind(inputs)
 
@@ -109,11 +109,11 @@ class _Port:
         self.names = {*port.get_names(), port.get_node().get_friendly_name()}
         self.shape = shape if shape.is_dynamic else tuple(shape.to_shape())
         self.element_type = port.get_element_type()
-        self.dtype = array_type(self.element_type)  # None if an array cannot have it
+        self.dtype = array_type(self.element_type)  # None if arrays lack it
 
 
 class Ports:
-    """The inputs of a model, queried once: that takes longer than many an inference."""
+    """The inputs of a model, queried once, since a query can take longer than an inference."""
 
     def __init__(self, model: PreparedModel | BoundModel):
         self._ports = [_Port(port) for port in model.model.inputs]

@@ -1,6 +1,6 @@
-"""Memory of this process, and the private part of it that the submodels of a language model take.
+"""Memory of this process, and the private memory that parts of a language model take.
 
-The peak is known everywhere, as far as the operating system tells it; private memory on Linux only.
+Every operating system reports the peak; only Linux reports private memory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PRIVATE = "RssAnon:"
 
 
 def reset_peak() -> bool:
-    """Reset the peak; ``False`` where the system cannot (it then counts from the start)."""
+    """Reset the peak; return ``False`` if the system cannot, so that it counts from the start."""
     try:
         _CLEAR.write_text("5")
     except OSError:
@@ -63,20 +63,15 @@ def peak_bytes() -> int:
 
 
 def _status_bytes(key: str) -> int | None:
-    """Return a size that Linux states of this process; ``None`` elsewhere."""
+    """Return a size that Linux reports for this process; ``None`` elsewhere."""
     lines = _STATUS.read_text().splitlines() if _STATUS.exists() else []
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(key)), None)
 
 
 def private_bytes() -> int:
-    """Return the private memory that is in use; a mapped model file is not part of it.
+    """Return the private memory in use, without mapped model files; MeasurementError if unknown.
 
-    Free memory that the C library holds is returned to the system first, where possible.
-
-    Raises
-    ------
-    MeasurementError
-        The system does not report it.
+    The C library first returns its free memory to the system, where possible.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -91,7 +86,7 @@ def private_bytes() -> int:
 
 
 def start_runtime(device: str, properties: Mapping[str, Any], core: ov.Core) -> None:
-    """Run a small model, so that the memory that a plugin needs for any model is allocated."""
+    """Run a small model, so that a plugin allocates the memory that it needs for any model."""
     x = ov.opset13.parameter([4, 4], np.float32)
     product = ov.opset13.matmul(x, np.ones((4, 4), np.float32), False, False)
     model = build_model([ov.opset13.result(product)], [], [x], "small")
@@ -107,13 +102,8 @@ def bytes_by_part(
 ) -> dict[str, tuple[int, int]]:
     """Measure the memory of each part of a language model, all compiled for one device.
 
-    A small model runs first, so that memory that the plugin needs for any model is
-    not counted.
-
-    Parameters
-    ----------
-    parts
-        In place of a device, the name of the part that each op is in.
+    ``parts`` maps each op to the name of its part, in place of a device. A small model runs first,
+    so that the memory of the plugin itself does not count.
 
     Returns
     -------
@@ -124,7 +114,7 @@ def bytes_by_part(
     Raises
     ------
     MeasurementError
-        The system does not tell.
+        The system does not report private memory.
     AffinityError, CompileError, InferenceError
         The model cannot be cut there, or its parts cannot be compiled or run.
     """
@@ -143,11 +133,10 @@ def bytes_by_part(
 
 
 def bytes_of_process(placed: BoundPlacement, scenario: Scenario) -> tuple[int, int]:
-    """Measure the memory of this process for a language model that runs on HETERO.
+    """Measure the memory of this process for a language model on HETERO, all parts together.
 
-    Besides the memory of the parts on their devices, it holds the model's own nodes, since the
-    runtime keeps copies of them. Returns and raises as :func:`bytes_by_part`, for all parts
-    together.
+    It includes the runtime's copies of the model's nodes. Returns and raises as
+    :func:`bytes_by_part`.
     """
     for device, properties in placed.properties.items():
         start_runtime(device, properties, placed.core)
@@ -168,21 +157,21 @@ def _run(
 
 
 class _Chain:
-    """A session that runs submodels one after another and looks at the memory around each.
+    """A session that runs submodels in order and measures the memory that each adds.
 
-    ``n_bytes`` is what the submodels of each part have taken so far.
+    ``n_bytes`` is the memory that the submodels of each part have taken so far.
     """
 
     def __init__(self, logits: int):
         self.n_bytes: Counter[str] = Counter()
         self._logits = logits
         self._parts: list[tuple[Submodel, ov.CompiledModel, ov.InferRequest]] = []
-        self._inputs: dict[int, list[ov.Tensor]] = {}  # a request keeps none alive
+        self._inputs: dict[int, list[ov.Tensor]] = {}  # a request keeps no tensor alive
 
     def compile(
         self, submodel: Submodel, device: str, properties: dict[str, Any], core: ov.Core
     ) -> None:
-        """Compile the next submodel, on a device instead of for its part."""
+        """Compile the next submodel for a device; its own ``device`` is the name of its part."""
         with self._counted(submodel):
             here = replace(submodel, device=device)
             (model,) = compile_submodels((here,), {device: properties}, core)

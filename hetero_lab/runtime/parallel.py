@@ -1,7 +1,7 @@
-"""Run independent subgraphs of a placement at the same time, several requests in flight.
+"""Run independent subgraphs of a placement in parallel, with several requests in flight.
 
-HETERO runs the subgraphs of a request strictly one after another. This executor cuts the model
-itself, compiles each subgraph on its device, and runs each as soon as its inputs are there.
+HETERO runs the subgraphs of a request one after another. This executor cuts the model itself,
+compiles each subgraph on its device, and runs each as soon as its inputs are ready.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hetero_lab.runtime.timeline import Span
 
 
 def cuts(placed: BoundPlacement, *, requests: int = 1) -> Partition:
-    """Return the partition that a :class:`ParallelExecutor` makes, without compiling anything."""
+    """Return the partition that a :class:`ParallelExecutor` makes, without a compile."""
     check_whole("requests", requests, least=1)
     graph = placed.graph
     if graph.stateful_paths and requests > 1:
@@ -48,7 +48,10 @@ def cuts(placed: BoundPlacement, *, requests: int = 1) -> Partition:
 
 
 class ParallelExecutor:
-    """Run independent subgraphs at the same time, with several requests in flight.
+    """Run independent subgraphs in parallel, with several requests in flight.
+
+    After :meth:`close`, methods raise ClosedError. In a done callback, those that wait raise
+    HeteroLabError instead: the callback's thread would wait for itself.
 
     Parameters
     ----------
@@ -57,13 +60,13 @@ class ParallelExecutor:
     placement
         An Affinity, a Placement, ``"HETERO:ACC,CPU"`` or ``"CPU"``.
     device_properties
-        Properties of each device; each wins over the same one of a Placement, whose others stay.
-        On CPU devices that share the cores, ``EXCLUSIVE_ASYNC_REQUESTS: False``,
-        ``ENABLE_CPU_PINNING: False`` and a number of threads each let them really run side by
-        side. Beside a GPU or NPU, the CPU leaves two of eight or more cores to what drives it,
-        unless ``INFERENCE_NUM_THREADS`` is given.
+        Properties of each device, which override those of a Placement one by one. CPU devices
+        that share the cores run in parallel with ``EXCLUSIVE_ASYNC_REQUESTS: False``,
+        ``ENABLE_CPU_PINNING: False`` and a number of threads each. Beside a GPU or NPU, the CPU
+        leaves two of eight or more cores to the threads that drive it, unless
+        ``INFERENCE_NUM_THREADS`` is given.
     requests
-        How many requests are in flight at most; each has tensors of its own.
+        The largest number of requests in flight; each has tensors of its own.
     compile_properties
         More properties of every compile call, for all devices, for instance
         ``{"PERF_COUNT": True}``.
@@ -71,19 +74,19 @@ class ParallelExecutor:
     Attributes
     ----------
     placed, placement
-        The placement that is run, with and without its model and Core.
+        The placement, with and without its model and Core.
     partition
-        How the model was cut, which is always ``as_predicted``.
+        The subgraphs of the cut model, always ``as_predicted``.
     compile_ms
-        Time of all compile calls.
+        Duration of all compile calls.
 
     Raises
     ------
     AffinityError, DeviceError, PropertyError
-        The placement does not fit, tears a stateful path, or leaves a submodel that does not know
-        enough of its shapes.
+        The placement does not fit, tears a stateful path, or makes a submodel with too little
+        known of its shapes.
     ArgumentError
-        Less than one request, or several of a model with states.
+        Less than one request, or several for a model with states.
     CompileError
         A device refuses its subgraph.
 
@@ -125,7 +128,7 @@ class ParallelExecutor:
         requests: int = 1,
         compile_properties: Mapping[str, Any] | None = None,
     ) -> ParallelExecutor:
-        """Make one from a bound placement; arguments and errors as for the class."""
+        """Make an executor from a bound placement; arguments and errors as for the class."""
         executor = cls.__new__(cls)
         executor._open(placed, requests, compile_properties or {})
         return executor
@@ -163,79 +166,52 @@ class ParallelExecutor:
             self.output_names,
             requests,
         )
-        # The threads know the scheduler only, so that an executor can go that nobody closed.
+        # Threads refer only to the scheduler, so an executor that nobody closed is collected.
         weakref.finalize(self, self._scheduler.stop).atexit = False
 
     def __call__(self, inputs: Inputs) -> dict[str, np.ndarray]:
         """Infer once; return name → fresh array in the model's own output order.
 
-        Element types that NumPy lacks are widened exactly, bf16 to float32 for instance.
+        Element types that NumPy lacks are widened exactly, for instance bf16 to float32.
 
         Raises
         ------
         InputError
             An input is missing, unknown, or has the wrong shape or element type.
-        ClosedError
-            The executor was closed.
-        HeteroLabError
-            The caller is a done callback, whose thread would wait for itself.
         """
         return self._scheduler.call(self._ports.bind(inputs))
 
     def submit(self, inputs: Inputs) -> Future[dict[str, np.ndarray]]:
-        """Queue a request; the future gives what a call would return, or raises.
+        """Queue a request; the future has the result of a call, or its error.
 
         Raises
         ------
         InputError
             An input is missing, unknown, or has the wrong shape or element type.
-        ClosedError
-            The executor was closed.
         """
         return self.submit_bound(self._ports.bind(inputs))
 
     def submit_bound(
         self, arrays: Sequence[np.ndarray], done: Done | None = None
     ) -> Future[Outputs]:
-        """Queue a request as :meth:`submit` does, with arrays that are already bound.
-
-        ``done`` is called with the future when it is done, by the thread that did it.
-        """
+        """Queue bound arrays; the thread that ends the request calls ``done`` with its future."""
         return self._scheduler.submit(arrays, done)
 
     def reset_state(self) -> None:
-        """Set the states of the model to what they are at first.
-
-        Waits for what was submitted.
-
-        Raises
-        ------
-        ClosedError
-            The executor was closed.
-        HeteroLabError
-            The caller is a done callback, whose request is not over.
-        """
+        """Wait for submitted requests, then reset the states of the model."""
         with self._scheduler.idle() as slot:
             for request in slot.requests:
                 request.reset_state()
 
     @property
     def timeline(self) -> tuple[Span, ...]:
-        """What ran when, the last 100,000 runs of subgraphs."""
+        """Start and end of the last 100,000 runs of subgraphs."""
         return self._scheduler.timeline
 
     def profiling_info(self) -> list[object]:
-        """Return the counters of the request that ran last, named as HETERO names them.
+        """Wait for submitted requests; return the last one's counters, with HETERO's names.
 
-        Waits for what was submitted. The executor has to be made with
-        ``compile_properties={"PERF_COUNT": True}``.
-
-        Raises
-        ------
-        ClosedError
-            The executor was closed.
-        HeteroLabError
-            The caller is a done callback, whose request is not over.
+        They need ``compile_properties={"PERF_COUNT": True}``.
         """
         with self._scheduler.idle() as slot:
             return [
@@ -245,10 +221,10 @@ class ParallelExecutor:
             ]
 
     def close(self, cancel: bool = False) -> None:
-        """Wait for what was submitted, or cancel what has not begun; leave no thread behind.
+        """Wait for submitted requests, or cancel those not begun; leave no thread behind.
 
-        In a done callback it waits for nothing: what is in flight ends by itself, and the threads
-        after it.
+        In a done callback it does not wait: requests in flight end by themselves, and the threads
+        after them.
         """
         self._scheduler.close(cancel)
 

@@ -1,4 +1,4 @@
-"""Sets of ops cut out of a model and run by themselves, once, each fed with given tensors."""
+"""Sets of ops cut out of a model and run once by themselves, on given tensors."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _HINT = "INFERENCE_PRECISION_HINT"
 
 @dataclass(frozen=True)
 class Pieces:
-    """Disjoint sets of ops in one model, which share nothing but constants.
+    """Disjoint sets of ops in one model, which share only constants.
 
-    ``inputs`` and ``outputs`` say for each port of ``model`` which tensor of the whole model it
-    is; ``outputs`` with the number of the piece that makes it.
+    ``inputs`` and ``outputs`` have the whole model's tensor for each port of ``model``;
+    ``outputs`` also has the number of the piece that makes it.
     """
 
     model: ov.Model
@@ -34,7 +34,7 @@ class Pieces:
 
 
 def outgoing(graph: OpGraph, ops: Collection[str]) -> tuple[TensorKey, ...]:
-    """Return the tensors of a set of ops that are read outside the set."""
+    """Return the tensors of a set of ops that other ops read."""
     inside = {graph.index_of[name] for name in ops}
     return tuple(
         (graph.ops[index].name, port)
@@ -46,7 +46,7 @@ def outgoing(graph: OpGraph, ops: Collection[str]) -> tuple[TensorKey, ...]:
 
 
 def incoming(graph: OpGraph, ops: Collection[str]) -> tuple[TensorKey, ...]:
-    """Return the tensors that a set of ops reads from outside, except constants."""
+    """Return the tensors of other ops that a set of ops reads, except constants."""
     inside = {graph.index_of[name] for name in ops}
     read = {
         source
@@ -62,17 +62,11 @@ def cut_pieces(
     pieces: Sequence[Collection[str]],
     values: Mapping[TensorKey, np.ndarray],
 ) -> Pieces:
-    """Cut disjoint sets of ops out of a clone of the model.
+    """Cut disjoint sets of ops, each given by names, out of a clone of the model.
 
-    A tensor that a piece reads from outside becomes an input of its own, so that the pieces stay
-    unconnected; a tensor that is read outside becomes an output. Ops keep their friendly names.
-
-    Parameters
-    ----------
-    pieces
-        Names of ops. A set need not be connected.
-    values
-        The tensors that are read, for their shapes.
+    Each tensor that a piece reads from other ops becomes an input of its own, with the shape in
+    ``values``, so that the pieces stay unconnected. Each tensor that other ops read becomes an
+    output. A set need not be connected. Ops keep their friendly names.
     """
     graph = bound.graph
     clone = bound.model.clone()
@@ -106,22 +100,22 @@ def cut_pieces(
 
 
 def readable(output: Any) -> Any:
-    """Return a tensor as NumPy can read it: bf16 and f16 as f32."""
+    """Return a tensor that NumPy can read: any floating point as f32."""
     wide = output.get_element_type().get_type_name() in FLOATS
     return as_type(output, ov.Type.f32) if wide else output
 
 
 def as_type(output: Any, kind: ov.Type) -> Any:
-    """Return a tensor converted to an element type, if it is of another one."""
+    """Return a tensor converted to an element type, if it has another one."""
     if output.get_element_type() == kind:
         return output
     return ov.opset13.convert(output, kind.to_string()).output(0)
 
 
 def build_model(results: list[Any], sinks: list[Any], parameters: list[Any], name: str) -> ov.Model:
-    """Build a model; with sinks, the runtime has another constructor."""
+    """Build a model; the runtime has another constructor for one with sinks."""
     parts: list[Any] = [results, *([sinks] if sinks else []), parameters, name]
-    build: Any = ov.Model  # its stubs do not know the form with sinks
+    build: Any = ov.Model  # its stubs lack the form with sinks
     return build(*parts)
 
 
@@ -134,10 +128,7 @@ def infer_once(
 ) -> tuple[list[np.ndarray], dict[str, str]]:
     """Compile a model for a device or for HETERO and infer once.
 
-    Returns
-    -------
-    tuple
-        The outputs in the model's order, and the precision hint of each device that tells it.
+    Return the outputs in the model's order, and the precision hint of each device that reports it.
     """
     compiled = core.compile_model(model, target, dict(properties))
     request = compiled.create_infer_request()
@@ -170,7 +161,7 @@ def infer_file(
 ) -> dict[str, str]:
     """Run :func:`infer_once` on a model and arrays from files; write the outputs to a file.
 
-    ``affinities`` maps every node to a device, as files do not keep them.
+    ``affinities`` maps every node to a device, since model files do not keep it.
     """
     model = core.read_model(path)
     if affinities is not None:
@@ -185,7 +176,7 @@ def infer_file(
 
 
 def affinities_of(model: ov.Model) -> dict[str, str]:
-    """Return the affinity that is written on each node of a model."""
+    """Return the affinity of each node of a model, as stored on the node."""
     return {
         node.get_friendly_name(): node.get_rt_info()["affinity"].astype(str)
         for node in model.get_ordered_ops()

@@ -1,7 +1,6 @@
-"""Quantised variants of a model, made by NNCF.
+"""Quantised variants of a model, made by NNCF, whose own output is silenced.
 
-A variant is a prepared model like any other: it can be placed, swept and frozen. NNCF's own
-output is silenced.
+A variant is a prepared model like any other: it can be placed, swept and frozen.
 """
 
 from __future__ import annotations
@@ -64,9 +63,9 @@ def quantize(
     model
         Anything that :func:`hetero_lab.load` takes; it is not changed.
     calibration
-        Examples that resemble the real inputs: ``hl.dataset(name).calibration``, or
-        any sequence of inputs or pairs (inputs, label). Inputs are as for
-        :func:`hetero_lab.compile`: a dict by name, a list, or an array. The labels are not used.
+        Examples that resemble the real inputs: ``hl.dataset(name).calibration``, or any sequence
+        of inputs or of pairs (inputs, label), whose labels are ignored. Inputs are a dict by
+        name, a list, or an array, as for :func:`hetero_lab.compile`.
     preset
         ``"mixed"`` quantises activations asymmetrically, which is more accurate where they are
         not centred; ``"performance"`` quantises everything symmetrically.
@@ -76,9 +75,9 @@ def quantize(
     ignored
         Ops to leave unchanged: names, types, or regular expressions (``re.search`` in the name).
     subset_size
-        How many examples to use at most.
+        The largest number of examples to use.
     fast_bias_correction
-        ``False`` corrects each bias from the quantised outputs before it: slower, at times more
+        ``False`` corrects each bias from the quantised outputs before it: slower, sometimes more
         accurate.
     progress
         Show NNCF's progress.
@@ -91,13 +90,13 @@ def quantize(
     Raises
     ------
     ArgumentError
-        An unknown preset or target device, or something in ``ignored`` that matches no op.
+        An unknown preset or target device, or an entry of ``ignored`` that matches no op.
     InputError
-        No examples, or one that does not fit the inputs or holds NaN or infinity.
+        There are no examples, or one does not fit the inputs or contains NaN or infinity.
     ModelError
         The model cannot be read.
     QuantizationError
-        It is quantised already, NNCF refused it, or found nothing to quantise in it.
+        The model is already quantised, or NNCF refused it or found nothing to quantise.
 
     Examples
     --------
@@ -110,31 +109,7 @@ def quantize(
     preset = _choice("preset", preset, PRESETS)
     target_device = _choice("target_device", target_device, TARGETS)
     check_whole("subset_size", subset_size, least=1)
-    made = quantize_prepared(
-        prepare(model),
-        calibration,
-        preset=preset,
-        target_device=target_device,
-        ignored=ignored,
-        subset_size=subset_size,
-        fast_bias_correction=fast_bias_correction,
-        progress=progress,
-    )
-    return made.model
-
-
-def quantize_prepared(
-    prepared: PreparedModel,
-    calibration: Iterable[Any],
-    *,
-    preset: str = PRESETS[0],
-    target_device: str = TARGETS[0],
-    ignored: str | Sequence[str] = (),
-    subset_size: int = SUBSET_SIZE,
-    fast_bias_correction: bool = True,
-    progress: bool = True,
-) -> PreparedModel:
-    """Quantise as :func:`quantize` does, a model that is already prepared."""
+    prepared = prepare(model)
     names = _ignored_ops(prepared.graph, ignored)
     _check_not_quantized(prepared.graph)
     examples = calibration_inputs(prepared, calibration, subset_size)
@@ -152,7 +127,7 @@ def quantize_prepared(
 
     made = _run(run, prepared, "quantise", progress)
     _check_gained(prepared, made, "no op that it can quantise", names)
-    return made
+    return made.model
 
 
 def compress_weights(
@@ -164,37 +139,36 @@ def compress_weights(
     group_size: int | None = None,
     progress: bool = True,
 ) -> ov.Model:
-    """Store weights with few bits, with NNCF; activations and arithmetic stay as they are.
+    """Store weights in few bits with NNCF; activations and arithmetic keep their precision.
 
     Parameters
     ----------
     model
         Anything that :func:`hetero_lab.load` takes; it is not changed.
     mode
-        ``"int8_sym"``, ``"int8_asym"``; or with fewer bits ``"int4_sym"``, ``"int4_asym"``,
-        ``"nf4"``, ``"mxfp4"``, ``"mxfp8_e4m3"``, ``"fp8_e4m3"``, meant for large matmuls.
+        ``"int8_sym"`` or ``"int8_asym"``; for large matmuls also ``"int4_sym"``,
+        ``"int4_asym"``, ``"nf4"``, ``"mxfp4"``, ``"mxfp8_e4m3"`` and ``"fp8_e4m3"``.
     ignored
         Ops to leave unchanged, as for :func:`quantize`.
     ratio, group_size
-        For the modes with fewer than 8 bits: the share of weights in that mode, the others are
-        in int8; and how many weights share a scale.
+        For modes of fewer than 8 bits: the share of weights in that mode (the others are int8),
+        and the number of weights that share a scale.
     progress
         Show NNCF's progress.
 
     Returns
     -------
     openvino.Model
-        A prepared model whose weights are small constants that are decompressed where they are
-        used.
+        A prepared model with compressed weights, each decompressed by the op that reads it.
 
     Raises
     ------
     ArgumentError
-        An unknown mode, or something in ``ignored`` that matches no op.
+        An unknown mode, or an entry of ``ignored`` that matches no op.
     ModelError
         The model cannot be read.
     QuantizationError
-        NNCF refused it, or found no weights to compress.
+        NNCF refused the model or found no weights to compress.
 
     Examples
     --------
@@ -225,7 +199,7 @@ def compress_weights(
 def _run(
     run: Callable[[Any], ov.Model], prepared: PreparedModel, verb: str, progress: bool
 ) -> PreparedModel:
-    """Run NNCF and prepare the model that it makes; its errors become QuantizationErrors."""
+    """Run NNCF and prepare its model; errors of NNCF become QuantizationErrors."""
     name = shorten(prepared.graph.name or "the model")
     with _lock, Progress(f"{verb} {name}", show=progress) as bar, _kept_quiet(bar) as nncf:
         try:
@@ -242,7 +216,7 @@ def _run(
 
 @contextlib.contextmanager
 def _kept_quiet(bar: Progress) -> Iterator[Any]:
-    """Import NNCF, silence its output, and show its progress in our bar."""
+    """Import NNCF, silence its output, and show its progress in ``bar``."""
     import nncf
     from nncf.common.logging import nncf_logger, track_progress
 
@@ -278,8 +252,8 @@ def _kept_quiet(bar: Progress) -> Iterator[Any]:
 def _with_plain_weights(model: ov.Model) -> ov.Model:
     """Return a copy whose f16 weights are f32.
 
-    Where more than a Convert lies between weights and op, as in TFLite models, NNCF would
-    quantise in f32 what is stored in f16, and the int8 weights would not be stored at all.
+    If more than a Convert lies between f16 weights and their op, as in TFLite models, NNCF
+    inserts FakeQuantize in f32 but does not store int8 weights.
     """
     copy = model.clone()
     halves = (ov.Type.f16, ov.Type.bf16)
@@ -303,16 +277,14 @@ def _with_plain_weights(model: ov.Model) -> ov.Model:
 def calibration_inputs(
     prepared: PreparedModel, calibration: Iterable[Any], most: int = SUBSET_SIZE
 ) -> list[list[np.ndarray]]:
-    """Return the inputs of the first examples, checked; :func:`quantize` takes them again."""
+    """Return the checked inputs of the first examples; :func:`quantize` accepts them too."""
     form = (
         "Calibration data are a sequence of inputs or of pairs (inputs, label), for instance "
         "hetero_lab.dataset('digits').calibration"
     )
     if hasattr(calibration, "calibration"):
         raise ArgumentError(f"{form}; this is a whole data set: pass its .calibration.")
-    if isinstance(calibration, str | bytes | Mapping) or not isinstance(
-        calibration, Iterable | Sequence
-    ):
+    if isinstance(calibration, str | bytes | Mapping) or not isinstance(calibration, Iterable):
         raise ArgumentError(f"{form}, not {type(calibration).__name__}.")
     bound: list[list[np.ndarray]] = []
     for number, example in enumerate(islice(iter(calibration), most)):
@@ -335,7 +307,7 @@ def calibration_inputs(
 
 
 def _without_label(example: Any, n_inputs: int) -> Any:
-    """Return the inputs of an example; a pair is (inputs, label) where it can be one."""
+    """Return the inputs of an example, without its label if it can be a pair (inputs, label)."""
     if not isinstance(example, tuple) or len(example) != 2:
         return example
     is_pair = n_inputs == 1 or isinstance(example[0], Mapping | list | tuple)
@@ -390,7 +362,7 @@ def _check_not_quantized(graph: OpGraph) -> None:
 
 
 def _check_gained(before: PreparedModel, after: PreparedModel, what: str, names: list[str]) -> None:
-    """Raise if nothing was quantised, for NNCF is silent about it."""
+    """Raise if nothing was quantised: NNCF does not report it."""
     if _n_quantized(after.graph) > _n_quantized(before.graph):
         return
     without = f" outside the {len(names)} ignored ops" if names else ""
@@ -401,7 +373,7 @@ def _check_gained(before: PreparedModel, after: PreparedModel, what: str, names:
 
 
 def _n_quantized(graph: OpGraph) -> int:
-    """Count the FakeQuantize ops and the constants of at most 8 bits."""
+    """Count FakeQuantize ops and constants of at most 8 bits."""
     return sum(
         op.type == FAKE_QUANTIZE or (op.type == CONSTANT and is_small(graph, op.index))
         for op in graph

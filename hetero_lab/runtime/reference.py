@@ -1,4 +1,4 @@
-"""Compare outputs with a single-device f32 reference; tell rounding from faults."""
+"""Compare outputs with a single-device f32 reference, and distinguish rounding from faults."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TOLERANCE = {"f32": 1e-3, "f16": 2e-2, "bf16": 1.5e-1, "i8": 3e-1, "u8": 3e-1}
 _HINT = "INFERENCE_PRECISION_HINT"
 _LONG_NAMES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 _FEW_BITS = frozenset({"i8", "u8", "i4", "u4", "i2", "u2", "nf4"})
-# These ops pass 8-bit values on in 8 bits.
+# These ops keep 8-bit values in 8 bits.
 _KEEPS_VALUES = frozenset({
     "AvgPool", "Clamp", "Concat", "DepthToSpace", "Gather", "MaxPool", "Pad", "ReduceMax", "Relu",
     "Reshape", "ShuffleChannels", "Slice", "SpaceToDepth", "Split", "Squeeze", "StridedSlice",
@@ -40,19 +40,19 @@ _KEEPS_VALUES = frozenset({
 })  # fmt: skip
 _ROUNDING_FACTOR = 2.0
 _LARGE = 1e100
-_MOST_BYTES = 256 << 20  # of outputs of references that are kept for another time
+_MOST_BYTES = 256 << 20  # the largest total size of kept reference outputs
 _kept: OrderedDict[tuple[str, str, str, str], tuple[np.ndarray, ...]] = OrderedDict()
 _kept_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How one output compares with the reference.
+    """The comparison of one output with the reference.
 
     ``relative_error`` is the Euclidean norm of the difference over that of the reference;
-    ``argmax_agreement`` the share of equal arg-max positions along the last axis. ``verdict`` is
+    ``argmax_agreement`` is the share of equal arg-max positions along the last axis. ``verdict`` is
     ``equal`` within f32's tolerance, ``rounding`` within that of the executed ``precision``, and
-    ``different`` beyond; it is ``not a number`` where only one of the two is NaN.
+    ``different`` beyond; it is ``not a number`` if infinities or NaNs differ.
     """
 
     output: str
@@ -69,12 +69,12 @@ class Agreement:
 def reference_outputs(
     bound: BoundModel, arrays: Sequence[np.ndarray], precision: str = "f32"
 ) -> dict[str, np.ndarray]:
-    """Infer on one device in one precision; cached per model and inputs."""
+    """Infer on one device in one precision; outputs are kept per model and inputs."""
     return Reference(bound, precision)(arrays)
 
 
 class Reference:
-    """A model on one real device in one precision, compiled when it is first needed."""
+    """A model on one real device in one precision, compiled on first use."""
 
     def __init__(self, bound: BoundModel, precision: str = "f32"):
         self.bound = bound
@@ -98,10 +98,7 @@ class Reference:
 def reference_placement(
     bound: BoundModel, precision: str = "f32", properties: Mapping[str, Any] | None = None
 ) -> BoundPlacement:
-    """Return the placement that references are run with: one device, in one precision.
-
-    ``properties`` are more properties of that device.
-    """
+    """Return the placement of a reference: one device in one precision, with more properties."""
     device = reference_device(bound)
     placement = Placement(
         Affinity.on_one(bound.graph, device),
@@ -115,7 +112,7 @@ def reference_placement(
 def keep_reference(
     key: tuple[str, str, str, str], make: Callable[[], tuple[np.ndarray, ...]]
 ) -> tuple[np.ndarray, ...]:
-    """Return copies of the outputs of a reference, which is run unless they are kept already."""
+    """Return copies of the kept outputs of a reference; make and keep them if there are none."""
     with _kept_lock:
         found = _kept.get(key)
     if found is None:
@@ -138,11 +135,11 @@ def compare_with_reference(
     *,
     expected: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[Agreement, ...]:
-    """Compare outputs with a single-device f32 run of the same inputs, ``expected`` if it is known.
+    """Compare outputs with those of one device in f32, ``expected`` if they are known.
 
-    Some models amplify rounding far more than others. Where an output is further off than
-    usual for its precision, the whole model is run in that precision on one device, and up to
-    twice that run's own error counts as rounding.
+    Some models amplify rounding far more than others. If an output has a larger error than usual
+    for its precision, the whole model runs in that precision on one device, and up to twice the
+    error of that run counts as rounding.
     """
     if expected is None:
         expected = reference_outputs(bound, arrays)
@@ -168,7 +165,7 @@ def _forgive(agreement: Agreement, tolerance: float) -> Agreement:
 def compare(
     outputs: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray], precision: str = "f32"
 ) -> tuple[Agreement, ...]:
-    """Compare outputs by name; ``precision`` is the lowest that was executed."""
+    """Compare outputs by name; ``precision`` is the lowest executed one."""
     return tuple(
         _compare_one(name, outputs[name], reference[name], precision) for name in reference
     )
@@ -177,12 +174,12 @@ def compare(
 def executed_precision(
     rows: Sequence[Counter], compiled: CompiledPlacement | ParallelExecutor
 ) -> str:
-    """Return the lowest precision that was executed, or without counters that was asked for."""
+    """Return the lowest executed precision, or the lowest requested one without counters."""
     return lowest_precision(rows, compiled.placed.graph, _asked_precisions(compiled))
 
 
 def lowest_precision(rows: Sequence[Counter], graph: OpGraph, hints: Iterable[object]) -> str:
-    """Return the lowest precision that counters saw, else that of the devices' hints."""
+    """Return the lowest precision in the counters, else in the devices' hints."""
     executed = [row.precision for row in rows if row.status == "EXECUTED" and row.precision]
     if executed:
         return _lowest(executed)
@@ -191,7 +188,7 @@ def lowest_precision(rows: Sequence[Counter], graph: OpGraph, hints: Iterable[ob
 
 
 def asked_precision(hints: Iterable[object]) -> str:
-    """Return the lowest precision of devices' hints, f32 without any."""
+    """Return the lowest precision of devices' hints, f32 without hints."""
     texts = [str(hint) for hint in hints if hint is not None]
     return _lowest(
         next((short for long, short in _LONG_NAMES.items() if long in text), text) for text in texts
@@ -201,12 +198,12 @@ def asked_precision(hints: Iterable[object]) -> str:
 def quantised_ops(graph: OpGraph) -> frozenset[str]:
     """Return the ops that may be computed in 8 bits, whatever the hint.
 
-    These are FakeQuantize and what reads its values, and a MatMul with weights of 8 bits or
-    fewer, for which the CPU plugin quantises the other input as it runs. Images stored in 8 bits,
-    and other ops' weights, are converted before anything is computed with them.
+    These are FakeQuantize, the ops that read its values, and MatMuls with weights of at most 8
+    bits, whose other input the CPU plugin quantises at run time. Images in 8 bits and the weights
+    of other ops are converted first.
     """
     carriers: set[int] = set()
-    stored: set[int] = set()  # constants of so few bits, and what is made of them
+    stored: set[int] = set()  # constants of at most 8 bits, and the constants made from them
     for op in graph:
         if op.index in graph.constant_side or op.type == CONSTANT:
             few = any(tensor.element_type in _FEW_BITS for tensor in op.outputs)

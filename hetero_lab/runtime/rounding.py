@@ -1,4 +1,4 @@
-"""The effect of rounding on numbers and on long sums; the range of a precision."""
+"""The effect of rounding on values and on long sums, and the range of each precision."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from hetero_lab.model.read import PreparedModel
 from hetero_lab.runtime.pieces import TensorKey
 
-# Relative rounding error of one value. That of f32 is 6e-8; functions such as exp and tanh are
-# computed by approximations of about 1e-5, each device by its own.
+# Relative rounding error of one value. For f32 it is 6e-8, but each device approximates functions
+# such as exp and tanh in its own way, to about 1e-5.
 UNIT = {"f32": 1e-5, "f16": 2.0**-11, "bf16": 2.0**-8, "i8": 2.0**-8, "u8": 2.0**-8}
-# Below SUBNORMAL a value may be flushed to zero; subnormals lie _SMALLEST apart. Above LARGEST it
-# may become infinite: a tenth below the largest number, as its operands are rounded as well.
+# Values below SUBNORMAL may be flushed to zero; subnormals are _SMALLEST apart. Values above
+# LARGEST may become infinite: a tenth below the largest number, since operands are rounded as well.
 SUBNORMAL = {"f16": 2.0**-14}
 _SMALLEST = {"f16": 2.0**-24}
 LARGEST = {"f16": 0.9 * 65504}
@@ -37,12 +37,12 @@ class Rounding:
     Attributes
     ----------
     farthest
-        The largest Euclidean norm of the deviation, of the elements that are not lost.
+        The largest Euclidean norm of the deviation, without lost elements.
     lost
         True for each element that depends on a number outside the range of its precision, or on
-        one that rounding turns into infinity or NaN. Nothing can be said about these.
+        one that rounding turns into infinity or NaN. Such elements cannot be judged.
     most_odd
-        The largest number of elements that become infinite or NaN at once, wherever they are.
+        The largest number of elements that become infinite or NaN at once.
     """
 
     farthest: float
@@ -50,7 +50,7 @@ class Rounding:
     most_odd: float
 
     def explains(self, value: np.ndarray, reference: np.ndarray) -> bool:
-        """Whether rounding alone may explain a tensor."""
+        """Return whether rounding alone may explain a tensor."""
         if value.shape != reference.shape:
             return self.farthest == np.inf
         odd = is_odd(value, reference) & ~self.lost
@@ -61,23 +61,23 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Sum:
-    """An op that adds up ``n_terms`` terms for each element that it makes.
+    """An op whose elements are sums of ``n_terms`` terms.
 
-    The error of a sum of n numbers that are rounded one after the other grows with the square
-    root of n, if the errors are independent (Higham 2002, section 4.2).
+    If each partial sum is rounded and the errors are independent, the error of a sum of n terms
+    grows with the square root of n (Higham 2002, section 4.2).
     """
 
     op: str
     op_type: str
     n_terms: int
-    source: TensorKey  # what is added up, or multiplied with weights first
+    source: TensorKey  # the terms, or their factors if there are weights
     axis: int = 0  # of CumSum
     reverse: bool = False
 
     def rounding(
         self, values: Mapping[TensorKey, np.ndarray], precision: str
     ) -> tuple[np.ndarray | float, bool]:
-        """Return the error of one rounding of each partial sum, and whether the sign is kept."""
+        """Return the error from rounding each partial sum, and whether sums keep their sign."""
         value = values[self.op, 0].astype(np.float64)
         one_sided = self._terms_have_one_sign(values)
         if self.op_type == "CumSum":
@@ -87,8 +87,8 @@ class Sum:
             return 0.0, True
         finite = value[np.isfinite(value)]
         usual = float(np.sqrt(np.mean(finite * finite))) if finite.size else 0.0
-        # With terms of both signs, partial sums may be larger than their result: about as large as
-        # the other elements.
+        # If terms have both signs, partial sums may be larger than their result: estimate them by
+        # the size of the other elements.
         partial = np.abs(value) if one_sided else np.hypot(value, usual)
         return UNIT[precision] * np.sqrt(self.n_terms) * partial, one_sided
 
@@ -101,8 +101,8 @@ class Sum:
         error = UNIT[precision] * np.sqrt(np.cumsum(made * made, self.axis))
         terms = values.get(self.source)
         if precision in ("f16", "bf16") and terms is not None:
-            # Equal terms are rounded alike, so their errors add up instead of cancelling. The sum
-            # is simulated in the precision: to nearest and, as some kernels do, towards zero.
+            # Equal terms are rounded alike, so their errors add up instead of cancelling. Simulate
+            # the sum in the precision: rounded to nearest and, as in some kernels, towards zero.
             exact = np.moveaxis(forward(terms).astype(np.float64), self.axis, 0)
             for towards_zero in (False, True):
                 seen, total = np.empty_like(exact), np.zeros(exact.shape[1:])
@@ -114,7 +114,7 @@ class Sum:
         return forward(error)
 
     def largest(self, values: Mapping[TensorKey, np.ndarray]) -> np.ndarray:
-        """Return the largest sum on the way to each element, if terms have one sign."""
+        """Return the largest partial sum of each element, if its terms have one sign."""
         value = np.abs(values[self.op, 0].astype(np.float64))
         if self.op_type in _MEANS:
             return value * self.n_terms
@@ -124,15 +124,15 @@ class Sum:
         if self.op_type in ("ReduceL1", "ReduceL2"):
             return True
         if self.op_type == "MatMul" or self.op_type in _CONVOLUTIONS:
-            return False  # their weights have both
+            return False  # their weights have both signs
         terms = values.get(self.source)
         return terms is not None and bool((terms >= 0).all() or (terms <= 0).all())
 
 
 def distance(value: np.ndarray, reference: np.ndarray, without: np.ndarray | None = None) -> float:
-    """Return the Euclidean norm of a difference; infinite where only one of the two is finite.
+    """Return the Euclidean norm of a difference, except for elements where ``without`` is true.
 
-    Elements where ``without`` is true do not count.
+    It is infinite if only one of two elements is finite.
     """
     if value.shape != reference.shape:
         return float("inf")
@@ -172,34 +172,24 @@ def noise(
 ) -> np.ndarray:
     """Scale random numbers to the size of rounding errors; ``summed`` is the error of a sum."""
     largest = np.abs(value[np.isfinite(value)]).max(initial=0.0)
-    # Eight-bit values are evenly spaced, so small ones are as far off as large ones.
+    # Eight-bit values are evenly spaced, so small ones have the same error as large ones.
     relative_to = largest if precision in ("i8", "u8") else np.abs(value)
     with np.errstate(invalid="ignore"):
         scale = np.maximum(
             UNIT[precision] * relative_to, np.maximum(_SMALLEST.get(precision, 0.0), summed)
         )
         offsets = drawn * scale
-    if keeps_sign:  # rounding a single value never crosses zero, and leaves zero as it is
+    if keeps_sign:  # rounding a single value never crosses zero, and keeps zero
         offsets = np.where(value < 0, np.minimum(offsets, -value), np.maximum(offsets, -value))
         offsets = np.where(value == 0, 0.0, offsets)
     return np.where(np.isfinite(value), offsets, 0.0)
 
 
-def drawn_by_place(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draw a number between -1 and 1 for each element, as if all were rounded independently."""
-    return rng.uniform(-1.0, 1.0, value.shape)
-
-
-def drawn_at_once(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draw a sign for all elements, as if all were rounded towards zero, or away from it."""
-    return rng.choice([-1.0, 1.0]) * np.sign(value)
-
-
 def drawn_by_value(value: np.ndarray, precision: str, table: np.ndarray, shift: int) -> np.ndarray:
     """Look up a number for each element by its value, with the element's sign.
 
-    Values that a precision cannot tell apart are rounded alike, so that their errors add up in a
-    sum instead of cancelling. ``table`` has 2¹⁶ numbers; a tensor begins at ``shift``.
+    Values that are equal in the precision are rounded alike, so that their errors add up in a sum
+    instead of cancelling. ``table`` has 2¹⁶ numbers; a tensor begins at ``shift``.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         if precision == "f16":
@@ -227,7 +217,7 @@ def _rounded(value: np.ndarray, precision: str, towards_zero: bool) -> np.ndarra
 
 
 def sums_of(prepared: PreparedModel) -> Iterator[Sum]:
-    """Find the ops of a model that add up many terms, as far as their shapes are known."""
+    """Yield the ops of a model that add up many terms, if their shapes are static."""
     graph = prepared.graph
     for node in prepared.model.get_ordered_ops():
         op_type = node.get_type_name()

@@ -1,10 +1,10 @@
 """Run a frozen placement: python run.py [inputs.npz [outputs.npz]]. Needs openvino and numpy.
 
-A language model generates: python run.py "The capital of France is" [NEW_TOKENS], which needs
-openvino-tokenizers too; or token ids, ``input_ids`` in inputs.npz.
+A language model generates text: python run.py "The capital of France is" [NEW_TOKENS], which also
+needs openvino-tokenizers; or tokens, from ``input_ids`` in inputs.npz.
 
-``python run.py --observe DIRECTORY`` tells what is compiled here, what comes out and how long it
-takes; ``hetero-lab verify`` compares that with contract.json.
+``python run.py --observe DIRECTORY TARGET OPTIONS`` records the compiled partition, the outputs and
+the latency on this machine; ``hetero-lab verify`` compares them with contract.json.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ import numpy as np
 import openvino as ov
 
 _DISCARDED, _TIMED, _WARM_UP_S = 2, 10, 0.3
-_MOST_CORES, _LOOKS, _LOOK = 8, 5, 0.2  # how many, inferences on each, share of the time
+# To find a free core: the most cores to try, inferences on each, and the share of the budget.
+_MOST_CORES, _LOOKS, _LOOK = 8, 5, 0.2
 _NEW_TOKENS = 32
 _TOKENIZER, _DETOKENIZER = "openvino_tokenizer.xml", "openvino_detokenizer.xml"
 
 
 def load(directory: str | os.PathLike[str]) -> tuple[ov.CompiledModel, dict[str, Any]]:
-    """Compile the frozen placement; return it with what placement.json says."""
+    """Compile the frozen placement; return it with the content of placement.json."""
     plan = _plan(directory)
     return _compile(_core_for(plan), directory, plan), plan
 
@@ -51,9 +52,9 @@ def run(directory: str | os.PathLike[str], inputs: Mapping[str, Any]) -> dict[st
 def generate(
     directory: str | os.PathLike[str], ids: np.ndarray, new_tokens: int = _NEW_TOKENS
 ) -> np.ndarray:
-    """Generate with a frozen language model, the likeliest token each time.
+    """Generate with a frozen language model, always the likeliest token.
 
-    Takes token ids of shape ``[batch, n]``; returns ``[batch, new_tokens]``.
+    Takes token ids of shape ``[batch, n]`` and returns ``[batch, new_tokens]``.
     """
     return np.concatenate([*_tokens(directory, ids, new_tokens)], 1)
 
@@ -61,9 +62,9 @@ def generate(
 def text(
     directory: str | os.PathLike[str], prompt: str, new_tokens: int = _NEW_TOKENS
 ) -> Iterator[str]:
-    """Yield a text as a frozen language model goes on with it, up to the end that it sees."""
+    """Yield the continuation of a text by a frozen language model, up to its end token."""
     if not prompt:
-        raise ValueError("The prompt is empty: there is nothing to go on with.")
+        raise ValueError("The prompt is empty. Give the beginning of a text.")
     words = Tokenizer(directory)
     made: list[int] = []
     told = ""
@@ -72,7 +73,7 @@ def text(
             return
         made.append(int(ids[0, 0]))
         whole = words.decode(made)
-        if not whole.endswith("\ufffd"):  # else a character of several tokens is not whole
+        if not whole.endswith("\ufffd"):  # else a character of several tokens is incomplete
             yield whole[len(told) :]
             told = whole
 
@@ -80,14 +81,14 @@ def text(
 class Tokenizer:
     """The tokenizer in a directory, as openvino-tokenizers writes it.
 
-    ``end`` is the token that ends a text, ``None`` where the tokenizer does not say it.
+    ``end`` is the token that ends a text; ``None`` if the tokenizer does not define it.
     """
 
     def __init__(self, directory: str | os.PathLike[str]):
         models = [Path(directory) / name for name in (_TOKENIZER, _DETOKENIZER)]
         if missing := [path.name for path in models if not path.is_file()]:
             raise FileNotFoundError(
-                f"{directory} has no {' and no '.join(missing)}, so that it reads no text. Give "
+                f"{directory} has no {' and no '.join(missing)}, so it cannot read text. Give "
                 "token ids instead."
             )
         try:
@@ -115,15 +116,8 @@ class Tokenizer:
 def observe(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> dict[str, Any]:
     """Compile, run the requests of requests.npz, and time turns beside the reference.
 
-    Parameters
-    ----------
-    options
-        ``turns``, ``budget_s``, and ``reference``: device and properties, or ``None``.
-
-    Returns
-    -------
-    dict
-        What is seen, up to the ``step`` that failed with an ``error``, if one did.
+    ``options`` has ``turns``, ``budget_s``, and ``reference``: device and properties, or ``None``.
+    Returns the observations, up to the ``step`` that failed with an ``error``, if one did.
     """
     plan = _plan(directory)
     seen: dict[str, Any] = {
@@ -149,7 +143,7 @@ def observe(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> di
         if options["reference"] is not None:
             seen.update(_time_beside_reference(core, directory, compiled, plan, options))
         seen["step"] = ""
-    except Exception as error:  # whatever breaks is what the caller wants to know
+    except Exception as error:  # any failure is an observation
         seen["error"] = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
     return seen
 
@@ -191,10 +185,10 @@ def _full_name(core: ov.Core, name: str) -> str:
 
 
 def header_text(compiled: ov.CompiledModel) -> str:
-    """Return the XML that HETERO's export begins with, which wires the submodels; empty without."""
+    """Return the XML at the start of HETERO's export, the submodels' wiring; empty without it."""
     stream = _HeaderOnly()
-    # The export ends in an error: the stream takes no more than the header, without the weights;
-    # or the device cannot export.
+    # The export always ends in an error: the stream refuses the weights after the header, or the
+    # device cannot export.
     with contextlib.suppress(Exception):
         compiled.export_model(stream)
     raw = stream.getvalue()
@@ -222,7 +216,7 @@ def _requests(directory: str | os.PathLike[str]) -> Iterator[list[np.ndarray]]:
 def _infer(
     compiled: ov.CompiledModel, plan: Mapping[str, Any], inputs: list[np.ndarray]
 ) -> tuple[list[np.ndarray], Callable[[], object]]:
-    """Infer in a request of its own; return the outputs, and what infers once more."""
+    """Infer in a new request; return the outputs, and a function that infers again."""
     request = compiled.create_infer_request()
     if "generation" in plan:
         again = partial(_logits, request, plan["generation"], *inputs)
@@ -255,9 +249,9 @@ def _logits(
     prompt: np.ndarray,
     tokens: np.ndarray,
 ) -> np.ndarray:
-    """Return the logits behind each of ``tokens``, given what comes before it.
+    """Return the logits behind each of ``tokens``, given the tokens before it.
 
-    They do not depend on which of two equally likely tokens would be chosen here.
+    Unlike in a generation, equally likely tokens cannot change the logits after them.
     """
     request.reset_state()
     given = [prompt, *(tokens[:, i : i + 1] for i in range(tokens.shape[1] - 1))]
@@ -271,10 +265,10 @@ def _logits(
 def _tokens(
     directory: str | os.PathLike[str], ids: np.ndarray, new_tokens: int
 ) -> Iterator[np.ndarray]:
-    """Yield the likeliest next token of each sequence, ``[batch, 1]``, one after another."""
+    """Yield the likeliest next token of each sequence, ``[batch, 1]``, step by step."""
     plan = _plan(directory)
     if "generation" not in plan:
-        raise ValueError(f"{directory} holds no language model: there is nothing to generate.")
+        raise ValueError(f"{directory} holds no language model, so it cannot generate.")
     generation, past = plan["generation"], 0
     limit = generation["context_tokens"]
     if limit is not None and ids.shape[1] + new_tokens > limit:
@@ -304,7 +298,7 @@ def _time_beside_reference(
     runs = [_infer(one, plan, inputs)[1] for one in (compiled, reference)]
     until = perf_counter() + options["budget_s"]
     each_s = max(_warm_up(run) for run in runs)
-    # What keeps a device busy slows the placement, and not what it is compared with.
+    # The placement may run on a busy device, but the reference should not: it gets a free core.
     cores = None, _free_core(runs[1], each_s, options["budget_s"])
     affordable = options["budget_s"] / (options["turns"] * len(runs) * each_s)
     timed = int(min(_TIMED, max(1, affordable - _DISCARDED)))
@@ -319,7 +313,7 @@ def _time_beside_reference(
 def _free_core(run: Callable[[], object], each_s: float, budget_s: float) -> int | None:
     """Return the core where ``run``, which computes in the calling thread, is fastest now.
 
-    ``None`` where threads cannot be told where to run, or where there is no time to try.
+    ``None`` if threads cannot be bound to cores, or if there is no time to try.
     """
     cores = sorted(getattr(os, "sched_getaffinity", lambda _: ())(0))
     cores = cores[:: max(1, len(cores) // _MOST_CORES)][:_MOST_CORES]
@@ -389,7 +383,7 @@ def _print_text(directory: Path, prompt: str, new_tokens: str = str(_NEW_TOKENS)
 
 
 def _observe_into(directory: str, target: str, options: str) -> None:
-    """Write what is seen of a directory into another: observed.json and outputs.npz."""
+    """Write the observations of a directory into another: observed.json and outputs.npz."""
     seen = observe(directory, json.loads(options))
     outputs = {
         f"out{number}.{index}": array

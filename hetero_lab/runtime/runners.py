@@ -1,8 +1,8 @@
-"""Runners: a compiled placement with its inputs, ready to run, whichever executor runs it.
+"""Runners: a compiled placement with its inputs, ready to run on either executor.
 
-``hetero`` is OpenVINO's own HETERO (or the plain device), ``parallel`` the lab's
-:class:`~hetero_lab.runtime.parallel.ParallelExecutor`; each infers requests, or generates with a
-language model. Whoever measures asks a runner and need not know which it is.
+``hetero`` is OpenVINO's HETERO (or one device), ``parallel`` is
+:class:`~hetero_lab.runtime.parallel.ParallelExecutor`. A runner infers requests, or generates with
+a language model.
 """
 
 from __future__ import annotations
@@ -64,14 +64,12 @@ from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, run_tu
 
 HETERO, PARALLEL = "hetero", "parallel"
 EXECUTORS = (HETERO, PARALLEL)
-_COUNTER_TURNS = 3  # the counters are a running mean; a few turns settle it
+_COUNTER_TURNS = 3  # counters are a running mean, which needs a few turns to settle
 
 
 @dataclass(frozen=True)
 class Execution:
-    """How a placement is run: by which executor, and how many requests are in flight at most.
-
-    ``scenario`` is what a language model is asked to generate.
+    """The executor of a placement, its number of requests in flight, and a language scenario.
 
     Raises
     ------
@@ -98,7 +96,7 @@ class Execution:
             )
 
     def check(self, placed: BoundPlacement) -> None:
-        """Raise for what could not run, before anything is compiled; warn of what is ignored.
+        """Check that a placement can run, before it is compiled; warn of ignored properties.
 
         Raises
         ------
@@ -106,7 +104,7 @@ class Execution:
             A cut tensor has no known shape, or a stateful path would be torn.
         ArgumentError
             Several requests in flight of a model with states, a language model without a scenario,
-            or one that does not fit into its context.
+            or a scenario that does not fit into its context.
         ModelError
             A scenario for a model that is not a language model.
         """
@@ -123,16 +121,16 @@ class Execution:
             warn_of_ignored(placed)
 
 
-# What a turn took: each inference in µs, and the first token if it was a generation, whose
-# samples are the further tokens.
+# The durations of a turn in µs: of each inference, and None; or, if it was a generation, of each
+# further token, and of the first one.
 TurnTimes: TypeAlias = "tuple[tuple[float, ...], float | None]"
 
 
 class Runner:
-    """A compiled placement with its inputs; one that infers requests, unless a subclass says so.
+    """A compiled placement with its inputs.
 
-    ``partition`` is what was compiled; ``as_predicted`` whether that was foreseen, ``None``
-    where it cannot be told.
+    ``partition`` is the compiled one; ``as_predicted`` tells whether it is the predicted one,
+    ``None`` if the runtime does not report it.
     """
 
     def __init__(
@@ -158,15 +156,15 @@ class Runner:
         raise NotImplementedError
 
     def queue_turn(self) -> tuple[float, ...]:
-        """Keep the requests in flight; return the times per result in µs."""
+        """Run one turn with all requests in flight; return the times per result in µs."""
         raise NotImplementedError
 
     def profiling_info(self) -> Sequence[object]:
-        """Return OpenVINO's rows of the last inference."""
+        """Return OpenVINO's counters of the last inference."""
         raise NotImplementedError
 
     def turn(self, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN) -> TurnTimes:
-        """Run one turn: so many inferences, or one generation of a language model."""
+        """Run one turn: some inferences, or one generation of a language model."""
         return run_turn(self.infer, timed=timed, discarded=discarded), None
 
     def counters(self) -> tuple[Counter, ...]:
@@ -176,9 +174,9 @@ class Runner:
     def compare(
         self, rows: Sequence[Counter] = (), expected: Mapping[str, np.ndarray] | None = None
     ) -> tuple[Agreement, ...]:
-        """Compare the last outputs with one device in f32: ``expected``, if that is known.
+        """Compare the last outputs with those of one device in f32, ``expected`` if known.
 
-        ``rows`` are the counters, if known: they tell the precision that was executed.
+        ``rows`` are the counters, if known: they show the executed precision.
         """
         precision = executed_precision(rows, self._compiled)
         outputs = self.outputs()
@@ -187,25 +185,22 @@ class Runner:
         )
 
     def chosen(self) -> Chosen:
-        """Return what the runtime chose, after the first inference."""
+        """Return the runtime's choices, after the first inference."""
         if self.placed.placement.virtual:
             settle(self._compiled.compiled_models[0], self.infer)
         return chosen_by(self._compiled.compiled_models, self.placed.core)
 
     def spans(self, requests: int) -> tuple[Span, ...]:
-        """Return when the subgraphs of the last requests ran; empty where it is not known.
-
-        HETERO does not tell when a subgraph started.
-        """
+        """Return when the subgraphs of the last requests ran; empty for HETERO, which hides it."""
         del requests
         return ()
 
     def tokens(self) -> tuple[tuple[int, ...], ...]:
-        """Return the tokens that the last turn generated, for each sequence; else nothing."""
+        """Return the tokens of each sequence in the last turn; empty without a generation."""
         return ()
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the executor, if there is one."""
         if isinstance(self._compiled, ParallelExecutor):
             self._compiled.close(cancel=True)
 
@@ -215,7 +210,7 @@ class _HeteroRunner(Runner):
         super().__init__(compiled, arrays, requests)
         self._compiled: CompiledPlacement = compiled
         self._request = compiled.new_request(arrays)
-        # Nothing in between that would be timed too, and no copy of the outputs.
+        # A partial adds no Python frame to the timed call; sharing saves the copy of the outputs.
         self.infer = partial(self._request.infer, share_outputs=True)
 
     def outputs(self) -> dict[str, np.ndarray]:
@@ -229,7 +224,7 @@ class _HeteroRunner(Runner):
 
 
 class _ParallelRunner(Runner):
-    """The time of an inference includes copies of its inputs and outputs, as every call has."""
+    """Times of an inference include copying inputs and outputs, as in every call."""
 
     def __init__(self, compiled: ParallelExecutor, arrays: list[np.ndarray], requests: int):
         super().__init__(compiled, arrays, requests)
@@ -256,13 +251,13 @@ class _ParallelRunner(Runner):
         for span in kept:
             if span.request >= first:
                 runs.setdefault(span.request, []).append(span)
-        # A request that is kept in part only would look as if it had waited.
+        # A request with some spans already dropped would look as if it had waited.
         whole = (run for run in runs.values() if len(run) == self.partition.n_subgraphs)
         return tuple(span for run in whole for span in run)
 
 
 class _GenerationRunner(Runner):
-    """A language model at work: a turn is a generation, an inference the next token of one."""
+    """A language model: a turn is a generation, an inference is its next step."""
 
     def __init__(
         self,
@@ -273,8 +268,7 @@ class _GenerationRunner(Runner):
     ):
         super().__init__(compiled, arrays)
         (prompt,) = arrays
-        # Counters are running means, or of the last inference: a long prompt among the further
-        # steps would be no step's time.
+        # Counters are running means, so a long prompt would distort those of one-token steps.
         self._prompt = prompt[:, :1] if counters else prompt
         self._scenario = scenario
         self._model = language_model(self.placed.bound.model)
@@ -295,7 +289,7 @@ class _GenerationRunner(Runner):
             next(self._steps)
 
     def turn(self, timed: int = 0, discarded: int = 0) -> TurnTimes:
-        del timed, discarded  # a generation has the length that the scenario says
+        del timed, discarded  # the scenario gives the length of a generation
         self._steps = iter(())
         n_new = self._scenario.new_tokens
         self._last = generate(self._session, self._model, self._prompt, n_new)
@@ -335,26 +329,29 @@ def open_runner(
     counters: bool = False,
     compile_properties: Mapping[str, Any] | None = None,
 ) -> Runner:
-    """Compile a placement for an executor and give it its inputs; close it after use.
+    """Compile a placement for an executor and give it its inputs; close the runner after use.
 
     Parameters
     ----------
-    placed
-        What :func:`~hetero_lab.placement.placement.resolve` returned.
     arrays
         The inputs, bound, in the model's order.
     counters
-        Compile with OpenVINO's performance counters (slower to run).
+        Compile with OpenVINO's performance counters (slower to run), for one request at a time.
     compile_properties
         More properties of each compile call, for instance ``{"CACHE_DIR": …}``.
     """
     compiled: CompiledPlacement | ParallelExecutor
-    if execution.executor == HETERO:
-        compiled = compile_placed(placed, counters=counters, compile_properties=compile_properties)
-    else:
-        config = {**(compile_properties or {}), **(COUNTED if counters else {})}
-        requests = execution.requests
-        compiled = ParallelExecutor.of(placed, requests=requests, compile_properties=config)
+    execution = replace(execution, requests=1) if counters else execution
+    # The compile without counters has already given the same warnings.
+    quiet = warnings.catch_warnings(action="ignore", category=HeteroLabWarning)
+    with quiet if counters else contextlib.nullcontext():
+        if execution.executor == HETERO:
+            properties = compile_properties
+            compiled = compile_placed(placed, counters=counters, compile_properties=properties)
+        else:
+            properties = {**(compile_properties or {}), **(COUNTED if counters else {})}
+            requests = execution.requests
+            compiled = ParallelExecutor.of(placed, requests=requests, compile_properties=properties)
     if execution.scenario is not None:
         return _GenerationRunner(compiled, arrays, execution.scenario, counters)
     if isinstance(compiled, CompiledPlacement):
@@ -365,29 +362,12 @@ def open_runner(
 def measure_counters(
     placed: BoundPlacement, arrays: list[np.ndarray], execution: Execution
 ) -> tuple[Counter, ...]:
-    """Compile a placement once more with counters, run it and read them."""
-    return read_counted(open_counted(placed, arrays, execution))
-
-
-def open_counted(
-    placed: BoundPlacement,
-    arrays: list[np.ndarray],
-    execution: Execution,
-    *,
-    compile_properties: Mapping[str, Any] | None = None,
-) -> Runner:
-    """Compile a placement once more, with counters."""
-    one = replace(execution, requests=1)
-    with warnings.catch_warnings():
-        # A partition that differs from the prediction was already said of the first compile.
-        warnings.simplefilter("ignore", HeteroLabWarning)
-        return open_runner(
-            placed, arrays, one, counters=True, compile_properties=compile_properties
-        )
+    """Compile a placement with counters, run it and read them."""
+    return read_counted(open_runner(placed, arrays, execution, counters=True))
 
 
 def read_counted(runner: Runner) -> tuple[Counter, ...]:
-    """Run what was compiled with counters, read them and close it; MeasurementError without any."""
+    """Run a runner with counters, read and close it; MeasurementError if it has none."""
     with contextlib.closing(runner):
         for _ in range(_COUNTER_TURNS):
             run_turn(runner.infer)
@@ -397,7 +377,7 @@ def read_counted(runner: Runner) -> tuple[Counter, ...]:
 def inputs_for(
     bound: BoundModel, inputs: Inputs | None, seed: int, scenario: Scenario | None
 ) -> list[np.ndarray]:
-    """Return the arrays that a runner is opened with: the model's inputs, or a prompt."""
+    """Return the arrays to open a runner with: the model's inputs, or a prompt."""
     if scenario is None:
         return given_or_generated(bound, inputs, seed)
     return given_or_random_prompt(bound, inputs, scenario, seed)
@@ -406,7 +386,7 @@ def inputs_for(
 def expected_outputs(
     placed: BoundPlacement, arrays: Sequence[np.ndarray], scenario: Scenario | None
 ) -> dict[str, np.ndarray]:
-    """Return what one device in f32 makes of a runner's inputs."""
+    """Return the outputs of one device in f32 for a runner's inputs."""
     if scenario is None:
         return reference_outputs(placed.bound, arrays)
     return reference_generation(placed.bound, arrays[0], scenario)
@@ -420,8 +400,8 @@ def run_queue_turn(
 ) -> tuple[float, ...]:
     """Keep ``requests`` inferences of HETERO in flight; return times per inference in µs.
 
-    A sample is the time from one result to the ``requests``-th after it, divided by
-    ``requests``; the first ``requests`` results fill the pipeline and are not counted.
+    A sample is the time from one result to the ``requests``-th after it, divided by ``requests``.
+    The first ``requests`` results fill the pipeline and do not count.
     """
     queue = ov.AsyncInferQueue(compiled.compiled_model, requests)
     types = [port.get_element_type() for port in compiled.compiled_model.inputs]
@@ -438,7 +418,7 @@ def run_queue_turn(
 def run_parallel_turn(
     executor: ParallelExecutor, arrays: list[np.ndarray], requests: int
 ) -> tuple[tuple[float, ...], Outputs]:
-    """Do the same with an executor that has ``requests`` in flight; return the last outputs too."""
+    """Do the same with a ParallelExecutor, and also return the last outputs."""
     last: deque[Future[Outputs]] = deque(maxlen=1)
 
     def run(count: int, done: Callable[[], None]) -> None:
@@ -453,7 +433,7 @@ def run_parallel_turn(
 
         for _ in range(count):
             last.append(executor.submit_bound(arrays, finished))
-        # A future has its result before its callback was called.
+        # A future has its result before its callback is called.
         for _ in range(count):
             called.acquire()
         if failed:

@@ -1,15 +1,14 @@
 """Run the subgraphs of several requests, each as soon as its inputs are there.
 
 A device runs one subgraph at a time: one of the oldest request, and among those the one with the
-longest path to the end. There is one thread more than there are devices; no thread belongs to a
-device, and a caller takes part in its own thread.
+longest path to the end. There is one thread more than there are devices. No thread belongs to a
+device, and a caller works too, in its own thread.
 
-The hand-over keeps two things off the critical path. A device must not idle until a thread wakes
-up, so the thread that finishes a subgraph starts everything that can start now: asynchronously on
-other devices, and one subgraph in its own hands. And no thread should wake up for nothing: a run
-that was started is handed to a waiting thread only if its end lets another subgraph start.
-Otherwise the caller keeps the run and waits for it once it has nothing else to do. All threads
-sleep while there is nothing to do.
+Waking a thread takes long, so the hand-over between subgraphs avoids it in two ways. The thread
+that finishes a subgraph starts everything that can start now, asynchronously on other devices, and
+runs one subgraph itself: no device idles until a thread wakes up. And a started run is handed to a
+waiting thread only if its end lets another subgraph start. Otherwise the caller keeps the run and
+waits for it once it has nothing else to do. All threads sleep while there is nothing to do.
 """
 
 from __future__ import annotations
@@ -44,18 +43,14 @@ Done: TypeAlias = Callable[[Future[Outputs]], object]
 
 _LOG = logging.getLogger(__name__)
 _KEPT_SPANS = 100_000
-_RANKED_AFTER = 3  # requests after which urgency follows measured times
+_RANKED_AFTER = 3  # after this many requests, measured times decide the urgency
 
 
 class Dataflow:
     """The tensors that each submodel reads, and the submodels that make them.
 
-    Parameters
-    ----------
-    submodels
-        In execution order.
-    parameters
-        The model's Parameters by name, each with the index of its input.
+    ``submodels`` are in execution order; ``parameters`` maps the names of the model's Parameters
+    to the indices of its inputs.
     """
 
     def __init__(self, submodels: Sequence[Submodel], parameters: Mapping[str, int]):
@@ -70,7 +65,7 @@ class Dataflow:
                 if entry[0] == "model":
                     self.from_model.append((submodel.index, port, int(entry[1])))
                 elif str(entry[1]) in parameters:
-                    # HETERO hands a model input on through its first user; here it is at hand.
+                    # HETERO passes a model input on through its first user; this reads it directly.
                     self.from_model.append((submodel.index, port, parameters[str(entry[1])]))
                 else:
                     self.from_others.append((submodel.index, port, *made_at[entry]))
@@ -80,7 +75,7 @@ class Dataflow:
             for port, entry in enumerate(s.outputs)
             if entry[0] == "model"
         )
-        # The CPU plugin leaves all preset output tensors empty if one output is also an input.
+        # If an output is also an input, the CPU plugin leaves all preset output tensors empty.
         self.with_own_outputs = {
             s.index
             for s in submodels
@@ -109,10 +104,7 @@ class Dataflow:
 class Slot:
     """The infer requests of one request in flight, chained by shared tensors."""
 
-    def __init__(
-        self, compiled: Sequence[ov.CompiledModel], devices: Sequence[str], dataflow: Dataflow
-    ):
-        self._devices = devices
+    def __init__(self, compiled: Sequence[ov.CompiledModel], dataflow: Dataflow):
         self.requests = [model.create_infer_request() for model in compiled]
         self._dataflow = dataflow
         self._readers: dict[int, list[tuple[int, int]]] = {}
@@ -122,8 +114,8 @@ class Slot:
             number: compiled[readers[0][0]].inputs[readers[0][1]].get_element_type()
             for number, readers in self._readers.items()
         }
-        # The tensors that are set, and the arrays that they share: a request does not keep an
-        # array's memory alive.
+        # The current input tensors, and the arrays whose memory they share: a request does not
+        # keep that memory alive.
         self._set: dict[int, tuple[ov.Tensor, np.ndarray | None]] = {}
         self._copies: dict[int, tuple[ov.Tensor, np.ndarray | None]] = {}
         # A tensor of unknown shape exists only once its producer has run.
@@ -134,7 +126,7 @@ class Slot:
             else:
                 tensor = self.requests[source].get_output_tensor(source_port)
                 self.requests[target].set_input_tensor(port, tensor)
-        # Outputs that the host's cores write go straight into memory that the caller keeps.
+        # Outputs written by the host's cores go straight into memory that the caller keeps.
         self._fresh: dict[tuple[int, int], ov.Tensor] = {}
         self._given = {
             (subgraph, port): (output.get_element_type(), output.get_shape())
@@ -148,14 +140,14 @@ class Slot:
     def prepare(self, arrays: Sequence[np.ndarray], share: bool) -> None:
         """Set the inputs, and memory for the outputs.
 
-        Arrays that may be shared are read in place, so nobody may change them until the request
-        is over; others are copied.
+        With ``share``, arrays are read in place where possible, and must not change until the
+        request is over; others are copied.
         """
         for number, readers in self._readers.items():
             array = arrays[number]
             known, shared = self._set.get(number, (None, None))
             if share and array.flags.writeable and array.flags.c_contiguous and array.size:
-                # A caller that fills the same array again and again needs no new tensor.
+                # A caller that refills the same array needs no new tensor.
                 if array is shared and known is not None and known.shape == array.shape:
                     continue
                 tensor = ov.Tensor(array, array.shape, self._input_types[number])
@@ -172,7 +164,7 @@ class Slot:
                 self.requests[subgraph].set_output_tensor(port, tensor)
 
     def _copy(self, number: int, array: np.ndarray) -> ov.Tensor:
-        # Fresh memory for each request would cost page faults, which take longer than the copy.
+        # Memory is reused: page faults in fresh memory would take longer than the copy.
         tensor, memory = self._copies.get(number, (None, None))
         if tensor is None or memory is None or memory.shape != array.shape:
             tensor = to_tensor(array, self._input_types[number])
@@ -182,33 +174,18 @@ class Slot:
         return tensor
 
     def run(self, index: int) -> None:
-        """Run one subgraph whose inputs are there."""
+        """Run a subgraph whose inputs are ready."""
         self._take_late_inputs(index)
-        infer = self.requests[index].infer
-        self._attempt(index, lambda: infer(share_outputs=True))  # or each would be copied
+        self.requests[index].infer(share_outputs=True)  # sharing saves a copy
 
     def start(self, index: int) -> None:
-        """Start one subgraph whose inputs are there; :meth:`wait` ends it."""
+        """Start a subgraph whose inputs are ready; :meth:`wait` ends it."""
         self._take_late_inputs(index)
-        self._attempt(index, self.requests[index].start_async)
+        self.requests[index].start_async()
 
     def wait(self, index: int) -> None:
         """Wait for a subgraph that was started."""
-        self._attempt(index, self.requests[index].wait)
-
-    def settle(self, index: int) -> None:
-        """Wait for a subgraph if it runs, ignoring its error."""
-        with contextlib.suppress(RuntimeError):
-            self.requests[index].wait()
-
-    def _attempt(self, index: int, act: Callable[[], object]) -> None:
-        try:
-            act()
-        except RuntimeError as error:
-            raise InferenceError(
-                f"The runtime failed while it ran subgraph {index} on {self._devices[index]}: "
-                f"{last_line(error)}"
-            ) from error
+        self.requests[index].wait()
 
     def _take_late_inputs(self, index: int) -> None:
         for port, source, source_port in self._late[index]:
@@ -228,19 +205,9 @@ class Slot:
 class Scheduler:
     """Threads, priorities and requests in flight of one executor.
 
-    Its methods raise ClosedError once it was closed, and HeteroLabError where a done callback
-    would wait for its own thread.
-
-    Parameters
-    ----------
-    dataflow, compiled
-        The compiled submodels, and the tensors that they hand on.
-    devices
-        The device of each submodel.
-    output_names
-        Names of the model's outputs in order.
-    n_requests
-        How many requests are in flight at most; each has tensors of its own.
+    Methods raise ClosedError after :meth:`close`, and HeteroLabError if a done callback would wait
+    for its own thread. ``compiled`` and ``devices`` are those of each submodel; ``n_requests`` is
+    the largest number of requests in flight, each with tensors of its own.
     """
 
     def __init__(
@@ -254,15 +221,15 @@ class Scheduler:
         self._dataflow = dataflow
         self._devices = devices
         self._output_names = output_names
-        self._free = [Slot(compiled, devices, dataflow) for _ in range(n_requests)]
+        self._free = [Slot(compiled, dataflow) for _ in range(n_requests)]
         self._waiting: deque[_InFlight] = deque()
         self._ready: dict[str, list[tuple[int, float, int, _InFlight, int]]] = {
             d: [] for d in devices
         }
-        self._resting = set(self._ready)  # devices that run nothing
+        self._resting = set(self._ready)  # idle devices
         self._hosts = {d for d, c in zip(devices, compiled, strict=True) if n_threads(c)}
-        self._started: deque[_Run] = deque()  # started, and no thread waits for it yet
-        self._kept: deque[_Run] = deque()  # the caller waits for these itself, later
+        self._started: deque[_Run] = deque()  # the next thread that wakes up waits for these
+        self._kept: deque[_Run] = deque()  # started, too; the caller waits for these itself, later
         self._state = threading.RLock()
         self._wake = threading.Condition(self._state)
         self._idle = threading.Condition(self._state)
@@ -288,15 +255,15 @@ class Scheduler:
 
     @property
     def timeline(self) -> tuple[Span, ...]:
-        """What ran when, the last 100,000 runs of subgraphs."""
+        """Start and end of the last 100,000 runs of subgraphs."""
         with self._state:
             spans = tuple(self._spans)
         return tuple(Span(*span) for span in spans)
 
     def call(self, arrays: Sequence[np.ndarray]) -> Outputs:
-        """Infer once, in part in the caller's own thread."""
+        """Infer once, partly in the caller's own thread."""
         self._refuse_in_callback("called")
-        # Ctrl-C waits until a run has ended, or the one in this thread's hands would be lost.
+        # Ctrl-C waits until a run has ended, or the run of this thread would be lost.
         with interrupts.deferred() as interrupted:
             job = self._put(arrays, None, share=True)
             with self._state:
@@ -306,7 +273,7 @@ class Scheduler:
                 with self._state:
                     self._hand_over()
                 run = self._run(run, job)
-            if run is not None:  # Ctrl-C came: other threads end what this one holds
+            if run is not None:  # Ctrl-C came: other threads end the run of this one
                 with self._state:
                     job.error = KeyboardInterrupt()
                     self._kept.append(run)
@@ -314,7 +281,7 @@ class Scheduler:
         return job.future.result()
 
     def submit(self, arrays: Sequence[np.ndarray], done: Done | None = None) -> Future[Outputs]:
-        """Put a request in line; ``done`` is called with its future by the thread that ends it."""
+        """Queue a request; the thread that ends it calls ``done`` with its future."""
         with interrupts.deferred():
             job = self._put(arrays, done)
             self._start_others()
@@ -322,7 +289,7 @@ class Scheduler:
 
     @contextlib.contextmanager
     def idle(self) -> Iterator[Slot]:
-        """Wait until nothing runs, and hold back new requests; yields the slot that ran last."""
+        """Wait until nothing runs, and hold back new requests; yield the slot that ran last."""
         self._refuse_in_callback("asked for counters")
         with self._state:
             self._idle.wait_for(lambda: not self._running)
@@ -332,8 +299,8 @@ class Scheduler:
     def close(self, cancel: bool = False) -> None:
         """Wait for submitted requests, or cancel those not begun; leave no thread behind.
 
-        Called by a done callback, it does not wait: requests in flight end by themselves, and
-        the threads after them.
+        In a done callback it does not wait: requests in flight end by themselves, and the threads
+        after them.
         """
         self.stop()
         with self._state:
@@ -350,7 +317,7 @@ class Scheduler:
             thread.join()
 
     def stop(self) -> None:
-        """Take no more requests; threads end after those in flight, without waiting for them."""
+        """Refuse new requests, without waiting: threads end after the requests in flight."""
         atexit.unregister(self.close)
         with self._state:
             self._closing = True
@@ -359,14 +326,14 @@ class Scheduler:
     def _put(
         self, arrays: Sequence[np.ndarray], done: Done | None, *, share: bool = False
     ) -> _InFlight:
-        """Put a request in line, without starting the subgraphs that could start now."""
+        """Queue a request without starting the subgraphs that could start now."""
         job = _InFlight(next(self._numbers), arrays, share)
         if done is not None:
             job.future.add_done_callback(done)
         with self._state:
             self._refuse_closed()
             self._running.add(job)
-            # With several requests in flight, a caller may return while runs of others last.
+            # With several requests in flight, a caller may return before the runs of others end.
             self._hand_over(every=len(self._running) > 1)
             self._waiting.append(job)
             started = self._start_waiting()
@@ -405,11 +372,11 @@ class Scheduler:
             heapq.heappush(self._ready[self._devices[index]], entry)
 
     def _take(self, own: _InFlight | None = None) -> _Run | None:
-        """Take the most urgent subgraph whose device rests; the state is locked.
+        """Take the most urgent subgraph whose device is idle; the state is locked.
 
         Given a caller's own job, take one of that job: a caller that worked for others could not
-        return as soon as its own result is there. One on the host's cores comes first, since for
-        another device the thread would only wait.
+        return as soon as its result is ready. One on the host's cores comes first, since on another
+        device the thread would only wait.
         """
         able = [device for device in self._resting if self._ready[device]]
         if own is not None:
@@ -420,7 +387,7 @@ class Scheduler:
         device = min(able, key=lambda device: self._ready[device][0][:3])
         self._resting.remove(device)
         *_, job, index = heapq.heappop(self._ready[device])
-        return _Run(job, index)
+        return _Run(job, index, device)
 
     def _start_others(self, own: _InFlight | None = None) -> None:
         """Start everything that can start now; the caller of ``own``, or a thread, waits for it."""
@@ -437,8 +404,8 @@ class Scheduler:
     def _hand_over(self, every: bool = False) -> None:
         """Have threads wait for kept runs whose end lets something start; the state is locked.
 
-        That is so if the device of a run has more to do, or if a subgraph waits for this run
-        alone. The caller may be busy with a run of its own then, and the device would idle.
+        These are runs whose device has more to do, and runs that a subgraph waits for alone. The
+        caller may be busy with another run when they end, and the device would idle.
         """
         if not self._kept:
             return
@@ -472,10 +439,10 @@ class Scheduler:
                 run = self._run(run)
 
     def _run(self, run: _Run, own: _InFlight | None = None) -> _Run | None:
-        """Run a subgraph; return the thread's next run, one of the job ``own`` if that is given.
+        """Run a subgraph; return the thread's next run, of the job ``own`` if that is given.
 
         The next run is taken before anything is started on other devices, so that a chain on one
-        device goes on in this thread, whose caches are warm and which need not be woken.
+        device goes on in this thread, which is awake and has warm caches.
         """
         job, index = run.job, run.index
         run.finish()
@@ -499,7 +466,7 @@ class Scheduler:
         if more:
             self._start_others(own)
         if done:
-            # Others were started above: no device idles while outputs are copied.
+            # Other runs were started above, so no device idles while outputs are copied.
             self._finish(job, job.error)
             if own is None:
                 with self._state:
@@ -531,7 +498,7 @@ class Scheduler:
             self._settle(job, lambda: job.future.set_exception(error))
 
     def _settle(self, job: _InFlight, settle: Callable[[], object]) -> None:
-        """Settle the future of a request, which runs its callbacks; then the request is over."""
+        """Settle the future of a request, which runs its callbacks; then forget the request."""
         outside, self._local.is_calling_back = self._is_calling_back, True
         try:
             settle()
@@ -591,51 +558,55 @@ class _InFlight:
 
 
 class _Run:
-    """One subgraph of one request at work."""
+    """One run of a subgraph; its error is kept for :meth:`Scheduler._run`."""
 
-    def __init__(self, job: _InFlight, index: int):
+    def __init__(self, job: _InFlight, index: int, device: str):
+        assert job.slot is not None
         self.job = job
         self.index = index
         self.started_s = self.ended_s = 0.0
         self.error: BaseException | None = None
+        self._slot = job.slot
+        self._device = device
         self._is_started = False
 
     def start(self) -> None:
-        """Start it; an error is kept for :meth:`Scheduler._run`."""
-        slot = self.job.slot
-        assert slot is not None
-        if self.job.error is not None:
-            return
-        self.started_s = now()
-        try:
-            slot.start(self.index)
-            self._is_started = True
-        except BaseException as error:
-            self.error = error
+        """Start it, unless its request has failed."""
+        if self.job.error is None:
+            self.started_s = now()
+            self._attempt(self._slot.start)
+            self._is_started = self.error is None
 
     def finish(self) -> None:
-        """Wait for it, or run it here if it was not started; an error is kept."""
-        slot = self.job.slot
-        assert slot is not None
-        try:
-            if self._is_started:
-                slot.wait(self.index)
-            elif self.error is None and self.job.error is None:
-                self.started_s = now()
-                slot.run(self.index)
-            else:
-                slot.settle(self.index)
-        except BaseException as error:  # of any kind: the device has to be given back
-            self.error = error
+        """Wait for it, or run it here if it was not started and nothing has failed."""
+        if self._is_started:
+            self._attempt(self._slot.wait)
+        elif self.error is None and self.job.error is None:
+            self.started_s = now()
+            self._attempt(self._slot.run)
+        else:  # a start that failed may still have begun the subgraph
+            with contextlib.suppress(RuntimeError):
+                self._slot.wait(self.index)
         self.ended_s = now()
+
+    def _attempt(self, act: Callable[[int], object]) -> None:
+        try:
+            act(self.index)
+        except RuntimeError as error:
+            where = f"subgraph {self.index} on {self._device}"
+            text = f"The runtime failed while it ran {where}: {last_line(error)}"
+            self.error = InferenceError(text)
+            self.error.__cause__ = error
+        except BaseException as error:  # the device has to be released after any error
+            self.error = error
 
 
 def _separate_cores(n: int, compiled: Sequence[ov.CompiledModel]) -> list[int | None]:
-    """Return a core for each of ``n`` threads to stay on, or None for each to leave them free.
+    """Return a core to bind each of ``n`` threads to, or None for each to leave it free.
 
-    Linux tends to start a thread on the core of the thread that wakes it, and work of a few
-    milliseconds is over before the two are moved apart. Threads are bound only if every model
-    runs on a single one: threads that a runtime starts inherit the core of their starter.
+    Linux tends to start a thread on the core of the thread that wakes it, and a few milliseconds of
+    work are over before it moves one of them. Threads are bound only if every model runs on a
+    single thread, since threads that the runtime starts inherit the core of their starter.
     """
     if not sys.platform.startswith("linux") or any(n_threads(model) != 1 for model in compiled):
         return [None] * n

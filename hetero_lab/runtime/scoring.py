@@ -1,4 +1,4 @@
-"""The answers of a compiled placement to examples, judged and compared with f32."""
+"""Judge the outputs of a compiled placement for examples, and compare them with f32."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Correct: TypeAlias = Callable[[Mapping[str, np.ndarray], Any], bool]
 
 @dataclass(frozen=True)
 class Answer:
-    """One example: whether it was right, and how far the outputs are from those in f32.
+    """The result of one example: whether it is right, and its errors against f32.
 
-    ``right`` and ``reference_right`` are ``None`` without a label. The errors are the worst of
-    all outputs that were looked at: Euclidean norm of the difference over that of f32, cosine,
-    share of equal arg-max positions along the last axis. Errors are NaN where an output is.
+    ``right`` and ``reference_right`` are ``None`` without a label. The errors are those of the
+    worst output: Euclidean norm of the difference over that of f32, cosine, share of equal arg-max
+    positions along the last axis. They are NaN if an output has NaN.
     """
 
     right: bool | None
@@ -43,25 +43,25 @@ def judge(
     correct: Correct | None,
     output: str = "",
 ) -> Iterator[Answer]:
-    """Run example by example and judge what comes out.
+    """Run example by example and judge the outputs.
 
     Parameters
     ----------
     run, reference
-        What is judged, and what it is compared with.
+        The judged placement, and the one to compare it with.
     examples
         ``(inputs, label)`` if ``correct`` is given, else inputs alone.
     correct
-        From outputs and label to whether they fit.
+        Maps outputs and a label to whether they fit.
     output
-        The only output to look at; all of them if empty.
+        The only output to judge; all of them if empty.
 
     Raises
     ------
     InputError
-        Inputs that do not fit the model.
+        Inputs do not fit the model.
     ArgumentError
-        Labels that do not fit, an output that is not there.
+        A label does not fit, or the output does not exist.
     """
     for number, example in enumerate(examples):
         inputs, label = _parts(example, number, correct is not None)
@@ -76,9 +76,9 @@ def count_right(
     examples: Sequence[Any],
     correct: Correct,
 ) -> int:
-    """Return how many labelled examples are answered right, whatever runs the model.
+    """Return the number of labelled examples with right answers.
 
-    ``run`` goes from inputs in the model's order to outputs by name.
+    ``run`` maps inputs in the model's order to outputs by name.
     """
     right = 0
     for number, example in enumerate(examples):
@@ -89,7 +89,7 @@ def count_right(
 
 
 def check_labels(reference: Reference, examples: Sequence[Any], correct: Correct) -> None:
-    """Raise ArgumentError for a label that does not fit the outputs, which are inferred once."""
+    """Raise ArgumentError for a label that does not fit the outputs of the first example."""
     outputs: dict[str, np.ndarray] = {}
     for number, example in enumerate(examples):
         inputs, label = _parts(example, number, True)
@@ -122,7 +122,7 @@ def _judge_one(
     reference_is_nan = _has_nan(expected[name] for name in names)
     right = reference_right = None
     if correct is not None:
-        # What is not a number answers nothing, whatever arg-max makes of it.
+        # NaN is never a right answer, although arg-max may find the right place.
         right = not is_nan and _is_right(correct, found, label, number)
         reference_right = not reference_is_nan and _is_right(correct, expected, label, number)
     if is_nan or reference_is_nan:
@@ -167,7 +167,7 @@ def _parts(example: Any, number: int, is_labelled: bool) -> tuple[Any, Any]:
             "metric=, examples are inputs alone."
         )
     if not is_labelled and is_pair and isinstance(example[0], Mapping):
-        return example[0], None  # of labelled examples, only the outputs are compared
+        return example[0], None  # without a metric, only the outputs are compared
     return example if is_labelled else (example, None)
 
 

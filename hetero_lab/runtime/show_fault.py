@@ -1,6 +1,6 @@
-"""Show that a device computes wrong numbers, or refuses a model.
+"""Show that a device computes wrong numbers or refuses a model.
 
-Needs openvino and numpy, and the files beside it.
+Needs openvino, numpy, and the files beside it.
 """
 
 import json
@@ -12,7 +12,7 @@ import openvino as ov
 
 
 def run(directory):
-    """Return the fault, the right outputs, and those of the device or what it raised."""
+    """Return the fault, the right outputs, and those of the device or its error."""
     fault = json.loads((directory / "fault.json").read_text(encoding="utf-8"))
     core = ov.Core()
     for device, (library, internal) in fault["emulated"].items():
@@ -31,7 +31,7 @@ def run(directory):
     outputs = []
     for side in ("right", "wrong"):
         device, properties = fault[side]["device"], fault[side]["properties"]
-        # A device that is not here raises before, so that is not taken for the fault.
+        # A missing device raises here, outside the try, so that it does not count as the fault.
         full_name = core.get_property(device, "FULL_DEVICE_NAME")
         # If the device crashes, this is the last line.
         print(f"{side}: {device} ({full_name}) {properties}", flush=True)
@@ -41,13 +41,13 @@ def run(directory):
             if side == "right":
                 raise
             return fault, outputs[0], error
-        # By number: HETERO and plugins may rename outputs.
+        # By index, since HETERO and plugins may rename outputs.
         outputs.append([np.array(answer[index]) for index in range(len(model.outputs))])
     return fault, *outputs
 
 
 def main():
-    """Print both and how they differ; the exit code is 1 if the fault is there."""
+    """Print both outputs and their difference; return 1 if the fault is there."""
     fault, right, wrong = run(Path(__file__).resolve().parent)
     print(f"openvino {ov.get_version()} (found with {fault['openvino_version']})")
     print(f"ops: {', '.join(fault['ops'])}")

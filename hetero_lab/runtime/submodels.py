@@ -1,4 +1,4 @@
-"""The submodels of a partition: cut out of a model, and compiled each on its device."""
+"""The submodels of a partition: cut out of a model, each compiled on its device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hetero_lab.model.opgraph import PARAMETER
 from hetero_lab.placement.partition import Partition
 from hetero_lab.runtime.pieces import build_model
 
-# Ports at boundaries are numbered from here; no model's own "Parameter_N" gets so high.
+# Ports at boundaries are numbered from here, above the model's own "Parameter_N".
 _FIRST_PORT = 1_000_000
 _THREADS = "INFERENCE_NUM_THREADS"
 _LEFT_CORES, _FEW_CORES = 2, 8
@@ -26,8 +26,8 @@ _LEFT_CORES, _FEW_CORES = 2, 8
 class Submodel:
     """One subgraph as a model.
 
-    ``inputs`` and ``outputs`` say for each port of ``model`` what it is: ``("model", index)`` of
-    the whole model's ports, or ``("tensor", op, port)`` of a boundary.
+    ``inputs`` and ``outputs`` have an entry for each port of ``model``: ``("model", index)`` of the
+    whole model's ports, or ``("tensor", op, port)`` of a boundary.
     """
 
     index: int
@@ -40,11 +40,11 @@ class Submodel:
 def cut(
     bound: BoundModel, partition: Partition, *, hand_inputs_on: bool = True
 ) -> tuple[Submodel, ...]:
-    """Cut a clone of the model; the caller's stays as it is.
+    """Cut a clone of the model; the caller's model stays unchanged.
 
-    HETERO hands an input of the model on: the first subgraph that reads it has it as an output,
-    which a GPU copies back to the host. Without ``hand_inputs_on`` it is not an output, for
-    callers that give it to each reader; only a subgraph without another output keeps it.
+    HETERO passes inputs of the model on: the first subgraph that reads one has it as an output,
+    which a GPU copies back to the host. Without ``hand_inputs_on`` it is no output, for callers
+    that give it to each reader; only a subgraph without another output keeps it.
     """
     graph = bound.graph
     if len(partition.home) != len(graph.ops):
@@ -94,7 +94,7 @@ def cut(
 def compile_submodels(
     submodels: tuple[Submodel, ...], by_device: Mapping[str, dict[str, Any]], core: ov.Core
 ) -> list[ov.CompiledModel]:
-    """Compile each submodel on its device; CompileError says which device refuses which one."""
+    """Compile each submodel on its device; CompileError names a refused one and its device."""
     compiled = []
     for submodel in submodels:
         try:
@@ -111,16 +111,13 @@ def compile_submodels(
 
 
 def leave_cores(
-    by_device: Mapping[str, dict[str, Any]], core: ov.Core, n_left: int = _LEFT_CORES
+    by_device: Mapping[str, dict[str, Any]], core: ov.Core
 ) -> dict[str, dict[str, Any]]:
     """Return properties with which the CPU leaves cores to the threads that drive other devices.
 
-    Where a GPU's thread takes a core from one of as many threads as there are cores, all others
-    wait for that one: two branches at once took 1.66 ms with 16 threads on 16 cores, and 1.04 ms
-    with 14. Numbers of threads that were given stay.
-
-    A GPU with several requests in flight has as many such threads: with four requests over both
-    devices, 12 threads of 16 cores gave a result each 0.46 ms, and 14 or 16 one each 0.73.
+    With a thread on every core, a GPU's thread delays one of them, and all others wait for it: two
+    branches in parallel took 1.66 ms with 16 threads on 16 cores, and 1.04 ms with 14. A given
+    number of threads stays.
     """
     on_cores = [
         device
@@ -139,16 +136,16 @@ def leave_cores(
             x = ov.opset13.parameter([1])
             model = build_model([ov.opset13.result(ov.opset13.relu(x))], [], [x], "threads")
             some = core.compile_model(model, device, own)
-            if int(some.get_property(_THREADS)) > n_cores - n_left:
-                found[device] = {**own, _THREADS: n_cores - n_left}
+            if int(some.get_property(_THREADS)) > n_cores - _LEFT_CORES:
+                found[device] = {**own, _THREADS: n_cores - _LEFT_CORES}
     return found
 
 
 def named_rows(submodel: Submodel, rows: Iterable[Any]) -> Iterator[object]:
-    """Yield profiling info under the names that HETERO would give it.
+    """Yield profiling info with the names that HETERO would give it, for the same reader.
 
-    That is with the subgraph in front, and with ports at boundaries called ``Parameter_N`` and
-    ``Result_N`` in their order, so that one reader understands both.
+    Names begin with the subgraph, and ports at boundaries are ``Parameter_N`` and ``Result_N`` in
+    their order.
     """
     ports: dict[str, str] = {}
     for kind, nodes, entries in (

@@ -1,4 +1,4 @@
-"""Measured spans of subgraphs; the critical path and idle times that follow from them. Pure."""
+"""Measured spans of subgraphs, and the critical path and idle times in them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ class Span:
 def sources(partition: Partition, graph: OpGraph) -> tuple[frozenset[int], ...]:
     """Return, for each subgraph, the subgraphs that it waits for.
 
-    A model's input is there from the start, so nobody waits for a boundary that only hands one
-    on.
+    A model's input is ready from the start, so a boundary that only passes it on makes none wait.
     """
     found: list[set[int]] = [set() for _ in partition.subgraphs]
     for boundary in partition.boundaries:
@@ -42,18 +41,10 @@ def critical_path(
 ) -> tuple[Span, ...]:
     """Return the chain of spans that determined the end of a request, first to last.
 
-    Walks back from the span that ended last. The predecessor of a span is the last to end among
-    the subgraphs that it waited for and the span before it on its device. The chain begins where
-    that is a span of another request, since the request only waited until then.
-
-    Parameters
-    ----------
-    spans
-        Of any number of requests.
-    request
-        The request whose end is explained; it has at least one span.
-    sources
-        For each subgraph those that it waits for, as of :func:`sources`.
+    ``request`` has at least one of the spans; ``sources`` are those of :func:`sources`. The walk
+    goes back from the span that ended last. The predecessor of a span is the last to end among the
+    subgraphs that it waited for and the previous span on its device. If that is a span of another
+    request, the chain begins here, since the request only waited until then.
     """
     own = {span.subgraph: span for span in spans if span.request == request}
     last_on: dict[str, Span] = {}
@@ -77,9 +68,9 @@ def critical_path(
 
 
 def idle_times(spans: Iterable[Span], devices: Iterable[str]) -> list[dict[str, Any]]:
-    """Return a row for each device: how long it was busy and idle while requests were in flight.
+    """Return a row for each device: its busy and idle time while requests were in flight.
 
-    ``share`` is the share of the time in which it was idle, 0 to 1.
+    ``share`` is the idle share of that time, 0 to 1.
     """
     spans = list(spans)
     requests: dict[int, tuple[float, float]] = {}
@@ -101,7 +92,7 @@ def idle_times(spans: Iterable[Span], devices: Iterable[str]) -> list[dict[str, 
 
 
 def typical_request(spans: Sequence[Span]) -> int:
-    """Return the request whose time from first start to last end is the median one."""
+    """Return the request with the median time from first start to last end."""
     took: dict[int, list[float]] = defaultdict(list)
     for span in spans:
         took[span.request] += [span.start_s, span.end_s]

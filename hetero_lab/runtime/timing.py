@@ -1,7 +1,7 @@
 """Steady-state latency.
 
-A turn is a few discarded inferences and then the timed ones, all in a row: a compiled model
-that is visited for one inference at a time finds cold caches and looks up to 40 % slower.
+A turn is a few discarded inferences followed by the timed ones, without a pause: single inferences
+in between others find cold caches and look up to 40 % slower.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hetero_lab.errors import ArgumentError
 
 DISCARDED_PER_TURN = 2
 TIMED_PER_TURN = 10
-_STABLE = 0.05  # warm-up ends when two turns in a row differ by less than this
+_STABLE = 0.05  # warm-up ends once two consecutive turns differ by less than this
 _MAX_WARMUP_S = 2.0
 _MIN_WARMUP_TURNS = 3
 
@@ -29,7 +29,7 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True)
 class Stopwatch:
-    """A wall-time budget that started when it was made."""
+    """A wall-time budget that has started."""
 
     budget_s: float | None
     started: float
@@ -51,12 +51,12 @@ class Stopwatch:
 
     @property
     def is_over(self) -> bool:
-        """Whether the budget is used up."""
+        """Whether the budget is spent."""
         return self.budget_s is not None and self.elapsed_s >= self.budget_s
 
     @property
     def left_s(self) -> float:
-        """Seconds until then, infinite without a budget."""
+        """The rest of the budget in seconds, infinite without one."""
         return float("inf") if self.budget_s is None else max(self.budget_s - self.elapsed_s, 0.0)
 
 
@@ -74,7 +74,7 @@ def run_turn(
     now_ns = clock.now_ns
     samples = [0] * timed
     collecting = gc.isenabled()
-    gc.disable()  # a collection in the middle would be counted as the model's time
+    gc.disable()  # a collection in the middle would count as the model's time
     try:
         for _ in range(discarded):
             run()
@@ -89,7 +89,7 @@ def run_turn(
 
 
 def warm_up(run: Run, inferences: int | None = None, at_most_s: float = _MAX_WARMUP_S) -> int:
-    """Run until two turns in a row agree within 5 %, at most 2 s; or a given number of times.
+    """Run until two consecutive turns agree within 5 %, or a given number of times.
 
     Returns the number of inferences.
     """
@@ -108,10 +108,10 @@ def warm_up(run: Run, inferences: int | None = None, at_most_s: float = _MAX_WAR
 
 
 def turn_lengths(inferences: int | None) -> Iterator[int]:
-    """Yield how many inferences each turn times, without end if their number is not given."""
+    """Yield the number of timed inferences of each turn, endlessly if no number is given."""
     left = math.inf if inferences is None else inferences
     while left:
-        # A small rest joins the last turn, so that no turn is shorter than it must be.
+        # A small remainder joins the last turn, so that no turn is too short.
         size = int(left) if left < 2 * TIMED_PER_TURN else TIMED_PER_TURN
         yield size
         left -= size
@@ -120,15 +120,10 @@ def turn_lengths(inferences: int | None) -> Iterator[int]:
 def run_side_by_side_turn(
     runs: Sequence[Run], timed: int = TIMED_PER_TURN
 ) -> list[tuple[float, ...]]:
-    """Run several models in threads of their own, each again and again.
+    """Run several models at once, each repeatedly in a thread; return its durations in µs.
 
-    A turn lasts until each has ``timed`` samples, so that none is measured while another one has
-    already ended; quick models have more samples.
-
-    Returns
-    -------
-    list of tuple
-        The durations of each model's inferences in µs.
+    The turn lasts until each has ``timed`` samples, so that all keep running while one is measured;
+    quick models have more samples.
     """
     samples: list[list[float]] = [[] for _ in runs]
     failed: list[BaseException] = []
@@ -145,7 +140,7 @@ def run_side_by_side_turn(
                 if len(own) == timed and all(len(s) >= timed for s in samples):
                     ended.set()
         except threading.BrokenBarrierError:
-            pass  # another one failed
+            pass  # another model failed
         except BaseException as error:
             failed.append(error)
             together.abort()
@@ -161,7 +156,7 @@ def run_side_by_side_turn(
         for thread in threads:
             thread.join()
     finally:
-        ended.set()  # Ctrl-C in the join: the threads end after the inference that they are in
+        ended.set()  # after Ctrl-C in the join, threads end after their current inference
     if failed:
         raise failed[0]
     return [tuple(s) for s in samples]

@@ -1,4 +1,4 @@
-"""A model with every tensor visible: their values, and the effect of rounding or an error."""
+"""A model with every tensor visible: its value, and the effect of rounding or of an error."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ from hetero_lab.runtime.rounding import (
     UNIT,
     Rounding,
     distance,
-    drawn_at_once,
-    drawn_by_place,
     drawn_by_value,
     is_odd,
     noise,
@@ -34,41 +32,37 @@ from hetero_lab.runtime.rounding import (
 )
 
 _SAMPLES = 12  # runs with exaggerated rounding
-_MARGIN = 4.0  # how much it is exaggerated
-# Further runs, with rounding at its own size, where the exaggerated ones do not explain what was
-# seen. If the effect of rounding is normally distributed, it exceeds _BEYOND times the root mean
-# square of these runs in one case of 10,000: Student's t with 16 degrees of freedom.
+_MARGIN = 4.0  # the factor of exaggeration
+# More runs, with rounding at its own size, if the exaggerated ones do not explain a tensor. If the
+# effect of rounding is normally distributed, it exceeds _BEYOND times the root mean square of these
+# runs in one case of 10,000: Student's t with 16 degrees of freedom.
 _MORE_SAMPLES = 16
 _BEYOND = 5.13
 _CORRECTIONS = 4
 
 
 class TransparentModel:
-    """A whole model with every tensor an output, and an offset that can be added to each.
+    """A model with every tensor as an output, and an offset that can be added to each.
 
-    Running it gives the value of every tensor, and shows how an error in some of them propagates
-    through the rest of the model. It takes one compile, and runs more slowly than the model
-    itself, since nothing can be fused.
+    A run gives the value of every tensor, and shows how an error in some of them propagates through
+    the model. It takes one compile, and is slower than the model, since nothing can be fused.
 
     Parameters
     ----------
-    prepared
-        The model.
-    arrays
-        Its inputs.
+    prepared, arrays
+        The model and its inputs.
     compile_model
-        Compiles the model that is made of it.
+        Compiles the transparent model.
     fixed
-        Tensors with values given here, whatever their ops make.
+        Values that replace some tensors.
 
     Attributes
     ----------
     values
-        Every tensor that depends on the model's inputs, and the inputs themselves. Floating
-        point is f32, whatever the model's own type.
+        The model's inputs and every tensor that depends on them; floating point is always f32.
     before_run
-        Called before each inference (an estimate of rounding takes many); an error that it
-        raises ends the estimate.
+        Called before each inference (an estimate of rounding takes many). Its errors end the
+        estimate.
     """
 
     before_run: Callable[[], None] | None = None
@@ -85,7 +79,7 @@ class TransparentModel:
         self._has_poles, self._divides = bool(poles), not poles.isdisjoint({"Divide", "Power"})
         self._sums = {sum_.op: sum_ for sum_ in sums_of(prepared)}
         for integers in (True, False):
-            # Integers may decide on a shape: with an offset, the shape would become unknown.
+            # An integer may decide a shape; with an offset added, that shape would be unknown.
             model, self._keys, offsets = _transparent(prepared, fixed or {}, integers=integers)
             if not any(output.get_partial_shape().is_dynamic for output in model.outputs):
                 break
@@ -95,7 +89,7 @@ class TransparentModel:
             self._request.set_input_tensor(index, ov.Tensor(np.ascontiguousarray(array)))
         for index, key in enumerate(offsets, start=len(arrays)):
             port = model.inputs[index]
-            # Where a shape depends on data, a single zero is broadcast to it.
+            # If a shape depends on data, a single zero is broadcast to it.
             shape = [d.get_length() if d.is_static else 1 for d in port.get_partial_shape()]
             zero = np.zeros(shape, port.get_element_type().to_dtype())
             self._zeros[key] = (index, ov.Tensor(zero))
@@ -109,10 +103,7 @@ class TransparentModel:
     ) -> dict[TensorKey, np.ndarray]:
         """Infer with offsets added to some tensors; return the wanted tensors, or all.
 
-        Raises
-        ------
-        RuntimeError
-            The offsets have changed the shape of a tensor that another one is added to.
+        RuntimeError if an offset changes the shape of a tensor that another offset is added to.
         """
         if self.before_run is not None:
             self.before_run()
@@ -135,7 +126,7 @@ class TransparentModel:
     def _try(
         self, offsets: Mapping[TensorKey, np.ndarray], wanted: Collection[TensorKey]
     ) -> dict[TensorKey, np.ndarray]:
-        """Do the same; leave out tensors whose shape the offsets have changed."""
+        """Do the same, without tensors whose shape has changed."""
         try:
             made = self.run(offsets, wanted)
         except RuntimeError:
@@ -143,7 +134,7 @@ class TransparentModel:
         return {key: made[key] for key in made if made[key].shape == self.values[key].shape}
 
     def takes_offset(self, key: TensorKey) -> bool:
-        """Whether an offset can be added to a tensor."""
+        """Return whether an offset can be added to a tensor."""
         return key in self._zeros
 
     def rounding(
@@ -154,22 +145,21 @@ class TransparentModel:
     ) -> dict[TensorKey, Rounding]:
         """Return how far rounding in some ops can move tensors.
 
-        The tensors that the ops read and make are moved at random by up to four times the
-        rounding error of their precision, in twelve runs; the largest deviation of each tensor
-        counts. This is Monte Carlo arithmetic (Parker 1997), which takes into account how the
-        model amplifies rounding. One more run makes values infinite that are too large for a
-        precision, and another one sets those to zero that are subnormal in it or that rounding
-        moved across zero.
+        Twelve runs move the tensors that the ops read and make at random, by up to four times the
+        rounding error of their precision; the largest deviation of each tensor counts. This is
+        Monte Carlo arithmetic (Parker 1997), which includes how the model amplifies rounding. One
+        more run makes values infinite that are too large for a precision. Another one sets values
+        to zero that are subnormal in it, or that rounding moved across zero.
 
-        Where a model scrambles numbers (the sine of a large number can be anything), more noise
-        does not move a tensor farther, so the exaggeration gives no margin. For tensors that were
-        ``seen`` and are not explained yet, the distribution of rounding at its own size is then
-        estimated, as in stochastic arithmetic (Vignes 1993).
+        If a model scrambles numbers (the sine of a large number can be anything), more noise does
+        not move a tensor farther, so exaggeration gives no margin. For ``seen`` tensors that are
+        not explained yet, the distribution of rounding at its own size is then estimated, as in
+        stochastic arithmetic (Vignes 1993).
 
         Parameters
         ----------
         precisions
-            Op → the precision that it is executed in.
+            Op → the precision that executes it.
         wanted
             The tensors in question.
         seen
@@ -178,12 +168,13 @@ class TransparentModel:
         noisy = self._touched(precisions)
         sums = {
             key: self._sums[key[0]].rounding(self.values, precisions[key[0]])
-            for key in noisy
             if key[0] in self._sums and key[0] in precisions
+            else (0.0, True)
+            for key in noisy
         }
         overflow = self.beyond_range(precisions)
-        # x/0 is infinite with the sign of the zero, which adding an offset to that zero loses: the
-        # elements cannot be judged.
+        # x/0 is infinite with the sign of the zero. Adding an offset to that zero loses its sign,
+        # so these elements cannot be judged.
         lost = {
             key: np.isinf(self.values[key])
             if self._divides and self.values[key].dtype.kind == "f"
@@ -195,7 +186,7 @@ class TransparentModel:
                 lost[key] |= ~_same(value, self.values[key])
         far: dict[TensorKey, list[float]] = {key: [] for key in wanted}
         n_odd: dict[TensorKey, list[int]] = {key: [] for key in wanted}
-        # Rounding may flush subnormals to zero, and so may it values that it moves across zero.
+        # Rounding may flush subnormals to zero, and also values that it moves across zero.
         zero = {
             key: np.abs(self.values[key]) < SUBNORMAL.get(precision, 0.0)
             for key, precision in noisy.items()
@@ -214,7 +205,7 @@ class TransparentModel:
             for key in wanted:
                 reference = self.values[key]
                 if key not in made:
-                    far[key].append(np.inf)  # a shape that depends on rounding: anything goes
+                    far[key].append(np.inf)  # if the shape depends on rounding, so may all values
                     n_odd[key].append(0)
                     continue
                 odd = is_odd(made[key], reference)
@@ -222,11 +213,15 @@ class TransparentModel:
                 lost[key] |= odd
                 far[key].append(distance(made[key], reference, lost[key]))
 
+        def moved(drawn: Mapping[TensorKey, np.ndarray], factor: float) -> None:
+            kinds = noisy.items()
+            look({k: noise(self.values[k], p, factor * drawn[k], *sums[k]) for k, p in kinds})
+
         rng = np.random.default_rng(0)
         for drawn in self._draws(noisy, _SAMPLES // 2, rng):
             # In both directions, so that values at the edge of a function's domain leave it.
             for factor in (_MARGIN, -_MARGIN):
-                look(_offsets(self.values, noisy, sums, drawn, factor))
+                moved(drawn, factor)
         flushed = self._flushed(zero)
         if flushed:
             look(flushed)
@@ -243,8 +238,8 @@ class TransparentModel:
             for key, value in (seen or {}).items()
             if not known[key].explains(value, self.values[key])
         }
-        # Rounding at its own size is bounded by exaggerated rounding: if even that bound explains
-        # nothing, the further runs are not worth their time.
+        # Exaggerated rounding bounds rounding at its own size. If even that bound leaves a tensor
+        # unexplained, more runs are a waste of time.
         most = {
             key: replace(known[key], farthest=_BEYOND * known[key].farthest, most_odd=np.inf)
             for key in doubtful
@@ -253,7 +248,7 @@ class TransparentModel:
         if hopeless or not doubtful:
             return known
         for drawn in self._draws(noisy, _MORE_SAMPLES, rng):
-            look(_offsets(self.values, noisy, sums, drawn, 1.0))
+            moved(drawn, 1.0)
         return {
             key: Rounding(_farthest(far[key]), lost[key], _farthest(n_odd[key])) for key in wanted
         }
@@ -268,9 +263,9 @@ class TransparentModel:
         """
         for turn in range(n):
             if turn % 3 == 0:
-                yield {key: drawn_by_place(self.values[key], rng) for key in noisy}
+                yield {key: rng.uniform(-1.0, 1.0, self.values[key].shape) for key in noisy}
             elif turn % 3 == 1:
-                yield {key: drawn_at_once(self.values[key], rng) for key in noisy}
+                yield {key: rng.choice([-1.0, 1.0]) * np.sign(self.values[key]) for key in noisy}
             else:
                 table = rng.uniform(-1.0, 1.0, 2**16)
                 shifts = rng.integers(table.size, size=len(noisy))
@@ -280,11 +275,11 @@ class TransparentModel:
                 }
 
     def _flushed(self, zero: Mapping[TensorKey, np.ndarray]) -> dict[TensorKey, np.ndarray]:
-        """Return offsets that set to zero the elements in a mask for each tensor."""
+        """Return offsets that set the elements in the mask of each tensor to zero."""
         masks = {key: mask & (self.values[key] != 0) for key, mask in zero.items()}
         masks = {key: mask for key, mask in masks.items() if mask.any()}
         offsets = {key: np.where(mask, -self.values[key], 0.0) for key, mask in masks.items()}
-        # Zeros upstream change a tensor before its own offset is added, so correct a few times.
+        # Zeros upstream change a tensor before its own offset is added, so iterate a few times.
         for _ in range(_CORRECTIONS if masks else 0):
             made = self._try(offsets, masks.keys())
             if not made:
@@ -326,27 +321,14 @@ class TransparentModel:
 
 
 def _has_pole(graph: OpGraph, op: Op) -> bool:
-    """Whether an op turns a zero, which rounding can make, into infinity or NaN."""
+    """Return whether an op turns zeros, which rounding can make, into infinity or NaN."""
     if op.type == "Divide":
         return op.inputs[1][0] not in graph.constant_side
     return op.type in ("Log", "Power")
 
 
-def _offsets(
-    values: Mapping[TensorKey, np.ndarray],
-    noisy: Mapping[TensorKey, str],
-    sums: Mapping[TensorKey, tuple[np.ndarray | float, bool]],
-    drawn: Mapping[TensorKey, np.ndarray],
-    factor: float,
-) -> dict[TensorKey, np.ndarray]:
-    return {
-        key: noise(values[key], precision, factor * drawn[key], *sums.get(key, (0.0, True)))
-        for key, precision in noisy.items()
-    }
-
-
 def _farthest(seen: Sequence[float]) -> float:
-    """Return a bound that rounding hardly exceeds; the last samples are without a margin."""
+    """Return a bound that rounding rarely exceeds; only the last samples lack a margin."""
     unscaled = np.asarray(seen[-_MORE_SAMPLES:], float)
     return max(*seen, _BEYOND * float(np.sqrt(np.mean(unscaled * unscaled))))
 
@@ -413,7 +395,7 @@ def _transparent(
 def with_tensors_as_outputs(
     model: ov.Model, shown: Collection[TensorKey]
 ) -> tuple[ov.Model, OpGraph]:
-    """Return a model with some inner tensors as further outputs, in that order, and its graph."""
+    """Return a model with some inner tensors as more outputs, in that order, and its graph."""
     clone = model.clone()
     nodes = {node.get_friendly_name(): node for node in clone.get_ordered_ops()}
     results = []

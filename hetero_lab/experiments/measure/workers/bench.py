@@ -42,7 +42,6 @@ from hetero_lab.runtime.runners import (
     Execution,
     Runner,
     expected_outputs,
-    open_counted,
     open_runner,
     read_counted,
 )
@@ -193,13 +192,14 @@ class Bench:
 
     def compile_counted(self, trial: Trial) -> None:
         """Compile a trial once more with counters, which are read later."""
-        self._counted[trial.key] = open_counted(**self._opened_as(trial))
+        self._counted[trial.key] = open_runner(**self._opened_as(trial), counters=True)
 
     def counters(self, trial: Trial) -> Counters:
         """Read the counters of a trial, compiling it with counters unless that is done."""
         try:
-            counted = self._counted.pop(trial.key, None) or open_counted(**self._opened_as(trial))
-            return Counters(entry=trial.key, rows=read_counted(counted))
+            if trial.key not in self._counted:
+                self.compile_counted(trial)
+            return Counters(entry=trial.key, rows=read_counted(self._counted.pop(trial.key)))
         except MeasurementError as error:
             warn(str(error))
             return Counters(entry=trial.key, rows=())
