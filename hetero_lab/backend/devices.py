@@ -13,15 +13,8 @@ import openvino as ov
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import EmulatedDevice, emulated_devices
-from hetero_lab.errors import (
-    DeviceError,
-    did_you_mean,
-    last_line,
-    names_at_hand,
-    shorten,
-    warn,
-)
-from hetero_lab.model.opgraph import NOT_OPS, OpGraph
+from hetero_lab.errors import DeviceError, did_you_mean, last_line, names_at_hand, shorten, warn
+from hetero_lab.model.opgraph import NOT_OPS
 from hetero_lab.model.read import Source
 
 if TYPE_CHECKING:
@@ -189,16 +182,17 @@ def supported_ops(bound: BoundModel, device: str) -> frozenset[str]:
         cache[key] = frozenset(answer)
     if spec is None:
         return cache[key]
-    _tell_of_misspelt_types(bound.graph, bound.fingerprint, spec)
-    return frozenset(op.name for op in bound.graph if _allowed(spec, op.type)) & cache[key]
+    _warn_of_misspelt_types(bound, spec)
+    claimed = {op.name for op in bound.graph if op.type in NOT_OPS or spec.allows(op.type)}
+    return cache[key] & claimed
 
 
-def _tell_of_misspelt_types(graph: OpGraph, fingerprint: str, spec: EmulatedDevice) -> None:
+def _warn_of_misspelt_types(bound: BoundModel, spec: EmulatedDevice) -> None:
     """Warn once of op types of an emulated device that look like misspelt ones of the model."""
-    here = {op.type for op in graph}
+    here = {op.type for op in bound.graph}
     named = spec.unsupported | (spec.supported or frozenset())
     for op_type in sorted(named - here):
-        key = (fingerprint, spec.name, op_type)
+        key = (bound.fingerprint, spec.name, op_type)
         if key in _looked_at:
             continue
         _looked_at.add(key)
@@ -224,12 +218,8 @@ def _types_of_opsets() -> frozenset[str]:
     return frozenset(found)
 
 
-def _allowed(spec: EmulatedDevice, op_type: str) -> bool:
-    return op_type in NOT_OPS or spec.allows(op_type)
-
-
 def _asked(core: ov.Core, device: str, key: str) -> Any:
-    """Return a property of a device, ``""`` if the device lacks it."""
+    """Return a property of a device, or ``""`` if the device lacks it."""
     try:
         return core.get_property(device, key)
     except Exception:
@@ -272,7 +262,7 @@ def precisions(device: str, *, core: ov.Core) -> list[str]:
 
 
 def unsupported_message(devices: Sequence[str], ops: Sequence[tuple[str, str]]) -> str:
-    """Say which ops, given as (name, type), none of these devices supports, and the way out."""
+    """Return a message that names ops, given as (name, type), that no device supports."""
     shown = names_at_hand([f"{name} ({op_type})" for name, op_type in ops])
     if len(devices) == 1:
         fact = f"{devices[0]} does not support {len(ops)} of the ops placed on it: {shown}"

@@ -20,9 +20,9 @@ from hetero_lab.errors import (
     shorten,
 )
 
-# Obeyed by the plugins, but missing in their SUPPORTED_PROPERTIES.
+# The plugins obey these, but do not list them in SUPPORTED_PROPERTIES.
 _UNLISTED = {"EXCLUSIVE_ASYNC_REQUESTS"}
-# Obeyed by the Core at compile; no device lists them.
+# The Core obeys these in a compile; no device lists them.
 OF_THE_CORE = frozenset({"CACHE_DIR", "CACHE_MODE"})
 _TRUE_FALSE = {"YES", "NO", "TRUE", "FALSE", "ON", "OFF"}
 _PRECISION = "INFERENCE_PRECISION_HINT"
@@ -53,11 +53,8 @@ def check_properties(
 ) -> dict[str, Any]:
     """Return the properties if ``device`` knows every key and takes every value.
 
-    Raises
-    ------
-    PropertyError
-        An unknown or read-only key, a value of the wrong kind, or a precision that the device
-        does not have.
+    PropertyError for an unknown or read-only key, a value of the wrong kind, or a precision that
+    the device lacks.
     """
     if not isinstance(properties, Mapping):
         raise PropertyError(
@@ -114,8 +111,8 @@ def _check_value(device: str, real: str, key: str, value: Any, *, readable: bool
 
 def _refusal(real: str, key: str, value: Any, *, readable: bool) -> str:
     """Return why the runtime refuses a value; empty if it takes it."""
-    # A Core of its own, so that values of one check do not reach the next. No error that is raised
-    # may hold on to it: see hetero_lab.backend.core.keep.
+    # A new Core, so that values of one check do not reach the next. The message alone is returned,
+    # since an error would keep the Core alive: see hetero_lab.backend.core.keep.
     trial = ov.Core()
     try:
         trial.set_property(real, {key: value})

@@ -138,10 +138,9 @@ def _difference(
             f"faster_by= is 'auto', 'precision' or 'threads', not {shorten(str(faster_by))}."
         )
     capabilities = core.get_property(base, "OPTIMIZATION_CAPABILITIES")
-    low = [p for p in ("BF16", "FP16") if p in capabilities]
+    low = [name for key, name in (("BF16", "bf16"), ("FP16", "f16")) if key in capabilities]
     if faster_by != "threads" and low:
-        precision = {"BF16": "bf16", "FP16": "f16"}[low[0]]
-        return {"INFERENCE_PRECISION_HINT": precision}, {"INFERENCE_PRECISION_HINT": "f32"}
+        return {"INFERENCE_PRECISION_HINT": low[0]}, {"INFERENCE_PRECISION_HINT": "f32"}
     if faster_by == "precision":
         raise ArgumentError(
             f"{base} has no floating-point precision below f32 here "

@@ -1,8 +1,8 @@
 """Virtual devices: AUTO, MULTI and BATCH, which run a whole model on devices that they choose.
 
-They take no affinities. AUTO and MULTI cannot start an emulated device by its alias ("get_default_
-context is not supported"), so they are given the name of its plugin behind the proxy. They tell
-hardware apart by its full name: MULTI over a device and its emulation runs on only one of them.
+They ignore affinities. AUTO and MULTI cannot start an emulated device by its alias ("get_default_
+context is not supported"), so they get the name of its plugin behind the proxy. They distinguish
+hardware by its full name: MULTI over a device and its emulation runs on only one of them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class VirtualDevice:
     def check_model(self, bound: BoundModel) -> None:
         """Raise DeviceError where an emulated device would run ops that it does not claim.
 
-        A real device that lacks an op is passed over by OpenVINO itself.
+        OpenVINO itself skips a real device that lacks an op.
         """
         for device in self.devices:
             if device not in emulated_devices(bound.core):
@@ -96,12 +96,9 @@ def virtual_device(name: str, core: ov.Core) -> VirtualDevice | None:
 
 
 def parse_virtual(name: str) -> VirtualDevice | None:
-    """Read the name of a virtual device that names its devices; ``None`` for others.
+    """Read the name of a virtual device with its devices; ``None`` for other devices.
 
-    Raises
-    ------
-    DeviceError
-        It begins like one but cannot be read.
+    DeviceError if it begins like one but cannot be read.
     """
     kind, _, rest = name.partition(":")
     if kind not in KINDS:
@@ -121,11 +118,8 @@ def parse_virtual(name: str) -> VirtualDevice | None:
             f"{shorten(name)} is not a device of {kind}. Only MULTI takes a number of requests "
             "for each device: 'MULTI:GPU(3),CPU(1)'."
         )
-    return VirtualDevice(
-        kind,
-        tuple(device for device, _ in found),
-        tuple(int(number) if number else None for _, number in found),
-    )
+    numbers = tuple(int(number) if number else None for _, number in found)
+    return VirtualDevice(kind, tuple(device for device, _ in found), numbers)
 
 
 def named_by_plugin(core: ov.Core) -> dict[str, str]:

@@ -31,7 +31,7 @@ from hetero_lab.placement.partition import Partition, partition_of, predict, tor
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
 from hetero_lab.runtime.exported import observe
 from hetero_lab.runtime.inputs import Inputs, Ports
-from hetero_lab.runtime.submodels import Submodel, cut
+from hetero_lab.runtime.submodels import Submodel, compile_submodels, cut
 from hetero_lab.runtime.tensors import set_inputs, to_array
 
 COUNTED = {"PERF_COUNT": True}
@@ -300,20 +300,12 @@ def labelled_clone(placed: BoundPlacement, predicted: Partition) -> tuple[ov.Mod
 
 def _who_refused(placed: BoundPlacement, predicted: Partition) -> str:
     """Compile each subgraph alone to find and name the refused one."""
-    core, by_device = placed.core, placed.properties
     try:
-        submodels = cut(placed.bound, predicted)
+        compile_submodels(cut(placed.bound, predicted), placed.properties, placed.core)
+    except CompileError as error:
+        return f" {error}"
     except Exception:  # a model that cannot be cut gives no answer
-        return ""
-    for subgraph, submodel in zip(predicted.subgraphs, submodels, strict=True):
-        try:
-            core.compile_model(submodel.model, subgraph.device, by_device[subgraph.device])
-        except Exception as error:
-            return (
-                f" {subgraph.device} claims each op, but refuses subgraph {subgraph.index} "
-                f"({len(subgraph.ops)} ops: {names_at_hand(subgraph.ops)}): {last_line(error)}. "
-                "hetero_lab.find_refused(model, affinity) finds the ops to move."
-            )
+        pass
     return ""
 
 

@@ -50,13 +50,7 @@ class Counter:
 def read_counters(
     profiling_info: Iterable[object], partition: Partition, graph: OpGraph
 ) -> tuple[Counter, ...]:
-    """Join profiling info to the partition that was compiled.
-
-    Raises
-    ------
-    MeasurementError
-        No node was executed: the model was compiled without counters, or its devices have none.
-    """
+    """Join profiling info to the compiled partition; MeasurementError if no node was executed."""
     rows = [_row(info, partition) for info in profiling_info]
     if not any(row.status == "EXECUTED" for row in rows):
         raise MeasurementError(
@@ -94,12 +88,8 @@ def _row(info: Any, partition: Partition) -> Counter:
 def unjoined(info: Any, *, hetero: bool) -> Counter:
     """Read one row of profiling info without its model: no device, op or tensor.
 
-    Parameters
-    ----------
-    info
-        An ``openvino.ProfilingInfo``, or an object with its attributes.
-    hetero
-        Whether HETERO ran the model; it puts ``subgraphN: `` before each name.
+    ``info`` has the attributes of ``openvino.ProfilingInfo``. If HETERO ran the model, names begin
+    with ``subgraphN: ``.
     """
     name = str(info.node_name)
     match = _SUBGRAPH.match(name) if hetero else None

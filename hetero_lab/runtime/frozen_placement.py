@@ -87,14 +87,10 @@ def read_frozen(directory: str | os.PathLike[str]) -> FrozenPlacement:
 def write_frozen(
     target: Path, compiled: CompiledPlacement, requests: Sequence[list[np.ndarray]]
 ) -> FrozenPlacement:
-    """Write the files of a frozen placement into an empty directory; return what was frozen.
+    """Write the files of a frozen placement, with the outputs for some requests.
 
-    Parameters
-    ----------
-    compiled
-        The placement to freeze; its outputs are stored beside the inputs.
-    requests
-        At least one list of inputs in the model's order, or of one prompt for a language model.
+    ``target`` is an empty directory. ``requests`` has at least one list of inputs in the model's
+    order, or of one prompt for a language model.
     """
     frozen = write_program(target, compiled.placed, requests[0])
     every: dict[str, Any] = {}

@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -131,42 +132,70 @@ class TokenSession(Protocol):
 
 
 class CompiledSession:
-    """A session on a request of OpenVINO: HETERO, or one device."""
+    """A request of OpenVINO, to HETERO or one device, with its states."""
 
     def __init__(self, compiled: CompiledPlacement):
-        self._model = language_model(compiled.prepared.model)
-        self._label = compiled.placed.label
+        self._compiled = compiled
         self._types = [port.get_element_type() for port in compiled.compiled_model.inputs]
         self._request = compiled.compiled_model.create_infer_request()
+        # A partial adds no Python frame to a timed call; sharing saves the copy of the outputs.
+        self.infer = partial(self._request.infer, share_outputs=True)
+
+    @cached_property
+    def _logits(self) -> int:
+        return language_model(self._compiled.prepared.model).logits
+
+    def give(self, arrays: Sequence[np.ndarray]) -> None:
+        set_inputs(self._request, arrays, self._types)
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        return self._compiled.read_outputs(self._request)
 
     def reset(self) -> None:
         self._request.reset_state()
 
     def step(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        with inference_errors(self._label):
-            set_inputs(self._request, arrays, self._types)
-            self._request.infer(share_outputs=True)
-        return self._request.get_output_tensor(self._model.logits).data
+        with inference_errors(self._compiled.placed.label):
+            self.give(arrays)
+            self.infer()
+        return self._request.get_output_tensor(self._logits).data
 
     def profiling_info(self) -> Sequence[object]:
         return self._request.profiling_info
 
 
 class ExecutorSession:
-    """A session on a ParallelExecutor."""
+    """The requests of a ParallelExecutor, one at a time; each copies its inputs and outputs."""
 
-    def __init__(self, executor: ParallelExecutor, model: LanguageModel):
-        self._executor = executor
-        self._logits = executor.output_names[model.logits]
+    def __init__(self, executor: ParallelExecutor):
+        self.executor = executor
+        self.last: dict[str, np.ndarray] = {}
+        self._arrays: Sequence[np.ndarray] = ()
+
+    @cached_property
+    def _logits(self) -> str:
+        bound = self.executor.placed.bound
+        return bound.output_names[language_model(bound.model).logits]
+
+    def give(self, arrays: Sequence[np.ndarray]) -> None:
+        self._arrays = arrays
+
+    def infer(self) -> None:
+        self.last = self.executor.submit_bound(self._arrays).result()
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        return dict(self.last)
 
     def reset(self) -> None:
-        self._executor.reset_state()
+        self.executor.reset_state()
 
     def step(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        return self._executor.submit_bound(arrays).result()[self._logits]
+        self.give(arrays)
+        self.infer()
+        return self.last[self._logits]
 
     def profiling_info(self) -> Sequence[object]:
-        return self._executor.profiling_info()
+        return self.executor.profiling_info()
 
 
 def generate(
@@ -208,13 +237,7 @@ def steps(
 def given_or_random_prompt(
     bound: BoundModel, inputs: Any, scenario: Scenario, seed: int
 ) -> list[np.ndarray]:
-    """Return the prompt of a scenario, given or random, as a list of one array.
-
-    Raises
-    ------
-    ArgumentError, InputError
-        The prompt is not an array of token ids, or does not fit the scenario.
-    """
+    """Return the prompt of a scenario, given or random, as a list of one checked array."""
     model = language_model(bound.model)
     if inputs is None:
         return [model.prompt(scenario, check_whole("seed", seed, least=0))]

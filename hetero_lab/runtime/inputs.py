@@ -31,17 +31,8 @@ def generate_inputs(model: PreparedModel | BoundModel, seed: int = 0) -> dict[st
     """Make inputs from a seed, in the range of their element type and use.
 
     Floats are uniform in [0, 1), and bytes cover their range. Whole numbers that index a tensor
-    (Gather, embeddings, OneHot) stay below its size; all others are 0 or 1.
-
-    Returns
-    -------
-    dict
-        Input name → array, in the model's own order.
-
-    Raises
-    ------
-    InputError
-        Values cannot be generated for the element type or the dynamic shape of an input.
+    (Gather, embeddings, OneHot) stay below its size; all others are 0 or 1. Dynamic shapes and
+    types that arrays lack raise InputError.
     """
     check_whole("seed", seed, least=0)
     rng = np.random.default_rng(seed)
@@ -88,16 +79,9 @@ def digest_of(arrays: Iterable[np.ndarray]) -> str:
 def bind_inputs(model: PreparedModel | BoundModel, inputs: Inputs) -> list[np.ndarray]:
     """Return the arrays in the model's input order, checked for name, shape and element type.
 
-    Parameters
-    ----------
-    inputs
-        A mapping by input name (or index), a sequence in the model's order, one array for a
-        model with one input, the path of an .npz file, or a callable that returns one of them.
-
-    Raises
-    ------
-    InputError
-        An input is missing, unknown, or has the wrong shape or element type.
+    ``inputs`` is a mapping by input name (or index), a sequence in the model's order, one array for
+    a model with one input, the path of an .npz file, or a callable that returns one of them.
+    InputError if one is missing, unknown, or does not fit.
     """
     return Ports(model).bind(inputs)
 

@@ -110,13 +110,6 @@ def bytes_by_part(
     dict
         For each part: its bytes once it is compiled and has run a token, and the bytes added by
         the end of the scenario.
-
-    Raises
-    ------
-    MeasurementError
-        The system does not report private memory.
-    AffinityError, CompileError, InferenceError
-        The model cannot be cut there, or its parts cannot be compiled or run.
     """
     partition = predict(bound.graph, parts)
     check_states(bound.graph, partition)

@@ -326,21 +326,15 @@ def _ignored_ops(graph: OpGraph, ignored: str | Sequence[str]) -> list[str]:
     names, types = {op.name for op in ops}, {op.type for op in ops}
     found: dict[str, None] = {}
     for text in wanted:
-        if text in names:
-            found[text] = None
-            continue
-        if text in types:
-            found.update((op.name, None) for op in ops if op.type == text)
-            continue
+        matched = [text] if text in names else [op.name for op in ops if op.type == text]
         try:
-            search = re.compile(text).search
+            matched = matched or [op.name for op in ops if text and re.search(text, op.name)]
         except re.error as error:
             raise ArgumentError(
                 f"{shorten(text)} in ignored= is not an op, a type or a regular expression: "
                 f"{error}."
             ) from error
-        matched = [op.name for op in ops if search(op.name)]
-        if not matched or not text:
+        if not matched:
             raise ArgumentError(
                 f"{shorten(text)} in ignored= matches no op."
                 f"{did_you_mean(text, [*types, *names])} Types: "

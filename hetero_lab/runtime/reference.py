@@ -290,13 +290,7 @@ def _argmax_agreement(output: np.ndarray, expected: np.ndarray) -> float:
 
 
 def reference_device(bound: BoundModel) -> str:
-    """Return the real device that f32 references are run on: CPU, if it supports the model.
-
-    Raises
-    ------
-    DeviceError
-        No single device here supports the whole model.
-    """
+    """Return the real device for f32 references, preferably CPU; DeviceError if there is none."""
     emulated = emulated_devices(bound.core)
     real = [device for device in device_names(bound.core) if device not in emulated]
     wanted = set(Affinity.on_one(bound.graph, real[0]).ops) if real else set()

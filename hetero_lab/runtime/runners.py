@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -69,13 +68,7 @@ _COUNTER_TURNS = 3  # counters are a running mean, which needs a few turns to se
 
 @dataclass(frozen=True)
 class Execution:
-    """The executor of a placement, its number of requests in flight, and a language scenario.
-
-    Raises
-    ------
-    ArgumentError
-        An unknown executor, no request, or several requests of a language model.
-    """
+    """The executor of a placement, its number of requests in flight, and a language scenario."""
 
     executor: str = HETERO
     requests: int = 1
@@ -96,18 +89,7 @@ class Execution:
             )
 
     def check(self, placed: BoundPlacement) -> None:
-        """Check that a placement can run, before it is compiled; warn of ignored properties.
-
-        Raises
-        ------
-        AffinityError
-            A cut tensor has no known shape, or a stateful path would be torn.
-        ArgumentError
-            Several requests in flight of a model with states, a language model without a scenario,
-            or a scenario that does not fit into its context.
-        ModelError
-            A scenario for a model that is not a language model.
-        """
+        """Raise for a placement that cannot run like this; warn of ignored properties."""
         check_scenario(placed.bound.model, self.scenario)
         virtual = placed.placement.virtual
         if self.executor == PARALLEL and virtual:
@@ -130,46 +112,47 @@ class Runner:
     """A compiled placement with its inputs.
 
     ``partition`` is the compiled one; ``as_predicted`` tells whether it is the predicted one,
-    ``None`` if the runtime does not report it.
+    ``None`` if the runtime does not report it. ``infer`` infers once.
     """
 
     def __init__(
         self,
+        session: CompiledSession | ExecutorSession,
         compiled: CompiledPlacement | ParallelExecutor,
         arrays: list[np.ndarray],
         requests: int = 1,
     ):
+        self._session = session
         self._compiled = compiled
         self._arrays = arrays
         self._n_requests = requests
+        self.infer: Callable[[], object] = session.infer
         self.placed = compiled.placed
         self.partition = compiled.partition
         self.as_predicted = compiled.as_predicted
         self.compile_ms = compiled.compile_ms
 
-    def infer(self) -> object:
-        """Infer once and wait for it."""
-        raise NotImplementedError
-
     def outputs(self) -> dict[str, np.ndarray]:
         """Return copies of the outputs of the last inference."""
-        raise NotImplementedError
+        return self._session.outputs()
 
     def queue_turn(self) -> tuple[float, ...]:
         """Run one turn with all requests in flight; return the times per result in µs."""
-        raise NotImplementedError
-
-    def profiling_info(self) -> Sequence[object]:
-        """Return OpenVINO's counters of the last inference."""
-        raise NotImplementedError
+        if isinstance(self._compiled, CompiledPlacement):
+            return run_queue_turn(self._compiled, self._arrays, self._n_requests)
+        assert isinstance(self._session, ExecutorSession)
+        samples, self._session.last = run_parallel_turn(
+            self._compiled, self._arrays, self._n_requests
+        )
+        return samples
 
     def turn(self, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN) -> TurnTimes:
         """Run one turn: some inferences, or one generation of a language model."""
         return run_turn(self.infer, timed=timed, discarded=discarded), None
 
     def counters(self) -> tuple[Counter, ...]:
-        """Return the counters joined to the model; MeasurementError if there are none."""
-        return read_counters(self.profiling_info(), self.partition, self.placed.graph)
+        """Return the counters of the last inference; MeasurementError if there are none."""
+        return read_counters(self._session.profiling_info(), self.partition, self.placed.graph)
 
     def compare(
         self, rows: Sequence[Counter] = (), expected: Mapping[str, np.ndarray] | None = None
@@ -192,8 +175,17 @@ class Runner:
 
     def spans(self, requests: int) -> tuple[Span, ...]:
         """Return when the subgraphs of the last requests ran; empty for HETERO, which hides it."""
-        del requests
-        return ()
+        if isinstance(self._compiled, CompiledPlacement):
+            return ()
+        kept = self._compiled.timeline
+        first = max((span.request for span in kept), default=0) - requests + 1
+        runs: dict[int, list[Span]] = {}
+        for span in kept:
+            if span.request >= first:
+                runs.setdefault(span.request, []).append(span)
+        # A request with some spans already dropped would look as if it had waited.
+        whole = (run for run in runs.values() if len(run) == self.partition.n_subgraphs)
+        return tuple(span for run in whole for span in run)
 
     def tokens(self) -> tuple[tuple[int, ...], ...]:
         """Return the tokens of each sequence in the last turn; empty without a generation."""
@@ -205,94 +197,39 @@ class Runner:
             self._compiled.close(cancel=True)
 
 
-class _HeteroRunner(Runner):
-    def __init__(self, compiled: CompiledPlacement, arrays: list[np.ndarray], requests: int):
-        super().__init__(compiled, arrays, requests)
-        self._compiled: CompiledPlacement = compiled
-        self._request = compiled.new_request(arrays)
-        # A partial adds no Python frame to the timed call; sharing saves the copy of the outputs.
-        self.infer = partial(self._request.infer, share_outputs=True)
-
-    def outputs(self) -> dict[str, np.ndarray]:
-        return self._compiled.read_outputs(self._request)
-
-    def queue_turn(self) -> tuple[float, ...]:
-        return run_queue_turn(self._compiled, self._arrays, self._n_requests)
-
-    def profiling_info(self) -> Sequence[object]:
-        return self._request.profiling_info
-
-
-class _ParallelRunner(Runner):
-    """Times of an inference include copying inputs and outputs, as in every call."""
-
-    def __init__(self, compiled: ParallelExecutor, arrays: list[np.ndarray], requests: int):
-        super().__init__(compiled, arrays, requests)
-        self._compiled: ParallelExecutor = compiled
-        self._outputs: dict[str, np.ndarray] = {}
-
-    def infer(self) -> None:
-        self._outputs = self._compiled.submit_bound(self._arrays).result()
-
-    def outputs(self) -> dict[str, np.ndarray]:
-        return dict(self._outputs)
-
-    def queue_turn(self) -> tuple[float, ...]:
-        samples, self._outputs = run_parallel_turn(self._compiled, self._arrays, self._n_requests)
-        return samples
-
-    def profiling_info(self) -> Sequence[object]:
-        return self._compiled.profiling_info()
-
-    def spans(self, requests: int) -> tuple[Span, ...]:
-        kept = self._compiled.timeline
-        first = max((span.request for span in kept), default=0) - requests + 1
-        runs: dict[int, list[Span]] = {}
-        for span in kept:
-            if span.request >= first:
-                runs.setdefault(span.request, []).append(span)
-        # A request with some spans already dropped would look as if it had waited.
-        whole = (run for run in runs.values() if len(run) == self.partition.n_subgraphs)
-        return tuple(span for run in whole for span in run)
-
-
 class _GenerationRunner(Runner):
     """A language model: a turn is a generation, an inference is its next step."""
 
     def __init__(
         self,
+        session: CompiledSession | ExecutorSession,
         compiled: CompiledPlacement | ParallelExecutor,
         arrays: list[np.ndarray],
         scenario: Scenario,
         counters: bool,
     ):
-        super().__init__(compiled, arrays)
+        super().__init__(session, compiled, arrays)
         (prompt,) = arrays
         # Counters are running means, so a long prompt would distort those of one-token steps.
-        self._prompt = prompt[:, :1] if counters else prompt
+        prompt = prompt[:, :1] if counters else prompt
+        known = language_model(self.placed.bound.model)
+        self.infer = self._next_step
         self._scenario = scenario
-        self._model = language_model(self.placed.bound.model)
-        self._session = (
-            CompiledSession(compiled)
-            if isinstance(compiled, CompiledPlacement)
-            else ExecutorSession(compiled, self._model)
-        )
+        self._asked = session, known, prompt, scenario.new_tokens
         self._last: Generated | None = None
         self._steps: Iterator[object] = iter(())
 
-    def infer(self) -> None:
+    def _next_step(self) -> None:
         try:
             next(self._steps)
         except StopIteration:
-            n_new = self._scenario.new_tokens
-            self._steps = steps(self._session, self._model, self._prompt, n_new)
+            self._steps = steps(*self._asked)
             next(self._steps)
 
     def turn(self, timed: int = 0, discarded: int = 0) -> TurnTimes:
         del timed, discarded  # the scenario gives the length of a generation
         self._steps = iter(())
-        n_new = self._scenario.new_tokens
-        self._last = generate(self._session, self._model, self._prompt, n_new)
+        self._last = generate(*self._asked)
         first_us, *further_us = self._last.step_us
         return tuple(further_us), first_us
 
@@ -304,9 +241,6 @@ class _GenerationRunner(Runner):
 
     def queue_turn(self) -> tuple[float, ...]:
         raise ArgumentError("A language model has one request in flight.")
-
-    def profiling_info(self) -> Sequence[object]:
-        return self._session.profiling_info()
 
     def compare(
         self, rows: Sequence[Counter] = (), expected: Mapping[str, np.ndarray] | None = None
@@ -329,16 +263,10 @@ def open_runner(
     counters: bool = False,
     compile_properties: Mapping[str, Any] | None = None,
 ) -> Runner:
-    """Compile a placement for an executor and give it its inputs; close the runner after use.
+    """Compile a placement for an executor and give it its bound inputs; close it after use.
 
-    Parameters
-    ----------
-    arrays
-        The inputs, bound, in the model's order.
-    counters
-        Compile with OpenVINO's performance counters (slower to run), for one request at a time.
-    compile_properties
-        More properties of each compile call, for instance ``{"CACHE_DIR": …}``.
+    With ``counters``, it has OpenVINO's performance counters, is slower, and runs one request at a
+    time. ``compile_properties`` are more properties of each compile call.
     """
     compiled: CompiledPlacement | ParallelExecutor
     execution = replace(execution, requests=1) if counters else execution
@@ -348,22 +276,16 @@ def open_runner(
         if execution.executor == HETERO:
             properties = compile_properties
             compiled = compile_placed(placed, counters=counters, compile_properties=properties)
+            session = CompiledSession(compiled)
         else:
             properties = {**(compile_properties or {}), **(COUNTED if counters else {})}
             requests = execution.requests
             compiled = ParallelExecutor.of(placed, requests=requests, compile_properties=properties)
+            session = ExecutorSession(compiled)
     if execution.scenario is not None:
-        return _GenerationRunner(compiled, arrays, execution.scenario, counters)
-    if isinstance(compiled, CompiledPlacement):
-        return _HeteroRunner(compiled, arrays, execution.requests)
-    return _ParallelRunner(compiled, arrays, execution.requests)
-
-
-def measure_counters(
-    placed: BoundPlacement, arrays: list[np.ndarray], execution: Execution
-) -> tuple[Counter, ...]:
-    """Compile a placement with counters, run it and read them."""
-    return read_counted(open_runner(placed, arrays, execution, counters=True))
+        return _GenerationRunner(session, compiled, arrays, execution.scenario, counters)
+    session.give(arrays)
+    return Runner(session, compiled, arrays, execution.requests)
 
 
 def read_counted(runner: Runner) -> tuple[Counter, ...]:

@@ -43,25 +43,11 @@ def judge(
     correct: Correct | None,
     output: str = "",
 ) -> Iterator[Answer]:
-    """Run example by example and judge the outputs.
+    """Run example by example and judge the outputs, or only ``output`` if it is not empty.
 
-    Parameters
-    ----------
-    run, reference
-        The judged placement, and the one to compare it with.
-    examples
-        ``(inputs, label)`` if ``correct`` is given, else inputs alone.
-    correct
-        Maps outputs and a label to whether they fit.
-    output
-        The only output to judge; all of them if empty.
-
-    Raises
-    ------
-    InputError
-        Inputs do not fit the model.
-    ArgumentError
-        A label does not fit, or the output does not exist.
+    Examples are ``(inputs, label)`` if ``correct`` is given, which maps outputs and a label to
+    whether they fit; else inputs alone. InputError if inputs do not fit the model; ArgumentError if
+    a label does not fit, or the output does not exist.
     """
     for number, example in enumerate(examples):
         inputs, label = _parts(example, number, correct is not None)

@@ -12,7 +12,7 @@ import openvino as ov
 
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import ArgumentError, CompileError, last_line, names_at_hand
-from hetero_lab.model.opgraph import PARAMETER
+from hetero_lab.model.opgraph import NOT_OPS, PARAMETER
 from hetero_lab.placement.partition import Partition
 from hetero_lab.runtime.pieces import build_model
 
@@ -102,10 +102,12 @@ def compile_submodels(
                 core.compile_model(submodel.model, submodel.device, by_device[submodel.device])
             )
         except Exception as error:
-            ops = [n.get_friendly_name() for n in submodel.model.get_ordered_ops()]
+            nodes = submodel.model.get_ordered_ops()
+            ops = [n.get_friendly_name() for n in nodes if n.get_type_name() not in NOT_OPS]
             raise CompileError(
-                f"{submodel.device} refuses subgraph {submodel.index} "
-                f"({names_at_hand(ops)}): {last_line(error)}"
+                f"{submodel.device} claims each op, but refuses subgraph {submodel.index} "
+                f"({len(ops)} ops: {names_at_hand(ops)}): {last_line(error)}. "
+                "hetero_lab.find_refused(model, affinity) finds the ops to move."
             ) from error
     return compiled
 

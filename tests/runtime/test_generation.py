@@ -30,7 +30,7 @@ from hetero_lab.model.read import prepare
 from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime.generation import compare_generation
 from hetero_lab.runtime.reference import compare
-from hetero_lab.runtime.runners import Execution, inputs_for, measure_counters
+from hetero_lab.runtime.runners import Execution, inputs_for, open_runner, read_counted
 
 # The CPU plugin keeps a cache in 8 bits by default.
 EXACT = {**F32, "KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
@@ -146,7 +146,8 @@ def test_counters_are_of_steps_of_one_token(model, core, executor, monkeypatch):
     monkeypatch.setattr(LanguageModel, "feed", recorded)
     placed = resolve(bind(model, core), "CPU")
     prompt = inputs_for(placed.bound, None, 0, SCENARIO)
-    rows = measure_counters(placed, prompt, Execution(executor, scenario=SCENARIO))
+    execution = Execution(executor, scenario=SCENARIO)
+    rows = read_counted(open_runner(placed, prompt, execution, counters=True))
     assert any(row.real_time_us for row in rows)
     assert len(lengths) > SCENARIO.new_tokens  # more than one generation
     assert set(lengths) == {1}
@@ -294,39 +295,32 @@ def test_logits_are_compared_up_to_the_first_other_token():
     assert [a.verdict for a in compare_generation(expected, expected, "f32")] == ["equal"] * 2
 
 
-def token_verdict(made, expected, precision="f32"):
-    return compare_generation(made, expected, precision)[1].verdict
-
-
-@pytest.fixture
-def expected():
-    """Two sequences of ten tokens, of which the first eight steps have their logits."""
+def test_tokens_are_judged_by_the_step_where_they_part():
+    # Two sequences of ten tokens; the first eight steps have their logits.
     logits = np.random.default_rng(0).normal(size=(2, 10, 20)).astype(np.float32)
-    return {"logits": logits[:, :8], "token_ids": logits.argmax(-1)}
+    expected = {"logits": logits[:, :8], "token_ids": logits.argmax(-1)}
 
+    def copy() -> dict[str, np.ndarray]:
+        return {name: array.copy() for name, array in expected.items()}
 
-def test_tokens_that_differ_where_no_logits_are_kept_are_different(expected):
-    made = {name: array.copy() for name, array in expected.items()}
-    made["token_ids"][1, 9] += 1
-    assert token_verdict(made, expected) == "different"
+    def verdict(made, precision="f32"):
+        return compare_generation(made, expected, precision)[1].verdict
 
-
-def test_the_step_that_parted_is_judged_by_itself(expected):
-    made = {name: array.copy() for name, array in expected.items()}
-    made["logits"][0, 7] = 0
-    made["token_ids"][0, 7:] += 1
-    assert token_verdict(made, expected, "i8") == "different"  # of all 16 steps it is a quarter
-    made["logits"][0, 7] = np.nan
-    assert token_verdict(made, expected) == "not a number"
-
-
-def test_a_sequence_is_judged_up_to_its_own_end(expected):
-    made = {name: array.copy() for name, array in expected.items()}
-    made["token_ids"][0] += 1  # as likely
-    assert token_verdict(made, expected) == "rounding"
-    made["logits"][1, 3:] *= -1
-    made["token_ids"][1, 3:] += 1
-    assert token_verdict(made, expected) == "different"
+    beyond_logits = copy()
+    beyond_logits["token_ids"][1, 9] += 1
+    assert verdict(beyond_logits) == "different"
+    by_itself = copy()
+    by_itself["logits"][0, 7] = 0
+    by_itself["token_ids"][0, 7:] += 1
+    assert verdict(by_itself, "i8") == "different"  # of all 16 steps it is a quarter
+    by_itself["logits"][0, 7] = np.nan
+    assert verdict(by_itself) == "not a number"
+    each_up_to_its_end = copy()
+    each_up_to_its_end["token_ids"][0] += 1  # as likely
+    assert verdict(each_up_to_its_end) == "rounding"
+    each_up_to_its_end["logits"][1, 3:] *= -1
+    each_up_to_its_end["token_ids"][1, 3:] += 1
+    assert verdict(each_up_to_its_end) == "different"
 
 
 def test_text_needs_a_tokenizer(model, tmp_path):

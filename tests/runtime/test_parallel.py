@@ -25,7 +25,6 @@ from small_models import stateful
 
 import hetero_lab as hl
 from hetero_lab import clock
-from hetero_lab.backend.bound import bind
 from hetero_lab.errors import (
     ArgumentError,
     ClosedError,
@@ -37,9 +36,7 @@ from hetero_lab.model.read import prepare
 from hetero_lab.placement import overlap
 from hetero_lab.runtime import scheduler, submodels
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
-from hetero_lab.runtime.reference import compare_with_reference, lowest_precision
 from hetero_lab.runtime.submodels import leave_cores
-from hetero_lab.samples.catalogue import sample_names, sample_shapes
 
 F32 = {"PARACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
 
@@ -47,6 +44,26 @@ F32 = {"PARACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISI
 @pytest.fixture(scope="module", autouse=True)
 def second_device():
     hl.emulate("PARACC")
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """A classifier, with one block of it on the second device, and its inputs."""
+    model = hl.load("digits_inception")
+    affinity = hl.Affinity.uniform(model, "CPU").fix(patterns={"^mixed2": "PARACC"})
+    return model, affinity, generate_inputs(prepare(model))
+
+
+def twice() -> ov.Model:
+    """Return a model that doubles numbers of at least 0."""
+    x = op.parameter([2, 3], np.float32, name="x")
+    return ov.Model([op.result(op.add(op.relu(x, name="a"), x, name="y"))], [x], "twice")
+
+
+def reshaped() -> tuple[list, object]:
+    """Return the parameters of a model whose reshape, to a given shape, may fail, and its end."""
+    x, shape = op.parameter([4], np.float32, name="x"), op.parameter([2], np.int64, name="s")
+    return [x, shape], op.reshape(op.relu(x, name="a"), shape, False, name="r")
 
 
 def expected(prepared, inputs):
@@ -89,11 +106,9 @@ def test_random_models_and_requests_in_flight(seed, fine, monkeypatch):
             close(future.result(timeout=60), value)
 
 
-def test_every_run_of_a_subgraph_is_on_the_timeline():
-    model = hl.load("digits_inception")
-    affinity = hl.Affinity.uniform(model, "CPU").fix(patterns={"^mixed2": "PARACC"})
+def test_every_run_of_a_subgraph_is_on_the_timeline(digits):
+    model, affinity, inputs = digits
     with hl.ParallelExecutor(model, affinity) as executor:
-        inputs = generate_inputs(prepare(model))
         for _ in range(5):
             executor(inputs)
         spans = executor.timeline
@@ -147,9 +162,7 @@ def test_no_subgraph_gives_a_model_input_back():
 
 
 def test_arrays_may_change_while_requests_are_in_flight():
-    x = op.parameter([2, 3], np.float32, name="x")
-    model = ov.Model([op.result(op.add(op.relu(x, name="a"), x, name="y"))], [x], "twice")
-    with hl.ParallelExecutor(model, "CPU", requests=6) as executor:
+    with hl.ParallelExecutor(twice(), "CPU", requests=6) as executor:
         array = np.ones((2, 3), np.float32)
         waiting = []
         for number in range(6):
@@ -162,13 +175,11 @@ def test_arrays_may_change_while_requests_are_in_flight():
 
 
 def test_a_call_reads_arrays_where_they_are_and_gives_outputs_of_its_own():
-    x = op.parameter([2, 3], np.float32, name="x")
-    model = ov.Model([op.result(op.add(op.relu(x, name="a"), x, name="y"))], [x], "twice")
     read_only = np.full((2, 3), 4, np.float32)
     read_only.flags.writeable = False
     strided = np.full((3, 4), 5, np.float32).T[::2]
     changing = np.empty((2, 3), np.float32)
-    with hl.ParallelExecutor(model, "CPU") as executor:
+    with hl.ParallelExecutor(twice(), "CPU") as executor:
         found = []
         for number in range(4):
             changing[...] = number
@@ -241,11 +252,10 @@ def test_a_wrong_input_fails_alone():
 
 
 def test_an_op_that_throws_ends_its_request_alone():
-    x, shape = op.parameter([4], np.float32, name="x"), op.parameter([2], np.int64, name="s")
-    shaped = op.reshape(op.relu(x, name="a"), shape, False, name="r")
+    parameters, shaped = reshaped()
     total = op.reduce_sum(shaped, op.constant(np.array([0, 1], np.int64)), False, name="t")
-    outer = op.exp(x, name="b")
-    model = ov.Model([op.result(op.add(outer, total, name="y"))], [x, shape], "thrower")
+    outer = op.exp(parameters[0], name="b")
+    model = ov.Model([op.result(op.add(outer, total, name="y"))], parameters, "thrower")
     affinity = hl.Affinity.uniform(model, "CPU").fix(patterns={"^b$": "PARACC"})
     ones = np.ones(4, np.float32)
     with hl.ParallelExecutor(model, affinity, requests=3) as executor:
@@ -265,10 +275,9 @@ def test_an_op_that_throws_ends_its_request_alone():
         assert len(executor([ones, np.array([2, 2])])) == 1
 
 
-def test_closing_cancels_what_has_not_begun():
-    model = hl.load("digits_inception")
+def test_closing_cancels_what_has_not_begun(digits):
+    model, _, inputs = digits
     executor = hl.ParallelExecutor(model, "CPU")
-    inputs = generate_inputs(prepare(model))
     futures = [executor.submit(inputs) for _ in range(300)]
     executor.close(cancel=True)
     done, not_done = wait(futures, timeout=10)
@@ -355,13 +364,12 @@ def test_what_a_done_callback_raises_ends_no_thread(caplog):
 
 
 def test_a_failed_request_starts_nothing_more(monkeypatch):
-    x, shape = op.parameter([4], np.float32, name="x"), op.parameter([2], np.int64, name="s")
-    shaped = op.reshape(op.relu(x, name="a"), shape, False, name="r")
+    parameters, shaped = reshaped()
     ends = [
         op.reduce_sum(make(shaped, name=name), op.constant(np.array([0, 1], np.int64)), False)
         for name, make in (("b", op.exp), ("c", op.abs), ("d", op.tanh))
     ]
-    model = ov.Model([op.result(end) for end in ends], [x, shape], "thrower")
+    model = ov.Model([op.result(end) for end in ends], parameters, "thrower")
     affinity = hl.Affinity.uniform(model, "CPU").fix(ops={"b": "PARACC", "c": "PARACC"})
     begun = []
     for name in ("start", "run"):
@@ -450,9 +458,8 @@ def test_the_longest_path_goes_first_however_many_requests_there_were(monkeypatc
     assert order[0] == home["path0"]
 
 
-def test_an_executor_can_be_closed_by_a_done_callback():
-    model = hl.load("digits_inception")
-    inputs = generate_inputs(prepare(model))
+def test_an_executor_can_be_closed_by_a_done_callback(digits):
+    model, _, inputs = digits
     executor = hl.ParallelExecutor(model, "CPU")
     tried: list[BaseException | None] = []
 
@@ -478,10 +485,8 @@ def test_an_executor_can_be_closed_by_a_done_callback():
         executor.submit(inputs)
 
 
-def test_counters_wait_for_what_runs_and_end_with_the_executor():
-    model = hl.load("digits_inception")
-    affinity = hl.Affinity.uniform(model, "CPU").fix(patterns={"^mixed2": "PARACC"})
-    inputs = generate_inputs(prepare(model))
+def test_counters_wait_for_what_runs_and_end_with_the_executor(digits):
+    model, affinity, inputs = digits
     executor = hl.ParallelExecutor(
         model, affinity, compile_properties={"PERF_COUNT": True}, requests=2
     )
@@ -495,9 +500,8 @@ def test_counters_wait_for_what_runs_and_end_with_the_executor():
         executor.profiling_info()
 
 
-def test_an_executor_that_nobody_closed_goes_with_its_threads():
-    model = hl.load("digits_inception")
-    inputs = generate_inputs(prepare(model))
+def test_an_executor_that_nobody_closed_goes_with_its_threads(digits):
+    model, _, inputs = digits
     executor = hl.ParallelExecutor(model, "CPU")
     futures = [executor.submit(inputs) for _ in range(10)]
     del executor
@@ -539,10 +543,8 @@ def test_tensors_of_unknown_shape_are_handed_over():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("requests", [1, 4])
-def test_a_thousand_inferences_leave_nothing_behind(requests):
-    model = hl.load("digits_inception")
-    affinity = hl.Affinity.automatic(model, "CPU").fix(patterns={"^mixed2": "PARACC"})
-    inputs = generate_inputs(prepare(model))
+def test_a_thousand_inferences_leave_nothing_behind(digits, requests):
+    model, affinity, inputs = digits
     process = psutil.Process()
     with hl.ParallelExecutor(model, affinity, requests=requests) as executor:
         for _ in range(200):
@@ -591,22 +593,3 @@ def test_properties_given_to_the_executor_leave_the_others_of_a_placement():
     ) as executor:
         assert executor.placement.device_properties == {"CPU": {**hint, **threads}}
         assert executor.placement.direct
-
-
-@pytest.mark.network
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", list(filter(sample_shapes, sample_names())))
-def test_every_sample_equals_one_device(name):
-    prepared = prepare(hl.load(name))
-    arrays = bind_inputs(prepared, generate_inputs(prepared))
-    for requests in (1, 4):
-        affinity = random_affinity(prepared.graph, ["PARACC", "CPU"], requests)
-        with hl.ParallelExecutor(
-            prepared, affinity, device_properties=F32, requests=requests
-        ) as executor:
-            hints = [m.get_property("INFERENCE_PRECISION_HINT") for m in executor.compiled_models]
-            precision = lowest_precision((), prepared.graph, hints)
-            allowed = {"equal", "rounding"} if precision == "i8" else {"equal"}
-            for future in [executor.submit_bound(arrays) for _ in range(requests + 1)]:
-                found = compare_with_reference(bind(prepared), arrays, future.result(), precision)
-                assert {a.verdict for a in found} <= allowed, found

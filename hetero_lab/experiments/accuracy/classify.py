@@ -29,7 +29,7 @@ from hetero_lab.placement.placement import PlacementLike, resolve
 from hetero_lab.result import Result
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.runners import Execution, measure_counters
+from hetero_lab.runtime.runners import Execution, open_runner, read_counted
 from hetero_lab.samples.catalogue import sample_labels, sample_names
 from hetero_lab.samples.pictures import picture_input, read_picture, sample_preprocessing
 from hetero_lab.terminal import count_of, one_line
@@ -192,13 +192,16 @@ def classify(
     compiled = compile_placed(placed)
     answers = compiled([pixels])
     labels = _labels(known) if known in sample_names() else None
+    rows: tuple[Counter, ...] = ()
+    if counters:
+        rows = read_counted(open_runner(placed, [pixels], Execution(), counters=True))
     return Classification(
         model=bound.graph.name,
         placement=placed.label,
         image=os.fspath(image),
         classes=tuple(found for name in outputs for found in _best(name, answers, top, labels)),
         partition=compiled.partition,
-        counters=measure_counters(placed, [pixels], Execution()) if counters else (),
+        counters=rows,
         emulated=tuple(
             (name, spec.base)
             for name, spec in emulated_devices(bound.core).items()
