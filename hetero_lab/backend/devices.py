@@ -93,7 +93,7 @@ def check_device(name: str, core: ov.Core) -> str:
 def _hint(name: str, here: list[str]) -> str:
     kind = name.partition(".")[0]
     if kind in _PLUGINS_OF_THE_WHEEL and kind not in {known.partition(".")[0] for known in here}:
-        return " hetero_lab.devices(), or hetero-lab devices, says why."
+        return " hetero_lab.devices(), or hetero-lab devices, shows the reason."
     if name.startswith("HETERO:"):
         return " This takes a list of devices, for instance ['GPU', 'CPU']."
     if name.lower().startswith("hetero:"):
@@ -175,7 +175,7 @@ def supported_ops(bound: BoundModel, device: str) -> frozenset[str]:
             answer = bound.core.query_model(bound.model, device)
         except Exception as error:
             raise DeviceError(
-                f"{device} cannot say what it supports of this model: {last_line(error)}"
+                f"{device} cannot report which ops of this model it supports: {last_line(error)}"
             ) from error
         if len(cache) >= _SUPPORT_CACHE_SIZE:
             cache.pop(next(iter(cache)))

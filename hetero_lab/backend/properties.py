@@ -104,7 +104,7 @@ def _check_value(device: str, real: str, key: str, value: Any, *, readable: bool
     if not right:
         raise PropertyError(f"{problem}: expected {expected}, not {type(value).__name__}.")
     if refusal := _refusal(real, key, value, readable=readable):
-        raise PropertyError(f"{problem}. The runtime says: {refusal}.")
+        raise PropertyError(f"{problem}. The runtime refuses it: {refusal}.")
     if key == _PRECISION:
         _check_precision(device, real, value)
 

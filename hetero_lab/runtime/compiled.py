@@ -155,7 +155,7 @@ def compile(
     checked: bool = False,
     core: ov.Core | None = None,
 ) -> CompiledPlacement:
-    """Compile a placement and check what was compiled against the prediction.
+    """Compile a placement and check its partition against the prediction.
 
     Parameters
     ----------
@@ -451,12 +451,16 @@ def settle(model: ov.CompiledModel, infer: Callable[[], object]) -> None:
 
 
 def _streams(model: ov.CompiledModel) -> int | None:
-    own = ask(model, "NUM_STREAMS")
-    if own is None:
-        by_device = ask(model, "DEVICE_PROPERTIES") or {}
-        found = [p.get("NUM_STREAMS") for p in by_device.values()]
-        own = sum(map(int, found)) if found and None not in found else None
-    return None if own is None else int(own)
+    found = reported(model, "NUM_STREAMS")
+    return sum(map(int, found)) if found and None not in found else None
+
+
+def reported(model: ov.CompiledModel, key: str) -> list[Any]:
+    """Return a property of a compiled model as a list, or that of each device if it has none."""
+    own = ask(model, key)
+    if own is not None:
+        return [own]
+    return [p.get(key) for p in (ask(model, "DEVICE_PROPERTIES") or {}).values()]
 
 
 def ask(model: ov.CompiledModel, key: str) -> Any:

@@ -17,7 +17,7 @@ from hetero_lab.errors import warn
 from hetero_lab.placement.partition import Boundary, Partition, Subgraph, Wiring, reordered
 from hetero_lab.runtime.run_frozen import header_text
 
-# A submodel and one of its inputs or outputs; and port → what is connected there, per submodel.
+# A submodel and the number of its input or output; and, for each submodel, port → connection.
 _Place: TypeAlias = tuple[int, int]
 _Ports: TypeAlias = list[dict[int, tuple[Any, ...]]]
 
@@ -97,7 +97,7 @@ def match_header(header: ExportHeader, predicted: Partition) -> list[int] | None
     expected_inputs, _ = _ports(expected)
     order: list[int] = []
     for ports, colour in zip(_ports(header)[0], seen_colours, strict=True):
-        # Equal colours leave a choice among twins: the one whose producers were assigned.
+        # Submodels of equal colours differ only in their producers, which are assigned already.
         sources = {
             port: (kind if kind[0] == "model" else ("edge", order[kind[1]], kind[2]))
             for port, kind in ports.items()
@@ -131,7 +131,7 @@ def _expected_header(partition: Partition) -> ExportHeader:
 
 
 def _ports(header: ExportHeader) -> tuple[_Ports, _Ports]:
-    """Return what each input and each output of the submodels is connected to."""
+    """Return the connections of the inputs and of the outputs of each submodel."""
     inputs: _Ports = [{} for _ in header.devices]
     outputs: _Ports = [{} for _ in header.devices]
     for number, (submodel, port) in enumerate(header.inputs):
@@ -144,7 +144,7 @@ def _ports(header: ExportHeader) -> tuple[_Ports, _Ports]:
 
 
 def _colours(header: ExportHeader) -> list[int]:
-    """Return a number for each submodel, equal for those that nothing around them tells apart."""
+    """Return a number for each submodel; equal numbers have equal surroundings."""
     inputs, outputs = _ports(header)
     colours = [
         hash((device, tuple(sorted(out.items())), len(ins)))

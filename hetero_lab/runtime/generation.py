@@ -273,7 +273,7 @@ def _token_ids(inputs: Any) -> np.ndarray:
         return np.asarray(inputs)
     except ValueError as error:
         raise InputError(
-            "The sequences of the prompt differ in length. Give as many token ids for each."
+            "The sequences of the prompt differ in length. Give each the same number of token ids."
         ) from error
 
 
@@ -385,7 +385,7 @@ def tokenize(model: Source, text: str) -> np.ndarray:
         The text is empty, or is not text.
     """
     if not isinstance(text, str) or not text:
-        raise InputError(f"A prompt is a text that is not empty, not {text!r}.")
+        raise InputError(f"A prompt is a non-empty text, not {text!r}.")
     return _tokenizer(model).encode(text)
 
 
@@ -422,8 +422,8 @@ def _tokenizer(model: Source) -> Tokenizer:
     directory = directory_of(loaded)
     if directory is None:
         raise ModelError(
-            "Where this language model was read is not known, so its tokenizer is not either: "
-            "load the directory that it was exported to, hetero_lab.load(directory)."
+            "The directory of this language model is unknown, and so is its tokenizer. Load it "
+            "from the directory that it was exported to: hetero_lab.load(directory)."
         )
     try:
         return Tokenizer(directory)

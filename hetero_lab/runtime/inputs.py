@@ -41,8 +41,8 @@ def generate_inputs(model: PreparedModel | BoundModel, seed: int = 0) -> dict[st
         if port.get_partial_shape().is_dynamic:
             raise InputError(
                 f"Input {shorten(input_name(port))} has the dynamic shape "
-                f"{port.get_partial_shape()}, for which no inputs can be made. Give inputs=; a "
-                "language model is asked with scenario=hetero_lab.Scenario(…) in profile and sweep."
+                f"{port.get_partial_shape()}, so its values cannot be generated. Give inputs=, or "
+                "for a language model scenario=hetero_lab.Scenario(…) in profile and sweep."
             )
         dtype = _array_type(input_name(port), port.get_element_type())
         shape = tuple(port.get_shape())

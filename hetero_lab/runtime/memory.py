@@ -79,8 +79,8 @@ def private_bytes() -> int:
     told = _status_bytes(_PRIVATE)
     if told is None:
         raise MeasurementError(
-            "Only Linux tells how much private memory a process has. Measure there, or plan with "
-            "the memory that is counted."
+            "Only Linux reports the private memory of a process. Measure there, or plan with the "
+            "memory that is counted."
         )
     return told
 

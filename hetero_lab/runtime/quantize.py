@@ -302,7 +302,7 @@ def calibration_inputs(
                 )
         bound.append(arrays)
     if not bound:
-        raise InputError(f"There is no example to calibrate with. {form}.")
+        raise InputError(f"There are no examples to calibrate with. {form}.")
     return bound
 
 
@@ -362,7 +362,7 @@ def _check_gained(before: PreparedModel, after: PreparedModel, what: str, names:
     without = f" outside the {len(names)} ignored ops" if names else ""
     raise QuantizationError(
         f"NNCF found {what} in {shorten(before.graph.name or 'the model')}{without}. "
-        "It looks for convolutions, matmuls and what goes with them."
+        "It quantises convolutions, matmuls and the ops around them."
     )
 
 

@@ -19,7 +19,7 @@ from hetero_lab.errors import DeviceError, HeteroLabError
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import BoundPlacement, Placement, resolve
-from hetero_lab.runtime.compiled import CompiledPlacement, ask, compile_placed
+from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, reported
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.inputs import digest_of
 from hetero_lab.runtime.parallel import ParallelExecutor
@@ -234,10 +234,7 @@ def _asked_precisions(compiled: CompiledPlacement | ParallelExecutor) -> list[ob
         placement.device_properties.get(device, {}).get(_HINT) for device in placement.devices
     ]
     for model in compiled.compiled_models if None in asked else ():
-        own = ask(model, _HINT)
-        # A virtual device may name an emulated one by its plugin, so that names do not match.
-        by_device = {} if own is not None else ask(model, "DEVICE_PROPERTIES") or {}
-        asked += [own, *(properties.get(_HINT) for properties in by_device.values())]
+        asked += reported(model, _HINT)
     return asked
 
 

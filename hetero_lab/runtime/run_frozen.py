@@ -95,7 +95,7 @@ class Tokenizer:
             import openvino_tokenizers  # noqa: F401  # pyright: ignore  # gives Core its ops
         except ImportError as error:
             raise ModuleNotFoundError(
-                "Text needs openvino-tokenizers, of the version of openvino: "
+                "Text needs openvino-tokenizers of the same version as openvino: "
                 f"pip install openvino-tokenizers=={ov.__version__.partition('-')[0]}.*"
             ) from error
         core = _core("tokenizers")

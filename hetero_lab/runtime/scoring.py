@@ -140,7 +140,7 @@ def _is_right(correct: Correct, outputs: dict[str, np.ndarray], label: Any, numb
         shapes = ", ".join(f"{shorten(n, 40)} {list(a.shape)}" for n, a in outputs.items())
         raise ArgumentError(
             f"Example {number}: its label {shorten(str(label), 60)} does not fit the outputs "
-            f"({shapes}): {type(error).__name__}: {error}. metric= goes from outputs by name and "
+            f"({shapes}): {type(error).__name__}: {error}. metric= maps outputs by name and "
             "a label to a bool."
         ) from error
 

@@ -48,7 +48,7 @@ def cut(
     """
     graph = bound.graph
     if len(partition.home) != len(graph.ops):
-        raise ArgumentError("This partition does not tell in which subgraph every op is.")
+        raise ArgumentError("This partition does not map every op to a subgraph.")
     clone = bound.model.clone()
     nodes = {node.get_friendly_name(): node for node in clone.get_ordered_ops()}
     parameters: dict[tuple[int, tuple[Any, ...]], Any] = {}

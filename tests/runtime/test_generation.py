@@ -43,6 +43,12 @@ def model():
     return hl.load(decoder(2))
 
 
+def quick(model, placement, core, **options):
+    """Profile one generation per turn, by default after the same prompt and without counters."""
+    asked = {"scenario": SCENARIO, "inputs": PROMPT, "counters": False, **options}
+    return hl.profile(model, placement, iterations=1, core=core, progress=False, **asked)
+
+
 def behind(model, name: str) -> list[str]:
     """Return the ops that come after an op."""
     graph = prepare(model).graph
@@ -76,9 +82,9 @@ def without_states(model, core, prompt: np.ndarray, n: int) -> list[list[int]]:
 @pytest.mark.parametrize("executor", ["hetero", "parallel"])
 @pytest.mark.parametrize("devices", [("CPU", "ACC"), ("ACC", "CPU")])
 def test_tokens_are_those_without_a_cache(model, core, executor, devices):
-    profile = hl.profile(
-        model, in_two(model, core, *devices), executor=executor, scenario=SCENARIO,
-        inputs={"input_ids": PROMPT}, iterations=1, core=core, progress=False,
+    profile = quick(
+        model, in_two(model, core, *devices), core, executor=executor,
+        inputs={"input_ids": PROMPT}, counters=True,
     )  # fmt: skip
     made = profile.generation
     assert made.token_ids.tolist() == without_states(model, core, PROMPT, 8)
@@ -103,10 +109,7 @@ def test_devices_can_take_turns_on_the_own_executor(core, devices):
     placement = hl.Placement(affinity, "turns", dict.fromkeys(devices, EXACT))
     with pytest.raises(AffinityError, match=r"would be torn .*executor='parallel'"):
         hl.compile(turns, placement, core=core)
-    profile = hl.profile(
-        turns, placement, executor="parallel", scenario=SCENARIO, inputs=PROMPT, iterations=1,
-        counters=False, core=core, progress=False,
-    )  # fmt: skip
+    profile = quick(turns, placement, core, executor="parallel")
     assert profile.generation.token_ids.tolist() == without_states(turns, core, PROMPT, 8)
     assert {a.verdict for a in profile.agreement} == {"equal"}
     assert [s.device for s in profile.partition.subgraphs] == list(devices) * 2
@@ -114,10 +117,8 @@ def test_devices_can_take_turns_on_the_own_executor(core, devices):
 
 def test_sequences_of_a_batch_are_generated_at_once(model, core):
     prompt = np.array([[3, 1, 4], [15, 9, 2]])
-    profile = hl.profile(
-        model, "CPU", scenario=hl.Scenario(3, 4, batch=2), inputs=prompt, iterations=1,
-        counters=False, reference=False, core=core, progress=False,
-    )  # fmt: skip
+    two = hl.Scenario(3, 4, batch=2)
+    profile = quick(model, "CPU", core, scenario=two, inputs=prompt, reference=False)
     assert profile.generation.token_ids.shape == (2, 4)
     assert profile.generation.tokens_per_s == pytest.approx(2e3 / profile.generation.tpot_ms)
 
@@ -126,11 +127,7 @@ def test_sequences_of_a_batch_are_generated_at_once(model, core):
 def test_a_cache_of_few_bits_is_not_equal(model, core, second):
     in_f32 = in_two(model, core, "CPU", "ACC")
     few = hl.Placement(in_f32.affinity, "few", {"CPU": EXACT, "ACC": {**F32, **second}})
-    profile = hl.profile(
-        model, few, scenario=SCENARIO, inputs=PROMPT, iterations=1, counters=False, core=core,
-        progress=False,
-    )  # fmt: skip
-    logits = profile.agreement[0]
+    logits = quick(model, few, core).agreement[0]
     assert (logits.precision, logits.verdict) == ("u8", "rounding")
     assert logits.relative_error > 1e-3
 
@@ -159,11 +156,7 @@ def test_inputs_have_the_types_of_the_model(model, core):
         if port.get_any_name() in ("input_ids", "position_ids"):
             port.get_node().set_element_type(ov.Type.i32)
     narrow.validate_nodes_and_infer_types()
-    same = [
-        hl.profile(m, "CPU", scenario=SCENARIO, inputs=PROMPT, iterations=1, counters=False,
-                   reference=False, core=core, progress=False)
-        for m in (model, narrow)
-    ]  # fmt: skip
+    same = [quick(m, "CPU", core, reference=False) for m in (model, narrow)]
     assert same[0].generation.tokens == same[1].generation.tokens
 
 
@@ -175,9 +168,7 @@ def test_a_batch_that_the_model_does_not_take_is_told(core):
 
 
 def test_a_profile_is_stored_and_shown(model, core, tmp_path):
-    profile = hl.profile(
-        model, "CPU", scenario=SCENARIO, iterations=1, counters=False, core=core, progress=False
-    )
+    profile = quick(model, "CPU", core)
     profile.export(tmp_path)
     assert hl.read_profile(tmp_path).generation == profile.generation
     assert "First token:" in repr(profile)
@@ -215,15 +206,11 @@ def test_wrong_scenarios_are_told_before_a_compile(model, own_core):
         (ModelError, "has no states", plain, {"scenario": SCENARIO}),
         (InputError, r"shape \[1, 5\]", model, {"scenario": SCENARIO, "inputs": PROMPT[:, :2]}),
         (InputError, "one input is the prompt", model, {"scenario": SCENARIO, "inputs": {"x": 1}}),
-        (
-            InputError,
-            f"from 0 to {VOCABULARY - 1}",
-            model,
-            {"scenario": SCENARIO, "inputs": PROMPT + VOCABULARY},
-        ),
+        (InputError, f"from 0 to {VOCABULARY - 1}", model,
+         {"scenario": SCENARIO, "inputs": PROMPT + VOCABULARY}),
         (InputError, "differ in length", model, {"scenario": SCENARIO, "inputs": [[1, 2], [3]]}),
         (ArgumentError, "several in flight", model, {"scenario": SCENARIO, "requests": 2}),
-    ]
+    ]  # fmt: skip
     for kind, text, given, options in cases:
         with pytest.raises(kind, match=text):
             hl.profile(given, "CPU", core=own_core, **options)
@@ -245,10 +232,7 @@ def test_the_command_line_generates(tmp_path, capsys):
 
 def test_no_next_step_that_refuses_a_language_model(model):
     hl.emulate("ACC")
-    profile = hl.profile(
-        model, in_two(model, None, "ACC", "CPU"), scenario=SCENARIO, iterations=1,
-        counters=False, reference=False, progress=False,
-    )  # fmt: skip
+    profile = quick(model, in_two(model, None, "ACC", "CPU"), None, reference=False)
     given = Namespace(model="m", device="ACC,CPU", shape=[], emulate=[])
     for agreement in ((), compare({"x": np.ones(1)}, {"x": np.zeros(1)})):
         judged = replace(profile, agreement=agreement)
@@ -324,11 +308,11 @@ def test_tokens_are_judged_by_the_step_where_they_part():
 
 
 def test_text_needs_a_tokenizer(model, tmp_path):
-    with pytest.raises(InputError, match="a text that is not empty"):
+    with pytest.raises(InputError, match="a non-empty text"):
         hl.llm.tokenize(model, "")
     with pytest.raises(InputError, match=r"shape \[batch, n\]"):
         hl.llm.detokenize(model, np.array([1, 2]))
-    with pytest.raises(ModelError, match="Where this language model was read is not known"):
+    with pytest.raises(ModelError, match="directory of this language model is unknown"):
         hl.llm.tokenize(model, "Once")
     with pytest.raises(ModelError, match="has no states"):
         hl.llm.tokenize(chain(), "Once")
@@ -344,8 +328,6 @@ def test_text_goes_in_and_comes_out():
     prompt = hl.llm.tokenize(llm, "The capital of France is")
     assert (prompt.shape, prompt.dtype) == ((1, 5), np.int64)
     assert hl.llm.detokenize(llm, prompt) == ["The capital of France is"]
-    profile = hl.profile(
-        llm, "CPU", scenario=hl.Scenario(5, 2), inputs=prompt, iterations=1, counters=False,
-        reference=False, progress=False,
-    )  # fmt: skip
+    two = hl.Scenario(5, 2)
+    profile = quick(llm, "CPU", None, scenario=two, inputs=prompt, reference=False)
     assert hl.llm.detokenize(llm, profile.generation.token_ids) == [" Paris."]

@@ -272,7 +272,7 @@ def not_a_number() -> list[np.ndarray]:
 @pytest.mark.parametrize(
     ("calibration", "message"),
     [
-        (iter(()), "no example to calibrate with"),
+        (iter(()), "no examples to calibrate with"),
         ([{"y": np.zeros((1, 8), np.float32)}], "example 0: The model has no input 'y'"),
         (some((1, 9)), r"example 0: Input 'x' has the shape \[1, 8\], the given array \[1, 9\]"),
         ([*some(), *some(dtype=np.float64)], "example 4: Input 'x' has the element type float32"),
