@@ -13,16 +13,15 @@ from hetero_lab.extensions import DEVICES, found
 def environment_of_a_child(**more: str) -> dict[str, str]:
     """Return this process's environment and ``more``, for a process that imports openvino.
 
-    ``CI`` is OpenVINO's own switch against telemetry. ``import openvino`` forks: from a thread,
-    a child reports the import to Google Analytics. Such a child can hang in a lock that was held
-    when it was forked, and if its parent dies first, it keeps the parent's pipes open, so that
-    readers never see their end.
+    ``CI`` turns OpenVINO's telemetry off. With telemetry, ``import openvino`` forks a child that
+    reports the import to Google Analytics. It can hang in a lock that was held when it was forked,
+    and if its parent dies first, it keeps the parent's pipes open, so that readers wait forever.
     """
     return {**os.environ, "CI": "true", **more}
 
 
 _kept: dict[int, ov.Core] = {}
-_extended: list[ov.Core] = []
+_shared: list[ov.Core] = []
 
 
 def shared_core() -> ov.Core:
@@ -30,16 +29,10 @@ def shared_core() -> ov.Core:
 
     Devices of other packages are registered on it when it is made.
     """
-    core = _one_core()
-    if not _extended:
-        _extended.append(core)  # first, because an extension may ask for the shared Core
-        add_devices(core)
-    return core
-
-
-@functools.cache
-def _one_core() -> ov.Core:
-    return ov.Core()
+    if not _shared:
+        _shared.append(ov.Core())  # first, because an extension may ask for the shared Core
+        add_devices(_shared[0])
+    return _shared[0]
 
 
 def add_devices(core: ov.Core) -> None:
@@ -50,17 +43,17 @@ def add_devices(core: ov.Core) -> None:
 
 @functools.cache
 def scratch_core() -> ov.Core:
-    """Return a Core to try properties on, so that no settings of other Cores are touched."""
+    """Return a Core to read properties from, apart from the settings of all other Cores."""
     return ov.Core()
 
 
 def keep(core: ov.Core) -> ov.Core:
-    """Keep a core alive for as long as the process lives, and return it.
+    """Keep a core alive until the process ends, and return it.
 
-    Each CPU plugin of OpenVINO 2026.4 gives the thread that loads it a signal stack, and unmaps it
-    when it is unloaded. If cores are destroyed in another order than they were made, or in another
-    thread, a thread is left with an unmapped signal stack, and the next signal (Ctrl-C) ends the
-    process.
+    Each CPU plugin of OpenVINO 2026.4 gives a signal stack to the thread that loads it, and unmaps
+    it when it is unloaded. If cores are destroyed in another order than they were made, or in
+    another thread, a thread is left with an unmapped signal stack, and the next signal (Ctrl-C)
+    ends the process.
     """
     _kept[id(core)] = core
     return core

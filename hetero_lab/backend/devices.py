@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _PLUGINS_OF_THE_WHEEL = ("CPU", "GPU", "NPU")
-_FLOAT = {"BF16": "bf16", "FP16": "f16", "FP32": "f32"}
+FLOATS = {"BF16": "bf16", "FP16": "f16", "FP32": "f32"}
 _NOT_INTEL = (
     "not an Intel GPU: the plugin runs its reference kernels on it, and only f32 is to be trusted"
 )
@@ -165,7 +165,7 @@ def support(model: Source, devices: Sequence[str], *, core: ov.Core | None = Non
 
 
 def supported_ops(bound: BoundModel, device: str) -> frozenset[str]:
-    """Return the names of all nodes that ``device`` supports (cached per model and device)."""
+    """Return the names of all nodes that ``device`` supports, cached per model and device."""
     check_device(device, bound.core)
     spec = emulated_devices(bound.core).get(device)
     cache = _support_cache.setdefault(bound.core, {})
@@ -218,26 +218,26 @@ def _types_of_opsets() -> frozenset[str]:
     return frozenset(found)
 
 
-def _asked(core: ov.Core, device: str, key: str) -> Any:
-    """Return a property of a device, or ``""`` if the device lacks it."""
+def property_of(core: ov.Core, device: str, key: str) -> Any:
+    """Return a property of a device, or ``None`` if it cannot be read."""
     try:
         return core.get_property(device, key)
     except Exception:
-        return ""
+        return None
 
 
 def _type_of(core: ov.Core, device: str) -> str:
-    return str(_asked(core, device, "DEVICE_TYPE")).rpartition(".")[2].lower()
+    return str(property_of(core, device, "DEVICE_TYPE") or "").rpartition(".")[2].lower()
 
 
 def _device_row(core: ov.Core, name: str, spec: EmulatedDevice | None) -> dict[str, Any]:
-    full_name = str(_asked(core, name, "FULL_DEVICE_NAME"))
+    full_name = str(property_of(core, name, "FULL_DEVICE_NAME") or "")
     return {
         "device": name,
         "available": True,
         "full_name": full_name,
         "type": _type_of(core, name),
-        "capabilities": ", ".join(_asked(core, name, "OPTIMIZATION_CAPABILITIES") or ()),
+        "capabilities": ", ".join(property_of(core, name, "OPTIMIZATION_CAPABILITIES") or ()),
         "emulated_on": spec.base if spec else "",
         "problem": _NOT_INTEL if is_foreign_gpu(spec.base if spec else name, full_name) else "",
     }
@@ -249,7 +249,7 @@ def is_foreign_gpu(device: str, full_name: str) -> bool:
 
 
 def has_own_memory(device: str, core: ov.Core) -> bool:
-    """Return whether tensors are copied to a device: graphics cards report to be discrete."""
+    """Return whether tensors are copied to a device, which graphics cards report as discrete."""
     return _type_of(core, device) == "discrete"
 
 
@@ -257,7 +257,7 @@ def precisions(device: str, *, core: ov.Core) -> list[str]:
     """Return the floating-point precisions among a device's capabilities, f32 included."""
     check_device(device, core)
     capabilities: Iterable[str] = core.get_property(device, "OPTIMIZATION_CAPABILITIES")
-    found = [_FLOAT[c] for c in capabilities if c in _FLOAT]
+    found = [FLOATS[c] for c in capabilities if c in FLOATS]
     return sorted({"f32", *found})
 
 

@@ -1,8 +1,8 @@
 """Emulated devices: a real plugin under a second name.
 
-OpenVINO's proxy lets a plugin be registered once more under an alias. That is a real second
-device: HETERO really splits, compiles and runs over it, with precision and threads of its own.
-It shares the cores with its base, so its timings say nothing about an accelerator.
+OpenVINO's proxy can register a plugin again under an alias. That is a real second device: HETERO
+splits, compiles and runs over it, with a precision and threads of its own. It shares the cores with
+its base, so its timings do not predict those of an accelerator.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _registries: weakref.WeakKeyDictionary[ov.Core, dict[str, EmulatedDevice]] = (
 
 @dataclass(frozen=True)
 class EmulatedDevice:
-    """The specification of an emulated device; as JSON it travels to workers.
+    """The specification of an emulated device, sent to workers as JSON.
 
-    ``contrast`` holds properties for the base device that make the difference between the two
-    real (a lower precision here against f32 there, or more threads here against one there).
+    ``contrast`` has properties for the base device that make the two really different: f32 there
+    and a lower precision here, or one thread there and more here.
     """
 
     name: str
@@ -49,13 +49,13 @@ class EmulatedDevice:
         return op_type not in self.unsupported
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data from which :meth:`from_json` makes the same specification."""
+        """Return plain data for :meth:`from_json`."""
         as_text = replace(self, properties=plain(self.properties), contrast=plain(self.contrast))
         return msgspec.to_builtins(as_text, order="deterministic")  # sets become sorted lists
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> EmulatedDevice:
-        """Make the specification that :meth:`to_json` wrote."""
+        """Return the specification that :meth:`to_json` wrote."""
         return msgspec.convert(data, cls)
 
 
@@ -65,20 +65,14 @@ def plugin_of(spec: EmulatedDevice) -> tuple[str, str]:
 
 
 def register(spec: EmulatedDevice, core: ov.Core) -> None:
-    """Make a checked specification known to a core, for instance that of a worker process."""
+    """Register a checked specification on a core, for instance in a worker process."""
     keep(core)
     registry = _registries.setdefault(core, {})
     if spec.name not in registry:
         library, internal = plugin_of(spec)
-        core.register_plugin(
-            library,
-            internal,
-            {
-                "PROXY_CONFIGURATION_ALIAS": spec.name,
-                "PROXY_CONFIGURATION_PRIORITY": "0",
-                "PROXY_CONFIGURATION_INTERNAL_NAME": internal,
-            },
-        )
+        proxy = {"ALIAS": spec.name, "PRIORITY": "0", "INTERNAL_NAME": internal}
+        properties = {f"PROXY_CONFIGURATION_{key}": value for key, value in proxy.items()}
+        core.register_plugin(library, internal, properties)
     registry[spec.name] = spec
 
 
@@ -88,7 +82,7 @@ def emulated_devices(core: ov.Core) -> dict[str, EmulatedDevice]:
 
 
 def plain(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return properties with the runtime's types and enums as the text that it reads."""
+    """Return properties with the runtime's types and enums as text that it accepts."""
     return {key: _plain(value) for key, value in properties.items()}
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import openvino as ov
 
 from hetero_lab.backend.core import scratch_core
-from hetero_lab.backend.devices import precisions
+from hetero_lab.backend.devices import FLOATS, precisions, property_of
 from hetero_lab.backend.emulation import emulated_devices, plain
 from hetero_lab.errors import (
     ArgumentError,
@@ -26,7 +26,6 @@ _UNLISTED = {"EXCLUSIVE_ASYNC_REQUESTS"}
 OF_THE_CORE = frozenset({"CACHE_DIR", "CACHE_MODE"})
 _TRUE_FALSE = {"YES", "NO", "TRUE", "FALSE", "ON", "OFF"}
 _PRECISION = "INFERENCE_PRECISION_HINT"
-_OTHER_NAMES = {"FP16": "f16", "BF16": "bf16"}
 
 
 def merged_properties(*levels: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -92,7 +91,8 @@ def _check_value(device: str, real: str, key: str, value: Any, *, readable: bool
         raise PropertyError(
             f"{problem}: it must be a number, a string or a bool of Python, or a property's enum."
         )
-    now: Any = False if key in _UNLISTED else _current(real, key)
+    # Write-only properties have no current value.
+    now: Any = False if key in _UNLISTED else property_of(scratch_core(), real, key)
     if isinstance(now, bool):
         right = isinstance(value, bool) or str(value).upper() in _TRUE_FALSE
         expected = "True or False"
@@ -126,19 +126,11 @@ def _refusal(real: str, key: str, value: Any, *, readable: bool) -> str:
 def _check_precision(device: str, real: str, value: Any) -> None:
     """Raise for a precision that the device lacks: the CPU plugin would silently use another."""
     asked = str(plain({_PRECISION: value})[_PRECISION])
-    asked = _OTHER_NAMES.get(asked.upper(), asked)
-    if asked not in _OTHER_NAMES.values():  # f32 is everywhere, dynamic is the device's choice
-        return
+    asked = FLOATS.get(asked.upper(), asked)
     has = precisions(real, core=scratch_core())
-    if asked not in has:
+    # f32 is everywhere; other values, such as dynamic, leave the choice to the device.
+    if asked in FLOATS.values() and asked not in has:
         raise PropertyError(
             f"{device} does not compute in {asked}, so {_PRECISION} cannot ask for it. "
             f"Precisions of {device}: {names_at_hand(has)}."
         )
-
-
-def _current(real: str, key: str) -> Any:
-    try:
-        return scratch_core().get_property(real, key)
-    except Exception:  # write-only properties exist
-        return None

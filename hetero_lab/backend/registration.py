@@ -10,6 +10,7 @@ from typing import Any, Literal
 import openvino as ov
 
 from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.devices import precisions
 from hetero_lab.backend.emulation import (
     PLUGIN_OF,
     EmulatedDevice,
@@ -133,18 +134,12 @@ def _difference(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     if faster_by is None:
         return {}, {}
-    if faster_by not in ("auto", "precision", "threads"):
-        raise ArgumentError(
-            f"faster_by= is 'auto', 'precision' or 'threads', not {shorten(str(faster_by))}."
-        )
-    capabilities = core.get_property(base, "OPTIMIZATION_CAPABILITIES")
-    low = [name for key, name in (("BF16", "bf16"), ("FP16", "f16")) if key in capabilities]
+    low = [precision for precision in precisions(base, core=core) if precision != "f32"]
     if faster_by != "threads" and low:
         return {"INFERENCE_PRECISION_HINT": low[0]}, {"INFERENCE_PRECISION_HINT": "f32"}
     if faster_by == "precision":
         raise ArgumentError(
-            f"{base} has no floating-point precision below f32 here "
-            f"(capabilities: {names_at_hand(capabilities)}). Use faster_by='threads'."
+            f"{base} has no floating-point precision below f32 here. Use faster_by='threads'."
         )
     # A split on CPU devices obeys thread numbers only with these two.
     free = {

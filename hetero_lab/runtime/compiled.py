@@ -49,14 +49,16 @@ class CompiledPlacement:
 
     Attributes
     ----------
-    placed
-        The placement with its model and its Core.
+    placed, placement, prepared
+        The placement with its model and its Core, and each of the first two alone.
     partition
         The subgraphs and boundaries: observed if the runtime reports them, else predicted.
     as_predicted
         Whether the observed partition is the predicted one; ``None`` if it was not reported.
-    compiled_model
-        OpenVINO's own object.
+    compiled_model, compiled_models
+        OpenVINO's own object, alone and in a list: HETERO runs the subgraphs itself.
+    output_names
+        The names of the outputs, in the model's order.
     compile_ms
         Duration of the compile call.
     """
@@ -70,32 +72,16 @@ class CompiledPlacement:
         compile_ms: float,
     ):
         self.placed = placed
+        self.placement: Placement = placed.placement
+        self.prepared: PreparedModel = placed.bound.prepared
+        self.output_names: tuple[str, ...] = placed.bound.output_names
         self.compiled_model = compiled_model
+        self.compiled_models = [compiled_model]
         self.partition = partition
         self.as_predicted = as_predicted
         self.compile_ms = compile_ms
         self._ports = Ports(placed.bound)
         self._local = threading.local()
-
-    @property
-    def placement(self) -> Placement:
-        """The requested placement."""
-        return self.placed.placement
-
-    @property
-    def prepared(self) -> PreparedModel:
-        """The compiled model."""
-        return self.placed.bound.prepared
-
-    @property
-    def compiled_models(self) -> list[ov.CompiledModel]:
-        """OpenVINO's own objects: only one, as HETERO runs the subgraphs itself."""
-        return [self.compiled_model]
-
-    @property
-    def output_names(self) -> tuple[str, ...]:
-        """The names of the outputs, in the model's order."""
-        return self.placed.bound.output_names
 
     def __call__(self, inputs: Inputs) -> dict[str, np.ndarray]:
         """Infer once; return name → fresh array in the model's own output order.

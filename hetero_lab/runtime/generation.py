@@ -135,7 +135,7 @@ class CompiledSession:
     """A request of OpenVINO, to HETERO or one device, with its states."""
 
     def __init__(self, compiled: CompiledPlacement):
-        self._compiled = compiled
+        self.compiled = compiled
         self._types = [port.get_element_type() for port in compiled.compiled_model.inputs]
         self._request = compiled.compiled_model.create_infer_request()
         # A partial adds no Python frame to a timed call; sharing saves the copy of the outputs.
@@ -143,19 +143,19 @@ class CompiledSession:
 
     @cached_property
     def _logits(self) -> int:
-        return language_model(self._compiled.prepared.model).logits
+        return language_model(self.compiled.prepared.model).logits
 
     def give(self, arrays: Sequence[np.ndarray]) -> None:
         set_inputs(self._request, arrays, self._types)
 
     def outputs(self) -> dict[str, np.ndarray]:
-        return self._compiled.read_outputs(self._request)
+        return self.compiled.read_outputs(self._request)
 
     def reset(self) -> None:
         self._request.reset_state()
 
     def step(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        with inference_errors(self._compiled.placed.label):
+        with inference_errors(self.compiled.placed.label):
             self.give(arrays)
             self.infer()
         return self._request.get_output_tensor(self._logits).data
@@ -167,27 +167,27 @@ class CompiledSession:
 class ExecutorSession:
     """The requests of a ParallelExecutor, one at a time; each copies its inputs and outputs."""
 
-    def __init__(self, executor: ParallelExecutor):
-        self.executor = executor
+    def __init__(self, compiled: ParallelExecutor):
+        self.compiled = compiled
         self.last: dict[str, np.ndarray] = {}
         self._arrays: Sequence[np.ndarray] = ()
 
     @cached_property
     def _logits(self) -> str:
-        bound = self.executor.placed.bound
+        bound = self.compiled.placed.bound
         return bound.output_names[language_model(bound.model).logits]
 
     def give(self, arrays: Sequence[np.ndarray]) -> None:
         self._arrays = arrays
 
     def infer(self) -> None:
-        self.last = self.executor.submit_bound(self._arrays).result()
+        self.last = self.compiled.submit_bound(self._arrays).result()
 
     def outputs(self) -> dict[str, np.ndarray]:
         return dict(self.last)
 
     def reset(self) -> None:
-        self.executor.reset_state()
+        self.compiled.reset_state()
 
     def step(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         self.give(arrays)
@@ -195,7 +195,7 @@ class ExecutorSession:
         return self.last[self._logits]
 
     def profiling_info(self) -> Sequence[object]:
-        return self.executor.profiling_info()
+        return self.compiled.profiling_info()
 
 
 def generate(

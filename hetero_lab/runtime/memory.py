@@ -9,7 +9,7 @@ import contextlib
 import ctypes
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,10 +119,7 @@ def bytes_by_part(
     chain = _Chain(language.logits)
     for submodel in submodels:
         chain.compile(submodel, device, dict(properties), bound.core)
-    _run(chain, language, 1, scenario.batch, 1)
-    first = dict(chain.n_bytes)
-    _run(chain, language, scenario.prompt_tokens, scenario.batch, scenario.new_tokens)
-    return {part: (first[part], whole - first[part]) for part, whole in chain.n_bytes.items()}
+    return _grown(chain, language, scenario, lambda: dict(chain.n_bytes))
 
 
 def bytes_of_process(placed: BoundPlacement, scenario: Scenario) -> tuple[int, int]:
@@ -136,17 +133,24 @@ def bytes_of_process(placed: BoundPlacement, scenario: Scenario) -> tuple[int, i
     before = private_bytes()
     language = language_model(placed.bound.model)
     session = CompiledSession(compile_placed(placed))
-    _run(session, language, 1, scenario.batch, 1)
-    first = private_bytes() - before
-    _run(session, language, scenario.prompt_tokens, scenario.batch, scenario.new_tokens)
-    return first, private_bytes() - before - first
+    return _grown(session, language, scenario, lambda: {"": private_bytes() - before})[""]
 
 
-def _run(
-    session: TokenSession, language: LanguageModel, n_prompt: int, batch: int, n_new: int
-) -> None:
-    for _ in steps(session, language, np.ones((batch, n_prompt), np.int64), n_new):
-        pass
+def _grown(
+    session: TokenSession,
+    language: LanguageModel,
+    scenario: Scenario,
+    taken: Callable[[], dict[str, int]],
+) -> dict[str, tuple[int, int]]:
+    """Return the bytes that each part has taken after one token, and the bytes added at the end."""
+    seen = []
+    for n_prompt, n_new in ((1, 1), (scenario.prompt_tokens, scenario.new_tokens)):
+        prompt = np.ones((scenario.batch, n_prompt), np.int64)
+        for _ in steps(session, language, prompt, n_new):
+            pass
+        seen.append(taken())
+    first, whole = seen
+    return {part: (first[part], whole[part] - first[part]) for part in whole}
 
 
 class _Chain:

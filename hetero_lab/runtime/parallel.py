@@ -17,6 +17,7 @@ import openvino as ov
 
 from hetero_lab.arguments import check_whole, checked
 from hetero_lab.backend.bound import bind
+from hetero_lab.backend.properties import check_by_device
 from hetero_lab.clock import now
 from hetero_lab.errors import ArgumentError
 from hetero_lab.model.opgraph import PARAMETER
@@ -82,8 +83,8 @@ class ParallelExecutor:
     Raises
     ------
     AffinityError, DeviceError, PropertyError
-        The placement does not fit, tears a stateful path, or makes a submodel with too little
-        known of its shapes.
+        The placement does not fit, tears a stateful path, or leaves a submodel that is not valid,
+        because it does not know its shapes.
     ArgumentError
         Less than one request, or several for a model with states.
     CompileError
@@ -115,7 +116,7 @@ class ParallelExecutor:
     ):
         placed = resolve(bind(model, core), placement)
         if device_properties is not None:
-            changed = placed.placement.with_properties(device_properties)
+            changed = placed.placement.with_properties(check_by_device(device_properties))
             placed = resolve(placed.bound, changed)
         self._open(placed, requests, compile_properties or {})
 

@@ -12,7 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import openvino as ov
@@ -35,13 +35,11 @@ from hetero_lab.model.read import PreparedModel, Source, prepare
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.inputs import bind_inputs
 
-PRESETS = ("mixed", "performance")
 SUBSET_SIZE = 300
-TARGETS = ("ANY", "CPU", "GPU", "NPU")
-# Codebooks need parameters of their own.
-MODES = (
+# NNCF's modes, without codebooks, which need parameters of their own.
+Mode: TypeAlias = Literal[
     "int8_sym", "int8_asym", "int4_sym", "int4_asym", "nf4", "mxfp4", "mxfp8_e4m3", "fp8_e4m3",
-)  # fmt: skip
+]  # fmt: skip
 _lock = threading.Lock()  # NNCF's logger and progress bars are global
 
 
@@ -49,8 +47,8 @@ def quantize(
     model: Source,
     calibration: Iterable[Any],
     *,
-    preset: str = "mixed",
-    target_device: str = "ANY",
+    preset: Literal["mixed", "performance"] = "mixed",
+    target_device: Literal["ANY", "CPU", "GPU", "NPU"] = "ANY",
     ignored: str | Sequence[str] = (),
     subset_size: int = SUBSET_SIZE,
     fast_bias_correction: bool = True,
@@ -106,8 +104,6 @@ def quantize(
     >>> "FakeQuantize" in {op.get_type_name() for op in small.get_ops()}
     True
     """
-    preset = _choice("preset", preset, PRESETS)
-    target_device = _choice("target_device", target_device, TARGETS)
     check_whole("subset_size", subset_size, least=1)
     prepared = prepare(model)
     names = _ignored_ops(prepared.graph, ignored)
@@ -132,7 +128,7 @@ def quantize(
 
 def compress_weights(
     model: Source,
-    mode: str = "int8_sym",
+    mode: Mode = "int8_sym",
     *,
     ignored: str | Sequence[str] = (),
     ratio: float | None = None,
@@ -178,7 +174,6 @@ def compress_weights(
     >>> "i8" in {op.get_element_type().get_type_name() for op in small.get_ops()}
     True
     """
-    mode = _choice("mode", mode, MODES)
     prepared = prepare(model)
     names = _ignored_ops(prepared.graph, ignored)
 
@@ -372,12 +367,3 @@ def _n_quantized(graph: OpGraph) -> int:
         op.type == FAKE_QUANTIZE or (op.type == CONSTANT and is_small(graph, op.index))
         for op in graph
     )
-
-
-def _choice(name: str, value: Any, known: Sequence[str]) -> str:
-    if value not in known:
-        raise ArgumentError(
-            f"{name}= is {' or '.join(map(repr, known))}, not {shorten(str(value))}."
-            f"{did_you_mean(str(value), known)}"
-        )
-    return value

@@ -13,7 +13,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -118,12 +118,11 @@ class Runner:
     def __init__(
         self,
         session: CompiledSession | ExecutorSession,
-        compiled: CompiledPlacement | ParallelExecutor,
         arrays: list[np.ndarray],
         requests: int = 1,
     ):
         self._session = session
-        self._compiled = compiled
+        self._compiled = compiled = session.compiled
         self._arrays = arrays
         self._n_requests = requests
         self.infer: Callable[[], object] = session.infer
@@ -138,12 +137,10 @@ class Runner:
 
     def queue_turn(self) -> tuple[float, ...]:
         """Run one turn with all requests in flight; return the times per result in µs."""
-        if isinstance(self._compiled, CompiledPlacement):
-            return run_queue_turn(self._compiled, self._arrays, self._n_requests)
-        assert isinstance(self._session, ExecutorSession)
-        samples, self._session.last = run_parallel_turn(
-            self._compiled, self._arrays, self._n_requests
-        )
+        session, arrays, n = self._session, self._arrays, self._n_requests
+        if isinstance(session, CompiledSession):
+            return run_queue_turn(session.compiled, arrays, n)
+        samples, session.last = run_parallel_turn(session.compiled, arrays, n)
         return samples
 
     def turn(self, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN) -> TurnTimes:
@@ -203,12 +200,11 @@ class _GenerationRunner(Runner):
     def __init__(
         self,
         session: CompiledSession | ExecutorSession,
-        compiled: CompiledPlacement | ParallelExecutor,
         arrays: list[np.ndarray],
         scenario: Scenario,
         counters: bool,
     ):
-        super().__init__(session, compiled, arrays)
+        super().__init__(session, arrays)
         (prompt,) = arrays
         # Counters are running means, so a long prompt would distort those of one-token steps.
         prompt = prompt[:, :1] if counters else prompt
@@ -268,24 +264,23 @@ def open_runner(
     With ``counters``, it has OpenVINO's performance counters, is slower, and runs one request at a
     time. ``compile_properties`` are more properties of each compile call.
     """
-    compiled: CompiledPlacement | ParallelExecutor
-    execution = replace(execution, requests=1) if counters else execution
+    requests = 1 if counters else execution.requests
+    session: CompiledSession | ExecutorSession
     # The compile without counters has already given the same warnings.
     quiet = warnings.catch_warnings(action="ignore", category=HeteroLabWarning)
     with quiet if counters else contextlib.nullcontext():
         if execution.executor == HETERO:
-            properties = compile_properties
-            compiled = compile_placed(placed, counters=counters, compile_properties=properties)
+            given = compile_properties
+            compiled = compile_placed(placed, counters=counters, compile_properties=given)
             session = CompiledSession(compiled)
         else:
-            properties = {**(compile_properties or {}), **(COUNTED if counters else {})}
-            requests = execution.requests
-            compiled = ParallelExecutor.of(placed, requests=requests, compile_properties=properties)
-            session = ExecutorSession(compiled)
+            given = {**(compile_properties or {}), **(COUNTED if counters else {})}
+            executor = ParallelExecutor.of(placed, requests=requests, compile_properties=given)
+            session = ExecutorSession(executor)
     if execution.scenario is not None:
-        return _GenerationRunner(session, compiled, arrays, execution.scenario, counters)
+        return _GenerationRunner(session, arrays, execution.scenario, counters)
     session.give(arrays)
-    return Runner(session, compiled, arrays, execution.requests)
+    return Runner(session, arrays, requests)
 
 
 def read_counted(runner: Runner) -> tuple[Counter, ...]:

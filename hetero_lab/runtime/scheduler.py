@@ -336,21 +336,22 @@ class Scheduler:
             # With several requests in flight, a caller may return before the runs of others end.
             self._hand_over(every=len(self._running) > 1)
             self._waiting.append(job)
-            started = self._start_waiting()
-        for first in started:
-            self._begin(first)
+        self._begin_waiting()
         return job
 
-    def _start_waiting(self) -> list[_InFlight]:
+    def _begin_waiting(self) -> None:
+        """Give free slots to the requests that wait for one, and begin these."""
         started = []
-        while self._waiting and self._free:
-            job = self._waiting.popleft()
-            if not job.future.set_running_or_notify_cancel():
-                self._forget(job)
-                continue
-            job.slot = self._free.pop()
-            started.append(job)
-        return started
+        with self._state:
+            while self._waiting and self._free:
+                job = self._waiting.popleft()
+                if not job.future.set_running_or_notify_cancel():
+                    self._forget(job)
+                    continue
+                job.slot = self._free.pop()
+                started.append(job)
+        for job in started:
+            self._begin(job)
 
     def _begin(self, job: _InFlight) -> None:
         assert job.slot is not None
@@ -488,9 +489,7 @@ class Scheduler:
             self._finished += 1
             if self._finished == _RANKED_AFTER:
                 self._urgency_s = self._dataflow.upward_ranks(self._spent_s)
-            started = self._start_waiting()
-        for first in started:
-            self._begin(first)
+        self._begin_waiting()
         self._start_others()
         if error is None:
             self._settle(job, lambda: job.future.set_result(outputs))

@@ -25,7 +25,7 @@ class Span:
 def sources(partition: Partition, graph: OpGraph) -> tuple[frozenset[int], ...]:
     """Return, for each subgraph, the subgraphs that it waits for.
 
-    A model's input is ready from the start, so a boundary that only passes it on makes none wait.
+    A model's input is ready from the start, so a boundary that only passes one on does not count.
     """
     found: list[set[int]] = [set() for _ in partition.subgraphs]
     for boundary in partition.boundaries:

@@ -496,7 +496,7 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("no blocks", {"model": lambda k: k.model}, PlanError, "no repeated"),
     ],
     "llm.tokenize": [
-        ("no text", {"text": ""}, InputError, "not empty"),
+        ("no text", {"text": ""}, InputError, "non-empty"),
         ("no language model", {}, ModelError, "no states"),
     ],
     "llm.detokenize": [

@@ -18,13 +18,6 @@ from hetero_lab.model.read import prepare
 CHANNELS = 16
 
 
-@pytest.fixture(scope="module")
-def core() -> ov.Core:
-    core = ov.Core()
-    hl.emulate("ACC", base="CPU", core=core)
-    return core
-
-
 def number(value: float):
     return op.constant(np.float32(value))
 

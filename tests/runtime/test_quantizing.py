@@ -26,13 +26,6 @@ SUBSET = 20
 
 
 @pytest.fixture(scope="module")
-def core() -> ov.Core:
-    core = ov.Core()
-    hl.emulate("ACC", base="CPU", core=core)
-    return core
-
-
-@pytest.fixture(scope="module")
 def f32() -> ov.Model:
     return hl.load("digits_inception")
 
@@ -269,26 +262,30 @@ def not_a_number() -> list[np.ndarray]:
     return examples
 
 
+FORM = "Calibration data are a sequence of inputs"
+
+
 @pytest.mark.parametrize(
-    ("calibration", "message"),
+    ("calibration", "kind", "message"),
     [
-        (iter(()), "no examples to calibrate with"),
-        ([{"y": np.zeros((1, 8), np.float32)}], "example 0: The model has no input 'y'"),
-        (some((1, 9)), r"example 0: Input 'x' has the shape \[1, 8\], the given array \[1, 9\]"),
-        ([*some(), *some(dtype=np.float64)], "example 4: Input 'x' has the element type float32"),
-        (not_a_number(), "example 2: input 'x' holds NaN or infinity"),
-        ([3], "example 0: "),
-        ([[np.zeros((1, 8), np.float32)] * 2], "example 0: The model has 1 inputs"),
+        (iter(()), InputError, "no examples to calibrate with"),
+        ([{"y": np.zeros((1, 8), np.float32)}], InputError,
+         "example 0: The model has no input 'y'"),
+        (some((1, 9)), InputError,
+         r"example 0: Input 'x' has the shape \[1, 8\], the given array \[1, 9\]"),
+        ([*some(), *some(dtype=np.float64)], InputError,
+         "example 4: Input 'x' has the element type float32"),
+        (not_a_number(), InputError, "example 2: input 'x' holds NaN or infinity"),
+        ([3], InputError, "example 0: "),
+        ([[np.zeros((1, 8), np.float32)] * 2], InputError, "example 0: The model has 1 inputs"),
+        ("data", ArgumentError, FORM),
+        (None, ArgumentError, FORM),
+        (3, ArgumentError, FORM),
+        ({"x": some()[0]}, ArgumentError, FORM),
     ],
-)
-def test_wrong_examples(calibration, message):
-    with pytest.raises(InputError, match=message):
-        hl.quantize(matmul(), calibration, progress=False)
-
-
-@pytest.mark.parametrize("calibration", ["data", None, 3, {"x": some()[0]}])
-def test_what_is_no_sequence_of_examples(calibration):
-    with pytest.raises(ArgumentError, match="Calibration data are a sequence of inputs"):
+)  # fmt: skip
+def test_wrong_examples(calibration, kind, message):
+    with pytest.raises(kind, match=message):
         hl.quantize(matmul(), calibration, progress=False)
 
 
@@ -300,7 +297,7 @@ def test_a_whole_data_set(data, f32):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"preset": "mixd"}, r"preset= is 'mixed' or 'performance', not 'mixd'\. Did you mean"),
+        ({"preset": "mixd"}, "preset= is 'mixed' or 'performance', not 'mixd'"),
         ({"preset": None}, "preset= is"),
         ({"target_device": "TPU"}, "target_device= is 'ANY' or 'CPU'"),
         ({"subset_size": True}, "subset_size= is a whole number"),

@@ -1,4 +1,4 @@
-"""Random graphs on random affinities: right numbers in order, and the predicted partition.
+"""Random graphs and samples on random affinities: right numbers, and the predicted partition.
 
 HETERO's own automatic mode fails this test; that is why the lab writes every affinity out.
 """
@@ -17,9 +17,12 @@ from slices import sliced
 from small_models import two_parts
 
 import hetero_lab as hl
+from hetero_lab.backend.bound import bind
 from hetero_lab.errors import HeteroLabWarning
 from hetero_lab.model.read import PreparedModel, output_names, prepare
-from hetero_lab.runtime.inputs import generate_inputs
+from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
+from hetero_lab.runtime.reference import compare_with_reference, executed_precision
+from hetero_lab.samples.catalogue import sample_names, sample_shapes
 
 CHUNKS = [range(5), range(5, 10), *(range(start, start + 25) for start in range(10, 310, 25))]
 SIZES = sliced((5, 110, 310), quick=1, in_ci=2)
@@ -104,3 +107,37 @@ def test_the_runtimes_own_automatic_mode_still_swaps_outputs_and_ours_does_not()
     assert [float(out[0, 0]) for out in theirs([x, y]).values()] == [1.0, 0.0]
     ours = hl.compile(two_parts(), "HETERO:ACC,CPU", core=core)([x, y])
     assert [float(out[0, 0]) for out in ours.values()] == [0.0, 5.0]
+
+
+# -- every sample ------------------------------------------------------------------------------
+
+TIMES = {"hetero": 20, "parallel": 2}
+REQUESTS = 4
+
+
+@pytest.mark.network
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("executor", TIMES)
+@pytest.mark.parametrize("name", list(filter(sample_shapes, sample_names())))
+def test_random_placements_of_samples_equal_one_device(name, executor):
+    hl.emulate("ACC")
+    prepared = prepare(hl.load(name))
+    arrays = bind_inputs(prepared, generate_inputs(prepared))
+    for seed in range(TIMES[executor]):
+        affinity = random_affinity(prepared.graph, DEVICES, seed)
+        placement = hl.Placement(affinity, f"random {seed}", dict.fromkeys(DEVICES, F32))
+        if executor == "hetero":
+            compiled = hl.compile(prepared, placement)
+            assert compiled.as_predicted
+            made = [compiled(arrays)]
+        else:
+            requests = 1 + seed * (REQUESTS - 1)
+            with hl.ParallelExecutor(prepared, placement, requests=requests) as compiled:
+                futures = [compiled.submit_bound(arrays) for _ in range(requests + 1)]
+                made = [future.result() for future in futures]
+        precision = executed_precision((), compiled)
+        # An 8-bit model rounds in other places in each placement; all others agree in f32.
+        allowed = {"equal", "rounding"} if precision == "i8" else {"equal"}
+        for outputs in made:
+            agreement = compare_with_reference(bind(prepared), arrays, outputs, precision)
+            assert {a.verdict for a in agreement} <= allowed, (seed, agreement)
