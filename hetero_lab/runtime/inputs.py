@@ -20,9 +20,9 @@ Inputs: TypeAlias = (
     Mapping[Any, Any] | Sequence[Any] | np.ndarray | str | os.PathLike[str] | Callable[[], Any]
 )
 
-# Ops that pass values on unchanged: an index that goes through them is still an index.
+# Ops that pass the values of their first input on: an index is still an index behind them.
 _CARRIERS = frozenset({
-    "Broadcast", "Concat", "Convert", "Gather", "GatherElements", "Reshape", "Slice", "Split",
+    "Broadcast", "Convert", "Gather", "GatherElements", "Reshape", "Slice", "Split",
     "Squeeze", "StridedSlice", "Tile", "Transpose", "Unsqueeze", "VariadicSplit",
 })  # fmt: skip
 
@@ -220,13 +220,11 @@ def _index_bound(port: Any) -> int | None:
             bound = _bound_at(node, index)
             if bound is not None:
                 bounds.append(bound)
-            elif node.get_type_name() in _CARRIERS and _carries(node, index):
+            elif node.get_type_name() == "Concat" or (
+                node.get_type_name() in _CARRIERS and index == 0
+            ):
                 queue += node.outputs()
     return min(bounds) if bounds else None
-
-
-def _carries(node: Any, index: int) -> bool:
-    return index == 0 or node.get_type_name() == "Concat"
 
 
 def _bound_at(node: Any, index: int) -> int | None:

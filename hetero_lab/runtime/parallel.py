@@ -27,8 +27,8 @@ from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
 from hetero_lab.runtime.compiled import check_states, valid_submodels
 from hetero_lab.runtime.inputs import Inputs, Ports
+from hetero_lab.runtime.pieces import compile_submodels, cut, leave_cores, named_rows
 from hetero_lab.runtime.scheduler import Dataflow, Done, Outputs, Scheduler
-from hetero_lab.runtime.submodels import compile_submodels, cut, leave_cores, named_rows
 from hetero_lab.runtime.timeline import Span
 
 

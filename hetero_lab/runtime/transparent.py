@@ -298,7 +298,12 @@ class TransparentModel:
         lowest: dict[TensorKey, str] = {}
         for precision in sorted(set(precisions.values()), key=UNIT.__getitem__):
             ops = [op for op, own in precisions.items() if own == precision]
-            touched = {*incoming(self._graph, ops), *_made(self._graph, ops)}
+            made = (
+                (op, use.source_port)
+                for op in ops
+                for use in self._graph.consumers[self._graph.index_of[op]]
+            )
+            touched = {*incoming(self._graph, ops), *made}
             lowest.update(dict.fromkeys(touched, precision))
         return {
             key: lowest[key]
@@ -337,14 +342,6 @@ def _same(value: np.ndarray, reference: np.ndarray) -> np.ndarray:
     if reference.dtype.kind != "f":
         return value == reference
     return (value == reference) | (np.isnan(value) & np.isnan(reference))
-
-
-def _made(graph: OpGraph, ops: Collection[str]) -> list[TensorKey]:
-    return [
-        (name, port)
-        for name in ops
-        for port in {use.source_port for use in graph.consumers[graph.index_of[name]]}
-    ]
 
 
 def _transparent(

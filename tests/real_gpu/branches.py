@@ -116,7 +116,7 @@ def latencies(device: str, shape: tuple[int, ...], properties: dict[str, Any]) -
 
     import hetero_lab as hl
     from hetero_lab.backend.core import shared_core
-    from hetero_lab.runtime.submodels import leave_cores
+    from hetero_lab.runtime.pieces import leave_cores
 
     started = time.perf_counter()
     model = branches_model(*shape)
@@ -294,7 +294,7 @@ def balanced(device: str, properties: dict[str, Any]) -> list[tuple[int, int, in
     import openvino as ov
 
     from hetero_lab.backend.core import shared_core
-    from hetero_lab.runtime.submodels import leave_cores
+    from hetero_lab.runtime.pieces import leave_cores
 
     core, fewer = shared_core(), leave_cores(properties, shared_core())
     took: dict[str, list[float]] = {}

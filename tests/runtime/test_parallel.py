@@ -34,9 +34,9 @@ from hetero_lab.errors import (
 )
 from hetero_lab.model.read import prepare
 from hetero_lab.placement import overlap
-from hetero_lab.runtime import scheduler, submodels
+from hetero_lab.runtime import pieces, scheduler
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
-from hetero_lab.runtime.submodels import leave_cores
+from hetero_lab.runtime.pieces import leave_cores
 
 F32 = {"PARACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
 
@@ -569,7 +569,7 @@ def test_the_cpu_leaves_cores_to_what_drives_another_device(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(4)))
     assert leave_cores(beside, core) == beside
     has = int(core.compile_model(two_devices()[0], "CPU").get_property("INFERENCE_NUM_THREADS"))
-    monkeypatch.setattr(submodels, "_FEW_CORES", 1)
+    monkeypatch.setattr(pieces, "_FEW_CORES", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(has + 1)))
     assert leave_cores(beside, core)["CPU"] == {
         "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": has - 1,

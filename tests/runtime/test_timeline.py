@@ -27,28 +27,19 @@ def chain(spans, request=0, waits=WAITS):
     return [span.subgraph for span in critical_path(spans, request, waits)]
 
 
-def test_the_slower_branch_is_critical():
-    spans = [
-        Span(0, 0, "A", 0, 2),
-        Span(0, 1, "A", 2, 9),
-        Span(0, 2, "B", 2, 5),
-        Span(0, 3, "B", 9, 10),
-    ]
-    assert chain(spans) == [0, 1, 3]
-
-
-def test_a_busy_device_is_waited_for_like_data():
-    # 2 had its data at 2, but its device ran 1 until 6.
-    spans = [
-        Span(0, 0, "B", 0, 2),
-        Span(0, 1, "A", 2, 6),
-        Span(0, 2, "A", 6, 8),
-        Span(0, 3, "B", 8, 9),
-    ]
-    assert chain(spans) == [0, 1, 2, 3]
-    # And without it the path leads from 2 straight to its data.
-    free = [spans[0], Span(0, 1, "C", 2, 6), Span(0, 2, "A", 2, 8), spans[3]]
-    assert chain(free) == [0, 2, 3]
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        # The slower branch is critical.
+        ([(0, "A", 0, 2), (1, "A", 2, 9), (2, "B", 2, 5), (3, "B", 9, 10)], [0, 1, 3]),
+        # A busy device is waited for like data: 2 had its data at 2, but A ran 1 until 6.
+        ([(0, "B", 0, 2), (1, "A", 2, 6), (2, "A", 6, 8), (3, "B", 8, 9)], [0, 1, 2, 3]),
+        # Without that, the path leads from 2 straight to its data.
+        ([(0, "B", 0, 2), (1, "C", 2, 6), (2, "A", 2, 8), (3, "B", 8, 9)], [0, 2, 3]),
+    ],
+)
+def test_the_critical_path_follows_data_and_devices(runs, expected):
+    assert chain([Span(0, *run) for run in runs]) == expected
 
 
 def test_the_chain_begins_where_another_request_was_waited_for():

@@ -30,7 +30,7 @@ from hetero_lab.planning.memory import (
     memory_pools,
     placement_memory,
 )
-from hetero_lab.runtime.submodels import leave_cores
+from hetero_lab.runtime.pieces import leave_cores
 
 if TYPE_CHECKING:
     import openvino as ov
