@@ -574,6 +574,10 @@ def test_the_cpu_leaves_cores_to_what_drives_another_device(monkeypatch):
     assert leave_cores(beside, core)["CPU"] == {
         "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": has - 1,
     }  # fmt: skip
+    # With more requests in flight, more threads drive the other device.
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(has + 2)))
+    assert leave_cores(beside, core) == beside
+    assert leave_cores(beside, core, n_left=3)["CPU"]["INFERENCE_NUM_THREADS"] == has - 1
 
 
 def test_bad_arguments():
