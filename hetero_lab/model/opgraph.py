@@ -154,7 +154,7 @@ class OpGraph:
         members = {leader: paths.get(leader, (leader,)) for leader in leaders}
         if len(leaders) == 1 or all(len(ops) == 1 for ops in members.values()):
             return leaders[0]  # they are in topological order
-        after = {leader: self._reach(ops, forward=True) for leader, ops in members.items()}
+        after = {leader: self.reach(ops, forward=True) for leader, ops in members.items()}
         for leader in leaders:
             others = (ops for other, ops in after.items() if other != leader)
             if all(ops.isdisjoint(members[leader]) for ops in others):
@@ -175,8 +175,8 @@ class OpGraph:
                 by_variable.setdefault(op.variable, []).append(op.index)
         paths: list[set[int]] = []
         for members in by_variable.values():
-            after = self._reach(members, forward=True)
-            before = self._reach(members, forward=False)
+            after = self.reach(members, forward=True)
+            before = self.reach(members, forward=False)
             # Everything on a way between two ends of the state must run in the same inference of
             # one submodel, as HETERO has no boundary through which a state could be handed over.
             path = ((after & before) | set(members)) - self.constant_side
@@ -200,7 +200,8 @@ class OpGraph:
             self._derived[make] = make(self)
         return self._derived[make]
 
-    def _reach(self, start: Iterable[int], *, forward: bool) -> set[int]:
+    def reach(self, start: Iterable[int], *, forward: bool) -> set[int]:
+        """Return some ops and all ops that come after them, or else before them."""
         queue = list(start)
         seen = set(queue)
         while queue:

@@ -60,16 +60,16 @@ class Case:
     def runs(
         self, faults: tuple[Fault, ...] | None = None, watch: Stopwatch | None = None
     ) -> PlacedRuns:
-        hook = spoil(SUSPECT, self.faults if faults is None else faults)
-        return PlacedRuns(
+        runs = PlacedRuns(
             self.placed,
             self.arrays,
             "CPU",
             watch=watch,
             isolate=self.worker_command is not None,
             worker_command=self.worker_command,
-            before_compile=hook,
         )
+        runs.before_compile = spoil(SUSPECT, self.faults if faults is None else faults)
+        return runs
 
 
 def placed_graph(seed: int, n_ops: int | None = None, precision: str | None = None) -> Case:

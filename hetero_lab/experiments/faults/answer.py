@@ -16,7 +16,7 @@ from hetero_lab.experiments.faults.expected import (
     relative_to,
 )
 from hetero_lab.experiments.faults.ways_around import Way, WaysAround
-from hetero_lab.experiments.faults.wrong import Kind, OpError, Wrong, WrongSet, doubt
+from hetero_lab.experiments.faults.wrong import Kind, OpError, Wrong, WrongSet
 from hetero_lab.experiments.faults.wrong_sets import WrongSetSearch
 from hetero_lab.experiments.measure.environment import current_environment
 from hetero_lab.interrupts import UntilInterrupted
@@ -228,9 +228,10 @@ def _blame(found: list[WrongSet]) -> str:
         if singles:
             selves = "itself" if len(singles) == 1 else "themselves"
             blame = [f"{names_at_hand(singles)} by {selves}"]
-        blame += [
-            f"{names_at_hand(each.ops)} together{doubt(each)}" for each in sets if len(each.ops) > 1
-        ]
+        for each in sets:
+            if len(each.ops) > 1:
+                doubt = f" ({each.doubt})" if each.doubt else ""
+                blame.append(f"{names_at_hand(each.ops)} together{doubt}")
         if blame:
             sentences.append(f"{verb}: {'; '.join(blame)}.")
     return " ".join(sentences)

@@ -91,10 +91,10 @@ class Expected:
         self.before = float("nan")
         self.right: bool | None = None
         self.proven = False
+        self.transparent: TransparentModel
         self.values: Mapping[TensorKey, np.ndarray] = {}
         self.reference: list[np.ndarray] = []
         self.trusted_outputs: list[np.ndarray] = []  # from a compile that may fuse ops
-        self._transparent: TransparentModel | None = None
 
     def run_given(self) -> list[np.ndarray]:
         """Run the given placement; return no outputs if the runtime refuses it."""
@@ -108,21 +108,20 @@ class Expected:
 
     def compare(self, outputs: Sequence[np.ndarray]) -> bool:
         """Compare the outputs with the reference's; return whether nothing is wrong."""
-        asked = {d: asked_precision([self._hint(d)]) for d in self.given.affinity.devices}
+        asked: dict[str, str] = {}
+        for device in self.given.affinity.devices:
+            hint = self.runs.given.properties[device].get("INFERENCE_PRECISION_HINT")
+            asked[device] = asked_precision([hint or self.runs.hints.get(device)])
         in_8_bits = quantised_ops(self.graph)
-        used = {
-            op: "i8" if op in in_8_bits else asked[self.given.affinity[op]] for op in self.placeable
+        home = self.given.affinity
+        self.precisions = asked | {home[op]: "i8" for op in in_8_bits & self.placeable}
+        # The trusted device is right where it executes in f32.
+        right = {d for d, p in self.precisions.items() if (d, p) == (self.runs.trusted, "f32")}
+        self.suspects = self.executed = {
+            op: "i8" if op in in_8_bits else asked[home[op]]
+            for op in self.placeable
+            if home[op] not in right
         }
-        self.precisions = dict(asked)
-        for op in in_8_bits & self.placeable:
-            self.precisions[self.given.affinity[op]] = "i8"
-        self.suspects = {
-            op: precision
-            for op, precision in used.items()
-            if self.given.affinity[op] != self.runs.trusted
-            or self.precisions[self.runs.trusted] != "f32"
-        }
-        self.executed = dict(self.suspects)
         self.thresholds = self._thresholds()
         self.changing = self._with_all_after(
             op.name for op in self.graph if op.type in _RANDOM_TYPES
@@ -137,7 +136,6 @@ class Expected:
 
     def look_inside(self, outputs: Sequence[np.ndarray]) -> None:
         """Get every tensor of the reference, and find out whether rounding explains the error."""
-        self.check_budget()
         self._look_through({})
         self._check_reference()
         if not self.refused:
@@ -145,21 +143,12 @@ class Expected:
             self.right, all_judged = self.explained(outputs, self.given)
             self.proven = self.right and all_judged and not self.random
 
-    @property
-    def transparent(self) -> TransparentModel:
-        """The reference with every tensor visible."""
-        assert self._transparent is not None
-        return self._transparent
-
     def _look_through(self, fixed: Mapping[TensorKey, np.ndarray]) -> None:
         """Get every tensor of the reference, with some of them fixed."""
-        self._transparent = self.runs.transparent(fixed)
+        self.check_budget()
+        self.transparent = self.runs.transparent(fixed)
         self.transparent.before_run = self.check_budget
         self.values = self.transparent.values
-
-    def _hint(self, device: str) -> object:
-        own = self.runs.given.properties[device]
-        return own.get("INFERENCE_PRECISION_HINT", self.runs.hints.get(device))
 
     @property
     def equal(self) -> float:
@@ -209,7 +198,7 @@ class Expected:
         ]
         if not off:
             return True, True
-        seen = {key: output for key, output, _ in off if key in self.transparent.values}
+        seen = {key: output for key, output, _ in off if key in self.values}
         kept = self.kept_in(placement, self.executed)
         rounding = self.transparent.rounding(kept, set(seen), seen)
         explained = all(
@@ -238,7 +227,7 @@ class Expected:
             )
 
     def _check_reference(self) -> None:
-        values = self.transparent.values
+        values = self.values
         again = self.transparent.run({})
         self.changing |= self._with_all_after(
             key[0] for key, value in values.items() if distance(again[key], value) > 0
@@ -259,9 +248,8 @@ class Expected:
             "reference.",
         )
         if first:
-            self.check_budget()
             self._look_through({key: value for key, value in values.items() if key[0] in first})
-            values = self.transparent.values
+            values = self.values
         nan = {key for key, value in values.items() if _has_nan(value)}
         self._leave_out(
             {op.name for op in self.graph if not nan.isdisjoint(self._inputs_of(op))},
@@ -289,11 +277,8 @@ class Expected:
 
     def _with_all_after(self, ops: Iterable[str]) -> frozenset[str]:
         """Return some ops and all ops that depend on them."""
-        after = set(ops)
-        for op in self.graph:
-            if any(maker in after for maker, _ in self._inputs_of(op)):
-                after.add(op.name)
-        return frozenset(after)
+        reached = self.graph.reach((self.graph.index_of[op] for op in ops), forward=True)
+        return frozenset(self.graph.ops[index].name for index in reached)
 
     def _leave_out(self, ops: Collection[str], why: str) -> frozenset[str]:
         """Leave ops and all that move with them out of the search, and note why."""
@@ -314,7 +299,7 @@ class Expected:
 
     def judged(self, ops: frozenset[str], made: Mapping[TensorKey, np.ndarray]) -> SetResult:
         """Judge the tensors that a set of ops makes from the reference's inputs."""
-        values = self.transparent.values
+        values = self.values
         errors = {key: relative_error(made[key], values[key]) for key in made if key in values}
         error = max(errors.values(), default=0.0)
         if error <= _UNSEEN:
@@ -330,7 +315,7 @@ class Expected:
 
     def _damages(self, made: Mapping[TensorKey, np.ndarray]) -> dict[TensorKey, float]:
         """Return the relative error of each output if these tensors had these values."""
-        values, offsets = self.transparent.values, {}
+        values, offsets = self.values, {}
         # A tensor that cannot be propagated, for instance one of another shape, counts as bad.
         bad = dict.fromkeys(self.output_keys, float("inf"))
         for key, value in made.items():
@@ -345,7 +330,7 @@ class Expected:
 
     def beyond_precision(self) -> str:
         """Say where numbers leave the range of the executed precision, if outputs depend on it."""
-        rounding = self.transparent.rounding(self.executed, set(self.transparent.values))
+        rounding = self.transparent.rounding(self.executed, set(self.values))
         lost = {key for key, known in rounding.items() if known.lost.any()}
         if lost.isdisjoint(self.output_keys):
             return ""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.emulation import emulated_devices
-from hetero_lab.errors import CompileError, names_at_hand, shorten
+from hetero_lab.errors import CompileError, last_line, names_at_hand
 from hetero_lab.experiments.measure.workers.launch import Workers
 from hetero_lab.experiments.measure.workers.process import LastingWorker, WorkerError
 from hetero_lab.experiments.measure.workers.requests import InferFile, SetUp
@@ -28,7 +28,7 @@ from hetero_lab.tables import scratch_directory
 if TYPE_CHECKING:
     import openvino as ov
 
-Hook = Callable[["ov.Model", Sequence[tuple[str, frozenset[str]]]], None]
+Subgraphs: TypeAlias = Sequence[tuple[str, frozenset[str]]]  # devices and ops
 
 # A device counts as hung once it takes longer than this share of the remaining budget and this many
 # times its slowest answer so far; without a budget, once it takes longer than any compile should.
@@ -55,9 +55,6 @@ class PlacedRuns:
         survives their crash.
     worker_command
         The command that starts that process.
-    before_compile
-        Called with each model before it is compiled for the placement, and with the device and
-        the ops of each subgraph in it.
 
     Attributes
     ----------
@@ -76,13 +73,11 @@ class PlacedRuns:
         watch: Stopwatch | None = None,
         isolate: bool = False,
         worker_command: Sequence[str] | None = None,
-        before_compile: Hook | None = None,
     ):
         self.given, self.bound, self.core = placed, placed.bound, placed.core
         self.arrays, self.trusted = list(arrays), trusted
         self.n_compiles = 0
         self.hints: dict[str, str] = {}
-        self._before_compile = before_compile
         self._watch, self._slowest_s = watch or Stopwatch.start(None), 0.0
         self._open = ExitStack()
         self._worker: LastingWorker | None = None
@@ -114,7 +109,7 @@ class PlacedRuns:
         placed = self.bind(placement)
         partition = partition_of(placed)
         model, graph = self.bound.model.clone(), self.bound.graph
-        self._prepare(model, [(s.device, frozenset(s.ops)) for s in partition.subgraphs])
+        self.before_compile(model, [(s.device, frozenset(s.ops)) for s in partition.subgraphs])
         known = affinity = placed.affinity
         if shown:
             model, graph = with_tensors_as_outputs(model, shown)
@@ -150,7 +145,7 @@ class PlacedRuns:
             The device refuses them.
         """
         cut = cut_pieces(self.bound, pieces, values)
-        self._prepare(cut.model, [(device, frozenset(piece)) for piece in pieces])
+        self.before_compile(cut.model, [(device, frozenset(piece)) for piece in pieces])
         arrays = [values[key] for key in cut.inputs]
         outputs = self._infer(cut.model, device, self.given.properties[device], arrays, [device])
         made: list[dict[TensorKey, np.ndarray]] = [{} for _ in pieces]
@@ -172,9 +167,8 @@ class PlacedRuns:
             fixed,
         )
 
-    def _prepare(self, model: ov.Model, subgraphs: Sequence[tuple[str, frozenset[str]]]) -> None:
-        if self._before_compile is not None:
-            self._before_compile(model, subgraphs)
+    def before_compile(self, model: ov.Model, subgraphs: Subgraphs) -> None:
+        """Take note of a model before it is compiled: a subclass may change it to inject faults."""
 
     def _infer(
         self,
@@ -191,9 +185,7 @@ class PlacedRuns:
             else:
                 outputs, hints = infer_once(model, target, properties, arrays, self.core)
         except (RuntimeError, WorkerError) as error:
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            last = shorten(lines[-1] if lines else type(error).__name__, 300)
-            raise CompileError(f"{names_at_hand(devices)}: {last}") from error
+            raise CompileError(f"{names_at_hand(devices)}: {last_line(error)}") from error
         self.hints.update(hints)
         return outputs
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -36,9 +36,6 @@ from hetero_lab.tables import (
 if TYPE_CHECKING:
     import pandas as pd
 
-# JSON has no infinity or NaN, so in these fields they are text.
-_NUMBERS = frozenset({"before", "after", "error", "damage", "isolated", "accumulated", "rounding"})
-_ENDLESS = ("inf", "-inf", "nan")
 FILE_NAME, MENDED, GIVEN = "wrong.json", "affinity.json", "given.json"
 _FAULT_FILES = (
     "model.xml", "model.bin", "inputs.npz", "README.md", "show_fault.py", "fault.json",
@@ -113,15 +110,15 @@ class WrongSet:
     untried: tuple[str, ...] = ()
     refusal: str = ""
 
-
-def doubt(found: WrongSet) -> str:
-    """Say why a set may hold more ops than needed; empty if it is minimal."""
-    if found.minimal:
-        return ""
-    if found.untried:
-        names = names_at_hand(found.untried)
-        return f" (the device refuses them without {names}, so not all may matter)"
-    return " (perhaps not all of them are needed)"
+    @property
+    def doubt(self) -> str:
+        """The reason why some ops may not be needed; empty if all are."""
+        if self.minimal:
+            return ""
+        if self.untried:
+            names = names_at_hand(self.untried)
+            return f"{self.device} refuses them without {names}, so not all may matter"
+        return "perhaps not all of them are needed"
 
 
 @dataclass(frozen=True)
@@ -247,7 +244,20 @@ class Wrong(Displayed):
         OutputPathError
             The directory cannot be written.
         """
-        write_wrong(self, directory)
+        target = make_directory(directory)
+        self.affinity.to_json(target / MENDED)
+        self.given.affinity.to_json(target / GIVEN)
+        write_json(target / "devices.json", dict(self.affinity))
+        write_csv(target / "errors.csv", self.errors)
+        write_csv(target / "culprits.csv", self.culprits)
+        for number, found in enumerate(self.sets, start=1):
+            place = make_directory(target / f"fault_{number}")
+            with scratch_directory(place, ".hetero_lab-") as draft:
+                _write_fault(draft, self, found)
+                for file in sorted(draft.iterdir()):
+                    os.replace(file, place / file.name)
+        write_json(target / FILE_NAME, _to_json(self))
+        _remove_faults(target, after=len(self.sets))
 
     def __repr__(self) -> str:
         sets = "; ".join(f"{s.device}: {names_at_hand(s.ops)}" for s in self.sets)
@@ -258,7 +268,8 @@ class Wrong(Displayed):
         for found in self.sets:
             how = f"relative error {found.error:.2g}, of the outputs {found.damage:.2g}"
             names = names_at_hand(found.ops)
-            lines.append(f"  {found.device}: {names} ({found.refusal or how}){doubt(found)}")
+            doubt = f" ({found.doubt})" if found.doubt else ""
+            lines.append(f"  {found.device}: {names} ({found.refusal or how}){doubt}")
         if self.fix:
             lines.append(f"fix(ops={self.fix!r})")
         return "\n".join([*lines, *self.notes])
@@ -293,13 +304,15 @@ def read_wrong(directory: str | os.PathLike[str]) -> Wrong:
     data = read_json(target / FILE_NAME, kind="wrong")
     given, mended = (Affinity.from_json(target / name) for name in (GIVEN, MENDED))
     try:
-        for part in (data, *data["sets"], *data["op_errors"]):
-            part.update({k: float(v) for k, v in part.items() if k in _NUMBERS and v in _ENDLESS})
         data["given"]["affinity"], data["mended"]["affinity"] = given, mended
         for number, found in enumerate(data["sets"], start=1):
-            found["model"], found["inputs"] = _read_piece(target / f"fault_{number}")
+            place = target / f"fault_{number}"
+            found["model"] = model = shared_core().read_model(place / "model.xml")
+            with np.load(place / "inputs.npz") as arrays:
+                found["inputs"] = [arrays[f"in{index}"] for index in range(len(model.inputs))]
         data["kind"], data["placement"] = data["found"], data["mended"]
-        result = msgspec.convert(data, Wrong)
+        # JSON has no infinity and no NaN: they are stored as text.
+        result = msgspec.convert(data, Wrong, strict=False)
         # A result that cannot be shown counts as broken: better here than in a notebook.
         _ = result.errors, result.fix, str(result), result._repr_html_()
         return result
@@ -310,30 +323,6 @@ def read_wrong(directory: str | os.PathLike[str]) -> Wrong:
             f"{shorten(os.fspath(target))} does not hold a whole result of find_wrong: "
             f"{type(error).__name__}: {error}"
         ) from error
-
-
-def _read_piece(place: Path) -> tuple[ov.Model, list[np.ndarray]]:
-    model = shared_core().read_model(place / "model.xml")
-    with np.load(place / "inputs.npz") as arrays:
-        return model, [arrays[f"in{index}"] for index in range(len(model.inputs))]
-
-
-def write_wrong(wrong: Wrong, directory: str | os.PathLike[str]) -> None:
-    """Write the affinities, the tables, a directory for each set of wrong ops, and wrong.json."""
-    target = make_directory(directory)
-    wrong.affinity.to_json(target / MENDED)
-    wrong.given.affinity.to_json(target / GIVEN)
-    write_json(target / "devices.json", dict(wrong.affinity))
-    write_csv(target / "errors.csv", wrong.errors)
-    write_csv(target / "culprits.csv", wrong.culprits)
-    for number, found in enumerate(wrong.sets, start=1):
-        place = make_directory(target / f"fault_{number}")
-        with scratch_directory(place, ".hetero_lab-") as draft:
-            _write_fault(draft, wrong, found)
-            for file in sorted(draft.iterdir()):
-                os.replace(file, place / file.name)
-    write_json(target / FILE_NAME, _to_json(wrong))
-    _remove_faults(target, after=len(wrong.sets))
 
 
 def _remove_faults(target: Path, after: int) -> None:
@@ -355,7 +344,8 @@ def _to_json(wrong: Wrong) -> dict[str, Any]:
         for name in ("affinity", "model", "inputs"):
             part.pop(name, None)
     for part in (data, *data["sets"], *data["op_errors"]):
-        part.update({k: str(v) for k, v in part.items() if str(v) in _ENDLESS and k in _NUMBERS})
+        floats = {name: value for name, value in part.items() if isinstance(value, float)}
+        part.update({name: str(value) for name, value in floats.items() if not isfinite(value)})
     return {"kind": "wrong", "schema_version": SCHEMA_VERSION, **data}
 
 
@@ -373,7 +363,7 @@ def _write_fault(draft: Path, wrong: Wrong, found: WrongSet) -> None:
             "ops": [f"{op} ({types[op]})" for op in found.ops],
             "outputs": list(found.makers),
             # JSON has no infinity, and an infinite error is as bad as any.
-            "relative_error": min(found.error, 1.0) if math.isfinite(found.error) else 1.0,
+            "relative_error": min(found.error, 1.0) if isfinite(found.error) else 1.0,
             "refusal": found.refusal,
             "openvino_version": wrong.environment.openvino_version,
             "emulated": {
@@ -393,11 +383,16 @@ def _report(wrong: Wrong, found: WrongSet, types: Mapping[str, str]) -> str:
     sorts = " + ".join(types[op] for op in found.ops[:6]) + (" + …" if len(found.ops) > 6 else "")
     fault = "refused, or the device crashes" if found.refusal else "wrong numbers"
     seen = f"relative error of the outputs (Euclidean norm): {found.error:.2g}"
+    needed = "The model holds the op in question."
+    if len(found.ops) > 1:
+        bad, good = ("refused", "accepted") if found.refusal else ("wrong", "right")
+        why = found.doubt or f"without any one of them, the others are {good}"
+        needed = f"The model holds ops that are {bad} together: {why}."
     lines = [
         f"# {sorts} on {device}: {fault}",
         "",
         f"`python show_fault.py` runs `model.xml` on {device} and on {wrong.trusted} with the same "
-        f"inputs and compares the outputs; it needs openvino and numpy. {_needed(found)}",
+        f"inputs and compares the outputs; it needs openvino and numpy. {needed}",
         "",
         f"- {device} says: {found.refusal}" if found.refusal else f"- {seen}",
         f"- OpenVINO {here.openvino_version}, {here.system}, Python {here.python_version}",
@@ -411,20 +406,3 @@ def _report(wrong: Wrong, found: WrongSet, types: Mapping[str, str]) -> str:
         "",
     ]
     return "\n".join(lines)
-
-
-def _needed(found: WrongSet) -> str:
-    """Say whether all the ops are needed, as far as that is known."""
-    unknown = "It is not known whether all of its ops are needed"
-    if found.untried:
-        names = ", ".join(f"`{op}`" for op in found.untried)
-        return f"{unknown}: without {names}, {found.device} refuses to run the others."
-    if not found.minimal:
-        return f"{unknown}: the search ended before that was tested."
-    if len(found.ops) == 1:
-        return "The model holds the op in question."
-    bad, good = ("refused", "accepted") if found.refusal else ("wrong", "right")
-    return (
-        f"The model holds the ops that are {bad} only together: without any one of them, the "
-        f"others are {good}."
-    )

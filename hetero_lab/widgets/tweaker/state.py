@@ -222,10 +222,7 @@ class TweakerState:
         """Select all ops that depend on an op, directly or not."""
         if name not in self._names:
             self.select([name])  # says what is wrong
-        reached = {self.graph.index_of[name]}
-        for op in self.graph.ops:  # in topological order
-            if any(producer in reached for producer, _ in op.inputs):
-                reached.add(op.index)
+        reached = self.graph.reach([self.graph.index_of[name]], forward=True)
         found = [n for n in self.ops if n != name and self.graph.index_of[n] in reached]
         if not found:
             raise AffinityError(f"Nothing comes after {shorten(name)}.")

@@ -10,7 +10,6 @@ import pytest
 import hetero_lab as hl
 from hetero_lab.cli.main import main
 from hetero_lab.experiments.faults.find_wrong import search_wrong
-from hetero_lab.experiments.faults.placed_runs import PlacedRuns
 from hetero_lab.runtime.timing import Stopwatch
 from tests.experiments.faults.cases import F32, chain_case, failing, fault, needs
 from tests.proof import injected_faults as injected
@@ -182,12 +181,8 @@ def test_where_no_cut_shows_the_fault_all_goes_to_the_trusted_device():
     # As a whole, it would be one piece.
     affinity = case.placement.affinity.fix(ops={"matmul": "CPU"})
     placement = hl.Placement(affinity, "placed", dict.fromkeys(affinity.devices, F32))
-    runs = PlacedRuns(
-        replace(case, placement=placement).placed,
-        case.arrays,
-        "CPU",
-        before_compile=in_whole_runs(TANH),
-    )
+    runs = replace(case, placement=placement).runs()
+    runs.before_compile = in_whole_runs(TANH)
     wrong = search_wrong(runs, Stopwatch.start(None))
     assert (wrong.kind, wrong.sets) == ("combination", ())
     assert wrong.fix == dict.fromkeys(OPS[1:], "CPU")
@@ -204,7 +199,8 @@ def test_a_way_out_that_was_run_and_is_wrong_is_said_to_be():
         spoil(injected.SUSPECT, [TANH])(model, subgraphs)
         hidden(model, subgraphs)
 
-    runs = PlacedRuns(case.placed, case.arrays, "CPU", before_compile=before_compile)
+    runs = case.runs()
+    runs.before_compile = before_compile
     wrong = search_wrong(runs, Stopwatch.start(None))
     assert [found.ops for found in wrong.sets] == [("tanh",)]
     assert "With 1 op moved to CPU, the outputs are still off by 2." in wrong.verdict
@@ -220,11 +216,11 @@ def test_a_set_is_minimal_only_if_all_left_out_trials_ran(monkeypatch, tmp_path)
     assert found.ops == ("shift", "sigmoid")
     assert not found.minimal
     assert found.untried == ("shift",)
-    assert "refuses them without 'shift'" in wrong.verdict
+    doubt = "ACC refuses them without 'shift', so not all may matter"
+    assert doubt in wrong.verdict
     assert wrong.proven
     wrong.export(tmp_path)
     report = (tmp_path / "fault_1" / "README.md").read_text()
-    assert "not known whether all" in report
-    assert "without `shift`, ACC refuses" in report
+    assert f"The model holds ops that are wrong together: {doubt}." in report
     unmeasured = wrong.errors.set_index("op")["isolated_error"].isna()
     assert list(unmeasured.index[unmeasured]) == ["sigmoid"]
