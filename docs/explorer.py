@@ -45,9 +45,9 @@ def explorer_html(sweep: Sweep) -> str:
 
 def _points(state: ExplorerState) -> Iterator[str]:
     for axes, (x, y) in enumerate(AXES):
-        state.choose_axes(x, y)
+        state.choose(x=x, y=y)
         for a, label in enumerate(state.measured):
-            state.select(label)
+            state.choose(a=label)
             figure = points_figure(state)
             for trace in figure.data:
                 if trace.customdata is not None:  # a click is to tell the place, not the label

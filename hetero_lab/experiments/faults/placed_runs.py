@@ -92,10 +92,6 @@ class PlacedRuns:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def bind(self, placement: Placement) -> BoundPlacement:
-        """Bind another placement of the same model."""
-        return BoundPlacement(self.bound, placement)
-
     def placed(
         self, placement: Placement, shown: Collection[TensorKey] = ()
     ) -> tuple[list[np.ndarray], dict[TensorKey, np.ndarray]]:
@@ -106,7 +102,7 @@ class PlacedRuns:
         CompileError
             The runtime refuses to compile or run it.
         """
-        placed = self.bind(placement)
+        placed = BoundPlacement(self.bound, placement)
         partition = partition_of(placed)
         model, graph = self.bound.model.clone(), self.bound.graph
         self.before_compile(model, [(s.device, frozenset(s.ops)) for s in partition.subgraphs])

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.devices import check_device, device_names, supported_ops
 from hetero_lab.errors import CompileError, DeviceError, names_at_hand, shorten
 from hetero_lab.experiments.faults.placed_runs import emulating_worker
 from hetero_lab.experiments.faults.wrong_sets import minimal_set
-from hetero_lab.experiments.measure.records import Trial
+from hetero_lab.experiments.measure.trial import trial_of
 from hetero_lab.experiments.measure.workers.process import WorkerError
 from hetero_lab.experiments.measure.workers.requests import Compile
 from hetero_lab.interrupts import UntilInterrupted
@@ -22,6 +24,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.progress import Progress
+from hetero_lab.runtime.runners import Execution
 from hetero_lab.tables import scratch_directory
 
 if TYPE_CHECKING:
@@ -143,26 +146,17 @@ def _compiler(
     placed: BoundPlacement, timeout_s: float, bar: Progress
 ) -> Generator[Callable[[Affinity], str]]:
     """Yield a function that compiles an affinity in a worker and returns the error, if any."""
-    ops = [op.name for op in placed.graph]
-    properties = {**placed.placement.device_properties, **placed.properties}
+    ops = tuple(op.name for op in placed.graph)
 
     @functools.cache
     def refuses(affinity: Affinity) -> str:
-        trial = Trial(
-            key="probe",
-            label="probe",
-            variant="model",
-            affinity=tuple(affinity[op] for op in ops),
-            devices=tuple(affinity.devices),
-            device_properties={
-                device: dict(own)
-                for device, own in properties.items()
-                if device in affinity.devices
-            },
-        )
+        placement = replace(placed.placement, affinity=affinity, direct=False)
+        changed = BoundPlacement(placed.bound, placement)
+        trial = trial_of(changed, "probe", "model", Execution())
         error = ""
         try:
-            worker.ask(Compile(trial=trial), timeout_s=timeout_s)
+            # Under one key, so that the worker keeps one compiled model at a time.
+            worker.ask(Compile(trial=structs.replace(trial, key="probe")), timeout_s=timeout_s)
         except WorkerError as refusal:
             error = str(refusal)
         bar.note(f"{refuses.cache_info().currsize + 1} compiles")
@@ -171,7 +165,7 @@ def _compiler(
     with scratch_directory() as directory:
         path = directory / "model.xml"
         save(placed.bound.model, path)
-        worker = emulating_worker(placed.core, {"model": str(path)}, {"model": tuple(ops)})
+        worker = emulating_worker(placed.core, {"model": str(path)}, {"model": ops})
         try:
             yield refuses
         finally:

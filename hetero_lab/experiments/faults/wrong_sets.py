@@ -17,7 +17,7 @@ from hetero_lab.errors import CompileError, names_at_hand
 from hetero_lab.experiments.faults.expected import Expected, SetResult
 from hetero_lab.experiments.faults.wrong import WrongSet
 from hetero_lab.placement.partition import partition_of
-from hetero_lab.placement.placement import Placement
+from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime.pieces import cut_pieces
 
 _WINDOW = 16  # ops
@@ -148,7 +148,7 @@ class WrongSetSearch:
         """Find the sets of ops that are wrong in a placement."""
         suspects = self.expected.kept_in(placement, self.expected.suspects)
         roots: dict[str, list[frozenset[str]]] = {}
-        for subgraph in partition_of(self.runs.bind(placement)).subgraphs:
+        for subgraph in partition_of(BoundPlacement(self.runs.bound, placement)).subgraphs:
             ops = frozenset(op for op in subgraph.ops if op in suspects)
             if ops:
                 roots.setdefault(subgraph.device, []).append(ops)
@@ -300,26 +300,21 @@ def minimal_set(
             smallest = list(chosen)
         return failed
 
-    def shortest(needed: list[T], pool: list[T], passes: int, fails_at: int) -> int:
-        """Return how many items of the pool fail together with the needed ones, at least."""
+    def fails_with(n: int) -> bool:
+        return fails_together([*needed, *pool[:n]])
 
-        def fails_with(n: int) -> bool:
-            return fails_together([*needed, *pool[:n]])
-
-        return bisect_left(range(fails_at), True, passes + 1, key=fails_with)
-
-    pool = list(items)
-    last = shortest([], pool, 0, len(pool)) - 1
-    needed, pool = [pool[last]], pool[:last]
-    pool = pool[::-1] if near is None else list(near(needed[0], pool))
-    while pool and not fails_together(needed):
-        # Items that fail together are mostly close to each other, so the stretch is doubled.
-        passes, fails_at = 0, 1
-        while fails_at < len(pool) and not fails_together([*needed, *pool[:fails_at]]):
-            passes, fails_at = fails_at, 2 * fails_at
-        last = shortest(needed, pool, passes, min(fails_at, len(pool))) - 1
+    needed: list[T] = []
+    pool, reach = list(items), len(items)  # the first search bisects the whole list
+    while pool and not (needed and fails_together(needed)):
+        passes = 0
+        while reach < len(pool) and not fails_with(reach):
+            passes, reach = reach, 2 * reach
+        last = bisect_left(range(min(reach, len(pool))), True, passes + 1, key=fails_with) - 1
         needed.append(pool[last])
         pool = pool[:last]
+        if len(needed) == 1:
+            pool = pool[::-1] if near is None else list(near(needed[0], pool))
+        reach = 1  # items that fail together are mostly close, so short stretches come first
     # More items can mend a failure, so items that were needed beside others may not fail alone.
     needed = smallest
     at = 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import ipywidgets as ipw
@@ -22,7 +24,7 @@ from hetero_lab.widgets.explorer.figures import (
     Look,
     figure_widget,
     message,
-    points_widget,
+    points_figure,
     rings,
     table,
 )
@@ -38,27 +40,6 @@ _ROWS = [
     "label", "n_subgraphs", "boundary_bytes", "median_us", "p90_us", "ratio", "ratio_ci95_low",
     "ratio_ci95_high", "devices", "same_as",
 ]  # fmt: skip
-
-
-class ExplorerControls:
-    """The fields of a :class:`SweepExplorer`, without their actions."""
-
-    def __init__(self, state: ExplorerState):
-        axes = [(title_of(name), name) for name in state.axes]
-        labels = [(squeeze(label, 90), label) for label in state.measured]
-        self.filter = ipw.Text(
-            description="filter", placeholder="words, n_subgraphs<4, ratio<1; then Enter",
-            continuous_update=False, layout={"width": "330px"}, style=_WIDE,
-        )  # fmt: skip
-        self.x = _dropdown("across", axes, state.choice.x)
-        self.y = _dropdown("up", axes, state.choice.y)
-        self.group = _dropdown("group by", state.groupings, state.choice.group)
-        self.a = _dropdown("A", labels, state.choice.a, "420px")
-        self.b = _dropdown("compare B", [("nothing", ""), *labels], "", "420px")
-        self.click = ipw.ToggleButtons(
-            options=[("a click chooses A", "a"), ("chooses B", "b")],
-            style={"button_width": "140px"},
-        )
 
 
 class SweepExplorer(ipw.VBox):
@@ -102,8 +83,8 @@ class SweepExplorer(ipw.VBox):
         if self.exploring.measured:
             children += self._browser()
         for text, rows in (
-            ("Not measured", self.exploring.failed),
-            ("Measured, but without accuracy", self.exploring.incomplete),
+            ("Not measured", self.exploring.troubled(measured=False)),
+            ("Measured, but without accuracy", self.exploring.troubled(measured=True)),
         ):
             if len(rows):
                 listed = html_table(rows, caption=f"{text}: {len(rows)}", most=200)
@@ -113,23 +94,23 @@ class SweepExplorer(ipw.VBox):
 
     def select(self, label: str) -> None:
         """Show a row as the placement A."""
-        self._try(lambda: self.exploring.select(label), self._chosen)
+        self._choose(a=label)
 
     def compare_with(self, label: str) -> None:
         """Compare A with this row, the placement B; an empty label ends the comparison."""
-        self._try(lambda: self.exploring.compare_with(label), self._chosen)
+        self._choose(b=label)
 
     def choose_axes(self, x: str, y: str) -> None:
         """Draw one column of numbers over another."""
-        self._try(lambda: self.exploring.choose_axes(x, y), self._points_changed)
+        self._choose(x=x, y=y)
 
     def group_by(self, name: str) -> None:
         """Colour the points by a column."""
-        self._try(lambda: self.exploring.group_by(name), self._points_changed)
+        self._choose(group=name)
 
     def filter(self, text: str) -> None:
         """Show the rows that match words of the label and comparisons such as ``n_subgraphs<4``."""
-        self._try(lambda: self.exploring.filter(text), self._points_changed)
+        self._choose(filter=text)
 
     @property
     def message(self) -> str:
@@ -144,7 +125,23 @@ class SweepExplorer(ipw.VBox):
 
     def _browser(self) -> list[ipw.Widget]:
         state = self.exploring
-        self.controls = controls = ExplorerControls(state)
+        axes = [(title_of(name), name) for name in state.axes]
+        labels = [(squeeze(label, 90), label) for label in state.measured]
+        self.controls = controls = SimpleNamespace(
+            filter=ipw.Text(
+                description="filter", placeholder="words, n_subgraphs<4, ratio<1; then Enter",
+                continuous_update=False, layout={"width": "330px"}, style=_WIDE,
+            ),
+            x=_dropdown("across", axes, state.choice.x),
+            y=_dropdown("up", axes, state.choice.y),
+            group=_dropdown("group by", state.groupings, state.choice.group),
+            a=_dropdown("A", labels, state.choice.a, "420px"),
+            b=_dropdown("compare B", [("nothing", ""), *labels], "", "420px"),
+            click=ipw.ToggleButtons(
+                options=[("a click chooses A", "a"), ("chooses B", "b")],
+                style={"button_width": "140px"},
+            ),
+        )  # fmt: skip
         self.points = ipw.VBox()
         self.graph = GraphPane()
         self._panes = [ipw.VBox() for _ in _TABS]
@@ -153,15 +150,8 @@ class SweepExplorer(ipw.VBox):
         for place, name in enumerate(_TABS):
             self.tab.set_title(place, name)
         self._stale = set(range(len(_TABS)))
-        controls.filter.observe(lambda c: self._from_control(self.filter, c["new"]), "value")
-        for control in (controls.x, controls.y):
-            control.observe(
-                lambda _: self._from_control(self.choose_axes, controls.x.value, controls.y.value),
-                "value",
-            )
-        controls.group.observe(lambda c: self._from_control(self.group_by, c["new"]), "value")
-        controls.a.observe(lambda c: self._from_control(self.select, c["new"]), "value")
-        controls.b.observe(lambda c: self._from_control(self.compare_with, c["new"]), "value")
+        for name in vars(state.choice):
+            getattr(controls, name).observe(partial(self._from_control, name), "value")
         self.tab.observe(lambda _: self._draw_pane(), "selected_index")
         self._redraw_points()
         self.tab.selected_index = 0
@@ -174,55 +164,45 @@ class SweepExplorer(ipw.VBox):
             self.tab,
         ]
 
-    def _from_control(self, call: Callable[..., None], *values: Any) -> None:
+    def _from_control(self, name: str, change: Any) -> None:
         if not self._quiet:
-            call(*values)
+            self._choose(**{name: change["new"]})
 
     def _clicked(self, label: str) -> None:
-        (self.select if self.controls.click.value == "a" else self.compare_with)(str(label))
+        self._choose(**{self.controls.click.value: str(label)})
 
-    def _try(self, change: Callable[[], None], then: Callable[[], None]) -> None:
-        """Change the choices; if that fails, say so and put the controls back."""
+    def _choose(self, **changes: str) -> None:
+        """Change the choices and what is drawn; if that fails, say so and put the controls back."""
+        state, failed = self.exploring, False
         try:
-            change()
-            self._message.value = message(self.exploring.message)
+            state.choose(**changes)
+            self._message.value = message(state.message)
         except HeteroLabError as error:
             self._message.value = message(str(error))
-            if self.exploring.measured:
-                self._put_controls(keep_filter=True)
+            failed = True
+        if not state.measured:
             return
-        if self.exploring.measured:
-            self._put_controls()
-            then()
-
-    def _put_controls(self, keep_filter: bool = False) -> None:
-        choice = self.exploring.choice
         self._quiet = True
         try:
-            self.controls.x.value, self.controls.y.value, self.controls.group.value = (
-                choice.x,
-                choice.y,
-                choice.group,
-            )
-            self.controls.a.value, self.controls.b.value = choice.a, choice.b
-            if not keep_filter:  # a wrong filter stays, to be corrected
-                self.controls.filter.value = choice.filter
+            for name, value in vars(state.choice).items():
+                if name != "filter" or not failed:  # a wrong filter stays, to be corrected
+                    getattr(self.controls, name).value = value
         finally:
             self._quiet = False
-
-    def _points_changed(self) -> None:
-        self._redraw_points()
+        if failed:
+            return
         self._stale.add(len(_TABS) - 1)
-        self._draw_pane()
-
-    def _chosen(self) -> None:
-        (figure,) = self.points.children
-        figure.data[-1].update(rings(self.exploring))
-        self._stale = set(range(len(_TABS)))
+        if changes.keys() <= {"a", "b"}:
+            (figure,) = self.points.children
+            figure.data[-1].update(rings(state))
+            self._stale = set(range(len(_TABS)))
+        else:
+            self._redraw_points()
         self._draw_pane()
 
     def _redraw_points(self) -> None:
-        self.points.children = (points_widget(self.exploring, self._clicked),)
+        figure = points_figure(self.exploring)
+        self.points.children = (figure_widget(figure, self._clicked),)
 
     def _draw_pane(self) -> None:
         """Draw the open tab, if the choices have changed since."""

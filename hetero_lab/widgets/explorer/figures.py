@@ -159,11 +159,6 @@ def points_figure(exploring: ExplorerState) -> go.Figure:
     return figure
 
 
-def points_widget(exploring: ExplorerState, clicked: Callable[[str], None]) -> go.FigureWidget:
-    """Return the points as a widget that tells which label was clicked."""
-    return figure_widget(points_figure(exploring), clicked)
-
-
 def rings(exploring: ExplorerState) -> dict[str, Any]:
     """Return the trace of the rings around A and B."""
     choice, frame = exploring.choice, exploring.shown

@@ -157,15 +157,14 @@ class ExplorerState:
             return f"None of the {len(self.rows)} placements was measured; below is why."
         return ""
 
-    @property
-    def failed(self) -> pd.DataFrame:
-        """The rows that were not measured: ``label``, ``status`` and ``detail``."""
-        return self._troubled(measured=False)
+    def troubled(self, *, measured: bool) -> pd.DataFrame:
+        """Return rows that failed or, if ``measured``, those that only were not evaluated.
 
-    @property
-    def incomplete(self) -> pd.DataFrame:
-        """The rows that were measured but not evaluated; the same columns."""
-        return self._troubled(measured=True)
+        The columns are ``label``, ``status`` and ``detail``.
+        """
+        here = self.frame["label"].isin(self.measured) == measured
+        wrong = here & (self.frame["status"] != "ok")
+        return self.frame.loc[wrong, ["label", "status", "detail"]]
 
     @property
     def shown(self) -> pd.DataFrame:
@@ -175,33 +174,33 @@ class ExplorerState:
             frame = frame.sort_values(self.choice.group, kind="stable", key=lambda c: c.astype(str))
         return frame
 
-    def choose_axes(self, x: str, y: str) -> None:
-        """Draw ``y`` over ``x``."""
-        for name in (x, y):
-            _check(name, self.axes, "axis")
-        self.choice = replace(self.choice, x=x, y=y)
+    def choose(self, **changes: str) -> None:
+        """Change fields of ``choice``, all or none; an empty ``b`` ends the comparison.
 
-    def group_by(self, name: str) -> None:
-        """Give rows that agree in a column the same colour and mark."""
-        _check(name, self.groupings, "grouping")
-        self.choice = replace(self.choice, group=name)
-
-    def filter(self, text: str) -> None:
-        """Show the rows that match, at least one."""
-        if self.measured and not len(matching(self._measured_frame(), text)):
-            raise ArgumentError(f"No measured row matches {shorten(text)}; all are still shown.")
-        self.choice = replace(self.choice, filter=text)
-
-    def select(self, label: str) -> None:
-        """Make a row the placement A."""
-        self._check_row(label)
-        self.choice = replace(self.choice, a=label)
-
-    def compare_with(self, label: str) -> None:
-        """Make a row the placement B; an empty label clears it."""
-        if label:
-            self._check_row(label)
-        self.choice = replace(self.choice, b=label)
+        Raises
+        ------
+        ArgumentError
+            There is no such axis, grouping or row, a row was not measured, or no row matches.
+        """
+        known = {
+            "x": ("axis", self.axes),
+            "y": ("axis", self.axes),
+            "group": ("grouping", self.groupings),
+            "a": ("row", list(self.rows)),
+            "b": ("row", list(self.rows)),
+        }
+        for name, value in changes.items():
+            if name == "filter":
+                if self.measured and not len(matching(self._measured_frame(), value)):
+                    raise ArgumentError(
+                        f"No measured row matches {shorten(value)}; all are still shown."
+                    )
+            elif name != "b" or value:
+                _check(value, *known[name])
+            if name in ("a", "b") and value and self.rows[value].profile is None:
+                status = self.rows[value].status
+                raise ArgumentError(f"{shorten(value)} was not measured: {status}.")
+        self.choice = replace(self.choice, **changes)
 
     @property
     def selected(self) -> Row | None:
@@ -223,17 +222,6 @@ class ExplorerState:
 
     def _measured_frame(self) -> pd.DataFrame:
         return self.frame.loc[self.frame["label"].isin(self.measured)]
-
-    def _troubled(self, measured: bool) -> pd.DataFrame:
-        here = self.frame["label"].isin(self.measured) == measured
-        wrong = here & (self.frame["status"] != "ok")
-        return self.frame.loc[wrong, ["label", "status", "detail"]]
-
-    def _check_row(self, label: str) -> None:
-        _check(label, list(self.rows), "row")
-        row = self.rows[label]
-        if row.profile is None:
-            raise ArgumentError(f"{shorten(label)} was not measured: {row.status}.")
 
 
 def title_of(column: str) -> str:
@@ -275,9 +263,9 @@ def _frame(sweep: Sweep) -> pd.DataFrame:
     return frame
 
 
-def _check(name: str, known: list[str], what: str) -> None:
+def _check(name: str, kind: str, known: list[str]) -> None:
     if name not in known:
         raise ArgumentError(
-            f"There is no {what} {shorten(str(name))}.{did_you_mean(str(name), known)} "
+            f"There is no {kind} {shorten(str(name))}.{did_you_mean(str(name), known)} "
             f"Known: {names_at_hand(known, 30)}."
         )

@@ -44,8 +44,8 @@ def test_filters_are_words_and_comparisons():
 def test_rows_that_match(text, expected):
     exploring = ExplorerState(small_sweep(failed=0))
     assert list(matching(exploring.frame, text)["label"]) == expected
-    exploring.group_by("none")
-    exploring.filter(text)
+    exploring.choose(group="none")
+    exploring.choose(filter=text)
     assert labels(exploring) == expected
 
 
@@ -60,10 +60,10 @@ def test_rows_that_match(text, expected):
 )
 def test_a_wrong_filter_says_why_and_changes_nothing(text, said):
     exploring = ExplorerState(small_sweep())
-    exploring.filter("cpu")
+    exploring.choose(filter="cpu")
     before = exploring.choice
     with pytest.raises(ArgumentError, match=said):
-        exploring.filter(text)
+        exploring.choose(filter=text)
     assert exploring.choice == before
 
 
@@ -73,10 +73,10 @@ def test_axes_are_columns_of_numbers():
         exploring.axes
     )
     assert not {"label", "status", "baseline", "reference", "sustained_us"} & set(exploring.axes)
-    exploring.choose_axes("boundary_bytes", "ratio")
+    exploring.choose(x="boundary_bytes", y="ratio")
     assert (exploring.choice.x, exploring.choice.y) == ("boundary_bytes", "ratio")
     with pytest.raises(ArgumentError, match="no axis 'label'"):
-        exploring.choose_axes("label", "ratio")
+        exploring.choose(x="label", y="ratio")
     assert exploring.choice.x == "boundary_bytes"
 
 
@@ -109,10 +109,10 @@ def test_points_have_groups_and_colours_of_devices():
         "mostly on CPU": ("#0072B2", [ALONE], [1]),
     }
     assert figure.layout.yaxis.title.text == "median (µs)"
-    exploring.group_by("n_subgraphs")
+    exploring.choose(group="n_subgraphs")
     names = [trace.name for trace in points_figure(exploring).data[:-1]]
     assert names == ["n_subgraphs 1", "n_subgraphs 3"]
-    exploring.group_by("none")
+    exploring.choose(group="none")
     assert len(points_figure(exploring).data) == 2
 
 
@@ -125,9 +125,9 @@ def test_what_is_unknown_or_without_end_can_be_sent_to_the_browser():
         replace(alone, series=Series(alone.series.ours, {}, alone.series.noise)),  # it has no ratio
     )
     exploring = ExplorerState(replace(sweep, rows=(*rows, *failed)))
-    exploring.group_by("none")
-    exploring.select(SLOW)
-    exploring.choose_axes("ratio", "ratio")
+    exploring.choose(group="none")
+    exploring.choose(a=SLOW)
+    exploring.choose(x="ratio", y="ratio")
     points, rings = points_figure(exploring).data
     assert list(points.y) == [1.0, 1.5, None]
     assert list(points.error_y.array)[::2] == [None, None]
@@ -137,7 +137,7 @@ def test_what_is_unknown_or_without_end_can_be_sent_to_the_browser():
 
 def test_a_and_b_are_ringed():
     exploring = ExplorerState(small_sweep())
-    exploring.compare_with(SLOW)
+    exploring.choose(b=SLOW)
     rings = points_figure(exploring).data[-1]
     assert list(rings.text) == ["A", "B"]
     assert list(rings.y) == [exploring.frame["median_us"][0], exploring.frame["median_us"][2]]
@@ -146,21 +146,21 @@ def test_a_and_b_are_ringed():
 def test_two_rows_are_compared():
     exploring = ExplorerState(small_sweep())
     assert exploring.difference() is None
-    exploring.compare_with(ALONE)
+    exploring.choose(b=ALONE)
     found = exploring.difference()
     assert set(found.ops["op"]) == {"matmul", "relu", "add"}
     assert found.timed.difference_us == pytest.approx(0.5 * found.timed.before_us, rel=1e-6)
     assert found.emulated == {"ACC": "CPU"}
-    exploring.compare_with("")
+    exploring.choose(b="")
     assert exploring.difference() is None
 
 
 def test_a_row_that_failed_cannot_be_chosen():
     exploring = ExplorerState(small_sweep())
     with pytest.raises(ArgumentError, match="'broken 0' was not measured: compile failed"):
-        exploring.select("broken 0")
+        exploring.choose(a="broken 0")
     with pytest.raises(ArgumentError, match="no row 'CPUU'"):
-        exploring.compare_with("CPUU")
+        exploring.choose(b="CPUU")
     assert exploring.choice.a == SPLIT
 
 
