@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,13 @@ import ipywidgets
 from hetero_lab.arguments import checked
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.emulation import emulated_devices
-from hetero_lab.errors import AffinityError, ArgumentError, HeteroLabError, names_at_hand
+from hetero_lab.errors import (
+    AffinityError,
+    ArgumentError,
+    HeteroLabError,
+    MeasurementError,
+    names_at_hand,
+)
 from hetero_lab.experiments.deployment.freeze import freeze_placed
 from hetero_lab.experiments.faults.wrong import Wrong
 from hetero_lab.experiments.session import SweepControl
@@ -27,9 +35,7 @@ from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import write_csv
-from hetero_lab.widgets.tweaker.background import Background
 from hetero_lab.widgets.tweaker.board_picture import BoardPicture
-from hetero_lab.widgets.tweaker.controls import ABOVE, EXPORTS, FILES, PANEL
 from hetero_lab.widgets.tweaker.measurement import (
     AUTOMATIC,
     Attempt,
@@ -40,7 +46,7 @@ from hetero_lab.widgets.tweaker.measurement import (
     new_rows,
 )
 from hetero_lab.widgets.tweaker.state import TweakerState, WhatIf
-from hetero_lab.widgets.tweaker.view import TweakerView
+from hetero_lab.widgets.tweaker.view import ABOVE, EXPORTS, FILES, PANEL, TweakerView
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -162,6 +168,57 @@ def _export(tweaker: AffinityTweaker, view: TweakerView) -> None:
         path = path.with_suffix(suffix)
     write(path)
     view.controls.say(f"Written: {path}", at=FILES)
+
+
+class Background:
+    """Runs work in a thread and keeps what went wrong.
+
+    Parameters
+    ----------
+    failed
+        Called in that thread with the text of any error, since a thread has no caller to raise it
+        to.
+    """
+
+    def __init__(self, failed: Callable[[str], object]):
+        self._failed = failed
+        self._work: Future[None] | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether work is being done."""
+        return self._work is not None and not self._work.done()
+
+    def start(self, work: Callable[[], object]) -> None:
+        """Begin.
+
+        Raises
+        ------
+        MeasurementError
+            The previous work has not ended.
+        """
+        if self.is_busy:
+            raise MeasurementError("Something is still running. Wait for it, or press Cancel.")
+        done: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:
+                known = isinstance(error, HeteroLabError)
+                self._failed(str(error) if known else f"{type(error).__name__}: {error}")
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        self._work = done
+        # A kernel that shuts down does not wait for it; its worker processes end by themselves.
+        threading.Thread(target=run, name="hetero_lab tweaker", daemon=True).start()
+
+    def wait(self) -> None:
+        """Wait for the end, and raise what went wrong."""
+        if self._work is not None:
+            self._work.result()
 
 
 _PLANNING_S = 20.0

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import html
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anywidget
+import ipywidgets
 import traitlets
 
 from hetero_lab.errors import names_at_hand
 from hetero_lab.experiments.faults.wrong import WrongSet
 from hetero_lab.lint.context import Finding
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import displacements
+from hetero_lab.placement.partition import Partition, displacements
 from hetero_lab.tables import bytes_text
+from hetero_lab.terminal import count_of
 from hetero_lab.views.theme import squeeze
-from hetero_lab.widgets.tweaker.background import Later
 from hetero_lab.widgets.tweaker.board_picture import BoardPicture
-from hetero_lab.widgets.tweaker.controls import Controls
 from hetero_lab.widgets.tweaker.measurement import AUTOMATIC, Attempt
 from hetero_lab.widgets.tweaker.state import TweakerState, WhatIf
 
@@ -27,10 +28,6 @@ if TYPE_CHECKING:
     from hetero_lab.planning.cost_model import CostModel
 
 _HERE = Path(__file__).parent
-
-
-def _file_text(name: str) -> str:
-    return (_HERE / name).read_text(encoding="utf-8")
 
 
 class Board(anywidget.AnyWidget):
@@ -42,8 +39,8 @@ class Board(anywidget.AnyWidget):
     change it.
     """
 
-    _esm = _file_text("board.js")
-    _css = _file_text("board.css")
+    _esm = _HERE / "board.js"
+    _css = _HERE / "board.css"
     picture = traitlets.Dict().tag(sync=True)
     palette = traitlets.List().tag(sync=True)
     placed = traitlets.Dict().tag(sync=True)
@@ -53,8 +50,8 @@ class Board(anywidget.AnyWidget):
 class Panel(anywidget.AnyWidget):
     """Numbers, findings and history. Its buttons send ``{"do": …, "index": …}``."""
 
-    _esm = _file_text("panel.js")
-    _css = _file_text("panel.css")
+    _esm = _HERE / "panel.js"
+    _css = _HERE / "panel.css"
     numbers = traitlets.List().tag(sync=True)
     note = traitlets.Unicode().tag(sync=True)
     findings = traitlets.List().tag(sync=True)
@@ -140,6 +137,25 @@ def _ratio_text(tried: Attempt) -> str:
     if tried.ratio_ci95_low is None or tried.ratio_ci95_high is None:
         return f"{tried.ratio:.3f}"
     return f"{tried.ratio:.3f} ({tried.ratio_ci95_low:.3f} to {tried.ratio_ci95_high:.3f})"
+
+
+class Later:
+    """Debounce: call a function in a thread of its own, once, a moment after the last request."""
+
+    def __init__(self, work: Callable[[], object], delay_s: float = 0.3):
+        self._work = work
+        self._delay_s = delay_s
+        self._timer: threading.Timer | None = None
+        self._lock = threading.Lock()
+
+    def ask(self) -> None:
+        """Ask for the work, from any thread; an earlier request that still waits is dropped."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = threading.Timer(self._delay_s, self._work)
+            self._timer.daemon = True
+            self._timer.start()
 
 
 _SHOWN_NAMES = 3
@@ -262,3 +278,160 @@ def _mark_text(found: WrongSet, op: str) -> str:
     others = [other for other in found.ops if other != op]
     beside = f" together with {names_at_hand(others)}" if others else ""
     return f"wrong numbers on {found.device}{beside}"
+
+
+EXPORTS = ("affinity, JSON", "affinity, CSV", "frozen directory", "history, CSV")
+ABOVE, PANEL, FILES = "above", "panel", "files"  # where a message is shown
+# The height is fixed, so that nothing below moves while somebody clicks.
+_TWO_LINES = {"height": "40px", "overflow": "auto", "width": "100%"}
+_ROW = {"flex_flow": "row wrap", "align_items": "center"}
+
+
+def _button(text: str, tooltip: str, icon: str = "") -> ipywidgets.Button:
+    layout = {"width": "auto"}
+    return ipywidgets.Button(description=text, tooltip=tooltip, icon=icon, layout=layout)
+
+
+def _field(kind: Any, tooltip: str, width: int, **options: Any) -> Any:
+    return kind(tooltip=tooltip, layout={"width": f"{width}px"}, **options)
+
+
+class Controls:
+    """All controls, without their actions.
+
+    Parameters
+    ----------
+    labels
+        Device → its name to show, with emulated devices marked.
+    op_types
+        The op types to select by.
+    n_ops
+        Number of ops, the last position of the cut.
+    """
+
+    def __init__(self, labels: Mapping[str, str], op_types: Sequence[str], n_ops: int):
+        devices = list(labels)
+        types = [("by op type …", ""), *((squeeze(t, 40), t) for t in op_types)]
+        text, choice = ipywidgets.Text, ipywidgets.Dropdown
+        # Selecting
+        self.pattern = _field(
+            text, "Select by name", 250,
+            placeholder="part of a name, or a regular expression", continuous_update=False,
+        )  # fmt: skip
+        self.by_pattern = _button("Select", "Select the ops whose name has this", "search")
+        self.by_type = _field(choice, "Select by op type", 150, options=types)
+        self.by_subgraph = _field(
+            choice, "Select by subgraph", 190, options=[("by subgraph …", -1)]
+        )
+        self.after = _button("Everything after", "Select all that needs the selected op's result")
+        self.clear = _button("Clear", "Select nothing")
+        # Changing
+        self.selection = ipywidgets.HTML(layout=_TWO_LINES)
+        self.devices = {d: _button(f"→ {labels[d]}", f"Move to {labels[d]}") for d in devices}
+        self.undo = _button("Undo", "Go back one change", "undo")
+        self.redo = _button("Redo", "Go forward again", "repeat")
+        self.cut = ipywidgets.IntSlider(
+            value=0, min=0, max=n_ops, description="Cut before op", continuous_update=True,
+            style={"description_width": "initial"}, layout={"width": "55%"},
+        )  # fmt: skip
+        self.before = _field(choice, "Device before the cut", 90, options=devices)
+        self.behind = _field(choice, "Device after the cut", 90, options=devices, value=devices[-1])
+        # Measuring
+        self.measure = _button(
+            "Measure", "Compile and run it in worker processes, in turns with the automatic one",
+            "tachometer",
+        )  # fmt: skip
+        self.cancel = _button("Cancel", "Stop measuring", "stop")
+        self.progress = ipywidgets.FloatProgress(max=1.0, layout={"width": "120px"})
+        self.progress_text = ipywidgets.HTML(layout={"width": "240px"})
+        self.suggest = _button("Suggest", "Ask the planner for the best placement", "magic")
+        # Files
+        self.path = _field(text, "Path for Export and Load", 250, value="tweaked")
+        self.export_kind = _field(choice, "What to export", 150, options=list(EXPORTS))
+        self.export = _button("Export", "Write it to this path, where the notebook is", "download")
+        self.load = _button("Load", "Read an affinity (.json or .csv) from this path", "upload")
+        # One beside each group of buttons; only the one of the last action is filled.
+        self.messages = {
+            ABOVE: ipywidgets.HTML(layout=_TWO_LINES),
+            PANEL: ipywidgets.HTML(layout=_TWO_LINES | {"height": "22px"}),
+            FILES: ipywidgets.HTML(layout=_TWO_LINES),
+        }
+
+    @property
+    def above(self) -> list[ipywidgets.Widget]:
+        """The rows above the board."""
+        change = [*self.devices.values(), self.undo, self.redo]
+        measure = [self.measure, self.cancel, self.suggest, self.progress, self.progress_text]
+        return [
+            _row(
+                self.pattern, self.by_pattern, self.by_type, self.by_subgraph, self.after,
+                self.clear,
+            ),
+            _row(self.selection),
+            _row(*change, *measure),
+            self.messages[ABOVE],
+            _row(
+                self.cut, ipywidgets.HTML("before it"), self.before, ipywidgets.HTML("then"),
+                self.behind,
+            ),
+        ]  # fmt: skip
+
+    @property
+    def below(self) -> list[ipywidgets.Widget]:
+        """The rows below the panel."""
+        return [
+            _row(self.path, self.export_kind, self.export, self.load),
+            self.messages[FILES],
+        ]
+
+    @property
+    def said(self) -> str:
+        """The HTML of the message that is shown."""
+        return "".join(message.value for message in self.messages.values())
+
+    def say(self, text: str, *, is_error: bool = False, at: str = ABOVE) -> None:
+        """Show a message, as text, beside a group of buttons; screen readers read it out."""
+        for place, message in self.messages.items():
+            if place != at or not text:
+                message.value = ""
+        if not text:
+            return
+        # Not by colour alone: errors have a sign in front.
+        mark, colour = ("⚠ ", "var(--jp-error-color1, #d32f2f)") if is_error else ("", "inherit")
+        role = "alert" if is_error else "status"
+        self.messages[at].value = (
+            f'<div role="{role}" class="hl-message" style="color: {colour}; line-height: 1.4">'
+            f"{mark}{html.escape(squeeze(text, 1000))}</div>"
+        )
+
+    def show_selection(self, text: str, possible: Sequence[str], *, is_empty: bool) -> None:
+        """Show the selection, and enable the devices that can run it."""
+        self.selection.value = f'<span class="hl-selection">{html.escape(text)}</span>'
+        for device, button in self.devices.items():
+            button.disabled = is_empty or device not in possible
+        self.after.disabled = self.clear.disabled = is_empty
+
+    def show_subgraphs(self, partition: Partition) -> None:
+        """Offer the subgraphs of a partition."""
+        options = [("by subgraph …", -1)]
+        options += [
+            (f"{s.index} · {squeeze(s.device, 20)} · {count_of(len(s.ops), 'op')}", s.index)
+            for s in partition.subgraphs
+            if s.ops
+        ]  # fmt: skip
+        if tuple(options) != self.by_subgraph.options:
+            self.by_subgraph.options = options
+
+    def show_progress(self, share: float, text: str) -> None:
+        """Move the progress bar."""
+        self.progress.value = share
+        self.progress_text.value = html.escape(text)
+
+    def show_busy(self, is_busy: bool, *, can_cancel: bool) -> None:
+        """Enable the buttons that apply while something runs, or while nothing does."""
+        self.measure.disabled = self.suggest.disabled = is_busy
+        self.cancel.disabled = not (is_busy and can_cancel)
+
+
+def _row(*children: ipywidgets.Widget) -> ipywidgets.Box:
+    return ipywidgets.Box(list(children), layout=_ROW)

@@ -17,8 +17,8 @@ from hetero_lab.experiments.measure.workers.launch import FORK_SERVER
 from hetero_lab.model.read import prepare
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.tables import read_csv
-from hetero_lab.widgets.tweaker.controls import ABOVE, FILES, PANEL
 from hetero_lab.widgets.tweaker.measurement import Attempt, attempt_label
+from hetero_lab.widgets.tweaker.view import ABOVE, FILES, PANEL
 from tests.experiments.faults.cases import chain_case
 from tests.proof import injected_faults
 from tests.proof.faults import Fault
