@@ -297,11 +297,6 @@ class AffinityTweaker(ipywidgets.VBox):
         bound = bind(model, core)
         far, names = None, ()
         if costs is not None:
-            if not isinstance(costs, CostModel):
-                raise ArgumentError(
-                    "costs= is what hetero_lab.calibrate(model, devices) returns, not "
-                    f"{type(costs).__name__}."
-                )
             costs.check_graph(bound.graph)
             listed = devices if isinstance(devices, str) else ",".join(map(str, devices))
             far = affinity_elsewhere(bound, listed, costs)
@@ -311,11 +306,6 @@ class AffinityTweaker(ipywidgets.VBox):
         if costs is not None:
             costs.check_devices(names)
         if wrong is not None:
-            if not isinstance(wrong, Wrong):
-                raise ArgumentError(
-                    "wrong= is what hetero_lab.find_wrong(model, placement) returns, not "
-                    f"{type(wrong).__name__}."
-                )
             wrong.given.affinity.check_model(bound.graph)
         if device_properties is None:
             device_properties = costs.device_properties if costs is not None else {}

@@ -6,8 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import time
 
 import msgspec
@@ -205,23 +203,6 @@ def test_what_is_not_a_release(deployed):
         pytest.raises(ArgumentError, match="'2026.2'"),
     ):
         hl.verify_across(deployed, ["newest"])
-
-
-def test_it_needs_only_openvino_and_numpy(deployed, tmp_path):
-    code = (
-        "import runpy, sys\n"
-        "class Refuse:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] in ('hetero_lab', 'pandas', 'scipy', 'msgspec'):\n"
-        "            raise ImportError(name)\n"
-        "sys.meta_path.insert(0, Refuse())\n"
-        f"sys.argv = [{str(deployed / 'run.py')!r}]\n"
-        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
-    )
-    program = tmp_path / "alone.py"
-    program.write_text(code)
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("digit (1, 10)")
 
 
 @pytest.mark.network

@@ -221,7 +221,7 @@ def test_paths_that_cannot_be_written_are_messages(tweaker, tmp_path, monkeypatc
     [
         ((["ACC", "NOPE"],), {}, ArgumentError, "'NOPE' is not a device here"),
         ((["ACC"],), {}, ArgumentError, "does not support"),
-        ((["ACC", "CPU"], 3), {}, ArgumentError, "not int"),
+        ((["ACC", "CPU"], 3), {}, ArgumentError, r"not 3 \(int\)"),
         ((["CPU"],), {"device_properties": {"CPU": {"NOPE": 1}}}, PropertyError, "NOPE"),
         ((["CPU"],), {"budget_s": None}, ArgumentError, "how many seconds Measure may take"),
         ((["CPU"],), {"budget_s": 0}, ArgumentError, "more than 0 seconds"),
