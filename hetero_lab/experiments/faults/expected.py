@@ -35,11 +35,11 @@ class BudgetOverError(Exception):
 
 @dataclass(frozen=True)
 class SetResult:
-    """The result of running a set of ops with the reference's inputs.
+    """The result of running a set of ops on the reference's tensors.
 
-    ``error`` is the largest relative error of a tensor that the set makes; ``damage`` is that of
-    the model's outputs if nothing else were wrong. It is ``wrong`` if rounding explains neither.
-    ``refusal`` is the device's message if it did not run the set.
+    ``error`` is the largest relative error of a tensor that the set computes; ``damage`` is that
+    of the model's outputs if nothing else were wrong. The set is ``wrong`` if the damage matters
+    and rounding does not explain the error. ``refusal`` is the device's message if it did not run the set.
     """
 
     wrong: bool
@@ -53,20 +53,20 @@ class Expected:
 
     Attributes
     ----------
-    suspects
-        Op → the precision that executes it; without ops that cannot be judged.
     executed
-        The same, with ops that cannot be judged.
+        Op → the precision that executes it; without ops on the trusted device in f32.
+    suspects
+        The same, without ops that cannot be judged.
     members
         Leader → the ops that move with it, for instance those of a stateful path.
     changing, random
-        Ops whose numbers change from run to run, and those where that begins.
+        Ops whose results change from run to run, and the ones that start it.
     refused
-        The runtime's message against the given placement.
+        The runtime's message if it refuses the given placement.
     before
         The largest relative error of its outputs; NaN until they are compared.
     right, proven
-        Whether rounding explains the error, once known; and whether all outputs can be judged.
+        Whether rounding explains the error, once known; and whether it does for every output.
     values
         Every tensor of the reference, after :meth:`look_inside`.
     """
@@ -135,7 +135,7 @@ class Expected:
         return self.before <= self.equal and not self.changing
 
     def look_inside(self, outputs: Sequence[np.ndarray]) -> None:
-        """Get every tensor of the reference, and find out whether rounding explains the error."""
+        """Compute every tensor of the reference, and tell whether rounding explains the error."""
         self._look_through({})
         self._check_reference()
         if not self.refused:
@@ -144,7 +144,7 @@ class Expected:
             self.proven = self.right and all_judged and not self.random
 
     def _look_through(self, fixed: Mapping[TensorKey, np.ndarray]) -> None:
-        """Get every tensor of the reference, with some of them fixed."""
+        """Compute every tensor of the reference, with some of them fixed."""
         self.check_budget()
         self.transparent = self.runs.transparent(fixed)
         self.transparent.before_run = self.check_budget
@@ -160,7 +160,7 @@ class Expected:
         return ", ".join(sorted(set(self.suspects.values())))
 
     def _thresholds(self) -> dict[TensorKey, float]:
-        """Return the relative error of each output above which it needs an explanation."""
+        """Return the largest relative error of each output that needs no explanation."""
         if self.tolerance is not None:
             return dict.fromkeys(self.output_keys, self.tolerance)
         coarsest: dict[str, float] = {}  # of an op and all that it depends on
@@ -244,8 +244,7 @@ class Expected:
         self.random = self._leave_out(
             first,
             f"The model is random by itself ({{}}), so {of} cannot be compared; those ops were "
-            "left out, and all others were run with the numbers that these ops made in the "
-            "reference.",
+            "left out, and the others ran on their results in the reference.",
         )
         if first:
             self._look_through({key: value for key, value in values.items() if key[0] in first})
@@ -268,7 +267,7 @@ class Expected:
         if apart:
             self.notes.append(
                 f"{self.runs.trusted} itself computes other numbers for output "
-                f"{', '.join(apart)} when no ops are fused; they are the reference here."
+                f"{', '.join(apart)} without fused ops; they are the reference here."
             )
             self.reference = unfused
 
@@ -298,7 +297,7 @@ class Expected:
         return tuple(sorted(ops, key=self.graph.index_of.__getitem__))
 
     def judged(self, ops: frozenset[str], made: Mapping[TensorKey, np.ndarray]) -> SetResult:
-        """Judge the tensors that a set of ops makes from the reference's inputs."""
+        """Judge the tensors that a set of ops computes from the reference's tensors."""
         values = self.values
         errors = {key: relative_error(made[key], values[key]) for key in made if key in values}
         error = max(errors.values(), default=0.0)
@@ -329,7 +328,7 @@ class Expected:
         return {key: relative_error(value, values[key]) for key, value in reached.items()}
 
     def beyond_precision(self) -> str:
-        """Say where numbers leave the range of the executed precision, if outputs depend on it."""
+        """Say where numbers leave the range of the executed precision, if that affects outputs."""
         rounding = self.transparent.rounding(self.executed, set(self.values))
         lost = {key for key, known in rounding.items() if known.lost.any()}
         if lost.isdisjoint(self.output_keys):
@@ -353,7 +352,7 @@ class Expected:
                 f" {names_at_hand(rounded)} {verb} numbers that {self.narrow} cannot tell apart "
                 "into infinity or NaN."
             )
-        return f"{sentences} Outputs that depend on it could not be judged."
+        return f"{sentences} Outputs that depend on them could not be judged."
 
 
 def relative_error(value: np.ndarray, reference: np.ndarray) -> float:

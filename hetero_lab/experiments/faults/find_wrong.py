@@ -56,11 +56,11 @@ def find_wrong(
     """Find the ops that are to blame for wrong outputs, and a placement without the fault.
 
     The outputs are compared with those of a single real device in f32, the trusted one. If they
-    differ, every op is run by itself on its device with its inputs in the reference, all of them
-    in one compile. If that does not explain the outputs, ops are wrong only together, because
-    the device fuses them: sets of ops are run in the same way until none can be left out. To tell
-    rounding from faults, the inputs and outputs of ops in the reference are moved by the rounding
-    error of the executed precision.
+    differ, every op runs by itself on its device, on its inputs from the reference; one compile
+    covers all of them. If that does not explain the outputs, ops are wrong only together, because
+    the device fuses them: sets of ops run in the same way and shrink until no op can be left out.
+    To tell rounding from faults, the search adds rounding errors of the executed precision to the
+    tensors of the reference.
 
     Parameters
     ----------
@@ -74,17 +74,16 @@ def find_wrong(
         The relative error (Euclidean norm) up to which an output is right. By default 0.001 for
         f32, 0.02 for f16 and 0.15 for bf16, and more if the model amplifies rounding.
     budget_s
-        Wall time of the search, overrun by about one compile at most. The result holds all that
-        is known by then.
+        Wall time of the search, overrun by about one compile at most. The result holds the
+        findings until then.
     costs
-        Costs of :func:`hetero_lab.calibrate`, which price the ways around the fault; ops beside
-        the faulty ones may then move as well. Without costs, one op of each set moves: of the
-        choices that are right, the one with the fewest subgraphs, boundary bytes and moved ops,
-        in this order.
+        Costs of :func:`hetero_lab.calibrate`, which price the ways around the fault. Without
+        costs, the best way has the fewest subgraphs, then boundary bytes, then moved ops. Ops
+        beside the faulty ones may move as well: without costs, at most one op in ten.
     isolate
-        Whether the placement's devices work in a process of their own. The search then survives
-        a device that crashes or hangs, and names the ops to blame. A device counts as hung once
-        it takes longer than a quarter of the remaining budget and four times its slowest answer.
+        Run the placement's devices in a separate process. The search then survives a device that
+        crashes or hangs, and names the ops to blame. A device counts as hung once it takes longer
+        than a quarter of the remaining budget and four times its slowest answer.
     progress
         Show the number of compiled models, if the search takes more than two seconds.
 
@@ -98,7 +97,7 @@ def find_wrong(
     DeviceError
         No single real device supports the whole model, so there is no reference.
     ArgumentError
-        The placement is a virtual device, such as ``AUTO:GPU,CPU``.
+        ``tolerance`` is not above 0, or the placement is a virtual device (``AUTO:GPU,CPU``).
     PlanError
         The costs are of another model, or do not know the trusted device.
     MeasurementError
@@ -128,7 +127,7 @@ def find_wrong(
     virtual = placed.placement.virtual
     if virtual is not None:
         raise ArgumentError(
-            f"{virtual} chooses a device for the whole model as it runs. Search on each of its "
+            f"{virtual} chooses a device for the whole model at run time. Search on each of its "
             f"devices by itself: {', '.join(placed.devices)}."
         )
     if costs is not None:
@@ -198,7 +197,7 @@ def _search(sets: WrongSetSearch, around: WaysAround) -> None:
 
 
 def _kind(around: WaysAround, complete: bool) -> tuple[Kind, Way]:
-    """Return the kind of fault, as far as it is known, and the best way around it."""
+    """Return the kind of fault, as far as known, and the best way around it."""
     expected, found = around.expected, around.found
     judged = not expected.random or (complete and not around.sets.unrun())
     way = around.best_way()
@@ -214,7 +213,7 @@ def _kind(around: WaysAround, complete: bool) -> tuple[Kind, Way]:
 def answer(
     around: WaysAround, kind: Kind, way: Way, *, complete: bool = True, interrupted: bool = False
 ) -> Wrong:
-    """Measure the errors of each op, and return the result with all that was found."""
+    """Measure the errors of each op, and return the result with all findings."""
     expected, runs = around.expected, around.runs
     errors: tuple[OpError, ...] = ()
     if kind != "none":
@@ -253,7 +252,7 @@ def _op_errors(sets: WrongSetSearch, *, interrupted: bool) -> tuple[tuple[OpErro
     Returns
     -------
     tuple
-        The errors of each op, and whether Ctrl-C has come by now.
+        The errors of each op, and whether Ctrl-C was pressed by now.
     """
     expected = sets.expected
     arrived, rounding = dict[TensorKey, np.ndarray](), dict[TensorKey, Rounding]()
@@ -315,7 +314,7 @@ def _rounding(expected: Expected) -> dict[TensorKey, Rounding]:
 
 
 def _arrived(sets: WrongSetSearch) -> dict[TensorKey, np.ndarray]:
-    """Return the tensors of the placement, except those whose output would undo a fault."""
+    """Return the tensors of the placement, except those inside a wrong set."""
     expected, graph = sets.expected, sets.graph
     parts = [(set(found.ops), set(outgoing(graph, found.ops))) for found in sets.found]
     wanted = tuple(
@@ -324,7 +323,7 @@ def _arrived(sets: WrongSetSearch) -> dict[TensorKey, np.ndarray]:
         if key[0] in expected.placeable - expected.changing
         and not any(key[0] in ops and key not in visible for ops, visible in parts)
     )
-    # Some runtimes need the static shape of tensors that HETERO hands over.
+    # Some runtimes cannot hand tensors of dynamic shape over from device to device.
     static = tuple(
         (op, port)
         for op, port in wanted
@@ -358,7 +357,7 @@ def _visible_inputs(graph: OpGraph, op: str, shown: Collection[TensorKey]) -> se
 
 
 def _verdict(around: WaysAround, kind: Kind, way: Way, *, complete: bool, interrupted: bool) -> str:
-    """Say which ops are wrong, which were tried, and whether the way around is proven."""
+    """Say which ops are wrong, which ran by themselves, and whether the way around is proven."""
     expected, sets = around.expected, around.sets
     if kind == "none":
         return f"Nothing is wrong: no output is off by more than {expected.before:.2g} (relative)."
@@ -376,7 +375,7 @@ def _verdict(around: WaysAround, kind: Kind, way: Way, *, complete: bool, interr
         sentences += _mended(way, around)
     if not complete:
         cut = "It was interrupted" if interrupted else "The budget ended"
-        sentences.append(f"{cut} before the search came to its end.")
+        sentences.append(f"{cut} before the search was complete.")
     return " ".join(sentences)
 
 
@@ -420,7 +419,7 @@ def _blame(found: list[WrongSet]) -> str:
 
 
 def _tested(sets: WrongSetSearch, complete: bool) -> str:
-    """Say how many ops were run by themselves, if none of them is wrong."""
+    """Say how many ops ran by themselves, if none of them is wrong."""
     if complete and sets.could_all_run():
         return "No op and no subgraph is wrong with the reference's inputs."
     n = len(sets.expected.suspects)

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 Subgraphs: TypeAlias = Sequence[tuple[str, frozenset[str]]]  # devices and ops
 
 # A device counts as hung once it takes longer than this share of the remaining budget and this many
-# times its slowest answer so far; without a budget, once it takes longer than any compile should.
+# times its slowest answer so far. Without a budget, the limit is longer than any compile takes.
 _SHARE_OF_BUDGET = 0.25
 _TIMES_SLOWER = 4.0
 _TIMEOUT_S = 300.0
 
 
 class PlacedRuns:
-    """Compiles and infers on behalf of a search, and counts the compiles.
+    """Compiles and infers for a search, and counts the compiles.
 
     Parameters
     ----------
@@ -47,14 +47,13 @@ class PlacedRuns:
     arrays
         The model's inputs, in its order.
     trusted
-        The device whose f32 is right.
+        The device whose f32 is the reference.
     watch
-        The budget, by which a device that hangs in a process of its own is told from a slow one.
+        The budget, which tells a hung device from a slow one.
     isolate
-        Whether the placement's devices work in a process of their own, so that the search
-        survives their crash.
+        Run the placement's devices in a worker process, so that the search survives a crash.
     worker_command
-        The command that starts that process.
+        The command that starts the worker.
 
     Attributes
     ----------
@@ -133,7 +132,7 @@ class PlacedRuns:
         pieces: Sequence[Collection[str]],
         values: Mapping[TensorKey, np.ndarray],
     ) -> list[dict[TensorKey, np.ndarray]]:
-        """Run pieces side by side on a device, with given input tensors; return their tensors.
+        """Run pieces side by side on a device, on given tensors; return the tensors of each piece.
 
         Raises
         ------
@@ -220,7 +219,7 @@ def emulating_worker(
     ops: Mapping[str, tuple[str, ...]] | None = None,
     command: Sequence[str] | None = None,
 ) -> LastingWorker:
-    """Return a worker process that has a Core's emulated devices, and models from files."""
+    """Return a worker process with a Core's emulated devices, and models from files."""
     emulated = [spec.to_json() for spec in emulated_devices(core).values()]
     set_up = SetUp(models=dict(models or {}), ops=dict(ops or {}), emulated=emulated)
     return LastingWorker(set_up, Workers(command=command))

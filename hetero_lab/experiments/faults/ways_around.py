@@ -1,4 +1,4 @@
-"""Ways around wrong ops: which of them move, and the cheapest way that is right."""
+"""Ways around wrong ops: which of them move, and the cheapest way with right outputs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Way:
 
 
 class WaysAround:
-    """Ways around the sets that were found: those that were run, and the last choice."""
+    """Finds a way around the wrong sets; ``ways`` are those that ran, ``way`` the last choice."""
 
     def __init__(self, sets: WrongSetSearch, costs: CostModel | None):
         self.sets, self.found, self.costs = sets, sets.found, costs
@@ -70,7 +70,7 @@ class WaysAround:
         )
 
     def best_way(self) -> Way:
-        """Return a way around that is or may be right; the last resort is the trusted device."""
+        """Return a way that is or may be right; the last resort is the trusted device alone."""
         if self.way is not None and self.way.right:
             return self.way
         whole = self.moves_all()

@@ -54,13 +54,13 @@ class OpError:
     Attributes
     ----------
     isolated
-        Run by itself, with its inputs in the reference.
+        Run by itself, on its inputs from the reference.
     accumulated
-        Run in the placement, with the inputs that reach it there. Every tensor is made an output
-        for this, except inside wrong combinations: an output there would undo the fusion that
+        Run in the placement, on the inputs that reach it there. For this, every tensor becomes
+        an output, except inside wrong combinations: an output there would undo the fusion that
         makes them wrong.
     rounding
-        An upper bound of the accumulated error that rounding alone can cause.
+        An upper bound of the accumulated error from rounding alone.
     jumps
         Whether the accumulated error exceeds that bound here but not yet at the op's inputs, or
         the op makes an output of a wrong set.
@@ -82,19 +82,19 @@ class WrongSet:
     Attributes
     ----------
     error
-        The largest relative error of a tensor that the set makes from the reference's inputs.
+        The largest relative error of a tensor that the set computes from the reference's tensors.
     damage
-        The largest relative error that this alone causes in the model's outputs.
+        The largest relative error that the set alone causes in the model's outputs.
     minimal
-        Whether every op is needed: without any one of them, the others were run and were right.
+        Whether every op is needed: the others ran without it, and were right.
     model
         These ops by themselves, under their own names.
     inputs
-        Their inputs in the reference, in the order of the model's inputs.
+        Their inputs from the reference, in the order of this model's inputs.
     makers
-        The op that makes each output of the model.
+        The op that computes each output of this model.
     untried
-        Ops without which the device refuses to run the others, so they may not be needed.
+        Ops without which the device refuses to run the others, so nobody knows if they matter.
     refusal
         The device's message if it refuses the set or crashes on it, else empty.
     """
@@ -130,23 +130,23 @@ class Wrong(Displayed):
     kind
         ``"none"``: the outputs are right. ``"rounding"``: the executed precision explains their
         error. ``"op"``: some ops are wrong by themselves. ``"combination"``: some ops are wrong
-        only together, because the plugin fuses them; with empty ``sets``, the outputs are wrong
-        and the ops to blame are not known. ``"not known"``: the search ended before it could
-        tell whether anything is wrong.
+        only together, because the plugin fuses them; if ``sets`` is empty, the outputs are wrong
+        for an unknown reason. ``"not known"``: the search ended before it could tell whether
+        anything is wrong.
     verdict
         The result in sentences.
     sets
         The sets of ops that are wrong.
     op_errors
-        One for each op. Ops on the trusted device in f32 were not run by themselves.
+        One for each op. Ops on the trusted device in f32 do not run by themselves.
     given
         The placement in question.
     placement
-        The cheapest placement found without the fault, as a last resort all ops on the trusted
-        device; ``proven`` and ``after`` say whether it helps. The given one if nothing is known
-        to be wrong.
+        The cheapest known placement without the fault; as a last resort, all ops are on the
+        trusted device. ``proven`` and ``after`` say whether it helps. It is the given one if
+        nothing is known to be wrong.
     proven
-        Whether ``placement`` was run and its outputs, except random ones, were right.
+        Whether ``placement`` ran and its outputs, except random ones, were right.
     before, after
         The largest relative error of an output, as placed and as mended; NaN if not compared.
     precisions
@@ -158,7 +158,7 @@ class Wrong(Displayed):
     trusted
         The device whose f32 is the reference.
     complete
-        Whether the search finished; otherwise ``sets`` holds those found until then.
+        Whether the search was complete; otherwise more ops may be wrong.
     interrupted
         Whether Ctrl-C ended it.
     notes
@@ -203,8 +203,8 @@ class Wrong(Displayed):
         """One row for each wrong op.
 
         ``set`` (from 1), ``op``, ``op_type``, ``device``, ``isolated_error``,
-        ``accumulated_error``; ``set_error`` is the error of the whole set with the reference's
-        inputs, ``output_error`` the error that it causes in the model's outputs.
+        ``accumulated_error``; ``set_error`` and ``output_error`` are the ``error`` and the
+        ``damage`` of the whole set.
         """
         import pandas as pd
 
@@ -219,12 +219,7 @@ class Wrong(Displayed):
 
     @cached_property
     def errors(self) -> pd.DataFrame:
-        """One row for each op in topological order, with its isolated and accumulated error.
-
-        Ops on the trusted device in f32 were not run by themselves. ``rounding_error`` bounds
-        the accumulated error that rounding alone can cause; ``jumps`` is true where the
-        accumulated error first exceeds it, and where a wrong set adds to it.
-        """
+        """One row for each op in topological order: the fields of its :class:`OpError`."""
         import pandas as pd
 
         return pd.DataFrame([astuple(error) for error in self.op_errors], columns=_ERROR_COLUMNS)

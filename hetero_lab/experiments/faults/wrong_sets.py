@@ -61,7 +61,7 @@ class WrongSetSearch:
         return frozenset(member for leader in leaders for member in self.members[leader])
 
     def trial(self, device: str, leaders: Iterable[str]) -> SetResult:
-        """Return the result of running some ops by themselves; they are run once."""
+        """Return the result of running some ops by themselves; the device runs them once."""
         ops = self._with_members(leaders)
         if (device, ops) not in self.trials:
             self._run(device, [ops])
@@ -82,7 +82,7 @@ class WrongSetSearch:
             else:
                 ops = names_at_hand(self.expected.ordered(sets[0]))
                 self.expected.notes.append(
-                    f"{device} refuses to run {ops} apart from the rest, so that could not be "
+                    f"{device} refuses to run {ops} apart from the rest, so they could not be "
                     f"tested: {error}"
                 )
                 trial = SetResult(False, float("nan"), float("nan"), str(error))
@@ -93,7 +93,7 @@ class WrongSetSearch:
         return [self.trials[device, ops] for ops in sets]
 
     def unrun(self) -> set[str]:
-        """Return the suspects that were not run by themselves."""
+        """Return the suspects that did not run by themselves."""
         ran = [leader for leader, trial in self.isolated.items() if not trial.refusal]
         return set(self.expected.suspects) - self._with_members(ran)
 
@@ -134,7 +134,7 @@ class WrongSetSearch:
     def keep_unshrunk(self) -> None:
         """Keep the smallest wrong sets that share no op with those found before.
 
-        Only ops that were run one by one before count: a wrong whole tells nothing new.
+        Only sets of ops that also ran one by one count: that the whole is wrong is known.
         """
         taken = {op for found in self.found for op in found.ops}
         alone = self._with_members(self.isolated)
@@ -196,8 +196,8 @@ class WrongSetSearch:
     def find_overlapping(self, device: str, leaders: list[str]) -> None:
         """Keep further minimal sets, which share ops with known ones.
 
-        A set that was missed stays wrong when at least one op of each known set is left out, so
-        all ways to leave out one op of each are run.
+        A missed set stays wrong if one op of each known set is left out and none of its own. So
+        the search runs all ways to leave out one op of each known set.
         """
         known = [
             frozenset(op for op in found.ops if op in self.members)
@@ -209,7 +209,7 @@ class WrongSetSearch:
         for n_run, out in enumerate(hitting_sets(known, broken, self.expected.check_budget)):
             if n_run == _MOST_OVERLAPS:
                 self.expected.notes.append(
-                    "More combinations that share ops with those that were found may be wrong."
+                    "More combinations that share ops with the known ones may be wrong."
                 )
                 return
             left = [leader for leader in leaders if leader not in out]
@@ -219,7 +219,7 @@ class WrongSetSearch:
             known.append(frozenset(self._shrink(device, left)))
 
     def _shrink(self, device: str, leaders: Sequence[str]) -> list[str]:
-        """Keep a minimal set of wrong ops, with those without which the rest cannot be run."""
+        """Keep a minimal set of wrong ops, including ops without which the rest cannot run."""
         chosen = minimal_set(leaders, lambda some: self.trial(device, some).wrong, self._nearest)
         rests = {
             leader: self.trial(device, [each for each in chosen if each != leader])
@@ -237,10 +237,10 @@ class WrongSetSearch:
         return chosen
 
     def _wrong_windows(self, device: str, leaders: list[str]) -> list[list[str]]:
-        """Return overlapping stretches of the model that are wrong, run side by side.
+        """Run overlapping stretches of the model side by side; return the wrong ones.
 
-        A device fuses ops that are close together, so this mostly replaces a bisection of the
-        whole model. It also shows errors that are small beside the whole model's rounding.
+        A device fuses neighbours, so this mostly replaces a bisection of the whole model. It also
+        shows errors that are smaller than the rounding of the whole model.
         """
         wrong: list[list[str]] = []
         for offset in (0, _WINDOW // 2):
@@ -275,17 +275,16 @@ def minimal_set(
 ) -> list[T]:
     """Shrink a failing list until no item of it can be left out.
 
-    Bisecting for the shortest list that fails yields each necessary item, as in QuickXplain
-    (Junker 2004), so that k items of n take about k log₂ n tests. A test of each item then shows
-    that none can be left out, which is the guarantee of delta debugging (Zeller and Hildebrandt
-    2002).
+    Bisection for the shortest failing list yields each necessary item, as in QuickXplain (Junker
+    2004): k items of n take about k log₂ n tests. A test without each item then proves that none
+    can be left out, the guarantee of delta debugging (Zeller and Hildebrandt 2002).
 
     Parameters
     ----------
     items
         A list that fails.
     fails
-        Whether a part of the list, in its order, fails. It is not asked about the empty list.
+        Whether a part of the list, in its order, fails. It is never called with an empty list.
     near
         Sorts items by how likely they are to fail together with a given one, the likeliest
         first. By default, the closest ones before it in the list come first.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -50,26 +51,20 @@ class Attempt:
     raw_median_us: float | None = None
 
 
-class MeasurementProgress:
-    """Turns the records of a sweep into a share of 0 to 1 and a line of text."""
+def progress_of(
+    n_placements: int, budget_s: float, tell: Callable[[float, str], object]
+) -> Callable[[AnyRecord], None]:
+    """Return a function that tells, for each record of a sweep, a share of 0 to 1 and a text."""
+    watch, seen = Stopwatch.start(budget_s), Counter[type]()
 
-    def __init__(self, n_placements: int, budget_s: float, tell: Callable[[float, str], object]):
-        self._n = n_placements
-        self._watch = Stopwatch.start(budget_s)
-        self._budget_s = budget_s
-        self._tell = tell
-        self._compiled = 0
-        self._turns = 0
+    def take(record: AnyRecord) -> None:
+        seen[type(record)] += 1
+        text = f"compiled {seen[Compiled]} of {n_placements}"
+        if seen[Turn]:
+            text = f"measuring: turn {seen[Turn]} of at least {_LEAST_TURNS * n_placements}"
+        tell(min(1.0, watch.elapsed_s / budget_s), text)
 
-    def __call__(self, record: AnyRecord) -> None:
-        """Take a record of the sweep into account."""
-        self._compiled += isinstance(record, Compiled)
-        self._turns += isinstance(record, Turn)
-        if self._turns:
-            text = f"measuring: turn {self._turns} of at least {_LEAST_TURNS * self._n}"
-        else:
-            text = f"compiled {self._compiled} of {self._n}"
-        self._tell(min(1.0, self._watch.elapsed_s / self._budget_s), text)
+    return take
 
 
 def attempt_label(history: Sequence[Attempt], affinity: Affinity, changed: str) -> str:

@@ -39,11 +39,11 @@ from hetero_lab.widgets.tweaker.board_picture import BoardPicture
 from hetero_lab.widgets.tweaker.measurement import (
     AUTOMATIC,
     Attempt,
-    MeasurementProgress,
     attempt_label,
     history_frame,
     measure,
     new_rows,
+    progress_of,
 )
 from hetero_lab.widgets.tweaker.state import TweakerState, WhatIf
 from hetero_lab.widgets.tweaker.view import ABOVE, EXPORTS, FILES, PANEL, TweakerView
@@ -473,7 +473,7 @@ class AffinityTweaker(ipywidgets.VBox):
             label = attempt_label(self._history, step.affinity, step.label)
             affinities[label] = step.affinity
         show = self.view.controls.show_progress
-        control = SweepControl(MeasurementProgress(len(affinities), self._budget_s, show))
+        control = SweepControl(progress_of(len(affinities), self._budget_s, show))
 
         def work() -> None:
             rows = measure(
