@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -128,12 +130,10 @@ def observe(
 
 def stored_outputs(arrays: dict[str, Any]) -> list[list[np.ndarray]]:
     """Return the outputs of each request from arrays called ``out0.0``, ``out0.1``, ``out1.0``…"""
-    found: dict[int, dict[int, np.ndarray]] = {}
-    for key, array in arrays.items():
-        if key.startswith("out"):
-            number, _, index = key[3:].partition(".")
-            found.setdefault(int(number), {})[int(index)] = array
-    return [[by[i] for i in sorted(by)] for _, by in sorted(found.items())]
+    names = [key for key in arrays if key.startswith("out")]
+    keys = {tuple(map(int, name.removeprefix("out").split("."))): name for name in names}
+    requests = groupby(sorted(keys), itemgetter(0))
+    return [[arrays[keys[key]] for key in request] for _, request in requests]
 
 
 def expected_outputs(directory: str | os.PathLike[str]) -> list[list[np.ndarray]]:

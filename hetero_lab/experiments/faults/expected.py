@@ -39,7 +39,7 @@ class SetResult:
 
     ``error`` is the largest relative error of a tensor that the set computes; ``damage`` is that
     of the model's outputs if nothing else were wrong. The set is ``wrong`` if the damage matters
-    and rounding does not explain the error. ``refusal`` is the device's message if it did not run the set.
+    and rounding does not explain the error. ``refusal`` is the device's message if it refused.
     """
 
     wrong: bool

@@ -409,10 +409,9 @@ def _blame(found: list[WrongSet]) -> str:
         if singles:
             selves = "itself" if len(singles) == 1 else "themselves"
             blame = [f"{names_at_hand(singles)} by {selves}"]
-        for each in sets:
-            if len(each.ops) > 1:
-                doubt = f" ({each.doubt})" if each.doubt else ""
-                blame.append(f"{names_at_hand(each.ops)} together{doubt}")
+        blame += [
+            f"{names_at_hand(each.ops)} together{each.doubt}" for each in sets if len(each.ops) > 1
+        ]
         if blame:
             sentences.append(f"{verb}: {'; '.join(blame)}.")
     return " ".join(sentences)

@@ -112,13 +112,13 @@ class WrongSet:
 
     @property
     def doubt(self) -> str:
-        """The reason why some ops may not be needed; empty if all are."""
+        """The reason why some ops may not be needed, in parentheses; empty if all are."""
         if self.minimal:
             return ""
         if self.untried:
             names = names_at_hand(self.untried)
-            return f"{self.device} refuses them without {names}, so not all may matter"
-        return "perhaps not all of them are needed"
+            return f" ({self.device} refuses them without {names}, so not all may matter)"
+        return " (perhaps not all of them are needed)"
 
 
 @dataclass(frozen=True)
@@ -263,8 +263,7 @@ class Wrong(Displayed):
         for found in self.sets:
             how = f"relative error {found.error:.2g}, of the outputs {found.damage:.2g}"
             names = names_at_hand(found.ops)
-            doubt = f" ({found.doubt})" if found.doubt else ""
-            lines.append(f"  {found.device}: {names} ({found.refusal or how}){doubt}")
+            lines.append(f"  {found.device}: {names} ({found.refusal or how}){found.doubt}")
         if self.fix:
             lines.append(f"fix(ops={self.fix!r})")
         return "\n".join([*lines, *self.notes])
@@ -381,8 +380,8 @@ def _report(wrong: Wrong, found: WrongSet, types: Mapping[str, str]) -> str:
     needed = "The model holds the op in question."
     if len(found.ops) > 1:
         bad, good = ("refused", "accepted") if found.refusal else ("wrong", "right")
-        why = found.doubt or f"without any one of them, the others are {good}"
-        needed = f"The model holds ops that are {bad} together: {why}."
+        why = found.doubt or f": without any one of them, the others are {good}"
+        needed = f"The model holds ops that are {bad} together{why}."
     lines = [
         f"# {sorts} on {device}: {fault}",
         "",

@@ -211,21 +211,20 @@ class SweepExplorer(ipw.VBox):
         if place is None or place not in self._stale or row is None or row.profile is None:
             return
         self._stale.discard(place)
-        name = _TABS[place]
-        if name == "Graph":
-            self.graph.draw(row.profile)
-        elif name == "Rows":
-            shown = self.exploring.shown
-            rows = shown.loc[:, [column for column in _ROWS if column in shown]]
-            self._panes[place].children = (ipw.HTML(table(html_table(rows, most=500))),)
-        else:
-            profile = row.profile
-            draws: dict[str, Callable[[], list[ipw.Widget]]] = {
-                "Timeline": lambda: [figure_widget(timeline(profile))],
-                "Counters": lambda: _counters(profile),
-                "Compare A and B": self._comparison,
-            }
-            self._panes[place].children = _drawn(draws[name])
+        profile = row.profile
+        draws: dict[str, Callable[[], list[ipw.Widget]]] = {
+            "Timeline": lambda: [figure_widget(timeline(profile))],
+            "Counters": lambda: _counters(profile),
+            "Compare A and B": self._comparison,
+            "Rows": lambda: [_listed(self.exploring.shown, _ROWS, most=500)],
+        }
+        if _TABS[place] == "Graph":
+            self.graph.draw(profile)
+            return
+        try:
+            self._panes[place].children = draws[_TABS[place]]()
+        except HeteroLabError as error:
+            self._panes[place].children = [ipw.HTML(message(str(error)))]
 
     def _comparison(self) -> list[ipw.Widget]:
         found = self.exploring.difference()
@@ -247,12 +246,10 @@ def _dropdown(label: str, options: Any, value: str, width: str = "280px") -> ipw
     )
 
 
-def _drawn(draw: Callable[[], list[ipw.Widget]]) -> list[ipw.Widget]:
-    """Draw a pane, or say why there is nothing to draw."""
-    try:
-        return draw()
-    except HeteroLabError as error:
-        return [ipw.HTML(message(str(error)))]
+def _listed(frame: Any, columns: list[str], **options: Any) -> ipw.HTML:
+    """Return the columns of a table that are there."""
+    known = [column for column in columns if column in frame]
+    return ipw.HTML(table(html_table(frame.loc[:, known], **options)))
 
 
 def _counters(profile: Profile) -> list[ipw.Widget]:
@@ -260,5 +257,4 @@ def _counters(profile: Profile) -> list[ipw.Widget]:
     frame = profile.tables["counters"]
     frame = frame.loc[frame["status"] == "EXECUTED"]
     frame = frame.sort_values("real_time_us", ascending=False, kind="stable")
-    slowest = frame.loc[:, [column for column in _COUNTERS if column in frame]]
-    return [figure, ipw.HTML(table(html_table(slowest, caption="Slowest nodes", most=60)))]
+    return [figure, _listed(frame, _COUNTERS, caption="Slowest nodes", most=60)]

@@ -131,15 +131,8 @@ class ExplorerState:
     @property
     def axes(self) -> list[str]:
         """The columns that hold numbers of some measured row."""
-        import pandas as pd
-
-        found = []
-        for name in self.frame.columns:
-            column = self._measured_frame()[name]
-            number = pd.api.types.is_numeric_dtype(column)
-            if number and not pd.api.types.is_bool_dtype(column) and column.notna().any():
-                found.append(str(name))
-        return found
+        numbers = self._measured_frame().select_dtypes("number")
+        return [str(name) for name in numbers.dropna(axis="columns", how="all")]
 
     @property
     def groupings(self) -> list[str]:

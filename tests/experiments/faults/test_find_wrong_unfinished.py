@@ -221,6 +221,6 @@ def test_a_set_is_minimal_only_if_all_left_out_trials_ran(monkeypatch, tmp_path)
     assert wrong.proven
     wrong.export(tmp_path)
     report = (tmp_path / "fault_1" / "README.md").read_text()
-    assert f"The model holds ops that are wrong together: {doubt}." in report
+    assert f"The model holds ops that are wrong together ({doubt})." in report
     unmeasured = wrong.errors.set_index("op")["isolated_error"].isna()
     assert list(unmeasured.index[unmeasured]) == ["sigmoid"]
