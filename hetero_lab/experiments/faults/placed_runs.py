@@ -81,7 +81,9 @@ class PlacedRuns:
         self._open = ExitStack()
         self._worker: LastingWorker | None = None
         if isolate:
-            self._worker = emulating_worker(self.core, command=worker_command)
+            emulated = [spec.to_json() for spec in emulated_devices(self.core).values()]
+            set_up = SetUp(models={}, emulated=emulated)
+            self._worker = LastingWorker(set_up, Workers(command=worker_command))
             self._directory = self._open.enter_context(scratch_directory())
             self._open.callback(self._worker.kill)
 
@@ -211,15 +213,3 @@ class PlacedRuns:
         self._slowest_s = max(self._slowest_s, self._watch.elapsed_s - began_s)
         with np.load(outputs) as made:
             return [made[f"out{index}"] for index in range(len(made.files))], hints
-
-
-def emulating_worker(
-    core: ov.Core,
-    models: Mapping[str, str] | None = None,
-    ops: Mapping[str, tuple[str, ...]] | None = None,
-    command: Sequence[str] | None = None,
-) -> LastingWorker:
-    """Return a worker process with a Core's emulated devices, and models from files."""
-    emulated = [spec.to_json() for spec in emulated_devices(core).values()]
-    set_up = SetUp(models=dict(models or {}), ops=dict(ops or {}), emulated=emulated)
-    return LastingWorker(set_up, Workers(command=command))

@@ -13,17 +13,18 @@ from msgspec import structs
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.devices import check_device, device_names, supported_ops
 from hetero_lab.errors import CompileError, DeviceError, names_at_hand, shorten
-from hetero_lab.experiments.faults.placed_runs import emulating_worker
 from hetero_lab.experiments.faults.wrong_sets import minimal_set
 from hetero_lab.experiments.measure.trial import trial_of
-from hetero_lab.experiments.measure.workers.process import WorkerError
+from hetero_lab.experiments.measure.workers.bench import write_set_up
+from hetero_lab.experiments.measure.workers.process import LastingWorker, WorkerError
 from hetero_lab.experiments.measure.workers.requests import Compile
 from hetero_lab.interrupts import UntilInterrupted
-from hetero_lab.model.read import Source, save
+from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.progress import Progress
+from hetero_lab.runtime.inputs import given_or_generated
 from hetero_lab.runtime.runners import Execution
 from hetero_lab.tables import scratch_directory
 
@@ -146,7 +147,6 @@ def _compiler(
     placed: BoundPlacement, timeout_s: float, bar: Progress
 ) -> Generator[Callable[[Affinity], str]]:
     """Yield a function that compiles an affinity in a worker and returns the error, if any."""
-    ops = tuple(op.name for op in placed.graph)
 
     @functools.cache
     def refuses(affinity: Affinity) -> str:
@@ -162,10 +162,10 @@ def _compiler(
         bar.note(f"{refuses.cache_info().currsize + 1} compiles")
         return error
 
+    arrays = given_or_generated(placed.bound, None)
     with scratch_directory() as directory:
-        path = directory / "model.xml"
-        save(placed.bound.model, path)
-        worker = emulating_worker(placed.core, {"model": str(path)}, {"model": ops})
+        set_up = write_set_up(directory, {"model": placed.bound}, {"model": arrays}, seed=0)
+        worker = LastingWorker(set_up)
         try:
             yield refuses
         finally:

@@ -15,6 +15,7 @@ import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, MeasurementError, PlanError
 from hetero_lab.experiments.faults import placed_runs, refusals
 from hetero_lab.experiments.faults.find_wrong import search_wrong
+from hetero_lab.experiments.measure.workers.launch import Workers
 from hetero_lab.placement.partition import predict
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.runtime.timing import Stopwatch
@@ -427,8 +428,8 @@ def test_a_placement_that_does_not_run_is_torn_apart_where_it_fails(monkeypatch,
 
 def test_refused_ops_are_found_and_moved(monkeypatch):
     case = failing(chain_case(), monkeypatch, "refuse", "shift", "sigmoid")
-    worker = functools.partial(refusals.emulating_worker, command=CRASHING)
-    monkeypatch.setattr(refusals, "emulating_worker", worker)
+    worker = functools.partial(refusals.LastingWorker, workers=Workers(command=CRASHING))
+    monkeypatch.setattr(refusals, "LastingWorker", worker)
     found = hl.find_refused(case.prepared.model, case.placement, progress=False)
     assert [(each.device, each.ops) for each in found.refusals] == [("ACC", ("shift", "sigmoid"))]
     assert "no kernel for this" in str(found)
