@@ -29,6 +29,7 @@ from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolv
 from hetero_lab.result import Result
 from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.compiled import labelled_clone
+from hetero_lab.runtime.pieces import affinities_of
 from hetero_lab.tables import scratch_directory, write_json
 
 if TYPE_CHECKING:
@@ -231,6 +232,7 @@ def _write(directory: Path, placed: BoundPlacement) -> dict[str, str]:
     names = _rename(model.get_ordered_ops())
     specs = emulated_devices(placed.core)
     devices = placed.affinity.devices
+    affinities = affinities_of(model)  # saving drops them from the model
     save(model, directory / "model.xml")
     write_json(
         directory / "placement.json",
@@ -238,10 +240,7 @@ def _write(directory: Path, placed: BoundPlacement) -> dict[str, str]:
             "target": "HETERO:" + ",".join(devices),
             "properties": {"DEVICE_PROPERTIES": placed.properties},
             "emulated": {d: list(plugin_of(specs[d])) for d in devices if d in specs},
-            "affinity": {
-                node.get_friendly_name(): node.get_rt_info()["affinity"].astype(str)
-                for node in model.get_ordered_ops()
-            },
+            "affinity": affinities,
         },
     )
     shutil.copyfile(run_frozen.__file__, directory / "run.py")
