@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anywidget
@@ -57,44 +58,14 @@ def figure_widget(
 
 
 CLASS = "hetero-lab-explorer"
-_STYLE = f"""
-.{CLASS} {{ color: var(--jp-ui-font-color1); }}
-.{CLASS} .js-plotly-plot :is(.gtitle, .legendtext, .xtitle, .ytitle, .x2title, .y2title,
-  .xtick text, .ytick text, .x2tick text, .y2tick text,
-  .textpoint text, .annotation-text) {{ fill: var(--jp-ui-font-color1, currentColor) !important; }}
-.{CLASS} .js-plotly-plot .gtitle-subtitle {{ fill: var(--jp-ui-font-color2) !important; }}
-.{CLASS} .hlx-message {{ border-left: 4px solid var(--jp-warn-color1, #f57c00); margin: 2px 0;
-  padding: 4px 10px; background: var(--jp-layout-color2); overflow-wrap: anywhere;
-  line-height: 1.4; }}
-.{CLASS} table.hetero-lab {{ border-collapse: collapse; font-size: 12px; line-height: 1.5; }}
-.{CLASS} table.hetero-lab :is(th, td) {{ padding: 2px 12px 2px 0; text-align: left;
-  border-bottom: 1px solid var(--jp-border-color2); vertical-align: top; max-width: 26rem;
-  overflow-wrap: anywhere; color: var(--jp-ui-font-color1); }}
-.{CLASS} table.hetero-lab th {{ color: var(--jp-ui-font-color2); white-space: nowrap; }}
-.{CLASS} table.hetero-lab caption {{ text-align: left; font-weight: 600; padding: 4px 0; }}
-.{CLASS} .hlx-table {{ max-height: 380px; overflow: auto; }}
-.{CLASS} .hlx-graph {{ max-height: 760px; overflow: auto; }}
-.{CLASS} :is(button, select, input):focus-visible {{
-  outline: 2px solid var(--jp-brand-color1) !important; outline-offset: 1px; }}
-"""
-# JupyterLab's shortcuts take the arrow keys, which lists need.
-_SCRIPT = f"""
-function mark(el, patience) {{
-  const box = el.closest(".{CLASS}");
-  if (box) {{
-    box.setAttribute("data-lm-suppress-shortcuts", "true");
-    box.addEventListener("keydown", (event) => event.stopPropagation());
-  }} else if (patience > 0) setTimeout(() => mark(el, patience - 1), 50);
-}}
-export default {{ render({{ el }}) {{ el.style.display = "none"; mark(el, 100); }} }};
-"""
+_HERE = Path(__file__).parent
 
 
 class Look(anywidget.AnyWidget):
     """Brings the style, and keeps JupyterLab from handling keys pressed in the explorer."""
 
-    _esm = _SCRIPT
-    _css = _STYLE
+    _esm = _HERE / "explorer.js"
+    _css = _HERE / "explorer.css"
 
 
 def message(text: str) -> str:

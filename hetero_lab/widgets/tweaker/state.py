@@ -151,11 +151,6 @@ class TweakerState:
         return self._find_what_if(self.automatic)
 
     @property
-    def wrong_sets(self) -> tuple[WrongSet, ...]:
-        """The ops that compute wrong numbers in the present placement."""
-        return self._wrong_sets(self.affinity)
-
-    @property
     def findings(self) -> list[Finding]:
         """Wrong numbers and awkward topologies of the present affinity, worst first."""
         return self.findings_of(self.affinity)
@@ -391,10 +386,11 @@ class TweakerState:
         found = find_problems(self.graph, affinity, self.able, costs)
         if self.wrong is None:
             return found
-        sets = self._wrong_sets(affinity)
+        sets = self.wrong_sets(affinity)
         return [*wrong_findings(self.wrong, sets, affinity, costs), *found]
 
-    def _wrong_sets(self, affinity: Affinity) -> tuple[WrongSet, ...]:
+    def wrong_sets(self, affinity: Affinity) -> tuple[WrongSet, ...]:
+        """Return the sets of ops that compute wrong numbers with an affinity."""
         if self.wrong is None:
             return ()
         return wrong_sets(self.wrong, self._what_if(affinity).partition)

@@ -62,12 +62,7 @@ def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
             try:
                 action()
             except Exception as error:  # nobody would see the exception of a callback
-                known = isinstance(error, HeteroLabError)
-                controls.say(
-                    str(error) if known else f"{type(error).__name__}: {error}",
-                    is_error=True,
-                    at=at,
-                )
+                controls.say(_text_of(error), is_error=True, at=at)
                 # A control may show the refused value: put everything back.
                 tweaker.refresh()
 
@@ -140,8 +135,13 @@ def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
     view.board.on_msg(on_board)
 
 
+def _text_of(error: Exception) -> str:
+    return str(error) if isinstance(error, HeteroLabError) else f"{type(error).__name__}: {error}"
+
+
 def _take(tweaker: AffinityTweaker, view: TweakerView) -> None:
-    selected = view.selected_ops()
+    names = view.picture.names
+    selected = [names[place] for place in view.board.selected if 0 <= place < len(names)]
     if set(selected) != set(tweaker.selection):
         tweaker.select(ops=selected)
 
@@ -205,8 +205,7 @@ class Background:
             try:
                 work()
             except Exception as error:
-                known = isinstance(error, HeteroLabError)
-                self._failed(str(error) if known else f"{type(error).__name__}: {error}")
+                self._failed(_text_of(error))
                 done.set_exception(error)
             else:
                 done.set_result(None)

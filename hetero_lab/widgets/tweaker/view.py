@@ -185,11 +185,6 @@ class TweakerView:
         )
         self.controls.show_busy(False, can_cancel=False)
 
-    def selected_ops(self) -> list[str]:
-        """Return the names of the ops that the board has selected."""
-        names = self.picture.names
-        return [names[place] for place in self.board.selected if 0 <= place < len(names)]
-
     def refresh(self, history: Sequence[Attempt]) -> None:
         """Update everything but the findings, which follow a moment later."""
         with self.lock:
@@ -235,7 +230,7 @@ class TweakerView:
             "subgraphs": self.picture.subgraphs_of(what_if.partition),
             "wrong": [
                 [self.picture.place_of[op], _mark_text(found, op)]
-                for found in state.wrong_sets
+                for found in state.wrong_sets(affinity)
                 for op in found.ops
             ],
             "displaced": [
