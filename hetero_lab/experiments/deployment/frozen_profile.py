@@ -16,7 +16,7 @@ from hetero_lab.experiments.measure.environment import current_environment
 from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import Partition, partition_of
+from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime import memory, run_frozen
 from hetero_lab.runtime.compiled import CompiledPlacement
@@ -68,7 +68,11 @@ def profile_frozen(
             f"{frozen.target}: {last_line(error)}"
         ) from error
     compile_ms = (now() - started) * 1e3
-    partition, as_predicted = _partition(placed)
+    partition, as_predicted = partition_of(placed), None
+    # Of a split the runtime is not asked: its Core is gone with the code that compiled it, and
+    # OpenVINO 2026.4 crashes when a model that has lost its Core is exported.
+    if placed.direct:
+        partition, as_predicted = replace(partition, observed=True), True
     whole = CompiledPlacement(placed, compiled, partition, as_predicted, compile_ms)
     request = whole.new_request(arrays)
     infer = partial(request.infer, share_outputs=True)  # as every other profile is timed
@@ -94,7 +98,11 @@ def profile_frozen(
         peak_rss_bytes=peak_bytes,
         # It brings its own emulated devices along, whatever is registered here.
         environment=replace(
-            current_environment(placed.devices, bound.core), emulated=_emulated(frozen)
+            current_environment(placed.devices, bound.core),
+            emulated=tuple(
+                (device, internal.removeprefix(f"{device}_"))
+                for device, (_, internal) in frozen.emulated.items()
+            ),
         ),
     )
 
@@ -135,22 +143,3 @@ def _placement(
         raise StoredFileError(
             f"{shorten(os.fspath(directory))} is not a whole frozen placement: {error!r}"
         ) from error
-
-
-def _partition(placed: BoundPlacement) -> tuple[Partition, bool | None]:
-    """Return the predicted partition, and whether it is what the runtime has.
-
-    Of a split it is not asked: its Core is gone with the code that compiled it, and OpenVINO
-    2026.4 crashes when a model that has lost its Core is exported.
-    """
-    predicted = partition_of(placed)
-    if placed.direct:
-        return replace(predicted, observed=True), True
-    return predicted, None
-
-
-def _emulated(frozen: FrozenPlacement) -> tuple[tuple[str, str], ...]:
-    return tuple(
-        (device, internal.removeprefix(f"{device}_"))
-        for device, (_, internal) in frozen.emulated.items()
-    )

@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -206,7 +206,11 @@ def read_dot(text: str) -> tuple[pd.DataFrame, pd.DataFrame]:
         nodes.setdefault(match["unique"], (match["name"], match["type"], None, None))
     sends = {match["id"]: match["to"] for match in _SEND.finditer(text)}
     rows = []
-    for edge in _edges(text, of_clone, sends):
+    for match in _EDGE.finditer(text):
+        source, target = match["source"], match["target"]
+        if source.startswith("RECV_"):  # the first half names both ends
+            continue
+        edge = of_clone.get(source, source), sends.get(target, target)
         for end in edge:
             nodes.setdefault(end, (end, end.rpartition("_")[0], None, None))
         (source, *_, home), (target, *_, other) = (nodes[end] for end in edge)
@@ -214,15 +218,6 @@ def read_dot(text: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     columns = ["node", "type", "device", "dump_subgraph"]
     frame = pd.DataFrame(list(nodes.values()), columns=columns).astype({"dump_subgraph": "Int64"})
     return frame, pd.DataFrame(rows, columns=["source", "target", "crosses"])
-
-
-def _edges(
-    text: str, of_clone: Mapping[str, str], sends: Mapping[str, str]
-) -> Iterator[tuple[str, str]]:
-    for match in _EDGE.finditer(text):
-        source, target = match["source"], match["target"]
-        if not source.startswith("RECV_"):
-            yield of_clone.get(source, source), sends.get(target, target)
 
 
 def _write(directory: Path, placed: BoundPlacement) -> dict[str, str]:
