@@ -119,21 +119,6 @@ def test_a_stored_sweep_is_explored_with_clicks(lab, browser):
         assert notebook.errors == []
 
 
-def test_failed_rows_only(lab, browser):
-    write_notebook(lab.directory / "failed.ipynb", by_hand("small_sweep(measured=False, failed=2)"))
-    with opened(browser, lab, "failed.ipynb") as notebook:
-        notebook.run_all()
-        explorer = Explorer(notebook)
-        explorer.says("None of the 2 placements was measured")
-        rows = explorer.page.locator("table.hetero-lab td:has-text('no kernel')")
-        assert rows.count() == 2
-        notebook.picture("explorer_failed", ".jp-Notebook")
-        notebook.theme(DARK)
-        notebook.picture("explorer_failed_dark", ".jp-Notebook")
-        notebook.theme(LIGHT)
-        assert notebook.errors == []
-
-
 def test_names_with_markup_are_text(lab, browser):
     name = NASTY[1]
     write_notebook(lab.directory / "nasty.ipynb", by_hand(f"small_sweep(nasty={name!r})"))
