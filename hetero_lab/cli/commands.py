@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hetero_lab as hl
+from hetero_lab.arguments import check_whole
 from hetero_lab.cli import options, values
 from hetero_lab.cli.texts import MEASURED, Planned
 from hetero_lab.errors import (
@@ -32,8 +33,6 @@ from hetero_lab.tables import check_writable, write_csv
 
 if TYPE_CHECKING:
     from hetero_lab.model.read import PreparedModel
-    from hetero_lab.placement.placement import Placement
-    from hetero_lab.planning.cost_model import CostModel
 
 
 def call(given: Namespace, name: str, **more: Any) -> Any:
@@ -47,18 +46,17 @@ def call(given: Namespace, name: str, **more: Any) -> Any:
 
 def sweep(given: Namespace) -> Any:
     """Measure many placements in turn."""
-    from hetero_lab.placement.priorities import Priorities
-
     model = prepared(given)
-    first = Priorities.parse(given.devices)
+    first = hl.Priorities.parse(given.devices)
     orders = hl.priority_orders(first.devices) if given.orders == "all" else [first]
     affinities = {str(order): hl.Affinity.automatic(model, order.devices) for order in orders}
     for text in given.fix:
         automatic = affinities[str(first)]
         affinities[f"{first} with {text}"] = automatic.fix(patterns=values.fixes([text]))
     placements = [hl.Placement(a, label, given.contrast) for label, a in affinities.items()]
-    budget_s = None if given.turns else given.budget
-    return call(given, "sweep", placements=placements, budget_s=budget_s)
+    return call(
+        given, "sweep", placements=placements, budget_s=None if given.turns else given.budget
+    )
 
 
 def sweep_fixes(given: Namespace, cell: str) -> Any:
@@ -102,8 +100,7 @@ def apply(given: Namespace) -> Any:
             "--affinity-out writes it, or the directory of a frozen placement."
         )
     iterations = 100 if given.iterations is None else given.iterations
-    if iterations < 1:
-        raise ArgumentError(f"--iterations is a whole number of at least 1, not {iterations}.")
+    check_whole("iterations", iterations, least=1)
     if os.path.isdir(given.stored):
         if given.property:
             raise ArgumentError(
@@ -116,13 +113,6 @@ def apply(given: Namespace) -> Any:
     own = _properties_of(given, affinity.devices)
     placement = hl.Placement(affinity, Path(given.stored).name, own)
     return call(given, "profile", placement=placement, iterations=iterations, counters=False)
-
-
-def verify(given: Namespace) -> Any:
-    """Prove a deployed directory again, here or with other releases of OpenVINO."""
-    if given.across is not None and given.data is not None:
-        raise ArgumentError("--data goes with the OpenVINO that is here, not with --across.")
-    return call(given, "verify")
 
 
 # -- from options to arguments -------------------------------------------------------------------
@@ -139,16 +129,15 @@ def prepared(given: Namespace) -> PreparedModel:
 
 def _model(given: Namespace) -> Any:
     """Return the model, or those of a pipeline by name."""
-    from hetero_lab.model.read import prepare
-
+    if isinstance(given.model, list) and len(given.model) == 1:
+        (first,) = given.model
+        given.model = first if "=" not in first or os.path.exists(first) else given.model
     if not isinstance(given.model, list):
         return prepared(given)
-    first = given.model[0]
-    if len(given.model) == 1 and ("=" not in first or os.path.exists(first)):
-        return prepare(first, values.shapes(given.shape))
-    sources = values.pairs(given.model, "MODEL", "det=det.onnx", name_first=True)
+    form = "NAME=VALUE, for instance det=det.onnx"
+    sources = values.pairs(given.model, "MODEL", form, first=True)
     shapes = values.shapes_by_model(given.shape, sources)
-    return {name: prepare(path, values.shapes(shapes[name])) for name, path in sources.items()}
+    return {name: hl.load(path, values.shapes(shapes[name])) for name, path in sources.items()}
 
 
 def _scenario(given: Namespace) -> hl.Scenario | None:
@@ -164,11 +153,10 @@ def _devices(given: Namespace) -> tuple[str, ...]:
     """Return the devices of ``-d``, or all that are here."""
     from hetero_lab.backend.core import shared_core
     from hetero_lab.backend.devices import device_names
-    from hetero_lab.placement.priorities import Priorities
 
     if given.devices is None:
         return tuple(device_names(shared_core()))
-    return Priorities.parse(given.devices).devices
+    return hl.Priorities.parse(given.devices).devices
 
 
 def _properties_of(given: Namespace, devices: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -181,7 +169,7 @@ def _properties_of(given: Namespace, devices: Sequence[str]) -> dict[str, dict[s
     return {device: together[device] for device in devices if together.get(device)}
 
 
-def placement_of(given: Namespace) -> Placement:
+def placement_of(given: Namespace) -> hl.Placement:
     """Return the placement of ``-d``, ``--affinity``, ``--fix`` and ``--property``."""
     from hetero_lab.backend.properties import merged_properties
 
@@ -210,11 +198,10 @@ _MADE: dict[str, Callable[[Namespace], Any]] = {
 }
 
 
-def _start(given: Namespace) -> Placement:
+def _start(given: Namespace) -> hl.Placement:
     """Return the placement before fixes."""
     from hetero_lab.backend.bound import bind
     from hetero_lab.placement.placement import resolve
-    from hetero_lab.placement.priorities import Priorities
 
     if given.affinity is None:
         if given.device is None:
@@ -223,11 +210,11 @@ def _start(given: Namespace) -> Placement:
             )
         return resolve(bind(prepared(given)), given.device).placement
     start = given.affinity
-    if isinstance(start, str):
-        start = hl.Placement(values.read_affinity(start), label=start)
+    if isinstance(start, str | os.PathLike):
+        start = hl.Placement(values.read_affinity(start), label=os.fspath(start))
     start.affinity.check_model(prepared(given).graph)
     if given.device is not None:
-        named = Priorities.parse(given.device).devices
+        named = hl.Priorities.parse(given.device).devices
         others = [device for device in start.affinity.devices if device not in named]
         if others:
             raise ArgumentError(
@@ -250,7 +237,7 @@ def _devices_here() -> str:
     return ", ".join(_devices(Namespace(devices=None)))
 
 
-def _costs(given: Namespace) -> tuple[CostModel, str]:
+def _costs(given: Namespace) -> tuple[hl.CostModel, str]:
     """Return the costs to plan with, and their origin."""
     if given.costs is not None and not isinstance(given.costs, str):
         return _checked(given, given.costs), "given as a variable"
@@ -265,12 +252,12 @@ def _costs(given: Namespace) -> tuple[CostModel, str]:
     if given.costs is not None:
         costs.to_json(given.costs)
     if costs.interrupted:
-        kept = given.costs is not None
-        raise KeyboardInterrupt(f"The costs measured by then are in {given.costs}." * kept)
+        told = f"The costs measured by then are in {given.costs}."
+        raise KeyboardInterrupt(told if given.costs is not None else "")
     return costs, MEASURED
 
 
-def _checked(given: Namespace, costs: CostModel) -> CostModel:
+def _checked(given: Namespace, costs: hl.CostModel) -> hl.CostModel:
     """Return stored costs if they hold for the model, the devices and their properties."""
     text = given.devices
     # A plan from stored costs needs no device, so the devices may be absent.
@@ -318,22 +305,13 @@ def _check_pins(given: Namespace) -> None:
 
 def emulate(texts: Iterable[str]) -> dict[str, Mapping[str, Any]]:
     """Register the emulated devices; return the properties that set each base apart."""
-    contrast: dict[str, Mapping[str, Any]] = {}
-    for arguments in [values.emulation(text) for text in texts]:
-        device = hl.emulate(**arguments)
-        if device.contrast:
-            contrast[device.base] = device.contrast
-    return contrast
+    every = [values.emulation(text) for text in texts]  # all are read before one is registered
+    devices = [hl.emulate(**arguments) for arguments in every]
+    return {device.base: device.contrast for device in devices if device.contrast}
 
 
 def until_interrupted(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Call a public function; after Ctrl-C return its unfinished result.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        There is no result yet.
-    """
+    """Call a public function; after Ctrl-C return its unfinished result, if there is one."""
     try:
         return call(*args, **options)
     except KeyboardInterrupt:
@@ -360,25 +338,23 @@ def check_targets(given: Namespace) -> None:
 
 def write(given: Namespace, result: Any, said: str = "") -> None:
     """Write the files that the options name; the page of a table begins with the printed text."""
-    is_table = hasattr(result, "columns")
+    is_table, planned = hasattr(result, "columns"), isinstance(result, Planned)
     asked = {name: value for name, value in vars(given).items() if value is not None}
     if "csv" in asked:
         if is_table:
             listed = {"ops": ["\n".join(ops) for ops in result["ops"]]} if "ops" in result else {}
             write_csv(given.csv, result.assign(**listed))
-        elif hasattr(result, "to_csv"):
-            result.to_csv(given.csv)
         else:
-            write_csv(given.csv, result.summary)
+            result.to_csv(given.csv)
     if "export" in asked:
         result.export(given.export)
     if "deploy" in asked:
         result.deploy(given.deploy)
     if "affinity_out" in asked:
-        affinity, is_csv = result.affinity, given.affinity_out.lower().endswith(".csv")
+        affinity = (result.plan if planned else result).affinity
+        is_csv = given.affinity_out.lower().endswith(".csv")
         (affinity.to_csv if is_csv else affinity.to_json)(given.affinity_out)
     if "html" in asked:
-        planned = isinstance(result, Planned)
         notes = said.partition("\n\n")[0].splitlines() if is_table else ()
         hl.views.page(result.costs if planned else result, given.html, notes=notes)
 

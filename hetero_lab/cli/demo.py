@@ -22,23 +22,16 @@ from hetero_lab.terminal import columns
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hetero_lab.experiments.advise.advice import Advice
-
 MODEL, DATA = "digits_inception", "digits"
 EMULATED = "ACC"
 UNSUPPORTED = frozenset(["Interpolate", "ReduceMean", "Sigmoid", "Softmax"])
 BUDGET_S = 20.0
 _WIDTH = 96
 _RECORDED, _RECORDED_ON = "nvidia_h200", "a machine with an NVIDIA H200"
-_RECORDED_COLUMNS = [
-    "label", "judgement", "why", "execution_devices", "compile_ms", "median_us", "ci95_low_us",
-    "ci95_high_us", "ratio", "ratio_ci95_low", "ratio_ci95_high", "max_relative_error",
-    "openvino_version", "measured_at",
-]  # fmt: skip
 _COURSE = "notebooks/13_what_to_deploy.ipynb"
 
 
-def run(directory: str) -> Advice:
+def run(directory: str) -> hl.types.Advice:
     """Advise on the bundled model step by step, write a page of figures and deploy.
 
     If Ctrl-C interrupts the advice, nothing is deployed.
@@ -51,7 +44,7 @@ def run(directory: str) -> Advice:
     advice = until_interrupted(
         hl.advise, model, devices, data=data, budget_s=BUDGET_S, isolate=False
     )
-    print(_indented(_candidates(advice.summary)))
+    _show(_candidates(advice.summary))
     print("   A ratio below 1 is faster than the first. The slow are dropped after a short race;")
     print("   the others are measured longer, and quantised to int8, in a final.")
     split = _split(advice)
@@ -60,16 +53,16 @@ def run(directory: str) -> Advice:
         both = [candidate.row for candidate in split]
         measured = both if all(row.latency is not None for row in both) else None
         before, after = (candidate.placement for candidate in split)
-        print(_indented(str(hl.explain(model, before, after, profiles=measured))))
+        _show(str(hl.explain(model, before, after, profiles=measured)))
     print("\n4. The answer")
-    _print_filled(advice.verdict)
+    _show_filled(advice.verdict)
     recorded, verdict = recorded_advice()
     print(f"\n5. Beside it, not measured here: recorded on {_RECORDED_ON}")
     first = recorded.iloc[0]
     when, version = first["measured_at"][:10], first["openvino_version"].partition("-")[0]
-    print(_indented(_candidates(recorded)))
+    _show(_candidates(recorded))
     print(f"   The same model, on {when} with OpenVINO {version}:")
-    _print_filled(verdict)
+    _show_filled(verdict)
 
     target = make_directory(directory)
     write_csv(target / "candidates.csv", advice.summary)
@@ -78,8 +71,11 @@ def run(directory: str) -> Advice:
         [str(target / "candidates.csv"), "one row a candidate"],
     ]
     profiles = [c.row.profile for c in split or () if c.row.profile is not None]
-    beside = recorded.loc[:, _RECORDED_COLUMNS]
-    beside.attrs["title"] = f"Not measured here: the same question, recorded on {_RECORDED_ON}"
+    beside = recorded.loc[:, "label":"ratio_ci95_high"]
+    beside.attrs["title"] = (
+        f"Not measured here: the same question, recorded on {_RECORDED_ON}, "
+        f"{when}, OpenVINO {version}"
+    )
     beside.attrs["notes"] = verdict.splitlines()
     page, title = target / "index.html", f"hetero-lab demo: {MODEL}"
     hl.views.page([advice, *profiles, beside], page, title=title)
@@ -91,9 +87,9 @@ def run(directory: str) -> Advice:
         advice.deploy(deployed)
         files.append([str(deployed), "what is advised, with its contract; run.py runs it"])
     print("\n6. Where to look")
-    print(_indented(columns(files)))
+    _show(columns(files))
     print("\nNext")
-    print(_indented(_next_steps(None if advice.interrupted else deployed)))
+    _show(_next_steps(None if advice.interrupted else deployed))
     return advice
 
 
@@ -107,7 +103,7 @@ def _devices() -> list[str]:
         hl.emulate(EMULATED, unsupported=UNSUPPORTED)
         names = [EMULATED, *names]
         rows.append([EMULATED, f"emulated; cannot run {', '.join(sorted(UNSUPPORTED))}"])
-    print(_indented(columns(rows)))
+    _show(columns(rows))
     if EMULATED in names:
         print(f"   {EMULATED} is emulated: it is the CPU under a second name, on the same cores.")
         print("   What runs where and what a boundary costs is real; its speed is the CPU's.")
@@ -147,7 +143,7 @@ def recorded_advice() -> tuple[pd.DataFrame, str]:
         return pd.read_csv(table, index_col=0), verdict.read().decode("utf-8")
 
 
-def _split(advice: Advice) -> tuple[Judged, Judged] | None:
+def _split(advice: hl.types.Advice) -> tuple[Judged, Judged] | None:
     """Return HETERO's own choice and its remedied version, if there is one."""
     known = {candidate.row.label: candidate for candidate in advice.candidates}
     pairs = ((c, known.get(remedied_label(label))) for label, c in known.items())
@@ -170,17 +166,16 @@ def _next_steps(deployed: Path | None) -> str:
 
 def _program(name: str) -> str:
     """Return the command for a program of this environment, which may not be activated."""
-    beside = Path(sys.executable).with_name(name)
-    found = shutil.which(name)
-    if found and Path(found) == beside:
+    beside, here = Path(sys.executable).with_name(name), Path.cwd()
+    if shutil.which(name) == str(beside):
         return name
-    return str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)
+    return str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
 
 
-def _print_filled(text: str) -> None:
+def _show(text: str) -> None:
+    print(textwrap.indent(text, "   "))
+
+
+def _show_filled(text: str) -> None:
     for sentence in text.splitlines():
-        print(_indented(textwrap.fill(sentence, _WIDTH, break_on_hyphens=False)))
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"   {line}" for line in text.splitlines())
+        _show(textwrap.fill(sentence, _WIDTH, break_on_hyphens=False))

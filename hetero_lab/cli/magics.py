@@ -81,7 +81,8 @@ class HeteroMagics(Magics):
             if "affinity" in given:
                 given.affinity = self._affinity(given.affinity)
             if "costs" in given:
-                given.costs = self._costs(given.costs)
+                known = self._namespace.get(given.costs or "")
+                given.costs = known if isinstance(known, hl.CostModel) else given.costs
             command = COMMANDS[name]
             if cell is not None:
                 command = replace(command, run=lambda given: commands.sweep_fixes(given, cell))
@@ -116,7 +117,8 @@ class HeteroMagics(Magics):
         from hetero_lab.samples.catalogue import sample_names
 
         value = self._namespace.get(name)
-        if _is_model(value):
+        # An ov.Model is recognised by its methods: openvino is not imported here.
+        if isinstance(value, str | os.PathLike) or hasattr(value, "get_ordered_ops"):
             return value
         if name in sample_names() or os.path.exists(name):
             return name
@@ -129,12 +131,10 @@ class HeteroMagics(Magics):
         return name if value is None else value
 
     def _affinity(self, name: str | None) -> Any:
-        """Return the placement that a variable holds or names a file of, else the name."""
-        value = self._namespace.get(name or "")
-        if value is None:
-            return name
-        if isinstance(value, str | os.PathLike):
-            value = values.read_affinity(value)
+        """Return the placement or the path that a variable holds, else the name."""
+        value = self._namespace.get(name or "", name)
+        if value is None or isinstance(value, str | os.PathLike):
+            return value
         if isinstance(value, hl.Affinity):
             value = hl.Placement(value)
         if not isinstance(value, hl.Placement):
@@ -142,16 +142,6 @@ class HeteroMagics(Magics):
                 f"The variable {name} is not an Affinity or a Placement but {type(value).__name__}."
             )
         return value if value.label else replace(value, label=str(name))
-
-    def _costs(self, name: str | None) -> Any:
-        """Return the variable of that name if it is a cost model, else the name of a file."""
-        value = self._namespace.get(name or "")
-        return value if isinstance(value, hl.CostModel) else name
-
-
-def _is_model(value: object) -> bool:
-    # An ov.Model is recognised by its methods: openvino is not imported here.
-    return isinstance(value, str | os.PathLike) or hasattr(value, "get_ordered_ops")
 
 
 @contextmanager

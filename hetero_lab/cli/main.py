@@ -230,7 +230,6 @@ _ALL = (
     Command(
         "verify", "prove a deployed directory again on what is installed here",
         "directory across slower data html quiet",
-        run=commands.verify,
         exit_code=lambda verified: FAILED * (not verified.ok),
         more="\nThe exit code is 1 if a part of its contract is broken.",
     ),

@@ -11,6 +11,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import not_
 from typing import Any, NoReturn
 
@@ -51,7 +52,7 @@ class Option:
         settings: dict[str, Any] = {"help": self.help, "metavar": self.metavar}
         action = self.parse.get("action")
         if action == "append":
-            settings["default"] = []
+            settings |= {"default": [], "help": f"{self.help}; may be repeated"}
         elif owners and action != "store_true":
             settings |= _from_signature(owners[0], self.gives)
             settings["help"] = self.help or explanation(owners[0], self.gives)
@@ -64,26 +65,8 @@ class Option:
         parser.add_argument(*self.flags.split(), **{**settings, **self.parse})
 
 
-def switch(
-    flags: str,
-    help: str,
-    argument: str = "",
-    read: Callable[[bool], Any] | None = None,
-    **parse: Any,
-) -> Option:
-    """Return an option without a value."""
-    return Option(flags, None, help, argument, read, {"action": "store_true", **parse})
-
-
-def many(
-    flags: str,
-    metavar: str,
-    help: str,
-    argument: str = "",
-    read: Callable[[list[str]], Any] | None = None,
-) -> Option:
-    """Return an option that may be repeated."""
-    return Option(flags, metavar, f"{help}; may be repeated", argument, read, {"action": "append"})
+_switch = partial(Option, parse={"action": "store_true"})  # an option without a value
+_many = partial(Option, parse={"action": "append"})
 
 
 def arguments(
@@ -163,7 +146,7 @@ class OptionParser(argparse.ArgumentParser):
 _DEVICES = "-d --devices", "GPU,CPU"
 _PLACEMENT = "HETERO:GPU,CPU, one device, or a file with an affinity"
 _MATCHING = "the ops whose name matches the regular expression on a device"
-_NUMBERS, _WHOLE = {"type": values.numbers}, {"type": values.whole}
+_NUMBERS, _WHOLE = {"type": values.listed(float, "123.7,116.3,103.5")}, {"type": values.whole}
 _OBJECTIVES = {"choices": ("latency", "throughput", "balanced_memory")}
 
 
@@ -179,24 +162,22 @@ def _placement(text: str) -> object:
 _OWN = [
     # the model
     Option("model", "MODEL", "a sample's name or the path of a model file"),
-    many(
-        "--shape", "[INPUT=]1,3,224,224", "static shape of an input, by name if there are several"
-    ),
+    _many("--shape", "[INPUT=]1,3,224,224", "static shape of an input, named if there are several"),
     Option("--input", "FILE", "take the inputs from an .npz file", "inputs"),
     Option("--prompt-tokens", "N", "language model: tokens in a random prompt", parse=_WHOLE),
     Option("--new-tokens", "N", "language model: tokens to generate, each timed", parse=_WHOLE),
     # devices and placements
     Option("-d --device", "DEVICE", "HETERO:GPU,CPU or one device"),
     Option(*_DEVICES, "devices, the first one first", parse={"required": True}),
-    many(
+    _many(
         "--emulate",
         "NAME:supported=Convolution,MatMul",
         "register an emulated device; other parts, after a colon each, are unsupported=, base=, "
         "faster_by=auto and properties, KEY=VALUE: ACC:unsupported=Softmax:faster_by=auto",
     ),
-    many("--property", "DEVICE.KEY=VALUE", "set a property, CPU.INFERENCE_PRECISION_HINT=f32"),
+    _many("--property", "DEVICE.KEY=VALUE", "set a property, CPU.INFERENCE_PRECISION_HINT=f32"),
     Option("--affinity", "FILE", "device of every op, from Affinity.to_json or to_csv"),
-    many("--fix", "PATTERN=DEVICE", f"put {_MATCHING}"),
+    _many("--fix", "PATTERN=DEVICE", f"put {_MATCHING}"),
     Option("before", "BEFORE", _PLACEMENT, read=_placement),
     Option("after", "AFTER", _PLACEMENT, read=_placement),
     Option("stored", "STORED", "an affinity's file, or the directory of a frozen placement"),
@@ -205,13 +186,13 @@ _OWN = [
         help="measure the order as given, or every order of the devices (%(default)s)",
         parse={"choices": ("given", "all"), "default": "given"},
     ),
-    many("--grid", "DEVICE.KEY=V1,V2", "cross with a property; * is every device", "", values.grid),
+    _many("--grid", "DEVICE.KEY=V1,V2", "cross with a property, * for all", "", values.grid),
     Option("--executor", "hetero|parallel", "run by OpenVINO, or on all devices at the same time"),
     Option("--requests", "N", "requests in flight; above 1, time between results too"),
-    switch(
+    _switch(
         "--model-cache",
-        "measure each compiled and loaded from OpenVINO's model cache",
-        "grid.model_cache",
+        help="measure each compiled and loaded from OpenVINO's model cache",
+        argument="grid.model_cache",
         read=lambda asked: [False, True] if asked else [False],
     ),
     # the measurement
@@ -226,20 +207,20 @@ _OWN = [
         help="measure in separate processes, which may crash",
         parse={"action": argparse.BooleanOptionalAction},
     ),
-    switch("--no-counters", "do not measure single ops", "counters", not_),
-    switch("--no-reference", "do not compare the outputs", "reference", not_),
+    _switch("--no-counters", help="do not measure single ops", argument="counters", read=not_),
+    _switch("--no-reference", help="do not compare the outputs", argument="reference", read=not_),
     Option("--store", "DIR", "keep measurements there; the same command resumes them"),
     Option("--cache-dir", "DIR", "keep compiled models there"),
     # the search
     Option("--objective", help="of one request, or between results", parse=_OBJECTIVES),
-    many(
+    _many(
         "--memory-limit",
         "DEVICES=2GiB",
         "most that weights, states and boundary tensors of a device may take, or of several that "
         "share a memory, for instance GPU.0,CPU=6GiB",
         read=values.memory_limit,
     ),
-    many("--pin", "PATTERN=DEVICE", f"keep {_MATCHING}", read=values.pins),
+    _many("--pin", "PATTERN=DEVICE", f"keep {_MATCHING}", read=values.pins),
     Option("--costs", "FILE", "use these costs, of hetero-lab plan", read=_costs),
     Option("--solver", "NAME", "milp, or a solver of an installed package"),
     Option(
@@ -249,9 +230,7 @@ _OWN = [
         parse={"type": float, "default": 60.0},
     ),
     Option("--tolerance", "ERROR"),
-    Option(
-        "--data", "NAME", "judge the accuracy on a data set: digits", "", lambda n: hl.dataset(n)
-    ),
+    Option("--data", "NAME", "judge accuracy on a data set: digits", "", lambda n: hl.dataset(n)),
     Option("--max-drop", "SHARE"),
     Option("--slower", "SHARE", "how much worse the ratio to the reference may be"),
     Option(
@@ -273,8 +252,12 @@ _OWN = [
         parse=_NUMBERS,
     ),
     Option("--scale", "S[,S,S]", "see --mean (a sample's own, else 1)", parse=_NUMBERS),
-    switch("--bgr", "the model's first channel is blue", default=None),
-    switch("-pc --counters", "show the counters of each subgraph"),
+    Option(
+        "--bgr",
+        help="the model's first channel is blue",
+        parse={"action": "store_true", "default": None},
+    ),
+    _switch("-pc --counters", help="show the counters of each subgraph"),
     # output
     Option("--csv", "FILE", "write the summary as CSV"),
     Option("--export", "DIR", "write all tables as CSV"),
@@ -282,9 +265,9 @@ _OWN = [
     Option("--affinity-out", "FILE", "write the affinity, .json or .csv"),
     Option("--deploy", "DIR", "write the advised placement, with its contract"),
     Option("directory", "DIR", "directory of the deployed model"),
-    switch("--table", "show every row"),
-    switch("-q --quiet", "show nothing", "progress", not_),
-    switch("-o --output", "return the result"),
+    _switch("--table", help="show every row"),
+    _switch("-q --quiet", help="show nothing", argument="progress", read=not_),
+    _switch("-o --output", help="return the result"),
     Option("-v --variable", "VAR", "store the result in a variable"),
 ]
 # Options that differ for one command have a separate name here.
@@ -298,7 +281,7 @@ OPTIONS = {option.flags.split()[-1].lstrip("-"): option for option in _OWN} | {
     ),
     "all-devices": Option(*_DEVICES, "devices (all that are here)"),
     "costs-devices": Option(*_DEVICES, "devices, the first one first (those of --costs)"),
-    "each-fix": many("--fix", "PATTERN=DEVICE", f"measure one more placement: put {_MATCHING}"),
+    "each-fix": _many("--fix", "PATTERN=DEVICE", f"measure one more placement: put {_MATCHING}"),
     "each-executor": Option(
         "--executor", "hetero,parallel", "as for profile, or both", "grid.executor", values.names
     ),
@@ -307,7 +290,7 @@ OPTIONS = {option.flags.split()[-1].lstrip("-"): option for option in _OWN} | {
         "1,4",
         "requests in flight, each (1)",
         "grid.requests",
-        parse={"type": values.whole_numbers},
+        parse={"type": values.listed(int, "1,4")},
     ),
     "kept-costs": Option("--costs", "FILE", "take the costs from here, or keep them here"),
     "fault": Option("--export", "DIR", "write what shows the fault with openvino and numpy alone"),
@@ -317,5 +300,9 @@ OPTIONS = {option.flags.split()[-1].lstrip("-"): option for option in _OWN} | {
         "write there (%(default)s)",
         parse={"dest": "directory", "default": "hetero_lab_demo"},
     ),
-    "show-counters": switch("-pc", "show the counters of every node", dest="show_counters"),
+    "show-counters": Option(
+        "-pc",
+        help="show the counters of every node",
+        parse={"action": "store_true", "dest": "show_counters"},
+    ),
 }

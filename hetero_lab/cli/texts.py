@@ -17,14 +17,6 @@ from hetero_lab.terminal import columns, count_of, one_line
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hetero_lab.experiments.optimize import Optimized
-    from hetero_lab.experiments.results.profile.result import Profile
-    from hetero_lab.experiments.results.sweep.result import Sweep
-    from hetero_lab.model.read import PreparedModel
-    from hetero_lab.placement.affinity import Affinity
-    from hetero_lab.planning.cost_model import CostModel
-    from hetero_lab.planning.planner import Plan
-
 _MOST_TYPES = 12
 MEASURED = "measured now"
 
@@ -33,17 +25,12 @@ MEASURED = "measured now"
 class Planned:
     """A plan, its costs and findings, and the files that were written."""
 
-    plan: Plan
-    costs: CostModel
+    plan: hl.types.Plan
+    costs: hl.CostModel
     source: str
     findings: pd.DataFrame | None
     unchecked: str
     written: tuple[str, ...]
-
-    @property
-    def affinity(self) -> Affinity:
-        """The planned affinity."""
-        return self.plan.affinity
 
 
 def devices_text(_: Namespace, devices: pd.DataFrame) -> str:
@@ -66,16 +53,15 @@ def samples_text(_: Namespace, samples: pd.DataFrame) -> str:
     return columns(rows)
 
 
-def profile_text(given: Namespace, profile: Profile) -> str:
+def profile_text(given: Namespace, profile: hl.types.Profile) -> str:
     """Report a profile; after its first block, the findings and the next command."""
     text = profile.report(tables=given.table, counters=given.show_counters)
     first, *blocks = text.rstrip().split("\n\n")
-    return "\n\n".join(
-        ["\n".join([first, *after_profile(given, given.prepared, profile)]), *blocks]
-    )
+    top = "\n".join([first, *after_profile(given, given.prepared, profile)])
+    return "\n\n".join([top, *blocks])
 
 
-def after_profile(given: Namespace, prepared: PreparedModel, profile: Profile) -> list[str]:
+def after_profile(given: Namespace, prepared: Any, profile: hl.types.Profile) -> list[str]:
     """Return the worst cause of findings, and the next command."""
     lines = []
     if profile.partition.n_subgraphs > 1:
@@ -98,18 +84,18 @@ def _finding_lines(findings: pd.DataFrame, most: int) -> list[str]:
     return summary_lines(findings, most)
 
 
-def differs(profile: Profile) -> bool:
+def differs(profile: hl.types.Profile) -> bool:
     """Return whether an output is further from the reference than rounding explains."""
     return any(a.verdict in ("different", "not a number") for a in profile.agreement)
 
 
-def sweep_text(given: Namespace, sweep: Sweep) -> str:
+def sweep_text(given: Namespace, sweep: hl.types.Sweep) -> str:
     """Report the ranking, or every row."""
     text = sweep.report().rstrip("\n") if given.table else str(sweep)
     return f"{text}\nNext:       {again(given, 'optimize', '-d', given.devices)}"
 
 
-def optimize_text(given: Namespace, best: Optimized) -> str:
+def optimize_text(given: Namespace, best: hl.types.Optimized) -> str:
     """Report the proven best placement, and how to freeze it."""
     lines = [str(best)]
     if given.table:

@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,7 @@ _PROPERTY_KEY = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
 def split_line(line: str) -> list[str]:
-    """Split the line of a magic at spaces; quotes group, a backslash is a plain character.
-
-    Raises
-    ------
-    ArgumentError
-        A quote is not closed.
-    """
+    """Split the line of a magic at spaces; quotes group, a backslash is a plain character."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=False)
     lexer.whitespace_split = True
     lexer.commenters = ""
@@ -49,21 +43,18 @@ def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
 
 
-def whole_numbers(text: str) -> list[int]:
-    """Read ``"1,4"``."""
-    if not all(number.isdecimal() for number in names(text)):
-        raise argparse.ArgumentTypeError(f"{shorten(text)} is not of the form 1,4")
-    return [int(number) for number in names(text)]
+def listed(kind: Callable[[str], Any], form: str) -> Callable[[str], list[Any]]:
+    """Return a reader of one number or several with commas in between, such as ``form``."""
 
+    def read(text: str) -> list[Any]:
+        try:
+            return [kind(part) for part in text.split(",")]
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(
+                f"{shorten(text)} is not of the form {form}"
+            ) from error
 
-def numbers(text: str) -> list[float]:
-    """Read ``"123.7,116.3,103.5"``."""
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(
-            f"{shorten(text)} is not a number or three: 123.7,116.3,103.5"
-        ) from error
+    return read
 
 
 def shapes(texts: Iterable[str]) -> dict[str, list[int]] | list[int]:
@@ -98,26 +89,35 @@ def shapes_by_model(texts: Iterable[str], models: Iterable[str]) -> dict[str, li
     return found
 
 
-def _halves(text: str, option: str, form: str, *, first: bool = False) -> tuple[str, str]:
-    """Divide ``NAME=VALUE`` at the last ``=``, or at the first."""
-    name, equals, value = text.partition("=") if first else text.rpartition("=")
-    if not (equals and name.strip() and value.strip()):
-        raise ArgumentError(f"{option} {shorten(text)} is not of the form {form}.")
-    return name, value
+def pairs(
+    texts: Iterable[str], option: str, form: str, *, first: bool = False, again: bool = False
+) -> dict[str, str]:
+    """Read ``["GPU=2GiB"]`` as ``{"GPU": "2GiB"}``: divide at the last ``=``, or at the first.
+
+    With ``again`` a name may be given twice; the later one wins, and comes last.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=") if first else text.rpartition("=")
+        name, value = name.strip(), value.strip()
+        if not (equals and name and value):
+            raise ArgumentError(f"{option} {shorten(text)} is not of the form {form}.")
+        if not again:
+            _once(found, name, option)
+        found.pop(name, None)
+        found[name] = value
+    return found
 
 
 def properties(texts: Iterable[str]) -> dict[str, dict[str, Value]]:
     """Read ``["CPU.INFERENCE_NUM_THREADS=2"]`` as ``{"CPU": {"INFERENCE_NUM_THREADS": 2}}``."""
     found: dict[str, dict[str, Value]] = {}
-    for text in texts:
-        form = "DEVICE.KEY=VALUE, for instance CPU.INFERENCE_PRECISION_HINT=f32"
-        left, value = _halves(text, "--property", form, first=True)
-        device, _, key = left.rpartition(".")  # a device may have a dot: GPU.0
+    form = "DEVICE.KEY=VALUE, for instance CPU.INFERENCE_PRECISION_HINT=f32"
+    for name, value in pairs(texts, "--property", form, first=True).items():
+        device, _, key = name.rpartition(".")  # a device may have a dot: GPU.0
         if not (device and key):
-            raise ArgumentError(f"--property {shorten(text)} is not of the form {form}.")
-        of_device = found.setdefault(device, {})
-        _once(of_device, key, f"--property {device}.")
-        of_device[key] = read_value(value)
+            raise ArgumentError(f"--property {shorten(name)} is not of the form {form}.")
+        found.setdefault(device, {})[key] = read_value(value)
     return found
 
 
@@ -130,65 +130,37 @@ def read_value(text: str) -> Value:
 
 def fixes(texts: Iterable[str]) -> dict[str, str]:
     """Read ``["^head_=CPU"]`` as ``{"^head_": "CPU"}``, in order; the later of two wins."""
-    found: dict[str, str] = {}
-    for text in texts:
-        pattern, device = _halves(text, "--fix", "PATTERN=DEVICE, for instance '^head_=CPU'")
-        found.pop(pattern, None)
-        found[pattern] = device
-    return found
+    return pairs(texts, "--fix", "PATTERN=DEVICE, for instance '^head_=CPU'", again=True)
 
 
 def cell_fixes(cell: str) -> list[str]:
     """Read the lines ``pattern = DEVICE`` of a cell; ``#`` begins a comment."""
-    found = []
-    for line in filter(None, map(str.strip, cell.splitlines())):
-        if not line.startswith("#"):
-            pattern, device = _halves(line, "The fix", "pattern = DEVICE")
-            found.append(f"{pattern.strip()}={device.strip()}")
-    if not found:
+    lines = [line for line in map(str.strip, cell.splitlines()) if line and line[0] != "#"]
+    if not lines:
         raise ArgumentError("The cell has no fix. Write one a line: ^block3/ = CPU.")
-    return found
-
-
-def pairs(
-    texts: Sequence[str], option: str, example: str, name_first: bool = False
-) -> dict[str, str]:
-    """Read ``["GPU=2GiB"]`` as ``{"GPU": "2GiB"}``; the last ``=`` counts, or the first."""
-    found: dict[str, str] = {}
-    for text in texts:
-        form = f"NAME=VALUE, for instance {example}"
-        name, value = _halves(text, option, form, first=name_first)
-        _once(found, name, option)
-        found[name] = value.strip()
-    return found
+    return lines
 
 
 def pins(texts: Sequence[str]) -> dict[str, str]:
     """Read ``["^head_=CPU"]``: the device of the ops that a pattern finds."""
-    return pairs(texts, "--pin", "'^head_=CPU'")
+    return pairs(texts, "--pin", "NAME=VALUE, for instance '^head_=CPU'")
 
 
 def memory_limit(texts: Sequence[str]) -> Mapping[tuple[str, ...], str]:
     """Read ``["GPU.0=2GiB", "GPU.0,CPU=6GiB"]``: limits of devices, and of those that share."""
-    found = pairs(texts, "--memory-limit", "GPU.0=2GiB or GPU.0,CPU=6GiB")
+    form = "NAME=VALUE, for instance GPU.0=2GiB or GPU.0,CPU=6GiB"
+    found = pairs(texts, "--memory-limit", form)
     return {tuple(names(key)): limit for key, limit in found.items()}
 
 
 def grid(texts: Sequence[str]) -> dict[str, list[Value]]:
     """Read ``["CPU.NUM_STREAMS=1,2"]`` as ``{"CPU.NUM_STREAMS": [1, 2]}``."""
-    found: dict[str, list[Value]] = {}
-    for text in texts:
-        dimension, listed = _halves(text, "--grid", "DEVICE.KEY=VALUE1,VALUE2", first=True)
-        found[dimension] = [read_value(value) for value in listed.split(",")]
-    return found
+    found = pairs(texts, "--grid", "DEVICE.KEY=VALUE1,VALUE2", first=True)
+    return {name: [read_value(value) for value in text.split(",")] for name, text in found.items()}
 
 
 def emulation(text: str) -> dict[str, Any]:
-    """Read ``"ACC:unsupported=Softmax,Concat:base=CPU"`` as arguments of ``emulate``.
-
-    A name, then ``KEY=VALUE`` parts. Keys are ``base``, ``supported``, ``unsupported``,
-    ``faster_by``, and names of properties.
-    """
+    """Read ``"ACC:unsupported=Softmax,Concat:base=CPU"`` as arguments of ``emulate``."""
     form = "NAME:supported=Convolution,MatMul or NAME:unsupported=Softmax:base=CPU"
     name, *parts = text.split(":")
     if not name or not all(re.fullmatch(r"[^=]+=.+", part) for part in parts):

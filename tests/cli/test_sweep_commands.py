@@ -50,7 +50,7 @@ def test_cell_magic_measures_fixes_against_none(shell, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("cell", "message"), [("", "no fix"), ("mixed CPU", "pattern = DEVICE"), ("^zz = CPU", "no op")]
+    ("cell", "message"), [("", "no fix"), ("mixed CPU", "PATTERN=DEVICE"), ("^zz = CPU", "no op")]
 )
 def test_cells_without_a_sound_fix_say_so(shell, capsys, cell, message):
     shell.run_cell(f"%%hetero_profile model -d HETERO:SWEEPACC,CPU\n{cell}\n")
