@@ -22,9 +22,9 @@ from hetero_lab.views.theme import (
     CLEAR,
     GRID,
     LINE,
-    base_layout,
     device_styles,
     error_bars,
+    finish,
     latency_bars,
     latency_text,
     plain,
@@ -33,6 +33,7 @@ from hetero_lab.views.theme import (
 )
 
 _LEAST_ERROR = 1e-6
+_LOG = {"type": "log", "dtick": 1, "exponentformat": "power"}
 
 
 def sensitivity(recovered: Recovered) -> go.Figure:
@@ -70,20 +71,18 @@ def sensitivity(recovered: Recovered) -> go.Figure:
         devices = Counter(recovered.affinity[op] for op in tried.ops)
         if devices.most_common(1)[0][0] == accurate:
             _shade(figure, tried.index + 1)
-    figure.update_layout(
-        base_layout(
-            "Where the precision is lost",
-            "relative error of the outputs against f32, one part alone on a device and the rest "
-            f"on the other · shaded: chosen for {plain(accurate, 30)}" + _untried(recovered),
-            440,
-            (70, 30, 110, 60),
-        ),
+    return finish(
+        figure,
+        "Where the precision is lost",
+        "relative error of the outputs against f32, one part alone on a device and the rest "
+        f"on the other · shaded: chosen for {plain(accurate, 30)}" + _untried(recovered),
+        440,
+        (70, 30, 110, 60),
+        x={"title": "part of the model, in topological order", "dtick": 1, "range": ends},
+        y={"title": "relative error (log)", "gridcolor": GRID, **_log_axis(errors)},
         bargap=0.2,
         barmode="group",
     )
-    figure.update_xaxes(title="part of the model, in topological order", dtick=1, range=ends)
-    figure.update_yaxes(title="relative error (log)", gridcolor=GRID, **_log_axis(errors))
-    return figure
 
 
 def _shade(figure: go.Figure, place: int) -> None:
@@ -103,7 +102,7 @@ def _log_axis(errors: list[float]) -> dict[str, Any]:
     if not seen:
         return {"rangemode": "tozero"}
     low, high = math.floor(math.log10(min(seen)) - 0.3), math.log10(max(seen)) + 0.15
-    return {"type": "log", "range": [low, high], "dtick": 1, "exponentformat": "power"}
+    return {**_LOG, "range": [low, high]}
 
 
 def _part_hover(part: ModelPart, found: Evaluation, device: str) -> str:
@@ -126,12 +125,7 @@ def front_points(result: Recovered | Sweep) -> list[dict[Any, Any]]:
     """Return the rows of the summary that have a latency and an accuracy, fast to slow.
 
     ``is_on_front`` says of each whether no other one is as good in latency, accuracy and bytes of
-    weights and better in one of them.
-
-    Raises
-    ------
-    ArgumentError
-        There is none.
+    weights and better in one of them. Raises ArgumentError if there is no such row.
     """
     frame = result.summary
     if "accuracy" in frame:
@@ -185,22 +179,20 @@ def accuracy_front(result: Recovered | Sweep) -> go.Figure:
     chosen = [p for p in points if p.get("chosen")]
     if chosen:
         figure.add_scatter(**_markers(chosen, "chosen", largest, _CHOSEN))
-    figure.update_layout(
-        base_layout(
-            "Latency, accuracy and size",
-            "95 % intervals · area of a marker: its weights · hollow: another placement is at "
-            "least as fast, as right and as small, and better in one of them",
-            480,
-            (80, 40, 100, 60),
-        ),
+    return finish(
+        figure,
+        "Latency, accuracy and size",
+        "95 % intervals · area of a marker: its weights · hollow: another placement is at least as "
+        "fast, as right and as small, and better in one of them",
+        480,
+        (80, 40, 100, 60),
+        x={"title": "latency (µs)", "gridcolor": GRID, "zeroline": False},
+        y={
+            "title": {"text": "accuracy", "standoff": 12}, "gridcolor": GRID, "automargin": True,
+            "zeroline": False, "tickformat": ".1%",
+        },
         showlegend=True,
-    )
-    figure.update_xaxes(title="latency (µs)", gridcolor=GRID, zeroline=False)
-    figure.update_yaxes(
-        title="accuracy", gridcolor=GRID, title_standoff=12, automargin=True, zeroline=False,
-        tickformat=".1%",
     )  # fmt: skip
-    return figure
 
 
 def _markers(points: list[dict[Any, Any]], name: str, largest: float, colour: str) -> dict:
@@ -293,20 +285,16 @@ def errors_along_model(wrong: Wrong) -> go.Figure:
         for op in found.ops:
             _shade(figure, at[op])
     where = ", ".join(styles[device].label for device in devices)
-    figure.update_layout(
-        base_layout(
-            "Where the numbers go wrong",
-            f"of each op on {where}: isolated with the reference's inputs, accumulated with what "
-            "really arrives" + (" · shaded: wrong" if wrong.sets else ""),
-            440,
-            (70, 30, 110, 60),
-        )
+    return finish(
+        figure,
+        "Where the numbers go wrong",
+        f"of each op on {where}: isolated with the reference's inputs, accumulated with what "
+        "really arrives" + (" · shaded: wrong" if wrong.sets else ""),
+        440,
+        (70, 30, 110, 60),
+        x={"title": "op, in topological order", "range": [0.4, len(ops) + 0.6]},
+        y={"title": "relative error (log)", "gridcolor": GRID, **_LOG},
     )
-    figure.update_xaxes(title="op, in topological order", range=[0.4, len(ops) + 0.6])
-    figure.update_yaxes(
-        title="relative error (log)", type="log", gridcolor=GRID, exponentformat="power", dtick=1
-    )
-    return figure
 
 
 def _drawn(error: float | None) -> float | None:

@@ -13,10 +13,11 @@ from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.terminal import count_of
 from hetero_lab.views.graph.data import supported_ops
 from hetero_lab.views.theme import (
-    GRID,
+    STACKED,
     TEXT,
-    base_layout,
+    TIME_AXIS,
     device_styles,
+    finish,
     plain,
     row_axis,
     time_text,
@@ -35,16 +36,9 @@ _STRONGEST = 0.42  # opacity of a cell whose ops are all supported: text stays r
 def type_cells(source: CostModel | pd.DataFrame, profile: Profile | None = None) -> pd.DataFrame:
     """Count by op type and device, the most frequent types first.
 
-    Returns
-    -------
-    pandas.DataFrame
-        ``op_type``, ``device``, ``n_ops``, ``n_supported`` and ``time_us``, which is NaN where it
-        is not known.
-
-    Raises
-    ------
-    ArgumentError
-        ``source`` is neither a cost model nor a table of support.
+    The columns are ``op_type``, ``device``, ``n_ops``, ``n_supported`` and ``time_us``, which is
+    NaN where it is not known. Raises ArgumentError if ``source`` is neither a cost model nor a
+    table of support.
     """
     if isinstance(source, CostModel):
         rows = _rows_of_costs(source)
@@ -83,17 +77,8 @@ def _rows_of_costs(costs: CostModel) -> pd.DataFrame:
 def type_times(profile: Profile) -> pd.DataFrame:
     """Sum the counters by op type and device, the longest first.
 
-    An op's time includes the ops fused into it. Reorders count as a separate type.
-
-    Returns
-    -------
-    pandas.DataFrame
-        ``op_type``, ``device``, ``n_ops`` and ``time_us``.
-
-    Raises
-    ------
-    MeasurementError
-        The profile has no counters.
+    The columns are ``op_type``, ``device``, ``n_ops`` and ``time_us``. An op's time includes the
+    ops fused into it. Reorders count as a separate type. Raises MeasurementError without counters.
     """
     import pandas as pd
 
@@ -160,22 +145,20 @@ def op_types_by_device(
             hovertext=[[_cell_hover(cell, styles[device].label)] for cell in column],
         )  # fmt: skip
     left_out = len(types) - len(shown)
-    figure.update_layout(
-        base_layout(
-            "Op types by device",
-            "ops that the device supports, of all; and their time"
-            + (f" · {left_out} rarer types are left out" if left_out else ""),
-            150 + _ROW_PX * len(shown),
-            (20, 20, 110, 20),
-        )
-    )
-    figure.update_xaxes(
-        tickvals=list(range(len(devices))), ticktext=[styles[d].label for d in devices],
-        side="top", showgrid=False, zeroline=False, range=[-0.5, len(devices) - 0.5],
+    return finish(
+        figure,
+        "Op types by device",
+        "ops that the device supports, of all; and their time"
+        + (f" · {left_out} rarer types are left out" if left_out else ""),
+        150 + _ROW_PX * len(shown),
+        (20, 20, 110, 20),
+        x={
+            "tickvals": list(range(len(devices))), "ticktext": [styles[d].label for d in devices],
+            "side": "top", "showgrid": False, "zeroline": False,
+            "range": [-0.5, len(devices) - 0.5],
+        },
+        y={**row_axis([plain(t, 30) for t in shown]), "range": [len(shown) - 0.5, -0.5]},
     )  # fmt: skip
-    rows = row_axis([plain(t, 30) for t in shown])
-    figure.update_yaxes(rows, range=[len(shown) - 0.5, -0.5])
-    return figure
 
 
 def _cell_text(cell: Mapping[Any, Any]) -> str:
@@ -218,22 +201,17 @@ def time_by_op_type(profile: Profile) -> go.Figure:
             hoverinfo="text",
         )  # fmt: skip
     left_out = len(totals) - len(types)
-    figure.update_layout(
-        base_layout(
-            f"Time by op type of {plain(profile.label, 60)}",
-            "by the counters; a fused op's time is with the op that it runs in"
-            + (f" · {left_out} shorter types are left out" if left_out else ""),
-            160 + 24 * len(types),
-            (20, 20, 100, 50),
-        ),
-        barmode="stack",
-        bargap=0.25,
-        showlegend=True,
-        legend_traceorder="normal",
+    return finish(
+        figure,
+        f"Time by op type of {plain(profile.label, 60)}",
+        "by the counters; a fused op's time is with the op that it runs in"
+        + (f" · {left_out} shorter types are left out" if left_out else ""),
+        160 + 24 * len(types),
+        (20, 20, 100, 50),
+        x=TIME_AXIS,
+        y=row_axis([plain(op_type, 30) for op_type in types]),
+        **STACKED,
     )
-    figure.update_xaxes(title="time (µs)", gridcolor=GRID, rangemode="tozero", zeroline=False)
-    figure.update_yaxes(row_axis([plain(op_type, 30) for op_type in types]))
-    return figure
 
 
 def _bar_hover(row: Mapping[Any, Any], device: str, total_us: float) -> str:

@@ -32,6 +32,7 @@ from hetero_lab.views.theme import (
     base_layout,
     device_styles,
     error_bars,
+    finish,
     plain,
     row_axis,
     time_text,
@@ -78,25 +79,23 @@ def predicted_measured(costs: CostModel) -> go.Figure:
         ],
         hoverinfo="text",
     )
-    figure.update_layout(
-        base_layout(
-            f"Predicted, measured: {_errors(costs) if rows else 'not validated'}",
-            f"{plain(costs.graph.name, 60)} on {plain(', '.join(costs.devices), 60)} · "
-            f"{count_of(len(rows), 'placement')} that the fit has not seen",
-            660,
-            (80, 30, 100, 60),
-        ),
-        width=700,
-    )
     if not rows:
         figure.add_annotation(
             text="Not validated: calibrate with a larger budget_s", showarrow=False,
             x=0.5, y=0.5, xref="paper", yref="paper",
         )  # fmt: skip
     axis = {"gridcolor": GRID, "zeroline": False, "range": ends, "ticklabelstandoff": 4}
-    figure.update_xaxes(axis, title="measured latency (µs)")
-    figure.update_yaxes(axis, title="predicted latency (µs)", automargin=True)
-    return figure
+    return finish(
+        figure,
+        f"Predicted, measured: {_errors(costs) if rows else 'not validated'}",
+        f"{plain(costs.graph.name, 60)} on {plain(', '.join(costs.devices), 60)} · "
+        f"{count_of(len(rows), 'placement')} that the fit has not seen",
+        660,
+        (80, 30, 100, 60),
+        x={**axis, "title": "measured latency (µs)"},
+        y={**axis, "title": "predicted latency (µs)", "automargin": True},
+        width=700,
+    )
 
 
 def _errors(costs: CostModel) -> str:
@@ -196,21 +195,19 @@ def difference(difference: Difference) -> go.Figure:
     for style in styles.values():  # the legend: a device in each figure, whether it has a bar
         figure.add_bar(x=[None], y=[None], name=style.label, marker=style.bar())
     before, after = difference.before, difference.after
-    figure.update_layout(
-        base_layout(
-            f"From {plain(before.label, 40)} to {plain(after.label, 40)}",
-            f"{len(difference.moved)} of {len(before.affinity.ops)} ops move · "
-            f"{before.partition.n_subgraphs} → {after.partition.n_subgraphs} subgraphs · "
-            f"{before.partition.boundary_bytes:,} → {after.partition.boundary_bytes:,} boundary "
-            "bytes · hatched: emulated",
-            height,
-            (20, 110, 110, 50),
-        ),
+    return finish(
+        figure,
+        f"From {plain(before.label, 40)} to {plain(after.label, 40)}",
+        f"{len(difference.moved)} of {len(before.affinity.ops)} ops move · "
+        f"{before.partition.n_subgraphs} → {after.partition.n_subgraphs} subgraphs · "
+        f"{before.partition.boundary_bytes:,} → {after.partition.boundary_bytes:,} boundary "
+        "bytes · hatched: emulated",
+        height,
+        (20, 110, 110, 50),
         barmode="stack",
         bargap=0.3,
         showlegend=True,
     )
-    return figure
 
 
 def _draw_steps(

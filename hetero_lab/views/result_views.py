@@ -86,13 +86,7 @@ class Contents:
 
 @singledispatch
 def contents_of(result: Any) -> Contents:
-    """Return the content of a page about a result.
-
-    Raises
-    ------
-    ArgumentError
-        Something that has no views.
-    """
+    """Return the content of a page about a result; ArgumentError if it has no views."""
     known = ", ".join(kind.__name__ for kind in get_args(Result))
     raise ArgumentError(f"There are views of {known}, not of {type(result).__name__}.")
 

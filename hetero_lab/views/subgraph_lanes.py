@@ -16,8 +16,9 @@ from hetero_lab.views.theme import (
     GRID,
     TEXT,
     DeviceStyle,
-    base_layout,
+    bar_axis,
     device_styles,
+    finish,
     ink_on,
     plain,
 )
@@ -46,12 +47,8 @@ class Bar:
 def bars(profile: Profile) -> list[Bar]:
     """Return the measured runs of the request of median duration, and of those beside it.
 
-    Without measured spans, the subgraphs follow each other, as HETERO runs them.
-
-    Raises
-    ------
-    MeasurementError
-        The profile has neither spans nor counters.
+    Without measured spans, the subgraphs follow each other, as HETERO runs them. Raises
+    MeasurementError if the profile has neither spans nor counters.
     """
     if profile.spans:
         return _measured(profile)
@@ -171,18 +168,19 @@ def lanes(
             name="critical path",
             hoverinfo="skip",
         )
-    figure.update_layout(
-        base_layout(title, subtitle, 170 + 60 * len(devices), (20, 30, 100, 50)),
+    return finish(
+        figure,
+        title,
+        subtitle,
+        170 + 60 * len(devices),
+        (20, 30, 100, 50),
+        x={"title": axis, "gridcolor": GRID, "rangemode": "normal" if path else "tozero"},
+        y=bar_axis([style.label for style in styles.values()])
+        | {"autorange": None, "range": [len(devices) - 0.5, -0.5]},
         barmode="overlay",
         uniformtext={"minsize": 10, "mode": "hide"},
         bargap=1 - 2 * _HALF_LANE,
     )
-    figure.update_xaxes(title=axis, gridcolor=GRID, rangemode="normal" if path else "tozero")
-    figure.update_yaxes(
-        tickvals=list(range(len(devices))), ticktext=[style.label for style in styles.values()],
-        range=[len(devices) - 0.5, -0.5], automargin=True, showgrid=False, zeroline=False,
-    )  # fmt: skip
-    return figure
 
 
 def _subtitle(profile: Profile, found: list[Bar]) -> str:

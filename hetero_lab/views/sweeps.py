@@ -21,9 +21,11 @@ from hetero_lab.views.theme import (
     GRID,
     LINE,
     TEXT,
+    bar_axis,
     base_layout,
     device_styles,
     error_bars,
+    finish,
     latency_bars,
     latency_end_us,
     latency_text,
@@ -147,17 +149,16 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
             ],
             hoverinfo="text",
         )
-    figure.update_layout(
-        base_layout("Placement against latency", height=460, margins=(70, 30, 80, 60))
+    end_us = latency_end_us([p.latency for p in found])
+    shares = {"tickformat": ".0%"} if x in devices else {}
+    return finish(
+        figure,
+        "Placement against latency",
+        height=460,
+        margins=(70, 30, 80, 60),
+        x={"title": title, "gridcolor": GRID, "zeroline": False, **shares},
+        y={"title": "latency (µs)", "gridcolor": GRID, "range": [0, end_us]},
     )
-    figure.update_xaxes(
-        title=title, gridcolor=GRID, zeroline=False,
-        tickformat=".0%" if x in devices else None,
-    )  # fmt: skip
-    figure.update_yaxes(
-        title="latency (µs)", gridcolor=GRID, range=[0, latency_end_us([p.latency for p in found])]
-    )
-    return figure
 
 
 # Shapes, because colours stand for devices.
@@ -302,19 +303,14 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
     marks = ["same group: cannot be told apart", seen]
     marks += ["⌂ one device alone"] if any(r.row.baseline for r in rows) else []
     marks += ["hatched: emulated"] if any(r.emulated for r in rows) else []
-    figure.update_layout(
-        base_layout(
-            "Latency ranking",
-            " · ".join(marks),
-            130 + _ROW_PX * max(1, len(rows)),
-            (20, 130, 80, 50),
-        ),
+    return finish(
+        figure,
+        "Latency ranking",
+        " · ".join(marks),
+        130 + _ROW_PX * max(1, len(rows)),
+        (20, 130, 80, 50),
+        x={"title": "latency (µs)", "range": [0, end_us], "gridcolor": GRID},
+        y=bar_axis(names),
         bargap=0.3,
         showlegend=False,
     )
-    figure.update_xaxes(title="latency (µs)", range=[0, end_us], gridcolor=GRID)
-    figure.update_yaxes(
-        tickvals=list(range(len(rows))), ticktext=names, autorange="reversed", automargin=True,
-        showgrid=False, zeroline=False,
-    )  # fmt: skip
-    return figure

@@ -13,9 +13,12 @@ import textwrap
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hetero_lab.statistics import Estimate
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 # A caution where profiles stand side by side: their intervals ignore the time between them.
 NOT_IN_TURN = "not measured in turn: compare placements with hetero_lab.sweep()"
@@ -158,17 +161,11 @@ class DeviceStyle:
 def device_styles(
     devices: Iterable[str], emulated: Mapping[str, str] | None = None
 ) -> dict[str, DeviceStyle]:
-    """Return the style of each device.
+    """Return the style of each device of a figure.
 
-    CPU, GPU and NPU have fixed colours. Another device has the one that its name hashes to; only
-    if two devices of one figure hash to the same, the later name moves on to the next.
-
-    Parameters
-    ----------
-    devices
-        Names of all devices of the figure.
-    emulated
-        Emulated device → the device that really runs it.
+    CPU, GPU and NPU have fixed colours. Another device has the one that its name hashes to; only if
+    two devices of one figure hash to the same, the later name moves on to the next. ``emulated``
+    maps emulated devices to the devices that really run them.
     """
     emulated = emulated or {}
     names = list(dict.fromkeys(devices))
@@ -205,6 +202,12 @@ def _kind(device: str) -> str:
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
+# The axis and the rest of the layout of bars that add up to times.
+TIME_AXIS = {"title": "time (µs)", "gridcolor": GRID, "rangemode": "tozero", "zeroline": False}
+STACKED: dict[str, Any] = {
+    "barmode": "stack", "bargap": 0.25, "showlegend": True, "legend_traceorder": "normal",
+}  # fmt: skip
+
 _LINE = 115  # characters of a subtitle that fit a narrow page
 # No button uploads a figure, and no figure has anything to select.
 _NO_BUTTONS = ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d"]
@@ -218,12 +221,8 @@ def base_layout(
 ) -> dict[str, Any]:
     """Return the layout that every figure starts from.
 
-    Parameters
-    ----------
-    title, subtitle
-        Both are already safe to show.
-    height, margins
-        In pixels; the margins are left, right, top and bottom.
+    ``title`` and ``subtitle`` are already safe to show. ``height`` and ``margins`` (left, right,
+    top, bottom) are in pixels.
     """
     heading: dict[str, Any] = {
         "text": title, "font": {"size": 16, "color": TEXT}, "x": 0, "xref": "container",
@@ -256,6 +255,32 @@ def base_layout(
         "modebar": {
             "bgcolor": CLEAR, "color": "#9a9a9a", "activecolor": TEXT, "remove": _NO_BUTTONS,
         },
+    }  # fmt: skip
+
+
+def finish(
+    figure: go.Figure,
+    title: str,
+    subtitle: str = "",
+    height: float | None = None,
+    margins: tuple[float, float, float, float] | None = None,
+    *,
+    x: Mapping[str, Any] | None = None,
+    y: Mapping[str, Any] | None = None,
+    **layout: Any,
+) -> go.Figure:
+    """Give a figure the layout of :func:`base_layout`, more of a layout, and its axes."""
+    figure.update_layout(base_layout(title, subtitle, height, margins), **layout)
+    figure.update_xaxes(x)
+    figure.update_yaxes(y)
+    return figure
+
+
+def bar_axis(names: Sequence[str]) -> dict[str, Any]:
+    """Return an axis with a bar for each name, from the top down; the names are safe to show."""
+    return {
+        "tickvals": list(range(len(names))), "ticktext": list(names), "autorange": "reversed",
+        "automargin": True, "showgrid": False, "zeroline": False,
     }  # fmt: skip
 
 

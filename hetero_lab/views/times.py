@@ -19,10 +19,13 @@ from hetero_lab.views.theme import (
     BOUNDARY,
     GRID,
     NOT_IN_TURN,
+    STACKED,
     TEXT,
-    base_layout,
+    TIME_AXIS,
+    bar_axis,
     device_styles,
     escape,
+    finish,
     plain,
     row_axis,
     time_text,
@@ -34,13 +37,7 @@ _SUBGRAPH_PARTS = (("ops", 1.0), ("reorders", 0.4))
 
 
 def counters_of(profile: Profile) -> tuple[Counter, ...]:
-    """Return the counters of a profile.
-
-    Raises
-    ------
-    MeasurementError
-        It has none.
-    """
+    """Return the counters of a profile; MeasurementError if it has none."""
     if not profile.counters:
         raise MeasurementError("This profile has no counters. Profile with counters=True.")
     return profile.counters
@@ -77,29 +74,20 @@ def time_by_subgraph(profile: Profile) -> go.Figure:
                 ],
                 hoverinfo="text",
             )  # fmt: skip
-    figure.update_layout(
-        base_layout(
-            f"Time by subgraph of {plain(profile.label, 60)}",
-            "by the counters of a compile of their own · hatched: emulated",
-            160 + _SUBGRAPH_PX * len(found) if rows else 420,
-            (20, 20, 100, 50),
-        ),
-        barmode="stack",
-        bargap=0.25,
-        showlegend=True,
-        legend_traceorder="normal",
-    )
-    along = {"title": "time (µs)", "gridcolor": GRID, "rangemode": "tozero", "zeroline": False}
+    x = {"title": "subgraph, in execution order", "showgrid": False, "zeroline": False}
+    y = TIME_AXIS | {"automargin": True}
     if rows:
-        figure.update_xaxes(along)
-        names = [f"{row['subgraph']} · {plain(row['device'], 20)}" for row in found]
-        figure.update_yaxes(row_axis(names))
-    else:
-        figure.update_yaxes(along, automargin=True)
-        figure.update_xaxes(
-            title="subgraph, in execution order", showgrid=False, zeroline=False, automargin=True
-        )
-    return figure
+        x, y = TIME_AXIS, row_axis([f"{r['subgraph']} · {plain(r['device'], 20)}" for r in found])
+    return finish(
+        figure,
+        f"Time by subgraph of {plain(profile.label, 60)}",
+        "by the counters of a compile of their own · hatched: emulated",
+        160 + _SUBGRAPH_PX * len(found) if rows else 420,
+        (20, 20, 100, 50),
+        x=x if rows else x | {"automargin": True},
+        y=y,
+        **STACKED,
+    )
 
 
 _BINS = 60
@@ -110,13 +98,8 @@ _SAMPLES_PX, _BARS_SHARE = 118, 0.62  # height of a row, and how much of it the 
 def histograms(profiles: Sequence[Profile]) -> tuple[list[float], list[list[int]]]:
     """Count samples by bins that suit all profiles.
 
-    Returns
-    -------
-    list of float
-        The edges of the bins in µs. A few far outliers lie beyond them, since they would hide the
-        rest.
-    list of list of int
-        For each profile the number of samples in each bin.
+    Returns the edges of the bins in µs, and for each profile the number of samples in each bin. A
+    few far outliers lie beyond the edges, since they would hide the rest.
     """
     low = min(float(profile.latency.samples_us.min()) for profile in profiles)
     high = max(_end(profile.latency.samples_us) for profile in profiles)
@@ -214,23 +197,21 @@ def latency_samples(profiles: Profile | Iterable[Profile]) -> go.Figure:
                 text=text, xref="paper", x=0, xanchor="left", y=base + height, yanchor="middle",
                 showarrow=False,
             )  # fmt: skip
-    figure.update_layout(
-        base_layout(
-            "Latency samples",
-            "line: median · band: its 95 % interval in this run · height: share of samples"
-            + (f" · {NOT_IN_TURN}" if len(chosen) > 1 else ""),
-            _SAMPLES_PX * len(chosen) + 134,
-            (16, 16, 84, 50),
-        ),
+    return finish(
+        figure,
+        "Latency samples",
+        "line: median · band: its 95 % interval in this run · height: share of samples"
+        + (f" · {NOT_IN_TURN}" if len(chosen) > 1 else ""),
+        _SAMPLES_PX * len(chosen) + 134,
+        (16, 16, 84, 50),
+        x={
+            "title": "latency (µs)", "range": [low - margin, high + margin], "gridcolor": GRID,
+            "zeroline": False, "showline": False,
+        },
+        y={"visible": False, "range": [0.96 - len(chosen), 1.0], "fixedrange": True},
         bargap=0,
         showlegend=False,
-    )
-    figure.update_xaxes(
-        title="latency (µs)", range=[low - margin, high + margin], gridcolor=GRID, zeroline=False,
-        showline=False,
     )  # fmt: skip
-    figure.update_yaxes(visible=False, range=[0.96 - len(chosen), 1.0], fixedrange=True)
-    return figure
 
 
 def _numbers(profile: Profile, n_beyond: int) -> str:
@@ -296,19 +277,14 @@ def where_time_goes(results: Sweep | Profile | Sequence[Profile]) -> go.Figure:
         hoverinfo="skip",
     )
     apart = not isinstance(results, Sweep | Profile) and len(results) > 1
-    figure.update_layout(
-        base_layout(
-            "Where the latency goes",
-            "counters of a compile of their own" + (f" · {NOT_IN_TURN}" if apart else ""),
-            150 + 36 * max(1, len(found)),
-            (20, 30, 100, 50),
-        ),
+    return finish(
+        figure,
+        "Where the latency goes",
+        "counters of a compile of their own" + (f" · {NOT_IN_TURN}" if apart else ""),
+        150 + 36 * max(1, len(found)),
+        (20, 30, 100, 50),
+        x={"title": "time (µs)", "gridcolor": GRID, "rangemode": "tozero"},
+        y=bar_axis([plain(label, 48) for label, _, _ in found]),
         barmode="stack",
         bargap=0.35,
     )
-    figure.update_xaxes(title="time (µs)", gridcolor=GRID, rangemode="tozero")
-    figure.update_yaxes(
-        tickvals=places, ticktext=[plain(label, 48) for label, _, _ in found],
-        autorange="reversed", automargin=True, showgrid=False, zeroline=False,
-    )  # fmt: skip
-    return figure

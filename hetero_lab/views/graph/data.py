@@ -186,10 +186,7 @@ def data_of_profile(profile: Profile, support: Support | None = None) -> GraphDa
 def supported_ops(support: Support) -> dict[str, frozenset[str]]:
     """Return the ops that each device supports, the devices in their order.
 
-    Raises
-    ------
-    ArgumentError
-        ``support`` is neither a table of support nor a cost model.
+    Raises ArgumentError if ``support`` is neither a table of support nor a cost model.
     """
     if isinstance(support, CostModel):
         return {device: support.supports(device) for device in support.devices}
@@ -228,12 +225,8 @@ def graph_data(
 ) -> GraphData:
     """Build the data of any placement, without constants and ops computed from constants alone.
 
-    The ops' times are those of the counters or, without counters, ``times_us``.
-
-    Raises
-    ------
-    ArgumentError
-        The partition is of another model, or ``support`` is something else.
+    The ops' times are those of the counters or, without counters, ``times_us``. Raises
+    ArgumentError if the partition is of another model, or ``support`` is something else.
     """
     affinity.check_model(graph)
     named = [op for s in partition.subgraphs for op in s.ops]

@@ -17,13 +17,7 @@ from hetero_lab.views.theme import SEVERAL, squeeze
 
 
 def find_ops(data: GraphData, part: str) -> tuple[int, ...]:
-    """Return the nodes whose name contains a text, in any case.
-
-    Raises
-    ------
-    ArgumentError
-        There is none.
-    """
+    """Return the nodes whose name contains a text, in any case; ArgumentError if there is none."""
     wanted = part.casefold()
     found = tuple(node.index for node in data.nodes if wanted in node.name.casefold())
     if not found:
@@ -38,10 +32,7 @@ def find_ops(data: GraphData, part: str) -> tuple[int, ...]:
 def neighbourhood(data: GraphData, op: str, hops: int) -> GraphData:
     """Return the part of a graph that is at most ``hops`` wires away from an op.
 
-    Raises
-    ------
-    ArgumentError
-        No such op is drawn, or ``hops`` is not a number from 0.
+    Raises ArgumentError if no such op is drawn, or ``hops`` is not a number from 0.
     """
     if not isinstance(hops, int) or hops < 0:
         raise ArgumentError(f"hops= is a whole number from 0, not {shorten(str(hops))}.")
@@ -203,13 +194,7 @@ class Shown:
     find: str = ""
 
     def of(self, data: GraphData) -> GraphData:
-        """Return the data to draw.
-
-        Raises
-        ------
-        ArgumentError
-            An unknown fold, op or group, or no op has the text in its name.
-        """
+        """Return the data to draw; ArgumentError for a fold, op or group that is not known."""
         if isinstance(self.unfold, str):
             return replace(self, unfold=(self.unfold,)).of(data)
         if isinstance(self.fold, str) and self.fold not in FOLDS:

@@ -56,12 +56,7 @@ class Layers:
 def find_layers(n: int, edges: Iterable[tuple[int, int]]) -> Layers:
     """Rank the vertices ``0 … n-1`` of an acyclic graph and order each rank.
 
-    Parameters
-    ----------
-    n
-        Number of vertices.
-    edges
-        Pairs (source, target) with source < target; others are ignored.
+    ``edges`` are pairs (source, target) with source < target; others are ignored.
     """
     clean = sorted({(a, b) for a, b in edges if a < b})
     parts: list[list[list[int]]] = []
@@ -192,14 +187,8 @@ def assign_coordinates(
 ) -> tuple[Layers, list[float]]:
     """Return the layers in a better order, and the middle of everything across the flow.
 
-    Parameters
-    ----------
-    breadth
-        Size across the flow of each vertex.
-    gap, lane
-        Free space beside vertices, and the space of a passing wire.
-    ignored
-        Vertices that nothing needs to be near.
+    ``breadth`` is the size across the flow of each vertex, ``gap`` the free space beside vertices,
+    ``lane`` the space of a passing wire. Nothing needs to be near ``ignored`` vertices.
     """
     work = _CoordinateAssignment(layers, breadth, find_links(layers, wires, ignored), gap, lane)
     work.pack()

@@ -102,16 +102,9 @@ class Frame:
 class Strip:
     """A graph on one strip from left to right.
 
-    Attributes
-    ----------
-    spots
-        Middle of each node by op index.
-    solids
-        Left, right, top and bottom of nodes and labels, which should not be broken.
-    routes
-        The corners of each edge, by (source, target), from left to right.
-    exits
-        Where the wires of an op leave its subgraph, by op index.
+    ``spots`` are the middles of nodes by op index. ``solids`` are left, right, top and bottom of
+    nodes and labels, which should not be broken. ``routes`` are the corners of each edge, by
+    (source, target), from left to right. ``exits`` are where the wires of an op leave its subgraph.
     """
 
     spots: Mapping[int, Point]
@@ -131,14 +124,9 @@ def lay_out(
 ) -> Strip:
     """Lay a graph out on one strip.
 
-    Parameters
-    ----------
-    radii, labels
-        Radius and label of each node, by op index. A label has lines, or is left out.
-    exit_labels
-        Text where the wires of an op leave its subgraph, by op index.
-    box_titles
-        Text that must fit on top of each subgraph.
+    ``radii`` and ``labels`` are those of nodes by op index; a label has lines, or is left out.
+    ``exit_labels`` are texts where the wires of an op leave its subgraph, ``box_titles`` texts that
+    must fit on top of each subgraph.
     """
     extents = {
         node.index: extent_of(node.kind, radii[node.index], labels.get(node.index, ""))
