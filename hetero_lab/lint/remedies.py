@@ -106,26 +106,10 @@ def find_problems(
     able: Mapping[str, frozenset[str]],
     costs: CostModel | None = None,
 ) -> list[Finding]:
-    """Apply every rule to a placement.
+    """Apply every rule to a placement; findings with errors first, then by time saved or severity.
 
-    Parameters
-    ----------
-    graph, affinity
-        The model and the device of every node.
-    able
-        For each device that a remedy may use, the placeable ops that it can run.
-    costs
-        A cost model of the same graph.
-
-    Returns
-    -------
-    list of Finding
-        Errors first, then by time saved; without costs by severity.
-
-    Raises
-    ------
-    AffinityError, PlanError
-        The affinity or the costs are of another model.
+    ``able`` has, for each device that a remedy may use, the placeable ops that it can run. Raises
+    AffinityError or PlanError if the affinity or the costs are of another model.
     """
     affinity.check_model(graph)
     if costs:

@@ -113,18 +113,10 @@ def _find(graph: OpGraph) -> Blocks:
 class _Skeleton:
     """The placeable ops of a graph, the wires between them, and the longest paths by level.
 
-    Attributes
-    ----------
-    signatures
-        Ops of equal signature may be counterparts.
-    reads, uses
-        For each op (port, producer), and (its output, port of the user, user).
-    levels
-        The ops on the longest paths, by level.
-    symbols
-        For each level, what its ops are; equal symbols are equal signatures.
-    open_wires
-        For each level, the number of tensors that are read below it.
+    Ops of equal ``signatures`` may be counterparts. ``reads`` has (port, producer) of each op, and
+    ``uses`` (its output, port of the user, user). ``levels`` are the ops on the longest paths, by
+    level; equal ``symbols`` of levels are equal signatures. ``open_wires`` counts, for each level,
+    the tensors that are read below it.
     """
 
     def __init__(self, graph: OpGraph):
@@ -163,10 +155,7 @@ class _Skeleton:
 def _longest_repetition(symbols: np.ndarray) -> range | None:
     """Return the repetition that covers most levels; among equals, that of the shortest period.
 
-    Returns
-    -------
-    range or None
-        From the first level to the one behind the last, in steps of the period.
+    The range goes from its first level to the one behind the last, in steps of the period.
     """
     best, most = None, 0
     for period in range(1, len(symbols) // 2 + 1):

@@ -69,21 +69,11 @@ class Scenario:
 class LanguageModel:
     """The ports and states of a language model.
 
-    Attributes
-    ----------
-    inputs
-        The role of each input, in the model's order: ``input_ids`` and, where the model has them,
-        ``attention_mask``, ``position_ids`` and ``beam_idx``.
-    types
-        The element type of each input.
-    logits
-        The number of the output.
-    vocabulary
-        The number of tokens; ``None`` if the model does not state it.
-    states
-        The names of its variables.
-    context_tokens
-        The number of positions that the model was trained for, where the files beside it say so.
+    ``inputs`` are the roles of the inputs in the model's order: ``input_ids`` and, where the model
+    has them, ``attention_mask``, ``position_ids`` and ``beam_idx``; ``types`` their element types.
+    ``logits`` is the number of the output, ``vocabulary`` the number of tokens (``None`` if the
+    model does not state it), ``states`` the names of the variables. ``context_tokens`` is the
+    number of positions that the model was trained for, where the files beside it say so.
     """
 
     inputs: tuple[str, ...]
@@ -105,12 +95,7 @@ class LanguageModel:
     def feed(self, ids: np.ndarray, past: int) -> list[np.ndarray]:
         """Return the inputs, in the model's order, that append tokens to sequences.
 
-        Parameters
-        ----------
-        ids
-            Tokens, shape ``[batch, n]``.
-        past
-            How many tokens the states hold already.
+        ``ids`` has the shape ``[batch, n]``; the states hold ``past`` tokens already.
         """
         batch, n = ids.shape
         made = {
@@ -147,10 +132,7 @@ class LanguageModel:
 def language_model(model: ov.Model) -> LanguageModel:
     """Return the ports and states of a language model.
 
-    Raises
-    ------
-    ModelError
-        The model has no states, no ``input_ids`` or ``logits``, or an unknown input.
+    Raises ModelError if it has no states, no ``input_ids`` or ``logits``, or an unknown input.
     """
     states = tuple(variable.get_info().variable_id for variable in model.get_variables())
     inputs = [_name(port, _INPUTS) for port in model.inputs]

@@ -242,16 +242,12 @@ def graph_to_json(graph: OpGraph) -> dict[str, Any]:
     return {
         "name": graph.name,
         "ops": [
-            [op.name, op.type, [*map(list, op.inputs)], [*map(_row, op.outputs)], op.variable]
+            [op.name, op.type, *msgspec.to_builtins((op.inputs, op.outputs)), op.variable]
             for op in graph
         ],
         "parameters": list(graph.parameters),
         "results": list(graph.results),
     }
-
-
-def _row(tensor: Tensor) -> list[Any]:
-    return [*msgspec.structs.astuple(tensor)]
 
 
 _Wires: TypeAlias = tuple[tuple[int, int], ...]
@@ -261,10 +257,8 @@ _Rows: TypeAlias = list[tuple[str, str, _Wires, tuple[Tensor, ...], str | None]]
 def graph_from_json(data: Mapping[str, Any]) -> OpGraph:
     """Build the graph that :func:`graph_to_json` described.
 
-    Raises
-    ------
-    KeyError, TypeError, ValueError
-        The data are not of that form, or an op reads one that does not come before it.
+    Raises KeyError, TypeError or ValueError for anything else, and for an op that reads a later
+    one.
     """
     ops: list[Op] = []
     for index, row in enumerate(msgspec.convert(data["ops"], _Rows)):

@@ -14,7 +14,6 @@ import re
 import shutil
 import threading
 import weakref
-import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,19 +24,8 @@ import openvino as ov
 from openvino import passes
 from openvino.frontend import FrontEnd, FrontEndManager, InputModel
 
-from hetero_lab.errors import (
-    ModelError,
-    did_you_mean,
-    names_at_hand,
-    reason,
-    shorten,
-    warn,
-)
-from hetero_lab.model.language import (
-    forget_notes,
-    is_language_model,
-    note_surroundings,
-)
+from hetero_lab.errors import ModelError, did_you_mean, names_at_hand, reason, shorten, warn
+from hetero_lab.model.language import forget_notes, is_language_model, note_surroundings
 from hetero_lab.model.naming import make_names_unique, name_the_nameless, names_of_file, unique
 from hetero_lab.model.opgraph import (
     CONSTANT,
@@ -63,7 +51,7 @@ _UNCONVERTED = "OpConversionFailure"
 _STRUCTURE_BYTES = 1 << 20  # more than the XML of most models
 _SAMPLED = 256  # values of each constant that tell whether a model was changed
 _lock = threading.Lock()
-_graphs: weakref.WeakKeyDictionary[ov.Model, tuple[int, OpGraph]] = weakref.WeakKeyDictionary()
+_graphs: weakref.WeakKeyDictionary[ov.Model, tuple[str, OpGraph]] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -545,31 +533,6 @@ def _variable(node: Any) -> str | None:
     return None
 
 
-def _structure(model: ov.Model) -> int:
-    """Return a checksum that shows whether a marked model was changed since.
-
-    It covers names, types, wiring, attributes, and a sample of the values of each constant: it is
-    computed at every use of a model, and reading all weights would take too long.
-    """
-    crc = 0
-    for node in model.get_ordered_ops():
-        wires = [(s.get_node().get_friendly_name(), s.get_index()) for s in node.input_values()]
-        line = repr((node.get_friendly_name(), node.get_type_name(), wires, *_described(node)))
-        crc = zlib.crc32(line.encode("utf-8", "surrogatepass"), crc)
-        values = _values(node)
-        sample = np.ascontiguousarray(values[:: max(1, values.size // _SAMPLED)])
-        crc = zlib.crc32(sample.view(np.uint8).data, crc)
-        for body in _bodies(node):
-            crc = zlib.crc32(str(_structure(body)).encode(), crc)
-    return crc
-
-
-def _described(node: Any) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return shape and type of each output, and the attributes."""
-    outputs = [(str(o.get_partial_shape()), str(o.get_element_type())) for o in node.outputs()]
-    return outputs, sorted((k, str(v)) for k, v in node.get_attributes().items())
-
-
 def _values(node: Any) -> np.ndarray:
     """Return the values of a constant that has numbers, flat; else none."""
     if node.get_type_name() != CONSTANT or "string" in str(node.get_element_type()):
@@ -581,25 +544,40 @@ def _prepared_mark(model: ov.Model) -> str | None:
     if not model.has_rt_info(_MARK):
         return None
     fingerprint, _, structure = model.get_rt_info(_MARK).astype(str).rpartition(":")
-    return fingerprint if structure == str(_structure(model)) else None
+    return fingerprint if structure == _structure(model) else None
 
 
-def _fingerprint(model: ov.Model) -> str:
-    """Hash structure, names and weights, without the names of parameters and results."""
+def _structure(model: ov.Model) -> str:
+    """Hash a model as a check whether it was changed since it was marked.
+
+    It is computed at every use of a model, so it reads a sample of the values of each constant.
+    """
+    return _fingerprint(model, sampled=True)
+
+
+def _fingerprint(model: ov.Model, sampled: bool = False) -> str:
+    """Hash structure, names and weights, without the names of parameters and results.
+
+    A ``sampled`` hash covers these names too, but not all weights.
+    """
     digest = hashlib.blake2b(digest_size=16)
     nodes = model.get_ordered_ops()
     index_of = {node.get_friendly_name(): index for index, node in enumerate(nodes)}
     for node in nodes:
         kind = node.get_type_name()
-        name = "" if kind in (PARAMETER, RESULT) else node.get_friendly_name()
+        name = node.get_friendly_name() if sampled or kind not in (PARAMETER, RESULT) else ""
         wires = [
             (index_of[s.get_node().get_friendly_name()], s.get_index()) for s in node.input_values()
         ]
-        line = repr((kind, name, wires, *_described(node)))
+        outputs = [(str(o.get_partial_shape()), str(o.get_element_type())) for o in node.outputs()]
+        attributes = sorted((k, str(v)) for k, v in node.get_attributes().items())
+        line = repr((kind, name, wires, outputs, attributes))
         digest.update(line.encode("utf-8", "surrogatepass"))
-        digest.update(_values(node).view(np.uint8).data)
+        values = _values(node)
+        step = max(1, values.size // _SAMPLED) if sampled else 1
+        digest.update(np.ascontiguousarray(values[::step]).view(np.uint8).data)
         for body in _bodies(node):
-            digest.update(_fingerprint(body).encode())
+            digest.update(_fingerprint(body, sampled).encode())
     return digest.hexdigest()
 
 

@@ -17,11 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_lab.arguments import checked
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import shared_core
-from hetero_lab.backend.devices import (
-    check_device,
-    supported_ops,
-    unsupported_message,
-)
+from hetero_lab.backend.devices import check_device, supported_ops, unsupported_message
 from hetero_lab.errors import (
     AffinityError,
     DeviceError,
@@ -556,10 +552,7 @@ def greedy(bound: BoundModel, order: Sequence[str]) -> Affinity:
 def first_able(graph: OpGraph, supported: Mapping[str, Collection[str]]) -> Affinity:
     """Put each op on the first device that supports it, in the order of ``supported``.
 
-    Raises
-    ------
-    DeviceError
-        No device supports some op.
+    Raises DeviceError if no device supports some op.
     """
     order = list(supported)
     members = _members(graph)

@@ -65,16 +65,10 @@ class CycleBreaking:
         ranks: list[Rank],
         memo: Memo,
     ):
-        """Take over ``cut``, a flag for each edge.
+        """Take over ``cut``, a flag for each edge, and ``ranks``, those of :func:`uncut_ranks`.
 
-        Parameters
-        ----------
-        ids
-            The subgraph of each node.
-        components
-            The strongly connected component of each subgraph, -1 if it is not cyclic.
-        ranks
-            Those of :func:`uncut_ranks`.
+        ``ids`` is the subgraph of each node; ``components`` the strongly connected component of
+        each subgraph, -1 if it is not cyclic.
         """
         self.top = top
         self.cut = cut

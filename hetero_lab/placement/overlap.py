@@ -224,14 +224,9 @@ def predict_by_level(graph: OpGraph, affinity: Affinity) -> Partition | None:
     HETERO merges all neighbours on a device and then splits the cycles that this makes. Where
     devices take turns along a model, A B A B, that can leave one end of a state in the first part
     of A and the other end in the second. Here an op has the level of its inputs, plus one for each
-    input from another device; both ends of a state share a level, and an op that only a later
-    level needs is computed there. Parts of one device and one level cannot wait for each other,
-    so there is no cycle.
-
-    Returns
-    -------
-    Partition or None
-        ``None`` if this cut would tear a state as well.
+    input from another device; both ends of a state share a level, and an op that only a later level
+    needs is computed there. Parts of one device and one level cannot wait for each other, so there
+    is no cycle. ``None`` if this cut would tear a state as well.
     """
     affinity.check_model(graph)
     if any(affinity[op.name] != affinity[graph.ops[graph.leader[op.index]].name] for op in graph):

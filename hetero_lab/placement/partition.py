@@ -146,11 +146,8 @@ class SubgraphCollector:
     def split(self, devices: np.ndarray) -> Cut:
         """Cut the graph where HETERO cuts it, in close to linear time.
 
-        Parameters
-        ----------
-        devices
-            Number of the device of each node, shape ``[n_nodes]``. A constant is where its
-            leader is; the device of a result is ignored.
+        ``devices`` numbers the device of each node, shape ``[n_nodes]``. A constant is where its
+        leader is; the device of a result is ignored.
         """
         top = self.topology
         # First cut: between devices. A result never parts from its producer.
@@ -372,12 +369,9 @@ def torn_path(graph: OpGraph, partition: Partition) -> list[str]:
 def partition_to_json(partition: Partition) -> dict[str, Any]:
     """Return a partition as plain data."""
     return {
-        "subgraphs": [[s.device, list(s.ops)] for s in partition.subgraphs],
-        "boundaries": [
-            [b.tensor, b.op, b.port, b.source, list(b.targets), b.n_bytes]
-            for b in partition.boundaries
-        ],
-        "wiring": [[[*map(list, w.inputs)], [*map(list, w.outputs)]] for w in partition.wiring],
+        "subgraphs": [[s.device, [*s.ops]] for s in partition.subgraphs],
+        "boundaries": msgspec.to_builtins(partition.boundaries),
+        "wiring": msgspec.to_builtins(partition.wiring),
         "observed": partition.observed,
     }
 
@@ -399,10 +393,10 @@ def reordered(predicted: Partition, order: list[int]) -> Partition:
     return Partition(
         subgraphs=tuple(replace(predicted.subgraphs[old], index=i) for i, old in enumerate(order)),
         boundaries=tuple(
-            Boundary(
-                *(b.tensor, b.op, b.port, position[b.source]),
+            msgspec.structs.replace(
+                b,
+                source=position[b.source],
                 targets=tuple(sorted(position[target] for target in b.targets)),
-                n_bytes=b.n_bytes,
             )
             for b in predicted.boundaries
         ),

@@ -167,17 +167,11 @@ def strong_components(source: np.ndarray, target: np.ndarray, n: int) -> np.ndar
 def separated_parts(
     around: Adjacency, cut: Sequence[int], cuts: Iterable[tuple[int, int, int]]
 ) -> list[list[int]]:
-    """Return the parts into which ``cuts`` separate a subgraph, except the one found last.
+    """Return the parts into which the new ``cuts`` separate a subgraph, except the one found last.
 
     The parts are searched in turn, one node at a time, and the search ends when one is left: the
-    largest part is never traversed as a whole, so many small cuts of a large subgraph stay cheap.
-
-    Parameters
-    ----------
-    around
-        The edges of each node; those that are ``cut`` are not followed.
-    cuts
-        The new cuts: (edge, from, to).
+    largest part is never traversed as a whole, so many small cuts of a large subgraph stay cheap. A
+    cut is (edge, from, to); edges of ``around`` that are ``cut`` are not followed.
     """
     cuts = list(cuts)
     if len(cuts) == 1:
