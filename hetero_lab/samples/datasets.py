@@ -71,19 +71,10 @@ class Metric:
     correct: Callable[[Outputs, Any], bool]
 
     def __call__(self, outputs: Sequence[Outputs], labels: Sequence[Any]) -> float:
-        """Return the share of right answers, 0 to 1.
+        """Return the share of right answers, 0 to 1, given the outputs and the label of each
+        example.
 
-        Parameters
-        ----------
-        outputs
-            Outputs for each example: arrays by output name.
-        labels
-            The label of each example.
-
-        Raises
-        ------
-        ArgumentError
-            There are none, or their numbers differ.
+        Raises ArgumentError if there are none, or their numbers differ.
         """
         if not len(outputs) or len(outputs) != len(labels):
             raise ArgumentError(

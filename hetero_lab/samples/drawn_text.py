@@ -39,15 +39,8 @@ def check() -> None:
 def page_example(seed: str) -> tuple[dict[str, np.ndarray], int]:
     """Return a drawn page and the number of quarter turns, clockwise, that it was rotated by.
 
-    Parameters
-    ----------
-    seed
-        Determines text, sizes, shades and rotation.
-
-    Returns
-    -------
-    tuple
-        ``{"x": [1, 3, 224, 224] f32}``, normalised as ImageNet is, and 0, 1, 2 or 3.
+    The seed determines text, sizes, shades and rotation. The page is ``{"x": [1, 3, 224, 224]
+    f32}``, normalised as ImageNet is.
     """
     rng = random.Random(seed)
     label = rng.randrange(len(PAGE_ANGLES))
@@ -80,12 +73,8 @@ def line_example(seed: str) -> tuple[dict[str, np.ndarray], str]:
 def read_ctc(scores: np.ndarray, characters: tuple[str, ...]) -> str:
     """Decode CTC scores: the best class of each step, without repetitions and blanks.
 
-    Parameters
-    ----------
-    scores
-        [1, steps, classes]: class 0 is the blank, then come the characters and the space.
-    characters
-        The characters, without blank and space.
+    ``scores`` are [1, steps, classes]: class 0 is the blank, then come ``characters`` and the
+    space.
     """
     best = scores[0].argmax(axis=1)
     kept = best[np.concatenate([[True], best[1:] != best[:-1]]) & (best != 0)]

@@ -44,20 +44,10 @@ LEFT_OUT_NAMES = {"license", "licence", "copying", "notice"}
 
 
 def features(begin: bytes, end: bytes) -> np.ndarray:
-    """Return the network's input for a file.
+    """Return the network's input for a file, [1, 2048] i32, given its first and last 4096 bytes.
 
-    The first 1024 bytes after leading white space and the last 1024 before trailing white
+    It has the first 1024 bytes after leading white space and the last 1024 before trailing white
     space, one number per byte, padded with 256 after the beginning and before the end.
-
-    Parameters
-    ----------
-    begin, end
-        The first and the last 4096 bytes of the file, or all of it if it is shorter.
-
-    Returns
-    -------
-    numpy.ndarray
-        [1, 2048] i32.
     """
     first, last = begin[:BLOCK].lstrip()[:N_BEGIN], end[-BLOCK:].rstrip()[-N_END:]
     values = np.full((1, N_BEGIN + N_END), PADDING, np.int32)
@@ -76,15 +66,10 @@ def read_features(path: Path) -> np.ndarray:
 
 
 def find_files(n: int) -> list[tuple[Path, str]]:
-    """Choose files of the Python installation: as many of each type as there are, up to ``n``.
+    """Choose up to ``n`` files of the Python installation, as many of each type as there are.
 
-    The choice stays the same as long as the installation does. No two files give the network the
-    same input.
-
-    Returns
-    -------
-    list of tuple
-        Path and magika's name of the type; fewer than ``n`` if there are no more.
+    Returns their paths and magika's names of their types. The choice stays the same as long as the
+    installation does. No two files give the network the same input.
     """
     by_type: dict[str, list[tuple[str, Path]]] = defaultdict(list)
     for path, relative in _installed_files(roots()):

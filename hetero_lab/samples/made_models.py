@@ -50,21 +50,11 @@ _HEAD_BYTES = 1 << 20
 def googlenet(light_model: bytes) -> bytes:
     """Return the GoogLeNet graph of the ``onnx`` package with weights and readable node names.
 
-    The file stores each large weight as a ``ConstantOfShape`` of 0.02. Such a network merely sums
-    up its input. Here every weight is drawn at random (He et al., 2015: "Delving deep into
-    rectifiers"), so that activations keep their size through all 22 layers; the mean of each
-    filter is subtracted, so that the answer depends on the picture and not on its brightness.
-
-    Parameters
-    ----------
-    light_model
-        The content of ``light_inception_v1.onnx``.
-
-    Returns
-    -------
-    bytes
-        An ONNX model with one input, ``data_0``. Weights are drawn as whole numbers, then scaled
-        once.
+    The file ``light_inception_v1.onnx`` stores each large weight as a ``ConstantOfShape`` of 0.02.
+    Such a network merely sums up its input. Here every weight is drawn at random as a whole number
+    and scaled once (He et al., 2015: "Delving deep into rectifiers"), so that activations keep
+    their size through all 22 layers; the mean of each filter is subtracted, so that the answer
+    depends on the picture and not on its brightness. The model has one input, ``data_0``.
     """
     parts = list(onnx_wire.fields(light_model))
     graph = next(v for n, v in parts if n == _MODEL_GRAPH and isinstance(v, bytes))
@@ -170,18 +160,8 @@ def efficientnet_lite0(pth: bytes) -> bytes:
     """Return EfficientNet-Lite0 as an ONNX model, made of its PyTorch weights without PyTorch.
 
     The network is EfficientNet-B0 (Tan and Le, 2019) with ReLU6 for swish and without squeeze and
-    excitation, at 224 x 224 pixels. Its weights come from TensorFlow, hence the padding.
-
-    Parameters
-    ----------
-    pth
-        The content of ``efficientnet-lite0-57934424.pth``.
-
-    Returns
-    -------
-    bytes
-        An ONNX model: ``image`` [1, 3, 224, 224] f32 in, ``logits`` [1, 1000] out; batch
-        normalisation is folded into the convolutions.
+    excitation: ``image`` [1, 3, 224, 224] f32 in, ``logits`` [1, 1000] out. Its weights come from
+    TensorFlow, hence the padding. Batch normalisation is folded into the convolutions.
     """
     weights = read_weights(pth)
     graph = _Graph(weights)
@@ -215,12 +195,8 @@ def read_weights(pth: bytes) -> dict[str, np.ndarray]:
 
     That format is five pickles in a row (a magic number, a version, facts about the machine, the
     tensors without values, the order of their storages). Then come the values of each storage:
-    their number as little-endian i64 and the values themselves.
-
-    Raises
-    ------
-    ValueError
-        The file is in another format, cut off, or names anything but tensors.
+    their number as little-endian i64 and the values themselves. Raises ValueError for another
+    format, a file that is cut off, or one that names anything but tensors.
     """
     file = io.BytesIO(pth)
     try:

@@ -22,10 +22,7 @@ _ELEMENT_TYPES = {"<f4": FLOAT, "<i8": INT64}
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Yield the number and value of every field of a message: an ``int`` for a varint, else bytes.
 
-    Raises
-    ------
-    ValueError
-        The bytes are not a message.
+    Raises ValueError if the bytes are not a message.
     """
     position = 0
     while position < len(message):

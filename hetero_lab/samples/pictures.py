@@ -34,17 +34,11 @@ _DEEP_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N")  # 16 bits a pixel
 class Preprocessing:
     """How the pixels of a picture, from 0 to 255, become the values of an input.
 
-    Attributes
-    ----------
-    mean, scale
-        The input is ``(pixel - mean) / scale``: one number, or one per channel in the order of
-        the model's channels.
-    bgr
-        Whether the model's first channel is blue.
-    fit
-        ``"stretch"`` resizes the picture to the input; ``"average"`` does so by averaging the area
-        that each pixel covers; ``"crop"`` resizes the shorter side to 8/7 of the input's and takes
-        the middle; ``"line"`` keeps the aspect ratio and fills the right with zeros.
+    The input is ``(pixel - mean) / scale``: one number each, or one per channel in the order of the
+    model's channels, the first of which is blue if ``bgr``. The ``fit`` ``"stretch"`` resizes the
+    picture to the input; ``"average"`` does so by averaging the area that each pixel covers;
+    ``"crop"`` resizes the shorter side to 8/7 of the input's and takes the middle; ``"line"`` keeps
+    the aspect ratio and fills the right with zeros.
     """
 
     mean: tuple[float, ...] = (0.0,)
@@ -97,10 +91,7 @@ def sample_preprocessing(sample: str) -> Preprocessing:
 def picture_input(graph: OpGraph) -> PictureInput:
     """Find out how a model takes pictures, from the shape of its input.
 
-    Raises
-    ------
-    ModelError
-        It has several inputs, or its input is not a picture.
+    Raises ModelError if it has several inputs, or its input is not a picture.
     """
     inputs = [graph.ops[i] for i in graph.parameters]
     found = ", ".join(f"{shorten(op.name)} {_shape(op.outputs[0].shape)}" for op in inputs[:4])
@@ -131,28 +122,11 @@ def picture_input(graph: OpGraph) -> PictureInput:
 def read_picture(
     path: str | os.PathLike[str], into: PictureInput, how: Preprocessing
 ) -> np.ndarray:
-    """Read a picture as the input of a model.
+    """Read a PNG, JPEG, BMP, GIF (its first frame), WebP, TIFF or PPM file as the input of a model.
 
-    Parameters
-    ----------
-    path
-        A PNG, JPEG, BMP, GIF (its first frame), WebP, TIFF or PPM file.
-    into
-        The input.
-    how
-        How the pixels become values.
-
-    Returns
-    -------
-    numpy.ndarray
-        Of the input's shape and element type.
-
-    Raises
-    ------
-    InputError
-        The file is missing, is not a picture, is broken or is too large.
-    ArgumentError
-        Three values of ``mean`` or ``scale`` for one channel.
+    Returns values of the input's shape and element type. Raises InputError if the file is missing,
+    is not a picture, is broken or is too large; ArgumentError if ``mean`` or ``scale`` has three
+    values for one channel.
     """
     given = max(len(how.mean), len(how.scale))
     if given > into.n_channels:
