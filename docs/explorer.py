@@ -17,7 +17,7 @@ from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.views.graph.drawing import placement_graph
 from hetero_lab.views.op_types import time_by_op_type
 from hetero_lab.views.predictions import difference
-from hetero_lab.views.subgraph_lanes import timeline
+from hetero_lab.views.times import timeline
 from hetero_lab.widgets.explorer.figures import points_figure
 from hetero_lab.widgets.explorer.state import ExplorerState, title_of
 

@@ -195,7 +195,7 @@ def test_a_name_that_is_taken_is_refused(install):
     assert len(texts) == 3
     assert sum("that hetero_lab itself uses" in text for text in texts) == 2
     assert sum("of the package 'first'" in text for text in texts) == 1
-    assert hl.views.timeline.__module__ == "hetero_lab.views.subgraph_lanes"
+    assert hl.views.timeline.__module__ == "hetero_lab.views.times"
 
 
 def test_nothing_is_loaded_before_it_is_needed(install):

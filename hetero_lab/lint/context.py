@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
 
-from hetero_lab.errors import shorten
+from hetero_lab.errors import names_at_hand
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, Subgraph, predict
@@ -262,9 +262,7 @@ class LintContext:
 
     def named(self, nodes: Iterable[int]) -> str:
         """List ops for a sentence, the first few of them."""
-        every = [self.graph.ops[index].name for index in nodes]
-        shown = ", ".join(shorten(name, 60) for name in every[:_NAMED])
-        return shown + (f" and {len(every) - _NAMED} more" if len(every) > _NAMED else "")
+        return names_at_hand((self.graph.ops[index].name for index in nodes), _NAMED)
 
     def copied(self, subgraph: int) -> tuple[int, ...]:
         """Return the inputs and constants that a subgraph without ops consists of."""

@@ -116,7 +116,7 @@ def lint(
     if wrong is not None:
         if not hasattr(wrong, "given"):
             raise ArgumentError(
-                "wrong= takes what hetero_lab.find_wrong(model, placement) returns, not "
+                "wrong= takes the result of hetero_lab.find_wrong(model, placement), not "
                 f"{type(wrong).__name__}."
             )
         wrong.given.affinity.check_model(bound.graph)

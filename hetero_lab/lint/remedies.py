@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -62,23 +62,15 @@ class Outcome:
         return self.n_subgraphs + self.n_crossings
 
 
-@dataclass(eq=False)
-class Trials:
-    """Tries remedies, each once, up to a limit."""
+Tried: TypeAlias = dict[frozenset[tuple[str, str]], Outcome]  # by remedy; the empty one is first
 
-    context: LintContext
-    left: int
-    done: dict[frozenset[tuple[str, str]], Outcome] = field(default_factory=dict)
 
-    def outcome(self, remedy: Mapping[str, str]) -> Outcome | None:
-        """Return the outcome of a remedy, or None if no trial is left."""
-        key = frozenset(remedy.items())
-        if key not in self.done:
-            if not self.left:
-                return None
-            self.left -= 1
-            self.done[key] = _outcome(self.context, remedy)
-        return self.done[key]
+def _try(context: LintContext, tried: Tried, remedy: Mapping[str, str]) -> Outcome | None:
+    """Return the outcome of a remedy, tried once; None if no trial is left."""
+    key = frozenset(remedy.items())
+    if key not in tried and len(tried) <= most_remedies(len(context.graph)):
+        tried[key] = _outcome(context, remedy)
+    return tried.get(key)
 
 
 def _outcome(context: LintContext, remedy: Mapping[str, str]) -> Outcome:
@@ -123,11 +115,9 @@ def find_problems(
     drafts += _extra_drafts(context)
     certain = {draft.nodes for draft in drafts if not draft.must_save}
     drafts = [draft for draft in drafts if not (draft.must_save and draft.nodes in certain)]
-    trials = Trials(context, most_remedies(len(graph)) + 1)
-    now = trials.outcome({})
-    assert now is not None
+    tried: Tried = {frozenset(): _outcome(context, {})}
     drafts.sort(key=lambda draft: (_RANK[draft.severity], -draft.weight))
-    found = [finding for draft in drafts if (finding := _finding(trials, now, draft))]
+    found = [finding for draft in drafts if (finding := _finding(context, tried, draft))]
     found.sort(key=lambda f: (f.severity != ERROR, -(f.cost_us or 0.0), _RANK[f.severity]))
     return with_causes(context, found)
 
@@ -166,15 +156,15 @@ def _n_subgraphs(graph: OpGraph, affinity: Affinity, able: Mapping[str, frozense
     return _outcome(LintContext(graph, affinity, able), {}).n_subgraphs
 
 
-def _finding(trials: Trials, now: Outcome, draft: Draft) -> Finding | None:
+def _finding(context: LintContext, tried: Tried, draft: Draft) -> Finding | None:
     """Choose the best remedy of a draft."""
-    context = trials.context
+    now = tried[frozenset()]
     names = tuple(context.graph.ops[index].name for index in draft.nodes)
     found = Finding(draft.rule, draft.severity, names, draft.finding, "")
     good: list[tuple[float, dict[str, str], Outcome | None]] = []
     untried = False
     for remedy in draft.options:
-        trial = trials.outcome(remedy)
+        trial = _try(context, tried, remedy)
         if trial is None:
             untried = True
             if draft.gone is None and not context.costs:

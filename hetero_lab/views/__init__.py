@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         predicted_measured as predicted_measured,
     )
     from hetero_lab.views.result_views import gallery as gallery, page as page
-    from hetero_lab.views.subgraph_lanes import schedule as schedule, timeline as timeline
     from hetero_lab.views.sweeps import (
         hosts as hosts,
         latency_ranking as latency_ranking,
@@ -36,7 +35,9 @@ if TYPE_CHECKING:
     )
     from hetero_lab.views.times import (
         latency_samples as latency_samples,
+        schedule as schedule,
         time_by_subgraph as time_by_subgraph,
+        timeline as timeline,
         where_time_goes as where_time_goes,
     )
 

@@ -41,10 +41,15 @@ from hetero_lab.views.accuracy import accuracy_front, errors_along_model, sensit
 from hetero_lab.views.graph.drawing import placement_graph
 from hetero_lab.views.op_types import op_types_by_device, time_by_op_type
 from hetero_lab.views.predictions import block_curve, difference, predicted_measured
-from hetero_lab.views.subgraph_lanes import schedule, timeline
 from hetero_lab.views.sweeps import hosts, latency_ranking, placement_latency
 from hetero_lab.views.theme import NOT_IN_TURN, squeeze
-from hetero_lab.views.times import latency_samples, time_by_subgraph, where_time_goes
+from hetero_lab.views.times import (
+    latency_samples,
+    schedule,
+    time_by_subgraph,
+    timeline,
+    where_time_goes,
+)
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -193,8 +193,9 @@ def supported_ops(support: Support) -> dict[str, frozenset[str]]:
     columns = list(getattr(support, "columns", ()))
     if columns[:2] != ["op", "op_type"] or len(columns) < 3:
         raise ArgumentError(
-            "Give what hetero_lab.support(model, devices) or hetero_lab.calibrate(model, devices) "
-            f"returns, not {type(support).__name__} {names_at_hand(columns)}."
+            "Give the result of hetero_lab.support(model, devices) or of "
+            "hetero_lab.calibrate(model, devices), not "
+            f"{type(support).__name__} {names_at_hand(columns)}."
         )
     ops = list(support["op"])
     return {

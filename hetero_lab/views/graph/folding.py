@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from graphlib import TopologicalSorter
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -461,23 +462,19 @@ def _bits(number: int) -> Iterable[int]:
 def _topological(data: GraphData, parts: Sequence[Sequence[int]]) -> list[int]:
     """Order parts so that sources come first, else by their first op."""
     part_of = {index: part for part, members in enumerate(parts) for index in members}
-    targets: dict[int, set[int]] = {}
-    waits = [0] * len(parts)
+    sorter = TopologicalSorter({part: set[int]() for part in range(len(parts))})
     for edge in data.edges:
-        a, b = part_of[edge.source], part_of[edge.target]
-        if a != b and b not in targets.setdefault(a, set()):
-            targets[a].add(b)
-            waits[b] += 1
-    ready = [(min(parts[p]), p) for p in range(len(parts)) if not waits[p]]
-    heapq.heapify(ready)
+        if part_of[edge.source] != part_of[edge.target]:
+            sorter.add(part_of[edge.target], part_of[edge.source])
+    sorter.prepare()
+    ready: list[tuple[int, int]] = []
     order = []
-    while ready:
+    while sorter.is_active():
+        for part in sorter.get_ready():
+            heapq.heappush(ready, (min(parts[part]), part))
         _, part = heapq.heappop(ready)
         order.append(part)
-        for target in targets.get(part, ()):
-            waits[target] -= 1
-            if not waits[target]:
-                heapq.heappush(ready, (min(parts[target]), target))
+        sorter.done(part)
     return order
 
 

@@ -16,8 +16,8 @@ from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.tables import html_table
 from hetero_lab.views.op_types import time_by_op_type
 from hetero_lab.views.predictions import difference
-from hetero_lab.views.subgraph_lanes import timeline
 from hetero_lab.views.theme import squeeze
+from hetero_lab.views.times import timeline
 from hetero_lab.widgets.explorer.figures import (
     CLASS,
     GraphPane,

@@ -11,7 +11,7 @@ import hetero_lab as hl
 from hetero_lab.errors import MeasurementError
 from hetero_lab.planning.schedules import Schedule, ScheduledTask, SchedulePlan
 from hetero_lab.runtime.timeline import Span
-from hetero_lab.views.subgraph_lanes import bars
+from hetero_lab.views.times import bars
 
 # relu feeds softmax (1) and add (2), softmax feeds add; 7 starts while 6 is in flight.
 ALONE = (
@@ -76,12 +76,9 @@ def test_without_spans_it_is_reconstructed():
     assert all(not str(trace.name).startswith("critical") for trace in figure.data)
 
 
-def test_neither_spans_nor_counters():
+def test_spans_or_counters_are_needed():
     with pytest.raises(MeasurementError, match="counters=True"):
         hl.views.timeline(small_profile(counters=()))
-
-
-def test_spans_alone_are_enough_for_the_gallery():
     assert "timeline" in hl.views.gallery(small_profile(counters=(), spans=ALONE))
 
 
