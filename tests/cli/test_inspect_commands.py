@@ -87,18 +87,6 @@ def test_a_shape_needs_no_name_where_there_is_one_input(said):
     assert hl.load(MODEL, shapes=[2, 1, 8, 8]).input("image").shape == ov.Shape([2, 1, 8, 8])
 
 
-def test_two_inputs_need_names():
-    with pytest.raises(hl.HeteroLabError, match="only for a model with one input"):
-        hl.load(two_inputs(), shapes=[1, 4])
-
-
-def two_inputs() -> ov.Model:
-    from openvino import opset13 as ops
-
-    first, second = (ops.parameter([1, 4], name=name) for name in ("a", "b"))
-    return ov.Model([ops.add(first, second)], [first, second], "two")
-
-
 @pytest.mark.slow
 def test_optimize_writes_what_freeze_takes(said, tmp_path):
     out = str(tmp_path / "best.json")

@@ -56,6 +56,7 @@ def test_shows_the_result_and_returns_nothing(run, shell, monkeypatch):
 
 
 def test_returns_the_profile_with_o(run, shell):
+    # A variable with the name of a sample does not hide it, unless it may be a model.
     result, out, _ = run(
         f"p = %hetero_profile digits_inception -d HETERO:MAGICACC,CPU --fix '^head_=CPU' -o {FEW}"
     )
@@ -170,11 +171,6 @@ def test_interrupted_after_the_timing_keeps_the_latency(run, shell, monkeypatch,
     assert shell.user_ns["kept"].interrupted
     assert len(shell.user_ns["kept"].latency) == 10
     assert "Note: Interrupted after the timing" in err
-
-
-def test_another_variable_does_not_hide_a_sample(run):
-    result, _, err = run(f"%hetero_profile digits_inception -d CPU -q {FEW}")
-    assert result.success, err
 
 
 def test_a_variable_may_hold_a_path(run, shell, tmp_path):

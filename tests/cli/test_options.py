@@ -28,31 +28,32 @@ def test_all_options_at_once():
     assert (given.csv, given.export, given.input) == ("f.csv", "d", "i.npz")
 
 
-def test_a_shape_without_a_name():
-    assert values.shapes(["1,3,320,320"]) == [1, 3, 320, 320]
-    with pytest.raises(ArgumentError, match="name the input of each shape"):
-        values.shapes(["1,3", "x=2"])
-
-
-def test_shapes():
-    given = ["x=1,3,224,224", "a=b:0=[2, 2]"]
-    assert values.shapes(given) == {"x": [1, 3, 224, 224], "a=b:0": [2, 2]}
-
-
-def test_properties():
-    given = ["CPU.A=True", "CPU.B=2", "GPU.0.C=f32", "CPU.D=x=y.z", "CPU.E=0.5", "CPU.F=false"]
-    found = values.properties(given)
-    assert found == {
-        "CPU": {"A": True, "B": 2, "D": "x=y.z", "E": "0.5", "F": False},
-        "GPU.0": {"C": "f32"},
-    }
-    assert found["CPU"]["A"] is True
-    assert found["CPU"]["F"] is False
-
-
-def test_fixes_keep_order_and_the_last_wins():
-    found = values.fixes(["a=b=CPU", "^c$=ACC", "a=b=ACC"])
-    assert list(found.items()) == [("^c$", "ACC"), ("a=b", "ACC")]
+@pytest.mark.parametrize(
+    ("read", "texts", "expected"),
+    [
+        (values.shapes, ["1,3,320,320"], [1, 3, 320, 320]),
+        (values.shapes, ["x=1,3", "a=b:0=[2, 2]"], {"x": [1, 3], "a=b:0": [2, 2]}),
+        (
+            values.properties,
+            ["CPU.A=True", "CPU.B=2", "GPU.0.C=f32", "CPU.D=x=y.z", "CPU.E=0.5", "CPU.F=false"],
+            {
+                "CPU": {"A": True, "B": 2, "D": "x=y.z", "E": "0.5", "F": False},
+                "GPU.0": {"C": "f32"},
+            },
+        ),
+        # Fixes keep their order, and the last wins.
+        (values.fixes, ["a=b=CPU", "^c$=ACC", "a=b=ACC"], {"^c$": "ACC", "a=b": "ACC"}),
+        (values.pins, ["^a=b=GPU"], {"^a=b": "GPU"}),
+        (
+            values.memory_limit,
+            ["GPU.0,CPU=6GiB", "CPU=1"],
+            {("GPU.0", "CPU"): "6GiB", ("CPU",): "1"},
+        ),
+        (values.grid, ["CPU.A=1,x"], {"CPU.A": [1, "x"]}),
+    ],
+)
+def test_values(read, texts, expected):
+    assert repr(read(texts)) == repr(expected)  # True is not 1, and the order counts
 
 
 def test_emulation():
@@ -79,17 +80,8 @@ def test_emulation():
 )
 def test_split_line(line, words):
     assert values.split_line(line) == words
-
-
-def test_open_quote():
     with pytest.raises(ArgumentError, match="quote"):
-        values.split_line("m 'x")
-
-
-def test_limits_and_pins():
-    assert values.pins(["^a=b=GPU"]) == {"^a=b": "GPU"}
-    pool = ["GPU.0,CPU=6GiB", "CPU=1"]
-    assert values.memory_limit(pool) == {("GPU.0", "CPU"): "6GiB", ("CPU",): "1"}
+        values.split_line(f"{line} 'x")
 
 
 @pytest.mark.parametrize(
@@ -106,6 +98,8 @@ def test_what_is_no_value(read, texts, fact):
     for text in texts.split():
         with pytest.raises(ArgumentError, match=fact):
             read([text])
+    with pytest.raises(ArgumentError, match="name the input of each shape"):
+        values.shapes(["1,3", "x=2"])
 
 
 def test_what_is_no_emulated_device():

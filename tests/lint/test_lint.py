@@ -271,24 +271,52 @@ def test_a_remedy_takes_the_whole_stateful_path_along():
 # --- with costs ---------------------------------------------------------------------------
 
 
-def test_a_ping_pong_is_priced():
-    graph = line(*["Abs"] * 7)
-    costs = costs_of(graph, {"a": DEAR, "g": DEAR, "d": (4.0, 1.0)})
-    (found,) = problems(graph, on(graph, d="B"), costs)
-    # 2 hand-overs of 5 µs and 2 subgraphs of 2 µs less, 3 µs slower on A.
-    assert told([found]) == [("ping-pong", "warning", ("d",), {"d": "A"})]
-    assert found.cost_us == pytest.approx(11.0)
-    assert "its ops take 1.0 µs, to have it apart costs 12.0 µs" in found.finding
-    assert "Predicted to save 11.0 µs" in found.advice
-
-
-def test_a_remedy_that_does_not_pay_says_so():
-    graph = line(*["Abs"] * 7)
-    costs = costs_of(graph, {"a": DEAR, "g": DEAR, "d": (40.0, 1.0)})
-    (found,) = problems(graph, on(graph, d="B"), costs)
-    assert told([found]) == [("ping-pong", "info", ("d",), {"d": "A"})]
-    assert found.cost_us == pytest.approx(14.0 - 39.0)
-    assert found.advice.startswith("Leave it: the prediction is 25.0 µs higher")
+@pytest.mark.parametrize(
+    ("n_ops", "times", "on_b", "expected", "cost_us", "texts"),
+    [
+        pytest.param(  # 2 hand-overs of 5 µs and 2 subgraphs of 2 µs less, 3 µs slower on A
+            7, {"a": DEAR, "g": DEAR, "d": (4.0, 1.0)}, "d",
+            ("ping-pong", "warning", ("d",), {"d": "A"}), 11.0,
+            ("ops take 1.0 µs, to have it apart costs 12.0 µs", "Predicted to save 11.0 µs"),
+            id="a ping-pong is priced",
+        ),
+        pytest.param(
+            7, {"a": DEAR, "g": DEAR, "d": (40.0, 1.0)}, "d",
+            ("ping-pong", "info", ("d",), {"d": "A"}), 14.0 - 39.0,
+            ("Leave it: the prediction is 25.0 µs higher",),
+            id="a remedy that does not pay",
+        ),
+        pytest.param(  # it pays 14 µs for its borders and saves 90
+            4, {"a": (1.0, 90.0), "b": (100.0, 10.0), "d": (1.0, 90.0)}, "",
+            ("slow-device", "warning", ("b",), {"b": "B"}), 76.0,
+            ("1 op ('b'): 100.0 µs on A, 10.0 µs on B",),
+            id="an op on the slow device",
+        ),
+        pytest.param(
+            4, {"b": (10.0, 1.0), "a": (1.0, None)}, "",
+            ("slow-device", "info", ("b",), {"b": "B"}), 9.0 - 14.0, (),
+            id="a slow op that is not worth a move",
+        ),
+        pytest.param(
+            4, {"b": (40.0, 1.0)}, "",
+            ("slow-device", "warning", ("b",), dict.fromkeys("abcd", "B")), 39.0, (),
+            id="a slow op moves with its neighbours",
+        ),
+        pytest.param(  # to A: 3 µs slower, a hand-over of 5 and a subgraph of 2 less
+            6, dict.fromkeys("abc", (10.0, 19.0)) | dict.fromkeys("def", (10.0, 9.0)), "def",
+            ("dear-boundary", "warning", tuple("def"), dict.fromkeys("def", "A")), 4.0, (),
+            id="a boundary that costs more than it saves",
+        ),
+    ],
+)  # fmt: skip
+def test_a_finding_is_priced(n_ops, times, on_b, expected, cost_us, texts):
+    graph = line(*["Abs"] * n_ops)
+    affinity = on(graph, **dict.fromkeys(on_b, "B"))
+    (found,) = problems(graph, affinity, costs_of(graph, times))
+    assert told([found]) == [expected]
+    assert found.cost_us == pytest.approx(cost_us)
+    for text in texts:
+        assert text in f"{found.finding} {found.advice}"
 
 
 def test_with_costs_small_is_what_its_ops_take():
@@ -297,46 +325,6 @@ def test_with_costs_small_is_what_its_ops_take():
     assert "tiny-subgraph" not in {f.rule for f in problems(graph, on(graph, e="B"), dear)}
     rules = [f.rule for f in problems(graph, on(graph, d="B", e="B"), costs_of(graph, {}))]
     assert rules == ["tiny-subgraph", "tiny-subgraph"]
-
-
-def test_an_op_on_the_slow_device():
-    graph = line(*["Abs"] * 4)
-    costs = costs_of(graph, {"a": (1.0, 90.0), "b": (100.0, 10.0), "d": (1.0, 90.0)})
-    found = {f.ops: f for f in problems(graph, on(graph), costs)}
-    # It pays 14 µs for its borders and saves 90.
-    assert told([found[("b",)]]) == [("slow-device", "warning", ("b",), {"b": "B"})]
-    assert found[("b",)].cost_us == pytest.approx(76.0)
-    assert "1 op ('b'): 100.0 µs on A, 10.0 µs on B" in found[("b",)].finding
-    assert set(found) == {("b",)}
-
-
-def test_a_slow_op_that_is_not_worth_a_move_is_information():
-    graph = line(*["Abs"] * 4)
-    costs = costs_of(graph, {"b": (10.0, 1.0), "a": (1.0, None)})
-    (found,) = problems(graph, on(graph), costs)
-    assert told([found]) == [("slow-device", "info", ("b",), {"b": "B"})]
-    assert found.cost_us == pytest.approx(9.0 - 14.0)
-
-
-def test_a_slow_op_moves_with_its_neighbours_where_that_is_better():
-    graph = line(*["Abs"] * 4)
-    costs = costs_of(graph, {"b": (40.0, 1.0)})
-    (found,) = problems(graph, on(graph), costs)
-    assert found.ops == ("b",)
-    assert found.remedy == dict.fromkeys("abcd", "B")
-    assert found.cost_us == pytest.approx(39.0)
-
-
-def test_a_boundary_that_moves_more_than_it_saves():
-    graph = line(*["Abs"] * 6)
-    times = dict.fromkeys("def", (10.0, 9.0))
-    (found,) = problems(graph, on(graph, d="B", e="B", f="B"), costs_of(graph, {
-        **dict.fromkeys("abc", (10.0, 19.0)), **times}))  # fmt: skip
-    # To A: 3 µs slower, a hand-over of 5 and a subgraph of 2 less.
-    assert told([found]) == [
-        ("dear-boundary", "warning", tuple("def"), {"d": "A", "e": "A", "f": "A"})
-    ]
-    assert found.cost_us == pytest.approx(4.0)
 
 
 def test_a_boundary_that_pays_is_no_finding():

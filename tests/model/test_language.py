@@ -41,11 +41,6 @@ def test_an_exported_directory_tells_its_context(tmp_path):
     assert language_model(hl.load(tmp_path / "other.xml")).context_tokens == 512
 
 
-def test_a_directory_without_a_model_is_told(tmp_path):
-    with pytest.raises(ModelError, match=r"not a model file: it has no openvino_model\.xml"):
-        hl.load(tmp_path)
-
-
 def test_what_is_no_language_model_is_told():
     with pytest.raises(ModelError, match="has the inputs 'x'"):
         language_model(stateful())

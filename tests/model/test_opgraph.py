@@ -56,6 +56,8 @@ def test_the_graph_is_the_model(seed):
             assert tensor.n_bytes == int(np.prod(tensor.shape)) * output.get_element_type().size
     assert names(graph, graph.parameters) == [p.get_friendly_name() for p in model.get_parameters()]
     assert names(graph, graph.results) == [r.get_friendly_name() for r in model.get_results()]
+    assert all(graph.leader[leader] == leader for leader in graph.leader)
+    assert all(graph.leader[index] == index for index in graph.placeable)
     uses = [(producer, port) for op_ in graph for producer, port in op_.inputs]
     assert sorted(uses) == sorted(
         (index, use.source_port) for index, of in enumerate(graph.consumers) for use in of
@@ -139,13 +141,6 @@ def test_constants_parameters_and_results_follow():
     assert leads["unused"] == "unused"
     assert leads["passed"] == leads["through"] == "through"
     assert leads["fixed"] == leads["constant"] == "constant"
-
-
-def test_a_leader_leads_itself():
-    for seed in range(40):
-        graph = graph_of(random_model(seed))
-        assert all(graph.leader[leader] == leader for leader in graph.leader)
-        assert all(graph.leader[index] == index for index in graph.placeable)
 
 
 def test_a_stateful_path_is_one():

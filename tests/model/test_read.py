@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -19,7 +16,6 @@ from small_models import (
     compressed,
     convolutions,
     dynamic,
-    dynamic_inside,
     embedding,
     foldable,
     identities,
@@ -125,7 +121,7 @@ def test_a_missing_file_and_a_misspelt_sample(tmp_path):
     (tmp_path / "mine.onnx").touch()
     with pytest.raises(ModelError, match=r"Did you mean 'mine\.onnx'"):
         hl.load(tmp_path / "mine")
-    with pytest.raises(ModelError, match="is a directory, not a model file"):
+    with pytest.raises(ModelError, match=r"not a model file: it has no openvino_model\.xml"):
         hl.load(tmp_path)
     with pytest.raises(ModelError, match=r"xxx…' does not exist"):
         hl.load("x" * 5000)
@@ -145,18 +141,13 @@ def test_a_corrupt_file(tmp_path, suffix, content):
     assert caught.value.__cause__ is not None
 
 
-def test_the_runtimes_own_reason_is_told(tmp_path):
-    ov.save_model(convolutions(8), tmp_path / "model.xml", compress_to_fp16=False)
-    text = (tmp_path / "model.xml").read_text().replace('type="Convolution"', 'type="NoSuchOp"')
-    (tmp_path / "model.xml").write_text(text)
-    with pytest.raises(ModelError, match="doesn't contain the operation with type: NoSuchOp"):
-        hl.load(tmp_path / "model.xml")
-
-
-def test_an_xml_without_its_weights_or_cut_short(tmp_path):
+def test_an_xml_with_a_strange_op_without_its_weights_or_cut_short(tmp_path):
     xml = tmp_path / "model.xml"
     ov.save_model(convolutions(8), xml, compress_to_fp16=False)
     whole = xml.read_bytes()
+    xml.write_bytes(whole.replace(b'type="Convolution"', b'type="NoSuchOp"'))
+    with pytest.raises(ModelError, match="doesn't contain the operation with type: NoSuchOp"):
+        hl.load(xml)
     xml.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ModelError, match="model.xml"):
         hl.load(xml)
@@ -220,7 +211,9 @@ def test_shapes_that_do_not_fit(shapes, says):
     assert "'x" in str(caught.value)
 
 
-def test_a_shape_that_the_ops_inside_refuse():
+def test_shapes_that_the_model_refuses():
+    with pytest.raises(ModelError, match="only for a model with one input"):
+        hl.load(two_parts(), shapes=[1, 4])
     with pytest.raises(ModelError, match=r"cannot take the shapes.*'image'.*Inputs: 'image"):
         hl.load(convolutions(8), shapes={"image": [1, 5, 8, 8]})
 
@@ -427,28 +420,3 @@ def test_an_if_goes_whole(core):
     assert compiled.as_predicted
     assert compiled([np.ones((1, 4), np.float32)])["out"].tolist() == [[4, 4, 4, 4]]
     assert compiled([-np.ones((1, 4), np.float32)])["out"].tolist() == [[0, 0, 0, 0]]
-
-
-def test_fingerprints_are_the_same_in_another_process(tmp_path):
-    path = tmp_path / "model.xml"
-    ov.save_model(random_model(5), path, compress_to_fp16=False)
-    code = f"from hetero_lab.model.read import prepare; print(prepare({str(path)!r}).fingerprint)"
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-        for seed in ("1", "2")
-    }
-    assert found == {prepare(path).fingerprint}
-
-
-# -- what the runtime can compile ------------------------------------------------------------
-
-
-def test_unknown_shapes_inside_are_known_as_such():
-    graph = prepare(dynamic_inside()).graph
-    assert graph.ops[graph.index_of["nonzero"]].outputs[0].n_bytes is None

@@ -121,13 +121,6 @@ def test_what_has_a_tensor_of_unknown_shape_stays_whole():
     assert ("right", "end") in parts(predict_overlapping(graph, affinity))
 
 
-def test_work_done_at_the_same_time_decides(monkeypatch):
-    graph = branches(MUCH)
-    affinity = placed(graph, {"top", "left"})
-    monkeypatch.setattr(overlap, "WORK_OF_A_SUBGRAPH", 1e9)
-    assert predict_overlapping(graph, affinity).n_subgraphs == 2
-
-
 @pytest.mark.parametrize("seed", sliced(range(60), quick=10))
 def test_models_of_the_runtime(seed, monkeypatch):
     monkeypatch.setattr(

@@ -47,16 +47,13 @@ def shape_of(partition: Partition) -> list[tuple[str, tuple[str, ...]]]:
     return [(s.device, s.ops) for s in partition.subgraphs]
 
 
-def test_one_device_is_one_subgraph():
+def test_connected_ops_of_one_device_are_one_subgraph():
+    _, partition = placed(two_parts())
+    assert sorted(shape_of(partition)) == [("CPU", ("abs",)), ("CPU", ("relu",))]
     _, partition = placed(diamond())
     assert shape_of(partition) == [("CPU", ("top", "left", "right", "join"))]
     assert partition.boundaries == ()
     assert (partition.n_subgraphs, partition.boundary_bytes, partition.n_crossings) == (1, 0, 0)
-
-
-def test_two_parts_on_one_device_are_two_subgraphs():
-    _, partition = placed(two_parts())
-    assert sorted(shape_of(partition)) == [("CPU", ("abs",)), ("CPU", ("relu",))]
 
 
 def test_a_chain_is_cut_where_the_device_changes():
@@ -115,6 +112,8 @@ def test_constants_are_copied_and_never_cut():
     second = op.multiply(first, shared, name="second")
     _, partition = placed(ov.Model([op.result(second, name="o")], [x], "m"), second="ACC")
     assert [b.tensor for b in partition.boundaries] == ["first"]
+    _, partition = placed(compressed(ov.Type.i8, users=2), matmul0="ACC")
+    assert [b.tensor for b in partition.boundaries] == ["x"]
 
 
 def test_results_are_where_their_producers_are():
@@ -127,11 +126,6 @@ def test_results_are_where_their_producers_are():
         producer = graph.ops[index].inputs[0][0]
         assert home[index] == home[producer]
         assert ("model", number) in partition.wiring[home[producer]].outputs
-
-
-def test_shared_compressed_weights_do_not_cross():
-    _, partition = placed(compressed(ov.Type.i8, users=2), matmul0="ACC")
-    assert [b.tensor for b in partition.boundaries] == ["x"]
 
 
 @pytest.mark.parametrize("seed", sliced(range(4), quick=1))
@@ -178,13 +172,10 @@ def test_a_prediction_does_not_depend_on_the_hash_seed():
     assert len(found) == 1
 
 
-def test_hl_partition_of_a_single_device_is_one_subgraph(core):
+def test_hl_partition_of_a_single_device_is_one_subgraph_and_compiles_nothing(own_core):
     # Compiled directly, HETERO is not in between to part what is not connected.
-    assert hl.partition(two_parts(), "CPU", core=core).n_subgraphs == 1
-    assert hl.partition(two_parts(), "HETERO:CPU", core=core).n_subgraphs == 2
-
-
-def test_hl_partition_compiles_nothing(own_core):
+    assert hl.partition(two_parts(), "CPU", core=own_core).n_subgraphs == 1
+    assert hl.partition(two_parts(), "HETERO:CPU", core=own_core).n_subgraphs == 2
     hl.partition(convolutions(), "HETERO:ACC,CPU", core=own_core)
     assert own_core.n_compiled == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from hetero_lab.experiments.measure.environment import Environment
@@ -25,6 +26,18 @@ NASTY = [
     "n" * 10_000,
     "turn\u202earound",
 ]
+
+
+def contrast(first: str, second: str) -> float:
+    """Return the contrast of two colours, ``#rrggbb`` or ``rgb(r, g, b)`` (WCAG 2)."""
+    levels = []
+    for colour in (first, second):
+        base, digits = (16, "[0-9a-fA-F]{2}") if colour.startswith("#") else (10, "[0-9]+")
+        parts = [int(n, base) / 255 for n in re.findall(digits, colour)[:3]]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        levels.append(sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True)))
+    low, high = sorted(levels)
+    return (high + 0.05) / (low + 0.05)
 
 
 def tensor(size: int, name: str = "") -> Tensor:

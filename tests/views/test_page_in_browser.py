@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
-from views.hand_made import NASTY, small_profile
+from views.hand_made import NASTY, contrast, small_profile
 from widgets.jupyter_in_browser import running_browser
 
 import hetero_lab as hl
@@ -94,16 +93,6 @@ LETTERS = """() => [...document.querySelectorAll('svg text')]
     return [t.textContent, getComputedStyle(t).fill, bar ? getComputedStyle(bar).fill : page];
   })"""
 RECORDED = datasets_dir() / "recordings" / "digits_inception_emulated"
-
-
-def contrast(first: str, second: str) -> float:
-    levels = []
-    for colour in (first, second):
-        parts = [int(n) / 255 for n in re.findall(r"[0-9.]+", colour)[:3]]
-        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-        levels.append(sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True)))
-    low, high = sorted(levels)
-    return (high + 0.05) / (low + 0.05)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

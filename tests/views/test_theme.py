@@ -7,7 +7,7 @@ import re
 import pandas as pd
 import pytest
 from planning.test_difference import chain_difference
-from views.hand_made import NASTY, small_profile
+from views.hand_made import NASTY, contrast, small_profile
 
 import hetero_lab as hl
 from hetero_lab.tables import bytes_text
@@ -23,12 +23,9 @@ def test_a_device_has_one_colour_whatever_else_is_there():
     assert among["NPU"].colour == "#CC79A7"
 
 
-def test_order_does_not_matter():
+def test_devices_of_one_figure_differ_whatever_their_order():
     names = ["ACC", "FAST", "SLOW", "DSP", "CPU"]
     assert device_styles(names) == device_styles(names[::-1])
-
-
-def test_devices_of_one_figure_differ():
     # FAST, SLOW, ACC and TPU would like some of the same colours.
     styles = device_styles(["CPU", "GPU", "GPU.1", "NPU", "ACC", "FAST", "SLOW", "TPU"])
     assert len({style.colour for style in styles.values()}) == len(styles)
@@ -40,47 +37,22 @@ def test_emulated_devices_are_marked():
     assert (styles["ACC"].dash, styles["ACC"].pattern) == ("dash", "/")
     assert (styles["CPU"].label, styles["CPU"].dash, styles["CPU"].pattern) == ("CPU", "solid", "")
 
-
-def test_device_names_are_no_markup():
+    assert styles["CPU"].faded(0.4) == "rgba(0, 114, 178, 0.4)"
     assert device_styles(["<b>A</b>"])["<b>A</b>"].label == "&lt;b&gt;A&lt;/b&gt;"
 
 
-def luminance(colour: str) -> float:
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-
-def contrast(first: str, second: str) -> float:
-    low, high = sorted((luminance(first), luminance(second)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def test_text_is_readable_on_light_and_dark_pages():
+def test_text_and_colours_are_readable_on_light_and_dark_pages():
     assert contrast(TEXT, "#ffffff") > 4.2
     assert contrast(TEXT, "#111111") > 4.2
-
-
-def test_ink_is_readable_on_every_colour():
     for name in ("CPU", "GPU", "NPU", "ACC", "FAST", "SLOW", "TPU"):
         colour = device_styles([name])[name].colour
         assert contrast(ink_on(colour), colour) >= 4.5
     assert (ink_on("#000000"), ink_on("#ffffff")) == ("#ffffff", "#000000")
-
-
-def test_fixed_colours_stand_out_on_light_and_dark_pages():
+    okabe_and_ito = {"#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7"}
     for style in device_styles(["CPU", "GPU", "NPU", "ACC"]).values():
         assert contrast(style.colour, "#ffffff") > 2
         assert contrast(style.colour, "#111111") > 3
-
-
-def test_fixed_colours_are_those_of_okabe_and_ito():
-    safe = {"#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7"}
-    assert {style.colour for style in device_styles(["CPU", "GPU", "NPU", "ACC"]).values()} <= safe
-
-
-def test_faded():
-    assert device_styles(["CPU"])["CPU"].faded(0.4) == "rgba(0, 114, 178, 0.4)"
+        assert style.colour in okabe_and_ito
 
 
 @pytest.mark.parametrize("name", NASTY, ids=range(len(NASTY)))
@@ -93,21 +65,15 @@ def test_no_name_is_markup_or_more_than_one_short_line(name):
     assert len(squeeze(name, 80)) <= 80
 
 
-def test_what_is_harmless_stays_as_it_is():
+def test_harmless_names_stay_and_long_ones_keep_both_ends():
     assert plain("block1/conv 3x3, \"a\" + 'b' = c") == "block1/conv 3x3, \"a\" + 'b' = c"
     assert plain("a<b") == "a&lt;b"
     assert plain("two\n lines") == "two lines"
-
-
-def test_long_names_keep_both_ends():
+    plain("a\ud800b").encode("utf-8")  # a lone surrogate can be written
     assert squeeze("abcdefghij", 7) == "abc…hij"
     assert squeeze("abcdefghij", 6) == "ab…hij"
     assert squeeze("abcdef", 6) == "abcdef"
     assert squeeze("a" * 5000 + "b" * 5000, 9) == "aaaa…bbbb"
-
-
-def test_lone_surrogates_can_be_written():
-    plain("a\ud800b").encode("utf-8")
 
 
 @pytest.mark.parametrize(

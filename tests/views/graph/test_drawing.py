@@ -27,6 +27,8 @@ def test_each_device_has_a_trace_in_its_colour():
     assert cpu.marker.color == "#0072B2"
     assert len(acc.x) == 3
     assert len(cpu.x) == 1
+    assert figure.layout.paper_bgcolor == figure.layout.plot_bgcolor == "rgba(0, 0, 0, 0)"
+    assert "sendChartToCloud" in figure.layout.modebar.remove  # nothing uploads
 
 
 def test_area_is_time_and_what_has_no_time_of_its_own_is_small():
@@ -34,14 +36,9 @@ def test_area_is_time_and_what_has_no_time_of_its_own_is_small():
     matmul, relu, add = acc.marker.size  # 10 µs, inside matmul, 3 µs
     assert (add / matmul) ** 2 == pytest.approx(0.3)
     assert relu < add
-
-
-def test_without_times_all_nodes_are_alike():
+    # Without times all nodes are alike.
     (acc,) = traces(hl.views.placement_graph(small_profile(counters=())), "ACC (emulated on CPU)")
     assert len(set(acc.marker.size)) == 1
-
-
-def test_radius():
     node = GraphNode(0, "op", "a", "Relu", "CPU", 0, (), time_us=25.0)
     assert node_radius(node, 100.0) == pytest.approx(8.0)
     assert node_radius(node, None) == 6.0
@@ -53,7 +50,7 @@ def test_width_steps_follow_the_square_root_of_bytes():
     assert width_level(None, 0) == 0
 
 
-def test_hover_tells_what_is_known_of_an_op():
+def test_hover_tells_what_is_known_of_an_op_and_of_a_boundary():
     data = data_of_profile(small_profile())
     matmul, relu = data.nodes[1], data.nodes[2]
     assert graph_words.op_hover(matmul, data).split("<br>") == [
@@ -65,10 +62,6 @@ def test_hover_tells_what_is_known_of_an_op():
         "inside it run relu",
     ]
     assert "runs inside matmul, which has its time" in graph_words.op_hover(relu, data)
-
-
-def test_hover_tells_what_crosses():
-    data = data_of_profile(small_profile())
     edge = next(edge for edge in data.edges if (edge.source, edge.target) == (4, 5))
     assert graph_words.boundary_hover(edge, data).split("<br>") == [
         "<b>boundary</b> softmax",
@@ -80,7 +73,7 @@ def test_hover_tells_what_crosses():
     ]
 
 
-def test_labels_and_titles():
+def test_labels_and_titles(monkeypatch):
     data = data_of_profile(small_profile())
     assert graph_words.node_labels(data) == {
         0: "x", 2: "MatMul\n10 µs", 3: "Relu", 4: "Softmax\n5 µs", 5: "Add\n3 µs",
@@ -88,12 +81,9 @@ def test_labels_and_titles():
     }  # fmt: skip
     assert graph_words.exit_labels(data) == {3: "32 B", 4: "32 B"}
     assert graph_words.box_titles(data)[0] == ("subgraph 0 · ACC · 10 µs", "0 · ACC · 10 µs")
-
-
-def test_big_graphs_name_slow_ops_only(monkeypatch):
+    # A big graph names slow ops only.
     monkeypatch.setattr(graph_words, "BIG", 3)
-    labels = graph_words.node_labels(data_of_profile(small_profile()))
-    assert labels == {2: "MatMul\n10 µs", 4: "Softmax\n5 µs", 5: "Add\n3 µs"}
+    assert graph_words.node_labels(data) == {2: "MatMul\n10 µs", 4: "Softmax\n5 µs", 5: "Add\n3 µs"}
 
 
 def test_a_prediction_can_be_drawn_without_a_profile():
@@ -127,12 +117,6 @@ def test_a_big_graph_keeps_to_its_width():
     assert high - low < 1300
     assert figure.layout.width == int(high - low) + 24  # a unit is a pixel: labels keep apart
     assert "<br>" in traces(figure, "A")[0].hovertext[0]
-
-
-def test_backgrounds_are_clear_and_nothing_is_offered_that_uploads():
-    figure = hl.views.placement_graph(small_profile())
-    assert figure.layout.paper_bgcolor == figure.layout.plot_bgcolor == "rgba(0, 0, 0, 0)"
-    assert "sendChartToCloud" in figure.layout.modebar.remove
 
 
 def rings(figure):

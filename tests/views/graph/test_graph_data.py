@@ -16,7 +16,7 @@ from hetero_lab.views.graph.data import (
 )
 
 
-def test_nodes_against_a_table_made_by_hand():
+def test_nodes_edges_and_boxes_against_tables_made_by_hand():
     data = data_of_profile(small_profile())
     shown = [
         (n.index, n.kind, n.name, n.device, n.subgraph, n.time_us, n.precision, n.leader, n.fused)
@@ -33,15 +33,12 @@ def test_nodes_against_a_table_made_by_hand():
     assert data.total_us == 18.0
     assert data.devices == ("ACC", "CPU")
     assert data.emulated == {"ACC": "CPU"}
-
-
-def test_edges_against_a_table_made_by_hand():
-    data = data_of_profile(small_profile())
-    shown = {
+    assert data.title == "small on HETERO:ACC,CPU: 103 µs, 3 subgraphs, 2 boundaries of 64 B"
+    edges = {
         (e.source, e.target): (e.tensors, e.n_bytes, e.is_boundary, e.reorder_us)
         for e in data.edges
     }
-    assert shown == {
+    assert edges == {
         (0, 2): (("x",), 16, False, None),
         (2, 3): (("matmul",), 32, False, None),
         (3, 4): (("relu",), 32, True, 2.0),
@@ -49,10 +46,6 @@ def test_edges_against_a_table_made_by_hand():
         (4, 5): (("softmax",), 32, True, 1.0),
         (5, 6): (("add",), 32, False, None),
     }
-
-
-def test_boxes_and_their_times():
-    data = data_of_profile(small_profile())
     assert [(b.index, b.device, b.nodes) for b in data.boxes] == [
         (0, "ACC", (2, 3)),
         (1, "CPU", (4,)),
@@ -69,22 +62,11 @@ def test_without_counters_no_time_is_known():
     assert [data.box_us(box) for box in data.boxes] == [None, None, None]
 
 
-def test_the_title_says_what_was_measured():
-    assert data_of_profile(small_profile()).title == (
-        "small on HETERO:ACC,CPU: 103 µs, 3 subgraphs, 2 boundaries of 64 B"
-    )
-
-
-@pytest.mark.parametrize(
-    ("subgraphs", "boundaries", "words"),
-    [
-        (1, (), "1 subgraph"),
-        (2, (Boundary("a", "a", 0, 0, (1,), 2000),), "2 subgraphs, 1 boundary of 2 KB"),
-    ],
-)
-def test_structure(subgraphs, boundaries, words):
-    parts = tuple(Subgraph(i, "CPU", ()) for i in range(subgraphs))
-    assert structure(Partition(parts, boundaries)) == words
+def test_structure():
+    parts = (Subgraph(0, "CPU", ()), Subgraph(1, "CPU", ()))
+    assert structure(Partition(parts[:1], ())) == "1 subgraph"
+    one = (Boundary("a", "a", 0, 0, (1,), 2000),)
+    assert structure(Partition(parts, one)) == "2 subgraphs, 1 boundary of 2 KB"
 
 
 def test_a_prediction_is_called_one():
