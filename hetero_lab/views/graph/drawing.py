@@ -163,36 +163,22 @@ def placement_graph_of(
 
 def draw(data: GraphData, width: int = WIDTH) -> go.Figure:
     """Draw the data of a placement graph."""
-    longest = max((n.time_us or 0.0 for n in data.nodes), default=0.0) if data.is_timed else None
-    radii = {node.index: node_radius(node, longest) for node in data.nodes}
-    labels = graph_words.node_labels(data)
-    exits = graph_words.exit_labels(data)
-    titles = graph_words.box_titles(data)
-    strip = lay_out(
-        data,
-        radii,
-        labels,
-        exits,
-        {index: options[-1] for index, options in titles.items()},
-        _spacing(data),
-    )
-    page = break_into_rows(strip, width)
+    drawing = _Drawing(data, width)
     styles = device_styles(data.devices, data.emulated)
-    figure = go.Figure(layout=_layout(data, page, width))
     for style in styles.values():
-        _draw_boxes(figure, data, page, style)
+        drawing.add_boxes(style)
     inner = [edge for edge in data.edges if not edge.is_boundary]
-    _draw_lines(figure, _routes(inner, page), {"width": 1, "color": LINE})
-    _draw_boundaries(figure, data, page)
+    drawing.add_lines(drawing.routes(inner), {"width": 1, "color": LINE})
+    drawing.add_boundaries()
     for style in styles.values():
-        _draw_ops(figure, data, page, style, radii, labels)
-    _draw_precisions(figure, data, page, radii)
-    _draw_ports(figure, data, page, labels)
-    _draw_rings(figure, data, page, radii)
-    _draw_titles(figure, data, page, titles)
-    _write(figure, [(page.exits[op], text) for op, text in exits.items() if op in page.exits])
-    _make_room_for_legend(figure)
-    return figure
+        drawing.add_ops(style)
+    drawing.add_precisions()
+    drawing.add_ports()
+    drawing.add_rings()
+    drawing.add_titles()
+    drawing.add_exits()
+    _make_room_for_legend(drawing.figure)
+    return drawing.figure
 
 
 def _make_room_for_legend(figure: go.Figure) -> None:
@@ -249,19 +235,6 @@ def _layout(data: GraphData, page: Page, width: int) -> go.Layout:
     )
 
 
-def _draw_boxes(figure: go.Figure, data: GraphData, page: Page, style: DeviceStyle) -> None:
-    devices = {box.index: box.device for box in data.boxes}
-    own = [piece for piece in page.frames if devices[piece.index] == style.device]
-    _draw_lines(
-        figure, [_corners(piece) for piece in own], {"width": 0}, legendgroup=style.device,
-        fill="toself", fillcolor=style.faded(0.11),
-    )  # fmt: skip
-    _draw_lines(
-        figure, [line for piece in own for line in _outline(piece)],
-        {"width": 1.2, "color": style.faded(0.8), "dash": style.dash}, legendgroup=style.device,
-    )  # fmt: skip
-
-
 def _corners(f: Frame) -> list[Point]:
     return [(f.left, f.top), (f.right, f.top), (f.right, f.bottom), (f.left, f.bottom),
             (f.left, f.top)]  # fmt: skip
@@ -279,41 +252,6 @@ def _outline(f: Frame) -> list[list[Point]]:
     return [_corners(f)]
 
 
-def _draw_boundaries(figure: go.Figure, data: GraphData, page: Page) -> None:
-    boundaries = [edge for edge in data.edges if edge.is_boundary]
-    if not boundaries:
-        return
-    largest = max(edge.n_bytes or 0 for edge in boundaries)
-    scale = 0.6 if len(boundaries) > _CROWDED else 1.0
-    for level, thickness in enumerate(_BOUNDARY_WIDTHS):
-        some = [edge for edge in boundaries if width_level(edge.n_bytes, largest) == level]
-        line = {"width": max(_BOUNDARY_WIDTHS[0], scale * thickness), "color": BOUNDARY}
-        _draw_lines(figure, _routes(some, page), line, legendgroup="boundary")
-    figure.add_scatter(
-        x=[None], y=[None], mode="lines", line={"width": 4, "color": BOUNDARY},
-        name=f"boundary (the largest: {bytes_text(largest)})", legendgroup="boundary",
-        legendrank=1001,
-    )  # fmt: skip
-    spots = [(edge, _spot(page.routes.get((edge.source, edge.target), ()))) for edge in boundaries]
-    known = [(edge, spot) for edge, spot in spots if spot]
-    figure.add_scatter(
-        x=[spot[0] for _, spot in known], y=[spot[1] for _, spot in known], mode="markers",
-        marker={"size": 14, "color": BOUNDARY, "opacity": 0}, hoverinfo="text",
-        hovertext=[graph_words.boundary_hover(edge, data) for edge, _ in known],
-        showlegend=False, legendgroup="boundary",
-    )  # fmt: skip
-
-
-def width_level(n_bytes: int | None, largest: int) -> int:
-    """Return the width class of a boundary: the square root of its bytes, in steps."""
-    share = (n_bytes or 0) / largest if largest else 0.0
-    return min(len(_BOUNDARY_WIDTHS) - 1, int(len(_BOUNDARY_WIDTHS) * share**0.5))
-
-
-def _routes(edges: Iterable[GraphEdge], page: Page) -> list[Sequence[Point]]:
-    return [line for e in edges for line in page.routes.get((e.source, e.target), ())]
-
-
 def _spot(lines: Sequence[Sequence[Point]]) -> Point | None:
     """Return where to hover over a wire: before its end, where other wires are rarely near."""
     if not lines:
@@ -322,137 +260,194 @@ def _spot(lines: Sequence[Sequence[Point]]) -> Point | None:
     return (x0 + x1) / 2, (y0 + y1) / 2
 
 
-def _draw_ops(
-    figure: go.Figure,
-    data: GraphData,
-    page: Page,
-    style: DeviceStyle,
-    radii: Mapping[int, float],
-    labels: Mapping[int, str],
-) -> None:
-    ops = [n for n in data.nodes if not n.is_port and n.device == style.device]
-    marker: dict[str, Any] = {
-        "size": [2 * radii[n.index] for n in ops], "color": style.colour, "opacity": 1,
-    }  # fmt: skip
-    if any(n.kind == "group" for n in ops):
-        marker["symbol"] = ["hexagon2" if n.kind == "group" else "circle" for n in ops]
-    _draw_nodes(
-        figure, ops, page, labels, marker, ["bottom center"] * len(ops),
-        [graph_words.op_hover(n, data) for n in ops], name=style.label, legendgroup=style.device,
-    )  # fmt: skip
+def width_level(n_bytes: int | None, largest: int) -> int:
+    """Return the width class of a boundary: the square root of its bytes, in steps."""
+    share = (n_bytes or 0) / largest if largest else 0.0
+    return min(len(_BOUNDARY_WIDTHS) - 1, int(len(_BOUNDARY_WIDTHS) * share**0.5))
 
 
-def _draw_precisions(
-    figure: go.Figure, data: GraphData, page: Page, radii: Mapping[int, float]
-) -> None:
-    for precision, symbol in _MARKS.items():
-        # A fused op runs as its leader does; a folded group may have several precisions.
-        own = [n.index for n in data.nodes if not n.leader and precision in n.precision.split(", ")]
-        _mark(
-            figure, page, own, f"computes in {precision}", 1003,
-            size=[max(_SMALLEST_MARK, _MARK * radii[i]) for i in own], symbol=symbol,
-            color="#ffffff", opacity=1, line={"width": 0.8, "color": TEXT},
+class _Drawing:
+    """The figure of a placement graph while it is drawn, with the places of everything in it."""
+
+    def __init__(self, data: GraphData, width: int):
+        times = [node.time_us or 0.0 for node in data.nodes]
+        longest = max(times, default=0.0) if data.is_timed else None
+        self.data = data
+        self.radii = {node.index: node_radius(node, longest) for node in data.nodes}
+        self.labels = graph_words.node_labels(data)
+        self.exits = graph_words.exit_labels(data)
+        self.titles = graph_words.box_titles(data)
+        least_titles = {index: options[-1] for index, options in self.titles.items()}
+        strip = lay_out(data, self.radii, self.labels, self.exits, least_titles, _spacing(data))
+        self.page = break_into_rows(strip, width)
+        self.figure = go.Figure(layout=_layout(data, self.page, width))
+
+    def add_boxes(self, style: DeviceStyle) -> None:
+        """Draw the subgraphs of a device."""
+        devices = {box.index: box.device for box in self.data.boxes}
+        own = [piece for piece in self.page.frames if devices[piece.index] == style.device]
+        self.add_lines(
+            [_corners(piece) for piece in own], {"width": 0}, legendgroup=style.device,
+            fill="toself", fillcolor=style.faded(0.11),
         )  # fmt: skip
-
-
-def _draw_ports(figure: go.Figure, data: GraphData, page: Page, labels: Mapping[int, str]) -> None:
-    ports = [n for n in data.nodes if n.is_port]
-    _draw_nodes(
-        figure, ports, page, labels, {"size": 2 * _PORT, "color": TEXT, "symbol": "square"},
-        ["middle left" if n.kind == "input" else "middle right" for n in ports],
-        [graph_words.port_hover(n) for n in ports], name="model input or output",
-        legendrank=1002,
-    )  # fmt: skip
-
-
-def _draw_rings(figure: go.Figure, data: GraphData, page: Page, radii: Mapping[int, float]) -> None:
-    """Ring the causes and consequences of displacement, and the ops that were searched for."""
-    for is_cause, name, symbol, colour, room in (
-        (True, "cause: not supported where preferred", "circle-open", CAUSE, 6),
-        (False, "consequence: goes along with it", "diamond-open", CONSEQUENCE, 8),
-    ):
-        own = [n.index for n in data.nodes if n.displaced and n.displaced.is_cause == is_cause]
-        _mark(
-            figure, page, own, name, 1005, size=[2 * radii[i] + room for i in own],
-            symbol=symbol, color=colour, line={"width": 2},
-        )  # fmt: skip
-    marked = sorted(data.marked)
-    _mark(
-        figure, page, marked, "searched for", 1004, size=[2 * radii[i] + 9 for i in marked],
-        symbol="circle-open", color=TEXT, line={"width": 2.5},
-    )  # fmt: skip
-
-
-def _mark(
-    figure: go.Figure, page: Page, own: Sequence[int], name: str, rank: int, **marker: Any
-) -> None:
-    """Put a mark on some nodes, if there are any."""
-    if own:
-        figure.add_scatter(
-            x=[page.spots[i][0] for i in own], y=[page.spots[i][1] for i in own], mode="markers",
-            name=name, hoverinfo="skip", legendrank=rank, marker=marker,
-        )  # fmt: skip
-
-
-def _draw_nodes(
-    figure: go.Figure,
-    nodes: Sequence[GraphNode],
-    page: Page,
-    labels: Mapping[int, str],
-    marker: Mapping[str, Any],
-    positions: Sequence[str],
-    hover: Sequence[str],
-    **legend: Any,
-) -> None:
-    texts = [escape(labels.get(n.index, "")).replace("\n", "<br>") for n in nodes]
-    figure.add_scatter(
-        x=[page.spots[n.index][0] for n in nodes], y=[page.spots[n.index][1] for n in nodes],
-        mode="markers+text" if labels else "markers", marker={**marker, "line": {"width": 0}},
-        text=texts if labels else None, textposition=list(positions),
-        textfont={"size": 10, "color": TEXT}, hovertext=list(hover), hoverinfo="text",
-        customdata=[n.index for n in nodes], **legend,
-    )  # fmt: skip
-
-
-def _draw_titles(
-    figure: go.Figure, data: GraphData, page: Page, titles: Mapping[int, tuple[str, ...]]
-) -> None:
-    boxes = {box.index: box for box in data.boxes}
-    places, texts, hover = [], [], []
-    for f in page.frames:
-        room = (f.right - f.left) / TITLE_CHARACTER - 1
-        options = [*titles[f.index], str(f.index)]
-        if f.opens_left:
-            options = [f"{options[0]} (continued)", *options]
-        places.append((f.left + 4 + 8 * f.opens_left, f.top + 9))
-        texts.append(escape(next((o for o in options if len(o) <= room), options[-1])))
-        hover.append(graph_words.box_hover(boxes[f.index], data))
-    figure.add_scatter(
-        x=[x for x, _ in places], y=[y for _, y in places], mode="text", text=texts,
-        textposition="middle right", textfont={"size": 10, "color": TEXT}, hovertext=hover,
-        hoverinfo="text", showlegend=False,
-    )  # fmt: skip
-
-
-def _write(figure: go.Figure, texts: Sequence[tuple[Point, str]]) -> None:
-    """Write bytes just above the wires, where they leave a subgraph."""
-    figure.add_scatter(
-        x=[x + 3 for (x, _), _ in texts], y=[y - 2.5 for (_, y), _ in texts], mode="text",
-        text=[text for _, text in texts], textposition="top right", hoverinfo="skip",
-        textfont={"size": 10, "color": TEXT}, showlegend=False,
-    )  # fmt: skip
-
-
-def _draw_lines(
-    figure: go.Figure, lines: Iterable[Sequence[Point]], line: Mapping[str, Any], **more: Any
-) -> None:
-    """Put many lines into one trace, with gaps between them."""
-    xs: list[float | None] = []
-    ys: list[float | None] = []
-    for points in lines:
-        xs += [*(round(x, 1) for x, _ in points), None]
-        ys += [*(round(y, 1) for _, y in points), None]
-    if xs:
-        figure.add_scatter(
-            x=xs, y=ys, mode="lines", line=dict(line), hoverinfo="skip", showlegend=False, **more
+        self.add_lines(
+            [line for piece in own for line in _outline(piece)],
+            {"width": 1.2, "color": style.faded(0.8), "dash": style.dash},
+            legendgroup=style.device,
         )
+
+    def add_boundaries(self) -> None:
+        """Draw the wires between subgraphs, wider the more bytes cross."""
+        boundaries = [edge for edge in self.data.edges if edge.is_boundary]
+        if not boundaries:
+            return
+        largest = max(edge.n_bytes or 0 for edge in boundaries)
+        scale = 0.6 if len(boundaries) > _CROWDED else 1.0
+        for level, thickness in enumerate(_BOUNDARY_WIDTHS):
+            some = [edge for edge in boundaries if width_level(edge.n_bytes, largest) == level]
+            line = {"width": max(_BOUNDARY_WIDTHS[0], scale * thickness), "color": BOUNDARY}
+            self.add_lines(self.routes(some), line, legendgroup="boundary")
+        self.figure.add_scatter(
+            x=[None], y=[None], mode="lines", line={"width": 4, "color": BOUNDARY},
+            name=f"boundary (the largest: {bytes_text(largest)})", legendgroup="boundary",
+            legendrank=1001,
+        )  # fmt: skip
+        spots = [(edge, _spot(self.routes([edge]))) for edge in boundaries]
+        known = [(edge, spot) for edge, spot in spots if spot]
+        self.figure.add_scatter(
+            x=[spot[0] for _, spot in known], y=[spot[1] for _, spot in known], mode="markers",
+            marker={"size": 14, "color": BOUNDARY, "opacity": 0}, hoverinfo="text",
+            hovertext=[graph_words.boundary_hover(edge, self.data) for edge, _ in known],
+            showlegend=False, legendgroup="boundary",
+        )  # fmt: skip
+
+    def add_ops(self, style: DeviceStyle) -> None:
+        """Draw the ops of a device."""
+        ops = [n for n in self.data.nodes if not n.is_port and n.device == style.device]
+        marker: dict[str, Any] = {
+            "size": [2 * self.radii[n.index] for n in ops], "color": style.colour, "opacity": 1,
+        }  # fmt: skip
+        if any(n.kind == "group" for n in ops):
+            marker["symbol"] = ["hexagon2" if n.kind == "group" else "circle" for n in ops]
+        hover = [graph_words.op_hover(n, self.data) for n in ops]
+        legend = {"name": style.label, "legendgroup": style.device}
+        self.add_nodes(ops, marker, ["bottom center"] * len(ops), hover, **legend)
+
+    def add_ports(self) -> None:
+        """Draw the inputs and outputs of the model."""
+        ports = [n for n in self.data.nodes if n.is_port]
+        marker = {"size": 2 * _PORT, "color": TEXT, "symbol": "square"}
+        sides = ["middle left" if n.kind == "input" else "middle right" for n in ports]
+        hover = [graph_words.port_hover(n) for n in ports]
+        self.add_nodes(ports, marker, sides, hover, name="model input or output", legendrank=1002)
+
+    def add_precisions(self) -> None:
+        """Mark the ops that compute in less than f32."""
+        for precision, symbol in _MARKS.items():
+            # A fused op runs as its leader does; a folded group may have several precisions.
+            own = [
+                n.index
+                for n in self.data.nodes
+                if not n.leader and precision in n.precision.split(", ")
+            ]
+            self.add_marks(
+                own, f"computes in {precision}", 1003,
+                size=[max(_SMALLEST_MARK, _MARK * self.radii[i]) for i in own], symbol=symbol,
+                color="#ffffff", opacity=1, line={"width": 0.8, "color": TEXT},
+            )  # fmt: skip
+
+    def add_rings(self) -> None:
+        """Ring the causes and consequences of displacement, and the ops searched for."""
+        for is_cause, name, symbol, colour, room in (
+            (True, "cause: not supported where preferred", "circle-open", CAUSE, 6),
+            (False, "consequence: goes along with it", "diamond-open", CONSEQUENCE, 8),
+        ):
+            own = [
+                n.index for n in self.data.nodes if n.displaced and n.displaced.is_cause == is_cause
+            ]
+            self.add_marks(
+                own, name, 1005, size=[2 * self.radii[i] + room for i in own], symbol=symbol,
+                color=colour, line={"width": 2},
+            )  # fmt: skip
+        marked = sorted(self.data.marked)
+        self.add_marks(
+            marked, "searched for", 1004, size=[2 * self.radii[i] + 9 for i in marked],
+            symbol="circle-open", color=TEXT, line={"width": 2.5},
+        )  # fmt: skip
+
+    def add_titles(self) -> None:
+        """Write the longest title that fits above each subgraph."""
+        boxes = {box.index: box for box in self.data.boxes}
+        places, texts, hover = [], [], []
+        for f in self.page.frames:
+            room = (f.right - f.left) / TITLE_CHARACTER - 1
+            options = [*self.titles[f.index], str(f.index)]
+            if f.opens_left:
+                options = [f"{options[0]} (continued)", *options]
+            places.append((f.left + 4 + 8 * f.opens_left, f.top + 9))
+            texts.append(escape(next((o for o in options if len(o) <= room), options[-1])))
+            hover.append(graph_words.box_hover(boxes[f.index], self.data))
+        self.add_texts(places, texts, "middle right", hovertext=hover, hoverinfo="text")
+
+    def add_exits(self) -> None:
+        """Write bytes just above the wires, where they leave a subgraph."""
+        known = [(self.page.exits[op], text) for op, text in self.exits.items()
+                 if op in self.page.exits]  # fmt: skip
+        places = [(x + 3, y - 2.5) for (x, y), _ in known]
+        self.add_texts(places, [text for _, text in known], "top right", hoverinfo="skip")
+
+    def add_texts(
+        self, places: Sequence[Point], texts: Sequence[str], position: str, **hover: Any
+    ) -> None:
+        """Write small texts."""
+        self.figure.add_scatter(
+            x=[x for x, _ in places], y=[y for _, y in places], mode="text", text=list(texts),
+            textposition=position, textfont={"size": 10, "color": TEXT}, showlegend=False, **hover,
+        )  # fmt: skip
+
+    def add_marks(self, own: Sequence[int], name: str, rank: int, **marker: Any) -> None:
+        """Put a mark on some nodes, if there are any."""
+        if own:
+            spots = [self.page.spots[i] for i in own]
+            self.figure.add_scatter(
+                x=[x for x, _ in spots], y=[y for _, y in spots], mode="markers", name=name,
+                hoverinfo="skip", legendrank=rank, marker=marker,
+            )  # fmt: skip
+
+    def add_nodes(
+        self,
+        nodes: Sequence[GraphNode],
+        marker: Mapping[str, Any],
+        positions: Sequence[str],
+        hover: Sequence[str],
+        **legend: Any,
+    ) -> None:
+        """Draw nodes with their labels."""
+        spots = [self.page.spots[n.index] for n in nodes]
+        texts = [escape(self.labels.get(n.index, "")).replace("\n", "<br>") for n in nodes]
+        self.figure.add_scatter(
+            x=[x for x, _ in spots], y=[y for _, y in spots],
+            mode="markers+text" if self.labels else "markers",
+            marker={**marker, "line": {"width": 0}}, text=texts if self.labels else None,
+            textposition=list(positions), textfont={"size": 10, "color": TEXT},
+            hovertext=list(hover), hoverinfo="text", customdata=[n.index for n in nodes], **legend,
+        )  # fmt: skip
+
+    def routes(self, edges: Iterable[GraphEdge]) -> list[Sequence[Point]]:
+        """Return the lines of some wires."""
+        return [line for e in edges for line in self.page.routes.get((e.source, e.target), ())]
+
+    def add_lines(
+        self, lines: Iterable[Sequence[Point]], line: Mapping[str, Any], **more: Any
+    ) -> None:
+        """Put many lines into one trace, with gaps between them."""
+        xs: list[float | None] = []
+        ys: list[float | None] = []
+        for points in lines:
+            xs += [*(round(x, 1) for x, _ in points), None]
+            ys += [*(round(y, 1) for _, y in points), None]
+        if xs:
+            self.figure.add_scatter(
+                x=xs, y=ys, mode="lines", line=dict(line), hoverinfo="skip", showlegend=False,
+                **more,
+            )  # fmt: skip
