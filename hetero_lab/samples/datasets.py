@@ -239,14 +239,8 @@ def face_patches() -> np.ndarray:
     return patches
 
 
-def _page_orientation() -> Dataset:
-    parts = _drawn("page_orientation", drawn_text.page_example)
-    return _classes("page_orientation", *parts, "fetch_name_0")
-
-
-def _ppocr_cls() -> Dataset:
-    parts = _drawn("ppocr_cls", drawn_text.direction_example)
-    return _classes("ppocr_cls", *parts, "save_infer_model/scale_0.tmp_1")
+def _turned(name: str, make: Callable[[str], Example], output: str) -> Dataset:
+    return _classes(name, *_drawn(name, make), output)
 
 
 def _ppocr_rec() -> Dataset:
@@ -312,8 +306,12 @@ def _chosen(outputs: Outputs, output: str) -> np.ndarray:
 DATASETS: dict[str, Callable[[], Dataset]] = {
     "digits": _digits,
     "magika": _magika,
-    "page_orientation": _page_orientation,
+    "page_orientation": functools.partial(
+        _turned, "page_orientation", drawn_text.page_example, "fetch_name_0"
+    ),
     "blazeface": _blazeface,
-    "ppocr_cls": _ppocr_cls,
+    "ppocr_cls": functools.partial(
+        _turned, "ppocr_cls", drawn_text.direction_example, "save_infer_model/scale_0.tmp_1"
+    ),
     "ppocr_rec": _ppocr_rec,
 }

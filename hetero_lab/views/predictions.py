@@ -140,12 +140,9 @@ def steps(difference: Difference) -> list[WaterfallStep]:
         groups: Any = difference.parts.groupby(["kind", "before", "after"])
         for key, rows in sorted(groups, key=lambda group: (KINDS.index(group[0][0]), *group[0])):
             us = round(float(rows["difference_us"].sum()), 3)
-            details = tuple(
-                f"{part_name(part)}: {change(part.difference_us)}"
-                for part in rows.head(_MOST_NAMED).itertuples()
-            )
-            more = (f"… {len(rows) - _MOST_NAMED} more",) if len(rows) > _MOST_NAMED else ()
-            found.append(WaterfallStep(key[0], _label(*key), key[2], at_us, us, details + more))
+            named = [f"{part_name(p)}: {change(p.difference_us)}" for p in rows.itertuples()]
+            details = tuple(_first(named))
+            found.append(WaterfallStep(key[0], _label(*key), key[2], at_us, us, details))
             at_us = round(at_us + us, 3)
         found.append(WaterfallStep("predicted", "predicted difference", "", 0.0, at_us))
     if difference.measurement is not None:

@@ -31,6 +31,7 @@ from hetero_lab.views.theme import (
     escape,
     finish,
     ink_on,
+    latency_text,
     plain,
     row_axis,
     time_text,
@@ -221,9 +222,7 @@ def latency_samples(profiles: Profile | Iterable[Profile]) -> go.Figure:
 
 def _numbers(profile: Profile, n_beyond: int) -> str:
     latency = profile.latency
-    low, high = (time_text(v).removesuffix(" µs") for v in latency.ci95_us)
-    text = f"median {time_text(latency.median_us)} [{low}, {high}]"
-    text += f" · p90 {time_text(latency.p90_us)}"
+    text = f"median {latency_text(latency.estimate)} · p90 {time_text(latency.p90_us)}"
     return text + (f" · {n_beyond} beyond the right edge" if n_beyond else "")
 
 

@@ -22,12 +22,13 @@ def find_ops(data: GraphData, part: str) -> tuple[int, ...]:
     wanted = part.casefold()
     found = tuple(node.index for node in data.nodes if wanted in node.name.casefold())
     if not found:
-        names = [node.name for node in data.nodes]
-        raise ArgumentError(
-            f"No op has {shorten(part)} in its name.{did_you_mean(part, names)} "
-            f"Ops: {names_at_hand(names, 6)}."
-        )
+        raise _no_such_op(data, part, f"No op has {shorten(part)} in its name.")
     return found
+
+
+def _no_such_op(data: GraphData, name: str, fact: str) -> ArgumentError:
+    names = [node.name for node in data.nodes]
+    return ArgumentError(f"{fact}{did_you_mean(name, names)} Ops: {names_at_hand(names, 6)}.")
 
 
 def neighbourhood(data: GraphData, op: str, hops: int) -> GraphData:
@@ -39,11 +40,7 @@ def neighbourhood(data: GraphData, op: str, hops: int) -> GraphData:
         raise ArgumentError(f"hops= is a whole number from 0, not {shorten(str(hops))}.")
     centre = next((node.index for node in data.nodes if node.name == op), None)
     if centre is None:
-        names = [node.name for node in data.nodes]
-        raise ArgumentError(
-            f"{shorten(str(op))} is not in the graph.{did_you_mean(str(op), names)} "
-            f"Ops: {names_at_hand(names, 6)}."
-        )
+        raise _no_such_op(data, str(op), f"{shorten(str(op))} is not in the graph.")
     near: dict[int, set[int]] = {}
     for edge in data.edges:
         near.setdefault(edge.source, set()).add(edge.target)

@@ -97,47 +97,32 @@ def box_hover(box: GraphBox, data: GraphData) -> str:
     return "<br>".join(lines)
 
 
-def group_hover(node: GraphNode, data: GraphData) -> str:
-    """Describe ops that are drawn as one."""
-    devices = ", ".join(
-        f"{n} on {device_label(device, data.emulated)}" for device, n in node.devices[:_MOST]
-    )
-    types = _first([f"{plain(name, 30)} × {n}" for name, n in node.types], " types")
-    lines = [f"<b>{plain(node.name)}</b>", f"{node.n_ops} ops folded: {devices}", types]
-    if node.time_us is not None:
-        lines.append(_took(node.time_us, data))
-    if node.precision:
-        lines.append(f"runs in {plain(node.precision)}")
-    return "<br>".join([*lines, *_unseen(node)])
-
-
 def op_hover(node: GraphNode, data: GraphData) -> str:
-    """Describe an op."""
-    if node.kind == "group":
-        return group_hover(node, data)
-    lines = [
-        f"<b>{plain(node.name)}</b>",
-        f"{plain(node.type)} on {device_label(node.device, data.emulated)}, "
-        f"subgraph {node.subgraph}",
-        *_tensors(node.tensors),
-    ]
+    """Describe an op, or ops that are drawn as one."""
+    lines, is_group = [f"<b>{plain(node.name)}</b>"], node.kind == "group"
+    if is_group:
+        counts = node.devices[:_MOST]
+        devices = ", ".join(f"{n} on {device_label(d, data.emulated)}" for d, n in counts)
+        types = _first([f"{plain(name, 30)} × {n}" for name, n in node.types], " types")
+        lines += [f"{node.n_ops} ops folded: {devices}", types]
+    else:
+        where = f"{device_label(node.device, data.emulated)}, subgraph {node.subgraph}"
+        lines += [f"{plain(node.type)} on {where}", *_tensors(node.tensors)]
     if node.leader:
         lines.append(f"runs inside {plain(node.leader, 60)}, which has its time")
     elif node.time_us is not None:
         lines.append(_took(node.time_us, data))
-    elif data.is_timed:
+    elif data.is_timed and not is_group:
         lines.append("the counters do not tell its time")
     if node.precision:
         lines.append(f"runs in {plain(node.precision)}")
-    if node.displaced:
+    if node.displaced and not is_group:
         lines.append(plain(str(node.displaced)))
     if node.fused:
         lines.append(f"inside it run {_first([plain(name, 40) for name in node.fused])}")
-    return "<br>".join([*lines, *_unseen(node)])
-
-
-def _unseen(node: GraphNode) -> list[str]:
-    return [f"neighbours that are not shown: {node.n_unseen}"] if node.n_unseen else []
+    if node.n_unseen:
+        lines.append(f"neighbours that are not shown: {node.n_unseen}")
+    return "<br>".join(lines)
 
 
 def port_hover(node: GraphNode) -> str:

@@ -278,7 +278,10 @@ class _CoordinateAssignment:
             for sweep in range(_SORTING_SWEEPS + 1):
                 if sweep:
                     self.sweep(forward=sweep % 2 == 1, sort=True)
-                length = handicap * self.wire_length()
+                # How far all wires run across the flow.
+                length = handicap * sum(
+                    abs(self.middle[k.a] + k.shift - self.middle[k.b]) for k in self.links
+                )
                 if best is None or length < best[0] - 1e-6:
                     best = (length, [list(rank) for rank in self.ranks])
         assert best is not None
@@ -323,12 +326,6 @@ class _CoordinateAssignment:
             placed = isotonic(free, [weight[v] for v in rank])
             for vertex, start, offset in zip(rank, placed, offsets, strict=True):
                 self.middle[vertex] = start + offset
-
-    def wire_length(self) -> float:
-        """Return how far all wires run across the flow."""
-        return sum(
-            abs(self.middle[link.a] + link.shift - self.middle[link.b]) for link in self.links
-        )
 
     def straighten(self) -> None:
         """Make lines without branches straight, and move everything as little as possible."""
