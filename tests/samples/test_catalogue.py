@@ -9,11 +9,10 @@ import os
 import pickle
 import re
 import struct
-import sys
 import xml.etree.ElementTree as ElementTree
 from collections import OrderedDict
 from pathlib import Path
-from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -170,62 +169,56 @@ def test_googlenet_filters_have_no_mean_and_the_size_for_relu(light_model: bytes
 # PyTorch's file of weights ----------------------------------------------------------------------
 
 
-def legacy_pth(tensors: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch) -> bytes:
-    """Return tensors in PyTorch's format before 1.6."""
-    torch, utilities = ModuleType("torch"), ModuleType("torch._utils")
+class Global(str):
+    """The module and the name of an object of PyTorch, which need not be installed."""
 
-    def _rebuild_tensor_v2(*args: object) -> object:
-        raise AssertionError(args)
 
-    class FloatStorage:
-        pass
+class Tensor(NamedTuple):
+    key: str
+    values: np.ndarray
 
-    _rebuild_tensor_v2.__module__, FloatStorage.__module__ = "torch._utils", "torch"
-    _rebuild_tensor_v2.__qualname__ = "_rebuild_tensor_v2"
-    FloatStorage.__qualname__ = "FloatStorage"
-    torch.FloatStorage = FloatStorage  # type: ignore[attr-defined]
-    utilities._rebuild_tensor_v2 = _rebuild_tensor_v2  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setitem(sys.modules, "torch._utils", utilities)
 
-    class Stored:
-        def __init__(self, key: str) -> None:
-            self.key = key
+class LegacyPickler(pickle._Pickler):
+    """Writes tensors as PyTorch did before 1.6."""
 
-    class Tensor:
-        def __init__(self, key: str) -> None:
-            self.key = key
-
-        def __reduce__(self) -> tuple:
-            values = tensors[self.key]
+    def save(self, obj: object, save_persistent_id: bool = True) -> None:
+        if isinstance(obj, Global):
+            self.write(pickle.GLOBAL + obj.encode() + b"\n")
+        elif isinstance(obj, Tensor):
+            values = obj.values
             strides = tuple(n // 4 for n in values.strides)
-            args = (Stored(self.key), 0, values.shape, strides, False, OrderedDict())
-            return _rebuild_tensor_v2, args
+            storage = ("storage", Global("torch\nFloatStorage"), obj.key, "cpu", values.size, None)
+            self.save(Global("torch._utils\n_rebuild_tensor_v2"))
+            self.write(pickle.MARK)
+            self.save(storage)
+            self.write(pickle.BINPERSID)
+            for part in (0, values.shape, strides, False, OrderedDict()):
+                self.save(part)
+            self.write(pickle.TUPLE + pickle.REDUCE)
+        else:
+            super().save(obj, save_persistent_id)
 
-    class Pickler(pickle.Pickler):
-        def persistent_id(self, obj: object) -> object:
-            if isinstance(obj, Stored):
-                return ("storage", FloatStorage, obj.key, "cpu", tensors[obj.key].size, None)
-            return None
 
+def legacy_pth(tensors: dict[str, np.ndarray]) -> bytes:
     file = io.BytesIO()
     for part in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}):
         pickle.dump(part, file, protocol=2)
-    Pickler(file, protocol=2).dump(OrderedDict((key, Tensor(key)) for key in tensors))
+    described = OrderedDict((key, Tensor(key, values)) for key, values in tensors.items())
+    LegacyPickler(file, protocol=2).dump(described)
     pickle.dump(list(tensors), file, protocol=2)
     for values in tensors.values():
         file.write(struct.pack("<q", values.size) + values.tobytes(order="A"))
     return file.getvalue()
 
 
-def test_weights_are_read_in_any_order_of_axes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_read_in_any_order_of_axes() -> None:
     rng = np.random.default_rng(1)
     tensors = {
         "a": rng.normal(size=(2, 3, 4)).astype(np.float32),
         "transposed": np.asfortranarray(rng.normal(size=(5, 3)).astype(np.float32)),
         "scalar": np.array(2.5, np.float32),
     }
-    read = made_models.read_weights(legacy_pth(tensors, monkeypatch))
+    read = made_models.read_weights(legacy_pth(tensors))
     assert list(read) == list(tensors)
     for name, values in tensors.items():
         np.testing.assert_array_equal(read[name], values)
@@ -248,8 +241,8 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path: Path, monkeypatch) -> None
     assert target.exists()
 
 
-def test_what_is_not_a_file_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    good = legacy_pth({"a": np.ones((4, 4), np.float32)}, monkeypatch)
+def test_what_is_not_a_file_of_weights() -> None:
+    good = legacy_pth({"a": np.ones((4, 4), np.float32)})
     for broken in (b"", b"PK\x03\x04", good[:20], good[:-1], good[: len(good) // 2]):
         with pytest.raises(ValueError, match=r".+"):
             made_models.read_weights(broken)

@@ -26,12 +26,10 @@ def test_a_diamond_with_a_short_cut():
     assert layers.chain(0, 1) == (0, 1)
 
 
-def test_no_edges_no_vertices():
+def test_graphs_without_edges_that_count():
     assert find_layers(0, []).ranks == ()
     assert find_layers(3, []).ranks == ((0, 1, 2),)
-
-
-def test_repeated_edges_loops_and_backward_edges_do_not_count():
+    # Repeated edges, loops and backward edges do not count.
     assert find_layers(2, [(0, 1), (0, 1), (1, 1), (1, 0)]).ranks == ((0,), (1,))
 
 
