@@ -26,7 +26,6 @@ MODEL, DATA = "digits_inception", "digits"
 EMULATED = "ACC"
 UNSUPPORTED = frozenset(["Interpolate", "ReduceMean", "Sigmoid", "Softmax"])
 BUDGET_S = 20.0
-_WIDTH = 96
 _RECORDED, _RECORDED_ON = "nvidia_h200", "a machine with an NVIDIA H200"
 _COURSE = "notebooks/13_what_to_deploy.ipynb"
 
@@ -178,4 +177,4 @@ def _show(text: str) -> None:
 
 def _show_filled(text: str) -> None:
     for sentence in text.splitlines():
-        _show(textwrap.fill(sentence, _WIDTH, break_on_hyphens=False))
+        _show(textwrap.fill(sentence, 96, break_on_hyphens=False))

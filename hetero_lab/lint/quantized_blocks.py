@@ -76,13 +76,10 @@ def quantized_blocks(graph: OpGraph) -> tuple[Block, ...]:
 
 def has_small_weights(graph: OpGraph, index: int) -> bool:
     """Return whether a node of the constant side is made from values of at most 8 bits."""
-    queue = [index]
-    while queue:
-        op = graph.ops[queue.pop()]
-        if op.type == FAKE_QUANTIZE or (op.type == CONSTANT and is_small(graph, op.index)):
-            return True
-        queue += [producer for producer, _ in op.inputs]
-    return False
+    return any(
+        graph.ops[i].type == FAKE_QUANTIZE or (graph.ops[i].type == CONSTANT and is_small(graph, i))
+        for i in graph.reach([index], forward=False)
+    )
 
 
 def is_small(graph: OpGraph, index: int, port: int = 0) -> bool:

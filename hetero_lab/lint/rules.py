@@ -133,16 +133,10 @@ def torn_state(context: LintContext) -> Iterator[Draft]:
 def _between(context: LintContext, path: tuple[int, ...]) -> tuple[int, ...]:
     """Return the ops of other devices on ways from the path's subgraphs back to them."""
     home, device = context.partition.home, context.device_of[path[0]]
-    seeds = [op.index for op in context.graph if home[op.index] in {home[i] for i in path}]
-    after, before = set(seeds), set(seeds)
-    for op in context.graph:
-        if any(producer in after for producer, _ in op.inputs):
-            after.add(op.index)
-    for op in reversed(context.graph.ops):
-        if any(use.index in before for use in context.graph.consumers[op.index]):
-            before.add(op.index)
-    ways = after & before
-    return tuple(i for i in context.graph.placeable if i in ways and context.device_of[i] != device)
+    graph, homes = context.graph, {home[i] for i in path}
+    seeds = [op.index for op in graph if home[op.index] in homes]
+    ways = graph.reach(seeds, forward=True) & graph.reach(seeds, forward=False)
+    return tuple(i for i in graph.placeable if i in ways and context.device_of[i] != device)
 
 
 def cycles(context: LintContext) -> Iterator[Draft]:

@@ -54,6 +54,10 @@ class Op:
         """Whether this is a Parameter or a Constant."""
         return self.type in (PARAMETER, CONSTANT)
 
+    def tensor_name(self, port: int) -> str:
+        """Name an output: the op's name, with the port where it has several outputs."""
+        return self.name if len(self.outputs) == 1 else f"{self.name}:{port}"
+
 
 @dataclass(frozen=True, slots=True)
 class Consumer:

@@ -308,7 +308,7 @@ def _collect(graph: OpGraph, devices: Sequence[str], parts: Cut) -> Partition:
     )
     crossings = tuple(
         Boundary(
-            tensor=_tensor_name(graph, producer, port),
+            tensor=graph.ops[producer].tensor_name(port),
             op=graph.ops[producer].name,
             port=port,
             source=position[ids[producer]],
@@ -349,11 +349,6 @@ def _device(graph: OpGraph, devices: Sequence[str], members: Sequence[int]) -> s
     last = [PARAMETER, CONSTANT]
     types = {index: graph.ops[index].type for index in members}
     return devices[min(members, key=lambda i: last.index(types[i]) if types[i] in last else -1)]
-
-
-def _tensor_name(graph: OpGraph, producer: int, port: int) -> str:
-    op = graph.ops[producer]
-    return op.name if len(op.outputs) == 1 else f"{op.name}:{port}"
 
 
 def torn_path(graph: OpGraph, partition: Partition) -> list[str]:

@@ -14,6 +14,7 @@ from hetero_lab.errors import ArgumentError, names_at_hand, shorten
 from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.results.sweep.row import Row
+from hetero_lab.placement.partition import Partition
 from hetero_lab.statistics import Estimate
 from hetero_lab.terminal import count_of
 from hetero_lab.views.theme import (
@@ -58,14 +59,9 @@ class Measured:
         return ", ".join(device for device, _ in self.profile.environment.emulated)
 
     @property
-    def n_subgraphs(self) -> int:
-        """Number of subgraphs."""
-        return self.profile.partition.n_subgraphs
-
-    @property
-    def boundary_bytes(self) -> int:
-        """Bytes of all boundary tensors."""
-        return self.profile.partition.boundary_bytes
+    def partition(self) -> Partition:
+        """Its subgraphs and boundaries."""
+        return self.profile.partition
 
     @cached_property
     def shares(self) -> dict[str, float]:
@@ -111,9 +107,12 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
     found = measured_rows(sweep)
     devices = list(dict.fromkeys(device for p in found for device in p.shares))
     if x == "subgraphs":
-        values, title = [float(p.n_subgraphs) for p in found], "number of subgraphs"
+        values, title = [float(p.partition.n_subgraphs) for p in found], "number of subgraphs"
     elif x == "boundary bytes":
-        values, title = [float(p.boundary_bytes) for p in found], "boundary tensors (bytes)"
+        values, title = (
+            [float(p.partition.boundary_bytes) for p in found],
+            "boundary tensors (bytes)",
+        )
     elif x in devices:
         values, title = [p.shares.get(x, 0.0) for p in found], f"share of the ops on {plain(x, 30)}"
     else:
@@ -143,7 +142,8 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
             error_y=latency_bars([p.latency for _, p in own]),
             hovertext=[
                 f"<b>{plain(sweep.name_of(p.row), 200)}</b><br>{latency_text(p.latency)}<br>"
-                f"{count_of(p.n_subgraphs, 'subgraph')}, {p.boundary_bytes:,} boundary bytes<br>"
+                f"{count_of(p.partition.n_subgraphs, 'subgraph')}, "
+                f"{p.partition.boundary_bytes:,} boundary bytes<br>"
                 + ", ".join(f"{plain(d, 30)} {share:.0%}" for d, share in p.shares.items())
                 for _, p in own
             ],
@@ -279,7 +279,7 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
             error_x=latency_bars([r.latency for r in rows], color=TEXT, thickness=1.5),
             hovertext=[
                 f"<b>{plain(r.label, 200)}</b><br>{latency_text(r.latency)}<br>group {r.group}, "
-                f"{count_of(r.n_subgraphs, 'subgraph')}"
+                f"{count_of(r.partition.n_subgraphs, 'subgraph')}"
                 + (f"<br>emulated: {plain(r.emulated, 80)}" if r.emulated else "")
                 for r in rows
             ],
@@ -290,7 +290,9 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
         x=[min(r.latency.high_us, end_us) for r in rows],
         y=list(range(len(rows))),
         mode="text",
-        text=[f"   group {r.group} · {count_of(r.n_subgraphs, 'subgraph')}" for r in rows],
+        text=[
+            f"   group {r.group} · {count_of(r.partition.n_subgraphs, 'subgraph')}" for r in rows
+        ],
         textposition="middle right",
         textfont={"color": TEXT, "size": 11},
         cliponaxis=False,

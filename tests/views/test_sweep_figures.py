@@ -24,7 +24,7 @@ def test_rows_are_ranked_from_fast_to_slow():
     sweep = small_sweep()
     sweep = replace(sweep, rows=sweep.rows[::-1])
     rows = ranked_rows(sweep)
-    assert [(r.label, r.group, r.n_subgraphs) for r in rows] == [
+    assert [(r.label, r.group, r.partition.n_subgraphs) for r in rows] == [
         (SPLIT, 1, 3), (ALONE, 2, 1), (SLOW, 3, 3),
     ]  # fmt: skip
     assert [r.latency.us for r in rows] == pytest.approx(LATENCIES)
@@ -55,7 +55,7 @@ def test_a_ranking_of_too_little_has_no_infinite_numbers(n_rows, n_turns):
 
 def test_points_of_structure_and_latency():
     found = measured_rows(small_sweep())
-    assert [(p.label, p.n_subgraphs, p.boundary_bytes) for p in found] == [
+    assert [(p.label, p.partition.n_subgraphs, p.partition.boundary_bytes) for p in found] == [
         (SPLIT, 3, 64), (ALONE, 1, 0), (SLOW, 3, 64),
     ]  # fmt: skip
     assert [p.latency.us for p in found] == pytest.approx(LATENCIES)

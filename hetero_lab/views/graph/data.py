@@ -348,7 +348,7 @@ def _edges(
                     source=producer,
                     target=node.index,
                     tensors=tuple(
-                        b.tensor if b else _tensor_name(op, port)
+                        b.tensor if b else op.tensor_name(port)
                         for b, port in zip(found, ports, strict=True)
                     ),
                     sizes=tuple(op.outputs[port].n_bytes for port in ports),
@@ -357,10 +357,6 @@ def _edges(
                 )
             )
     return tuple(edges)
-
-
-def _tensor_name(op: Op, port: int) -> str:
-    return op.name if len(op.outputs) == 1 else f"{op.name}:{port}"
 
 
 def _reorder_us(
