@@ -9,10 +9,7 @@ import pytest
 from small_models import convolutions
 
 import hetero_lab as hl
-from hetero_lab.errors import (
-    ArgumentError,
-    PlanError,
-)
+from hetero_lab.errors import PlanError
 from hetero_lab.experiments import (
     calibrate as calibrating,
     observer as observing,
@@ -256,14 +253,6 @@ def test_an_op_that_no_device_supports_is_named(digits):
     hl.emulate("ACC2", unsupported={"Softmax"})
     with pytest.raises(PlanError, match="supports .*softmax"):
         hl.calibrate(digits, ["ACC", "ACC2"], progress=False)
-
-
-def test_a_cost_model_of_something_else_is_refused(costs):
-    other = hl.load("digits_inception", shapes={"image": [2, 1, 8, 8]})
-    with pytest.raises(PlanError, match="belongs to another model"):
-        hl.plan(other, costs)
-    with pytest.raises(ArgumentError, match="hetero_lab.calibrate"):
-        hl.plan(other, {"not": "costs"})  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.slow

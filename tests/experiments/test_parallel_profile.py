@@ -17,7 +17,7 @@ from small_models import convolutions, dynamic_inside, odd_ends, stateful
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
 from hetero_lab.cli import main as cli
-from hetero_lab.errors import AffinityError, ArgumentError, HeteroLabWarning, StoredFileError
+from hetero_lab.errors import AffinityError, HeteroLabWarning, StoredFileError
 from hetero_lab.experiments import profile as profiling
 from hetero_lab.experiments.measure.trial import trial_of
 from hetero_lab.experiments.measure.workers.bench import Bench
@@ -288,48 +288,6 @@ def test_interrupted_in_flight_keeps_the_latency(core, monkeypatch):
 # -- what can be known before anything runs ----------------------------------------------------
 
 
-BAD = {
-    "an unknown executor": (
-        lambda core: branchy(core),
-        {"executor": "paralel"},
-        ArgumentError,
-        "There is no executor 'paralel'. Did you mean 'parallel'? Executors: hetero, parallel.",
-    ),
-    "no executor": (
-        lambda core: branchy(core),
-        {"executor": None},
-        ArgumentError,
-        "There is no executor 'None'",
-    ),
-    "no request": (
-        lambda core: branchy(core), {"requests": 0}, ArgumentError, "at least 1, not 0",
-    ),
-    "half a request": (
-        lambda core: branchy(core), {"requests": 1.5}, ArgumentError, "not 1.5",
-    ),
-    "states in several requests": (
-        lambda core: (stateful(), "CPU"),
-        {"requests": 2},
-        ArgumentError,
-        "Use requests=1",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("isolate", [False, True])
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_named_and_nothing_is_compiled(own_core: CountingCore, name, isolate):
-    make, options, kind, says = BAD[name]
-    model, placement = make(own_core)
-    with pytest.raises(kind) as caught:
-        hl.profile(
-            model, placement,
-            **{"executor": "parallel", **options, "isolate": isolate, "core": own_core, **QUICK},
-        )  # fmt: skip
-    assert says in str(caught.value)
-    assert own_core.n_compiled == 0
-
-
 def test_a_state_that_a_file_tears(own_core: CountingCore, tmp_path):
     model = hl.load(stateful())
     frame = hl.Affinity.uniform(model, "CPU", core=own_core).to_frame()
@@ -341,34 +299,6 @@ def test_a_state_that_a_file_tears(own_core: CountingCore, tmp_path):
         hl.profile(model, torn, executor="parallel", core=own_core, **QUICK)
     with pytest.raises(AffinityError, match="would be torn into 3 subgraphs"):
         hl.sweep(model, [torn], grid={"executor": ["parallel"]}, core=own_core, **SWEEP)
-    assert own_core.n_compiled == 0
-
-
-@pytest.mark.parametrize(
-    ("grid", "says"),
-    [
-        ({"executor": ["hetero", "both"]}, "There is no executor 'both'"),
-        ({"executor": []}, "The dimension executor needs a list of values"),
-        ({"executor": [None]}, "There is no executor 'None'"),
-        ({"executor": ["parallel"], "requests": [0]}, "at least 1"),
-    ],
-)
-def test_bad_dimensions_of_a_sweep(own_core: CountingCore, grid, says):
-    model, placement = branchy(own_core)
-    with pytest.raises(ArgumentError) as caught:
-        hl.sweep(model, [placement], grid=grid, **SWEEP, core=own_core)
-    assert says in str(caught.value)
-    assert own_core.n_compiled == 0
-
-
-def test_a_sweep_refuses_what_the_executor_cannot_run(own_core: CountingCore):
-    with pytest.raises(ArgumentError, match="requests=1"):
-        hl.sweep(
-            stateful(),
-            ["CPU"],
-            core=own_core,
-            grid={"executor": ["hetero", "parallel"], "requests": [1, 2]},
-        )
     assert own_core.n_compiled == 0
 
 

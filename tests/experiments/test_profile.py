@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import re
 import signal
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import pytest
-from counting_core import F32, CountingCore, core_with_acc, in_f32
+from counting_core import core_with_acc, in_f32
 from openvino import opset13 as op
 from random_models import random_affinity, random_model
 from small_models import (
@@ -21,7 +20,6 @@ from small_models import (
     compressed,
     convolutions,
     diamond,
-    dynamic,
     embedding,
     odd_ends,
     stateful,
@@ -32,15 +30,9 @@ import hetero_lab as hl
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import precisions
 from hetero_lab.errors import (
-    AffinityError,
-    ArgumentError,
-    DeviceError,
     HeteroLabWarning,
     InferenceError,
-    InputError,
-    ModelError,
     OutputPathError,
-    PropertyError,
 )
 from hetero_lab.experiments import profile as profiling
 from hetero_lab.experiments.results.profile import tables
@@ -331,107 +323,6 @@ def test_an_interrupt_keeps_what_is_there(core, monkeypatch):
     assert result.tables["summary"]["status"].tolist() == ["interrupted"]
     assert "was interrupted" in result.report()
     assert result.agreement[0].verdict in ("equal", "rounding")
-
-
-# -- bad input ---------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def narrow() -> CountingCore:
-    return core_with_acc(unsupported={"Sigmoid"})
-
-
-MODEL = hl.load(diamond())
-GOOD = np.ones((1, 8), np.float32)
-
-
-def call(**changed):
-    def run(core):
-        arguments = {"model": MODEL, "placement": "HETERO:ACC,CPU", "progress": False, **changed}
-        for key, value in arguments.items():
-            if key == "placement" and callable(value):
-                arguments[key] = value(core)
-        return hl.profile(**arguments, core=core)
-
-    return run
-
-
-def with_properties(properties):
-    return lambda core: hl.Placement(
-        hl.Affinity.uniform(MODEL, "CPU", core=core), device_properties=properties
-    )
-
-
-BAD = {
-    "unknown device": (call(placement="XPU"), DeviceError, ["'XPU'", "ACC, CPU", "emulate()"]),
-    "wrong case": (call(placement="cpu"), DeviceError, ["'cpu'", "Did you mean 'CPU'"]),
-    "wrong case of HETERO": (call(placement="hetero:CPU"), DeviceError, ["'hetero:CPU'"]),
-    "bare HETERO": (call(placement="HETERO"), DeviceError, ["names no device", "'HETERO:GPU,CPU'"]),
-    "empty priorities": (call(placement="HETERO:"), DeviceError, ["'HETERO:' names no device"]),
-    "empty place": (call(placement="HETERO:ACC,"), DeviceError, ["empty place", "in order"]),
-    "device twice": (call(placement="HETERO:CPU,CPU"), DeviceError, ["names 'CPU' twice"]),
-    "no HETERO": (call(placement="ACC,CPU"), DeviceError, ["'HETERO:ACC,CPU'"]),
-    "unsupported op": (
-        call(placement="ACC"), DeviceError, ["ACC does not support", "'left (Sigmoid)'", "fix("],
-    ),
-    "unknown property": (
-        call(placement=with_properties({"CPU": {"INFERENCE_PRECISION": "f32"}})),
-        PropertyError, ["'INFERENCE_PRECISION'", "CPU", "'INFERENCE_PRECISION_HINT'"],
-    ),
-    "value of the wrong type": (
-        call(placement=with_properties({"CPU": {"INFERENCE_NUM_THREADS": "two"}})),
-        PropertyError, ["'two'", "INFERENCE_NUM_THREADS of CPU"],
-    ),
-    "properties of an absent device": (
-        call(placement=with_properties({"GPU": F32})), DeviceError, ["'GPU'", "ACC, CPU"],
-    ),
-    "fix that matches no op": (
-        call(placement=lambda core: hl.Affinity.uniform(MODEL, "CPU", core=core).fix(
-            patterns={"^block": "ACC"}, core=core)),
-        AffinityError, ["'^block'", "matches no op", "'left'"],
-    ),
-    "affinity of another model": (
-        call(placement=lambda core: hl.Affinity.uniform(chain("r"), "CPU", core=core)),
-        AffinityError, ["another model", "'r'", "Affinity.automatic("],
-    ),
-    "no placement": (call(placement=5), ArgumentError, ["not int", "'HETERO:GPU,CPU'"]),
-    "dynamic shape": (
-        call(model=dynamic(-1, -1)), ModelError, ["dynamic inputs", "'x ", 'shapes={"x": ['],
-    ),
-    "missing file": (call(model="missing.xml"), ModelError, ["'missing.xml' does not exist"]),
-    "corrupt file": (call(model=__file__), ModelError, [os.path.basename(__file__), ".onnx"]),
-    "no model": (call(model=5), ModelError, ["not int", "openvino.Model"]),
-    "input of the wrong shape": (
-        call(inputs=[GOOD[0]]), InputError, ["'x'", "[1, 8]", "[8]"],
-    ),
-    "input of the wrong type": (
-        call(inputs=[GOOD.astype(float)]), InputError, ["'x'", "float64", "astype('float32')"],
-    ),
-    "input of the wrong name": (call(inputs={"z": GOOD}), InputError, ["'z'", "'x'"]),
-    "too many inputs": (call(inputs=[GOOD, GOOD]), InputError, ["has 1 inputs ('x')", "2 were"]),
-    "inputs of another kind": (call(inputs=5), InputError, ["not int", ".npz"]),
-    "missing inputs file": (call(inputs="gone.npz"), InputError, ["'gone.npz'"]),
-    "no iterations": (call(iterations=0), ArgumentError, ["iterations=", "at least 1", "0"]),
-    "negative iterations": (call(iterations=-5), ArgumentError, ["iterations=", "-5"]),
-    "iterations of text": (call(iterations="10"), ArgumentError, ["iterations=", "'10'"]),
-    "iterations true": (call(iterations=True), ArgumentError, ["iterations=", "True"]),
-    "half an iteration": (call(iterations=1.5), ArgumentError, ["iterations=", "1.5"]),
-    "negative warm-up": (call(warmup=-1), ArgumentError, ["warmup=", "at least 0"]),
-    "no budget": (call(budget_s=0), ArgumentError, ["more than 0 seconds"]),
-    "budget of text": (call(budget_s="1"), ArgumentError, ["more than 0 seconds", "'1'"]),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_named_and_nothing_is_compiled(narrow, name):
-    run, kind, says = BAD[name]
-    before = narrow.n_compiled
-    with pytest.raises(kind) as caught:
-        run(narrow)
-    for part in says:
-        assert part in str(caught.value), str(caught.value)
-    assert isinstance(caught.value, ValueError)
-    assert narrow.n_compiled == before
 
 
 def test_bare_hetero_with_priorities_of_the_core(own_core):

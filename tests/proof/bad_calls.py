@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from small_models import chain, dynamic
+from small_models import chain, dynamic, stateful
 
 import hetero_lab as hl
 from hetero_lab.backend.core import shared_core
@@ -87,6 +88,7 @@ _OWN = {
     "classify": {"model": "digits_inception", "placement": "CPU"},
     "fit_blocks": _BLOCKS,
     "recover_accuracy": {"data": lambda k: hl.dataset("digits")},
+    "sweep": {"store": lambda k: k.tmp / "store"},
     "verify": {"directory": lambda k: k.tmp},
 }
 
@@ -135,8 +137,11 @@ _PLACEMENTS = {
     "a number": (5, ArgumentError, ["not int", "'HETERO:GPU,CPU'"]),
     "an absent device": ("XPU", DeviceError, ["'XPU'", "ACC, CPU", "emulate()"]),
     "a device in lower case": ("cpu", DeviceError, ["'cpu'", "Did you mean 'CPU'"]),
+    "HETERO in lower case": ("hetero:CPU", DeviceError, ["'hetero:CPU'"]),
     "an absent priority": ("HETERO:ACC,NPU7", DeviceError, ["'NPU7'", "ACC, CPU"]),
     "bare HETERO": ("HETERO", DeviceError, ["names no device", "'HETERO:GPU,CPU'"]),
+    "no priorities": ("HETERO:", DeviceError, ["'HETERO:' names no device"]),
+    "an empty end": ("HETERO:ACC,", DeviceError, ["empty place", "in order"]),
     "an empty place": ("HETERO:ACC,,CPU", DeviceError, ["empty place", "in order of priority"]),
     "a device twice": ("HETERO:CPU,CPU", DeviceError, ["'CPU' twice", "in order of priority"]),
     "no HETERO": ("ACC,CPU", DeviceError, ["'HETERO:ACC,CPU'"]),
@@ -157,25 +162,66 @@ _PLACEMENTS = {
         PropertyError,
         [LACKING, "INFERENCE_PRECISION_HINT", "CPU"],
     ),
+    "a property that is part of another": (
+        _with({"CPU": {"INFERENCE_PRECISION": "f32"}}),
+        PropertyError,
+        ["'INFERENCE_PRECISION'", "CPU", "'INFERENCE_PRECISION_HINT'"],
+    ),
     "properties of an absent device": (_with({"GPU": F32}), DeviceError, ["'GPU'", "ACC, CPU"]),
     "properties that are no mapping": (_with(3), ArgumentError, ["{'CPU': {"]),
 }
+# Inputs of a call and of a profile.
+_INPUTS = {
+    "an unknown input": ({"z": GOOD}, ["'z'", "'x'"]),
+    "a missing input": ({}, ["'x'"]),
+    "a wrong shape": ([GOOD[0]], ["'x'", "[1, 8]", "[8]"]),
+    "a wrong element type": ([GOOD.astype(float)], ["'x'", "float64", "astype('float32')"]),
+    "too many inputs": ([GOOD, GOOD], ["has 1 inputs ('x')", "2 were"]),
+    "a number": (5, ["not int", ".npz"]),
+    "a missing file": ("gone.npz", ["'gone.npz'"]),
+}
 _BOTH = ["compile", "partition", "hetero_dumps", "freeze", "profile", "find_wrong",
          "ParallelExecutor", "lint", "find_refused"]  # fmt: skip
+_PROFILED: list[tuple[Any, ...]] = [
+    *(
+        (f"iterations of {n!r}", {"iterations": n}, "iterations=", repr(n))
+        for n in (0, -5, "many", "10", True, 1.5)
+    ),
+    ("a negative warm-up", {"warmup": -1}, "warmup=", "at least 0", "-1"),
+    ("no budget", {"budget_s": 0}, "time budget", "more than 0 seconds", "not 0"),
+    ("a budget as text", {"budget_s": "1 min"}, "time budget", "'1 min'"),
+    ("no request", {"requests": 0}, "requests=", "at least 1, not 0"),
+    ("half a request", {"requests": 1.5}, "not 1.5"),
+    ("an unknown executor", {"executor": "paralel"}, "There is no executor 'paralel'. Did you "
+     "mean 'parallel'? Executors: hetero, parallel."),
+    ("no executor", {"executor": None}, "There is no executor 'None'"),
+    ("states in several requests", {"model": stateful(), "placement": "CPU", "requests": 2},
+     "Use requests=1"),
+    ("a seed as text", {"seed": "s"}, "seed=", "'s'"),
+]  # fmt: skip
+_THOROUGH = ("compile", "profile", "sweep")
 _SOME = ("an absent device", "another model's affinity", "a number")
 
 
 def _shared() -> Iterator[Row]:
     for function in [*_BOTH, "sweep", "calibrate", "optimize", "plan"]:
         for what, (value, kind, says) in _MODELS.items():
-            if function in ("compile", "sweep") or what in ("a number", "a dynamic model"):
+            if function in _THOROUGH or what in ("a number", "a dynamic model"):
                 call = _call(function, {"model": value})
                 yield Row(f"{function}: {what} as model", call, kind, tuple(says))
     for function in _BOTH:
         for what, (value, kind, says) in _PLACEMENTS.items():
-            if function == "compile" or what in _SOME:
+            if function in _THOROUGH or what in _SOME:
                 call = _call(function, {"placement": value})
                 yield Row(f"{function}: {what} as placement", call, kind, tuple(says))
+    for what, (value, says) in _INPUTS.items():
+        yield Row(f"call: {what}", lambda k, v=value: k.compiled(v), InputError, tuple(says))
+        call = _call("profile", {"inputs": value})
+        yield Row(f"profile: {what} as inputs", call, InputError, tuple(says))
+    for isolate, (what, wrong, *says) in itertools.product((False, True), _PROFILED):
+        call = _call("profile", {"executor": "parallel", "isolate": isolate, **wrong})
+        where = "in a process of its own" if isolate else "here"
+        yield Row(f"profile: {what} {where}", call, ArgumentError, tuple(says))
 
 
 # Function → what is wrong, the wrong arguments or a whole call, the error and parts of its text.
@@ -308,27 +354,6 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("a property of the call that nobody knows", {"compile_properties": {"SPEED": 1}},
          PropertyError, "'SPEED'", "NUM_STREAMS"),
     ],
-    "call": [
-        ("an unknown input", lambda k: k.compiled({"z": GOOD}), InputError, "'z'", "'x'"),
-        ("a missing input", lambda k: k.compiled({}), InputError, "'x'"),
-        ("a wrong shape", lambda k: k.compiled([GOOD[0]]), InputError, "'x'", "[1, 8]"),
-        ("a wrong element type", lambda k: k.compiled([GOOD.astype(float)]), InputError, "'x'",
-         "astype('float32')"),
-        ("too many inputs", lambda k: k.compiled([GOOD, GOOD]), InputError, "2", "'x'"),
-        ("a number", lambda k: k.compiled(5), InputError, "int"),
-        ("a missing file", lambda k: k.compiled("no.npz"), InputError, "no.npz"),
-    ],
-    "profile": [
-        ("no iterations", {"iterations": 0}, ArgumentError, "iterations=", "0"),
-        ("iterations as text", {"iterations": "many"}, ArgumentError, "iterations="),
-        ("a negative warm-up", {"warmup": -1}, ArgumentError, "warmup=", "-1"),
-        ("no budget", {"budget_s": 0}, ArgumentError, "time budget", "not 0"),
-        ("a budget as text", {"budget_s": "1 min"}, ArgumentError, "time budget", "'1 min'"),
-        ("no request", {"requests": 0}, ArgumentError, "requests=", "0"),
-        ("an unknown executor", {"executor": "warp"}, ArgumentError, "'warp'", "hetero, parallel"),
-        ("a wrong input", {"inputs": {"z": GOOD}}, InputError, "'z'", "'x'"),
-        ("a seed as text", {"seed": "s"}, ArgumentError, "seed=", "'s'"),
-    ],
     "freeze": [
         ("a place that is a file", {"directory": lambda k: k.files("taken", "x")}, OutputPathError,
          "taken"),
@@ -375,8 +400,27 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
          "above 0"),
         ("a negative memory limit", {"workers": lambda k: hl.Workers(memory_limit=-1)},
          ArgumentError, "memory_limit:", "-1"),
-        ("an unknown executor", {"grid": {"executor": ["warp"]}}, ArgumentError, "'warp'",
+        ("an unknown executor", {"grid": {"executor": ["hetero", "warp"]}}, ArgumentError, "'warp'",
          "hetero, parallel"),
+        ("executors without values", {"grid": {"executor": []}}, ArgumentError,
+         "The dimension executor needs a list of values"),
+        ("no executor", {"grid": {"executor": [None]}}, ArgumentError,
+         "There is no executor 'None'"),
+        ("no request in parallel", {"grid": {"executor": ["parallel"], "requests": [0]}},
+         ArgumentError, "at least 1"),
+        ("states in several requests",
+         {"model": stateful(), "placements": ["CPU"],
+          "grid": {"executor": ["hetero", "parallel"], "requests": [1, 2]}}, ArgumentError,
+         "requests=1"),
+        ("a property of a device that is not used", {"placements": ["CPU"],
+         "grid": {"ACC.NUM_STREAMS": [1]}}, PropertyError, "does not use"),
+        ("a model cache without values", {"grid": {"model_cache": []}}, ArgumentError,
+         "list of values"),
+        ("a model cache of 3", {"grid": {"model_cache": [3]}}, ArgumentError, "True and False"),
+        ("a directory of blobs as a property", {"grid": {"CPU.CACHE_DIR": ["x"]}}, PropertyError,
+         "model_cache"),
+        ("a placement that is a number", {"placements": {"mine": 3}}, ArgumentError,
+         "'mine' has to be a hetero_lab.Placement", "not int"),
         ("a store that is a file", {"store": lambda k: k.files("taken", "x")}, OutputPathError,
          "taken"),
         ("a wrong input", {"inputs": {"z": GOOD}}, InputError, "'z'", "'x'"),
