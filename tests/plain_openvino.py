@@ -14,7 +14,11 @@ from types import TracebackType
 
 import numpy as np
 
+from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.core import environment_of_a_child
+from hetero_lab.placement.placement import Placement, resolve
+from hetero_lab.runtime.frozen_placement import write_program
+from hetero_lab.runtime.inputs import given_or_generated
 
 _PROGRAM = """
 import json, sys, time
@@ -59,6 +63,19 @@ for line in sys.stdin:
         answer = {"error": str(error)}
     print("answer", json.dumps(answer), flush=True)
 """
+
+
+def frozen(
+    bound: BoundModel,
+    placement: Placement,
+    directory: Path,
+    arrays: list[np.ndarray] | None = None,
+) -> Path:
+    """Write a placement as a plain process loads it; generated inputs unless some are given."""
+    directory.mkdir(parents=True)
+    given = given_or_generated(bound, None) if arrays is None else arrays
+    write_program(directory, resolve(bound, placement), given)
+    return directory
 
 
 class PlainError(RuntimeError):

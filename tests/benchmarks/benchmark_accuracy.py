@@ -9,30 +9,27 @@ or where the placement is not 1.5 times as fast as all of it in f32, measured in
 
 from __future__ import annotations
 
-import argparse
 import sys
 
 import hetero_lab as hl
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import precisions
+from tests.scripts import BF16, options
 
 
 def main() -> int:
     """Recover, print the tables, return 1 if a mark was missed."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--budget", type=float, default=120.0)
-    parser.add_argument("--threads", type=int, help="of each device; as the runtime chooses")
-    options = parser.parse_args()
+    given = options(__doc__, budget=120.0, threads=int)
     if "bf16" not in precisions("CPU", core=shared_core()):
         print("This CPU has no bf16: nothing to recover.")
         return 0
-    hl.emulate("ACC", properties={"INFERENCE_PRECISION_HINT": "bf16"})
+    hl.emulate("ACC", properties=BF16)
     own = {}
-    if options.threads:  # with exclusive requests a split does not obey the number of threads
-        own = {"INFERENCE_NUM_THREADS": options.threads, "EXCLUSIVE_ASYNC_REQUESTS": False}
+    if given.threads:  # with exclusive requests a split does not obey the number of threads
+        own = {"INFERENCE_NUM_THREADS": given.threads, "EXCLUSIVE_ASYNC_REQUESTS": False}
     found = hl.recover_accuracy(
         hl.load("magika"), "ACC", "CPU", hl.dataset("magika"), max_drop=0.005,
-        budget_s=options.budget, device_properties={"ACC": own, "CPU": own}, progress=False,
+        budget_s=given.budget, device_properties={"ACC": own, "CPU": own}, progress=False,
     )  # fmt: skip
     print(found.sensitivity.to_string())
     print(found.trials.to_string())

@@ -1,7 +1,7 @@
 """Regret of advise: how far the advice is behind the best of all its candidates.
 
-Run by hand: ``python -m tests.benchmarks.benchmark_advise [--budget 57] [--models a,b] [--devices
-cpu,emulated,gpu]``. For each model, on CPU alone, on CPU with an emulated device, and on GPU and
+Run by hand: ``python -m tests.benchmarks.benchmark_advise [--budget 57] [--models A B] [--devices
+cpu emulated gpu]``. For each model, on CPU alone, on CPU with an emulated device, and on GPU and
 CPU (where there is no GPU and the extra ``gpu-rig`` is installed, on the rig of
 ``tests/gpu_rig``): advise within the budget, then measure every candidate exhaustively, in turns
 with each other, until each ratio is known to 1 % or to what compiles differ by. That is done three
@@ -20,9 +20,7 @@ pieces of advice with so many requests in flight, in turns with each other, wher
 
 from __future__ import annotations
 
-import argparse
 import math
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,10 +28,10 @@ from typing import Any
 
 import hetero_lab as hl
 from tests.gpu_rig import rig
+from tests.scripts import F32, options
 
 MODELS = ["digits_inception", "magika", "page_orientation", "blazeface", "ppocr_cls"]
 EMULATED = "ADV"
-F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 _COMPILES = 3
 _LOOK_S = 10.0
 
@@ -152,25 +150,20 @@ def _disturbed(sweeps: Sequence[hl.types.Sweep]) -> str:
 
 def main() -> None:
     """Read the arguments and print a line a model and set of devices."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--budget", type=float, default=57.0)
-    parser.add_argument("--exhaustive", type=float, default=114.0)
-    parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--devices", default="cpu,emulated")
-    parser.add_argument("--requests", type=int, default=1)
-    given = parser.parse_args()
-    several = given.devices.split(",")
-    with tempfile.TemporaryDirectory() as scratch:
-        if "gpu" in several:
-            rig.start(scratch)
-        hl.emulate(EMULATED, unsupported={"Softmax", "Concat"}, faster_by="auto")
-        for model in given.models.split(","):
-            for devices in several:
-                beside = {"cpu": [], "emulated": [EMULATED], "gpu": ["GPU"]}[devices]
-                if given.requests > 1:
-                    throughput_of(model, [*beside, "CPU"], given.budget, given.requests)
-                else:
-                    regret_of(model, [*beside, "CPU"], given.budget, given.exhaustive)
+    given = options(
+        __doc__, budget=57.0, exhaustive=114.0, models=MODELS, devices=["cpu", "emulated"],
+        requests=1,
+    )  # fmt: skip
+    if "gpu" in given.devices:
+        rig.start_here()
+    hl.emulate(EMULATED, unsupported={"Softmax", "Concat"}, faster_by="auto")
+    for model in given.models:
+        for devices in given.devices:
+            beside = {"cpu": [], "emulated": [EMULATED], "gpu": ["GPU"]}[devices]
+            if given.requests > 1:
+                throughput_of(model, [*beside, "CPU"], given.budget, given.requests)
+            else:
+                regret_of(model, [*beside, "CPU"], given.budget, given.exhaustive)
 
 
 if __name__ == "__main__":

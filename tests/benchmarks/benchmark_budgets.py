@@ -1,6 +1,6 @@
 """What sweeps with small budgets measure: budgets × models × numbers of placements.
 
-Run by hand: ``python tests/benchmarks/benchmark_budgets.py [--budgets 1 2 6]``. Each call is made
+Run by hand: ``python -m tests.benchmarks.benchmark_budgets [--budgets 1 2 6]``. Each call is made
 in a fresh process, so that starting workers counts. Models are chains of softmax, as long as it
 takes for the latency asked for. Prints a line a call: how long it took, by how much it was late,
 how long workers took to start, the longest compile with the first inference, how many placements
@@ -11,7 +11,6 @@ longest compile, and a fifth of a second to end workers.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -24,9 +23,10 @@ import openvino as ov
 from openvino import opset13 as op
 
 import hetero_lab as hl
+from tests.scripts import options
 
-BUDGETS_S = [1, 2, 6, 15, 60]
-LATENCIES_MS = [0.1, 1, 10, 100]
+BUDGETS_S = [1.0, 2.0, 6.0, 15.0, 60.0]
+LATENCIES_MS = [0.1, 1.0, 10.0, 100.0]
 PLACEMENTS = [2, 7, 20]
 N_OPS = 24
 END_S = 0.2
@@ -92,21 +92,17 @@ def model_of(latency_ms: float, directory: Path) -> tuple[Path, float]:
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--budgets", nargs="+", type=float, default=BUDGETS_S)
-    parser.add_argument("--latencies", nargs="+", type=float, default=LATENCIES_MS)
-    parser.add_argument("--placements", nargs="+", type=int, default=PLACEMENTS)
-    options = parser.parse_args()
+    given = options(__doc__, budgets=BUDGETS_S, latencies=LATENCIES_MS, placements=PLACEMENTS)
     empty = late = calls = 0
     columns = (
         "model ms  placements  budget s    took s    late s  start-up s  compile s  measured  turns"
     )
     print(columns)
     with tempfile.TemporaryDirectory() as scratch:
-        for latency_ms in options.latencies:
+        for latency_ms in given.latencies:
             path, took_ms = model_of(latency_ms, Path(scratch))
-            for n in options.placements:
-                for budget_s in options.budgets:
+            for n in given.placements:
+                for budget_s in given.budgets:
                     done = subprocess.run(
                         [sys.executable, "-W", "ignore", "-c", CALL, path, str(n), str(budget_s)],
                         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

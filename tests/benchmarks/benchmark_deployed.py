@@ -10,7 +10,8 @@ by itself: geometric mean of the repeats with its 95 % interval.
 With ``--calls`` it asks as a user does, each time with a new compile: ``profile`` here and in a
 process of its own, ``sweep``, the rows of ``optimize``, and a fresh plain process, in random order.
 Prints the median over the compiles of each, its ratio to that of the plain processes, and by how
-much two compiles differ.
+much two compiles differ. ``--budget`` is that of optimize; after ``--at-most`` seconds no other
+repeat begins.
 """
 
 from __future__ import annotations
@@ -34,18 +35,16 @@ from hetero_lab.experiments.measure.workers.bench import WARM_UP_S
 from hetero_lab.experiments.measure.workers.process import AnyBench
 from hetero_lab.experiments.measure.workers.requests import Compile, RunTurn, WarmUp
 from hetero_lab.experiments.session import Conditions, LocalBench, Session
-from hetero_lab.placement.placement import resolve
-from hetero_lab.runtime.frozen_placement import write_program
 from hetero_lab.runtime.inputs import given_or_generated
-from tests.plain_openvino import PlainProcess
+from tests.plain_openvino import PlainProcess, frozen
 from tests.real_gpu.networks import model_file, short_name
+from tests.scripts import F32, options
 
 DISCARDED, TIMED = 2, 10
 BLOCKS, BLOCK = 8, 4  # of each kind; turns in one
 WARM_UP, CALL_TURNS = 40, 5
 MODELS = ["digits_inception", "page_orientation", "magika"]
 N_OTHERS = 6
-F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 
 Turn = Callable[[], Sequence[float]]
 
@@ -67,13 +66,6 @@ def chosen_placements(bound: BoundModel, device: str) -> dict[str, hl.Placement]
         "halves": hl.Placement(mixed, "halves", f32),
         "halves, free threads": hl.Placement(mixed, "halves, free threads", free),
     }  # fmt: skip
-
-
-def frozen(bound: BoundModel, placement: hl.Placement, directory: Path) -> Path:
-    """Write a placement as a plain process loads it."""
-    directory.mkdir(parents=True)
-    write_program(directory, resolve(bound, placement), given_or_generated(bound, None))
-    return directory
 
 
 def level(samples: Sequence[float]) -> float:
@@ -246,15 +238,10 @@ def compare_calls(
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", default=MODELS)
-    parser.add_argument("--device", default="ACC", help="a real device; else one is emulated")
-    parser.add_argument("--calls", action="store_true", help="ask as a user does")
-    parser.add_argument("--repeats", type=int, default=8)
-    parser.add_argument("--budget", type=float, default=40.0, help="of optimize, with --calls")
-    parser.add_argument("--at-most", type=float, default=math.inf, help="seconds of --calls")
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    given = options(
+        __doc__, models=MODELS, device="ACC", calls=False, repeats=8, budget=40.0,
+        at_most=math.inf, seed=0,
+    )  # fmt: skip
     if given.device == "ACC":
         hl.emulate("ACC")
     shuffle = random.Random(given.seed)

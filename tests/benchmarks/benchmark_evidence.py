@@ -9,7 +9,6 @@ one core busy with another process meanwhile. It wants the machine for itself; `
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import os
 import signal
@@ -24,27 +23,22 @@ from openvino import opset13 as op
 import hetero_lab as hl
 from hetero_lab.backend.core import shared_core
 from hetero_lab.experiments.measure.environment import current_environment, noise_sentence
+from tests.scripts import F32, matmuls, options
 
 SIZE = 256
 AA_BUDGET_S = 10.0
-F32 = {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
 
 
-def matmuls(count: int) -> ov.Model:
+def chain(count: int) -> ov.Model:
     """Build a chain of equal matmuls."""
-    rng = np.random.default_rng(0)
     x = op.parameter([SIZE, SIZE], np.float32, name="x")
-    node = x
-    for index in range(count):
-        weight = op.constant((rng.normal(size=(SIZE, SIZE)) / 16).astype(np.float32))
-        node = op.matmul(node, weight, False, False, name=f"matmul{index}")
-    return ov.Model([node], [x], f"matmuls{count}")
+    return ov.Model([matmuls(x, count, SIZE, "matmul")], [x], f"matmuls{count}")
 
 
 def aa_sweep(budget_s: float) -> bool:
     """Sweep the same placement twice; return whether they were declared different."""
     model = hl.load("digits_inception")
-    placement = hl.Placement(hl.Affinity.uniform(model, "CPU"), "A", F32)
+    placement = hl.Placement(hl.Affinity.uniform(model, "CPU"), "A", {"CPU": F32})
     sweep = hl.sweep(
         model, [placement, placement], dedupe=False, budget_s=budget_s, counters=False,
         progress=False,
@@ -54,7 +48,7 @@ def aa_sweep(budget_s: float) -> bool:
 
 def ab_sweep(budget_s: float) -> bool:
     """Sweep 34 against 33 matmuls; return whether 34 were found to take longer."""
-    models = {"34": matmuls(34), "33": matmuls(33)}
+    models = {"34": chain(34), "33": chain(33)}
     sweep = hl.sweep(models, ["CPU"], budget_s=budget_s, counters=False, progress=False)
     more, less = sweep.summary["label"][:2]
     return told(sweep, more, less) and sweep.ranking["label"][0] == less
@@ -83,21 +77,17 @@ def _burn() -> int:
 
 def main() -> None:
     """Run both and print the counts."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--aa", type=int, default=40)
-    parser.add_argument("--ab", type=int, default=10)
-    parser.add_argument("--busy", action="store_true")
-    options = parser.parse_args()
-    if options.busy:
+    given = options(__doc__, aa=40, ab=10, busy=False)
+    if given.busy:
         atexit.register(os.kill, _burn(), signal.SIGKILL)
-    budget_s = 60.0 if options.busy else 30.0
+    budget_s = 60.0 if given.busy else 30.0
     started = time.perf_counter()
-    wrong = sum(aa_sweep(AA_BUDGET_S) for _ in range(options.aa))
-    seen = sum(ab_sweep(budget_s) for _ in range(options.ab))
+    wrong = sum(aa_sweep(AA_BUDGET_S) for _ in range(given.aa))
+    seen = sum(ab_sweep(budget_s) for _ in range(given.ab))
     noise = noise_sentence(current_environment(["CPU"], shared_core()))
-    print(f"{noise} One core kept busy: {'yes' if options.busy else 'no'}.")
-    print(f"A/A: declared different in {wrong} of {options.aa}")
-    print(f"34 against 33 matmuls, {budget_s:.0f} s: told apart in {seen} of {options.ab}")
+    print(f"{noise} One core kept busy: {'yes' if given.busy else 'no'}.")
+    print(f"A/A: declared different in {wrong} of {given.aa}")
+    print(f"34 against 33 matmuls, {budget_s:.0f} s: told apart in {seen} of {given.ab}")
     print(f"took {time.perf_counter() - started:.0f} s")
 
 

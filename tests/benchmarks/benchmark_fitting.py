@@ -8,8 +8,6 @@ recordings: what a cost model was fitted to, and placements that it did not see,
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -20,8 +18,8 @@ import hetero_lab as hl
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.counter_costs import Conversion, ExecutedNode, Observation
 from hetero_lab.planning.fitting import fit
-from tests.benchmarks.benchmark_optimize import RECORDED
 from tests.benchmarks.benchmark_prediction import unseen
+from tests.scripts import recordings
 
 
 def measured(file: Path) -> pd.Series:
@@ -60,9 +58,8 @@ def errors(costs: hl.CostModel, seen: Sequence[Observation], actual_us: pd.Serie
 
 def main() -> None:
     """Print a line for each recorded model."""
-    with tempfile.TemporaryDirectory() as directory:
-        shutil.unpack_archive(RECORDED, directory, filter="data")
-        for file in sorted(Path(directory).rglob("*.observations.json")):
+    with recordings() as directory:
+        for file in sorted(directory.rglob("*.observations.json")):
             name = file.name.partition(".")[0]
             costs = hl.CostModel.from_json(file.with_name(f"{name}.costs.json"))
             actual_us = measured(file.with_name(f"{name}.jsonl"))

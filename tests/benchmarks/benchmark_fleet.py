@@ -1,20 +1,20 @@
 """What a sweep over a Dask cluster costs beside the same sweep without one.
 
-Run by hand: ``python tests/benchmarks/benchmark_fleet.py [--model magika]``. Prints the ratio of
+Run by hand: ``python -m tests.benchmarks.benchmark_fleet [--model magika]``. Prints the ratio of
 a sweep of 20 placements on one worker of this machine to the same sweep in this process, in turn
 in the same run. The cluster has started before, and its worker has measured something.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 
-from benchmark_sweep import TURNS, placements
 from distributed import Client, LocalCluster
 
 import hetero_lab as hl
+from tests.benchmarks.benchmark_sweep import TURNS, placements
+from tests.scripts import options
 
 
 def seconds(model, chosen, client=None) -> float:
@@ -28,25 +28,21 @@ def seconds(model, chosen, client=None) -> float:
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="magika")
-    parser.add_argument("--count", type=int, default=20)
-    parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args()
+    given = options(__doc__, model="magika", count=20, repeats=3)
     hl.emulate("ACC")
-    model = hl.load(options.model)
-    chosen = placements(model, options.count)
+    model = hl.load(given.model)
+    chosen = placements(model, given.count)
     ratios = []
     with (
         LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
         seconds(model, chosen[:1], client)
-        for _ in range(options.repeats):
+        for _ in range(given.repeats):
             local, fleet = seconds(model, chosen), seconds(model, chosen, client)
             ratios.append(fleet / local)
             print(f"local {local:.1f} s, fleet {fleet:.1f} s, ratio {ratios[-1]:.3f}")
-    print(f"{options.model}: median ratio {statistics.median(ratios):.3f} (at most 1.10)")
+    print(f"{given.model}: median ratio {statistics.median(ratios):.3f} (at most 1.10)")
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ and a quiet machine.
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
 import openvino as ov
 import openvino_genai
@@ -21,17 +19,12 @@ from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.generation import CompiledSession, generate
 from hetero_lab.samples.catalogue import sample_path
-
-F32 = {"INFERENCE_PRECISION_HINT": "f32"}
+from tests.scripts import F32, alone, options
 
 
 def main() -> None:
     """Print both times of each round, and the median of the ratios."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--prompt-tokens", type=int, default=64)
-    parser.add_argument("--new-tokens", type=int, default=32)
-    given = parser.parse_args()
+    given = options(__doc__, rounds=10, prompt_tokens=64, new_tokens=32)
     scenario = hl.Scenario(given.prompt_tokens, given.new_tokens)
     pipeline = openvino_genai.LLMPipeline(str(sample_path("smollm2_135m").parent), "CPU", **F32)
     wanted = openvino_genai.GenerationConfig()
@@ -39,8 +32,7 @@ def main() -> None:
     bound = bind(hl.load("smollm2_135m"))
     known = language_model(bound.model)
     prompt = known.prompt(scenario, 0)
-    alone = hl.Placement(hl.Affinity.uniform(bound.model, "CPU"), "CPU", {"CPU": F32}, direct=True)
-    session = CompiledSession(compile_placed(resolve(bound, alone)))
+    session = CompiledSession(compile_placed(resolve(bound, alone(bound.model, "CPU"))))
 
     def genai_ms() -> float:
         tokens = openvino_genai.TokenizedInputs(ov.Tensor(prompt), ov.Tensor(np.ones_like(prompt)))

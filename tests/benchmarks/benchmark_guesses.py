@@ -13,11 +13,8 @@ compares what is guessed of it with its latencies there, alone on each of the tw
 
 from __future__ import annotations
 
-import argparse
 import math
-import shutil
 import statistics
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,14 +23,13 @@ from scipy.stats import spearmanr
 import hetero_lab as hl
 from hetero_lab.placement.affinity import first_able
 from hetero_lab.planning.guessing import guess_from_graph
-from hetero_lab.samples.catalogue import datasets_dir
+from tests.scripts import F32, kept_costs, options, recordings
 
 SAMPLES = (
     "digits_inception", "magika", "ppocr_det", "ppocr_rec", "ppocr_cls", "page_orientation",
     "blazeface", "minilm_int8", "googlenet_graph", "efficientnet_lite0",
 )  # fmt: skip
-RECORDED = datasets_dir() / "recordings" / "nvidia_h200.tar.xz"
-F32 = {name: {"INFERENCE_PRECISION_HINT": "f32"} for name in ("CPU", "ACC")}
+BOTH_F32 = {"CPU": F32, "ACC": F32}
 
 
 def latency_error(pairs: Sequence[tuple[float, float]]) -> float:
@@ -50,16 +46,12 @@ def latency_error(pairs: Sequence[tuple[float, float]]) -> float:
 
 def costs_of(name: str, budget_s: float, store: Path | None) -> hl.CostModel:
     """Calibrate a sample, or read what was stored of it."""
-    file = store / f"{name}.json" if store else None
-    if file is not None and file.exists():
-        return hl.CostModel.from_json(file)
-    costs = hl.calibrate(
-        name, ["ACC", "CPU"], budget_s=budget_s, device_properties=F32, progress=False
+    return kept_costs(
+        store and store / f"{name}.json",
+        lambda: hl.calibrate(
+            name, ["ACC", "CPU"], budget_s=budget_s, device_properties=BOTH_F32, progress=False
+        ),
     )
-    if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        costs.to_json(file)
-    return costs
 
 
 def placements(model, costs: hl.CostModel) -> dict[str, hl.Affinity]:
@@ -77,9 +69,8 @@ def placements(model, costs: hl.CostModel) -> dict[str, hl.Affinity]:
 
 def recorded() -> None:
     """Print how far off guesses are from what was recorded on a real GPU."""
-    with tempfile.TemporaryDirectory() as directory:
-        shutil.unpack_archive(RECORDED, directory, filter="data")
-        cases = sorted(Path(directory).glob("*/*.all"))
+    with recordings() as directory:
+        cases = sorted(directory.glob("*/*.all"))
         known = {case.stem: hl.CostModel.from_json(case / "costs.json") for case in cases}
         measured = {
             case.stem: hl.read_sweep(case).summary.set_index("label")["median_us"] for case in cases
@@ -110,17 +101,12 @@ def line(label: str, pairs: list[tuple[float, float]]) -> str:
 
 def main() -> None:
     """Print a line a model and one for all."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", default=SAMPLES)
-    parser.add_argument("--budget", type=float, default=20.0)
-    parser.add_argument("--store", type=Path)
-    parser.add_argument("--recorded", action="store_true")
-    options = parser.parse_args()
-    if options.recorded:
+    given = options(__doc__, models=SAMPLES, budget=20.0, store=Path, recorded=False)
+    if given.recorded:
         recorded()
         return
     hl.emulate("ACC", unsupported={"Softmax"})
-    known = {name: costs_of(name, options.budget, options.store) for name in options.models}
+    known = {name: costs_of(name, given.budget, given.store) for name in given.models}
     every: list[tuple[float, float]] = []
     alone: list[tuple[float, float]] = []
     for name, costs in known.items():
@@ -128,7 +114,7 @@ def main() -> None:
         guess = hl.guess_costs(model, [c for other, c in known.items() if other != name])
         pairs = []
         for label, affinity in placements(model, costs).items():
-            placed = hl.Placement(affinity, label, {d: F32[d] for d in affinity.devices})
+            placed = hl.Placement(affinity, label, dict.fromkeys(affinity.devices, F32))
             profile = hl.profile(model, placed, iterations=30, progress=False)
             pairs.append((guess.predict_us(affinity), profile.latency.median_us))
         alone.append(pairs[0])

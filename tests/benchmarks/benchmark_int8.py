@@ -1,6 +1,7 @@
 """Do quantised models keep their int8 kernels and their accuracy?
 
-Run by hand: ``python -m tests.benchmarks.benchmark_int8 [MODEL …] [--preset performance]``.
+Run by hand: ``python -m tests.benchmarks.benchmark_int8 [--models NAME …]
+[--preset performance]``.
 For each model it prints the kernels that are executed in int8 when NNCF's own result is compiled
 by a plain Core, after ``hl.quantize`` on one device, on two devices with a cut in the middle of
 quantised blocks, and after the remedies of ``hl.lint``; the accuracy in f32 and int8; and the
@@ -11,9 +12,7 @@ labelled data are calibrated with generated inputs, and only their kernels count
 
 from __future__ import annotations
 
-import argparse
 import sys
-from pathlib import Path
 
 import nncf
 import numpy as np
@@ -24,27 +23,22 @@ from hetero_lab.model.read import prepare
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.samples.datasets import Dataset
 from hetero_lab.statistics import paired_drop
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from int8_kernels import COUNTED, int8_kernels
+from tests.int8_kernels import COUNTED, int8_kernels
+from tests.scripts import alone, options
 
 SUBSET = 100
 MODELS = ["digits_inception", "page_orientation", "blazeface", "ppocr_cls", "efficientnet_lite0"]
-F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 
 
 def main() -> int:
     """Measure each model, print the table, return 1 if one misses its mark."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="*", default=MODELS)
-    parser.add_argument("--preset", default="mixed")
-    options = parser.parse_args()
+    given = options(__doc__, models=MODELS, preset="mixed")
     hl.emulate("ACC", base="CPU")
     print(
         f"{'model':20}{'plain':>6}{'CPU':>6}{'cut':>6}{'mended':>7}{'kept':>7}"
         f"{'KB f32':>8}{'KB int8':>8}{'acc f32':>9}{'acc int8':>9}   drop in points"
     )
-    missed = [name for name in options.models if not measure(name, options.preset)]
+    missed = [name for name in given.models if not measure(name, given.preset)]
     if missed:
         print("missed:", ", ".join(missed))
     return 1 if missed else 0
@@ -127,8 +121,7 @@ def mend(model: ov.Model, affinity: hl.Affinity) -> hl.Affinity:
 
 def right_answers(model: object, data: Dataset) -> np.ndarray:
     """Return for each example of the evaluation part whether the model is right, in f32."""
-    affinity = hl.Affinity.uniform(model, "CPU")  # type: ignore[arg-type]
-    run = hl.compile(model, hl.Placement(affinity, device_properties={"CPU": F32}))  # type: ignore[arg-type]
+    run = hl.compile(model, alone(model, "CPU"))  # type: ignore[arg-type]
     examples = (data.evaluation[i] for i in range(len(data.evaluation)))
     return np.array([data.metric.correct(run(inputs), label) for inputs, label in examples])
 

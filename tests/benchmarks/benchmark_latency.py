@@ -1,15 +1,15 @@
 """Does our latency agree with OpenVINO's own benchmark_app?
 
 Run by hand: ``python -m tests.benchmarks.benchmark_latency [--turns 8] [--seconds 3] [--models
-NAME …]``. Both measure the same model on CPU in f32 with one stream, in turns, changing who goes
-first, so that a drift of the machine hits both. Prints the ratio of the medians over the turns;
-the exit code is 1 if one is more than 5 % from 1. Needs a quiet machine: another busy process
-takes away a core of two, for seconds at a time; ``--threads 1`` helps against that.
+NAME …]``. A model is a sample, or ``convolutions``. Both measure the same model on CPU in f32 with
+one stream, in turns, changing who goes first, so that a drift of the machine hits both. Prints the
+ratio of the medians over the turns; the exit code is 1 if one is more than 5 % from 1. Needs a
+quiet machine: another busy process takes away a core of two, for seconds at a time; ``--threads 1``
+helps against that (0: as many as they like).
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 import statistics
 import subprocess
@@ -17,37 +17,23 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import openvino as ov
-from openvino import opset13 as op
 
 import hetero_lab as hl
+from tests.scripts import F32, alone, options
+from tests.small_models import convolutions
 
 LIMIT = 0.05
 MODELS = ("digits_inception", "convolutions", "googlenet_graph")
 _RUN_APP = "import sys; from openvino.tools.benchmark.main import main; sys.exit(main())"
 
 
-def convolutions(count: int = 12, channels: int = 64, size: int = 28) -> ov.Model:
-    """Build a chain of 3x3 convolutions, some milliseconds long."""
-    rng = np.random.default_rng(0)
-    x = op.parameter([1, channels, size, size], np.float32, name="x")
-    node = x
-    for index in range(count):
-        scale = (2 / (9 * channels)) ** 0.5
-        weights = rng.normal(0, scale, (channels, channels, 3, 3)).astype(np.float32)
-        node = op.convolution(node, weights, [1, 1], [1, 1], [1, 1], [1, 1], name=f"conv{index}")
-        node = op.relu(node, name=f"relu{index}")
-    return ov.Model([node], [x], "convolutions")
-
-
 def ours_us(model: ov.Model, seconds: float, threads: int) -> float:
     """Measure with hetero_lab: the median in µs."""
-    properties = {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1}
+    properties = {**F32, "NUM_STREAMS": 1}
     if threads:
         properties["INFERENCE_NUM_THREADS"] = threads
-    cpu = hl.Affinity.uniform(model, "CPU")
-    placement = hl.Placement(cpu, "CPU", {"CPU": properties}, direct=True)
+    placement = alone(model, "CPU", properties)
     result = hl.profile(
         model, placement, budget_s=seconds, counters=False, reference=False, progress=False
     )
@@ -102,15 +88,10 @@ def compare(name: str, model: ov.Model, turns: int, seconds: int, threads: int) 
 
 def main() -> int:
     """Measure in turns and print the ratio."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--turns", type=int, default=8, help="turns of each (8)")
-    parser.add_argument("--seconds", type=int, default=3, help="time of a turn (3)")
-    parser.add_argument("--threads", type=int, default=0, help="of both (0: as many as they like)")
-    parser.add_argument("--models", nargs="+", default=MODELS, help="samples, or convolutions")
-    given = parser.parse_args()
+    given = options(__doc__, turns=8, seconds=3, threads=0, models=MODELS)
     fine = []
     for name in given.models:
-        model = hl.load(convolutions() if name == "convolutions" else name)
+        model = hl.load(convolutions(28, 64, layers=12) if name == "convolutions" else name)
         fine.append(compare(name, model, given.turns, given.seconds, given.threads))
     return 0 if all(fine) else 1
 

@@ -12,13 +12,13 @@ With ``--keep`` costs and measurements are kept, and later calls go on from ther
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
 import numpy as np
 
 import hetero_lab as hl
+from tests.scripts import kept_costs, options
 
 MODEL, DEVICES = "smollm2_135m", ["CPU", "SLOW"]
 SCENARIO = hl.Scenario(64, 8)
@@ -33,13 +33,10 @@ UNSEEN_AFTER = [2, 7, 12, 17, 22, 27]
 
 def calibrated(model, budget_s: float, keep: Path | None) -> hl.CostModel:
     """Return the costs that were kept, or calibrate."""
-    file = keep and keep / "costs.json"
-    if file and file.exists():
-        return hl.CostModel.from_json(file)
-    costs = hl.calibrate(model, DEVICES, scenario=SCENARIO, budget_s=budget_s, progress=False)
-    if file:
-        costs.to_json(file)
-    return costs
+    return kept_costs(
+        keep and keep / "costs.json",
+        lambda: hl.calibrate(model, DEVICES, scenario=SCENARIO, budget_s=budget_s, progress=False),
+    )
 
 
 def measured(model, placements: list[hl.Placement], turns: int, seed: int) -> dict[str, list]:
@@ -56,16 +53,9 @@ def measured(model, placements: list[hl.Placement], turns: int, seed: int) -> di
 
 def main() -> None:
     """Print a line a placement, and the mean errors of further and first tokens."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--budget", type=float, default=90.0)
-    parser.add_argument("--compiles", type=int, default=2)
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--keep", type=Path)
-    given = parser.parse_args()
+    given = options(__doc__, budget=90.0, compiles=2, turns=3, keep=Path)
     hl.emulate("SLOW", properties=ONE_THREAD)
     model = hl.load(MODEL)
-    if given.keep:
-        given.keep.mkdir(exist_ok=True)
     costs = calibrated(model, given.budget, given.keep)
     print(costs)
     assert costs.prefill is not None

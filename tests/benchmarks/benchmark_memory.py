@@ -13,7 +13,6 @@ Needs the extra ``llm``; Linux only.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -25,9 +24,10 @@ import hetero_lab as hl
 from hetero_lab.backend.bound import bind
 from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime.memory import bytes_by_part, bytes_of_process
+from tests.scripts import F32, kept_costs, options
 
 MODEL, DEVICES = "smollm2_135m", ["ACC", "CPU"]
-F32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+EXACT = {**F32, "KV_CACHE_PRECISION": "f32"}
 BUDGET_S = 40.0
 SHARES = (0.25, 0.5, 0.75)  # of what the whole model takes, for the first device
 SPARE = 0.2  # so much more of it than the rest, for the second one
@@ -35,36 +35,30 @@ SPARE = 0.2  # so much more of it than the rest, for the second one
 
 def costs_of(model: hl.LoadedModel, scenario: hl.Scenario, file: Path | None) -> hl.CostModel:
     """Return costs with measured memory, from a file if they are there."""
-    if file and file.exists():
-        return hl.CostModel.from_json(file)
-    properties = dict.fromkeys(DEVICES, F32)
-    costs = hl.calibrate(
-        model, DEVICES, scenario=scenario, budget_s=BUDGET_S, validate=0,
-        device_properties=properties, progress=False,
-    )  # fmt: skip
-    costs = hl.llm.measure_memory(model, costs)
-    if file:
-        costs.to_json(file)
-    return costs
+
+    def make() -> hl.CostModel:
+        costs = hl.calibrate(
+            model, DEVICES, scenario=scenario, budget_s=BUDGET_S, validate=0,
+            device_properties=dict.fromkeys(DEVICES, EXACT), progress=False,
+        )  # fmt: skip
+        return hl.llm.measure_memory(model, costs)
+
+    return kept_costs(file, make)
 
 
 def run(affinity: hl.Affinity, scenario: hl.Scenario, by: str) -> dict[str, Any]:
     """Return the bytes that a placement takes in this process, of each device or in all."""
     bound = bind(hl.load(MODEL))
     if by == "device":
-        return bytes_by_part(bound, affinity, "CPU", F32, scenario)
-    placement = hl.Placement(affinity, "planned", dict.fromkeys(affinity.devices, F32))
+        return bytes_by_part(bound, affinity, "CPU", EXACT, scenario)
+    placement = hl.Placement(affinity, "planned", dict.fromkeys(affinity.devices, EXACT))
     return {"process": sum(bytes_of_process(resolve(bound, placement), scenario))}
 
 
 def main() -> None:
     """Print limits beside what was counted and measured."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--prompt", type=int, default=64, metavar="TOKENS")
-    parser.add_argument("--new", type=int, default=32, metavar="TOKENS")
-    parser.add_argument("--costs", type=Path, metavar="FILE", help="kept, or to be kept, there")
-    parser.add_argument("--run", nargs=2, help=argparse.SUPPRESS)  # a placement, by what
-    given = parser.parse_args()
+    # --run is for the process that measures: a placement, and by what.
+    given = options(__doc__, prompt=64, new=32, costs=Path, run=list)
     scenario = hl.Scenario(given.prompt, given.new)
     hl.emulate(DEVICES[0])
     if given.run:
@@ -86,9 +80,9 @@ def main() -> None:
             plan.affinity.to_json(file)
             found: dict[str, Any] = {}
             for by in ("device", "process"):
-                options = [f"--prompt={given.prompt}", f"--new={given.new}", "--run", file, by]
+                command = [f"--prompt={given.prompt}", f"--new={given.new}", "--run", file, by]
                 done = subprocess.run(
-                    [sys.executable, "-m", "tests.benchmarks.benchmark_memory", *options],
+                    [sys.executable, "-m", "tests.benchmarks.benchmark_memory", *command],
                     capture_output=True, text=True, check=True,
                 )  # fmt: skip
                 found |= json.loads(done.stdout.splitlines()[-1])

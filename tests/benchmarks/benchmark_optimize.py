@@ -5,7 +5,10 @@ Real models on CPU in f32 and an emulated bf16 device that supports (a) convolut
 only, (b) all but softmax, normalisation and concat, (c) all but activations. With ``--device GPU``
 it is that device, in f32: as it is, and as it would be if it lacked what (b) and (c) lack. The
 times are those of the last, interleaved measurement of ``optimize``. ``--out`` keeps it, with the
-costs and the placement. ``--recorded`` prints what was recorded on a real GPU, measuring nothing.
+costs and the placement. ``--costs`` is where ``benchmark_prediction --out`` kept some, ``--cpu``
+more properties of the CPU in JSON, ``--budget`` one for all kinds or one for each, ``--scratch``
+where networks are or go; ``--in-process`` makes compiles faster.
+``--recorded`` prints what was recorded on a real GPU, measuring nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import shutil
 import tempfile
 import time
 import traceback
@@ -21,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import hetero_lab as hl
-from hetero_lab.samples.catalogue import datasets_dir
 from tests.real_gpu.networks import NETWORKS, model_file, short_name
+from tests.scripts import BF16, F32, append_json, options, recordings
 
 MODELS = ("efficientnet_lite0", "ppocr_det", "minilm_int8", "googlenet_graph", "magika")
 SUPPORT: dict[str, dict[str, set[str]]] = {
@@ -40,8 +42,6 @@ SUPPORT: dict[str, dict[str, set[str]]] = {
         }
     },
 }  # fmt: skip
-F32 = {"INFERENCE_PRECISION_HINT": "f32"}
-RECORDED = datasets_dir() / "recordings" / "nvidia_h200.tar.xz"
 MUCH = 0.05  # faster than every baseline, to be counted
 
 
@@ -49,7 +49,7 @@ def device_of(kind: str, given: argparse.Namespace) -> str:
     """Return the accelerator that has this support, emulated unless it is a real one as it is."""
     support: Any = SUPPORT[kind]
     if given.device is None:
-        return hl.emulate("ACC", properties={"INFERENCE_PRECISION_HINT": "bf16"}, **support).name
+        return hl.emulate("ACC", properties=BF16, **support).name
     return (
         hl.emulate("ACC", given.device, properties=F32, **support).name if support else given.device
     )
@@ -123,18 +123,10 @@ def one_case(
 
 def main() -> None:
     """Print a line a case, the geometric mean of the gains, and how many beat every baseline."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+")
-    parser.add_argument("--device", help="a real device, for instance GPU; else one is emulated")
-    parser.add_argument("--kinds", nargs="+", choices=list(SUPPORT))
-    parser.add_argument("--cpu", type=json.loads, default={}, help="JSON: more of its properties")
-    parser.add_argument("--costs", type=Path, help="where benchmark_prediction kept some")
-    parser.add_argument("--in-process", action="store_true", help="isolate=False: faster compiles")
-    parser.add_argument("--budget", type=float, nargs="+", default=[120.0], help="or of each kind")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--scratch", type=Path, help="where networks are, or go")
-    parser.add_argument("--recorded", action="store_true", help="print what was recorded, no more")
-    given = parser.parse_args()
+    given = options(
+        __doc__, models=list, device=str, kinds=list, cpu={}, costs=Path, in_process=False,
+        budget=[120.0], out=Path, scratch=Path, recorded=False,
+    )  # fmt: skip
     if given.recorded:
         print_recorded()
         return
@@ -151,19 +143,15 @@ def main() -> None:
                     traceback.print_exc()
                     print(f"{short_name(name):<20} {kind}: {error}", flush=True)
                     continue
-                if given.out is not None:
-                    given.out.mkdir(parents=True, exist_ok=True)
-                    with open(given.out / "results.jsonl", "a", encoding="utf-8") as file:
-                        file.write(json.dumps(rows[-1]) + "\n")
+                append_json(given.out and given.out / "results.jsonl", rows[-1])
     if rows:
         print(in_all(rows))
 
 
 def print_recorded() -> None:
     """Print a table of each recorded set of cases, and what is asked of all of them."""
-    with tempfile.TemporaryDirectory() as scratch:
-        shutil.unpack_archive(RECORDED, scratch, filter="data")
-        for file in sorted(Path(scratch).rglob("results.jsonl")):
+    with recordings() as scratch:
+        for file in sorted(scratch.rglob("results.jsonl")):
             rows = [json.loads(line) for line in file.read_text().splitlines()]
             print(file.parent.relative_to(scratch))
             for row in rows:

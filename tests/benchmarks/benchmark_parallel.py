@@ -1,6 +1,6 @@
 """The parallel executor beside HETERO with the same placement, and beside what is possible.
 
-Run by hand: ``python tests/benchmarks/benchmark_parallel.py``. Two devices (CPU, and an emulated
+Run by hand: ``python -m tests.benchmarks.benchmark_parallel``. Two devices (CPU, and an emulated
 one) of one thread each, without pinning and exclusive requests, in f32; turns of several calls,
 alternating between the two. Printed are the speed of two equal independent branches, the overhead
 on a chain, a real model with branches against the bound of its subgraph times, and the throughput
@@ -9,45 +9,28 @@ of four requests in flight against a single device of one thread.
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import openvino as ov
 from openvino import opset13 as op
 
 import hetero_lab as hl
+from tests.scripts import F32, in_turns, matmuls, medians
 
 ONE_THREAD = {
-    "INFERENCE_PRECISION_HINT": "f32",
+    **F32,
     "INFERENCE_NUM_THREADS": 1,
     "ENABLE_CPU_PINNING": False,
     "EXCLUSIVE_ASYNC_REQUESTS": False,
 }
 PROPERTIES = {"ACC": ONE_THREAD, "CPU": ONE_THREAD}
-ROUNDS, CALLS, DISCARDED = 15, 8, 2
+ROUNDS, CALLS = 15, 8
 
 
-def matmuls(node, count: int, size: int, name: str):
-    """Append equal matmuls to a node."""
-    rng = np.random.default_rng(0)
-    for index in range(count):
-        weight = op.constant((rng.normal(size=(size, size)) / size**0.5).astype(np.float32))
-        node = op.matmul(node, weight, False, False, name=f"{name}{index}")
-    return node
-
-
-def interleaved(*runs) -> list[float]:
-    """Return for each the median over rounds of its mean ms in a turn of several calls."""
-    turns: list[list[float]] = [[] for _ in runs]
-    for _ in range(ROUNDS):
-        for run, levels in zip(runs, turns, strict=True):
-            for _ in range(DISCARDED):
-                run()
-            started = time.perf_counter()
-            for _ in range(CALLS):
-                run()
-            levels.append((time.perf_counter() - started) / CALLS * 1e3)
-    return [float(np.median(levels)) for levels in turns]
+def beside(compiled, executor, inputs) -> tuple[float, float]:
+    """Return the ms of HETERO and of the parallel executor, in turns."""
+    runs = {"hetero": lambda: compiled(inputs), "parallel": lambda: executor(inputs)}
+    hetero_us, parallel_us = medians(in_turns(runs, ROUNDS, CALLS)).values()
+    return hetero_us / 1e3, parallel_us / 1e3
 
 
 def both(model, affinity):
@@ -66,7 +49,7 @@ def two_branches() -> None:
     affinity = hl.Affinity.uniform(model, "CPU").fix(patterns={"^right": "ACC"})
     compiled, executor, inputs = both(model, affinity)
     with executor:
-        hetero, parallel = interleaved(lambda: compiled(inputs), lambda: executor(inputs))
+        hetero, parallel = beside(compiled, executor, inputs)
     print(
         f"two branches: HETERO {hetero:.2f} ms, parallel {parallel:.2f} ms: "
         f"{hetero / parallel:.2f} times as fast (at least 1.6)"
@@ -81,7 +64,7 @@ def chain(n_subgraphs: int) -> None:
     compiled, executor, inputs = both(model, affinity)
     with executor:
         n = executor.partition.n_subgraphs
-        hetero, parallel = interleaved(lambda: compiled(inputs), lambda: executor(inputs))
+        hetero, parallel = beside(compiled, executor, inputs)
     limit = 1.05 * hetero + 0.02 * n
     print(
         f"chain of {n}: HETERO {hetero:.3f} ms, parallel {parallel:.3f} ms, "
@@ -92,13 +75,8 @@ def chain(n_subgraphs: int) -> None:
 def alone_ms(executor) -> list[float]:
     """Return what each subgraph takes when nothing runs beside it."""
     requests = executor._scheduler._free[-1].requests
-    taken = np.empty((ROUNDS, len(requests)))
-    for row in taken:
-        for index, request in enumerate(requests):
-            started = time.perf_counter()
-            request.infer()
-            row[index] = (time.perf_counter() - started) * 1e3
-    return np.median(taken, axis=0).tolist()
+    runs = {str(number): request.infer for number, request in enumerate(requests)}
+    return [us / 1e3 for us in medians(in_turns(runs, ROUNDS, 1, discarded=0)).values()]
 
 
 def branchy(name: str) -> None:
@@ -121,7 +99,7 @@ def beside_the_bound(name: str, model, label: str, affinity) -> None:
     with executor:
         executor(inputs)
         alone = alone_ms(executor)
-        hetero, parallel = interleaved(lambda: compiled(inputs), lambda: executor(inputs))
+        hetero, parallel = beside(compiled, executor, inputs)
         partition = executor.partition
     before = [set() for _ in alone]
     for boundary in partition.boundaries:

@@ -14,7 +14,8 @@ were fitted to: they are measured once more among the unseen ones, and the media
 take longer is no error of the prediction. ``--ahead 14`` has so many other processes compile them
 first, so that a driver that keeps compiled kernels has them. ``--out`` keeps the costs, what they
 were fitted to (so that another way of fitting can be tried without the device), the plans that
-follow from them and each measured time; what an earlier run left there is replaced.
+follow from them and each measured time (``--cpu`` takes more
+properties of the CPU in JSON); what an earlier run left there is replaced.
 """
 
 from __future__ import annotations
@@ -41,14 +42,13 @@ import pandas as pd
 import hetero_lab as hl
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.placement import Placement, resolve
+from hetero_lab.placement.placement import Placement
 from hetero_lab.planning import fitting
 from hetero_lab.planning.counter_costs import Observation
 from hetero_lab.planning.design import scattered_affinities
-from hetero_lab.runtime.frozen_placement import write_program
-from hetero_lab.runtime.inputs import given_or_generated
-from tests.plain_openvino import PlainProcess
+from tests.plain_openvino import PlainProcess, frozen
 from tests.real_gpu.networks import model_file, short_name
+from tests.scripts import BF16, F32, options
 
 SAMPLES = (
     "efficientnet_lite0", "ppocr_det", "minilm_int8", "googlenet_graph", "magika",
@@ -56,8 +56,6 @@ SAMPLES = (
 )  # fmt: skip
 UNSEEN, SEEN, WARM_UP = 24, 8, 40
 AT_ONCE, LEAST_TURNS, MOST_TURNS, TURNS_S = 4, 5, 12, 3.0  # of a few placements
-F32 = {"INFERENCE_PRECISION_HINT": "f32"}
-BF16 = {"INFERENCE_PRECISION_HINT": "bf16"}
 
 
 @contextlib.contextmanager
@@ -99,14 +97,10 @@ def measured_alone(
 
     ``raw_us`` is what the clock showed, ``measured_us`` without the drift of the machine.
     """
-    arrays = given_or_generated(bound, None)
-    places = []
-    for number, affinity in enumerate(affinities):
-        place = scratch / f"unseen{number}"
-        place.mkdir()
-        placed = resolve(bound, Placement(affinity, place.name, costs.device_properties))
-        write_program(place, placed, arrays)
-        places.append(place)
+    places = [
+        frozen(bound, Placement(affinity, "", costs.device_properties), scratch / f"unseen{number}")
+        for number, affinity in enumerate(affinities)
+    ]
     if given.ahead:
         with ThreadPoolExecutor(given.ahead) as pool:
             list(pool.map(compile_ahead, [places[n :: given.ahead] for n in range(given.ahead)]))
@@ -250,18 +244,10 @@ def r2(predicted: np.ndarray, actual: np.ndarray) -> float:
 
 def main() -> None:
     """Print a line a model and the mean."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", default=SAMPLES)
-    parser.add_argument("--device", help="a real device, for instance GPU; else one is emulated")
-    parser.add_argument("--threads", action="store_true", help="ACC has more threads than CPU")
-    parser.add_argument("--cpu", type=json.loads, default={}, help="JSON: properties of CPU")
-    parser.add_argument("--isolate", action="store_true", help="calibrate in worker processes")
-    parser.add_argument("--budget", type=float, default=150.0)
-    parser.add_argument("--compiles", type=int, default=3, help="of each unseen placement")
-    parser.add_argument("--ahead", type=int, default=0, help="processes that compile first")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    given = options(
+        __doc__, models=SAMPLES, device=str, threads=False, cpu={}, isolate=False, budget=150.0,
+        compiles=3, ahead=0, seed=0, out=Path,
+    )  # fmt: skip
     if given.threads:
         spec = hl.emulate("ACC", faster_by="threads")
         given.cpu = dict(spec.contrast) | given.cpu

@@ -1,13 +1,12 @@
 """What a sweep costs beside its bare compile and infer calls, and whether its memory is flat.
 
-Run by hand: ``python tests/benchmarks/benchmark_sweep.py [--model magika]``. Prints the ratio of
+Run by hand: ``python -m tests.benchmarks.benchmark_sweep [--model magika]``. Prints the ratio of
 a sweep of 20 placements to a plain loop of the same compiles and inferences in the same run
 (start of workers apart), and the peak memory of the process tree after 10 and 50 placements.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import threading
 import time
@@ -26,6 +25,7 @@ from hetero_lab.model.read import prepare
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
 from hetero_lab.runtime.timing import warm_up
+from tests.scripts import options
 
 TURNS = 8
 TURN = 12
@@ -135,17 +135,14 @@ def peak_of_tree(run) -> int:
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="magika")
-    parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args()
+    given = options(__doc__, model="magika", repeats=3)
     hl.emulate("ACC")
-    model = hl.load(options.model)
+    model = hl.load(given.model)
     chosen = placements(model, 20)
     # The sweep measures each device alone too; in the plain loop they go through HETERO.
     baselines = [hl.Placement(hl.Affinity.uniform(model, d), d) for d in ("ACC", "CPU")]
     ratios = []
-    for _ in range(options.repeats):
+    for _ in range(given.repeats):
         bare = plain_loop(model, [*chosen, *baselines])
         with WorkerStarts() as starts:
             started = time.perf_counter()
@@ -156,7 +153,7 @@ def main() -> None:
             f"plain loop {bare:.1f} s, sweep {took:.1f} s, of it workers' start "
             f"{starts.seconds:.1f} s, ratio {ratios[-1]:.3f}"
         )
-    print(f"{options.model}: median ratio {statistics.median(ratios):.3f} (at most 1.15)")
+    print(f"{given.model}: median ratio {statistics.median(ratios):.3f} (at most 1.15)")
     peaks = {}
     for count in (10, 50):
         many = placements(model, count)

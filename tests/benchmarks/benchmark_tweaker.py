@@ -1,6 +1,6 @@
 """How long the affinity tweaker takes in the kernel from a click to updated figures.
 
-Run by hand: ``python tests/benchmarks/benchmark_tweaker.py [--ops 1000]``. It exits with an error
+Run by hand: ``python -m tests.benchmarks.benchmark_tweaker [--ops 1000]``. It exits with an error
 where a change takes longer than 150 ms, measured as the median of several. Counted is everything
 up to the messages to the browser: selection, move, partition, prediction, widget states. The
 findings follow a moment later and are timed on their own line.
@@ -8,22 +8,18 @@ findings follow a moment later and are timed on their own line.
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from planning.random_costs import random_costs
-from random_models import random_model
 
 import hetero_lab as hl
 from hetero_lab.lint.remedies import find_problems
 from hetero_lab.model.read import prepare
+from tests.planning.random_costs import random_costs
+from tests.random_models import random_model
+from tests.scripts import options
 
 LIMIT_MS = 150.0
 
@@ -41,12 +37,9 @@ def timed(label: str, action: Callable[[int], object], n: int = 15) -> float:
 
 def main() -> None:
     """Time each kind of change on a model of about 1,000 ops."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ops", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=3)
-    options = parser.parse_args()
+    given = options(__doc__, ops=1000, seed=3)
     hl.emulate("ACC", unsupported={"Softmax", "Concat"})
-    prepared = prepare(random_model(options.seed, options.ops))
+    prepared = prepare(random_model(given.seed, given.ops))
     costs = random_costs(random.Random(0), prepared.graph, ["ACC", "CPU"], 400, forbidden=0.0)
     started = time.perf_counter()
     tweaker = hl.AffinityTweaker(prepared, ["ACC", "CPU"], costs)

@@ -1,21 +1,16 @@
 """How long the placement graph of a big model takes to be drawn.
 
-Run by hand: ``python tests/benchmarks/benchmark_views.py``. A model of 5,000 ops has to be drawn
+Run by hand: ``python -m tests.benchmarks.benchmark_views``. A model of 5,000 ops has to be drawn
 in less than 3 s, as one subgraph and as thousands, with scopes in its names and without.
 """
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
-
-sys.path.append(str(Path(__file__).parents[1]))
-
-from big_graphs import by_type, transformer_graph
 
 from hetero_lab.placement.partition import predict
 from hetero_lab.views.graph.drawing import placement_graph_of
+from tests.big_graphs import by_type, transformer_graph
 
 LIMIT_S = 3.0
 PLACEMENTS = {

@@ -5,6 +5,7 @@ GPU. Numbers are right, timings mean nothing. Everything here has to happen befo
 imported, so tests that use it run in a process of their own.
 """
 
+import atexit
 import ctypes
 import json
 import os
@@ -12,6 +13,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from importlib import metadata
 from pathlib import Path
 
@@ -92,6 +94,13 @@ def start(build_dir: str | os.PathLike) -> None:
     os.environ[_STARTED] = str(build_dir)
     for path in libraries:
         ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+
+
+def start_here() -> None:
+    """Start the rig with files of its own, which go when this process ends."""
+    build_dir = tempfile.mkdtemp(prefix="gpu_rig_")
+    atexit.register(shutil.rmtree, build_dir, ignore_errors=True)
+    start(build_dir)
 
 
 def find_library(name: str, package: str) -> Path:

@@ -9,9 +9,8 @@ import numpy as np
 
 import hetero_lab as hl
 from hetero_lab.backend.bound import BoundModel
-from hetero_lab.placement.placement import Placement, resolve
-from hetero_lab.runtime.frozen_placement import write_program
-from tests.plain_openvino import PlainError, PlainProcess
+from hetero_lab.placement.placement import Placement
+from tests.plain_openvino import PlainError, PlainProcess, frozen
 
 TOLERANCE = 1e-3  # of the Euclidean norm, as for outputs that the lab calls equal
 _SAME = 1e-5  # two runs of one kernel
@@ -59,9 +58,7 @@ def outputs_alone(
     bound: BoundModel, placement: Placement, arrays: list[np.ndarray], scratch: Path
 ) -> list[np.ndarray]:
     """Return the outputs of a placement in a process with openvino and numpy alone."""
-    directory = scratch / placement.label
-    directory.mkdir()
-    write_program(directory, resolve(bound, placement), arrays)
+    directory = frozen(bound, placement, scratch / placement.label, arrays)
     with PlainProcess(directory) as plain:
         plain.load(directory)
         return plain.outputs(directory)

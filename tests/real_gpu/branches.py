@@ -10,26 +10,40 @@ starts OpenVINO's GPU plugin on a CPU.
 There are two sets of shapes: branches of about 1 ms and of several ms on the machine they were
 chosen for. ``--series`` adds branches of 1, 2, 4 and 8 ms, with as many convolutions on each device
 as take that long there: how much of the bound is reached depends on it.
-Prints a JSON line for each shape, then a table. The exit code is 1 if an output is wrong.
+``--sets`` and ``--shapes`` say which sets and how many shapes of each, ``--latency-only`` leaves
+out several requests in flight.
+Prints a JSON line for each shape, then a table, and keeps the lines in ``--out``. The exit code
+is 1 if an output is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
-import atexit
 import contextlib
 import json
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.gpu_rig import rig
+
+if "--rig" in sys.argv:  # before openvino is imported
+    rig.start_here()
+
+import numpy as np
+import openvino as ov
+from openvino import opset13 as op
+
+import hetero_lab as hl
+from hetero_lab.backend.core import shared_core
+from hetero_lab.experiments.advise.candidates import over_all
+from hetero_lab.runtime.runners import run_parallel_turn, run_queue_turn
+from hetero_lab.runtime.pieces import leave_cores
+from tests.scripts import F32, Run, alone, error_of, in_turns, medians, options
 
 # (convolutions on the device, on the CPU, channels, height and width)
 SHAPES = {
@@ -50,15 +64,9 @@ ROUNDS, CALLS, DISCARDED, REQUESTS = 12, 10, 3, 4
 TOLERANCE = 1e-3  # of the largest value
 CONCURRENT = {"ENABLE_CPU_PINNING": False, "EXCLUSIVE_ASYNC_REQUESTS": False}
 
-Run = Callable[[], object]
-
 
 def branches_model(n_device: int, n_cpu: int, channels: int, size: int) -> Any:
     """Return two branches of convolutions that read one input, and their sum."""
-    import numpy as np
-    import openvino as ov
-    from openvino import opset13 as op
-
     rng = np.random.default_rng(0)
     x = op.parameter([1, channels, size, size], np.float32, name="x")
     ends = []
@@ -79,25 +87,8 @@ def branches_model(n_device: int, n_cpu: int, channels: int, size: int) -> Any:
     return build([op.result(whole)], [x], name)
 
 
-def in_turns(runs: dict[str, Run], rounds: int) -> dict[str, float]:
-    """Return the median over turns of the median time of a run, in µs."""
-    levels: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            taken = []
-            for number in range(DISCARDED + CALLS):
-                started = time.perf_counter_ns()
-                run()
-                if number >= DISCARDED:
-                    taken.append((time.perf_counter_ns() - started) / 1e3)
-            levels[name].append(statistics.median(taken))
-    return {name: statistics.median(every) for name, every in levels.items()}
-
-
 def raw_requests(executor: Any, inputs: list[Any], device: str) -> tuple[Any, Any]:
     """Return plain requests of the branches, on the device and on the CPU, ready to be run."""
-    import openvino as ov
-
     found = {}
     for subgraph, compiled in zip(
         executor.partition.subgraphs, executor.compiled_models, strict=True
@@ -112,23 +103,13 @@ def raw_requests(executor: Any, inputs: list[Any], device: str) -> tuple[Any, An
 
 def latencies(device: str, shape: tuple[int, ...], properties: dict[str, Any]) -> dict[str, Any]:
     """Measure one request at a time."""
-    import numpy as np
-
-    import hetero_lab as hl
-    from hetero_lab.backend.core import shared_core
-    from hetero_lab.runtime.pieces import leave_cores
-
     started = time.perf_counter()
     model = branches_model(*shape)
     cpu = hl.Affinity.uniform(model, "CPU")
     split = hl.Placement(cpu.fix(patterns={"^device/": device}), "split", properties)
     inputs = [np.random.default_rng(1).normal(size=model.input(0).shape).astype(np.float32)]
     calls: dict[str, Callable[[list[Any]], dict[str, Any]]] = {
-        "CPU": hl.compile(model, hl.Placement(cpu, "CPU", properties, direct=True)),
-        device: hl.compile(
-            model,
-            hl.Placement(hl.Affinity.uniform(model, device), device, properties, direct=True),
-        ),
+        **{d: hl.compile(model, alone(model, d, properties[d])) for d in ("CPU", device)},
         "HETERO": hl.compile(model, split),
     }
     fewer = leave_cores(properties, shared_core())
@@ -153,7 +134,7 @@ def latencies(device: str, shape: tuple[int, ...], properties: dict[str, Any]) -
 
             return run
 
-        us = in_turns(
+        levels = in_turns(
             {
                 **{name: lambda call=call: call(inputs) for name, call in calls.items()},
                 "device branch": lambda: on_device.infer(share_outputs=True),
@@ -163,16 +144,19 @@ def latencies(device: str, shape: tuple[int, ...], properties: dict[str, Any]) -
                 "device in the caller": one_in_the_caller(on_cpu, on_device),
             },
             ROUNDS,
+            CALLS,
+            DISCARDED,
         )
         n_subgraphs = executor.partition.n_subgraphs
-    wanted = next(iter(calls["CPU"](inputs).values()))
+    us = medians(levels)
+    wanted = calls["CPU"](inputs)
     errors = {
-        name: error_of(next(iter(call(inputs).values())), wanted)
+        name: error_of(call(inputs), wanted)
         for name, call in calls.items()
         if name not in ("CPU", "parallel")
     }
     with hl.ParallelExecutor(model, split) as executor:
-        errors["parallel"] = error_of(next(iter(executor(inputs).values())), wanted)
+        errors["parallel"] = error_of(executor(inputs), wanted)
     bound_us = max(us["device branch"], us["CPU branch"])
     hetero_us = min(took for name, took in us.items() if name.startswith("HETERO"))
     return {
@@ -190,24 +174,10 @@ def latencies(device: str, shape: tuple[int, ...], properties: dict[str, Any]) -
     }
 
 
-def error_of(got: Any, wanted: Any) -> float:
-    """Return the largest difference, as a share of the largest value."""
-    import numpy as np
-
-    return float(np.abs(got - wanted).max() / np.abs(wanted).max())
-
-
 def throughputs(
     device: str, shape: tuple[int, ...], properties: dict[str, Any], emulated: bool
 ) -> dict[str, Any]:
     """Measure the time between results with four requests in flight."""
-    import numpy as np
-
-    import hetero_lab as hl
-    from hetero_lab.backend.core import shared_core
-    from hetero_lab.experiments.advise.candidates import over_all
-    from hetero_lab.runtime.runners import run_parallel_turn, run_queue_turn
-
     model = branches_model(*shape)
     cpu = hl.Affinity.uniform(model, "CPU")
     inputs = [np.random.default_rng(1).normal(size=model.input(0).shape).astype(np.float32)]
@@ -225,7 +195,7 @@ def throughputs(
         affinity = hl.compile(model, name).placement.affinity
         queued[name] = hl.Placement(affinity, name, own, direct=True)
     compiled = {name: hl.compile(model, placement) for name, placement in queued.items()}
-    wanted = next(iter(compiled["CPU, latency"](inputs).values()))
+    wanted = compiled["CPU, latency"](inputs)
     samples: dict[str, list[float]] = {}
     with contextlib.ExitStack() as open_ones:
         executors = {
@@ -235,8 +205,7 @@ def throughputs(
             for n in (2, REQUESTS)
         }
         errors = {
-            name: error_of(next(iter(call(inputs).values())), wanted)
-            for name, call in (compiled | executors).items()
+            name: error_of(call(inputs), wanted) for name, call in (compiled | executors).items()
         }
         for _ in range(ROUNDS):
             for name, one in compiled.items():
@@ -262,9 +231,6 @@ def throughputs(
 
 def user_tensors(device: str, shape: tuple[int, ...], properties: dict[str, Any]) -> dict[str, Any]:
     """Compare the memory of a request's tensors: the user's, the plugin's, the context's."""
-    import numpy as np
-    import openvino as ov
-
     model = branches_model(*shape)
     core = ov.Core()
     compiled = core.compile_model(model, device, properties[device])
@@ -284,18 +250,12 @@ def user_tensors(device: str, shape: tuple[int, ...], properties: dict[str, Any]
             request.infer(share_outputs=True)
 
         runs[name] = run
-    us = in_turns(runs, ROUNDS)
+    us = medians(in_turns(runs, ROUNDS, CALLS, DISCARDED))
     return {"what": "memory of the input", "device": device, "us": us}
 
 
 def balanced(device: str, properties: dict[str, Any]) -> list[tuple[int, int, int, int]]:
     """Return shapes whose branches take equally long, from what a few convolutions take."""
-    import numpy as np
-    import openvino as ov
-
-    from hetero_lab.backend.core import shared_core
-    from hetero_lab.runtime.pieces import leave_cores
-
     core, fewer = shared_core(), leave_cores(properties, shared_core())
     took: dict[str, list[float]] = {}
     for count in PROBED:
@@ -304,7 +264,7 @@ def balanced(device: str, properties: dict[str, Any]) -> list[tuple[int, int, in
             request = core.compile_model(model, name, fewer[name]).create_infer_request()
             request.set_input_tensor(0, ov.Tensor(np.ones(model.input(0).shape, np.float32)))
             run = {name: lambda one=request: one.infer(share_outputs=True)}
-            took.setdefault(name, []).append(in_turns(run, 3)[name])
+            took.setdefault(name, []).append(medians(in_turns(run, 3, CALLS, DISCARDED))[name])
     counts = {}
     for name, (few_us, many_us) in took.items():
         each_us = (many_us - few_us) / (PROBED[1] - PROBED[0])
@@ -315,10 +275,9 @@ def balanced(device: str, properties: dict[str, Any]) -> list[tuple[int, int, in
 
 def lines(device: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield what is measured, as it comes."""
-    own = {"INFERENCE_PRECISION_HINT": "f32"}
     threads = {"INFERENCE_NUM_THREADS": 1} if given.emulate else {}
-    on_cpu = {**own, **CONCURRENT, **threads} if given.emulate else own
-    properties = {device: on_cpu if given.emulate else own, "CPU": on_cpu}
+    on_cpu = {**F32, **CONCURRENT, **threads} if given.emulate else F32
+    properties = {device: on_cpu if given.emulate else F32, "CPU": on_cpu}
     shapes = [(name, shape) for name in given.sets for shape in SHAPES[name][: given.shapes]]
     for name, shape in shapes:
         yield latencies(device, shape, properties) | {"set": name}
@@ -356,24 +315,10 @@ def table(found: list[dict[str, Any]], device: str) -> str:
 
 def main() -> int:
     """Measure, print, and compare the outputs."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="GPU")
-    parser.add_argument("--emulate", action="store_true", help="emulate the device on the CPU")
-    parser.add_argument("--rig", action="store_true", help="the GPU plugin without a GPU")
-    parser.add_argument("--sets", nargs="+", default=list(SHAPES), choices=list(SHAPES))
-    parser.add_argument("--shapes", type=int, help="how many of each set")
-    parser.add_argument("--series", action="store_true", help="also branches of 1, 2, 4 and 8 ms")
-    parser.add_argument("--latency-only", action="store_true", help="one request at a time")
-    parser.add_argument("--out", help="file for the JSON lines")
-    given = parser.parse_args()
-    if given.rig:
-        from tests.gpu_rig import rig
-
-        scratch = tempfile.mkdtemp(prefix="gpu_rig_")
-        atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-        rig.start(scratch)
-    import hetero_lab as hl
-
+    given = options(
+        __doc__, device="GPU", emulate=False, rig=False, sets=list(SHAPES),
+        shapes=len(SHAPES["long"]), series=False, latency_only=False, out=Path,
+    )  # fmt: skip
     if given.emulate:
         hl.emulate(given.device)
     found = []
@@ -381,7 +326,7 @@ def main() -> int:
         found.append(one)
         print(json.dumps(one), flush=True)
         if given.out:
-            Path(given.out).write_text("".join(json.dumps(line) + "\n" for line in found))
+            given.out.write_text("".join(json.dumps(line) + "\n" for line in found))
     print(table(found, given.device))
     wrong = [e for one in found for e in one.get("errors", {}).values() if not e <= TOLERANCE]
     return 1 if wrong else 0

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import random
 import tempfile
 import time
@@ -28,14 +27,12 @@ import hetero_lab as hl
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.devices import supported_ops
 from hetero_lab.placement.partition import predict
-from hetero_lab.placement.placement import Placement, resolve
+from hetero_lab.placement.placement import Placement
 from hetero_lab.planning.design import scattered_affinities
-from hetero_lab.runtime.frozen_placement import write_program
-from hetero_lab.runtime.inputs import given_or_generated
-from tests.plain_openvino import PlainProcess
+from tests.plain_openvino import PlainProcess, frozen
 from tests.real_gpu.networks import model_file, short_name
+from tests.scripts import BF16, F32, append_json, options
 
-F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 SPLIT, WARM_UP, SPAN_S = 3, 40, 10.0
 
 
@@ -57,13 +54,11 @@ def placements(bound: BoundModel, devices: list[str]) -> dict[str, Placement]:
 
 def turns(bound: BoundModel, given: argparse.Namespace, scratch: Path) -> Iterator[dict[str, Any]]:
     """Yield the time, the process, the placement and its median in µs of each turn."""
-    arrays = given_or_generated(bound, None)
-    places = {}
-    for number, (label, placed) in enumerate(placements(bound, [given.device, "CPU"]).items()):
-        place = scratch / f"placement{number}"
-        place.mkdir()
-        write_program(place, resolve(bound, placed), arrays)
-        places[label] = place
+    chosen = placements(bound, [given.device, "CPU"])
+    places = {
+        label: frozen(bound, placed, scratch / f"placement{number}")
+        for number, (label, placed) in enumerate(chosen.items())
+    }
 
     def load(plain: PlainProcess) -> None:
         for place in places.values():
@@ -110,27 +105,21 @@ def differences(table: pd.DataFrame) -> pd.DataFrame:
 
 def main() -> None:
     """Print a table a model."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", default=["digits_inception", "page_orientation"])
-    parser.add_argument("--device", default="GPU")
-    parser.add_argument("--emulate", action="store_true")
-    parser.add_argument("--processes", type=int, default=6)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    given = options(
+        __doc__, models=["digits_inception", "page_orientation"], device="GPU", emulate=False,
+        processes=6, seconds=60.0, out=Path,
+    )  # fmt: skip
     if given.emulate:
-        hl.emulate("ACC", properties={"INFERENCE_PRECISION_HINT": "bf16"})
+        hl.emulate("ACC", properties=BF16)
         given.device = "ACC"
     for name in given.models:
-        with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
+        with tempfile.TemporaryDirectory() as directory:
             scratch = Path(directory)
             bound = bind(hl.load(model_file(name, scratch)))
-            keep = stack.enter_context(open(given.out, "a")) if given.out else None
             rows = []
             for turn in turns(bound, given, scratch):
                 rows.append(turn)
-                if keep is not None:
-                    print(json.dumps({"model": short_name(name), **turn}), file=keep, flush=True)
+                append_json(given.out, {"model": short_name(name), **turn})
         print(f"{short_name(name)}, {given.processes} processes:")
         print(differences(pd.DataFrame(rows)).to_string(), flush=True)
 

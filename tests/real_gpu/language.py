@@ -12,16 +12,16 @@ that a crash of the plugin loses nothing.
 
 ``--pack`` writes a model without its weights, for machines that it is too large to be sent to;
 they are made anew from a seed where it is read. ``--device SIM`` is an emulated device, and
-``--rig`` starts OpenVINO's GPU plugin on a CPU. Everything is in f32. The exit code is 0 if the
+``--rig`` starts OpenVINO's GPU plugin on a CPU. Everything is in f32. ``--parts`` names what is
+measured (by default what is needed), ``--deadline`` is the seconds of each; ``--only`` is for the
+process that measures. The exit code is 0 if the
 CPU, the device or the smallest model, and the static placements were all seen.
 """
 
 from __future__ import annotations
 
 import argparse
-import atexit
 import json
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -34,9 +34,32 @@ from typing import Any
 
 import numpy as np
 
+from tests.gpu_rig import rig
+
+if "--rig" in sys.argv:  # before openvino is imported
+    rig.start_here()
+
+import openvino as ov
+from openvino import opset13 as op
+
+import hetero_lab as hl
+from hetero_lab.backend.bound import bind
+from hetero_lab.backend.core import shared_core
+from hetero_lab.errors import HeteroLabError
+from hetero_lab.model.blocks import find_blocks
+from hetero_lab.model.language import language_model
+from hetero_lab.model.read import op_graph
+from hetero_lab.model.static_phases import static_phases
+from hetero_lab.placement.placement import resolve
+from hetero_lab.runtime.compiled import compile_placed
+from hetero_lab.runtime.generation import CompiledSession, generate
+from hetero_lab.samples.catalogue import sample_names, sample_path
+from tests.scripts import F32, alone, options
+from tests.small_language_models import StaticSession, decoder
+
 PARTS = ("dynamic", "smallest", "static")
 EXACT = {
-    "INFERENCE_PRECISION_HINT": "f32",
+    **F32,
     "KV_CACHE_PRECISION": "f32",
     "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
 }
@@ -52,8 +75,6 @@ def say(**row: Any) -> None:
 
 def pack(model: str, file: Path) -> None:
     """Write the IR of a model with its large constants as zeros."""
-    from hetero_lab.samples.catalogue import sample_names, sample_path
-
     xml = Path(sample_path(model)) if model in sample_names() else Path(model)
     weights = bytearray(xml.with_suffix(".bin").read_bytes())
     for data in constants(xml):
@@ -100,9 +121,6 @@ def constants(xml: Path) -> Iterator[dict[str, str]]:
 
 def loaded(name: str, directory: Path) -> Any:
     """Return a prepared model: packed, small, a file or a sample."""
-    import hetero_lab as hl
-    from tests.small_language_models import decoder
-
     if name == "small":
         return hl.load(decoder(empty_from="layer"))
     return hl.load(unpack(Path(name), directory) if name.endswith(".tar.xz") else name)
@@ -110,9 +128,6 @@ def loaded(name: str, directory: Path) -> Any:
 
 def placements(model: Any, device: str) -> list[Any]:
     """Return the CPU, the device, and half of the layers on either, in both directions."""
-    import hetero_lab as hl
-    from hetero_lab.backend.core import shared_core
-
     known = shared_core().get_property(device, "SUPPORTED_PROPERTIES")
     exact = {key: value for key, value in EXACT.items() if key in known}
     own = {device: exact, "CPU": EXACT}
@@ -122,19 +137,12 @@ def placements(model: Any, device: str) -> list[Any]:
         ranges = {f"0-{last // 2}": first, f"{last // 2 + 1}-{last}": second}
         return hl.Placement(hl.Affinity.by_block(model, ranges), f"{first}, {second}", own)
 
-    alone = [
-        hl.Placement(hl.Affinity.uniform(model, d), d, {d: own[d]}, direct=True)
-        for d in ("CPU", device)
-    ]
-    return [*alone, split(device, "CPU"), split("CPU", device)]
+    whole = [alone(model, d, own[d]) for d in ("CPU", device)]
+    return [*whole, split(device, "CPU"), split("CPU", device)]
 
 
 def compiled(bound: Any, placement: Any, what: str) -> Any:
     """Compile; say how long it took, or why it could not be."""
-    from hetero_lab.errors import HeteroLabError
-    from hetero_lab.placement.placement import resolve
-    from hetero_lab.runtime.compiled import compile_placed
-
     began = time.perf_counter()
     try:
         made = compile_placed(resolve(bound, placement))
@@ -150,9 +158,6 @@ def generations(
     part: str, known: Any, scenario: Any, sessions: Iterator[tuple[str, Any]]
 ) -> list[str]:
     """Generate with each session as it comes; return the labels of those that ran."""
-    from hetero_lab.errors import HeteroLabError
-    from hetero_lab.runtime.generation import generate
-
     prompt, expected, ran = known.prompt(scenario, 0), None, []
     for label, session in sessions:
         try:
@@ -186,10 +191,6 @@ def generations(
 
 def dynamic(model: Any, device: str, scenario: Any) -> bool:
     """Measure the model as it is; return whether the device and both splits were right."""
-    from hetero_lab.backend.bound import bind
-    from hetero_lab.model.language import language_model
-    from hetero_lab.runtime.generation import CompiledSession
-
     bound, wanted = bind(model), placements(model, device)
 
     def sessions() -> Iterator[tuple[str, Any]]:
@@ -204,10 +205,6 @@ def dynamic(model: Any, device: str, scenario: Any) -> bool:
 
 def static(model: Any, device: str, scenario: Any) -> bool:
     """Measure the two static models; return whether the device and both splits were right."""
-    from hetero_lab.backend.bound import bind
-    from hetero_lab.model.static_phases import static_phases
-    from tests.small_language_models import StaticSession
-
     phases = static_phases(model, scenario)
     both = [bind(phases.prefill), bind(phases.decode)]
     pairs = list(zip(*(placements(b.model, device) for b in both), strict=True))
@@ -229,8 +226,6 @@ class Trial:
 
     def part(self, ends: Sequence[str], cut: Sequence[tuple[str, int]] = ()) -> Any:
         """Build the model of some ops and of what they need, inputs in the place of a cut."""
-        import openvino as ov
-        from openvino import opset13 as op
 
         copy = self.model.clone()
         by_name = {node.get_friendly_name(): node for node in copy.get_ordered_ops()}
@@ -257,9 +252,8 @@ class Trial:
 
     def run(self, made: Any, device: str) -> list[np.ndarray]:
         """Infer once."""
-        from hetero_lab.backend.core import shared_core
 
-        properties = EXACT if device == "CPU" else {"INFERENCE_PRECISION_HINT": "f32"}
+        properties = EXACT if device == "CPU" else F32
         request = shared_core().compile_model(made, device, properties).create_infer_request()
         given = [self.values[node.get_friendly_name()] for node in made.get_parameters()]
         return [np.array(value) for value in request.infer(given).values()]
@@ -296,10 +290,6 @@ def smallest(model: Any, device: str, scenario: Any) -> bool:
     Ops are tried in their order, each with all that it needs, by bisection. Then as much as
     possible above the first one that fails is replaced by inputs.
     """
-    from hetero_lab.model.blocks import find_blocks
-    from hetero_lab.model.language import language_model
-    from hetero_lab.model.read import op_graph
-
     known = language_model(model)
     fed = known.feed(known.prompt(scenario, 0), 0)
     names = [parameter.get_friendly_name() for parameter in model.get_parameters()]
@@ -340,27 +330,13 @@ def smallest(model: Any, device: str, scenario: Any) -> bool:
 
 def main() -> int:
     """Run the parts, each in a process of its own; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--model", default="small", help="small, packed, a file or a sample")
-    parser.add_argument("--device", default="GPU")
-    parser.add_argument("--emulate", action="store_true", help="emulate the device on the CPU")
-    parser.add_argument("--rig", action="store_true", help="the GPU plugin without a GPU")
-    parser.add_argument("--prompt", type=int, default=64, metavar="TOKENS")
-    parser.add_argument("--new", type=int, default=16, metavar="TOKENS")
-    parser.add_argument("--deadline", type=float, default=60.0, help="seconds for each part")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, help="by default what is needed")
-    parser.add_argument("--pack", type=Path, metavar="FILE")
-    parser.add_argument("--only", choices=PARTS, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = options(
+        __doc__, model="small", device="GPU", emulate=False, rig=False, prompt=64, new=16,
+        deadline=60.0, parts=list, pack=Path, only=str,
+    )  # fmt: skip
     if given.pack:
         pack(given.model, given.pack)
         return 0
-    if given.rig:
-        from tests.gpu_rig import rig
-
-        scratch = tempfile.mkdtemp(prefix="gpu_rig_")
-        atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-        rig.start(scratch)
     if given.only:
         return measure(given)
     passed = {}
@@ -387,9 +363,6 @@ def run_apart(part: str, arguments: Sequence[str], deadline_s: float) -> bool:
 
 def measure(given: argparse.Namespace) -> int:
     """Run one part here."""
-    import hetero_lab as hl
-    from hetero_lab.backend.core import shared_core
-
     if given.emulate:
         hl.emulate(given.device)
     with tempfile.TemporaryDirectory() as scratch:

@@ -7,7 +7,6 @@ is wrong.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from itertools import product
@@ -17,8 +16,9 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as op
 
+from tests.scripts import F32, options
+
 STEPS, FEATURES, HIDDEN = (1, 2, 16), (8, 64), (8, 16, 256)
-F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 TOLERANCE = 1e-3
 
 
@@ -42,9 +42,7 @@ def lstm(steps: int, features: int, hidden: int, direction: str) -> Any:
 
 def main() -> int:
     """Compare, and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="GPU")
-    device, core, wrong = parser.parse_args().device, ov.Core(), 0
+    device, core, wrong = options(__doc__, device="GPU").device, ov.Core(), 0
     print("openvino", ov.__version__, core.get_property(device, "FULL_DEVICE_NAME"))
     for steps, features, hidden, direction in product(
         STEPS, FEATURES, HIDDEN, ("forward", "bidirectional")

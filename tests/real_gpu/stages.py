@@ -5,18 +5,19 @@ way from input to output, the first part on the device and the second on the CPU
 round; in f32, in turns in one process, outputs compared with the CPU. Cuts are made where one
 tensor alone goes on, at about the given shares of the work. Prints a JSON line for each
 network, then a table. ``--emulate`` makes the device of CPU threads, so that the script itself can
-be tried anywhere. The exit code is 1 if an output is wrong.
+be tried anywhere. ``--cpu`` measures also with these properties of the CPU, in JSON; after
+``--budget`` seconds no network begins. The exit code is 1 if an output is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import tempfile
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ from hetero_lab.model.opgraph import OpGraph, work_of
 from hetero_lab.planning.design import lone_cuts
 from hetero_lab.runtime.inputs import given_or_generated
 from tests.real_gpu.networks import model_file, short_name
+from tests.scripts import F32, append_json, error_of, in_turns, medians, options
 
-F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 DEVICE_FIRST, CPU_FIRST = (0.15, 0.3, 0.5, 0.65, 0.8, 0.9), (0.15, 0.4, 0.7)
 TURNS, DISCARDED, TIMED = 9, 3, 10
 TOLERANCE = 1e-3  # of the largest value
@@ -76,25 +77,10 @@ def one_network(name: str, given: argparse.Namespace, scratch: Path) -> dict[str
             failed[placement.label] = str(error)[:300]
     compile_s = time.perf_counter() - started
     wanted = calls["CPU"](inputs)
-    errors = {
-        label: max(
-            float(np.abs(made[key] - value).max() / max(1e-12, float(np.abs(value).max())))
-            for key, value in wanted.items()
-        )
-        for label, call in calls.items()
-        for made in [call(inputs)]
-    }
-    samples: dict[str, list[float]] = {label: [] for label in calls}
-    for _ in range(TURNS):
-        for label, call in calls.items():
-            taken = []
-            for number in range(DISCARDED + TIMED):
-                began = time.perf_counter_ns()
-                call(inputs)
-                if number >= DISCARDED:
-                    taken.append((time.perf_counter_ns() - began) / 1e3)
-            samples[label].append(statistics.median(taken))
-    us = {label: statistics.median(every) for label, every in samples.items()}
+    errors = {label: error_of(call(inputs), wanted) for label, call in calls.items()}
+    runs = {label: partial(call, inputs) for label, call in calls.items()}
+    samples = in_turns(runs, TURNS, TIMED, DISCARDED)
+    us = medians(samples)
     alone = min(us[label] for label in us if label.startswith(("CPU", given.device)))
     cut = {label: took for label, took in us.items() if label[0].isdigit()}
     return {
@@ -114,15 +100,10 @@ def one_network(name: str, given: argparse.Namespace, scratch: Path) -> dict[str
 
 def main() -> int:
     """Measure, print, and compare the outputs."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", required=True)
-    parser.add_argument("--device", default="GPU")
-    parser.add_argument("--cpu", type=json.loads, default={}, help="JSON: also with these")
-    parser.add_argument("--emulate", action="store_true", help="emulate the device on the CPU")
-    parser.add_argument("--budget", type=float, default=float("inf"), help="begin none after it, s")
-    parser.add_argument("--scratch", type=Path, help="where exported networks are, or go")
-    parser.add_argument("--out", type=Path, help="file for the JSON lines, appended to")
-    given = parser.parse_args()
+    given = options(
+        __doc__, models=["digits_inception"], device="GPU", cpu={}, emulate=False,
+        budget=float("inf"), scratch=Path, out=Path,
+    )  # fmt: skip
     if given.emulate:
         hl.emulate(given.device)
     started, found = time.perf_counter(), []
@@ -137,9 +118,7 @@ def main() -> int:
                 traceback.print_exc()
                 continue
             print(json.dumps(found[-1]), flush=True)
-            if given.out:
-                with open(given.out, "a", encoding="utf-8") as file:
-                    file.write(json.dumps(found[-1]) + "\n")
+            append_json(given.out, found[-1])
     for one in found:
         us = one["us"]
         print(

@@ -1,18 +1,18 @@
 """A model over two GPUs and the CPU: outputs, memory of each device and latency.
 
-    python -m tests.real_gpu.two_gpus [GPU.0 GPU.1 CPU] [--emulate] [--model NAME]
+    python -m tests.real_gpu.two_gpus [--devices GPU.0 GPU.1 CPU] [--emulate] [--model NAME]
 
 A line of JSON for each placement as it is measured, then a table: single devices, HETERO's greedy
 order, halves, and what is planned with an objective that shares the weights or with limits for a
 device and for a pool. Memory is what the plan counts, beside what the runtime reports more than
 before the compile (GPU plugin only). With ``--emulate`` the GPUs are two emulated devices.
+``--model`` is a sample or a file instead of layers of equal weights; ``--budget`` is for the costs.
 The exit code is 1 if a placement did not run, or a plan does not keep to its limit. Wrong outputs
 are reported: what a plugin computes is not the plan's doing.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -30,8 +30,8 @@ from hetero_lab.experiments.advise.candidates import held_bytes
 from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
 from hetero_lab.runtime.inputs import generate_inputs
+from tests.scripts import F32, alone, error_of, in_turns, medians, options
 
-F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 TURNS, IN_A_TURN = 8, 5
 
 
@@ -91,9 +91,9 @@ def placements(
             "memory_limit": {(first, second): whole * 13 // 20, last: whole * 3 // 5},
         },
     }  # fmt: skip
-    for label, options in asked.items():
-        plan = hl.plan(bound.prepared, costs, budget_s=4, progress=False, **options)
-        yield label, plan.affinity, options.get("memory_limit", {})
+    for label, limited in asked.items():
+        plan = hl.plan(bound.prepared, costs, budget_s=4, progress=False, **limited)
+        yield label, plan.affinity, limited.get("memory_limit", {})
 
 
 def reported_bytes(device: str) -> int | None:
@@ -137,10 +137,7 @@ def measured(
         row[f"{device} reported_mb"] = (
             None if was is None or now is None else round((now - was) / 1e6, 2)
         )
-    row["error"] = max(
-        float(np.abs(outputs[name] - wanted).max() / max(1e-30, np.abs(wanted).max()))
-        for name, wanted in expected.items()
-    )
+    row["error"] = error_of(outputs, expected)
     row["subgraphs"] = hl.partition(bound.prepared, placement).n_subgraphs
     row["compile_ms"] = round(compiled.compile_ms, 1)
     return {**row, "status": "ok"}, compiled
@@ -148,43 +145,32 @@ def measured(
 
 def main() -> int:
     """Measure every placement, then time all that run, in turns."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("devices", nargs="*", default=["GPU.0", "GPU.1", "CPU"])
-    parser.add_argument("--emulate", action="store_true", help="no GPU: two emulated devices")
-    parser.add_argument("--model", help="a sample or a file instead of layers of equal weights")
-    parser.add_argument("--layers", type=int, default=16)
-    parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--budget", type=float, default=15.0, help="seconds for the costs")
-    given = parser.parse_args()
+    given = options(
+        __doc__, devices=["GPU.0", "GPU.1", "CPU"], emulate=False, model=str, layers=16,
+        width=1024, budget=15.0,
+    )  # fmt: skip
     if given.emulate:
         given.devices = [hl.emulate(name).name for name in ("SIM0", "SIM1")] + ["CPU"]
     if len(given.devices) != 3:
-        parser.error("name two GPUs and a third device, for instance GPU.0 GPU.1 CPU")
+        raise SystemExit("Name two GPUs and a third device, for instance GPU.0 GPU.1 CPU.")
     first, second, last = given.devices
     devices = first, second, last
     began = time.perf_counter()
     bound = bind(hl.load(given.model or layers(given.layers, given.width)))
     inputs = generate_inputs(bound, 0)
-    cpu = hl.Placement(hl.Affinity.uniform(bound.prepared, "CPU"), "", {"CPU": F32}, direct=True)
-    expected = compile_placed(resolve(bound, cpu))(inputs)
+    expected = compile_placed(resolve(bound, alone(bound.prepared, "CPU")))(inputs)
     print(json.dumps({"model": bound.graph.name, "weights_mb": bound.graph.weight_bytes / 1e6}))
     rows, running = [], {}
     for label, affinity, limits in placements(bound, devices, given.budget):
         row, compiled = measured(bound, devices, label, affinity, limits, expected)
         rows.append(row)
         if compiled is not None:
-            running[label] = compiled.new_request(inputs)
+            running[label] = compiled.new_request(inputs).infer
         print(json.dumps(row), flush=True)
-    samples: dict[str, list[float]] = {label: [] for label in running}
-    for _ in range(TURNS):
-        for label, request in running.items():
-            for _ in range(IN_A_TURN):
-                start = time.perf_counter()
-                request.infer()
-                samples[label].append((time.perf_counter() - start) * 1e6)
+    latencies = medians(in_turns(running, TURNS, IN_A_TURN, discarded=0))
     for row in rows:
-        if row["placement"] in samples:
-            row["latency_us"] = round(float(np.median(samples[row["placement"]])), 1)
+        if row["placement"] in latencies:
+            row["latency_us"] = round(latencies[row["placement"]], 1)
             print(json.dumps({key: row[key] for key in ("placement", "latency_us")}))
     print(pd.DataFrame(rows).to_string(index=False))
     print(f"{time.perf_counter() - began:.0f} s")

@@ -8,23 +8,20 @@ The exit code is 1 if one fails.
 
 from __future__ import annotations
 
-import argparse
-import statistics
 import sys
 import tempfile
 import time
 import traceback
+from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
 from hetero_lab.runtime.inputs import given_or_generated
 from tests.real_gpu.mixed_networks import MIXED
 from tests.real_gpu.networks import model_file, short_name
+from tests.scripts import alone, error_of, in_turns, medians, options
 
-F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 CALLS = 5
 TOLERANCE = 1e-3  # of the largest value
 
@@ -34,20 +31,11 @@ def one_network(name: str, device: str, scratch: Path) -> float:
     started = time.perf_counter()
     bound = bind(hl.load(model_file(name, scratch)))
     inputs = given_or_generated(bound, None)
-    made, us = {}, {}
-    for at in ("CPU", device):
-        affinity = hl.Affinity.uniform(bound.model, at)
-        compiled = hl.compile(bound.model, hl.Placement(affinity, at, {at: F32}, direct=True))
-        taken = []
-        for _ in range(CALLS):
-            began = time.perf_counter_ns()
-            made[at] = compiled(inputs)
-            taken.append((time.perf_counter_ns() - began) / 1e3)
-        us[at] = statistics.median(taken)
-    error = max(
-        float(np.abs(made[device][key] - value).max() / np.abs(value).max())
-        for key, value in made["CPU"].items()
+    calls = {at: hl.compile(bound.model, alone(bound.model, at)) for at in ("CPU", device)}
+    us = medians(
+        {at: in_turns({at: partial(call, inputs)}, 1, CALLS, 0)[at] for at, call in calls.items()}
     )
+    error = error_of(calls[device](inputs), calls["CPU"](inputs))
     took = time.perf_counter() - started
     times = ", ".join(f"{at} {each:.0f} µs" for at, each in us.items())
     print(f"{short_name(name):20} {times}, error {error:.1e}, in {took:.0f} s", flush=True)
@@ -56,12 +44,7 @@ def one_network(name: str, device: str, scratch: Path) -> float:
 
 def main() -> int:
     """Try each network."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", default=MIXED)
-    parser.add_argument("--device", default="GPU")
-    parser.add_argument("--emulate", action="store_true", help="emulate the device on the CPU")
-    parser.add_argument("--scratch", type=Path, help="where networks are, or go")
-    given = parser.parse_args()
+    given = options(__doc__, models=MIXED, device="GPU", emulate=False, scratch=Path)
     if given.emulate:
         hl.emulate(given.device)
     failed = 0
