@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
+
+from package_source import trees
 
 from hetero_lab import clock
 from hetero_lab.runtime.timing import Stopwatch, run_turn, time_once
 
-PACKAGE = Path(__file__).parents[1] / "hetero_lab"
 CLOCKS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"}
 
 
-def readings(path: Path) -> list[str]:
+def readings(name: str, tree: ast.Module) -> list[str]:
     """Return each mention of a clock of Python's, with its line."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "time":
-            names = {alias.name for alias in node.names}
+            used = {alias.name for alias in node.names}
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            names = {node.attr} if node.value.id == "time" else set()
+            used = {node.attr} if node.value.id == "time" else set()
         else:
             continue
-        found += [f"{path.relative_to(PACKAGE)}:{node.lineno}: {n}" for n in names & CLOCKS]
+        found += [f"{name}:{node.lineno}: {each}" for each in used & CLOCKS]
     return found
 
 
 def test_no_other_module_reads_a_clock():
-    mentioned = [line for path in PACKAGE.rglob("*.py") for line in readings(path)]
+    mentioned = [line for each in trees().items() for line in readings(*each)]
     # What runs a deployed directory has to do without the rest of the package.
     files = {line.partition(":")[0] for line in mentioned}
     assert files == {"clock.py", "runtime/run_frozen.py"}, mentioned

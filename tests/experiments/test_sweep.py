@@ -66,7 +66,7 @@ def placements(model):
 @pytest.fixture(scope="module")
 def swept(model, placements, tmp_path_factory):
     store = tmp_path_factory.mktemp("store")
-    return hl.sweep(model, placements, store=store, **QUICK), store
+    return hl.sweep(model, placements, store=store, sustained_s=0.2, **QUICK), store
 
 
 def key_of(sweep, label):
@@ -79,6 +79,7 @@ def test_every_label_has_a_row_and_the_baseline_is_there(swept):
     assert list(sweep.summary["status"]) == ["ok"] * 3
     assert list(sweep.summary["baseline"]) == [False, False, True]
     assert list(sweep.summary["verdict"]) == ["equal"] * 3
+    assert (sweep.summary["sustained_us"] > 0).all()
     assert sweep.summary["ratio"].iloc[0] == 1.0
     # The ratio is that of the paired turns.
     logs = list(sweep.rows[2].series.log_ratios.values())
@@ -200,6 +201,7 @@ def faulty(model, placements, workers=None, **options):
 FAULTS = {
     "signal": ("signal", "fixed", {}, ["ok", "crashed (signal 11)"], [2, 0]),
     "once": ("signal once", "fixed", {}, ["ok", "ok"], [2, 2]),
+    "once, the reference of both": ("signal once", "auto", {"group": 2}, ["ok"] * 3, [4, 2, 2]),
     "hang": ("hang", "fixed", {"timeout_s": 15.0}, ["ok", "timed out after 15 s"], [2, 0]),
     "memory": ("memory", "fixed", {"memory_limit": 3 << 30}, ["ok", "out of memory"], [2, 0]),
     "silence": ("silence", "fixed", {}, ["ok", "crashed (no more answers)"], [2, 0]),
@@ -210,23 +212,46 @@ FAULTS = {
     "reference in a later group": (
         "signal later", "auto", {"group": 2}, ["crashed (signal 11)", "ok", "ok"], [2, 2, 2],
     ),
+    "signal, with a child": (
+        "orphan", "fixed", {"timeout_s": 3600.0}, ["ok", "crashed (signal 11)"], [2, 0],
+    ),
+    "hang, with a child": (
+        "family", "fixed", {"timeout_s": 15.0}, ["ok", "timed out after 15 s"], [2, 0],
+    ),
 }  # fmt: skip
-_QUICK_FAULTS = ("signal", "once", "gone")
+_QUICK_FAULTS = ("once, the reference of both", "gone", "signal, with a child")
+
+
+def children(mark: Path) -> list[int]:
+    """Return the processes that a faulty worker started."""
+    return [int(line) for line in mark.read_text().split() if line.isdigit()]
+
+
+@pytest.fixture
+def mark(tmp_path, monkeypatch):
+    """The file in which a faulty worker says what it did."""
+    path = tmp_path / "mark"
+    monkeypatch.setenv("FAULT_MARK", str(path))
+    yield path
+    for child in children(path) if path.exists() else ():
+        if psutil.pid_exists(child):
+            os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[] if n in _QUICK_FAULTS else pytest.mark.slow) for n in FAULTS]
 )
-def test_a_fault_costs_one_row(model, placements, swept, monkeypatch, tmp_path, name):
+def test_a_fault_costs_one_row(model, placements, swept, monkeypatch, tmp_path, mark, name):
     fault, label, limits, statuses, turns = FAULTS[name]
     monkeypatch.setenv("FAULT", fault)
     monkeypatch.setenv("FAULT_KEY", key_of(swept[0], label))
-    monkeypatch.setenv("FAULT_MARK", str(tmp_path / "mark"))
     monkeypatch.setenv("FAULT_AFTER", "3" if fault == "gone" else "2")
     third = hl.Placement(hl.Affinity.uniform(model, "CPU"), "third", F32)
     asked = [*placements, third][: len(statuses)]
     store = tmp_path / "store"
-    sweep = faulty(model, asked, hl.Workers(**limits), turns=max(turns), store=store)
+    sweep = faulty(
+        model, asked, hl.Workers(**limits), turns=5 if fault == "gone" else 2, store=store
+    )
     assert list(sweep.summary["status"]) == statuses
     assert list(sweep.summary["n_turns"]) == turns
     assert list(hl.read_sweep(store).summary["n_turns"]) == turns
@@ -237,52 +262,20 @@ def test_a_fault_costs_one_row(model, placements, swept, monkeypatch, tmp_path, 
         if not row.series.ours:
             with pytest.raises(ArgumentError, match="was not measured"):
                 sweep.profile(row.label)
+    if set(statuses) == {"ok"}:
+        assert all(row.series.ratio for row in sweep.rows)
     said = {"gone": "CL_INVALID_COMMAND_QUEUE", "endless": "Compile"}.get(fault, "")
     assert said in "".join(sweep.summary["detail"])
-    assert (tmp_path / "mark").exists() == (fault in ("signal once", "signal later"))
-
-
-def test_a_reference_that_crashed_once_is_beside_later_groups_too(
-    model, placements, swept, monkeypatch, tmp_path
-):
-    monkeypatch.setenv("FAULT", "signal once")
-    monkeypatch.setenv("FAULT_MARK", str(tmp_path / "crashed"))
-    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "auto"))
-    third = hl.Placement(hl.Affinity.uniform(model, "CPU"), "third", F32)
-    sweep = faulty(model, [*placements, third], hl.Workers(group=2))
-    assert (tmp_path / "crashed").exists()
-    assert all(row.series.ratio for row in sweep.rows)
-
-
-def test_a_child_that_a_crashed_worker_left_holds_up_nobody(
-    model, placements, swept, monkeypatch, tmp_path
-):
-    monkeypatch.setenv("FAULT", "orphan")
-    monkeypatch.setenv("FAULT_MARK", str(tmp_path / "children"))
-    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "fixed"))
-    try:
-        summary = faulty(model, placements, hl.Workers(timeout_s=3600.0)).summary
-    finally:
-        children = [int(line) for line in (tmp_path / "children").read_text().split()]
-        alive = [child for child in children if psutil.pid_exists(child)]
-        for child in alive:
-            os.kill(child, signal.SIGKILL)
-    assert list(summary["status"]) == ["ok", "crashed (signal 11)"]
-    assert alive == children  # so they held the output all the time
-
-
-@pytest.mark.slow
-def test_what_a_hung_worker_started_ends_with_it(model, placements, swept, monkeypatch, tmp_path):
-    monkeypatch.setenv("FAULT", "family")
-    monkeypatch.setenv("FAULT_MARK", str(tmp_path / "children"))
-    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "fixed"))
-    summary = faulty(model, placements, hl.Workers(timeout_s=15.0)).summary
-    assert list(summary["status"]) == ["ok", "timed out after 15 s"]
-    (child,) = map(int, (tmp_path / "children").read_text().split())
-    until = time.monotonic() + 60
-    while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    assert mark.exists() == (fault in ("signal once", "signal later", "orphan", "family"))
+    if fault == "orphan":  # its children held the output all the time, and held up nobody
+        assert children(mark)
+        assert all(psutil.pid_exists(child) for child in children(mark))
+    if fault == "family":  # what a hung worker started ends with it
+        (child,) = children(mark)
+        until = time.monotonic() + 60
+        while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < until
+            time.sleep(0.05)
 
 
 def test_workers_tell_nobody_that_they_import_the_runtime(model, monkeypatch, tmp_path):
@@ -669,11 +662,6 @@ def test_a_second_process_is_refused(model, placements, tmp_path):
 def test_a_budget_too_small_is_said_in_the_rows(model, placements):
     sweep = hl.sweep(model, placements, budget_s=0.3, counters=False, progress=False)
     assert "time budget used up" in set(sweep.summary["status"]).pop()
-
-
-def test_sustained_turns_are_reported(model):
-    sweep = hl.sweep(model, ["CPU"], sustained_s=0.3, counters=False, **QUICK)
-    assert sweep.summary["sustained_us"].iloc[0] > 0
 
 
 def test_comparison_of_a_sweep_with_itself_shows_no_difference(swept):

@@ -95,8 +95,6 @@ _OWN = {
 
 def _call(function: str, wrong: Any) -> Callable[[Any], Any]:
     """Return a call of a public function: good arguments, some of them replaced."""
-    if callable(wrong):
-        return wrong
 
     def call(k: Any) -> Any:
         called = attrgetter(function)(hl)
@@ -224,8 +222,43 @@ def _shared() -> Iterator[Row]:
         yield Row(f"profile: {what} {where}", call, ArgumentError, tuple(says))
 
 
-# Function → what is wrong, the wrong arguments or a whole call, the error and parts of its text.
+# What is wrong, the wrong arguments, the error and parts of its text, and the functions that are
+# called so.
 # fmt: off
+SHARED: list[tuple[Any, ...]] = [
+    ("an absent device", {"devices": ["ACC", "XPU"]}, DeviceError, "'XPU'", "ACC, CPU",
+     ["support", "priority_orders", "calibrate", "fit_blocks", "advise"]),
+    ("an absent device", {"device": "XPU"}, DeviceError, "'XPU'", "ACC, CPU",
+     ["Affinity.uniform", "measure_noise"]),
+    ("a missing file", {"file": lambda k: k.tmp / "no.json"}, StoredFileError, "no.json",
+     ["Affinity.from_json", "CostModel.from_json"]),
+    ("no time", {"budget_s": 0}, ArgumentError, "more than 0 seconds", ["measure_noise", "advise"]),
+    ("a wrong input", {"inputs": {"z": GOOD}}, InputError, "'z'", "'x'", ["sweep", "calibrate"]),
+    ("nothing there", {"directory": lambda k: k.tmp / "nothing"}, StoredFileError, "nothing",
+     ["read_sweep", "read_profile", "read_wrong"]),
+    ("one device", {"devices": ["CPU"]}, ArgumentError, "two devices", ["calibrate", "optimize"]),
+    ("no budget", {"budget_s": 0}, ArgumentError, "time budget", "not 0",
+     ["calibrate", "optimize"]),
+    ("an unknown objective", {"objective": "fun"}, ArgumentError, "'fun'", "latency",
+     ["optimize", "plan", "advise"]),
+    ("no costs", {"costs": "fast"}, ArgumentError, "not str", "calibrate(",
+     ["optimize", "plan", "explain"]),
+    ("a pin that matches nothing", {"pin": {"^block": "CPU"}}, PlanError, "'^block'",
+     "matches no op", ["optimize", "plan"]),
+    ("a limit for another device", {"memory_limit": {"GPU": 5}}, PlanError, "'GPU'",
+     "Devices: ACC, CPU", ["optimize", "plan"]),
+    ("a limit as a riddle", {"memory_limit": {"CPU": "lots"}}, PlanError, "'lots'", "'2GiB'",
+     ["optimize", "plan", "advise"]),
+    ("no model", {"model": 5}, ModelError, "not int",
+     ["blocks", "explain", "quantize", "compress_weights", "classify"]),
+    ("no language model", {}, ModelError, "no states",
+     ["llm.tokenize", "llm.detokenize", "llm.static_phases"]),
+    ("one inference", {}, PlanError, "further token", "scenario=",
+     ["llm.block_curve", "llm.plan_phases"]),
+    ("costs that are text", {"costs": "fast"}, ArgumentError, "costs=", "str",
+     ["llm.block_curve", "lint"]),
+]
+# Function → what is wrong, the wrong arguments, the error and parts of its text.
 CASES: dict[str, list[tuple[Any, ...]]] = {
     "load": [
         ("no source", {"source": None}, ModelError, "not NoneType", "path"),
@@ -245,12 +278,10 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("a number", {"name": 3}, ArgumentError, "3", "digits"),
     ],
     "support": [
-        ("an absent device", {"devices": ["XPU"]}, DeviceError, "'XPU'", "ACC, CPU"),
         ("no device", {"devices": []}, DeviceError, "names no device", "['GPU', 'CPU']"),
         ("no list", {"devices": 5}, DeviceError, "5", "for instance"),
     ],
     "priority_orders": [
-        ("an absent device", {"devices": ["ACC", "XPU"]}, DeviceError, "'XPU'", "ACC, CPU"),
         ("no device", {"devices": []}, ArgumentError, "no device"),
         ("a number", {"devices": 5}, ArgumentError, "5", "['GPU', 'CPU']"),
     ],
@@ -270,9 +301,6 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("no cut there", {"after": [1]}, AffinityError, "after block 1", "2 blocks"),
         ("no repeated layers", {"model": lambda k: k.model}, AffinityError, "no repeated layers"),
         ("one device", {"devices": ["CPU"]}, DeviceError, "two devices"),
-    ],
-    "Priorities.parse": [
-        ("a number", lambda k: Priorities.parse(5, k.core), DeviceError, "5", "['GPU', 'CPU']"),
     ],
     "emulate": [
         ("a name in use", {"name": "GPU"}, DeviceError, "'GPU'", "name"),
@@ -296,39 +324,9 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
          "hetero_lab.support("),
     ],
     "Affinity.uniform": [
-        ("an absent device", {"device": "XPU"}, DeviceError, "'XPU'", "ACC, CPU"),
         ("a number", {"device": 3}, DeviceError, "'3' is not a device", "ACC, CPU"),
     ],
-    "fix": [
-        ("an unknown op", lambda k: k.affinity.fix(ops={"lefft": "CPU"}, core=k.core),
-         AffinityError, "'lefft'", "Did you mean 'left'"),
-        ("an unknown type", lambda k: k.affinity.fix(types={"sigmoid": "CPU"}, core=k.core),
-         AffinityError, "'sigmoid'", "Did you mean 'Sigmoid'"),
-        ("a pattern that matches nothing",
-         lambda k: k.affinity.fix(patterns={"^block": "CPU"}, core=k.core), AffinityError,
-         "'^block' matches no op", "'left'"),
-        ("a broken pattern", lambda k: k.affinity.fix(patterns={"(": "CPU"}, core=k.core),
-         AffinityError, "'(' is not a regular expression"),
-        ("an absent device", lambda k: k.affinity.fix(ops={"left": "XPU"}, core=k.core),
-         DeviceError, "'XPU'", "ACC, CPU"),
-        ("ops that are no mapping", lambda k: k.affinity.fix(ops=["left"], core=k.core),
-         AffinityError, "ops=", "{"),
-        ("subgraphs that are none", lambda k: k.affinity.fix(subgraphs={0: "CPU"}, core=k.core),
-         AffinityError, "hl.partition("),
-    ],
-    "diff": [
-        ("another model", lambda k: k.affinity.diff(_other(k)), AffinityError, "another model",
-         "'r'"),
-        ("no affinity", lambda k: k.affinity.diff("CPU"), AffinityError, "not str"),
-    ],
-    "Placement": [
-        ("no affinity", lambda k: hl.Placement("CPU"), ArgumentError, "not str",
-         "Affinity.automatic("),
-        ("direct on two devices", lambda k: hl.Placement(k.affinity, direct=True), ArgumentError,
-         "direct=True", "one device"),
-    ],
     "Affinity.from_json": [
-        ("a missing file", {"file": lambda k: k.tmp / "no.json"}, StoredFileError, "no.json"),
         ("another kind", {"file": lambda k: k.files("k.json", '{"kind": "sweep"}')},
          StoredFileError, "k.json", "not a stored affinity"),
         ("a list", {"file": lambda k: k.files("l.json", "[1]")}, StoredFileError, "l.json",
@@ -337,18 +335,6 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     "Affinity.from_csv": [
         ("other columns", {"file": lambda k: k.files("c.csv", "a,b\n1,2\n")}, StoredFileError,
          "c.csv", "'device'"),
-    ],
-    "Affinity.to_json": [
-        ("a directory that is not there", lambda k: k.affinity.to_json(k.tmp / "no" / "a.json"),
-         OutputPathError, "no' does not exist"),
-    ],
-    "Affinity.to_csv": [
-        ("a directory", lambda k: k.affinity.to_csv(k.tmp), OutputPathError,
-         "is a directory; name a file"),
-    ],
-    "measure_noise": [
-        ("an absent device", {"device": "XPU"}, DeviceError, "'XPU'"),
-        ("no time", {"budget_s": 0}, ArgumentError, "more than 0 seconds"),
     ],
     "compile": [
         ("a property of the call that nobody knows", {"compile_properties": {"SPEED": 1}},
@@ -410,10 +396,10 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
          ArgumentError, "at least 1"),
         ("states in several requests",
          {"model": stateful(), "placements": ["CPU"],
-          "grid": {"executor": ["hetero", "parallel"], "requests": [1, 2]}}, ArgumentError,
-         "requests=1"),
-        ("a property of a device that is not used", {"placements": ["CPU"],
-         "grid": {"ACC.NUM_STREAMS": [1]}}, PropertyError, "does not use"),
+          "grid": {"executor": ["hetero", "parallel"], "requests": [1, 2]}},
+         ArgumentError, "requests=1"),
+        ("a property of a device that is not used",
+         {"placements": ["CPU"], "grid": {"ACC.NUM_STREAMS": [1]}}, PropertyError, "does not use"),
         ("a model cache without values", {"grid": {"model_cache": []}}, ArgumentError,
          "list of values"),
         ("a model cache of 3", {"grid": {"model_cache": [3]}}, ArgumentError, "True and False"),
@@ -423,42 +409,9 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
          "'mine' has to be a hetero_lab.Placement", "not int"),
         ("a store that is a file", {"store": lambda k: k.files("taken", "x")}, OutputPathError,
          "taken"),
-        ("a wrong input", {"inputs": {"z": GOOD}}, InputError, "'z'", "'x'"),
-    ],
-    "read_sweep": [
-        ("nothing there", {"directory": lambda k: k.tmp / "nothing"}, StoredFileError, "nothing"),
-    ],
-    "read_profile": [
-        ("nothing there", {"directory": lambda k: k.tmp / "nothing"}, StoredFileError, "nothing"),
-    ],
-    "read_wrong": [
-        ("nothing there", {"directory": lambda k: k.tmp / "nothing"}, StoredFileError, "nothing"),
     ],
     "compare": [
         ("no sweep", {"before": lambda k: k.sweep, "after": 3}, ArgumentError, "int", "sweep"),
-    ],
-    "Sweep.profile": [
-        ("an unknown label", lambda k: k.sweep.profile("slow"), ArgumentError, "'slow'",
-         "'affinity'"),
-    ],
-    "Sweep.export": [
-        ("an unknown format", lambda k: k.sweep.export(k.tmp / "out", format="xlsx"), ArgumentError,
-         "'xlsx'", "parquet"),
-    ],
-    "Sweep.to_csv": [
-        ("no directory", lambda k: k.sweep.to_csv(k.tmp / "no" / "s.csv"), OutputPathError,
-         "does not exist"),
-    ],
-    "Profile.to_csv": [
-        ("no directory", lambda k: k.profile.to_csv(k.tmp / "no" / "s.csv"), OutputPathError,
-         "does not exist"),
-    ],
-    "Profile.export": [
-        ("a file", lambda k: k.profile.export(k.files("taken", "x")), OutputPathError, "taken"),
-    ],
-    "Profile.to_trace": [
-        ("a directory", lambda k: k.counted.to_trace(k.tmp), OutputPathError,
-         "is a directory; name a file"),
     ],
     "evaluate": [
         ("no data", {"data": []}, ArgumentError, "no examples"),
@@ -477,26 +430,13 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("no device", {"devices": []}, DeviceError, "names no device"),
         ("a property", {"device_properties": 3}, ArgumentError, "maps devices"),
         ("properties of another device", {"device_properties": {"XPU": {}}}, DeviceError, "XPU"),
-        ("one device", {"devices": ["CPU"]}, ArgumentError, "two devices"),
-        ("an absent device", {"devices": ["CPU", "XPU"]}, DeviceError, "'XPU'"),
-        ("no budget", {"budget_s": 0}, ArgumentError, "time budget", "not 0"),
         ("unknown property", {"device_properties": {"CPU": {"SPEED": 1}}}, PropertyError,
          "'SPEED'"),
         ("a precision that a device lacks",
          {"device_properties": {"CPU": {"INFERENCE_PRECISION_HINT": LACKING}}}, PropertyError,
          LACKING, "INFERENCE_PRECISION_HINT"),
-        ("a wrong input", {"inputs": {"z": GOOD}}, InputError, "'z'", "'x'"),
     ],
     "optimize": [
-        ("one device", {"devices": ["CPU"]}, ArgumentError, "two devices"),
-        ("an unknown objective", {"objective": "fun"}, ArgumentError, "'fun'", "latency"),
-        ("no costs", {"costs": "fast"}, ArgumentError, "not str", "calibrate("),
-        ("no budget", {"budget_s": 0}, ArgumentError, "time budget", "not 0"),
-        ("a pin that matches nothing", {"pin": {"^block": "CPU"}}, PlanError, "'^block'",
-         "matches no op"),
-        ("a limit for another device", {"memory_limit": {"GPU": 5}}, PlanError, "'GPU'",
-         "Devices: ACC, CPU"),
-        ("a limit as a riddle", {"memory_limit": {"CPU": "lots"}}, PlanError, "'2GiB'"),
         ("pins that are no mapping", {"pin": ["left"]}, PlanError, "pin= maps"),
     ],
     "guess_costs": [
@@ -504,15 +444,8 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("paths", {"known": ["costs.json"]}, ArgumentError, "known="),
     ],
     "plan": [
-        ("no costs", {"costs": "fast"}, ArgumentError, "not str", "hetero_lab.calibrate("),
-        ("an unknown objective", {"objective": "fun"}, ArgumentError, "'fun'", "latency"),
         ("an unknown executor", {"executor": "warp"}, ArgumentError, "'warp'", "'parallel'"),
-        ("a pin that matches nothing", {"pin": {"^block": "CPU"}}, PlanError, "'^block'",
-         "matches no op"),
         ("a pin to another device", {"pin": {"left": "GPU"}}, PlanError, "GPU", "CPU"),
-        ("a limit for another device", {"memory_limit": {"GPU": 5}}, PlanError, "'GPU'",
-         "Devices: ACC, CPU"),
-        ("a limit as a riddle", {"memory_limit": {"CPU": "lots"}}, PlanError, "'lots'"),
         ("no time", {"budget_s": 0}, ArgumentError, "budget_s", "above 0"),
         ("limits for parallel", {"executor": "parallel", "pin": {"left": "CPU"}}, ArgumentError,
          "pin="),
@@ -522,17 +455,7 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("a pool with a stranger", {"memory_limit": {("CPU", "GPU"): 5}}, PlanError, "'GPU'",
          "not planned for"),
     ],
-    "CostModel.predict_us": [
-        ("another model", lambda k: k.costs.predict_us(_other(k)), AffinityError, "another model"),
-    ],
-    "CostModel.from_json": [
-        ("a missing file", {"file": lambda k: k.tmp / "no.json"}, StoredFileError, "no.json"),
-    ],
-    "blocks": [
-        ("no model", {"model": 3}, ModelError, "not int"),
-    ],
     "fit_blocks": [
-        ("an absent device", {"devices": ["ACC", "XPU"]}, DeviceError, "'XPU'"),
         ("a device twice", {"devices": ["CPU", "CPU"]}, DeviceError, "twice"),
         ("no mapping", {"memory_limit": "1MiB"}, PlanError, "memory_limit="),
         ("no tokens", {"context_tokens": 0}, PlanError, "context_tokens="),
@@ -541,26 +464,18 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     ],
     "llm.tokenize": [
         ("no text", {"text": ""}, InputError, "non-empty"),
-        ("no language model", {}, ModelError, "no states"),
     ],
     "llm.detokenize": [
         ("a flat list", {"token_ids": [1, 2]}, ArgumentError, "token_ids="),
-        ("no language model", {}, ModelError, "no states"),
-    ],
-    "llm.block_curve": [
-        ("one inference", {}, PlanError, "further token", "scenario="),
-        ("costs that are none", {"costs": "fast"}, ArgumentError, "costs=", "str"),
     ],
     "llm.measure_memory": [
         ("one inference", {}, PlanError, "generation", "scenario="),
         ("no costs", {"costs": 7}, ArgumentError, "costs=", "int"),
     ],
     "llm.plan_phases": [
-        ("one inference", {}, PlanError, "further token", "scenario="),
         ("no costs", {"costs": None}, ArgumentError, "costs="),
     ],
     "llm.static_phases": [
-        ("no language model", {}, ModelError, "no states"),
         ("no scenario", {"scenario": 8}, ArgumentError, "scenario="),
     ],
     "llm.plan_static_phases": [
@@ -568,17 +483,11 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("no scenario", {"scenario": None}, ArgumentError, "scenario="),
         ("an unknown device in a limit", {"memory_limit": {"XPU": "1GiB"}}, PlanError, "XPU"),
     ],
-    "lint": [
-        ("costs that are none", {"costs": "fast"}, ArgumentError, "costs=", "str"),
-    ],
     "explain": [
-        ("no model", {"model": 5}, ModelError, "not int"),
         ("an absent device", {"after": "XPU"}, DeviceError, "'XPU'", "ACC, CPU"),
         ("another model's affinity", {"before": _other}, AffinityError, "'r'"),
-        ("no costs", {"costs": "fast"}, ArgumentError, "not str", "calibrate("),
     ],
     "quantize": [
-        ("no model", {"model": 5}, ModelError, "not int"),
         ("no example", {"calibration": []}, InputError, "no example"),
         ("a number", {"calibration": 5}, ArgumentError, "not int"),
         ("an example of a wrong shape", {"calibration": [GOOD[0]]}, InputError, "example 0",
@@ -591,13 +500,11 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("no samples", {"subset_size": 0}, ArgumentError, "subset_size=", "0"),
     ],
     "compress_weights": [
-        ("no model", {"model": 5}, ModelError, "not int"),
         ("an unknown mode", {"mode": "int3"}, ArgumentError, "'int3'", "int8_sym"),
         ("an op to leave out that is not there", {"ignored": "Softmaxx"}, ArgumentError,
          "'Softmaxx'", "matches no op"),
     ],
     "classify": [
-        ("a number as model", {"model": 5}, ModelError, "not int"),
         ("a model without a picture", {"model": lambda k: k.model}, ModelError, "'x' 1x8",
          "1x3x224x224"),
         ("an absent device", {"placement": "XPU"}, DeviceError, "'XPU'", "ACC, CPU"),
@@ -633,45 +540,8 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("another model", {"model": lambda k: chain("r"), "placement": "CPU"}, ArgumentError,
          "another model", "'left'"),
     ],
-    "placement_graph": [
-        ("no profile", lambda k: hl.views.placement_graph(3), ArgumentError, "int",
-         "hetero_lab.profile("),
-    ],
-    "latency_samples": [
-        ("no profile", lambda k: hl.views.latency_samples([]), ArgumentError, "profile"),
-    ],
-    "latency_ranking": [
-        ("no sweep", lambda k: hl.views.latency_ranking(k.profile), ArgumentError, "Profile",
-         "hetero_lab.sweep("),
-    ],
-    "timeline": [
-        ("a sweep", lambda k: hl.views.timeline(k.sweep), ArgumentError, "not Sweep",
-         "hetero_lab.profile("),
-    ],
-    "predicted_measured": [
-        ("a profile", lambda k: hl.views.predicted_measured(k.profile), ArgumentError,
-         "not Profile", "hetero_lab.calibrate("),
-    ],
-    "placement_latency": [
-        ("an unknown axis", lambda k: hl.views.placement_latency(k.sweep, x="speed"), ArgumentError,
-         "'speed'", "'subgraphs'"),
-    ],
-    "page": [
-        ("nothing", lambda k: hl.views.page([], k.tmp / "p.html"), ArgumentError, "result"),
-        ("no result", lambda k: hl.views.page([3], k.tmp / "p.html"), ArgumentError, "int"),
-        ("a number", lambda k: hl.views.page(3, k.tmp / "p.html"), ArgumentError, "int"),
-        ("no directory", lambda k: hl.views.page([k.profile], k.tmp / "no" / "p.html"),
-         OutputPathError, "does not exist"),
-    ],
-    "gallery": [
-        ("no result", lambda k: hl.views.gallery("x"), ArgumentError, "str"),
-    ],
     "advise": [
-        ("an absent device", {"devices": ["XPU"]}, DeviceError, "'XPU'", "ACC, CPU"),
-        ("an objective", {"objective": "power"}, ArgumentError, "'power'", "latency"),
         ("no data", {"metric": lambda k: max}, ArgumentError, "give data="),
-        ("no budget", {"budget_s": 0}, ArgumentError, "more than 0 seconds"),
-        ("bytes", {"memory_limit": {"CPU": "lots"}}, PlanError, "'lots'"),
         ("no examples", {"data": []}, ArgumentError, "data= has no examples"),
         ("no model", {"model": {}}, ArgumentError, "at least one model"),
         ("a path as a name", _several("../x"), ArgumentError, "cannot name a model"),
@@ -691,6 +561,69 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("no version", {"releases": ["latest"]}, ArgumentError, "'latest'"),
     ],
 }
+# Whole calls.
+CALLS: list[tuple[Any, ...]] = [
+    ("Priorities.parse: a number", lambda k: Priorities.parse(5, k.core), DeviceError, "5",
+     "['GPU', 'CPU']"),
+    ("fix: an unknown op", lambda k: k.affinity.fix(ops={"lefft": "CPU"}, core=k.core),
+     AffinityError, "'lefft'", "Did you mean 'left'"),
+    ("fix: an unknown type", lambda k: k.affinity.fix(types={"sigmoid": "CPU"}, core=k.core),
+     AffinityError, "'sigmoid'", "Did you mean 'Sigmoid'"),
+    ("fix: a pattern that matches nothing",
+     lambda k: k.affinity.fix(patterns={"^block": "CPU"}, core=k.core), AffinityError,
+     "'^block' matches no op", "'left'"),
+    ("fix: a broken pattern", lambda k: k.affinity.fix(patterns={"(": "CPU"}, core=k.core),
+     AffinityError, "'(' is not a regular expression"),
+    ("fix: an absent device", lambda k: k.affinity.fix(ops={"left": "XPU"}, core=k.core),
+     DeviceError, "'XPU'", "ACC, CPU"),
+    ("fix: ops that are no mapping", lambda k: k.affinity.fix(ops=["left"], core=k.core),
+     AffinityError, "ops=", "{"),
+    ("fix: subgraphs that are none", lambda k: k.affinity.fix(subgraphs={0: "CPU"}, core=k.core),
+     AffinityError, "hl.partition("),
+    ("diff: another model", lambda k: k.affinity.diff(_other(k)), AffinityError, "another model",
+     "'r'"),
+    ("diff: no affinity", lambda k: k.affinity.diff("CPU"), AffinityError, "not str"),
+    ("Placement: no affinity", lambda k: hl.Placement("CPU"), ArgumentError, "not str",
+     "Affinity.automatic("),
+    ("Placement: direct on two devices", lambda k: hl.Placement(k.affinity, direct=True),
+     ArgumentError, "direct=True", "one device"),
+    ("Affinity.to_json: a directory that is not there",
+     lambda k: k.affinity.to_json(k.tmp / "no" / "a.json"), OutputPathError, "no' does not exist"),
+    ("Affinity.to_csv: a directory", lambda k: k.affinity.to_csv(k.tmp), OutputPathError,
+     "is a directory; name a file"),
+    ("Sweep.profile: an unknown label", lambda k: k.sweep.profile("slow"), ArgumentError, "'slow'",
+     "'affinity'"),
+    ("Sweep.export: an unknown format", lambda k: k.sweep.export(k.tmp / "out", format="xlsx"),
+     ArgumentError, "'xlsx'", "parquet"),
+    ("Sweep.to_csv: no directory", lambda k: k.sweep.to_csv(k.tmp / "no" / "s.csv"),
+     OutputPathError, "does not exist"),
+    ("Profile.to_csv: no directory", lambda k: k.profile.to_csv(k.tmp / "no" / "s.csv"),
+     OutputPathError, "does not exist"),
+    ("Profile.export: a file", lambda k: k.profile.export(k.files("taken", "x")), OutputPathError,
+     "taken"),
+    ("Profile.to_trace: a directory", lambda k: k.counted.to_trace(k.tmp), OutputPathError,
+     "is a directory; name a file"),
+    ("CostModel.predict_us: another model", lambda k: k.costs.predict_us(_other(k)), AffinityError,
+     "another model"),
+    ("placement_graph: no profile", lambda k: hl.views.placement_graph(3), ArgumentError, "int",
+     "hetero_lab.profile("),
+    ("latency_samples: no profile", lambda k: hl.views.latency_samples([]), ArgumentError,
+     "profile"),
+    ("latency_ranking: no sweep", lambda k: hl.views.latency_ranking(k.profile), ArgumentError,
+     "Profile", "hetero_lab.sweep("),
+    ("timeline: a sweep", lambda k: hl.views.timeline(k.sweep), ArgumentError, "not Sweep",
+     "hetero_lab.profile("),
+    ("predicted_measured: a profile", lambda k: hl.views.predicted_measured(k.profile),
+     ArgumentError, "not Profile", "hetero_lab.calibrate("),
+    ("placement_latency: an unknown axis", lambda k: hl.views.placement_latency(k.sweep, x="speed"),
+     ArgumentError, "'speed'", "'subgraphs'"),
+    ("page: nothing", lambda k: hl.views.page([], k.tmp / "p.html"), ArgumentError, "result"),
+    ("page: no result", lambda k: hl.views.page([3], k.tmp / "p.html"), ArgumentError, "int"),
+    ("page: a number", lambda k: hl.views.page(3, k.tmp / "p.html"), ArgumentError, "int"),
+    ("page: no directory", lambda k: hl.views.page([k.profile], k.tmp / "no" / "p.html"),
+     OutputPathError, "does not exist"),
+    ("gallery: no result", lambda k: hl.views.gallery("x"), ArgumentError, "str"),
+]
 # fmt: on
 
 
@@ -702,7 +635,13 @@ ROWS = [
     *_shared(),
     *(
         Row(f"{_bare(function)}: {what}", _call(function, wrong), kind, tuple(says))
+        for what, wrong, kind, *says, functions in SHARED
+        for function in functions
+    ),
+    *(
+        Row(f"{_bare(function)}: {what}", _call(function, wrong), kind, tuple(says))
         for function, cases in CASES.items()
         for what, wrong, kind, *says in cases
     ),
+    *(Row(what, call, kind, tuple(says)) for what, call, kind, *says in CALLS),
 ]

@@ -10,7 +10,6 @@ is the part that breaks meanwhile, and only then.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import multiprocessing
 import os
@@ -20,6 +19,7 @@ import time
 from collections.abc import Iterator
 
 import hetero_lab as hl
+from tests.scripts import F32, alone, options
 
 
 def keep_busy(core: int, share: float) -> None:
@@ -51,13 +51,9 @@ def all_but_one_busy(on_each: int, share: float) -> Iterator[None]:
 
 def main() -> int:
     """Freeze, verify, verify while the device is busy, verify again."""
-    parser = argparse.ArgumentParser(description="A deployed directory on a device that is busy.")
-    parser.add_argument("--model", default="page_orientation")
-    parser.add_argument("--share", type=float, default=0.3)
-    given = parser.parse_args()
-    f32 = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": os.cpu_count() or 1}
-    affinity = hl.Affinity.uniform(given.model, "CPU")
-    placement = hl.Placement(affinity, "CPU", {"CPU": f32}, direct=True)
+    given = options(__doc__, model="page_orientation", share=0.3)
+    all_threads = {**F32, "INFERENCE_NUM_THREADS": os.cpu_count() or 1}
+    placement = alone(given.model, "CPU", all_threads)
     with tempfile.TemporaryDirectory() as scratch:
         directory = hl.freeze(given.model, placement, f"{scratch}/deploy")
         told = {"before": hl.verify(directory)}

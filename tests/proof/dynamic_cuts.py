@@ -9,7 +9,6 @@ and the counts; exits with 1 if a cut is refused that runs, or logits differ.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter
 
@@ -25,6 +24,7 @@ from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime.compiled import check_cuts, check_states, labelled_clone
 from tests.proof.random_dynamic_models import random_dynamic_model
+from tests.scripts import options
 
 # The CPU plugin keeps a cache in 8 bits by default, where it keeps one: not in every cut.
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
@@ -95,9 +95,7 @@ def check(seed: int) -> str:
 
 def main() -> int:
     """Print what differs and the counts; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--models", type=int, default=MODELS)
-    given = parser.parse_args()
+    given = options(__doc__, models=MODELS)
     hl.emulate("ACC")
     counts = Counter(check(seed) for seed in range(given.models))
     for how, count in counts.most_common():

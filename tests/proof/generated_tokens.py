@@ -11,7 +11,6 @@ what HETERO cannot do is not refused.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from itertools import product
@@ -24,12 +23,13 @@ from hetero_lab.model.static_phases import static_phases
 from hetero_lab.placement.placement import BoundPlacement, resolve
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.generation import CompiledSession, ExecutorSession, generate
+from tests.scripts import F32, alone, options
 from tests.small_language_models import StaticSession
 
 # By default the CPU plugin keeps the cache in 8 bits and quantises what is multiplied with
 # weights of few bits: neither is f32.
-F32 = {
-    "INFERENCE_PRECISION_HINT": "f32",
+EXACT = {
+    **F32,
     "KV_CACHE_PRECISION": "f32",
     "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
 }
@@ -46,7 +46,7 @@ def cut_behind(model, layers: Sequence[int], first: str, second: str) -> hl.Plac
     }
     label = f"{first} to {', '.join(map(str, layers))}, {second}"
     affinity = hl.Affinity.by_block(model, by_block)
-    return hl.Placement(affinity, label, {first: F32, second: F32})
+    return hl.Placement(affinity, label, {first: EXACT, second: EXACT})
 
 
 def refused(placed: BoundPlacement) -> str:
@@ -60,13 +60,7 @@ def refused(placed: BoundPlacement) -> str:
 
 def main() -> int:
     """Print the table; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--new-tokens", type=int, default=48)
-    parser.add_argument("--cuts", type=int, nargs="+", default=list(CUTS))
-    parser.add_argument(
-        "--executors", nargs="+", choices=EXECUTORS, default=EXECUTORS, metavar="EXECUTOR"
-    )
-    given = parser.parse_args()
+    given = options(__doc__, new_tokens=48, cuts=CUTS, executors=EXECUTORS)
     hl.emulate("ACC")
     bound = bind(hl.load("smollm2_135m"))
     known = language_model(bound.model)
@@ -79,8 +73,8 @@ def main() -> int:
             for prompt in prompts
         ]
 
-    alone = hl.Placement(hl.Affinity.uniform(bound.model, "CPU"), "CPU", {"CPU": F32}, True)
-    expected = tokens(CompiledSession(compile_placed(resolve(bound, alone))))
+    on_cpu = resolve(bound, alone(bound.model, "CPU", EXACT))
+    expected = tokens(CompiledSession(compile_placed(on_cpu)))
     n_wrong = n_rows = n_missed = 0
     print(f"{'placement':<28}{'executor':<10}{'prompt':>7}{'equal':>7} of {given.new_tokens}")
     devices = (("ACC", "CPU"), ("CPU", "ACC"))

@@ -2,12 +2,12 @@
 
 Random graphs on an emulated device, placed on it as a whole or over it and CPU, in f32 and in
 bf16; one or two faults in each, of one op or of two that are wrong only together. Then graphs
-without a fault, also of ops that amplify rounding, and one of a thousand ops.
+without a fault (``--without`` says how many; by default half as many), also of ops that amplify
+rounding, and one of a thousand ops.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections import Counter
@@ -36,6 +36,7 @@ from hetero_lab.planning.cost_model import CostModel  # noqa: E402
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs  # noqa: E402
 from hetero_lab.runtime.reference import compare_with_reference, reference_outputs  # noqa: E402
 from hetero_lab.runtime.timing import Stopwatch  # noqa: E402
+from tests.scripts import options  # noqa: E402
 
 SUSPECT = "ACC"
 MOST_COMPILES = 40
@@ -263,11 +264,7 @@ def run_big(together: bool) -> bool:
 
 def main() -> int:
     """Run all three, or as many graphs as asked for."""
-    parser = argparse.ArgumentParser(prog="python -m tests.proof.injected_faults")
-    parser.add_argument("--graphs", type=int, default=200)
-    parser.add_argument("--without", type=int, help="graphs without a fault; half as many")
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    given = options(__doc__, graphs=200, without=int, seed=0)
     without = given.graphs // 2 if given.without is None else given.without
     good = [
         run_faults(given.graphs, given.seed),

@@ -1,12 +1,12 @@
 """Many random models and placements on the real runtime: ``python -m tests.proof.long_run``.
 
 It stops at the first wrong output with the smallest case that shows it, and says at its end how
-often the predicted partition was the compiled one. The same seed draws the same cases.
+often the predicted partition was the compiled one. The same seed draws the same cases;
+``--part`` runs one part of them, from 0.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from pathlib import Path
@@ -16,6 +16,8 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 from graphs import Case, cases  # noqa: E402
 from hypothesis import HealthCheck, Phase, given, seed, settings  # noqa: E402
 from properties import Tally, check  # noqa: E402
+
+from tests.scripts import options  # noqa: E402
 
 PART = 250
 
@@ -41,12 +43,7 @@ def run_part(number: int, graphs: int, first_seed: int, most_ops: int, tally: Ta
 
 def main() -> int:
     """Run all parts, or one of them."""
-    parser = argparse.ArgumentParser(prog="python -m tests.proof.long_run", description=__doc__)
-    parser.add_argument("--graphs", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--part", type=int, help=f"only this part of {PART} graphs, from 0")
-    parser.add_argument("--most-ops", type=int, default=24)
-    given_ = parser.parse_args()
+    given_ = options(__doc__, graphs=2000, seed=1, part=int, most_ops=24)
     tally = Tally()
     repeat = f"python -m tests.proof.long_run --graphs {given_.graphs} --seed {given_.seed}"
     repeat += f" --most-ops {given_.most_ops}" if given_.most_ops != 24 else ""

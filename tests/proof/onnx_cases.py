@@ -6,12 +6,11 @@ Each is run by HETERO and by the parallel executor on four placements over CPU a
 device: by priorities, every other op, and two at random. Their outputs are compared with those of
 OpenVINO alone. Prints how many runs were equal, refused (and why), failed, or wrong; the exit
 code is 1 after a wrong or a failed one. ``--rounds 0`` goes on until it is stopped, with other
-random placements in each round.
+random placements in each round. ``--only`` is a regular expression of names.
 """
 
 from __future__ import annotations
 
-import argparse
 import collections
 import faulthandler
 import importlib
@@ -31,10 +30,10 @@ import openvino as ov
 import hetero_lab as hl
 from hetero_lab.errors import HeteroLabError
 from hetero_lab.model.read import PreparedModel, prepare
+from tests.scripts import F32, options
 
 DEVICES = ("FREE", "CPU")  # FREE takes every op, ACC does not
 EXECUTORS = ("hetero", "parallel")
-F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 _HANG_S = 300
 
 
@@ -111,7 +110,7 @@ def alone(case: Case, core: ov.Core) -> tuple[PreparedModel, list[Any], list[np.
         model = core.read_model(case.model)
         if len(model.inputs) != len(case.inputs) or any(0 in a.shape for a in case.inputs):
             return None
-        compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        compiled = core.compile_model(model, "CPU", F32)
         request = compiled.create_infer_request()
         for index, array in enumerate(case.inputs):
             element_type = model.inputs[index].get_element_type()
@@ -233,11 +232,7 @@ def _reason(error: Exception) -> str:
 
 def main() -> int:
     """Run all cases and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m tests.proof.onnx_cases", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=1, help="0: until stopped")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="regular expression of names")
-    given = parser.parse_args()
+    given = options(__doc__, rounds=1, seed=0, only="")
     faulthandler.enable()
     try:
         cases = [case for case in read_cases() if re.search(given.only, case.name)]

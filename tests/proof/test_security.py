@@ -21,6 +21,7 @@ import numpy as np
 import openvino as ov
 import pytest
 from counting_core import F32, core_with_acc
+from package_source import PACKAGE, trees
 from small_models import convolutions, diamond
 
 import hetero_lab as hl
@@ -33,8 +34,6 @@ from hetero_lab.samples.catalogue import datasets_dir
 from tests.experiments.faults.cases import chain_case
 from tests.proof import injected_faults
 from tests.proof.faults import Fault
-
-PACKAGE = Path(hl.__file__).parent
 
 # -- names -------------------------------------------------------------------------------------
 
@@ -405,16 +404,13 @@ def _dangerous(tree: ast.AST) -> Iterator[str]:
 
 
 def test_no_pickle_eval_or_shell_in_the_package():
-    found = {
-        path.relative_to(PACKAGE).as_posix(): list(_dangerous(ast.parse(path.read_text("utf-8"))))
-        for path in PACKAGE.rglob("*.py")
-    }
+    found = {name: list(_dangerous(tree)) for name, tree in trees().items()}
     assert len(found) > 100
     assert {name: what for name, what in found.items() if what} == {RESTRICTED: ["pickle"]}
 
 
 def test_the_restricted_unpickler_is_the_only_use_of_pickle():
-    tree = ast.parse((PACKAGE / RESTRICTED).read_text("utf-8"))
+    tree = trees()[RESTRICTED]
     uses = {
         ast.unparse(node)
         for node in ast.walk(tree)
@@ -541,14 +537,14 @@ def test_every_download_of_the_manifest_has_a_hash():
 def test_no_module_opens_a_connection_of_its_own():
     network = {"urllib", "requests", "http", "socket", "ftplib", "httpx", "aiohttp"}
     found = {}
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for module, tree in trees().items():
+        for node in ast.walk(tree):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 names = [node.module]
             used = {name.split(".")[0] for name in names} & network
             if used:
-                found.setdefault(path.relative_to(PACKAGE).as_posix(), set()).update(used)
+                found.setdefault(module, set()).update(used)
     # Workers are asked for over a pair of Unix sockets that no other process can reach.
     for name in (
         "experiments/measure/workers/launch.py",

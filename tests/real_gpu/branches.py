@@ -41,8 +41,8 @@ from openvino import opset13 as op
 import hetero_lab as hl
 from hetero_lab.backend.core import shared_core
 from hetero_lab.experiments.advise.candidates import over_all
-from hetero_lab.runtime.runners import run_parallel_turn, run_queue_turn
 from hetero_lab.runtime.pieces import leave_cores
+from hetero_lab.runtime.runners import run_parallel_turn, run_queue_turn
 from tests.scripts import F32, Run, alone, error_of, in_turns, medians, options
 
 # (convolutions on the device, on the CPU, channels, height and width)
