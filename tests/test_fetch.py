@@ -21,6 +21,7 @@ from pathlib import Path
 import platformdirs
 import pytest
 from slow_index import SlowIndex
+from small_disk import disk_of
 
 from hetero_lab import fetch as fetching
 from hetero_lab.errors import SampleError
@@ -237,15 +238,9 @@ def test_cache_directory_of_a_linux_user(monkeypatch: pytest.MonkeyPatch, tmp_pa
 @pytest.fixture
 def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A file system of 3 MB that holds the cache."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = shutil.which("mount")
-    command = [str(mount), "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(disk)]
-    if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("a small file system cannot be mounted here (needs Linux and root)")
-    monkeypatch.setenv("HETERO_LAB_CACHE", str(disk))
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
+    with disk_of(tmp_path / "disk", "3m") as disk:
+        monkeypatch.setenv("HETERO_LAB_CACHE", str(disk))
+        yield disk
 
 
 def test_a_disk_too_small_is_known_before_the_download(

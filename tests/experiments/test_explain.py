@@ -6,12 +6,13 @@ import dataclasses
 
 import numpy as np
 import pytest
+from counting_core import F32
+from hand_costs import flat_costs
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, DeviceError
 from hetero_lab.experiments.explain import explain
 from hetero_lab.model.read import prepare
-from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 
 
 @pytest.fixture(scope="module")
@@ -30,19 +31,10 @@ def sweep(digits):
 
 @pytest.fixture(scope="module")
 def costs(digits):
-    graph = prepare(digits).graph
-    refused = {"Softmax", "Concat"}
-    return CostModel(
-        graph=graph,
-        devices=("EXPLACC", "CPU"),
-        units=tuple(
-            Unit((graph.ops[i].name,), (None if graph.ops[i].type in refused else 1.0, 2.0))
-            for i in graph.placeable
-        ),
-        boundaries={("EXPLACC", "CPU"): BoundaryCost(3.0), ("CPU", "EXPLACC"): BoundaryCost(3.0)},
-        subgraph_us={"EXPLACC": 1.0, "CPU": 1.0},
-        device_properties={"CPU": {"INFERENCE_PRECISION_HINT": "f32"}},
-    )
+    return flat_costs(
+        prepare(digits).graph, (1.0, 2.0), devices=("EXPLACC", "CPU"), lacks={"Softmax", "Concat"},
+        boundary_us=3.0, subgraph_us=1.0, device_properties={"CPU": F32},
+    )  # fmt: skip
 
 
 def test_priority_orders_of_one_model(digits, sweep):
@@ -84,7 +76,7 @@ def test_a_sweep_gives_the_paired_difference(digits, sweep, costs):
 def test_other_properties_are_noted(digits, costs):
     auto = hl.Affinity.automatic(digits, "HETERO:EXPLACC,CPU")
     free = hl.Placement(auto, "free", {"CPU": {"INFERENCE_PRECISION_HINT": "dynamic"}})
-    f32 = hl.Placement(auto, "f32", {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}})
+    f32 = hl.Placement(auto, "f32", {"CPU": F32})
     found = explain(digits, free, f32, costs)
     assert any("different device properties" in note for note in found.notes)
     assert sum("other properties of CPU than before" in note for note in found.notes) == 1

@@ -13,6 +13,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,11 @@ from hetero_lab.errors import (
 )
 from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.records import Turn
+from hetero_lab.experiments.measure.rounds import SweepRun
 from hetero_lab.experiments.measure.store import read_store
 from hetero_lab.experiments.measure.trial import by_name, expand
+from hetero_lab.experiments.measure.workers.process import WorkerError, WorkerProcess
+from hetero_lab.experiments.measure.workers.requests import Compile, CompileCounted, Expect
 from hetero_lab.experiments.results.sweep.reading import sweep_from
 from hetero_lab.experiments.session import Conditions, LocalBench, Session
 from hetero_lab.runtime.timing import Stopwatch
@@ -316,8 +320,6 @@ def test_the_last_idle_bench_is_given_to_one_thread_only(model, placements):
             self.clear()
             return super().pop()
 
-    from hetero_lab.experiments.measure.rounds import SweepRun
-
     fresh = LocalBench({}, {})
     run = SweepRun(
         trials=[], reference="a", records=[], append=print, options=RunOptions(),
@@ -328,21 +330,33 @@ def test_the_last_idle_bench_is_given_to_one_thread_only(model, placements):
     assert run._bench("a") is fresh
 
 
-def test_a_measured_process_has_compiled_nothing_else(model, placements, monkeypatch):
-    from hetero_lab.experiments.measure.workers.process import WorkerProcess
-    from hetero_lab.experiments.measure.workers.requests import Compile, Expect
+@pytest.fixture
+def before_asking(monkeypatch):
+    """Return what has a function called before each request of a worker."""
+    ask = WorkerProcess.ask
 
+    def patch(before: Callable[[WorkerProcess, object], object]) -> None:
+        def ask_after(self, request, *, timeout_s):
+            before(self, request)
+            return ask(self, request, timeout_s=timeout_s)
+
+        monkeypatch.setattr(WorkerProcess, "ask", ask_after)
+
+    return patch
+
+
+def test_a_measured_process_has_compiled_nothing_else(
+    model, placements, monkeypatch, before_asking
+):
     for slow in ("_SLOW_COMPILE_S", "_SLOW_START_S"):  # on a busy machine anything may be
         monkeypatch.setattr(f"hetero_lab.experiments.measure.rounds.{slow}", math.inf)
     asked: dict[type, list[int]] = {Compile: [], Expect: []}
-    ask = WorkerProcess.ask
 
-    def ask_noted(self, request, *, timeout_s):
+    def note(worker, request):
         if type(request) in asked:
-            asked[type(request)].append(self.pid)
-        return ask(self, request, timeout_s=timeout_s)
+            asked[type(request)].append(worker.pid)
 
-    monkeypatch.setattr(WorkerProcess, "ask", ask_noted)
+    before_asking(note)
     sweep = hl.sweep(model, placements, workers=hl.Workers(group=2), counters=False, **QUICK)
     assert set(sweep.summary["status"]) == {"ok"}
     assert len(asked[Expect]) == 1
@@ -357,21 +371,22 @@ def two_at_once(monkeypatch):
     monkeypatch.setattr("hetero_lab.experiments.session.compiles_at_once", lambda: 2)
 
 
-def test_slow_compiles_of_a_group_run_at_once(model, tmp_path, monkeypatch, two_at_once):
-    from hetero_lab.experiments.measure.workers.process import WorkerProcess
-    from hetero_lab.experiments.measure.workers.requests import Compile, CompileCounted
+def split_to_compile(request) -> str:
+    """Return which of the splits a worker is asked to compile, if any."""
+    label = request.trial.label if isinstance(request, Compile) else ""
+    return label if label.startswith("split") else ""
 
+
+def test_slow_compiles_of_a_group_run_at_once(model, tmp_path, before_asking, two_at_once):
     # Each waits for the other one: a compile that comes alone breaks the barrier.
     both, asked = threading.Barrier(2, timeout=60), []
-    ask = WorkerProcess.ask
 
-    def ask_together(self, request, *, timeout_s):
+    def wait_for_the_other(worker, request):
         asked.append(type(request))
-        if isinstance(request, Compile) and request.trial.label.startswith("split"):
+        if split_to_compile(request):
             both.wait()
-        return ask(self, request, timeout_s=timeout_s)
 
-    monkeypatch.setattr(WorkerProcess, "ask", ask_together)
+    before_asking(wait_for_the_other)
     sweep = hl.sweep(model, ["CPU", *_splits(model)], baselines=False, store=tmp_path, **QUICK)
     assert list(sweep.summary["status"]) == ["ok"] * 3
     assert asked.count(CompileCounted) == 2  # of three: the third has nobody beside it
@@ -386,45 +401,37 @@ def _splits(model) -> list[hl.Placement]:
 
 
 @pytest.mark.slow
-def test_ctrl_c_does_not_wait_for_compiles_at_once(model, tmp_path, monkeypatch, two_at_once):
-    from hetero_lab.experiments.measure.workers.process import WorkerProcess
-    from hetero_lab.experiments.measure.workers.requests import Compile
+def test_ctrl_c_does_not_wait_for_compiles_at_once(model, tmp_path, before_asking, two_at_once):
+    stopped = []
 
-    stopped, ask = [], WorkerProcess.ask
-
-    def ask_stopped(self, request, *, timeout_s):
-        if isinstance(request, Compile) and request.trial.label.startswith("split"):
-            os.kill(self.pid, signal.SIGSTOP)  # it will never answer
-            stopped.append(self.pid)
+    def stop(worker, request):
+        if split_to_compile(request):
+            os.kill(worker.pid, signal.SIGSTOP)  # it will never answer
+            stopped.append(worker.pid)
             if len(stopped) == 2:
                 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-        return ask(self, request, timeout_s=timeout_s)
 
-    monkeypatch.setattr(WorkerProcess, "ask", ask_stopped)
+    before_asking(stop)
     placements = ["CPU", *_splits(model)]
     with pytest.warns(hl.HeteroLabWarning, match="Interrupted"), pytest.raises(KeyboardInterrupt):
         hl.sweep(model, placements, baselines=False, store=tmp_path, **QUICK)
     assert len(stopped) == 2
-    monkeypatch.setattr(WorkerProcess, "ask", ask)
+    before_asking(lambda *_: None)
     again = hl.sweep(model, placements, baselines=False, store=tmp_path, **QUICK)
     assert list(again.summary["status"]) == ["ok"] * 3  # nothing was called a failure
 
 
-def test_what_fails_beside_others_is_tried_by_itself(model, tmp_path, monkeypatch, two_at_once):
-    from hetero_lab.experiments.measure.workers.process import WorkerError, WorkerProcess
-    from hetero_lab.experiments.measure.workers.requests import Compile
+def test_what_fails_beside_others_is_tried_by_itself(model, tmp_path, before_asking, two_at_once):
+    asked = []
 
-    asked, ask = [], WorkerProcess.ask
-
-    def ask_short_of_memory(self, request, *, timeout_s):
-        if isinstance(request, Compile) and request.trial.label.startswith("split"):
-            asked.append(request.trial.label)
-            if asked.count("split 1") == 1 and request.trial.label == "split 1":
-                self.kill()
+    def run_out_of_memory(worker, request):
+        if label := split_to_compile(request):
+            asked.append(label)
+            if asked.count("split 1") == 1 and label == "split 1":
+                worker.kill()
                 raise WorkerError("out of memory", "both together", died=True)
-        return ask(self, request, timeout_s=timeout_s)
 
-    monkeypatch.setattr(WorkerProcess, "ask", ask_short_of_memory)
+    before_asking(run_out_of_memory)
     sweep = hl.sweep(model, ["CPU", *_splits(model)], baselines=False, store=tmp_path, **QUICK)
     assert list(sweep.summary["status"]) == ["ok"] * 3
     assert sorted(asked) == ["split 0", "split 1", "split 1"]

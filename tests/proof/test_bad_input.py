@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import pytest
 from bad_calls import F32, ROWS, Row
 from counting_core import core_with_acc
+from hand_costs import flat_costs
 from small_models import convolutions, diamond
 
 import hetero_lab as hl
-from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 
 _started: list[str] = []  # processes, as Python's own audit events tell
 
@@ -37,17 +37,8 @@ def good(tmp_path_factory) -> SimpleNamespace:
     placement = hl.Placement(affinity, "affinity", {"ACC": F32, "CPU": F32})
     quick = {"iterations": 10, "progress": False, "core": core}
     graph = hl.compile(model, placement, core=core).prepared.graph
-    costs = CostModel(
-        graph=graph,
-        devices=("ACC", "CPU"),
-        units=tuple(
-            Unit((graph.ops[i].name,), (None if graph.ops[i].type == "Sigmoid" else 1.0, 3.0))
-            for i in graph.placeable
-        ),
-        boundaries={("ACC", "CPU"): BoundaryCost(5.0), ("CPU", "ACC"): BoundaryCost(5.0)},
-        subgraph_us={"ACC": 2.0, "CPU": 2.0},
-        environment={"host": "here", "openvino_version": "2026.4"},
-    )
+    environment = {"host": "here", "openvino_version": "2026.4"}
+    costs = flat_costs(graph, lacks={"Sigmoid"}, environment=environment)
     return SimpleNamespace(
         core=core,
         model=model,

@@ -14,12 +14,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from counting_core import core_with_acc
+from small_disk import disk_of, mounted
 from small_models import convolutions
 
 import hetero_lab as hl
@@ -43,45 +44,11 @@ def placements(model):
     return [hl.Placement(auto, "auto", F32), hl.Placement(auto.fix(types={"Add": "CPU"}), "b", F32)]
 
 
-def mounted(*arguments: str) -> None:
-    """Call mount, or skip the test where that is not allowed."""
-    if sys.platform != "linux" or os.geteuid() != 0 or not shutil.which("mount"):
-        pytest.skip("mounting a file system of one's own needs Linux and root")
-    done = subprocess.run(["mount", *arguments], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"mount is not permitted here: {done.stderr.decode().strip()}")
-
-
 @pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
     """A file system of 64 KiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted("-t", "tmpfs", "-o", "size=64k,nr_inodes=1k", "tmpfs", str(disk))
-    try:
+    with disk_of(tmp_path / "disk", "64k") as disk:
         yield disk
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
-@pytest.fixture
-def read_only(tmp_path) -> Iterator[Callable[[Path], Path]]:
-    """Show a directory once more, where nothing can be written, not even by root."""
-    shown: list[Path] = []
-
-    def show(directory: Path) -> Path:
-        place = tmp_path / f"read_only{len(shown)}"
-        place.mkdir()
-        mounted("--bind", str(directory), str(place))
-        shown.append(place)
-        subprocess.run(["mount", "-o", "remount,bind,ro", str(place)], check=True)
-        return place
-
-    try:
-        yield show
-    finally:
-        for place in shown:
-            subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def fill(disk: Path) -> None:
@@ -162,18 +129,18 @@ def test_no_room_for_what_workers_need(model, placements, small_disk, monkeypatc
 # -- the store ---------------------------------------------------------------------------------
 
 
-def test_a_read_only_store_can_be_read_and_is_refused_for_writing(
-    model, placements, tmp_path, read_only
-):
+def test_a_read_only_store_can_be_read_and_is_refused_for_writing(model, placements, tmp_path):
     store = tmp_path / "store"
     swept = hl.sweep(model, placements, store=store, isolate=False, turns=2, **QUICK)
     before = {path.name: path.read_bytes() for path in store.iterdir()}
-    place = read_only(store)
-    assert hl.read_sweep(place).summary["label"].tolist() == swept.summary["label"].tolist()
-    core = core_with_acc()
-    with pytest.raises(OutputPathError, match=r"read_only0' cannot be written.*[Rr]ead-only"):
-        hl.sweep(model, placements, store=place, turns=3, isolate=False, core=core, **QUICK)
-    assert core.n_compiled == 0
+    with mounted(tmp_path / "read_only", "--bind", str(store)) as place:
+        # Not even root can write there.
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(place)], check=True)
+        assert hl.read_sweep(place).summary["label"].tolist() == swept.summary["label"].tolist()
+        core = core_with_acc()
+        with pytest.raises(OutputPathError, match=r"read_only' cannot be written.*[Rr]ead-only"):
+            hl.sweep(model, placements, store=place, turns=3, isolate=False, core=core, **QUICK)
+        assert core.n_compiled == 0
     assert {path.name: path.read_bytes() for path in store.iterdir()} == before
 
 
@@ -262,6 +229,7 @@ int gettimeofday(struct timeval *restrict now, void *restrict zone) {
 PRELUDE = """
 import sys, time
 sys.path[:0] = [{root!r}, {root!r} + "/tests"]
+from small_disk import disk_of, mounted
 from small_models import convolutions
 import hetero_lab as hl
 hl.emulate("ACC", unsupported={{"Softmax"}})

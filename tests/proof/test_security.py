@@ -21,6 +21,7 @@ import numpy as np
 import openvino as ov
 import pytest
 from counting_core import F32, core_with_acc
+from hand_costs import flat_costs
 from package_source import PACKAGE, trees
 from small_models import convolutions, diamond
 
@@ -29,7 +30,6 @@ from hetero_lab import fetch, tables
 from hetero_lab.errors import HeteroLabError, SampleError, StoredFileError
 from hetero_lab.experiments.measure.store import stored_line
 from hetero_lab.fetch import Member, Wheel
-from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.samples.catalogue import datasets_dir
 from tests.experiments.faults.cases import chain_case
 from tests.proof import injected_faults
@@ -86,17 +86,7 @@ def hostile() -> SimpleNamespace:
         placement=placement,
         profile=hl.profile(model, placement, iterations=10, **options),
         sweep=hl.sweep(model, [placement], turns=2, isolate=False, **options),
-        costs=made_costs(hl.compile(model, placement, core=core).prepared.graph),
-    )
-
-
-def made_costs(graph) -> CostModel:
-    return CostModel(
-        graph=graph,
-        devices=("ACC", "CPU"),
-        units=tuple(Unit((graph.ops[i].name,), (1.0, 3.0)) for i in graph.placeable),
-        boundaries={("ACC", "CPU"): BoundaryCost(5.0), ("CPU", "ACC"): BoundaryCost(5.0)},
-        subgraph_us={"ACC": 2.0, "CPU": 2.0},
+        costs=flat_costs(hl.compile(model, placement, core=core).prepared.graph),
     )
 
 
@@ -278,7 +268,7 @@ def stored() -> SimpleNamespace:
         placement=placement,
         model=model,
         quick=quick,
-        costs=made_costs(hl.compile(model, placement, core=core).prepared.graph),
+        costs=flat_costs(hl.compile(model, placement, core=core).prepared.graph),
         profile=hl.profile(model, placement, iterations=10, progress=False, core=core),
         wrong=injected_faults.search(chain_case(Fault(frozenset({"tanh"}), "tanh"))),
     )

@@ -1,5 +1,6 @@
 """Traces: one lane a device, slices that do not overlap in a lane, arrows at boundaries."""
 
+import functools
 import json
 
 import pytest
@@ -8,9 +9,17 @@ import hetero_lab as hl
 from hetero_lab.errors import MeasurementError
 
 
+@functools.cache
+def measured(executor: str) -> hl.types.Profile:
+    hl.emulate("TRCACC", unsupported={"Softmax", "Sigmoid", "Concat", "MaxPool"})
+    return hl.profile(
+        "digits_inception", "HETERO:TRCACC,CPU", executor=executor, iterations=10,
+        reference=False, progress=False,
+    )  # fmt: skip
+
+
 def test_trace_of_a_split(tmp_path):
-    hl.emulate("TRCACC", unsupported={"Concat", "MaxPool"})
-    profile = hl.profile("digits_inception", "HETERO:TRCACC,CPU", iterations=10, progress=False)
+    profile = measured("hetero")
     profile.to_trace(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     lanes = {e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
@@ -43,15 +52,7 @@ OPTIONAL = {"args": dict, "tid": int}
 
 @pytest.mark.parametrize("executor", ["hetero", "parallel"])
 def test_the_trace_event_format_is_kept_strictly(tmp_path, executor):
-    hl.emulate("TRCACC", unsupported={"Softmax", "Sigmoid", "Concat"})
-    profile = hl.profile(
-        "digits_inception",
-        "HETERO:TRCACC,CPU",
-        executor=executor,
-        iterations=10,
-        reference=False,
-        progress=False,
-    )
+    profile = measured(executor)
     profile.to_trace(tmp_path / "trace.json")
     text = (tmp_path / "trace.json").read_text("utf-8")
     trace = json.loads(text, parse_constant=pytest.fail)  # no NaN, no Infinity
