@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,11 +11,10 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import sync_playwright
+from widgets.jupyter_in_browser import running_browser
 
 ROOT = Path(__file__).parents[1]
 SITE = ROOT / "docs" / "_build" / "html"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 # Each page twice, so that both themes and both widths are seen.
 SEEN = (("light", 1000), ("dark", 1600))
 AXE = {"runOnly": ["wcag2a", "wcag2aa"], "resultTypes": ["violations"]}
@@ -70,13 +68,8 @@ def site() -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    if found is None:
-        pytest.fail(f"No browser here; one of {', '.join(BROWSERS)} is needed.")
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+    with running_browser() as running:
         yield running
-        running.close()
 
 
 def opened(browser: Any, path: Path) -> Any:

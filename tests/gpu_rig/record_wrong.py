@@ -1,4 +1,4 @@
-"""Record what the GPU plugin computes wrong: ``python tests/gpu_rig/record_wrong.py [DIRECTORY]``.
+"""Record what the GPU plugin computes wrong: ``python -m tests.gpu_rig.record_wrong [DIRECTORY]``.
 
 The recording in ``datasets/recordings`` was made by this, on the rig. It is what the course shows
 where there is no GPU.
@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-import rig
+from tests.gpu_rig import rig
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDING = ROOT / "datasets" / "recordings" / "gpu_plugin_digits_inception"
@@ -23,11 +23,10 @@ def main(directory: Path) -> None:
     with tempfile.TemporaryDirectory() as build:
         rig.start(build)
         import hetero_lab as hl
+        from tests.scripts import alone
 
         model = hl.load("digits_inception")
-        properties = {"GPU": {"INFERENCE_PRECISION_HINT": "f32"}}
-        affinity = hl.Affinity.uniform(model, "GPU")
-        placement = hl.Placement(affinity, "GPU in f32", properties, direct=True)
+        placement = replace(alone(model, "GPU"), label="GPU in f32")
         wrong = hl.find_wrong(model, placement, budget_s=None, progress=False)
         print(wrong)
         shutil.rmtree(directory, ignore_errors=True)

@@ -11,11 +11,11 @@ import pytest
 from openvino import opset13 as op
 
 import hetero_lab as hl
+from tests.scripts import alone
 
 
 def on_gpu(model, precision):
-    properties = {"GPU": {"INFERENCE_PRECISION_HINT": precision}}
-    return hl.Placement(hl.Affinity.uniform(model, "GPU"), "GPU", properties, direct=True)
+    return alone(model, "GPU", {"INFERENCE_PRECISION_HINT": precision})
 
 
 def shows_its_fault(directory):

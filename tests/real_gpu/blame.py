@@ -11,6 +11,7 @@ import hetero_lab as hl
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.placement.placement import Placement
 from tests.plain_openvino import PlainError, PlainProcess, frozen
+from tests.scripts import alone
 
 TOLERANCE = 1e-3  # of the Euclidean norm, as for outputs that the lab calls equal
 _SAME = 1e-5  # two runs of one kernel
@@ -40,13 +41,12 @@ def check(
     compiled = hl.compile(bound.model, placement, core=bound.core)
     assert compiled.as_predicted
     got = list(compiled(arrays).values())
-    properties = {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
-    on_cpu = Placement(hl.Affinity.on_one(bound.graph, "CPU"), "CPU", properties, direct=True)
-    expected = list(hl.compile(bound.model, on_cpu, core=bound.core)(arrays).values())
+    on_cpu = hl.compile(bound.model, alone(bound.model, "CPU"), core=bound.core)
+    expected = list(on_cpu(arrays).values())
     errors = [error_of(a, b) for a, b in zip(got, expected, strict=True)]
     if max(errors) > TOLERANCE:
-        alone = outputs_alone(bound, placement, arrays, scratch)
-        again = [error_of(a, b) for a, b in zip(alone, expected, strict=True)]
+        plain = outputs_alone(bound, placement, arrays, scratch)
+        again = [error_of(a, b) for a, b in zip(plain, expected, strict=True)]
         assert np.allclose(again, errors, rtol=0.05, atol=_SAME), (
             f"the lab is off by {errors}, openvino alone by {again}"
         )

@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import hetero_lab as hl
 from tests.real_gpu.networks import model_file
+from tests.scripts import alone
 
 
 def shows_its_fault(directory: Path) -> bool:
@@ -43,9 +44,7 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         model = hl.load(model_file(given.model, Path(scratch)))
-        affinity = hl.Affinity.uniform(model, given.device)
-        properties = {given.device: {"INFERENCE_PRECISION_HINT": given.precision}}
-        placement = hl.Placement(affinity, given.device, properties, direct=True)
+        placement = alone(model, given.device, {"INFERENCE_PRECISION_HINT": given.precision})
         began = time.perf_counter()
         wrong = hl.find_wrong(model, placement, budget_s=given.budget, progress=False)
     print(f"{time.perf_counter() - began:.1f} s, {wrong.n_compiles} compiles")
