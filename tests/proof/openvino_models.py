@@ -21,17 +21,21 @@ class Case:
 
     ``others`` is the device of every node that ``devices`` does not name; ``together`` holds the
     ops of each subgraph, ``"a b | c"``; ``loaded`` is the number after :func:`hetero_lab.load`,
-    where folding or following changes it.
+    where folding or following changes it. ``model`` makes it, or is a name in ``WIRED``.
     """
 
     name: str
-    make: Callable[[], ov.Model]
+    model: Callable[[], ov.Model] | str
     n_subgraphs: int
     devices: dict[str, str]
     others: str = "M0"
     per_device: dict[str, int] | None = None
     together: str = ""
     loaded: int | None = None
+
+    def make(self) -> ov.Model:
+        """Build the model."""
+        return wired(self.model) if isinstance(self.model, str) else self.model()
 
     @property
     def subgraphs(self) -> list[frozenset[str]]:
@@ -75,52 +79,61 @@ def diamond() -> ov.Model:
     return _model({"res": flat}, [x], "diamond")
 
 
-def nested_cycle() -> ov.Model:
-    """Build a1 → b1 → a2 → b2 → a3, a1 also feeding a3."""
-    x, c1 = _input("input"), _ones("c1", 1)
-    a1 = op.add(x, c1, name="a1")
-    a2 = op.add(op.subtract(a1, c1, name="b1"), c1, name="a2")
-    a3 = op.add(op.subtract(a2, c1, name="b2"), a1, name="a3")
-    return _model({"res": a3}, [x], "nested_cycle")
+_OPS = {"add": op.add, "sub": op.subtract, "abs": op.abs}
+# Inputs ``x : 4``, constants ``c of 1 : 4`` (a value and how many), ops ``a = add x c``, and
+# outputs ``a -> res``.
+WIRED = {
+    "nested_cycle": "input : 4; c1 of 1 : 1; a1 = add input c1; b1 = sub a1 c1; a2 = add b1 c1; "
+    "b2 = sub a2 c1; a3 = add b2 a1; a3 -> res",
+    "alternating_chain": "input : 4; c1 of 1 : 1; A = add input c1; B = sub A c1; C = add B c1; "
+    "D = sub C c1; D -> res",
+    "independent_paths": "input1 : 2; input2 : 2; c1 of 1 : 1; c2 of 1 : 1; add1 = add input1 c1; "
+    "add2 = add input2 c2; add1 -> res1; add2 -> res2",
+    "unused_input": "input1 : 1 3 2 2; input2 : 1 3 2 2; const_val1 of 1 : 1; const_val2 of 1 : 1; "
+    "add1 = add input1 const_val1; add2 = add add1 const_val2; add2 -> res",
+    "diverging_paths": "input : 2; c1 of 1 : 1; add = add input c1; sub1 = sub add c1; "
+    "sub2 = sub add c1; sub1 -> res1; sub2 -> res2",
+    # X and C share a constant; C is fed through another device, or not.
+    "indirect_bridge": "input : 4; shared_const of 1 : 4; other_const of 2 : 4; "
+    "A = add input other_const; X = add A shared_const; B = abs A; C = add B shared_const; "
+    "C -> res1; X -> res2",
+    "indirect_bridge_without_cycle": "input : 4; shared_const of 1 : 4; other_const of 2 : 4; "
+    "A = add input other_const; X = add A shared_const; B = abs A; C = add A shared_const; "
+    "C -> res1; X -> res2; B -> res_b",
+    # A constant feeds the other device itself and comes back through X.
+    "constant_as_source": "param : 4; shared_const of 1 : 4; A = abs param; "
+    "B = add A shared_const; X = abs shared_const; C = add B X; C -> res1; X -> res2",
+    # It joins A and X, and nothing comes back.
+    "constant_without_cycle": "param : 4; shared_const of 1 : 4; A = add param shared_const; "
+    "B = abs A; X = abs shared_const; B -> res; X -> res2",
+    # Of two shared constants one lies on the cycle.
+    "two_constants": "param : 4; C1 of 1 : 4; C2 of 2 : 4; A = add param C1; X = add A C2; "
+    "B = abs A; C = add B C1; Z = abs C2; C -> res_c; X -> res_x; Z -> res_z",
+    # An input and a constant both bridge into the same cycle.
+    "mixed_bridges": "param1 : 4; param2 : 4; C_const of 1 : 4; A = add param1 param2; "
+    "X = add A C_const; B = abs A; C = add B param2; F = add B C_const; "
+    "C -> res_c; F -> res_f; X -> res_x; B -> res_b",
+    "constant_fan_out": "param : 4; shared_const of 1 : 4; Node_A = add param shared_const; "
+    "Node_B = add Node_A shared_const; Node_C = add Node_B shared_const; Node_C -> res",
+}
 
 
-def alternating_chain() -> ov.Model:
-    """Build A → B → C → D."""
-    x, c1 = _input("input"), _ones("c1", 1)
-    b = op.subtract(op.add(x, c1, name="A"), c1, name="B")
-    d = op.subtract(op.add(b, c1, name="C"), c1, name="D")
-    return _model({"res": d}, [x], "alternating_chain")
-
-
-def independent_paths() -> ov.Model:
-    """Build two paths without a common node."""
-    x, y = _input("input1", 2), _input("input2", 2)
-    results = {
-        "res1": op.add(x, _ones("c1", 1), name="add1"),
-        "res2": op.add(y, _ones("c2", 1), name="add2"),
-    }
-    return _model(results, [x, y], "independent_paths")
-
-
-def unused_input() -> ov.Model:
-    """Build a chain of two adds beside an input that nothing uses."""
-    x = op.parameter([1, 3, 2, 2], np.float32, name="input1")
-    unused = op.parameter([1, 3, 2, 2], np.float32, name="input2")
-    add1 = op.add(x, _ones("const_val1", 1), name="add1")
-    return _model(
-        {"res": op.add(add1, _ones("const_val2", 1), name="add2")}, [x, unused], "unused_input"
-    )
-
-
-def diverging_paths() -> ov.Model:
-    """Build one add that feeds two subtractions, each an output."""
-    x, c1 = _input("input", 2), _ones("c1", 1)
-    add = op.add(x, c1, name="add")
-    results = {
-        "res1": op.subtract(add, c1, name="sub1"),
-        "res2": op.subtract(add, c1, name="sub2"),
-    }
-    return _model(results, [x], "diverging_paths")
+def wired(name: str) -> ov.Model:
+    """Build the model of a line of ``WIRED``."""
+    nodes: dict[str, ov.Node] = {}
+    parameters, results = [], []
+    for part in WIRED[name].split("; "):
+        node, sign, *others = part.split()
+        if sign == ":":
+            parameters.append(op.parameter([*map(int, others)], np.float32, name=node))
+            nodes[node] = parameters[-1]
+        elif sign == "of":
+            nodes[node] = _ones(node, int(others[2]), float(others[0]))
+        elif sign == "=":
+            nodes[node] = _OPS[others[0]](*(nodes[source] for source in others[1:]), name=node)
+        else:
+            results.append(op.result(nodes[node], name=others[0]))
+    return ov.Model(results, parameters, name)
 
 
 def stateful() -> ov.Model:
@@ -135,64 +148,6 @@ def stateful() -> ov.Model:
     assign = op.assign(add, variable)
     assign.set_friendly_name("assign")
     return ov.Model([op.result(add, name="res")], [assign], [x], "stateful")
-
-
-def indirect_bridge(cycle: bool) -> ov.Model:
-    """Build a constant that X and C share; C is fed through another device, or not."""
-    x, shared, other = _input("input"), _ones("shared_const"), _ones("other_const", value=2.0)
-    a = op.add(x, other, name="A")
-    bridge = op.add(a, shared, name="X")
-    b = op.abs(a, name="B")
-    c = op.add(b if cycle else a, shared, name="C")
-    results = {"res1": c, "res2": bridge}
-    return _model(results if cycle else {**results, "res_b": b}, [x], "indirect_bridge")
-
-
-def constant_as_source() -> ov.Model:
-    """Build a constant that feeds the other device itself and comes back through X."""
-    x, shared = _input("param"), _ones("shared_const")
-    b = op.add(op.abs(x, name="A"), shared, name="B")
-    side = op.abs(shared, name="X")
-    return _model({"res1": op.add(b, side, name="C"), "res2": side}, [x], "constant_as_source")
-
-
-def constant_without_cycle() -> ov.Model:
-    """Build a constant that joins A and X, where nothing comes back."""
-    x, shared = _input("param"), _ones("shared_const")
-    a = op.add(x, shared, name="A")
-    results = {"res": op.abs(a, name="B"), "res2": op.abs(shared, name="X")}
-    return _model(results, [x], "constant_without_cycle")
-
-
-def two_constants() -> ov.Model:
-    """Build two shared constants, of which one lies on the cycle."""
-    x, c1, c2 = _input("param"), _ones("C1"), _ones("C2", value=2.0)
-    a = op.add(x, c1, name="A")
-    side = op.add(a, c2, name="X")
-    c = op.add(op.abs(a, name="B"), c1, name="C")
-    return _model({"res_c": c, "res_x": side, "res_z": op.abs(c2, name="Z")}, [x], "two_constants")
-
-
-def mixed_bridges() -> ov.Model:
-    """Build an input and a constant that both bridge into the same cycle."""
-    x, y, constant = _input("param1"), _input("param2"), _ones("C_const")
-    a = op.add(x, y, name="A")
-    side = op.add(a, constant, name="X")
-    b = op.abs(a, name="B")
-    results = {
-        "res_c": op.add(b, y, name="C"),
-        "res_f": op.add(b, constant, name="F"),
-        "res_x": side,
-        "res_b": b,
-    }
-    return _model(results, [x, y], "mixed_bridges")
-
-
-def constant_fan_out() -> ov.Model:
-    """Build A → B → C that all add one constant."""
-    x, shared = _input("param"), _ones("shared_const")
-    b = op.add(op.add(x, shared, name="Node_A"), shared, name="Node_B")
-    return _model({"res": op.add(b, shared, name="Node_C")}, [x], "constant_fan_out")
 
 
 def shape_of() -> ov.Model:
@@ -224,36 +179,36 @@ CASES = (
          together="add | sub | reshape"),
     Case("diamond", diamond, 3, {"sub": "M1"}, per_device={"M0": 2, "M1": 1},
          together="add1 add2 | sub | add3 reshape"),
-    Case("nested cycle", nested_cycle, 5, {"b1": "M1", "b2": "M1"}, per_device={"M0": 3, "M1": 2},
+    Case("nested cycle", "nested_cycle", 5, {"b1": "M1", "b2": "M1"}, per_device={"M0": 3, "M1": 2},
          together="a1 | b1 | a2 | b2 | a3"),
-    Case("unused input", unused_input, 3, {"const_val2": "M1", "add2": "M1", "res": "M1"}),
+    Case("unused input", "unused_input", 3, {"const_val2": "M1", "add2": "M1", "res": "M1"}),
     Case("all same", linear_chain, 1, {}, per_device={"M0": 1}),
     # Loaded, the input follows the add that uses it.
     Case("all different", linear_chain, 4, loaded=3,
          devices={"add": "M1", "sub": "M2", "reshape_val": "M3", "reshape": "M3", "res": "M3"},
          per_device={"M0": 1, "M1": 1, "M2": 1, "M3": 1}),
     Case("result inherits", linear_chain, 1, {"res": "M1"}, per_device={"M0": 1}),
-    Case("alternating", alternating_chain, 4, {"B": "M1", "D": "M1", "res": "M1"},
+    Case("alternating", "alternating_chain", 4, {"B": "M1", "D": "M1", "res": "M1"},
          per_device={"M0": 2, "M1": 2}),
-    Case("independent paths", independent_paths, 2, {}, per_device={"M0": 2}),
-    Case("diverging paths", diverging_paths, 1, {}, per_device={"M0": 1}),
+    Case("independent paths", "independent_paths", 2, {}, per_device={"M0": 2}),
+    Case("diverging paths", "diverging_paths", 1, {}, per_device={"M0": 1}),
     Case("stateful on one device", stateful, 1, {}, per_device={"M0": 1}),
-    Case("indirect bridge, cycle", lambda: indirect_bridge(cycle=True), 3, {"B": "M1"},
+    Case("indirect bridge, cycle", "indirect_bridge", 3, {"B": "M1"},
          per_device={"M0": 2, "M1": 1}, together="A X | B | C"),
-    Case("constant fans out over devices", constant_fan_out, 3, {"Node_B": "M1"},
+    Case("constant fans out over devices", "constant_fan_out", 3, {"Node_B": "M1"},
          per_device={"M0": 2, "M1": 1}, together="Node_A | Node_B | Node_C"),
     # Loaded, X is folded: its value is copied to its users.
-    Case("constant as source of the cycle", constant_as_source, 4, {"B": "M1"}, loaded=3,
+    Case("constant as source of the cycle", "constant_as_source", 4, {"B": "M1"}, loaded=3,
          per_device={"M0": 3, "M1": 1}, together="A | X | B | C"),
     # Loaded, X is folded to a constant of its own that A does not use.
-    Case("constant without a cycle", constant_without_cycle, 2, {"B": "M1", "res": "M1"}, loaded=3,
-         per_device={"M0": 1, "M1": 1}, together="A X | B"),
-    Case("indirect bridge, no cycle", lambda: indirect_bridge(cycle=False), 2,
+    Case("constant without a cycle", "constant_without_cycle", 2, {"B": "M1", "res": "M1"},
+         loaded=3, per_device={"M0": 1, "M1": 1}, together="A X | B"),
+    Case("indirect bridge, no cycle", "indirect_bridge_without_cycle", 2,
          {"B": "M1", "res_b": "M1"}, per_device={"M0": 1, "M1": 1}, together="A X C | B"),
     # Loaded, Z is folded to a constant of its own.
-    Case("several constants, partial cycle", two_constants, 3, {"B": "M1"}, loaded=4,
+    Case("several constants, partial cycle", "two_constants", 3, {"B": "M1"}, loaded=4,
          per_device={"M0": 2, "M1": 1}, together="A X Z | B | C"),
-    Case("input and constant bridge", mixed_bridges, 4, {"B": "M1", "res_b": "M1"},
+    Case("input and constant bridge", "mixed_bridges", 4, {"B": "M1", "res_b": "M1"},
          per_device={"M0": 3, "M1": 1}, together="A X | B | C | F"),
     # Loaded, all of it is folded to the answer; the input is alone.
     Case("constants follow their users", shape_of, 4, loaded=2,
