@@ -40,6 +40,14 @@ NASTY_NAMES = (
 )
 
 
+def variable(name: str, *sizes: int) -> Variable:
+    """Return a variable of f32; -1 is an unknown size."""
+    info = VariableInfo()
+    info.data_shape, info.data_type = ov.PartialShape(list(sizes)), ov.Type.f32
+    info.variable_id = name
+    return Variable(info)
+
+
 def two_parts() -> ov.Model:
     """Build relu of one input and abs of another: two weakly connected components."""
     x = op.parameter([1, 4], np.float32, name="x")
@@ -95,13 +103,11 @@ def convolutions(size: int = 32, channels: int = 8, layers: int = 2) -> ov.Model
 def stateful() -> ov.Model:
     """Build a running sum: ReadValue → sum → middle → Assign, and an op behind the sum."""
     x = op.parameter([1, 4], np.float32, name="x")
-    info = VariableInfo()
-    info.data_shape, info.data_type, info.variable_id = ov.PartialShape([1, 4]), ov.Type.f32, "v"
-    variable = Variable(info)
-    read = op.read_value(op.constant(np.zeros((1, 4), np.float32), name="zero"), variable)
+    state = variable("v", 1, 4)
+    read = op.read_value(op.constant(np.zeros((1, 4), np.float32), name="zero"), state)
     read.set_friendly_name("read")
     total = op.add(read, x, name="sum")
-    assign = op.assign(op.relu(total, name="middle"), variable)
+    assign = op.assign(op.relu(total, name="middle"), state)
     assign.set_friendly_name("assign")
     out = op.result(op.negative(total, name="after"), name="out")
     return ov.Model([out], [assign], [x], "stateful")

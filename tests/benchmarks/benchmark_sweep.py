@@ -2,7 +2,10 @@
 
 Run by hand: ``python -m tests.benchmarks.benchmark_sweep [--model magika]``. Prints the ratio of
 a sweep of 20 placements to a plain loop of the same compiles and inferences in the same run
-(start of workers apart), and the peak memory of the process tree after 10 and 50 placements.
+(start of workers apart), and the peak memory of the process tree after 10 and 50 placements. With
+``--fleet`` it is the ratio of the sweep on one worker of a Dask cluster on this machine to the same
+sweep in this process, in turns. The cluster has started before, and its worker has measured
+something.
 """
 
 from __future__ import annotations
@@ -133,21 +136,48 @@ def peak_of_tree(run) -> int:
     return peak
 
 
+def seconds(model, chosen, **options) -> float:
+    """Sweep; return how long it took."""
+    started = time.perf_counter()
+    sweep = hl.sweep(model, chosen, turns=TURNS, budget_s=None, progress=False, **options)
+    took = time.perf_counter() - started
+    assert set(sweep.summary["status"]) == {"ok"}
+    return took
+
+
+def fleet(name: str, model, chosen: list[hl.Placement], repeats: int) -> None:
+    """Compare sweeps here and over a cluster."""
+    from distributed import Client, LocalCluster
+
+    ratios = []
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        seconds(model, chosen[:1], client=client)
+        for _ in range(repeats):
+            local, there = seconds(model, chosen), seconds(model, chosen, client=client)
+            ratios.append(there / local)
+            print(f"local {local:.1f} s, fleet {there:.1f} s, ratio {ratios[-1]:.3f}")
+    print(f"{name}: median ratio {statistics.median(ratios):.3f} (at most 1.10)")
+
+
 def main() -> None:
     """Run and print."""
-    given = options(__doc__, model="magika", repeats=3)
+    given = options(__doc__, model="magika", repeats=3, fleet=False)
     hl.emulate("ACC")
     model = hl.load(given.model)
     chosen = placements(model, 20)
+    if given.fleet:
+        fleet(given.model, model, chosen, given.repeats)
+        return
     # The sweep measures each device alone too; in the plain loop they go through HETERO.
     baselines = [hl.Placement(hl.Affinity.uniform(model, d), d) for d in ("ACC", "CPU")]
     ratios = []
     for _ in range(given.repeats):
         bare = plain_loop(model, [*chosen, *baselines])
         with WorkerStarts() as starts:
-            started = time.perf_counter()
-            hl.sweep(model, chosen, turns=TURNS, budget_s=None, reference=False, progress=False)
-            took = time.perf_counter() - started
+            took = seconds(model, chosen, reference=False)
         ratios.append((took - starts.seconds) / bare)
         print(
             f"plain loop {bare:.1f} s, sweep {took:.1f} s, of it workers' start "

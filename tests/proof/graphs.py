@@ -12,8 +12,7 @@ import numpy as np
 import openvino as ov
 from hypothesis import strategies as st
 from openvino import opset13 as op
-from openvino.op.util import Variable, VariableInfo
-from small_models import NASTY_NAMES
+from small_models import NASTY_NAMES, variable
 
 SHAPE = (1, 4, 6, 6)
 DEVICES = ("ACC", "ACC2", "CPU")
@@ -151,13 +150,10 @@ def _make(step, number, first, second, shared, computed, weights):
     if kind == "split":
         halves = op.split(first, op.constant(1), 2)
         return [op.concat([halves.output(1), op.abs(halves.output(0))], 1).output(0)], []
-    info = VariableInfo()
-    info.data_shape, info.data_type = ov.PartialShape(list(SHAPE)), ov.Type.f32
-    info.variable_id = f"v{number}"
-    variable = Variable(info)
-    read = op.read_value(op.constant(np.zeros(SHAPE, np.float32)), variable)
+    kept = variable(f"v{number}", *SHAPE)
+    read = op.read_value(op.constant(np.zeros(SHAPE, np.float32)), kept)
     total = op.add(read, first)
-    return [total.output(0)], [op.assign(total, variable)]
+    return [total.output(0)], [op.assign(total, kept)]
 
 
 def inputs_of(case: Case, model: ov.Model) -> dict[str, np.ndarray]:

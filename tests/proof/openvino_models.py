@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import openvino as ov
 from openvino import opset13 as op
-from openvino.op.util import Variable, VariableInfo
+from small_models import variable
 
 
 @dataclass(frozen=True)
@@ -139,13 +139,11 @@ def wired(name: str) -> ov.Model:
 def stateful() -> ov.Model:
     """Build input → ReadValue → add → {output, Assign}."""
     x = _input("input")
-    info = VariableInfo()
-    info.data_shape, info.data_type, info.variable_id = ov.PartialShape([4]), ov.Type.f32, "var0"
-    variable = Variable(info)
-    read = op.read_value(x, variable)
+    state = variable("var0", 4)
+    read = op.read_value(x, state)
     read.set_friendly_name("read_value")
     add = op.add(read, _ones("c1", 1), name="add")
-    assign = op.assign(add, variable)
+    assign = op.assign(add, state)
     assign.set_friendly_name("assign")
     return ov.Model([op.result(add, name="res")], [assign], [x], "stateful")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import openvino as ov
 from openvino import opset13 as op
-from openvino.op.util import Variable, VariableInfo
+
+from tests.small_models import variable
 
 VOCABULARY, _WIDTH = 13, 8
 
@@ -47,15 +48,12 @@ def random_dynamic_model(seed: int) -> ov.Model:
             sizes.append(own)
             first = own if rng.integers(2) else batch
             shape = op.concat([first, _whole(0, _WIDTH)], 0, name=f"{name}/shape")
-            info = VariableInfo()
-            info.data_shape = ov.PartialShape([-1, -1, _WIDTH])
-            info.data_type, info.variable_id = ov.Type.f32, name
-            variable = Variable(info)
+            state = variable(name, -1, -1, _WIDTH)
             empty = op.broadcast(op.constant(np.float32(0)), shape, name=f"{name}/empty")
-            past = op.read_value(empty, variable, name=f"{name}/past")
+            past = op.read_value(empty, state, name=f"{name}/past")
             past = op.gather(past, beam, _whole(0))
             every = op.concat([past, x], 1, name=f"{name}/every")
-            sinks.append(op.assign(every, variable, name=f"{name}/keep"))
+            sinks.append(op.assign(every, state, name=f"{name}/keep"))
             y = op.add(x, op.reduce_mean(every, _whole(1), True), name=name)
         tensors.append(y)
     if not sinks:
