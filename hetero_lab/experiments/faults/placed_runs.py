@@ -165,7 +165,7 @@ class PlacedRuns:
         )
 
     def before_compile(self, model: ov.Model, subgraphs: Subgraphs) -> None:
-        """Take note of a model before it is compiled: a subclass may change it to inject faults."""
+        """Do nothing to a model that is about to be compiled; tests inject faults here."""
 
     def _infer(
         self,

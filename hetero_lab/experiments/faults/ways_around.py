@@ -34,7 +34,7 @@ class Way:
 
 
 class WaysAround:
-    """Finds a way around the wrong sets; ``ways`` are those that ran, ``way`` the last choice."""
+    """Finds a way around the wrong sets; ``ways`` holds those that ran, ``way`` the last one."""
 
     def __init__(self, sets: WrongSetSearch, costs: CostModel | None):
         self.sets, self.found, self.costs = sets, sets.found, costs

@@ -94,7 +94,7 @@ class WrongSet:
     makers
         The op that computes each output of this model.
     untried
-        Ops without which the device refuses to run the others, so nobody knows if they matter.
+        Ops without which the device refuses to run the others, so they may not matter.
     refusal
         The device's message if it refuses the set or crashes on it, else empty.
     """
@@ -219,7 +219,11 @@ class Wrong(Displayed):
 
     @cached_property
     def errors(self) -> pd.DataFrame:
-        """One row for each op in topological order: the fields of its :class:`OpError`."""
+        """One row for each op in topological order, with the fields of its :class:`OpError`.
+
+        ``op``, ``op_type``, ``device``, ``isolated_error``, ``accumulated_error``,
+        ``rounding_error``, ``jumps``.
+        """
         import pandas as pd
 
         return pd.DataFrame([astuple(error) for error in self.op_errors], columns=_ERROR_COLUMNS)
