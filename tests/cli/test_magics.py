@@ -68,13 +68,6 @@ def test_returns_the_profile_with_o(run, shell):
     assert "MAGICACC (emulated on CPU)" in out
 
 
-def test_quiet_and_variable(run, shell):
-    result, out, err = run(f"%hetero_profile model -d CPU -q -v kept {FEW}")
-    assert result.success
-    assert out == err == ""
-    assert isinstance(shell.user_ns["kept"], hl.types.Profile)
-
-
 @pytest.mark.parametrize("form", ["variable", "file"])
 def test_affinity(run, shell, tmp_path, form):
     name = "fixed"
@@ -86,14 +79,15 @@ def test_affinity(run, shell, tmp_path, form):
     assert shell.user_ns["kept"].affinity == shell.user_ns["fixed"]
 
 
-def test_properties_shape_input_and_files(run, shell, tmp_path):
+def test_properties_shape_input_and_files_quietly_into_a_variable(run, shell, tmp_path):
     np.savez(tmp_path / "in.npz", image=np.ones((1, 1, 8, 8), np.float32))
-    result, _, err = run(
+    result, out, err = run(
         f"%hetero_profile model -d CPU -q -v kept {FEW} --shape image=1,1,8,8"
         f" --property CPU.INFERENCE_PRECISION_HINT=f32 --input {tmp_path}/in.npz"
         f" --csv {tmp_path}/row.csv --export {tmp_path}/all"
     )
     assert result.success, err
+    assert out == err == ""
     kept = shell.user_ns["kept"]
     assert {a.precision for a in kept.agreement} == {"f32"}
     assert (tmp_path / "row.csv").read_text().count("\n") == 2
