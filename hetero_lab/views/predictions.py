@@ -29,7 +29,6 @@ from hetero_lab.views.theme import (
     LINE,
     TEXT,
     DeviceStyle,
-    base_layout,
     device_styles,
     error_bars,
     finish,
@@ -324,20 +323,18 @@ def block_curve(curve: BlockCurve) -> go.Figure:
             xanchor=anchor, yshift=14, showarrow=False, row=1, col=1,
         )  # fmt: skip
     scenario = curve.scenario
-    figure.update_layout(
-        base_layout(
-            f"What each further layer on {plain(curve.device, 30)} buys",
-            f"predicted, the fastest placement of each size · {scenario.prompt_tokens} tokens of "
-            f"prompt, {scenario.new_tokens} new ones · memory: weights, key-value cache, "
-            f"boundary tensors · {style.label}",
-            520,
-            (70, 30, 110, 60),
-        )
-    )
     figure.update_xaxes(title=f"MiB on {plain(curve.device, 30)}", gridcolor=GRID, row=2, col=1)
     most = frame["memory_mib"].max()
-    figure.update_xaxes(gridcolor=GRID, range=[-0.02 * most, 1.03 * most], zeroline=False)
-    figure.update_yaxes(gridcolor=GRID, rangemode="tozero")
     figure.update_yaxes(title="tokens per second", row=1, col=1)
     figure.update_yaxes(title="first token, ms", row=2, col=1)
-    return figure
+    return finish(
+        figure,
+        f"What each further layer on {plain(curve.device, 30)} buys",
+        f"predicted, the fastest placement of each size · {scenario.prompt_tokens} tokens of "
+        f"prompt, {scenario.new_tokens} new ones · memory: weights, key-value cache, boundary "
+        f"tensors · {style.label}",
+        520,
+        (70, 30, 110, 60),
+        x={"gridcolor": GRID, "range": [-0.02 * most, 1.03 * most], "zeroline": False},
+        y={"gridcolor": GRID, "rangemode": "tozero"},
+    )

@@ -23,7 +23,6 @@ from hetero_lab.views.theme import (
     LINE,
     TEXT,
     bar_axis,
-    base_layout,
     device_styles,
     error_bars,
     finish,
@@ -213,28 +212,24 @@ def hosts(sweep: Sweep) -> go.Figure:
             )  # fmt: skip
     right: Any = 2  # a number; plotly's annotation says text
     figure.add_vline(x=1, col=right, line={"color": LINE, "width": 1, "dash": "dot"})
-    figure.update_layout(
-        base_layout(
-            count_of(len(names), "host"),
-            "bars: 95 % intervals · left of 1: faster than the reference there"
-            + (" · * with an emulated device" if emulated else ""),
-            190 + _HOST_ROW_PX * len(labels) * max(2, len(names)),
-            (20, 30, 110, 60),
-        )
-    )
-    figure.update_xaxes(gridcolor=GRID, zeroline=False)
     figure.update_xaxes(
         title="latency (µs)", range=[0, latency_end_us([r.latency for r in rows])], col=1
     )
     figure.update_xaxes(title="ratio to the reference on the same host", col=2)
     for number in range(1, len(labels)):
         figure.add_hline(y=number - 0.5, line={"color": GRID, "width": 1})
-    figure.update_yaxes(
-        range=[len(labels) - 0.5, -0.5], showgrid=False, zeroline=False, automargin=True,
-        tickvals=list(range(len(labels))), tickcolor=CLEAR,
-        ticktext=[plain(label, 44) + (" *" if label in emulated else "") for label in labels],
-    )  # fmt: skip
-    return figure
+    shown = [plain(label, 44) + (" *" if label in emulated else "") for label in labels]
+    return finish(
+        figure,
+        count_of(len(names), "host"),
+        "bars: 95 % intervals · left of 1: faster than the reference there"
+        + (" · * with an emulated device" if emulated else ""),
+        190 + _HOST_ROW_PX * len(labels) * max(2, len(names)),
+        (20, 30, 110, 60),
+        x={"gridcolor": GRID, "zeroline": False},
+        y=bar_axis(shown)
+        | {"autorange": None, "range": [len(labels) - 0.5, -0.5], "tickcolor": CLEAR},
+    )
 
 
 def _host_hover(row: Measured) -> str:
