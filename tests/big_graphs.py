@@ -8,8 +8,11 @@ from hetero_lab.placement.affinity import Affinity
 OPS_OF_A_LAYER = 25
 
 
-def transformer_graph(n_ops: int, *, scoped: bool = True) -> OpGraph:
-    """Build a chain of layers of 25 ops each, about ``n_ops`` ops; names have scopes or none."""
+def transformer_graph(n_ops: int, *, scoped: bool = True, masked: bool = False) -> OpGraph:
+    """Build a chain of layers of 25 ops each, about ``n_ops`` ops; names have scopes or none.
+
+    With ``masked`` every layer also reads an attention mask, a second input.
+    """
     ops = [Op(0, "tokens", "Parameter", (), (_tensor("tokens"),))]
 
     def add(name: str, op_type: str, *sources: int) -> int:
@@ -19,6 +22,9 @@ def transformer_graph(n_ops: int, *, scoped: bool = True) -> OpGraph:
         return index
 
     at = add("model/embed/Gather", "Gather", 0)
+    parameters = [0]
+    if masked:
+        parameters.append(add("mask", "Parameter"))
     for layer in range(max(1, (n_ops - 1) // OPS_OF_A_LAYER)):
         scope = f"model/layers.{layer}"
         norm = add(f"{scope}/input_norm/MVN", "MVN", at)
@@ -30,6 +36,8 @@ def transformer_graph(n_ops: int, *, scoped: bool = True) -> OpGraph:
             made = add(f"{scope}/attention/{part}/Reshape", "Reshape", made)
             heads.append(add(f"{scope}/attention/{part}/Transpose", "Transpose", made))
         scores = add(f"{scope}/attention/scores/MatMul", "MatMul", heads[0], heads[1])
+        if masked:
+            scores = add(f"{scope}/attention/scores/Add", "Add", scores, parameters[1])
         scores = add(f"{scope}/attention/scores/Softmax", "Softmax", scores)
         mixed = add(f"{scope}/attention/MatMul", "MatMul", scores, heads[2])
         mixed = add(f"{scope}/attention/out/MatMul", "MatMul", mixed)
@@ -41,7 +49,7 @@ def transformer_graph(n_ops: int, *, scoped: bool = True) -> OpGraph:
         wide = add(f"{scope}/mlp/down/MatMul", "MatMul", wide)
         at = add(f"{scope}/Add_1", "Add", at, wide)
     result = add("logits", "Result", at)
-    return OpGraph("transformer", tuple(ops), (0,), (result,))
+    return OpGraph("transformer", tuple(ops), tuple(parameters), (result,))
 
 
 def by_type(graph: OpGraph, on_cpu: set[str]) -> Affinity:

@@ -1,13 +1,12 @@
 """How partition, prediction and planning grow with the model, and what one change of an op costs.
 
-Run by hand: ``python tests/benchmarks/benchmark_planning.py [--ops 1000 10000 100000] [--plan]``.
+Run by hand: ``python -m tests.benchmarks.benchmark_planning [--ops 1000 10000 100000] [--plan]``.
 The models are synthetic: transformer layers with an attention mask that every layer reads. Each
 size runs in a process of its own, so that its peak memory is its own.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import hashlib
 import json
@@ -16,11 +15,11 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from hetero_lab.model.opgraph import Op, OpGraph, Tensor
+from hetero_lab.model.opgraph import Op, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import SubgraphCollector, predict
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Unit
@@ -28,8 +27,11 @@ from hetero_lab.planning.min_cut import min_cut
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.planner import plan_graph as plan
 from hetero_lab.planning.units import fused_pairs, split_into_units
+from tests.big_graphs import transformer_graph
+from tests.scripts import options
 
-TOKENS, WIDTH, HEADS = 64, 384, 6
+WIDTH = 768
+FUSED = {("MatMul", "Add"), ("MatMul", "Gelu"), ("MVN", "Multiply")}
 DEVICES = ("ACC", "CPU")
 # Which types the accelerator of each kind leaves to the CPU.
 KINDS: dict[str, Callable[[Op], bool]] = {
@@ -45,88 +47,12 @@ def _number(name: str) -> int:
     return int(hashlib.md5(name.encode()).hexdigest(), 16)
 
 
-class Maker:
-    """Build a transformer op by op."""
-
-    def __init__(self) -> None:
-        self.ops: list[Op] = []
-        self.groups: list[list[str]] = []
-        self.layer = 0
-
-    def add(self, op_type: str, inputs: list[int], shape: tuple[int, ...], name: str = "") -> int:
-        """Add an op with one output."""
-        index = len(self.ops)
-        tensor = Tensor(shape, "f32", 4 * math.prod(shape), "")
-        outputs = () if op_type == "Result" else (tensor,)
-        label = f"layer{self.layer}/{name or op_type.lower()}{index}"
-        self.ops.append(Op(index, label, op_type, tuple((i, 0) for i in inputs), outputs))
-        return index
-
-    def constant(self, *shape: int) -> int:
-        """Add a constant."""
-        return self.add("Constant", [], shape)
-
-    def fuse(self, *indices: int) -> None:
-        """Note that a device runs these ops as one node."""
-        self.groups.append([self.ops[i].name for i in indices])
-
-    def linear(self, x: int, wide: int, out: int, activation: str = "") -> int:
-        """Add matmul, bias and perhaps an activation, which fuse."""
-        product = self.add("MatMul", [x, self.constant(wide, out)], (1, TOKENS, out))
-        y = self.add("Add", [product, self.constant(1, 1, out)], (1, TOKENS, out))
-        group = [product, y]
-        if activation:
-            y = self.add(activation, [y], (1, TOKENS, out))
-            group.append(y)
-        self.fuse(*group)
-        return y
-
-    def heads(self, x: int) -> int:
-        """Add the split into heads."""
-        shape = (1, TOKENS, HEADS, WIDTH // HEADS)
-        y = self.add("Reshape", [x, self.constant(4)], shape)
-        return self.add("Transpose", [y, self.constant(4)], shape)
-
-    def norm(self, x: int) -> int:
-        """Add a layer normalisation."""
-        y = self.add("MVN", [x, self.constant(1)], (1, TOKENS, WIDTH))
-        z = self.add("Multiply", [y, self.constant(WIDTH)], (1, TOKENS, WIDTH))
-        last = self.add("Add", [z, self.constant(WIDTH)], (1, TOKENS, WIDTH))
-        self.fuse(y, z, last)
-        return last
-
-    def block(self, x: int, mask: int) -> int:
-        """Add a layer of 28 ops."""
-        q, k, v = (self.heads(self.linear(x, WIDTH, WIDTH)) for _ in range(3))
-        square = (1, HEADS, TOKENS, TOKENS)
-        scores = self.add("MatMul", [q, k], square)
-        scaled = self.add("Multiply", [scores, self.constant(1)], square)
-        masked = self.add("Add", [scaled, mask], square)
-        weights = self.add("Softmax", [masked], square)
-        mixed = self.add("MatMul", [weights, v], (1, HEADS, TOKENS, WIDTH // HEADS))
-        back = self.heads(mixed)
-        x = self.norm(self.add("Add", [x, self.linear(back, WIDTH, WIDTH)], (1, TOKENS, WIDTH)))
-        inner = self.linear(self.linear(x, WIDTH, 4 * WIDTH, "Gelu"), 4 * WIDTH, WIDTH)
-        x = self.norm(self.add("Add", [x, inner], (1, TOKENS, WIDTH)))
-        self.layer += 1
-        return x
-
-
-def transformer(n_ops: int) -> tuple[OpGraph, list[list[str]]]:
-    """Return a graph with about ``n_ops`` placeable ops, and its fusion groups."""
-    maker = Maker()
-    tokens = maker.add("Parameter", [], (1, TOKENS, WIDTH), "tokens")
-    given = maker.add("Parameter", [], (1, 1, 1, TOKENS), "mask")
-    mask = maker.add("Multiply", [given, maker.constant(1)], (1, 1, 1, TOKENS))
-    x = maker.add("Add", [tokens, maker.constant(1, TOKENS, WIDTH)], (1, TOKENS, WIDTH))
-    per_layer = 0
-    while not per_layer or 2 + (maker.layer + 0.5) * per_layer < n_ops:
-        before = sum(op.type != "Constant" for op in maker.ops)
-        x = maker.block(x, mask)
-        per_layer = sum(op.type != "Constant" for op in maker.ops) - before
-    result = maker.add("Result", [x], (1, TOKENS, WIDTH))
-    graph = OpGraph(f"transformer{n_ops}", tuple(maker.ops), (tokens, given), (result,))
-    return graph, maker.groups
+def fused_groups(graph: OpGraph) -> Iterator[list[str]]:
+    """Yield the ops that a device runs as one node: what follows a matmul or a normalisation."""
+    for op in graph:
+        first = graph.ops[op.inputs[0][0]] if op.inputs else op
+        if (first.type, op.type) in FUSED:
+            yield [first.name, op.name]
 
 
 def costs_of(graph: OpGraph, groups: list[list[str]], on_cpu: Callable[[Op], bool]) -> CostModel:
@@ -183,7 +109,8 @@ def timed(function: Callable[[], object], repeat: int = 1) -> float:
 def one_size(n_ops: int, with_plan: bool) -> list[dict[str, object]]:
     """Measure one size; every kind of accelerator with its greedy placement."""
     started = time.perf_counter()
-    graph, groups = transformer(n_ops)
+    graph = transformer_graph(n_ops, masked=True)
+    groups = [*fused_groups(graph)]
     _ = graph.leader
     built = time.perf_counter() - started
     rows: list[dict[str, object]] = []
@@ -247,17 +174,20 @@ def one_change(costs: CostModel, affinity: Affinity) -> dict[str, float]:
 
 def main() -> None:
     """Print the table and the exponents."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ops", type=int, nargs="+", default=[1000, 10_000, 100_000])
-    parser.add_argument("--plan", action="store_true", help="also plan, up to 10,000 ops")
-    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.one:
-        print(json.dumps(one_size(options.one, options.plan and options.one <= 10_000)))
+    # --one is for the process of one size; plans are made of up to 10,000 ops.
+    given = options(__doc__, ops=[1000, 10_000, 100_000], plan=False, one=int)
+    if given.one:
+        print(json.dumps(one_size(given.one, given.plan and given.one <= 10_000)))
         return
     totals: dict[str, list[tuple[int, float]]] = {}
-    for n_ops in options.ops:
-        command = [sys.executable, __file__, "--one", str(n_ops)] + ["--plan"] * options.plan
+    for n_ops in given.ops:
+        command = [
+            sys.executable,
+            "-m",
+            "tests.benchmarks.benchmark_planning",
+            "--one",
+            str(n_ops),
+        ] + ["--plan"] * given.plan
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         for row in json.loads(done.stdout.splitlines()[-1]):
             total = row["partition_s"] + row["predict_s"] + row["min_cut_s"]
