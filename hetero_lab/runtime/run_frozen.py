@@ -298,7 +298,7 @@ def _time_beside_reference(
     runs = [_infer(one, plan, inputs)[1] for one in (compiled, reference)]
     until = perf_counter() + options["budget_s"]
     each_s = max(_warm_up(run) for run in runs)
-    # The placement may run on a busy device, but the reference should not: it gets a free core.
+    # Load on a device should slow the placement, but not the reference: that gets a free core.
     cores = None, _free_core(runs[1], each_s, options["budget_s"])
     affordable = options["budget_s"] / (options["turns"] * len(runs) * each_s)
     timed = int(min(_TIMED, max(1, affordable - _DISCARDED)))
