@@ -43,7 +43,7 @@ from hetero_lab.experiments.measure.workers.requests import SetUp
 from hetero_lab.experiments.measure.workers.worker import serve
 
 _N_DESCRIPTORS = 4
-_IDLE_S, _IDLE_SET_UP_S = 600.0, 60.0  # a set-up holds a model
+_IDLE_S, _IDLE_SET_UP_S = 600.0, 5.0  # a set-up holds a model
 
 
 def main() -> None:
