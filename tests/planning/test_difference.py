@@ -6,12 +6,12 @@ import dataclasses
 import random
 
 import pytest
-from planning.random_costs import GraphMaker, affinity_of, any_choice, random_case
+from planning.random_costs import GraphMaker, affinity_of, any_choice, costs_by_op, random_case
 
 from hetero_lab.errors import AffinityError, MeasurementError, PlanError
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
-from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Unit
+from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion
 from hetero_lab.planning.difference import Difference, Measurement, compare_placements
 
 
@@ -21,14 +21,8 @@ def chain_costs(middle: str = "b") -> CostModel:
     at = maker.add("Parameter", name="x")
     for name, op_type in (("a", "MatMul"), (middle, "Relu"), ("c", "Add")):
         at = maker.add(op_type, [at], name=name)
-    return CostModel(
-        graph=maker.graph(),
-        devices=("A", "B"),
-        units=(
-            Unit(("a",), (10.0, 4.0)),
-            Unit((middle,), (20.0, 5.0)),
-            Unit(("c",), (6.0, None)),
-        ),
+    return dataclasses.replace(
+        costs_by_op(maker.graph(), {"a": (10.0, 4.0), middle: (20.0, 5.0), "c": (6.0, None)}),
         boundaries={("A", "B"): BoundaryCost(2.0, 0.01), ("B", "A"): BoundaryCost(1.0, 0.02)},
         subgraph_us={"A": 1.0, "B": 2.0},
         constant_us=7.0,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from planning.random_costs import costs_by_op
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
-from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
+from hetero_lab.model.read import prepare
 
 DEVICES = ("ACC", "CPU")
 
@@ -24,22 +25,9 @@ def model():
 
 @pytest.fixture(scope="module")
 def costs(model):
-    graph = hl.partition(model, hl.Affinity.uniform(model, "CPU"))
-    assert graph.n_subgraphs == 1
-    pairs = [(a, b) for a in DEVICES for b in DEVICES if a != b]
-    from hetero_lab.model.read import prepare
-
-    return CostModel(
-        graph=prepare(model).graph,
-        devices=DEVICES,
-        units=(
-            Unit(("one",), (100.0, 100.0)),
-            Unit(("two",), (100.0, 100.0)),
-            Unit(("sum",), (10.0, 10.0)),
-        ),
-        boundaries=dict.fromkeys(pairs, BoundaryCost(fixed_us=5.0)),
-        subgraph_us={"ACC": 1.0, "CPU": 1.0},
-        emulated={"ACC": "CPU"},
+    times = {"one": 100.0, "two": 100.0, "sum": 10.0}
+    return costs_by_op(
+        prepare(model).graph, times, DEVICES, boundary=5.0, subgraph=1.0, emulated={"ACC": "CPU"}
     )
 
 

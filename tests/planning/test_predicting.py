@@ -9,12 +9,12 @@ import random
 import numpy as np
 import pytest
 from planning.brute_force import latency_ns, pairwise_ns
-from planning.random_costs import GraphMaker, affinity_of, any_choice, random_case
+from planning.random_costs import GraphMaker, affinity_of, any_choice, costs_by_op, random_case
 
 import hetero_lab as hl
 from hetero_lab.errors import AffinityError, PlanError, StoredFileError
 from hetero_lab.model.opgraph import OpGraph
-from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Reorder, Unit, ValidationRow
+from hetero_lab.planning.cost_model import CostModel, Reorder, Unit, ValidationRow
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.planning.units import fused_pairs, split_into_units
 
@@ -209,12 +209,10 @@ def eltwise_chain() -> tuple[OpGraph, dict[bool, CostModel]]:
     graph = maker.graph()
     leave = (50.0, 70.0)
     costs = {
-        keeps: CostModel(
-            graph=graph,
-            devices=("A", "B"),
-            units=tuple(Unit((name,), (1.0, 1.0)) for name in names),
-            boundaries={("A", "B"): BoundaryCost(2.0), ("B", "A"): BoundaryCost(2.0)},
-            subgraph_us={"A": 0.0, "B": 0.0},
+        keeps: costs_by_op(
+            graph,
+            dict.fromkeys(names, 1.0),
+            boundary=2.0,
             reorders=(
                 Reorder("conv", 0, leave, (0.0, 0.0)),
                 Reorder("add", 0, leave, (0.0, 0.0), ("conv",) if keeps else ()),

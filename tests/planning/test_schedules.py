@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from planning.brute_force import choices
-from planning.random_costs import GraphMaker, affinity_of, any_choice, random_case
+from planning.random_costs import GraphMaker, affinity_of, any_choice, costs_by_op, random_case
 from slices import sliced
 
 from hetero_lab.errors import AffinityError, PlanError
@@ -17,7 +17,7 @@ from hetero_lab.placement import overlap
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.overlap import predict_overlapping
 from hetero_lab.placement.partition import predict
-from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
+from hetero_lab.planning.cost_model import CostModel, Unit
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.planning.schedules import Schedule, branches, plan_schedule, simulate
@@ -34,19 +34,6 @@ def check_no_overlap(schedule: Schedule) -> None:
         busy = sum(e.end_us - e.start_us for e in runs)
         assert schedule.idle_us[device] == pytest.approx(schedule.makespan_us - busy, abs=NEAR)
     assert schedule.makespan_us == max(e.end_us for e in schedule.entries)
-
-
-def costs_of(graph, times, *, boundary=0.0, subgraph=0.0, constant=0.0) -> CostModel:
-    """Return costs on A and B; ``times`` for each op by name, the same on both if a number."""
-    units = [Unit((name,), us if isinstance(us, tuple) else (us, us)) for name, us in times.items()]
-    return CostModel(
-        graph=graph,
-        devices=("A", "B"),
-        units=tuple(units),
-        boundaries={("A", "B"): BoundaryCost(boundary), ("B", "A"): BoundaryCost(boundary)},
-        subgraph_us={"A": subgraph, "B": subgraph},
-        constant_us=constant,
-    )
 
 
 def chain():
@@ -68,14 +55,16 @@ def diamond():
 
 
 def test_a_chain_on_one_device_is_the_sum():
-    costs = costs_of(chain(), {"one": 3.0, "two": 4.0, "three": 5.0}, subgraph=2.0, constant=10.0)
+    costs = costs_by_op(
+        chain(), {"one": 3.0, "two": 4.0, "three": 5.0}, subgraph=2.0, constant_us=10.0
+    )
     schedule = simulate(costs, affinity_of(costs, (0, 0, 0)))
     assert schedule.makespan_us == 10 + 2 + 3 + 4 + 5
     (only,) = schedule.entries
     assert (only.task, only.device, only.start_us, only.n_ops) == ("subgraph0", "A", 10.0, 3)
     assert schedule.idle_us == {"A": 10.0, "B": 24.0}
     there_and_back = simulate(
-        costs_of(chain(), {"one": 3.0, "two": 4.0, "three": 5.0}, boundary=7.0, constant=1.0),
+        costs_by_op(chain(), {"one": 3.0, "two": 4.0, "three": 5.0}, boundary=7.0, constant_us=1.0),
         affinity_of(costs, (0, 1, 0)),
     )
     assert there_and_back.makespan_us == 1 + 3 + 7 + 4 + 7 + 5
@@ -84,7 +73,7 @@ def test_a_chain_on_one_device_is_the_sum():
 
 def test_two_branches_on_two_devices_are_the_longer_one():
     times = {"head": 5.0, "left": 20.0, "right": 20.0, "tail": 6.0}
-    costs = costs_of(diamond(), times, constant=2.0)
+    costs = costs_by_op(diamond(), times, constant_us=2.0)
     placement = affinity_of(costs, (0, 0, 1, 0))
     # Neither device is idle while the branches run: left is a subgraph of its own.
     apart = simulate(costs, placement)
@@ -95,7 +84,7 @@ def test_two_branches_on_two_devices_are_the_longer_one():
 
 def test_a_hand_over_is_the_receivers_work():
     times = {"head": 5.0, "left": 20.0, "right": 20.0, "tail": 6.0}
-    costs = costs_of(diamond(), times, boundary=3.0)
+    costs = costs_by_op(diamond(), times, boundary=3.0)
     schedule = simulate(costs, affinity_of(costs, (0, 0, 1, 0)))
     # B receives before it runs "right"; the tail receives from B.
     assert schedule.makespan_us == 5 + (3 + 20) + (3 + 6)
@@ -109,7 +98,7 @@ def test_the_most_urgent_subgraph_goes_first():
     head = maker.add("Relu", [at], name="head", n_bytes=MUCH)
     maker.add("Relu", [head], name="tail", n_bytes=MUCH)
     times = {"idle": 10.0, "head": 8.0, "tail": (None, 30.0)}
-    costs = costs_of(maker.graph(), times)
+    costs = costs_by_op(maker.graph(), times)
     schedule = simulate(costs, affinity_of(costs, (0, 0, 1)))
     assert schedule.makespan_us == 8 + 30
     assert [e.end_us for e in schedule.entries if e.device == "A"] == [8.0, 18.0]
@@ -181,7 +170,7 @@ def test_the_plan_is_no_worse_than_what_it_is_compared_with(seed, least_work, mo
 
 def test_the_plan_spreads_branches_over_devices():
     times = {"head": 5.0, "left": 20.0, "right": 21.0, "tail": 6.0}
-    costs = costs_of(diamond(), times, boundary=1.0)
+    costs = costs_by_op(diamond(), times, boundary=1.0)
     made = plan_schedule(costs.graph, costs)
     assert made.affinity["left"] != made.affinity["right"]
     # The longer branch stays; the other is handed over and back: 5 + max(21, 1 + 20) + 1 + 6.
@@ -214,19 +203,19 @@ def test_branches_are_found_inside_branches():
     right = maker.add("Add", ends, name="right")
     maker.add("Add", [left, right], name="tail")
     names = ["head", "left1", "left2", "fork", "up", "down", "right", "tail"]
-    costs = costs_of(maker.graph(), dict.fromkeys(names, 1.0))
+    costs = costs_by_op(maker.graph(), dict.fromkeys(names, 1.0))
     pairwise = Pairwise.build(costs.objective, [unit.ops for unit in costs.units])
     found = [[names[unit] for unit in branch] for branch in branches(pairwise)]
     assert found == [["left1", "left2"], ["fork", "up", "down", "right"], ["up"], ["down"]]
     units = (Unit(("two",), (1.0, 1.0)), Unit(("one", "three"), (2.0, 2.0)))
-    costs = costs_of(chain(), {"one": 1.0, "two": 1.0, "three": 1.0})
+    costs = costs_by_op(chain(), {"one": 1.0, "two": 1.0, "three": 1.0})
     costs = CostModel(costs.graph, costs.devices, units, costs.boundaries, costs.subgraph_us)
     assert branches(Pairwise.build(costs.objective, [unit.ops for unit in units])) == []
     assert plan_schedule(costs.graph, costs).predicted_us == 3.0
 
 
 def test_what_cannot_be_simulated_or_planned_says_why():
-    costs = costs_of(chain(), {"one": (1.0, None), "two": 1.0, "three": 1.0})
+    costs = costs_by_op(chain(), {"one": (1.0, None), "two": 1.0, "three": 1.0})
     with pytest.raises(PlanError, match="B does not support 'one'"):
         simulate(costs, affinity_of(costs, (1, 1, 1)))
     other = Affinity.from_graph(costs.graph, {op.name: "GPU" for op in costs.graph})
@@ -243,7 +232,7 @@ def test_what_cannot_be_simulated_or_planned_says_why():
 
 
 def test_tables():
-    costs = costs_of(chain(), {"one": 3.0, "two": 4.0, "three": 5.0})
+    costs = costs_by_op(chain(), {"one": 3.0, "two": 4.0, "three": 5.0})
     made = plan_schedule(costs.graph, costs)
     frame = made.schedule.to_frame()
     assert list(frame) == ["task", "device", "start_us", "end_us", "n_ops", "critical"]
