@@ -48,22 +48,13 @@ def fit(
 ) -> CostModel:
     """Fit the costs of a model to measured placements; the result is not validated.
 
-    Parameters
-    ----------
-    graph
-        The model.
-    support
-        For each device, in order of priority, the names of the ops that it supports.
-    observations
-        Placements with their latency. Each device must appear in one that has counters.
-    layers
-        Units, if the model is only cut between layers: those with the same op types take the
-        same time on a device. By default, units are the ops that devices fuse.
-    coarse
-        As for :func:`~hetero_lab.planning.units.split_into_units`.
-    own_memory
-        Whether a device has memory of its own, into which tensors are copied. The priors for
-        this case were chosen on a discrete GPU.
+    ``support`` are the names of the ops that each device supports, devices in order of priority.
+    Each device must appear in an observation that has counters. If the model is only cut between
+    ``layers``, these are the units, and those with the same op types take the same time on a
+    device. By default, units are the ops that devices fuse;
+    :func:`~hetero_lab.planning.units.split_into_units` explains ``coarse``. ``own_memory`` means
+    that tensors are copied into a memory of a device's own; its priors were chosen on a discrete
+    GPU.
     """
     devices = tuple(support)
     seen = list(observations)

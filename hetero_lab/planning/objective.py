@@ -198,14 +198,10 @@ class Objective:
         return np.rint(price).astype(np.int64)
 
     def evaluate(self, devices: np.ndarray, ids: np.ndarray | None = None) -> PlacementCost:
-        """Add up the costs of a placement.
+        """Add up the costs of a placement, given the device number of every node.
 
-        Parameters
-        ----------
-        devices
-            Number of the device of every node, shape ``[nodes]``.
-        ids
-            The subgraph of every node, below 0 for lone constants. By default HETERO's.
+        ``ids`` are the subgraph of every node, below 0 for lone constants. By default they are
+        HETERO's.
         """
         top, n_devices = self.top, len(self.devices)
         if ids is None:

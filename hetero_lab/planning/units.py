@@ -24,23 +24,12 @@ def split_into_units(
     not support one op of a group, the rest of the group can still go there. A stateful path is
     always one unit.
 
-    Parameters
-    ----------
-    graph
-        The model.
-    support
-        For each device, the names of the ops that it supports.
-    fusion_groups
-        For each device, disjoint groups of ops that it executes as one node. Other ops are alone.
-        A device that is left out fuses nothing.
-    coarse
-        Keep ops together that any device fuses, which makes fewer units, instead of those that
-        every device that supports them fuses.
+    ``support`` are the names of the ops that each device supports. ``fusion_groups`` are, for each
+    device, disjoint groups of ops that it executes as one node; it fuses no others. With
+    ``coarse``, ops that any device fuses stay together, which makes fewer units; otherwise, every
+    device that supports them must fuse them.
 
-    Returns
-    -------
-    tuple
-        Op names of each unit in topological order, units in the order of their first op.
+    Returns op names of each unit in topological order, units in the order of their first op.
 
     Raises
     ------
