@@ -156,7 +156,7 @@ def nothing_fits(pairwise: Pairwise, pools: Pools) -> PlanError:
     forced: list[str] = []
     for pool, limit in pools.items():
         members = list(pool.devices)
-        elsewhere: np.ndarray = np.delete(pairwise.allowed, members, axis=1).any(axis=1)
+        elsewhere = np.asarray(np.delete(pairwise.allowed, members, axis=1).any(axis=1))
         bound = [~elsewhere[list(term.users)].all() for term in pairwise.held]
         held = int(pairwise.held_bytes[bound][:, members].sum(axis=0).min())
         if held > limit:
