@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import os
 import statistics
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
@@ -25,8 +26,6 @@ from hetero_lab.planning.cost_terms import (
     MeasuredBytes,
     Reorder,
     Unit,
-    check_costs,
-    check_terms,
 )
 from hetero_lab.planning.objective import Objective
 from hetero_lab.planning.prediction import Prediction, Predictor, breakdown
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _KIND = "cost model"
+_MOST_US = 2.0**53 / 1000  # a sum of ns in floats is exact up to here
 T = TypeVar("T")
 
 
@@ -51,7 +51,7 @@ class ValidationRow:
 
     def __post_init__(self) -> None:
         where = f"The validation placement {shorten(self.label)}"
-        check_costs([self.predicted_us, self.measured_us], where)
+        _check_costs([self.predicted_us, self.measured_us], where)
         if self.measured_us == 0:
             raise PlanError(f"{where} was measured to take no time.")
 
@@ -134,7 +134,7 @@ class CostModel(Framed):
     prefill: CostModel | None = None
 
     def __post_init__(self) -> None:
-        check_terms(self)
+        _check_terms(self)
 
     def __repr__(self) -> str:
         if self.guessed_from:
@@ -490,3 +490,140 @@ def _check_graph(graph: OpGraph) -> None:
     for indices, kind in ((graph.parameters, PARAMETER), (graph.results, RESULT)):
         if sorted(indices) != [op.index for op in graph if op.type == kind]:
             raise ValueError(f"the {kind.lower()}s are not those of the ops")
+
+
+def _check_terms(costs: CostModel) -> None:
+    """Raise PlanError where parts of a cost model contradict each other or are not valid costs."""
+    devices, n = costs.devices, len(costs.devices)
+    if not devices or len(set(devices)) != n:
+        raise PlanError(f"A cost model needs devices, each once: {names_at_hand(devices)}.")
+    _check_units(costs)
+    for pair in costs.boundaries:
+        costs.check_devices(pair)
+    for source, target in itertools.permutations(devices, 2):
+        if (source, target) not in costs.boundaries:
+            raise PlanError(f"The boundary cost from {source} to {target} is missing.")
+    missing = [device for device in devices if device not in costs.subgraph_us]
+    if missing:
+        raise PlanError(f"The subgraph cost of {names_at_hand(missing)} is missing.")
+    _check_costs([costs.subgraph_us[d] for d in devices], "The cost of a subgraph")
+    _check_costs([costs.constant_us], "The constant")
+    _check_costs([costs.spread_us], "The cost of spread memory")
+    for cost in costs.boundaries.values():
+        _check_costs([cost.fixed_us, cost.us_per_byte], "A boundary cost")
+    graph = costs.graph
+    placeable = {graph.ops[index].name for index in graph.placeable}
+    for term in costs.lost_fusion:
+        where = f"The lost fusion of {shorten(term.first)} and {shorten(term.second)}"
+        _check_names([term.first, term.second], placeable, where)
+        _check_columns([term.first_us, term.second_us], n, where)
+    for term in costs.reorders:
+        where = f"The reorder of {shorten(term.op)}:{term.port}"
+        _check_names([term.op], graph.index_of, where)
+        if not 0 <= term.port < len(graph.ops[graph.index_of[term.op]].outputs):
+            raise PlanError(f"{where}: the op has no such output.")
+        _check_columns([term.leave_us, term.enter_us], n, where)
+    costs.check_devices(costs.measured_memory)
+    for device, parts in costs.measured_memory.items():
+        for part in parts:
+            _check_costs([part.weight_bytes, part.state_bytes], f"The memory measured on {device}")
+            if not part.units or not set(part.units) <= set(range(len(costs.units))):
+                raise PlanError(
+                    f"The memory measured on {device} names units that the model does not have."
+                )
+    _check_layouts(costs)
+    _check_sum(costs)
+
+
+def _check_units(costs: CostModel) -> None:
+    """Raise PlanError unless the units are a partition of the placeable ops, with valid times."""
+    devices, graph = costs.devices, costs.graph
+    placeable = {graph.ops[index].name for index in graph.placeable}
+    unit_of: dict[str, int] = {}
+    for number, unit in enumerate(costs.units):
+        where = f"Unit {number} ({names_at_hand(unit.ops, 3)})"
+        if not unit.ops or len(unit.time_us) != len(devices):
+            raise PlanError(f"{where} needs ops and one time for each of {', '.join(devices)}.")
+        _check_costs([t for t in unit.time_us if t is not None], where)
+        if unit.shares and (
+            len(unit.shares) != len(unit.ops) or not math.isclose(sum(unit.shares), 1.0)
+        ):
+            raise PlanError(f"{where} needs one share for each op; they must add up to 1.")
+        _check_costs(unit.shares, where)
+        for op in unit.ops:
+            if op not in placeable or op in unit_of:
+                why = "is in two units" if op in unit_of else "is not an op that can be placed"
+                raise PlanError(f"{shorten(op)} {why}; see {where}.")
+            unit_of[op] = number
+    left = sorted(placeable - unit_of.keys())
+    if left:
+        raise PlanError(f"{len(left)} ops are in no unit: {names_at_hand(left)}.")
+    for path in graph.stateful_paths:
+        names = [graph.ops[index].name for index in path]
+        if len({unit_of[name] for name in names if name in unit_of}) > 1:
+            raise PlanError(
+                f"{names_at_hand(names)} belong to one stateful path and must be in one unit."
+            )
+
+
+def _check_layouts(costs: CostModel) -> None:
+    """Raise PlanError unless layouts are kept from ops that are read, each with one output."""
+    graph = costs.graph
+    for term in costs.reorders:
+        inputs = graph.ops[graph.index_of[term.op]].inputs
+        read = [graph.ops[producer] for producer, _ in inputs]
+        single = {op.name for op in read if len(op.outputs) == 1}
+        for name in term.keeps:
+            if name not in single:
+                raise PlanError(
+                    f"{shorten(term.op)} does not have the layout of {shorten(name)}: it does not "
+                    "read that op, or that op has several outputs."
+                )
+
+
+def _check_sum(costs: CostModel) -> None:
+    """Raise PlanError unless the costs of any placement can be added up exactly."""
+    graph = costs.graph
+    wires = [graph.ops[producer].outputs[port] for op in graph for producer, port in op.inputs]
+    fixed = max((c.fixed_us for c in costs.boundaries.values()), default=0.0)
+    per_byte = max((c.us_per_byte for c in costs.boundaries.values()), default=0.0)
+    most_us = [
+        costs.constant_us,
+        costs.spread_us,
+        len(graph) * max(costs.subgraph_us[device] for device in costs.devices),
+        len(wires) * fixed + sum(tensor.n_bytes or 0 for tensor in wires) * per_byte,
+        *(max((t for t in unit.time_us if t is not None), default=0.0) for unit in costs.units),
+        *(max(t.first_us) + max(t.second_us) for t in costs.lost_fusion),
+        *(
+            (max(t.leave_us) + max(t.enter_us)) * len(graph.consumers[graph.index_of[t.op]])
+            for t in costs.reorders
+        ),
+    ]
+    total = sum(most_us)
+    if total > _MOST_US:
+        raise PlanError(
+            f"The costs add up to {total:.2g} µs, too much to be counted in whole ns. Costs are "
+            f"in µs; all of them together have to stay below {_MOST_US:.0e}."
+        )
+
+
+def _check_costs(values: Iterable[float], where: str) -> None:
+    """Raise PlanError unless all values are finite numbers of at least 0."""
+    for value in values:
+        if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
+            raise PlanError(f"{where}: {value!r} is not a cost. Costs are finite and at least 0.")
+
+
+def _check_names(names: Iterable[str], known: Container[str], where: str) -> None:
+    for name in names:
+        if name not in known:
+            raise PlanError(
+                f"{where}: {shorten(name)} is not an op of the model that can be placed."
+            )
+
+
+def _check_columns(columns: Iterable[tuple[float, ...]], length: int, where: str) -> None:
+    for column in columns:
+        if len(column) != length:
+            raise PlanError(f"{where} needs one cost for each of the {length} devices.")
+        _check_costs(column, where)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
+from hand_costs import flat_costs
+
 from hetero_lab.model.read import prepare
-from tests.proof.test_security import made_costs
 
 
 def test_find_wrong_prints_a_verdict_and_exports(tmp_path, said):
@@ -20,6 +21,6 @@ def test_costs_are_read_from_a_file(tmp_path, said, refused):
     arguments = ["find-wrong", "digits_inception", "-d", "CPU", "--costs"]
     costs_file = str(tmp_path / "costs.json")
     assert "is not a stored cost model" in refused(*arguments, costs_file)
-    costs = made_costs(prepare("digits_inception").graph)
+    costs = flat_costs(prepare("digits_inception").graph)
     costs.to_json(costs_file)
     assert "(relative" in said(*arguments, costs_file)

@@ -58,7 +58,7 @@ def test_baselines_of_a_failed_variant_are_left_out(f32, quantize, core):
 
 def test_a_mistake_in_an_argument_stops_the_sweep(f32, core):
     wrong = partial(hl.quantize, f32, [], progress=False)
-    with pytest.raises(InputError, match="The variant 'int8': There is no example"):
+    with pytest.raises(InputError, match="The variant 'int8': There are no examples"):
         quick({"f32": f32, "int8": wrong}, ["CPU"], core=core)
 
 

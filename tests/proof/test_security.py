@@ -509,7 +509,7 @@ def test_every_download_of_the_manifest_has_a_hash():
 
     def entries(data: Any) -> Iterator[dict]:
         if isinstance(data, dict):
-            if "n_bytes" in data and ("member" in data or "path" in data):
+            if "n_bytes" in data and "path" in data:
                 yield data
             for value in data.values():
                 yield from entries(value)
@@ -522,6 +522,11 @@ def test_every_download_of_the_manifest_has_a_hash():
     for entry in found:
         assert len(entry["sha256"]) == 64, entry
         int(entry["sha256"], 16)
+    manifest = json.loads((datasets_dir() / "samples.json").read_text())
+    for sample in manifest["samples"]:
+        if "wheel" in sample:
+            members = manifest["wheels"][sample["wheel"]]["members"]
+            assert sample["member"] in [member["path"] for member in members]
 
 
 def test_no_module_opens_a_connection_of_its_own():
