@@ -17,7 +17,11 @@ Costs are counted in whole nanoseconds, so that two ways of adding them up agree
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
+
+from hetero_lab.model.opgraph import OpGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +95,29 @@ class MeasuredBytes:
     units: tuple[int, ...]
     weight_bytes: int
     state_bytes: int
+
+
+class Terms(Protocol):
+    """What an objective adds up; a cost model has it."""
+
+    @property
+    def graph(self) -> OpGraph: ...
+    @property
+    def devices(self) -> tuple[str, ...]: ...
+    @property
+    def units(self) -> tuple[Unit, ...]: ...
+    @property
+    def boundaries(self) -> Mapping[tuple[str, str], BoundaryCost]: ...
+    @property
+    def subgraph_us(self) -> Mapping[str, float]: ...
+    @property
+    def constant_us(self) -> float: ...
+    @property
+    def lost_fusion(self) -> tuple[LostFusion, ...]: ...
+    @property
+    def reorders(self) -> tuple[Reorder, ...]: ...
+    @property
+    def spread_us(self) -> float: ...
+    @property
+    def measured_memory(self) -> Mapping[str, tuple[MeasuredBytes, ...]]: ...
+    def check_devices(self, devices: Iterable[str]) -> None: ...

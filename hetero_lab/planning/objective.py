@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,11 +20,8 @@ from hetero_lab.model.opgraph import RESULT, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import SubgraphCollector
 from hetero_lab.placement.topology import Topology, topology
-from hetero_lab.planning.cost_terms import BoundaryCost
+from hetero_lab.planning.cost_terms import BoundaryCost, Terms
 from hetero_lab.planning.memory import MemoryTable
-
-if TYPE_CHECKING:
-    from hetero_lab.planning.cost_model import CostModel
 
 LATENCY, THROUGHPUT = "latency", "throughput"
 BALANCED = "balanced_memory"  # the least latency where weights are spread over the devices
@@ -94,7 +90,7 @@ class Layout:
 class Objective:
     """Cost terms in nanoseconds, as arrays over nodes, tensors and devices."""
 
-    terms: CostModel
+    terms: Terms
     top: Topology
     unit_of: np.ndarray  # for each node; -1 if no op decides its device
     op_ns: np.ndarray  # [nodes, devices]
@@ -114,7 +110,7 @@ class Objective:
     most_spread_ns: int
 
     @classmethod
-    def build(cls, costs: CostModel) -> Objective:
+    def build(cls, costs: Terms) -> Objective:
         """Lay out cost terms."""
         graph, devices = costs.graph, costs.devices
         top = topology(graph)
