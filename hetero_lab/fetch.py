@@ -93,16 +93,13 @@ def cached_path(wheel: Wheel, member: Member) -> Path:
     return cache_dir() / f"{wheel.package}-{wheel.version}" / member.file_name
 
 
-def is_sound(path: Path, sha256: str) -> bool:
-    """Return whether there is a file with this SHA-256."""
-    digest = hashlib.sha256()
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file, empty if it cannot be read."""
     try:
         with path.open("rb") as file:
-            while block := file.read(_BLOCK):
-                digest.update(block)
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
-        return False
-    return digest.hexdigest() == sha256
+        return ""
 
 
 def fetch(wheel: Wheel, member: Member) -> Path:
@@ -119,10 +116,10 @@ def fetch(wheel: Wheel, member: Member) -> Path:
         be written. The message says how to proceed by hand.
     """
     target = cached_path(wheel, member)
-    if is_sound(target, member.sha256):
+    if file_digest(target) == member.sha256:
         return target
     with _cache_errors(), _temporary_directory() as temporary:
-        if is_sound(target, member.sha256):  # another process may have been faster
+        if file_digest(target) == member.sha256:  # another process may have been faster
             return target
         if _copy_installed(wheel, member, temporary / "installed"):
             _move(temporary / "installed", target)
@@ -207,10 +204,10 @@ def _copy_installed(wheel: Wheel, member: Member, target: Path) -> bool:
         installed = importlib.metadata.distribution(wheel.package).locate_file(member.path)
     except importlib.metadata.PackageNotFoundError:
         return False
-    if not is_sound(Path(str(installed)), member.sha256):
+    if file_digest(Path(str(installed))) != member.sha256:
         return False
     shutil.copyfile(str(installed), target)
-    return is_sound(target, member.sha256)
+    return file_digest(target) == member.sha256
 
 
 def _take_out(archive: Path, member: Member, directory: Path) -> Path:

@@ -53,6 +53,11 @@ class Result(Displayed):
 
     _TABLES: ClassVar[tuple[str, ...]] = ("summary",)
 
+    def _sentences(self) -> Sequence[str]:
+        """Return the verdict and the notes of a result that has a verdict, otherwise its repr."""
+        verdict = getattr(self, "verdict", None)
+        return [repr(self)] if verdict is None else [verdict, *getattr(self, "notes", ())]
+
     @cached_property
     def tables(self) -> Tables:
         """All tables, DataFrames by name."""

@@ -86,7 +86,7 @@ def _finding_lines(findings: pd.DataFrame, most: int) -> list[str]:
 
 def differs(profile: hl.types.Profile) -> bool:
     """Return whether an output is further from the reference than rounding explains."""
-    return any(a.verdict in ("different", "not a number") for a in profile.agreement)
+    return any(agreement.is_wrong for agreement in profile.agreement)
 
 
 def sweep_text(given: Namespace, sweep: hl.types.Sweep) -> str:

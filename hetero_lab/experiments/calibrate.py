@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from hetero_lab.arguments import check_whole
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import has_own_memory, supported_ops
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.backend.properties import check_by_device, check_properties
 from hetero_lab.errors import (
-    ArgumentError,
     BudgetWarning,
     DeviceError,
     MeasurementError,
@@ -144,8 +144,8 @@ def calibrate(
     watch = Stopwatch.start(budget_s)
     core = core or shared_core()
     names = check_devices(devices, core)
-    if not (validate is None or (type(validate) is int and validate >= 0)):
-        raise ArgumentError(f"validate= is a whole number of at least 0, not {validate!r}.")
+    if validate is not None:
+        check_whole("validate", validate, least=0)
     properties = check_device_properties(device_properties, names, core)
     bound = bind(model, core)
     check_scenario(bound.model, scenario)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -150,11 +151,8 @@ def _asked(
         scenario=costs.scenario,
     )
     try:
-        bench = session.start()
-        try:
+        with contextlib.closing(session.start()) as bench:
             return bench.ask(request, timeout_s=_AT_MOST_S)
-        finally:
-            bench.close()
     except WorkerError as error:
         raise MeasurementError(f"The memory on {device} was not measured: {error}") from error
 

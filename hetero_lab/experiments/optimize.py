@@ -37,7 +37,6 @@ from hetero_lab.planning.objective import LATENCY, THROUGHPUT, check_objective
 from hetero_lab.planning.planner import GREEDY, Plan, keeps_limits, plan_graph
 from hetero_lab.result import Result
 from hetero_lab.runtime.inputs import Inputs
-from hetero_lab.runtime.reference import Verdict
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.terminal import count_of
 
@@ -119,9 +118,6 @@ class Optimized(Result):
         counts = self.placement.affinity.counts().items()
         placed = ", ".join(f"{count_of(n, 'op')} on {device}" for device, n in counts)
         return "\n".join([self.verdict, f"Placement: {placed}", *self.notes[:2], repr(self.sweep)])
-
-    def _sentences(self) -> list[str]:
-        return [self.verdict, *self.notes]
 
 
 _LEARNING, _SEARCHING = 0.4, 0.75  # shares of the budget at which these end
@@ -469,7 +465,12 @@ class _Optimization:
             if label not in baselines or self._keeps_limits(baselines[label])
         ]
         if search.scenario is not None:
-            allowed = [label for label in allowed if _is_right(rows[label])]
+            right = {
+                label
+                for label, row in rows.items()
+                if row.profile and not any(a.is_wrong for a in row.profile.agreement)
+            }
+            allowed = [label for label in allowed if label in right]
             if not allowed:
                 raise MeasurementError(
                     "No placement that keeps to the limits was measured and has the tokens of one "
@@ -502,9 +503,3 @@ class _Optimization:
         if missing:
             end = "It was interrupted" if interrupted else "The budget ended"
             yield f"{end} before {names_at_hand(missing)} was measured in the proof."
-
-
-def _is_right(row: Row) -> bool:
-    """Return whether a row was measured and differs by no more than rounding."""
-    wrong: tuple[Verdict, ...] = ("different", "not a number")
-    return row.profile is not None and all(a.verdict not in wrong for a in row.profile.agreement)

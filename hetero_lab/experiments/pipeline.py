@@ -169,9 +169,6 @@ class PipelineAdvice(Result):
     def __str__(self) -> str:
         return f"{self.verdict}\n"
 
-    def _sentences(self) -> list[str]:
-        return [self.verdict]
-
 
 def _median(values: Sequence[float]) -> float | None:
     return float(np.median(values)) if values else None
@@ -277,7 +274,7 @@ def possible_combinations(
 def _options(advice: Advice) -> list[Judged]:
     """Return the advised candidate, and the fastest usable one on each other set of devices."""
     usable = [c for c in advice.candidates if c.judgement in (BEST, ALIKE, SLOWER)]
-    usable.sort(key=lambda c: (c.judgement != BEST, c.row.latency.us if c.row.latency else np.inf))
+    usable.sort(key=lambda c: (c.judgement != BEST, c.us))
     by_devices: dict[frozenset[str], Judged] = {}
     for candidate in usable:
         by_devices.setdefault(frozenset(candidate.placement.devices), candidate)
@@ -296,13 +293,11 @@ def _over_limit(combination: Combination, memory_limit: MemoryLimit | None) -> s
 def _expected_us(combination: Combination, objective: str) -> float:
     """Guess the time from the latencies alone: models on one device wait for each other."""
     busy: dict[str, float] = {}
-    alone = []
-    for candidate in combination.chosen.values():
-        us = candidate.row.latency.us if candidate.row.latency else 0.0
-        alone.append(us)
+    chosen = combination.chosen.values()
+    for candidate in chosen:
         for device in candidate.placement.devices:
-            busy[device] = busy.get(device, 0.0) + us
-    return max(busy.values()) + (sum(alone) if objective == LATENCY else 0.0)
+            busy[device] = busy.get(device, 0.0) + candidate.us
+    return max(busy.values()) + (sum(c.us for c in chosen) if objective == LATENCY else 0.0)
 
 
 class PipelineRace:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from hetero_lab.arguments import moved
+from hetero_lab.arguments import check_whole, moved
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.properties import check_properties
-from hetero_lab.errors import ArgumentError, MeasurementError, PropertyError, shorten, warn
+from hetero_lab.errors import MeasurementError, PropertyError, shorten, warn
 from hetero_lab.experiments.measure.environment import current_environment
 from hetero_lab.experiments.measure.records import Compiled, Trial, Turn
 from hetero_lab.experiments.measure.trial import trial_of
@@ -142,7 +142,11 @@ def profile(
     ...
     """
     execution = Execution(executor, requests, scenario)
-    iterations, warmup = _check_counts(iterations, warmup, budget_s)
+    if iterations is None and budget_s is None:
+        iterations = 100
+    for name, value, least in (("iterations", iterations, 1), ("warmup", warmup, 0)):
+        if value is not None:
+            check_whole(name, value, least=least)
     watch = Stopwatch.start(budget_s)
     placed = resolve(bind(model, core), placement)
     execution.check(placed)
@@ -329,7 +333,7 @@ def _is_exclusive(placed: BoundPlacement) -> bool:
 
 
 def _problems(result: Profile) -> Iterator[str]:
-    wrong = [a for a in result.agreement if a.verdict in ("different", "not a number")]
+    wrong = [a for a in result.agreement if a.is_wrong]
     if wrong:
         worst = max(wrong, key=lambda a: a.relative_error)
         # find_wrong does not take language models.
@@ -349,16 +353,3 @@ def _n_samples(turns: Sequence[Turn]) -> int:
 def _next(bar: Progress, description: str) -> None:
     bar.advance()
     bar.step(description)
-
-
-def _check_counts(
-    iterations: int | None, warmup: int | None, budget_s: float | None
-) -> tuple[int | None, int | None]:
-    for name, value, least in (("iterations", iterations, 1), ("warmup", warmup, 0)):
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ArgumentError(f"{name}= is a whole number of at least {least}, not {value!r}.")
-    if iterations is None and budget_s is None:
-        iterations = 100
-    return iterations, warmup

@@ -223,9 +223,6 @@ class Recovered(Result):
     def __repr__(self) -> str:
         return f"Recovered({self.placement.affinity!r}: {self.verdict})"
 
-    def _sentences(self) -> list[str]:
-        return [self.verdict, *self.notes]
-
     def _shown(self) -> dict[str, pd.DataFrame]:
         shown = [
             "label", "median_us", "ratio", "accuracy", "accuracy_ci95_low", "accuracy_ci95_high",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_lab.arguments import moved
 from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import ArgumentError
-from hetero_lab.experiments.accuracy.evaluate import read_data
+from hetero_lab.experiments.accuracy.evaluate import read_optional_data
 from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.trial import Placements, Variant, bind_variants, expand
 from hetero_lab.experiments.measure.workers.launch import Workers
@@ -182,8 +182,7 @@ def sweep(
     if control is not None and not isinstance(control, SweepControl):
         raise ArgumentError(f"control= is a SweepControl, not {type(control).__name__}.")
     options = RunOptions(precision, turns, sustained_s, counters, reference)
-    if metric is not None and data is None:
-        raise ArgumentError("metric= says how answers to data= are judged: give data=, too")
+    examples = read_optional_data(data, metric)
     cluster = _cluster(client, isolate, every_host)
     models, problems = bind_variants(model, core or shared_core())
     trials = expand(
@@ -210,7 +209,7 @@ def sweep(
             store=store,
             control=control,
             progress=progress,
-            data=None if data is None else read_data(data, metric),
+            data=examples,
         )
 
 

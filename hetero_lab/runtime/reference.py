@@ -65,6 +65,11 @@ class Agreement:
     tolerance: float
     verdict: Verdict
 
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the output is further from the reference than rounding explains."""
+        return self.verdict in ("different", "not a number")
+
 
 def reference_outputs(
     bound: BoundModel, arrays: Sequence[np.ndarray], precision: str = "f32"

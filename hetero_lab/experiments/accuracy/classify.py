@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hetero_lab.arguments import check_whole
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import (
@@ -178,8 +179,7 @@ def classify(
     CompileError
         The runtime refused the placement.
     """
-    if isinstance(top, bool) or not isinstance(top, int) or top < 1:
-        raise ArgumentError(f"top= is a whole number of at least 1, not {top!r}.")
+    check_whole("top", top, least=1)
     known = sample if sample is not None else model if isinstance(model, str) else ""
     how = sample_preprocessing(known)
     given = {"mean": _numbers("mean", mean), "scale": _numbers("scale", scale), "bgr": bgr}

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hetero_lab.backend.bound import BoundModel, bind
+from hetero_lab.backend.bound import bind
 from hetero_lab.errors import ArgumentError, shorten
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.read import Source
-from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
+from hetero_lab.placement.placement import PlacementLike, resolve
 from hetero_lab.progress import Progress
 from hetero_lab.result import Result
 from hetero_lab.runtime.compiled import compile_placed
@@ -239,10 +239,19 @@ def evaluate(
     >>> len(found), found.accuracy > 0.95
     (597, True)
     """
-    read = read_data(data, metric)
+    examples, correct, name, output = read_data(data, metric)
     placed = resolve(bind(model, core), placement)
-    exact = placed.bound if reference_model is None else bind(reference_model, core)
-    return evaluate_placed(placed, read, reference=exact, progress=progress)
+    exact = Reference(placed.bound if reference_model is None else bind(reference_model, core))
+    run = compile_placed(placed)
+    answers: list[Answer] = []
+    with (
+        Progress("evaluate", show=progress, total=len(examples), unit="examples") as bar,
+        UntilInterrupted(lambda: answers) as until,
+    ):
+        for answer in judge(run, exact, examples, correct=correct, output=output):
+            answers.append(answer)
+            bar.advance()
+    return Evaluation(run.placement.label, name, tuple(answers), until.interrupted)
 
 
 class ReadData(NamedTuple):
@@ -254,21 +263,11 @@ class ReadData(NamedTuple):
     output: str
 
 
-def evaluate_placed(
-    placed: BoundPlacement, data: ReadData, *, reference: BoundModel, progress: bool
-) -> Evaluation:
-    """Evaluate a bound placement on data that was read."""
-    examples, correct, name, output = data
-    exact, run = Reference(reference), compile_placed(placed)
-    answers: list[Answer] = []
-    with (
-        Progress("evaluate", show=progress, total=len(examples), unit="examples") as bar,
-        UntilInterrupted(lambda: answers) as until,
-    ):
-        for answer in judge(run, exact, examples, correct=correct, output=output):
-            answers.append(answer)
-            bar.advance()
-    return Evaluation(run.placement.label, name, tuple(answers), until.interrupted)
+def read_optional_data(data: Any, metric: Metric | Correct | None) -> ReadData | None:
+    """Read the arguments ``data=`` and ``metric=``; ``None`` if neither is given."""
+    if metric is not None and data is None:
+        raise ArgumentError("metric= says how answers to data= are judged: give data=, too")
+    return None if data is None else read_data(data, metric)
 
 
 def read_data(data: Any, metric: Metric | Correct | None = None) -> ReadData:

@@ -42,6 +42,11 @@ class Judged:
     judgement: str  # best, as fast, slower, wrong outputs, less accurate or not measured
     why: str = ""
 
+    @property
+    def us(self) -> float:
+        """The latency, infinite if it was not measured."""
+        return self.row.latency.us if self.row.latency else math.inf
+
 
 @dataclass(frozen=True)
 class Advice(Result):
@@ -138,9 +143,6 @@ class Advice(Result):
     def __str__(self) -> str:
         return f"{self.verdict}\n"
 
-    def _sentences(self) -> list[str]:
-        return [self.verdict]
-
     def _shown(self) -> dict[str, pd.DataFrame]:
         shown = ["label", "judgement", "why", "stage", "median_us", "ratio", "ratio_ci95_low"]
         shown += ["ratio_ci95_high", "execution_devices", "verdict"]
@@ -189,7 +191,7 @@ def _unusable(row: Row, max_drop: float) -> tuple[str, str] | None:
         if row.status == BUDGET_ENDED:
             return UNMEASURED, "the budget ended before them"
         return UNMEASURED, row.detail or row.status
-    wrong = [a for a in row.profile.agreement if a.verdict in ("different", "not a number")]
+    wrong = [a for a in row.profile.agreement if a.is_wrong]
     if wrong:
         worst = max(wrong, key=lambda a: np.nan_to_num(a.relative_error, nan=np.inf))
         return WRONG, f"output {worst.output} is off by {worst.relative_error:.2g}"

@@ -15,13 +15,12 @@ from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.clock import now
 from hetero_lab.errors import (
-    ArgumentError,
     DeviceError,
     HeteroLabError,
     MeasurementError,
     OutputPathError,
 )
-from hetero_lab.experiments.accuracy.evaluate import ReadData, read_data
+from hetero_lab.experiments.accuracy.evaluate import ReadData, read_optional_data
 from hetero_lab.experiments.advise.advice import (
     Advice,
     Judged,
@@ -38,7 +37,6 @@ from hetero_lab.experiments.advise.candidates import (
     over_limit,
 )
 from hetero_lab.experiments.calibrate import check_device_properties
-from hetero_lab.experiments.deployment.contract import file_digest
 from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.trial import by_name
 from hetero_lab.experiments.observer import Search, searching
@@ -51,8 +49,8 @@ from hetero_lab.experiments.pipeline import (
 from hetero_lab.experiments.recover import check_recovery, evaluated, recover_bound
 from hetero_lab.experiments.results.evidence import ALIKE, BEST
 from hetero_lab.experiments.results.sweep.result import Sweep
-from hetero_lab.experiments.results.sweep.row import Row
 from hetero_lab.experiments.session import Conditions
+from hetero_lab.fetch import file_digest
 from hetero_lab.interrupts import UntilInterrupted, set_aside, what_was_set_aside
 from hetero_lab.model.language import refuse_language_model
 from hetero_lab.model.read import PreparedModel, Source, prepare, save
@@ -218,14 +216,13 @@ def advise(
     if isinstance(model, Mapping):
         given = {"data": data, "metric": metric, "costs": costs, "inputs": inputs}
         check_pipeline(model, [name for name, value in given.items() if value is not None])
-    if metric is not None and data is None:
-        raise ArgumentError("metric= says how answers to data= are judged: give data=, too")
+    examples = read_optional_data(data, metric)
     names = order_of(devices, core)
     inquire = partial(
         _Inquiry,
         devices=names,
         data=data,
-        examples=None if data is None else read_data(data, metric),
+        examples=examples,
         max_drop=max_drop,
         objective=objective,
         requests=requests if requests > 1 or objective == LATENCY else _IN_FLIGHT,
@@ -411,7 +408,7 @@ class _Inquiry:
         if len(self.devices) < 2:
             return None
         data = replace(data, metric=Metric(examples.metric, examples.correct))
-        measured = sorted((c for c in self.known if c.row.latency), key=lambda c: _level(c.row))
+        measured = sorted((c for c in self.known if c.row.latency), key=lambda c: c.us)
         agreement = measured[0].row.profile.agreement if measured[0].row.profile else ()
         if agreement and all(a.verdict == "equal" for a in agreement):
             return None  # the outputs of the fastest are those in f32
@@ -424,7 +421,7 @@ class _Inquiry:
             return None
         self.search.begin("accuracy")
         search = self.search.within(budget_s)
-        each_us = sum(_level(c.row) for c in measured)
+        each_us = sum(c.us for c in measured)
         n = int(min(_MOST_LOOKED_AT, max(1.0, _LOOK * budget_s * 1e6 / each_us)))
         looked_at = examples._replace(examples=data.calibration[:n])
         try:
@@ -692,7 +689,3 @@ def keep_model(made: PreparedModel, kept: Path, notes: list[str]) -> PreparedMod
         notes.append(f"The int8 variant could not be kept in store=: {error}")
         return made
     return prepare(kept)
-
-
-def _level(row: Row) -> float:
-    return row.latency.us if row.latency else float("inf")

@@ -247,7 +247,7 @@ def choose_finalists(
     if needed_s >= left_s:
         return {}
     others = [c for c in known if c.judgement == ALIKE or c.row.status == BUDGET_ENDED]
-    others.sort(key=lambda c: c.row.latency.us if c.row.latency else float("inf"))
+    others.sort(key=lambda c: c.us)
     for candidate in others[: _MOST + 1 - len(chosen)]:
         own_s = expected_s(candidate.placement)
         if own_s <= _OF_THE_REST * (left_s - needed_s):

@@ -115,13 +115,5 @@ def read_contract(directory: str | os.PathLike[str]) -> Contract:
         raise StoredFileError(f"{name} is not a whole contract: {error}") from error
 
 
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file, empty if there is none."""
-    if not path.is_file():
-        return ""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _digest(data: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

@@ -17,10 +17,10 @@ from hetero_lab.experiments.deployment.contract import (
     FILE_NAME,
     AccuracyPromise,
     Contract,
-    file_digest,
     write_contract,
 )
 from hetero_lab.experiments.measure.environment import current_environment, noise_here
+from hetero_lab.fetch import file_digest
 from hetero_lab.model.language import TOKENIZER_FILES, Scenario, is_language_model
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve

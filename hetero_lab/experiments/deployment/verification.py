@@ -15,8 +15,9 @@ from hetero_lab.experiments.deployment.check_run import (
     ObservedRun,
     expected_outputs,
 )
-from hetero_lab.experiments.deployment.contract import Contract, file_digest
+from hetero_lab.experiments.deployment.contract import Contract
 from hetero_lab.experiments.measure.environment import Environment, noise_here
+from hetero_lab.fetch import file_digest
 from hetero_lab.result import Result
 from hetero_lab.runtime.exported import parse_header
 from hetero_lab.runtime.frozen_placement import FrozenPlacement
@@ -271,7 +272,7 @@ def _outputs(directory: str | os.PathLike[str], contract: Contract, seen: Observ
         for agreement in compare(_named(now), _named(then), contract.precision)
     ]
     worst = max(agreement.relative_error for agreement in agreements)
-    wrong = any(agreement.verdict in ("different", "not a number") for agreement in agreements)
+    wrong = any(agreement.is_wrong for agreement in agreements)
     detail = f"relative error {worst:.1e} in {len(expected)} requests"
     return (BROKEN if wrong else OK), detail
 

@@ -20,7 +20,7 @@ from filelock import FileLock
 
 from hetero_lab.backend.bound import bind
 from hetero_lab.errors import ArgumentError, MeasurementError, last_line, shorten, warn
-from hetero_lab.experiments.accuracy.evaluate import ReadData, read_data
+from hetero_lab.experiments.accuracy.evaluate import ReadData, read_optional_data
 from hetero_lab.experiments.deployment.check_run import BUDGET_S, TURNS, observe
 from hetero_lab.experiments.deployment.contract import Contract, read_contract
 from hetero_lab.experiments.deployment.verification import (
@@ -146,7 +146,7 @@ def verify(
     if releases is not None and data is not None:
         raise ArgumentError("data= goes with the OpenVINO that is here, not with releases=.")
     versions = [] if releases is None else _checked(releases)
-    labelled = None if data is None else read_data(data, metric)
+    labelled = read_optional_data(data, metric)
     if labelled is not None and labelled.correct is None:
         raise ArgumentError("data= needs labels, and metric= to judge answers by them.")
     contract, frozen = read_contract(directory), read_frozen(directory)

@@ -11,9 +11,8 @@ import bisect
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from hetero_lab.errors import ArgumentError
+from hetero_lab.arguments import check_whole
 from hetero_lab.experiments.measure.workers.launch import positive
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
 
@@ -47,9 +46,8 @@ class RunOptions:
         positive("precision", self.precision)
         if self.sustained_s is not None:
             positive("sustained_s", self.sustained_s)
-        turns: Any = self.turns
-        if turns is not None and (type(turns) is not int or turns < 2):
-            raise ArgumentError(f"turns= is a whole number of at least 2, not {turns!r}.")
+        if self.turns is not None:
+            check_whole("turns", self.turns, least=2)
 
     @property
     def target(self) -> int:

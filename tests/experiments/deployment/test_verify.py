@@ -21,12 +21,12 @@ from hetero_lab.experiments.deployment.contract import (
     FILE_NAME,
     AccuracyPromise,
     LatencyPromise,
-    file_digest,
     read_contract,
     write_contract,
 )
 from hetero_lab.experiments.deployment.verification import judged
 from hetero_lab.experiments.deployment.verify import environment_of
+from hetero_lab.fetch import file_digest
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.frozen_placement import read_frozen

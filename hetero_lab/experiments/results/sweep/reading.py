@@ -292,12 +292,7 @@ def _all_notes(records: Sequence[AnyRecord], rows: Sequence[Row]) -> list[str]:
 
 def _wrong_notes(rows: Sequence[Row]) -> list[str]:
     """Say which rows have outputs that rounding does not explain."""
-    wrong = [
-        row
-        for row in rows
-        if row.profile
-        and any(a.verdict in ("different", "not a number") for a in row.profile.agreement)
-    ]
+    wrong = [row for row in rows if row.profile and any(a.is_wrong for a in row.profile.agreement)]
     if not wrong:
         return []
     # find_wrong does not take language models.
