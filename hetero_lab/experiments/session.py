@@ -62,16 +62,8 @@ class Conditions:
 class Session:
     """Measures trials of bound models, as often as a question needs.
 
-    Parameters
-    ----------
-    models
-        By variant; at least one.
-    conditions
-        Inputs, seed, cache, isolation and the limits of workers.
-    scenario
-        The prompt and length for a language model.
-    cluster, every_host
-        The fleet to measure on, and whether each of its hosts measures each row.
+    ``models`` are by variant, at least one. ``cluster`` is the fleet to measure on, and with
+    ``every_host`` each of its hosts measures each row.
     """
 
     def __init__(
@@ -110,15 +102,9 @@ class Session:
     ) -> Sweep:
         """Measure trials; the first one without a problem is the reference.
 
-        After Ctrl-C or ``control.stop()``, the sweep holds the turns so far and is marked as
-        ``interrupted``.
-
-        Parameters
-        ----------
-        store
-            Directory to which each turn is appended; turns that it holds are not measured again.
-        data
-            Examples on which each measured trial is evaluated afterwards.
+        Each turn is appended to the directory ``store``, whose turns are not measured again. Each
+        measured trial is evaluated on ``data`` afterwards. After Ctrl-C or ``control.stop()``, the
+        sweep holds the turns so far and is marked as ``interrupted``.
         """
         control = control or SweepControl()
         examples = None if data is None else SweepData(data, self.models)
@@ -170,13 +156,7 @@ class Session:
         return sweep_from(header, records, interrupted=interrupted)
 
     def start(self, blobs: Mapping[str, str] | None = None) -> AnyBench:
-        """Start a bench.
-
-        Raises
-        ------
-        WorkerError
-            The process cannot be started.
-        """
+        """Start a bench; WorkerError, if its process cannot be started."""
         if not self.conditions.isolate:
             return LocalBench(self.models, self._arrays, blobs)
         set_up = msgspec.structs.replace(self._set_up, blobs=dict(blobs or {}))

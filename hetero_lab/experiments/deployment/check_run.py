@@ -77,19 +77,10 @@ def observe(
     turns: int = TURNS,
     budget_s: float = BUDGET_S,
 ) -> ObservedRun:
-    """Run a deployed directory in a process of its own, and return what was observed.
+    """Run a deployed directory with an interpreter that has openvino and numpy.
 
-    Parameters
-    ----------
-    python
-        An interpreter that has openvino and numpy.
-    turns, budget_s
-        Turns of the placement and of the reference; fewer if the budget ends, at least three.
-
-    Raises
-    ------
-    MeasurementError
-        The interpreter does not start, or has no openvino.
+    Placement and reference have so many turns; fewer if the budget ends, at least three.
+    MeasurementError, if the interpreter does not start or has no openvino.
     """
     options = {
         "turns": turns,

@@ -90,10 +90,7 @@ def write_contract(directory: str | os.PathLike[str], contract: Contract) -> Non
 def read_contract(directory: str | os.PathLike[str]) -> Contract:
     """Read the contract of a deployed directory.
 
-    Raises
-    ------
-    StoredFileError
-        There is none, it is of a newer version, or it was changed after it was written.
+    StoredFileError, if there is none, it is of a newer version, or it was changed afterwards.
     """
     path = Path(directory) / FILE_NAME
     name = shorten(os.fspath(path))

@@ -36,23 +36,11 @@ def profile_frozen(
     inputs: Inputs | None = None,
     iterations: int = 100,
 ) -> Profile:
-    """Measure what :func:`hetero_lab.freeze` wrote, with the very code that it left there.
+    """Measure a directory of :func:`hetero_lab.freeze` with the code that lies in it.
 
-    Parameters
-    ----------
-    bound
-        The model that was frozen; its f32 outputs are the reference.
-    directory
-        What ``freeze`` wrote.
-    inputs, iterations
-        As for :func:`hetero_lab.profile`. There are no counters.
-
-    Raises
-    ------
-    StoredFileError
-        The directory is no frozen placement, or is one of another model.
-    CompileError
-        The runtime refuses it, for instance because a device is not here.
+    ``bound`` is the model that was frozen: its f32 outputs are the reference. There are no
+    counters. StoredFileError, if the directory is not a frozen placement of this model;
+    CompileError, if the runtime refuses it, for instance because a device is not here.
     """
     frozen = _read(directory, bound)
     placed = BoundPlacement(bound, _placement(frozen, bound.graph, directory))

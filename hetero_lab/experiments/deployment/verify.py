@@ -228,10 +228,7 @@ def _checked(releases: Sequence[str]) -> list[str]:
 def environment_of(release: str) -> Path:
     """Return the interpreter of an environment with a release, making it if it is missing.
 
-    Raises
-    ------
-    MeasurementError
-        pip cannot install it.
+    MeasurementError, if pip cannot install it.
     """
     home = make_directory(cache_dir() / "releases") / f"openvino-{release}"
     python = home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")

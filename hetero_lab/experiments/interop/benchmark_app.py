@@ -244,10 +244,7 @@ def _requests(
 def _as_it_ran(predicted: Partition, rows: Sequence[Counter], hetero: bool) -> Partition:
     """Return the partition with its subgraphs in the order of the counters.
 
-    Raises
-    ------
-    ArgumentError
-        These are the counters of another model or placement.
+    ArgumentError, if the counters are of another model or placement.
     """
     if not hetero and predicted.n_subgraphs == 1:
         predicted = one_subgraph(predicted, predicted.subgraphs[0].device)

@@ -172,20 +172,11 @@ def hetero_dumps(
 
 
 def read_dot(text: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Read the nodes of a dump in the order of the file, and its edges.
+    """Read the nodes of a dump in the order of the file, and its edges, as in HeteroDumps.
 
     Names may hold quotes and line breaks. A node that the file never describes (an output that
-    is an input or a constant of the model) keeps the runtime's own name.
-
-    Returns
-    -------
-    tuple
-        As in :class:`HeteroDumps`.
-
-    Raises
-    ------
-    StoredFileError
-        The text is not a dump of HETERO.
+    is an input or a constant of the model) keeps the runtime's own name. StoredFileError, if the
+    text is not a dump of HETERO.
     """
     import pandas as pd
 
