@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import math
 import os
 import stat
@@ -144,7 +143,9 @@ def test_a_directory_is_no_table(tmp_path):
 
 
 def test_json_there_and_back(tmp_path):
+    values = np.random.default_rng(0).random(100).tolist()
     data = {"kind": "thing", "schema_version": SCHEMA_VERSION, "names": list(NASTY_NAMES)}
+    data["values"] = values  # to the last digit
     write_json(tmp_path / "t.json", data)
     assert read_json(tmp_path / "t.json", "thing") == data
     assert (tmp_path / "t.json").read_bytes().isascii()
@@ -309,21 +310,17 @@ def test_a_link_to_nowhere_is_refused(tmp_path):
         write_csv(tmp_path / "link.csv", TABLE)
 
 
-def unwritable(tmp_path: Path) -> list[tuple[Path, str]]:
+def test_places_where_no_file_can_be(tmp_path):
     (tmp_path / "file").write_text("x")
-    found = [
+    places = [
         (tmp_path / "file" / "below.csv", "does not exist"),
         (tmp_path / "missing" / "t.csv", "does not exist"),
         (tmp_path, "is a directory; name a file"),
         (tmp_path / ("n" * 300), "cannot be written"),
     ]
     if sys.platform == "linux":
-        found.append((Path("/proc/t.csv"), "cannot be written"))
-    return found
-
-
-def test_places_where_no_file_can_be(tmp_path):
-    for path, says in unwritable(tmp_path):
+        places.append((Path("/proc/t.csv"), "cannot be written"))
+    for path, says in places:
         for write in (
             lambda p: write_csv(p, pd.DataFrame({"a": [1]})),
             lambda p: write_json(p, {"a": 1}),
@@ -423,9 +420,3 @@ def test_numbers_for_people():
     assert parse(html_table(frame)).cells[3:] == [
         "1.50", "None", "True", "", "3", "False", "∞", "x", "True",
     ]  # fmt: skip
-
-
-def test_json_text_of_numbers_is_exact(tmp_path):
-    values = np.random.default_rng(0).random(100).tolist()
-    write_json(tmp_path / "t.json", {"values": values})
-    assert json.loads((tmp_path / "t.json").read_text())["values"] == values

@@ -35,6 +35,12 @@ def few_placements():
         yield
 
 
+@pytest.fixture(autouse=True)
+def acc():
+    """Each test begins with the same device, whatever one before made of it."""
+    hl.emulate("ACC", unsupported={"Softmax"})
+
+
 @pytest.fixture(scope="module")
 def costs(digits, few_placements):
     hl.emulate("ACC", unsupported={"Softmax"})
@@ -79,7 +85,6 @@ TIMELESS = 1e-3  # seconds: nothing but what is measured in any case
 
 
 def test_without_time_the_costs_are_those_of_the_reference_and_say_so(digits):
-    hl.emulate("ACC", unsupported={"Softmax"})
     with pytest.warns(hl.BudgetWarning, match="one unit"):
         coarse = hl.calibrate(digits, ["ACC", "CPU"], budget_s=TIMELESS, progress=False)
     assert any("1 placement" in note for note in coarse.notes)
@@ -104,7 +109,6 @@ def test_what_is_computed_from_constants_goes_with_its_op(digits):
 
 @pytest.mark.filterwarnings("ignore::hetero_lab.errors.BudgetWarning")
 def test_optimize_without_time_returns_a_measured_baseline(digits, tmp_path):
-    hl.emulate("ACC", unsupported={"Softmax"})
     best = hl.optimize(
         digits,
         ["ACC", "CPU"],
@@ -123,7 +127,6 @@ def test_optimize_without_time_returns_a_measured_baseline(digits, tmp_path):
 
 
 def test_optimize_tries_to_cut_the_model_once(costs, digits, monkeypatch):
-    hl.emulate("ACC", unsupported={"Softmax"})
     asked = []
 
     def observe(self, affinities, until_s, into, *, counters):
@@ -145,7 +148,6 @@ def test_optimize_tries_to_cut_the_model_once(costs, digits, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore::hetero_lab.errors.BudgetWarning")
 def test_optimize_goes_on_from_stored_costs(costs, digits, tmp_path):
-    hl.emulate("ACC", unsupported={"Softmax"})
     costs.to_json(tmp_path / "costs.json")
     best = hl.optimize(
         digits,
@@ -174,7 +176,6 @@ def test_some_validate_before_half_is_fitted_to(digits, monkeypatch):
         observing.Observer, "observe", lambda self, these, *_, **options: asked.extend(these)
     )
     monkeypatch.setattr(calibrating, "MOST_FITTED", 12)
-    hl.emulate("ACC", unsupported={"Softmax"})
     hl.calibrate(digits, ["ACC", "CPU"], budget_s=None, validate=8, progress=False)
     designed = [label for label in asked if label.startswith(("designed", "kept"))]
     half = sum(label.startswith("designed") for label in designed) / 2
@@ -186,7 +187,6 @@ def test_some_validate_before_half_is_fitted_to(digits, monkeypatch):
 @pytest.mark.filterwarnings("ignore:Interrupted")
 @pytest.mark.parametrize("moment", ["while costs are fitted", "in the turns of a plan"])
 def test_an_interrupted_search_is_not_proven(costs, digits, monkeypatch, moment):
-    hl.emulate("ACC", unsupported={"Softmax"})
     split = hl.Affinity.uniform(digits, "ACC").fix(types={"Relu": "CPU", "Softmax": "CPU"})
     monkeypatch.setattr(optimizing._Optimization, "_proposals", lambda *_: [split])
     adjust, pressed = calibrating.adjust, []
@@ -222,7 +222,6 @@ def test_a_search_goes_on_where_a_cut_was_not_measured(digits, few_placements, m
         else:
             observe(self, affinities, *given, **options)
 
-    hl.emulate("ACC", unsupported={"Softmax"})
     monkeypatch.setattr(observing.Observer, "observe", no_cuts)
     best = hl.optimize(digits, ["ACC", "CPU"], device_properties=F32, budget_s=None, **QUICK)
     assert best.costs.validation_rows
@@ -238,7 +237,6 @@ def test_devices_without_counters_are_measured_part_by_part(few_placements, monk
         return tuple(n for n in nodes if n.device != "ACC"), conversions
 
     monkeypatch.setattr(observing, "nodes_and_conversions", without_acc)
-    hl.emulate("ACC", unsupported={"Softmax"})
     # Each op takes long enough not to drown in what else a busy machine does.
     model = convolutions(size=64, channels=48, layers=4)
     found = hl.calibrate(
@@ -249,7 +247,6 @@ def test_devices_without_counters_are_measured_part_by_part(few_placements, monk
 
 
 def test_an_op_that_no_device_supports_is_named(digits):
-    hl.emulate("ACC", unsupported={"Softmax"})
     hl.emulate("ACC2", unsupported={"Softmax"})
     with pytest.raises(PlanError, match="supports .*softmax"):
         hl.calibrate(digits, ["ACC", "ACC2"], progress=False)

@@ -186,18 +186,12 @@ def test_a_plain_device_is_one_subgraph(core):
     assert profile.tables["idle"]["share"].tolist() == pytest.approx([0], abs=1e-9)
 
 
-def test_odd_inputs_and_outputs_and_sizes_that_are_not_known(core):
+def test_odd_inputs_and_outputs_sizes_that_are_not_known_and_states(core):
+    options = {"executor": "parallel", "counters": False, "core": core, **QUICK}
     for model in (odd_ends(), dynamic_inside()):
-        profile = hl.profile(model, "CPU", executor="parallel", counters=False, core=core, **QUICK)
+        profile = hl.profile(model, "CPU", **options)
         assert {a.verdict for a in profile.agreement} == {"equal"}
-
-
-def test_states_are_kept_with_one_request(core):
-    model = stateful()
-    profile = hl.profile(
-        model, "CPU", executor="parallel", core=core, counters=False, reference=False, **QUICK
-    )
-    assert len(profile.latency) == 20
+    assert len(hl.profile(stateful(), "CPU", reference=False, **options).latency) == 20
 
 
 # -- profile: several in flight ----------------------------------------------------------------
@@ -239,19 +233,14 @@ def test_its_timeline_has_the_requests_in_flight(in_flight):
         assert one.loc[one["end_us"].idxmax(), "critical"]
 
 
-def test_hetero_alone_has_its_two_rows_and_no_timeline(core):
-    model, placement = branchy(core)
-    profile = hl.profile(model, placement, requests=2, core=core, **QUICK)
+def test_hetero_is_really_compiled_with_and_without_exclusive_requests(own_core: CountingCore):
+    model, placement = branchy(own_core)
+    profile = hl.profile(
+        model, placement, requests=2, core=own_core, counters=False, reference=False, **QUICK
+    )
     assert profile.tables["throughput"]["executor"].tolist() == ["hetero", "hetero"]
     assert profile.tables["throughput"]["exclusive"].tolist() == [True, False]
     assert "timeline" not in profile.tables
-
-
-def test_both_are_really_compiled_with_and_without_exclusive_requests(own_core: CountingCore):
-    model, placement = branchy(own_core)
-    hl.profile(
-        model, placement, requests=2, core=own_core, counters=False, reference=False, **QUICK
-    )
     asked = [config["DEVICE_PROPERTIES"] for config in own_core.configs]
     values = [[d.get("EXCLUSIVE_ASYNC_REQUESTS") for d in of.values()] for of in asked]
     assert values == [[None, None], [True, True], [False, False]]

@@ -3,10 +3,8 @@ from __future__ import annotations
 import csv
 import re
 import signal
-import sys
 import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import openvino as ov
@@ -261,19 +259,13 @@ def test_odd_models_are_profiled(core, model):
 # -- how it is asked for -----------------------------------------------------------------------
 
 
-def test_inputs_in_every_form(core, tmp_path):
-    x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8)
-    np.savez(tmp_path / "in.npz", x=x)
-    for inputs in (
-        x,
-        [x],
-        {"x": x},
-        lambda: {"x": x},
-        tmp_path / "in.npz",
-        str(tmp_path / "in.npz"),
-    ):
-        result = profile(diamond(), "CPU", core, inputs=inputs, counters=False)
-        assert result.agreement[0].verdict in ("equal", "rounding")
+def test_a_model_and_inputs_from_files(core, tmp_path):
+    model = diamond()
+    ov.save_model(model, tmp_path / "m.xml", compress_to_fp16=False)
+    np.savez(tmp_path / "in.npz", x=np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8))
+    result = profile(tmp_path / "m.xml", "CPU", core, inputs=tmp_path / "in.npz", counters=False)
+    assert result.agreement[0].verdict in ("equal", "rounding")
+    assert result.model_fingerprint == prepare(model).fingerprint
 
 
 def test_a_budget_instead_of_a_number(core):
@@ -286,22 +278,6 @@ def test_a_budget_instead_of_a_number(core):
 def test_a_hundred_iterations_unless_told(core):
     result = hl.profile(diamond(), "CPU", warmup=0, counters=False, progress=False, core=core)
     assert len(result.latency) == 100
-
-
-def test_every_form_of_a_model(core, tmp_path):
-    model = diamond()
-    ov.save_model(model, tmp_path / "m.xml", compress_to_fp16=False)
-    found = {
-        profile(source, "CPU", core, counters=False, reference=False).model_fingerprint
-        for source in (
-            model,
-            hl.load(model),
-            prepare(model),
-            tmp_path / "m.xml",
-            str(tmp_path / "m.xml"),
-        )
-    }
-    assert len(found) == 1
 
 
 def test_an_interrupt_keeps_what_is_there(core, monkeypatch):
@@ -350,15 +326,6 @@ def test_no_value_of_a_summary_is_left_out_of_its_table(measured):
 
 def test_places_that_cannot_be_written(measured, tmp_path):
     (tmp_path / "file").write_text("old")
-    places = [tmp_path / "file" / "below"]
-    if sys.platform == "linux":
-        places.append(Path("/proc/hetero_lab_test"))
-    for place in places:
-        with pytest.raises(OutputPathError) as caught:
-            measured.export(place)
-        assert place.name in str(caught.value)
-        with pytest.raises(OutputPathError):
-            measured.to_csv(place / "t.csv")
     with pytest.raises(OutputPathError, match="cannot be made"):
         measured.export(tmp_path / "file")
     with pytest.raises(OutputPathError, match="is a directory; name a file"):
