@@ -11,9 +11,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.arguments import check_whole
-from hetero_lab.backend.bound import BoundModel, bind
+from hetero_lab.backend.bound import bind
 from hetero_lab.backend.core import shared_core
-from hetero_lab.backend.devices import has_own_memory, supported_ops
+from hetero_lab.backend.devices import has_own_memory
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.backend.properties import check_by_device, check_properties
 from hetero_lab.errors import (
@@ -29,8 +29,9 @@ from hetero_lab.experiments.measure.environment import current_environment
 from hetero_lab.experiments.observer import Observer, Search, isolated_nodes, searching
 from hetero_lab.experiments.session import Conditions
 from hetero_lab.interrupts import UntilInterrupted, deferred, set_aside
+from hetero_lab.lint.lint import able_ops
 from hetero_lab.model.language import Scenario, check_scenario
-from hetero_lab.model.opgraph import CONSTANT, OpGraph
+from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source
 from hetero_lab.model.static_phases import graph_at_context
 from hetero_lab.placement.affinity import Affinity
@@ -41,12 +42,17 @@ from hetero_lab.planning.design import (
     alternating_affinities,
     block_affinities,
     middling_affinity,
-    placed,
+    on_first_able,
     scattered_affinities,
     segmented_affinities,
 )
 from hetero_lab.planning.fitting import adjust, first_tokens, fit, with_prefill
-from hetero_lab.planning.units import block_units, split_into_units
+from hetero_lab.planning.units import (
+    block_units,
+    check_supported,
+    inseparable_ops,
+    split_into_units,
+)
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.timing import Stopwatch
 
@@ -230,10 +236,11 @@ class Calibration:
         prior: CostModel | None = None,
     ):
         graph = search.bound.graph
-        self.support = _support(search.bound, devices)
+        self.support = {device: able_ops(search.bound, device) for device in devices}
+        check_supported(graph, self.support)
         self.layers = None if search.scenario is None else block_units(graph)
         if self.layers is None:
-            self.base = _base(graph, devices, self.support)
+            self.base = _base(graph, self.support)
             reference = middling_affinity(graph, self.support, _single_ops(graph))
         else:
             self.support = _supporting_whole(self.layers, self.support)
@@ -453,42 +460,12 @@ class Calibration:
         return max(2, int(_MOST_SWITCHES * _SLOW_COMPILE_S / slowest_s))
 
 
-def _support(bound: BoundModel, names: Sequence[str]) -> dict[str, frozenset[str]]:
-    graph = bound.graph
-    placeable = [graph.ops[index].name for index in graph.placeable]
-    able = {d: supported_ops(bound, d) for d in names}
-    # An op computed from constants goes with the op that uses it.
-    with_it: dict[str, set[str]] = {op: set() for op in placeable}
-    for index in graph.constant_side:
-        leader = graph.ops[graph.leader[index]].name
-        if leader in with_it and graph.ops[index].type != CONSTANT:
-            with_it[leader].add(graph.ops[index].name)
-    # A stateful path is supported where all of it is.
-    paths = [{graph.ops[i].name for i in path} for path in graph.stateful_paths]
-    found = {}
-    for device in names:
-        torn = {op for path in paths if not path <= able[device] for op in path}
-        whole = (op for op in placeable if {op, *with_it[op]} <= able[device])
-        found[device] = frozenset(whole) - torn
-    nobody = [op for op in placeable if not any(op in found[d] for d in names)]
-    if nobody:
-        raise PlanError(
-            f"None of {', '.join(names)} supports {names_at_hand(nobody)}. Add a device that "
-            "does, for instance CPU."
-        )
-    return found
-
-
-def _base(
-    graph: OpGraph, names: Sequence[str], support: Mapping[str, frozenset[str]]
-) -> dict[str, Affinity]:
+def _base(graph: OpGraph, support: Mapping[str, frozenset[str]]) -> dict[str, Affinity]:
     """Return each device alone where it can, and each device first in a greedy order."""
     base = _alone(graph, support)
-    ops = [graph.ops[index].name for index in graph.placeable]
-    for device in names:
-        order = [device, *names]
-        first = {op: next(d for d in order if op in support[d]) for op in ops}
-        base[f"{device} first"] = placed(graph, first)
+    for device in support:
+        order = dict.fromkeys(graph.leader, (device, *support))
+        base[f"{device} first"] = on_first_able(graph, support, order)
     distinct: dict[Affinity, str] = {}
     for label, affinity in base.items():
         distinct.setdefault(affinity, label)
@@ -538,12 +515,8 @@ def _labelled(kind: str, affinities: Iterable[Affinity]) -> dict[str, Affinity]:
     return {f"{kind} {number}": affinity for number, affinity in enumerate(affinities, start=1)}
 
 
-def _single_ops(graph: OpGraph) -> list[tuple[str, ...]]:
-    """Return every op by itself, but stateful paths whole."""
-    members: dict[int, list[str]] = {}
-    for index in graph.placeable:
-        members.setdefault(graph.leader[index], []).append(graph.ops[index].name)
-    return [tuple(ops) for ops in members.values()]
+def _single_ops(graph: OpGraph) -> list[list[str]]:
+    return [[graph.ops[index].name for index in ops] for ops in inseparable_ops(graph)]
 
 
 def _mixed(first: Sequence[Affinity], second: Sequence[Affinity]) -> list[Affinity]:

@@ -28,7 +28,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.planning.counter_costs import ENTERS, LEAVES, Conversion, ExecutedNode, Observation
-from hetero_lab.planning.design import placed
+from hetero_lab.planning.design import on_first_able
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.inputs import given_or_generated
@@ -394,13 +394,10 @@ def _halves(graph: OpGraph, device: str, support: Mapping[str, frozenset[str]]) 
         leader: number * _ISOLATED_PARTS // len(leaders) for number, leader in enumerate(leaders)
     }
     others = [other for other in support if other != device]
-    halves = []
-    for half in range(2):
-        device_of = {}
-        for index in graph.placeable:
-            name = graph.ops[index].name
-            own = part_of[graph.leader[index]] % 2 == half and name in support[device]
-            other = next((d for d in others if name in support[d]), device)
-            device_of[name] = device if own else other
-        halves.append(placed(graph, device_of))
-    return halves
+    first, last = [device, *others], [*others, device]
+    return [
+        on_first_able(
+            graph, support, {x: first if part % 2 == half else last for x, part in part_of.items()}
+        )
+        for half in range(2)
+    ]

@@ -73,11 +73,11 @@ def alternating_affinities(
     for number, phase in itertools.product(range(n_parts), range(len(devices))):
         first = {x: (depth[x] if part[x] == number else number) + phase for x in leaders}
         order = {leader: turned[at % len(devices)] for leader, at in first.items()}
-        found[_on_first_able(graph, support, order)] = None
+        found[on_first_able(graph, support, order)] = None
     return list(found)
 
 
-def _on_first_able(
+def on_first_able(
     graph: OpGraph,
     support: Mapping[str, Collection[str]],
     order: Mapping[int, Sequence[str]],
@@ -130,7 +130,7 @@ def scattered_affinities(
         first = int(rng.integers(len(devices)))
         forward = [*devices[first:], *devices[:first]]
         order = {x: forward if x in chosen else forward[::-1] for x in graph.leader}
-        found[_on_first_able(graph, support, order)] = None
+        found[on_first_able(graph, support, order)] = None
     return list(found)
 
 
@@ -211,7 +211,7 @@ def cut_at(
         leader: (*(devices if graph.ops[leader].name in before else devices[::-1]), *support)
         for leader in graph.leader
     }
-    return _on_first_able(graph, support, order)
+    return on_first_able(graph, support, order)
 
 
 def middling_affinity(

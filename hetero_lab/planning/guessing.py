@@ -21,6 +21,7 @@ from hetero_lab.model.opgraph import Op, OpGraph, work_of
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.planning.cost_model import CostModel, expect_costs
 from hetero_lab.planning.cost_terms import BoundaryCost, Unit
+from hetero_lab.planning.units import inseparable_ops
 
 _FEW = 4  # a type with fewer ops uses the line of all types
 _FLATTEST, _STEEPEST = 0.7, 1.1
@@ -94,7 +95,7 @@ def guess_from_graph(graph: OpGraph, known: Sequence[CostModel]) -> CostModel:
                 for device in devices
             ),
         )
-        for members in _members(graph)
+        for members in inseparable_ops(graph)
     ]
     if not units:
         raise PlanError("The model has no op that could be placed.")
@@ -153,14 +154,6 @@ def _properties(costs: CostModel) -> dict[str, dict[str, str]]:
         for device, properties in costs.device_properties.items()
         if properties
     }
-
-
-def _members(graph: OpGraph) -> list[list[int]]:
-    """Return ops that have to stay together: single ones, and stateful paths."""
-    found: dict[int, list[int]] = {}
-    for index in graph.placeable:
-        found.setdefault(graph.leader[index], []).append(index)
-    return list(found.values())
 
 
 def _refused_types(known: Sequence[CostModel], device: str) -> set[str]:

@@ -44,12 +44,7 @@ def split_into_units(
         index: tuple(d for d in devices if graph.ops[index].name in support[d])
         for index in graph.placeable
     }
-    unsupported = [graph.ops[i].name for i, places in able.items() if not places]
-    if unsupported:
-        raise PlanError(
-            f"None of {', '.join(devices)} supports {names_at_hand(unsupported)}. Add a device "
-            "that does, for instance CPU."
-        )
+    check_supported(graph, support)
     units = DisjointSet(graph.placeable)
 
     def fused(first: int, second: int) -> bool:
@@ -76,6 +71,25 @@ def split_into_units(
     for index in graph.placeable:
         members.setdefault(units[index], []).append(graph.ops[index].name)
     return tuple(map(tuple, members.values()))
+
+
+def check_supported(graph: OpGraph, support: Mapping[str, Collection[str]]) -> None:
+    """Raise PlanError for ops that no device supports."""
+    placeable = [graph.ops[index].name for index in graph.placeable]
+    missing = [op for op in placeable if not any(op in able for able in support.values())]
+    if missing:
+        raise PlanError(
+            f"None of {', '.join(support)} supports {names_at_hand(missing)}. Add a device that "
+            "does, for instance CPU."
+        )
+
+
+def inseparable_ops(graph: OpGraph) -> list[list[int]]:
+    """Return the ops that have to stay together: single ones, and stateful paths."""
+    found: dict[int, list[int]] = {}
+    for index in graph.placeable:
+        found.setdefault(graph.leader[index], []).append(index)
+    return list(found.values())
 
 
 def block_units(graph: OpGraph) -> tuple[tuple[str, ...], ...]:
