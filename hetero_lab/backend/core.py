@@ -1,9 +1,11 @@
-"""The shared Core, and the environment of child processes that load the runtime."""
+"""The shared Core, and how child processes that load the runtime are run."""
 
 from __future__ import annotations
 
 import functools
 import os
+import subprocess
+from collections.abc import Mapping, Sequence
 
 import openvino as ov
 
@@ -18,6 +20,27 @@ def environment_of_a_child(**more: str) -> dict[str, str]:
     and if its parent dies first, it keeps the parent's pipes open, so that readers wait forever.
     """
     return {**os.environ, "CI": "true", **more}
+
+
+def run_child(
+    command: Sequence[str],
+    *,
+    timeout_s: float,
+    cwd: str | os.PathLike[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, without a keyboard, and return its output as text."""
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env=environment_of_a_child() if environment is None else environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout_s,
+        check=False,
+    )
 
 
 _kept: dict[int, ov.Core] = {}

@@ -8,7 +8,7 @@ its base, so its timings do not predict those of an accelerator.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -79,6 +79,12 @@ def register(spec: EmulatedDevice, core: ov.Core) -> None:
 def emulated_devices(core: ov.Core) -> dict[str, EmulatedDevice]:
     """Return the emulated devices of a core by name."""
     return dict(_registries.get(core, {}))
+
+
+def bases_of(devices: Iterable[str], core: ov.Core) -> dict[str, str]:
+    """Return the base of each emulated device among some."""
+    specs = emulated_devices(core)
+    return {device: specs[device].base for device in devices if device in specs}
 
 
 def plain(properties: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from hetero_lab.arguments import check_whole
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import has_own_memory
-from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.backend.emulation import bases_of
 from hetero_lab.backend.properties import check_by_device, check_properties
 from hetero_lab.errors import (
     BudgetWarning,
@@ -337,13 +337,12 @@ class Calibration:
         if prefill is not None:
             rows = _validation(prefill, first_tokens(kept))
             prefill = dataclasses.replace(prefill, validation_rows=rows)
-        specs = emulated_devices(bound.core)
         return dataclasses.replace(
             found,
             prefill=prefill,
             device_properties=self.observer.device_properties,
             environment=_environment(list(self.support), bound.core),
-            emulated={device: specs[device].base for device in self.support if device in specs},
+            emulated=bases_of(self.support, bound.core),
             fingerprint=bound.fingerprint,
             notes=tuple(self._notes(interrupted=interrupted)),
             validation_rows=_validation(found, kept),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hetero_lab.backend.bound import bind
-from hetero_lab.backend.emulation import emulated_devices, plain
+from hetero_lab.backend.emulation import bases_of, plain
 from hetero_lab.errors import ArgumentError, shorten
 from hetero_lab.experiments.measure.environment import noise_of
 from hetero_lab.experiments.results.profile.result import Profile
@@ -93,7 +93,6 @@ def explain(
             _check(name, placement, given)
         measurement = _measurement(*pair)
         measured_notes = _measured_notes(pair, costs)
-    specs = emulated_devices(bound.core)
     used = dict.fromkeys([*first.affinity.devices, *second.affinity.devices])
     return compare_placements(
         bound.graph,
@@ -101,7 +100,7 @@ def explain(
         (_label(second), second.affinity, partition_of(second)),
         costs,
         measurement=measurement,
-        emulated={device: specs[device].base for device in used if device in specs},
+        emulated=bases_of(used, bound.core),
         notes=(*_notes(first, second, costs), *measured_notes),
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from hetero_lab.backend.bound import BoundModel, bind
-from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.backend.emulation import bases_of
 from hetero_lab.errors import MeasurementError, PlanError, names_at_hand
 from hetero_lab.experiments.measure.workers.process import WorkerError
 from hetero_lab.experiments.measure.workers.requests import MeasureMemory
@@ -88,8 +88,8 @@ def measure_memory(
         )
     bound = bind(model, core)
     costs.check_graph(bound.graph)
-    specs = emulated_devices(bound.core)
-    base = {d: specs[d].base if d in specs else d for d in costs.devices}
+    bases = bases_of(costs.devices, bound.core)
+    base = {device: bases.get(device, device) for device in costs.devices}
     inside = [d for d in costs.devices if base[d].partition(".")[0] == "CPU"]
     if not inside:
         raise PlanError(

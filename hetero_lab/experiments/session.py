@@ -12,7 +12,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -59,6 +59,7 @@ class Conditions:
     workers: Workers = field(default_factory=Workers)
 
 
+@dataclass(eq=False)
 class Session:
     """Measures trials of bound models, as often as a question needs.
 
@@ -66,22 +67,14 @@ class Session:
     ``every_host`` each of its hosts measures each row.
     """
 
-    def __init__(
-        self,
-        models: Mapping[str, BoundModel],
-        conditions: Conditions,
-        *,
-        scenario: Scenario | None = None,
-        cluster: Cluster | None = None,
-        every_host: bool = False,
-    ):
-        self.models = models
-        self.conditions = conditions
-        self._scenario = scenario
-        self._cluster = cluster
-        self._every_host = every_host
-        self._open = contextlib.ExitStack()
-        self._expected: set[str] = set()  # variants whose reference outputs are kept
+    models: Mapping[str, BoundModel]
+    conditions: Conditions
+    _: KW_ONLY
+    scenario: Scenario | None = None
+    cluster: Cluster | None = None
+    every_host: bool = False
+    _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
+    _expected: set[str] = field(default_factory=set, init=False)  # have reference outputs
 
     def __enter__(self) -> Session:
         return self
@@ -113,7 +106,7 @@ class Session:
         with contextlib.ExitStack() as stack:
             blobs_root = self.conditions.cache_dir
             if blobs_root is None and any(trial.model_cache for trial in trials):
-                if self._cluster is not None:
+                if self.cluster is not None:
                     raise ArgumentError(
                         "The dimension model_cache on the hosts of a client needs cache_dir=, a "
                         "directory that each of them can write."
@@ -170,7 +163,7 @@ class Session:
     def _run(
         self, control: SweepControl, blobs: dict[str, str], header: Header, **given: Any
     ) -> SweepRun | FleetRun:
-        if self._cluster is None:
+        if self.cluster is None:
             return SweepRun(
                 reference=header.reference,
                 start=control.stoppable(lambda: self.start(blobs)),
@@ -183,7 +176,7 @@ class Session:
         from hetero_lab.experiments.measure.fleet.run import FleetRun
 
         return FleetRun(
-            self._cluster,
+            self.cluster,
             header=header,
             set_up=lambda: msgspec.structs.replace(self._set_up, blobs=blobs),
             **given,
@@ -193,7 +186,7 @@ class Session:
     def _arrays(self) -> dict[str, list[np.ndarray]]:
         inputs, seed = self.conditions.inputs, self.conditions.seed
         return {
-            name: inputs_for(bound, inputs, seed, self._scenario)
+            name: inputs_for(bound, inputs, seed, self.scenario)
             for name, bound in self.models.items()
         }
 
@@ -232,8 +225,8 @@ class Session:
             seed=self.conditions.seed,
             inputs_digest=self._inputs_digest,
             environments=[current_environment(devices, core)],
-            fleet=self._cluster is not None,
-            every_host=self._every_host,
+            fleet=self.cluster is not None,
+            every_host=self.every_host,
         )
 
 

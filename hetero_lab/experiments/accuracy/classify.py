@@ -14,7 +14,7 @@ import numpy as np
 
 from hetero_lab.arguments import check_whole
 from hetero_lab.backend.bound import BoundModel, bind
-from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.backend.emulation import bases_of
 from hetero_lab.errors import (
     ArgumentError,
     ModelError,
@@ -202,11 +202,7 @@ def classify(
         classes=tuple(found for name in outputs for found in _best(name, answers, top, labels)),
         partition=compiled.partition,
         counters=rows,
-        emulated=tuple(
-            (name, spec.base)
-            for name, spec in emulated_devices(bound.core).items()
-            if name in placed.affinity.devices
-        ),
+        emulated=tuple(bases_of(placed.affinity.devices, bound.core).items()),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from hetero_lab.backend.core import run_child
 from hetero_lab.errors import MeasurementError, StoredFileError, shorten
 from hetero_lab.experiments.deployment.contract import LatencyPromise
 from hetero_lab.runtime.frozen_placement import PROGRAM
@@ -92,16 +93,7 @@ def observe(
         command = [os.fspath(python), "-P", os.fspath(PROGRAM), "--observe"]
         arguments = [os.path.abspath(directory), os.fspath(scratch), json.dumps(options)]
         try:
-            done = subprocess.run(
-                [*command, *arguments],
-                cwd=scratch,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_TIMEOUT_S,
-                check=False,
-            )
+            done = run_child([*command, *arguments], timeout_s=_TIMEOUT_S, cwd=scratch)
         except subprocess.TimeoutExpired:
             return ObservedRun(step="compile", error=f"no end after {_TIMEOUT_S:.0f} s")
         except OSError as error:

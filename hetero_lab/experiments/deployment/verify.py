@@ -19,6 +19,7 @@ import numpy as np
 from filelock import FileLock
 
 from hetero_lab.backend.bound import bind
+from hetero_lab.backend.core import run_child
 from hetero_lab.errors import ArgumentError, MeasurementError, last_line, shorten, warn
 from hetero_lab.experiments.accuracy.evaluate import ReadData, read_optional_data
 from hetero_lab.experiments.deployment.check_run import BUDGET_S, TURNS, observe
@@ -245,16 +246,7 @@ def _run(command: Sequence[str], release: str) -> None:
     # Constraints on the packages of this environment must not apply to those of a release.
     environment = {name: text for name, text in os.environ.items() if name != "PIP_CONSTRAINT"}
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_INSTALL_S,
-            check=False,
-            env=environment,
-        )
+        done = run_child(command, timeout_s=_INSTALL_S, environment=environment)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise MeasurementError(f"OpenVINO {release} cannot be installed: {error}") from error
     if done.returncode:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.backend.bound import bind
-from hetero_lab.backend.core import environment_of_a_child
+from hetero_lab.backend.core import environment_of_a_child, run_child
 from hetero_lab.backend.emulation import emulated_devices, plugin_of
 from hetero_lab.errors import CompileError, StoredFileError, shorten
 from hetero_lab.experiments.measure.workers.launch import positive
@@ -253,22 +253,15 @@ def _compile_there(directory: Path, label: str, timeout_s: float) -> None:
     own = environment_of_a_child(OPENVINO_HETERO_VISUALIZE="1")
     environment = {k: v for k, v in own.items() if not k.startswith("OV_VISUALIZE")}
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", "import run; run.load('.')"],
-            cwd=directory,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        command = [sys.executable, "-c", "import run; run.load('.')"]
+        done = run_child(command, timeout_s=timeout_s, cwd=directory, environment=environment)
     except subprocess.TimeoutExpired as error:
         raise CompileError(
             f"The process that compiles {shorten(label)} for its dumps did not end within "
             f"{timeout_s:g} s. Give it longer: timeout_s=."
         ) from error
     if done.returncode:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no word"]
+        lines = done.stderr.strip().splitlines() or ["no word"]
         raise CompileError(
             f"The process that compiles {shorten(label)} for its dumps ended with code "
             f"{done.returncode}: {shorten(lines[-1], 300)}."

@@ -15,7 +15,7 @@ import psutil
 
 from hetero_lab import __version__
 from hetero_lab.backend.core import runtime_version
-from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.backend.emulation import bases_of
 from hetero_lab.clock import now
 from hetero_lab.experiments.measure.noise import full_name, known_noise
 from hetero_lab.statistics import ASSUMED_NOISE, Noise, largest_noise
@@ -58,7 +58,6 @@ class Environment:
 def current_environment(devices: Iterable[str], core: ov.Core) -> Environment:
     """Describe this machine and the devices used."""
     used = list(devices)
-    specs = emulated_devices(core)
     return Environment(
         openvino_version=runtime_version(),
         python_version=platform.python_version(),
@@ -69,7 +68,7 @@ def current_environment(devices: Iterable[str], core: ov.Core) -> Environment:
         governor=_governor(),
         on_battery=_on_battery(),
         devices=tuple((name, full_name(core, name)) for name in used),
-        emulated=tuple((name, specs[name].base) for name in used if name in specs),
+        emulated=tuple(bases_of(used, core).items()),
         hetero_lab_version=__version__,
         noise=tuple(
             (name, noise) for name in used if (noise := known_noise(name, core)) is not None
