@@ -1,7 +1,7 @@
 """What happens when something breaks: a full disk, a store that goes away, a clock, a kernel.
 
 Each fault is a real one. Workers that crash, hang or eat all memory are in ``test_sweep`` and
-``test_isolated``.
+``test_profile``.
 """
 
 from __future__ import annotations
