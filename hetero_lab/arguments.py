@@ -47,7 +47,7 @@ _KNOWN_INSIDE = {
     "device", "text", "unsupported", "supported", "ops", "types", "patterns", "before",
     "budget_s", "costs", "pin", "memory_limit", "calibration", "data", "profile",
     "profiles", "results", "result", "sweep", "properties", "device_properties",
-    "compile_properties", "control", "executor", "grid", "ignored", "inputs", "mean",
+    "compile_properties", "executor", "grid", "ignored", "inputs", "mean",
     "metric", "priorities", "scale", "top",
 }  # fmt: skip
 # How to get an object of a kind: the way out that an error names.

@@ -80,12 +80,6 @@ def compare(before: Sweep, after: Sweep) -> Comparison:
     >>> hl.compare(before, after)
     Comparison(...)
     """
-    for name, sweep in (("before", before), ("after", after)):
-        if not isinstance(sweep, Sweep):
-            raise ArgumentError(
-                f"{name} is a Sweep, for instance hetero_lab.read_sweep(directory), "
-                f"not {type(sweep).__name__}."
-            )
     comparison = Comparison(before, after)
     if not len(comparison.table):
         raise ArgumentError(

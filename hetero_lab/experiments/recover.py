@@ -361,7 +361,7 @@ def recover_bound(
     return recovery.prove()
 
 
-def check_recovery(fast: str, accurate: str, data: Any, max_drop: Any, core: ov.Core) -> None:
+def check_recovery(fast: str, accurate: str, data: Dataset, max_drop: float, core: ov.Core) -> None:
     """Raise ArgumentError or DeviceError for arguments that :func:`recover_accuracy` refuses."""
     for device in (fast, accurate):
         check_device(device, core)
@@ -371,13 +371,8 @@ def check_recovery(fast: str, accurate: str, data: Any, max_drop: Any, core: ov.
             "for instance hetero_lab.emulate('ACC', properties={'INFERENCE_PRECISION_HINT': "
             "'bf16'}) and 'CPU'."
         )
-    if isinstance(max_drop, bool) or not isinstance(max_drop, int | float) or not 0 <= max_drop < 1:
+    if not 0 <= max_drop < 1:
         raise ArgumentError(f"max_drop= is a share from 0 to below 1, not {max_drop!r}.")
-    if not isinstance(data, Dataset):
-        raise ArgumentError(
-            "data= is a labelled data set with a calibration and an evaluation part, for instance "
-            f"hetero_lab.dataset('digits'), not {type(data).__name__}."
-        )
     if not len(data.calibration) or not len(data.evaluation):
         raise ArgumentError(f"{data!r} has an empty part; both need examples.")
     parts = (data.calibration, data.evaluation)

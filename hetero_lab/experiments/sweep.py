@@ -179,8 +179,6 @@ def sweep(
     HETERO:ACC,CPU     ok            2
     """
     watch = Stopwatch.start(budget_s)
-    if control is not None and not isinstance(control, SweepControl):
-        raise ArgumentError(f"control= is a SweepControl, not {type(control).__name__}.")
     options = RunOptions(precision, turns, sustained_s, counters, reference)
     examples = read_optional_data(data, metric)
     cluster = _cluster(client, isolate, every_host)

@@ -413,7 +413,7 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("one device", {"fast": "CPU"}, ArgumentError, "both CPU"),
         ("no device", {"accurate": "XPU"}, DeviceError, "'XPU'"),
         ("no share", {"max_drop": 3}, ArgumentError, "max_drop=", "3"),
-        ("a list", {"data": [GOOD]}, ArgumentError, "not list", "dataset("),
+        ("a list", {"data": [GOOD]}, ArgumentError, "(list)", "dataset("),
         ("no costs", {"costs": 3}, ArgumentError, "not int", "calibrate("),
         ("endless", {"budget_s": float("inf")}, ArgumentError, "budget_s=", "inf"),
     ],

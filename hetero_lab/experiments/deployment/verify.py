@@ -142,7 +142,7 @@ def verify(
     """
     for name, value in (("slower", slower), ("turns", turns), ("budget_s", budget_s)):
         positive(name, value)
-    if isinstance(max_drop, bool) or not 0 <= max_drop <= 1:
+    if not 0 <= max_drop <= 1:
         raise ArgumentError(f"max_drop= is a share from 0 to 1, not {max_drop!r}.")
     if releases is not None and data is not None:
         raise ArgumentError("data= goes with the OpenVINO that is here, not with releases=.")
