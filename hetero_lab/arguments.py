@@ -45,7 +45,7 @@ _FOR_CHECKERS = re.compile(r"^if (?:\w+\.)?TYPE_CHECKING:\n((?:[ \t]+.*\n|\n)+)"
 _KNOWN_INSIDE = {
     "model", "source", "shapes", "placement", "placements", "affinity", "name", "devices",
     "device", "text", "unsupported", "supported", "ops", "types", "patterns", "before",
-    "budget_s", "costs", "pin", "memory_limit", "calibration", "data", "profile",
+    "budget_s", "pin", "memory_limit", "calibration", "data", "profile",
     "profiles", "results", "result", "sweep", "properties", "device_properties",
     "compile_properties", "executor", "grid", "ignored", "inputs", "mean",
     "metric", "priorities", "scale", "top",

@@ -15,7 +15,7 @@ from hetero_lab.experiments.results.sweep.row import Row
 from hetero_lab.model.read import Source
 from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
-from hetero_lab.planning.cost_model import CostModel, expect_costs
+from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.difference import Difference, Measurement, compare_placements
 from hetero_lab.runtime.runners import HETERO
 from hetero_lab.statistics import (
@@ -82,8 +82,6 @@ def explain(
     Before is 'CPU', after is 'HETERO:ACC,CPU'.
     91 of 92 ops move: 91 from CPU to ACC ...
     """
-    if costs is not None:
-        expect_costs(costs)
     bound = bind(model, core)
     first, second = (resolve(bound, placement) for placement in (before, after))
     measurement, measured_notes = None, []

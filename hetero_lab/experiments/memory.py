@@ -18,7 +18,7 @@ from hetero_lab.experiments.measure.workers.requests import MeasureMemory
 from hetero_lab.experiments.session import Conditions, Session
 from hetero_lab.model.blocks import block_range, find_blocks
 from hetero_lab.model.read import Source
-from hetero_lab.planning.cost_model import CostModel, expect_costs
+from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.cost_terms import MeasuredBytes
 from hetero_lab.planning.design import placed
 from hetero_lab.progress import Progress
@@ -80,7 +80,6 @@ def measure_memory(
         costs = hl.llm.measure_memory(llm, costs)
         hl.plan(llm, costs, memory_limit={"ACC": "100MB"})
     """
-    expect_costs(costs)
     if costs.scenario is None or costs.prefill is None:
         raise PlanError(
             "These costs are of one inference: memory is measured of a language model, over a "

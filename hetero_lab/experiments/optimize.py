@@ -29,7 +29,7 @@ from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
 from hetero_lab.planning.constraints import check_constraints
-from hetero_lab.planning.cost_model import CostModel, expect_costs
+from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.counter_costs import Observation
 from hetero_lab.planning.design import cut_at, lone_cuts
 from hetero_lab.planning.memory import MemoryLimit
@@ -222,10 +222,8 @@ def optimize(
     core = core or shared_core()
     names = check_devices(devices, core)
     properties = check_device_properties(device_properties, names, core)
-    if costs is not None:
-        expect_costs(costs)
-        if device_properties is None:
-            properties = costs.device_properties
+    if costs is not None and device_properties is None:
+        properties = costs.device_properties
     bound = bind(model, core)
     check_scenario(bound.model, scenario)
     if scenario is not None and objective != LATENCY:

@@ -37,7 +37,7 @@ from hetero_lab.interrupts import set_aside
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, resolve
-from hetero_lab.planning.cost_model import CostModel, expect_costs
+from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.result import Result
 from hetero_lab.runtime.compiled import compile_placed
@@ -349,7 +349,7 @@ def recover_bound(
             "accuracy of the whole model. Name a device as accurate= that supports it all."
         )
     if costs is not None:
-        expect_costs(costs).check_graph(bound.graph)
+        costs.check_graph(bound.graph)
         costs.check_devices(names)
     else:
         costs = calibrate_bound(search, names, properties, _CALIBRATED * search.budget_s)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.devices import supported_ops
-from hetero_lab.errors import ArgumentError, names_at_hand
+from hetero_lab.errors import names_at_hand
 from hetero_lab.lint.context import ERROR, WRONG_NUMBERS, Finding
 from hetero_lab.lint.remedies import find_problems
 from hetero_lab.lint.rules import SLOW_DEVICE
@@ -98,11 +98,6 @@ def lint(
     0  tiny-subgraph     info
     """
     bound = bind(model, core)
-    if costs is not None and not hasattr(costs, "check_graph"):
-        raise ArgumentError(
-            "costs= takes a cost model, for instance of hetero_lab.calibrate(model, devices), "
-            f"not {type(costs).__name__}."
-        )
     if costs is not None:
         costs.check_graph(bound.graph)
     far = None if costs is None else affinity_elsewhere(bound, placement, costs)
@@ -114,11 +109,6 @@ def lint(
     else:
         able = {device: costs.supports(device) for device in costs.devices}
     if wrong is not None:
-        if not hasattr(wrong, "given"):
-            raise ArgumentError(
-                "wrong= takes the result of hetero_lab.find_wrong(model, placement), not "
-                f"{type(wrong).__name__}."
-            )
         wrong.given.affinity.check_model(bound.graph)
     found = find_problems(bound.graph, affinity, able, costs)
     if placed is not None and placed.direct:

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from hetero_lab.arguments import checked
-from hetero_lab.errors import ArgumentError, PlanError, StoredFileError, names_at_hand, shorten
+from hetero_lab.errors import PlanError, StoredFileError, names_at_hand, shorten
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import PARAMETER, RESULT, OpGraph, graph_from_json, graph_to_json
 from hetero_lab.placement.affinity import Affinity
@@ -375,16 +375,6 @@ class CostModel(Framed):
                 f"{shorten(os.fspath(file))} is not a complete cost model: {why}. Make one with "
                 "hetero_lab.calibrate(model, devices)."
             ) from error
-
-
-def expect_costs(given: object) -> CostModel:
-    """Return the argument ``costs=``, or raise ArgumentError."""
-    if not isinstance(given, CostModel):
-        raise ArgumentError(
-            "costs= is what hetero_lab.calibrate(model, devices) returns, not "
-            f"{type(given).__name__}."
-        )
-    return given
 
 
 def _signature(graph: OpGraph) -> dict[str, Any]:

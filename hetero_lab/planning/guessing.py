@@ -19,7 +19,7 @@ import numpy as np
 from hetero_lab.errors import ArgumentError, PlanError, names_at_hand, shorten
 from hetero_lab.model.opgraph import Op, OpGraph, work_of
 from hetero_lab.model.read import Source, prepare
-from hetero_lab.planning.cost_model import CostModel, expect_costs
+from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.cost_terms import BoundaryCost, Unit
 from hetero_lab.planning.units import inseparable_ops
 
@@ -75,7 +75,6 @@ def guess_from_graph(graph: OpGraph, known: Sequence[CostModel]) -> CostModel:
     if not known:
         raise ArgumentError("known= takes cost models of other models, at least one.")
     for costs in known:
-        expect_costs(costs)
         if costs.devices != known[0].devices:
             raise ArgumentError(
                 f"The cost models are of {', '.join(known[0].devices)} and of "

@@ -18,7 +18,7 @@ from hetero_lab.errors import PlanError, did_you_mean, shorten
 from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.language import Scenario, expect_scenario
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.planning.cost_model import CostModel, expect_costs
+from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.exhaustive import runs, subgraphs_of_runs_ns
 from hetero_lab.planning.memory import (
     DeviceMemory,
@@ -300,8 +300,6 @@ def plan_static_phases(
         hl.profile(phases.decode, plan.decode)
     """
     expect_scenario(scenario)
-    expect_costs(prefill)
-    expect_costs(decode)
     pools = memory_pools(decode.devices, memory_limit)
     phases = _Phases(_Runs.of(prefill), _Runs.of(decode), scenario, is_static=True)
     n_first, n_step = phases.first.blocks.shape[1], phases.step.blocks.shape[1]
@@ -403,7 +401,6 @@ class _Phases:
 
     @classmethod
     def of(cls, costs: CostModel) -> _Phases:
-        expect_costs(costs)
         if costs.prefill is None or costs.scenario is None:
             raise PlanError(
                 "These costs are of one inference: only those of a language model know a first "

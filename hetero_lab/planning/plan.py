@@ -7,7 +7,7 @@ from typing import Literal, overload
 
 from hetero_lab.errors import ArgumentError
 from hetero_lab.model.read import Source, prepare
-from hetero_lab.planning.cost_model import CostModel, expect_costs
+from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.memory import MemoryLimit
 from hetero_lab.planning.objective import LATENCY
 from hetero_lab.planning.planner import Plan, plan_graph
@@ -122,7 +122,6 @@ def plan(
     >>> best.lower_bound_us <= best.predicted_us
     True
     """
-    expect_costs(costs)
     if executor not in (_HETERO, _PARALLEL):
         raise ArgumentError(f"executor= is {_HETERO!r} or {_PARALLEL!r}, not {executor!r}.")
     graph = prepare(model).graph

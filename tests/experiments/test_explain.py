@@ -88,7 +88,7 @@ def test_wrong_arguments_say_so(digits, sweep):
     a, b = sweep.rows[:2]
     order = "HETERO:EXPLACC,CPU"
     with pytest.raises(ArgumentError, match="calibrate"):
-        explain(digits, "CPU", order, "costs")  # type: ignore[arg-type]
+        hl.explain(digits, "CPU", order, "costs")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="profile of before .* is of another placement"):
         explain(digits, "CPU", order, profiles=(b, a))
     with pytest.raises(ArgumentError, match=r"\(profile_before, profile_after\)"):

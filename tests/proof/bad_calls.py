@@ -240,7 +240,7 @@ SHARED: list[tuple[Any, ...]] = [
     ("calibrate, optimize", "no budget", {"budget_s": 0}, ArgumentError, "time budget", "not 0"),
     ("optimize, plan, advise", "an unknown objective", {"objective": "fun"}, ArgumentError, "'fun'",
      "latency"),
-    ("optimize, plan, explain", "no costs", {"costs": "fast"}, ArgumentError, "not str",
+    ("optimize, plan, explain", "no costs", {"costs": "fast"}, ArgumentError, "(str)",
      "calibrate("),
     ("optimize, plan", "a pin that matches nothing", {"pin": {"^block": "CPU"}}, PlanError,
      "'^block'", "matches no op"),
@@ -414,7 +414,7 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("no device", {"accurate": "XPU"}, DeviceError, "'XPU'"),
         ("no share", {"max_drop": 3}, ArgumentError, "max_drop=", "3"),
         ("a list", {"data": [GOOD]}, ArgumentError, "(list)", "dataset("),
-        ("no costs", {"costs": 3}, ArgumentError, "not int", "calibrate("),
+        ("no costs", {"costs": 3}, ArgumentError, "(int)", "calibrate("),
         ("endless", {"budget_s": float("inf")}, ArgumentError, "budget_s=", "inf"),
     ],
     "calibrate": [
