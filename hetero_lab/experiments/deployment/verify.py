@@ -146,7 +146,12 @@ def verify(
         raise ArgumentError(f"max_drop= is a share from 0 to 1, not {max_drop!r}.")
     if releases is not None and data is not None:
         raise ArgumentError("data= goes with the OpenVINO that is here, not with releases=.")
-    versions = [] if releases is None else _checked(releases)
+    wrong = [release for release in releases or () if not _VERSION.fullmatch(release)]
+    if wrong or (releases is not None and not releases):
+        raise ArgumentError(
+            f"releases= is a list of versions of OpenVINO, for instance ['2026.2', '2026.3'], "
+            f"not {shorten(repr(wrong or releases))}."
+        )
     labelled = read_optional_data(data, metric)
     if labelled is not None and labelled.correct is None:
         raise ArgumentError("data= needs labels, and metric= to judge answers by them.")
@@ -158,14 +163,14 @@ def verify(
 
     if releases is not None:
         found = []
-        with Progress("releases", show=progress, total=len(versions), unit="releases") as bar:
-            for version in versions:
+        with Progress("releases", show=progress, total=len(releases), unit="releases") as bar:
+            for version in releases:
                 bar.note(f"install {version}")
                 python = environment_of(version)
                 bar.note(f"run {version}")
                 found.append(proven(python))
                 bar.advance()
-        return Across(tuple(versions), tuple(found))
+        return Across(tuple(releases), tuple(found))
     with Progress("verification", show=progress) as bar:
         bar.note("run the directory")
         made = proven()
@@ -211,19 +216,6 @@ def _accuracy(
     broken = then is not None and here < then.accuracy - max_drop
     detail = f"{here:.1%} of {len(data.examples)} examples, promised is {promised}"
     return ContractPart("accuracy", BROKEN if broken else OK, detail)
-
-
-def _checked(releases: Sequence[str]) -> list[str]:
-    """Return versions of OpenVINO as a list; ArgumentError for anything else."""
-    if isinstance(releases, str):
-        releases = [releases]
-    wrong = [r for r in releases if not isinstance(r, str) or not _VERSION.fullmatch(r)]
-    if wrong or not releases:
-        raise ArgumentError(
-            f"releases= is a list of versions of OpenVINO, for instance ['2026.2', '2026.3'], "
-            f"not {shorten(repr(wrong or releases))}."
-        )
-    return list(releases)
 
 
 def environment_of(release: str) -> Path:
