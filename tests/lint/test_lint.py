@@ -501,8 +501,6 @@ def test_bad_input(core, abc):
         lint(model, "A", costs, core=abc)
     with pytest.raises(PlanError, match="does not know 'C'"):
         lint(other, "C", costs, core=abc)
-    with pytest.raises(ArgumentError, match="costs= is a CostModel"):
-        hl.lint(model, "CPU", {"a": 1.0}, core=core)
     with pytest.raises(DeviceError, match="not a device here"):
         lint(model, "NOPE", core=core)
     with pytest.raises(ArgumentError, match="A placement is"):
