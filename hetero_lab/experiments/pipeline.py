@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -300,19 +300,23 @@ def _expected_us(combination: Combination, objective: str) -> float:
     return max(busy.values()) + (sum(c.us for c in chosen) if objective == LATENCY else 0.0)
 
 
-@dataclass
 class PipelineRace:
     """Measures combinations in turns; those that are slower beyond the intervals drop out.
 
     ``turn`` returns the latency of each model of a combination in µs, while all of them run.
     """
 
-    combinations: list[Combination]
-    objective: str
-    noise: Noise
-    turn: Callable[[Combination], Mapping[str, float]]
-    failed: dict[int, str] = field(default_factory=dict)
-    dropped: set[int] = field(default_factory=set)
+    def __init__(
+        self,
+        combinations: list[Combination],
+        objective: str,
+        noise: Noise,
+        turn: Callable[[Combination], Mapping[str, float]],
+    ):
+        self.combinations, self.objective, self.noise = combinations, objective, noise
+        self.turn = turn
+        self.failed: dict[int, str] = {}
+        self.dropped: set[int] = set()
 
     def run(self, watch: Stopwatch) -> None:
         """Measure until the last one beside the reference is known well, or the budget is over.

@@ -12,7 +12,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -59,7 +59,6 @@ class Conditions:
     workers: Workers = field(default_factory=Workers)
 
 
-@dataclass(eq=False)
 class Session:
     """Measures trials of bound models, as often as a question needs.
 
@@ -67,14 +66,19 @@ class Session:
     ``every_host`` each of its hosts measures each row.
     """
 
-    models: Mapping[str, BoundModel]
-    conditions: Conditions
-    _: KW_ONLY
-    scenario: Scenario | None = None
-    cluster: Cluster | None = None
-    every_host: bool = False
-    _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
-    _expected: set[str] = field(default_factory=set, init=False)  # have reference outputs
+    def __init__(
+        self,
+        models: Mapping[str, BoundModel],
+        conditions: Conditions,
+        *,
+        scenario: Scenario | None = None,
+        cluster: Cluster | None = None,
+        every_host: bool = False,
+    ):
+        self.models, self.conditions, self.scenario = models, conditions, scenario
+        self.cluster, self.every_host = cluster, every_host
+        self._open = contextlib.ExitStack()
+        self._expected: set[str] = set()  # variants whose reference outputs are kept
 
     def __enter__(self) -> Session:
         return self
