@@ -210,13 +210,8 @@ UNKNOWN_RATIO = Ratio(1.0, 0.0, math.inf, 1.0)
 def paired_ratio(ours: Sequence[float], reference: Sequence[float], noise: Noise) -> Ratio:
     """Return the ratio of ours to the reference; with fewer than two pairs it has no interval.
 
-    Parameters
-    ----------
-    ours, reference
-        Turn levels in µs, paired by round. The test is a trimmed t on the logarithms of the
-        paired ratios: a drift of the machine hits both of a pair.
-    noise
-        How much two compiles differ there.
+    Both are turn levels in µs, paired by round. The test is a trimmed t on the logarithms of the
+    paired ratios: a drift of the machine hits both of a pair.
     """
     logs = np.log(np.asarray(ours, dtype=np.float64) / np.asarray(reference, dtype=np.float64))
     return _mean_ratio(logs, compile_spread(ours, reference, noise))
@@ -254,15 +249,7 @@ def _drift(logs: np.ndarray) -> float:
 
 
 def compile_spread(first: Sequence[float], second: Sequence[float], noise: Noise) -> float:
-    """Return by how much the log ratio of two placements varies from compile to compile.
-
-    Parameters
-    ----------
-    first, second
-        Turn levels of each in µs.
-    noise
-        How much two compiles differ there.
-    """
+    """Return how far the log ratio of two placements, given by turn levels, varies by compile."""
     levels = [float(np.median(levels)) for levels in (first, second) if len(levels)]
     return noise.spread(min(levels, default=1.0))
 
@@ -389,14 +376,9 @@ def series_ratio(a: Series, b: Series) -> Ratio:
 def rank_groups(series: Sequence[Series]) -> tuple[list[int], float]:
     """Group placements, sorted from fast to slow, that cannot be told apart.
 
-    No two of a group differ by a Holm-corrected test of all pairs, there are as few groups as
-    that allows, and they part where the evidence between neighbours is strongest.
-
-    Returns
-    -------
-    tuple
-        The group number of each, from 1, and the smallest relative difference that any pair
-        could have shown.
+    No two of a group differ by a Holm-corrected test of all pairs, there are as few groups as that
+    allows, and they part where the evidence between neighbours is strongest. Returns the group
+    number of each, from 1, and the smallest relative difference that any pair could have shown.
     """
     n = len(series)
     pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
@@ -428,20 +410,14 @@ def rank_groups(series: Sequence[Series]) -> tuple[list[int], float]:
 def compile_noise(groups: Sequence[np.ndarray]) -> Noise:
     """Estimate how much two compiles differ, from compiles of equal placements.
 
-    Parameters
-    ----------
-    groups
-        For each set of equal placements the turn levels in µs, shape ``[compile, round]``, of
-        rounds that all were in. Sets of one model share about one latency; two models, a quick
-        and a slow one, tell the relative part from the absolute one.
+    Each set of equal placements has the turn levels in µs, shape ``[compile, round]``, of rounds
+    that all were in. Sets of one model share about one latency; two models, a quick and a slow one,
+    tell the relative part from the absolute one.
 
-    Returns
-    -------
-    Noise
-        An upper 95 % limit: too small a noise calls equal placements different, too large a one
-        only takes more turns. From the variance between the medians of compiles, at its upper
-        limit (chi-squared), less what their turns explain (one-way random effects; Searle, Casella
-        and McCulloch 1992).
+    The noise is an upper 95 % limit: too small a noise calls equal placements different, too large
+    a one only takes more turns. It comes from the variance between the medians of compiles, at its
+    upper limit (chi-squared), less what their turns explain (one-way random effects; Searle,
+    Casella and McCulloch 1992).
     """
     parts = sorted((_between(group) for group in groups), key=lambda part: part[0])
     if len(parts) == 1 or parts[0][0] > parts[-1][0] / 2:  # about one latency
@@ -486,13 +462,7 @@ def _pooled(parts: Sequence[tuple[float, float, float, int]]) -> float:
 
 
 def wilson_interval(right: int, n: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share, 0 to 1 (Wilson 1927).
-
-    Raises
-    ------
-    ArgumentError
-        No answers, or more right ones than answers.
-    """
+    """Return the 95 % interval of a share, 0 to 1 (Wilson 1927); ArgumentError without answers."""
     from scipy import stats
 
     if not 0 <= right <= n or n == 0:
@@ -504,17 +474,12 @@ def wilson_interval(right: int, n: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class PairedDrop:
-    """What is lost from one set of answers to another of the same questions.
+    """What is lost from one set of answers to another of the same ``n`` questions.
 
-    Attributes
-    ----------
-    n, lost, won
-        Questions; right before and wrong after; wrong before and right after.
-    drop, low, high
-        The share of right answers before less that after, and its 95 % interval (adjusted Wald,
-        Agresti and Min 2005).
-    p
-        Exact p-value of no difference (McNemar 1947, as a sign test of the changed answers).
+    ``lost`` were right before and wrong after, ``won`` the other way round. ``drop`` is the share
+    of right answers before less that after, ``low`` and ``high`` its 95 % interval (adjusted Wald,
+    Agresti and Min 2005), ``p`` the exact p-value of no difference (McNemar 1947, as a sign test of
+    the changed answers).
     """
 
     n: int
@@ -531,14 +496,7 @@ def paired_drop(
 ) -> PairedDrop:
     """Compare two sets of answers, each ``True`` where right, question by question.
 
-    Returns
-    -------
-    PairedDrop
-
-    Raises
-    ------
-    ArgumentError
-        There are none, or not as many of one as of the other.
+    Raises ArgumentError if there are none, or not as many of one as of the other.
     """
     from scipy import stats
 

@@ -167,16 +167,9 @@ class BoundPlacement:
 def resolve(bound: BoundModel, placement: PlacementLike) -> BoundPlacement:
     """Bind a Placement, an Affinity, ``"HETERO:ACC,CPU"`` or ``"CPU"``, and check it.
 
-    ``"AUTO:GPU,CPU"``, ``"MULTI:GPU,CPU"`` and ``"BATCH:GPU(8)"`` are devices as well.
-
-    Raises
-    ------
-    AffinityError
-        The affinity is of another model.
-    DeviceError
-        A device is not here or does not support an op placed on it.
-    PropertyError
-        A device property that does not exist or has a value of the wrong kind.
+    ``"AUTO:GPU,CPU"``, ``"MULTI:GPU,CPU"`` and ``"BATCH:GPU(8)"`` are devices as well. Raises
+    AffinityError for an affinity of another model, DeviceError for a device that is not here or
+    does not support an op placed on it, and PropertyError for a wrong device property.
     """
     if isinstance(placement, Priorities):
         placement = str(placement)

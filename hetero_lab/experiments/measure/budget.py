@@ -26,13 +26,8 @@ class RunOptions:
     """How long to measure, and what besides turns; the fields are arguments of a sweep.
 
     With ``apart``, the first placement on a device that was not compiled for yet begins a new
-    group: its compile may take all the time that is left, so earlier placements are measured
-    before it.
-
-    Raises
-    ------
-    ArgumentError
-        A value is not a number, or too small.
+    group: its compile may take all the time that is left, so earlier placements are measured before
+    it. A value that is not a number, or is too small, raises ArgumentError.
     """
 
     precision: float = 0.02
@@ -120,18 +115,8 @@ def affordable(
 ) -> TurnPlan:
     """Return the plan with the most turns that covers about as many placements as any plan.
 
-    Parameters
-    ----------
-    left_s
-        The time that is left.
-    n_placements
-        How many placements wait besides the reference.
-    durations
-        How long each placement is expected to take.
-    turns
-        How many turns each placement is to have.
-    group_size
-        How many placements are measured together, the reference included.
+    There are ``n_placements`` to measure besides the reference, each with up to ``turns`` turns, in
+    groups of ``group_size`` with the reference.
     """
     covered = []
     for n_turns, length in _from_full_to_sparse(turns):

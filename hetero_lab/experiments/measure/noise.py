@@ -44,10 +44,7 @@ def known_noise(device: str, core: ov.Core) -> Noise | None:
 def keep_noise(device: str, noise: Noise, core: ov.Core) -> Path:
     """Store the measured noise of a device, replacing an older value; return the file.
 
-    Raises
-    ------
-    OutputPathError
-        The cache directory cannot be written.
+    Raises OutputPathError if the cache directory cannot be written.
     """
     path = make_directory(cache_dir()) / FILE_NAME
     with FileLock(path.with_suffix(".lock")):

@@ -81,29 +81,12 @@ _SLOW_COMPILE_S = 0.5  # compiles (with the first inference) that take longer ru
 class SweepRun:
     """One run of a sweep: measures pending trials and appends record by record.
 
-    Parameters
-    ----------
-    trials
-        The trials to measure. Trials that share a key are measured once, as the first of them.
-    reference
-        The key of the trial that all others are measured beside.
-    records
-        The records of earlier runs.
-    append
-        Called with each record as it is made.
-    options, workers, watch
-        How to measure, the limits of workers, and the time budget.
-    start, is_ready
-        ``start`` starts a bench. ``is_ready`` waits up to the given seconds and tells whether a
-        bench can be started soon.
-    noise
-        Returns how much two compiles differ on the given devices.
-    expected
-        The variants whose reference outputs are already kept on disk; the run adds to it.
-    at_once
-        How many benches may compile in parallel if compiles are slow.
-    progress
-        Whether to show a progress bar.
+    Trials that share a key are measured once, as the first of them, all beside the trial with the
+    key ``reference``. ``records`` are those of earlier runs; ``append`` is called with each new
+    one. ``start`` starts a bench; ``is_ready`` waits up to the given seconds and tells whether that
+    will be quick. ``noise`` returns how much two compiles differ on the given devices. ``expected``
+    holds the variants whose reference outputs are kept on disk; the run adds to it. If compiles are
+    slow, ``at_once`` benches compile in parallel.
     """
 
     def __init__(

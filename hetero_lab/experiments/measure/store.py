@@ -32,12 +32,8 @@ _FRESH = "Take another store= directory, or delete this one."
 class Store:
     """A store that is open for writing by this process.
 
-    Raises
-    ------
-    StoreError
-        Another process has it open, it is for another model or OpenVINO version, or it is damaged.
-    OutputPathError
-        The directory cannot be made or written.
+    Raises StoreError if another process has it open, it is for another model or OpenVINO version,
+    or it is damaged; OutputPathError if the directory cannot be made or written.
     """
 
     def __init__(self, directory: str | os.PathLike[str], header: Header):
@@ -151,10 +147,7 @@ class Store:
 def read_store(directory: str | os.PathLike[str]) -> tuple[Header, list[AnyRecord]]:
     """Read header and records of a store; no lock and no device is needed.
 
-    Raises
-    ------
-    StoredFileError
-        The directory holds no sweep, or a damaged one.
+    Raises StoredFileError if the directory holds no sweep, or a damaged one.
     """
     try:
         header = _read_header(Path(directory) / HEADER)
@@ -167,10 +160,7 @@ def read_store(directory: str | os.PathLike[str]) -> tuple[Header, list[AnyRecor
 def read_records(directory: Path) -> list[AnyRecord]:
     """Read all valid records; drop an incomplete last line, warn about other damaged lines.
 
-    Raises
-    ------
-    StoredFileError
-        The file cannot be read, or a line is intact but is not a record of a sweep.
+    Raises StoredFileError if the file cannot be read, or a line is intact but not a record.
     """
     path = directory / RECORDS
     name = shorten(str(path))

@@ -65,20 +65,11 @@ def expand(
     baselines: bool = True,
     problems: Mapping[str, str] | None = None,
 ) -> list[Trial]:
-    """Return the trials in order, the single-device baselines last.
+    """Return the trials of at least one variant in order, the single-device baselines last.
 
-    Parameters
-    ----------
-    models
-        By variant; at least one.
-    problems
-        Why some variants could not be made: their trials have rows, but are not measured.
-
-    Raises
-    ------
-    ArgumentError
-        There is nothing to measure, a dimension or executor is unknown, or an executor cannot run
-        a placement.
+    ``problems`` says why some variants could not be made: their trials have rows, but are not
+    measured. Raises ArgumentError if there is nothing to measure, a dimension or executor is
+    unknown, or an executor cannot run a placement.
     """
     labelled = _by_label(placements)
     own, properties = _dimensions(grid or {})
@@ -129,14 +120,9 @@ def bind_variants(
 ) -> tuple[dict[str, BoundModel], dict[str, str]]:
     """Return the bound model of each variant, and why some could not be made.
 
-    A variant that could not be made has the model of another one, so that its rows have labels.
-
-    Raises
-    ------
-    ArgumentError
-        There is no variant, or an argument of one is wrong.
-    HeteroLabError
-        None of the variants could be made.
+    A variant that could not be made has the model of another one, so that its rows have labels. If
+    none could be made, the error of the first is raised. Raises ArgumentError if there is no
+    variant, or an argument of one is wrong.
     """
     if not isinstance(model, Mapping):
         return by_name(bind(model, core)), {}

@@ -27,13 +27,8 @@ class SweepData:
     """The examples of a sweep, checked before anything is measured.
 
     The reference is the first variant on one real device in f32, so that the drop of a quantised
-    variant is relative to the model it was made from.
-
-    Raises
-    ------
-    ArgumentError, InputError
-        There are no examples, the first one does not fit the model, or a label does not fit its
-        outputs.
+    variant is relative to the model it was made from. Raises ArgumentError or InputError if there
+    are no examples, the first one does not fit the model, or a label does not fit its outputs.
     """
 
     def __init__(self, data: ReadData, models: Mapping[str, BoundModel]):

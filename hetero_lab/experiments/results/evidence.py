@@ -59,17 +59,11 @@ def judged(
     slower: Callable[[Key, Key], bool],
     preferred: Collection[Key] | None = None,
 ) -> dict[Key, str]:
-    """Judge each candidate: ``best``, ``as fast`` or ``slower``.
+    """Judge each candidate, the simplest first, by its time: ``best``, ``as fast`` or ``slower``.
 
-    Parameters
-    ----------
-    us
-        The time of each candidate, the simplest first.
-    slower
-        Tells whether a candidate is slower than the best one, beyond the uncertainty.
-    preferred
-        The candidates that are preferred to the fastest if they are at most 1 % slower; by
-        default all, so that the simplest of them is chosen.
+    ``slower`` tells whether a candidate is slower than the best one, beyond the uncertainty. The
+    ``preferred`` candidates are preferred to the fastest if they are at most 1 % slower; by default
+    all, so that the simplest of them is chosen.
     """
     if not us:
         return {}
@@ -91,15 +85,9 @@ class Decision:
 def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[str]) -> Decision:
     """Decide between planned placements and baselines that were measured in turn.
 
-    A planned placement is chosen if it is faster than the best baseline by a Holm-corrected
-    test, otherwise the baseline. The verdict names baselines that there was no time to measure.
-
-    Parameters
-    ----------
-    rows
-        By label, measured or not.
-    baselines, allowed
-        The baselines that may be chosen, and all placements that may be chosen.
+    Only ``allowed`` labels may be chosen. A planned placement is chosen if it is faster than the
+    best baseline by a Holm-corrected test, otherwise the baseline. The verdict names baselines that
+    there was no time to measure.
     """
     planned = [label for label in allowed if label not in baselines]
     known, tried = _fastest_first(rows, baselines), _fastest_first(rows, planned)

@@ -42,13 +42,7 @@ class News:
 
 
 def cluster_of(client: Any, *, isolate: bool) -> Cluster:
-    """Return the cluster of a client if a sweep can use it.
-
-    Raises
-    ------
-    ArgumentError
-        ``client`` is not a client, or it is asynchronous or closed, or ``isolate`` is off.
-    """
+    """Return the cluster of a client; ArgumentError if a sweep cannot use it."""
     if not isinstance(client, Client):
         raise ArgumentError(
             "client= is a dask.distributed.Client, for instance "
@@ -83,10 +77,7 @@ class Cluster:
     def identity(self) -> dict[str, dict[str, Any]] | None:
         """Return the scheduler's description of each worker, ``None`` without a connection.
 
-        Raises
-        ------
-        SchedulerGoneError
-            There has been no connection for a while.
+        Raises SchedulerGoneError if there has been no connection for a while.
         """
         client = self._client
         if client.status == "running" and client.scheduler is not None:
@@ -121,12 +112,8 @@ class Cluster:
     ) -> bool:
         """Start a task on a worker; ``False`` if the worker does not answer.
 
-        The files travel with the first task of each worker.
-
-        Raises
-        ------
-        OutputPathError
-            The worker cannot write the files.
+        The files travel with the first task of each worker, which raises OutputPathError if it
+        cannot write them.
         """
         if not self._listens:
             self._client.subscribe_topic(self._name, self._heard)
@@ -162,13 +149,7 @@ class Cluster:
                 yield self._news.get_nowait()
 
     def result(self, number: int) -> list[AnyRecord]:
-        """Return all records of a task that has ended.
-
-        Raises
-        ------
-        TaskLostError
-            The task ended without a result.
-        """
+        """Return all records of a task that has ended; TaskLostError if it has no result."""
         future = self._tasks.pop(number)
         try:
             return future.result(timeout=_RECONNECT_S)

@@ -65,13 +65,7 @@ def _machine() -> str:
 
 
 def keep(directory: str, files: Mapping[str, bytes]) -> None:
-    """Write the files that set a worker up.
-
-    Raises
-    ------
-    OutputPathError
-        They cannot be written.
-    """
+    """Write the files that set a worker up; OutputPathError if they cannot be written."""
     target = Path(directory)
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -101,21 +95,8 @@ def measure_share(
 ) -> list[AnyRecord]:
     """Measure an assignment in worker processes of this host; return the records.
 
-    Parameters
-    ----------
-    share
-        The trials to measure.
-    directory
-        Where :func:`keep` wrote the files of ``set_up``.
-    append
-        Called with each record as it is made.
-    stopped
-        Tells whether to give up; called between turns.
-
-    Raises
-    ------
-    AbandonedError
-        ``stopped`` returned true.
+    :func:`keep` wrote the files of its set-up into ``directory``. ``append`` is called with each
+    record as it is made; AbandonedError if ``stopped`` is true then.
     """
     records: list[AnyRecord] = []
 

@@ -72,19 +72,11 @@ class Share:
 
 
 class FleetRun:
-    """One run of a sweep over a fleet.
+    """One run of a sweep over a fleet, with a ``header`` of its store.
 
-    Parameters
-    ----------
-    cluster
-        The cluster to measure on.
-    header
-        The header of the sweep's store.
-    trials, records, append, options, workers, watch, progress
-        As for :class:`~hetero_lab.experiments.measure.rounds.SweepRun`. Records also have ``host``
-        and ``worker``, and a ``Host`` record holds each host's environment.
-    set_up
-        Writes the set-up of the workers into files on this machine and returns it.
+    The other arguments are those of :class:`~hetero_lab.experiments.measure.rounds.SweepRun`, but
+    records also have ``host`` and ``worker``, and a ``Host`` record holds each host's environment.
+    ``set_up`` writes the set-up of the workers into files on this machine and returns it.
     """
 
     def __init__(
@@ -132,10 +124,7 @@ class FleetRun:
     def pending(self) -> list[str]:
         """Return the keys that are still to be measured on some host.
 
-        Raises
-        ------
-        MeasurementError
-            With ``every_host``: the scheduler has no worker.
+        With ``every_host``, raises MeasurementError if the scheduler has no worker.
         """
         if self._every_host:
             self._look_for_workers()
@@ -148,12 +137,8 @@ class FleetRun:
     def measure(self) -> None:
         """Measure all pending items.
 
-        Raises
-        ------
-        MeasurementError
-            The scheduler has no worker that can measure.
-        StoreError
-            A host has another OpenVINO version than the store has for it.
+        Raises MeasurementError if no worker can measure, and StoreError if a host has another
+        OpenVINO version than the store has for it.
         """
         self._set_up, self._files = set_up_files(self._make_set_up())
         self._look_for_workers()

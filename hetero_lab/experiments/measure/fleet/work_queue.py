@@ -87,15 +87,9 @@ def read_workers(
 ) -> list[FleetWorker]:
     """Return the workers that described themselves.
 
-    Parameters
-    ----------
-    info
-        The scheduler's description of each worker, by address.
-    told
-        Each worker's description of itself, by address; an exception if it failed.
-    known
-        All workers seen so far, also those that are gone, since a machine keeps its name. Machines
-        with the same host name get their address added.
+    ``info`` is the scheduler's description of each worker, by address, ``told`` the worker's own,
+    or an exception. ``known`` are all workers seen so far, also those that are gone, since a
+    machine keeps its name. Machines with the same host name get their address added.
     """
     machine_of = {worker.host: worker.machine for worker in known}
     described = {a: d for a, d in told.items() if isinstance(d, Mapping) and a in info}
@@ -157,14 +151,8 @@ class Item:
 class WorkQueue:
     """The waiting items, and the workers that may measure them.
 
-    Parameters
-    ----------
-    devices_of
-        Key of an entry → its devices.
-    base_of
-        Emulated device → its base device.
-    group_size
-        How many placements a host measures together, the reference included.
+    ``devices_of`` maps the key of an entry to its devices, ``base_of`` an emulated device to its
+    base. A host measures ``group_size`` placements together, the reference included.
     """
 
     def __init__(
@@ -196,13 +184,9 @@ class WorkQueue:
     def choose(
         self, workers: Iterable[FleetWorker], busy: Collection[str]
     ) -> tuple[FleetWorker, list[Item], float] | None:
-        """Choose a worker on an idle machine, and its share of the items.
+        """Choose a worker on an idle machine, its items, and their share of the time that is left.
 
-        Returns
-        -------
-        tuple
-            The worker, its items, and their share of the time that is left. ``None`` if there is
-            nothing to do for any idle machine.
+        ``None`` if there is nothing to do for any idle machine.
         """
         machines: dict[str, list[FleetWorker]] = {}
         for worker in workers:

@@ -70,14 +70,8 @@ class _Opened:
 class Bench:
     """Compiled placements by key, on one core.
 
-    Parameters
-    ----------
-    models
-        Variant name → model.
-    inputs
-        Variant name → arrays in input order; missing ones are generated from ``seed``.
-    set_up
-        The seed, the directory for reference outputs, the order of ops, and the caches.
+    ``models`` and ``inputs`` (arrays in input order) are by variant; missing inputs are generated
+    from the seed of ``set_up``.
     """
 
     def __init__(

@@ -133,23 +133,10 @@ def compiles_at_once() -> int:
 def launch(
     command: Sequence[str] | None, errors: IO[bytes], timeout_s: float, set_up: SetUp | None = None
 ) -> Launched:
-    """Start a worker process.
+    """Start a worker process; OSError if its command cannot be started.
 
-    Parameters
-    ----------
-    set_up
-        Its first request; a worker that is forked may have carried it out already.
-    command
-        The command line; with ``None`` the worker is forked where that is safe.
-    errors
-        The file for its standard error.
-    timeout_s
-        How long the server may take to fork.
-
-    Raises
-    ------
-    OSError
-        The command cannot be started.
+    Without a command it is forked where that is safe, which may take ``timeout_s``, and may have
+    carried out ``set_up``, its first request. ``errors`` is the file for its standard error.
     """
     if command is None:
         forked = FORK_SERVER.fork(errors, timeout_s, set_up)
@@ -192,10 +179,8 @@ class ForkedProcess:
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end; return the exit code.
 
-        Raises
-        ------
-        subprocess.TimeoutExpired
-            It still runs, or it ended after the server, so that its exit code is lost.
+        Raises subprocess.TimeoutExpired if it still runs, or if it ended after the server, so that
+        its exit code is lost.
         """
         with self._lock:
             if self._status is not None and wait([self._status.fileno()], timeout):

@@ -58,16 +58,8 @@ class AnyBench(Protocol):
 class WorkerProcess:
     """A process that runs a :class:`~hetero_lab.experiments.measure.workers.bench.Bench`.
 
-    ``start_s`` is the time that its set-up took.
-
-    Parameters
-    ----------
-    set_up
-        Models and inputs, in files.
-    workers
-        The command that starts the process, and the resident memory at which it is killed.
-    start_timeout_s
-        How long it may take to start.
+    ``workers`` gives the command that starts it and the resident memory at which it is killed. It
+    may take ``start_timeout_s`` to start; ``start_s`` is the time that its set-up took.
     """
 
     def __init__(
@@ -107,11 +99,8 @@ class WorkerProcess:
     def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer:
         """Send a request and wait for its answer.
 
-        Raises
-        ------
-        WorkerError
-            The process died, did not answer in time, used too much memory, or answered with
-            an error.
+        Raises WorkerError if the process died, did not answer in time, used too much memory, or
+        answered with an error.
         """
         assert self._process.stdin is not None
         # If it has ended or was killed, its last answer is read below.

@@ -162,16 +162,10 @@ def profile_of(
     environment: Environment,
     **more: Any,
 ) -> Profile:
-    """Build a profile from the records of a trial.
+    """Build a profile from the records of a trial; the graph is that of its variant.
 
-    Parameters
-    ----------
-    compiled, turns
-        The answers of a bench; the times of a language model are per further token.
-    environment
-        The machine that measured; it may have more devices than the trial.
-    more
-        Other fields, for instance ``counters``.
+    The times of a language model are per further token. ``environment`` may have more devices than
+    the trial. ``more`` are other fields, for instance ``counters``.
     """
     partition = partition_from_json(compiled.partition)
     latency = Latency(tuple(turn.samples_us for turn in turns))
@@ -229,13 +223,7 @@ def read_profile(directory: str | os.PathLike[str]) -> Profile:
 
 
 def profile_from(data: Mapping[str, Any], path: str | os.PathLike[str]) -> Profile:
-    """Build a profile from plain data; an error names ``path``.
-
-    Raises
-    ------
-    StoredFileError
-        The data is not a complete profile.
-    """
+    """Build a profile from plain data; StoredFileError naming ``path`` if it is incomplete."""
     try:
         result = Profile(**fields_from_json(data))
         result._repr_html_()  # data that cannot be shown is incomplete too

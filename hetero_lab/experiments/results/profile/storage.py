@@ -29,15 +29,9 @@ from hetero_lab.tables import SCHEMA_VERSION
 class Throughput:
     """What one executor did with several requests in flight, and with one at a time.
 
-    Attributes
-    ----------
-    exclusive
-        Whether ``EXCLUSIVE_ASYNC_REQUESTS`` held on every device; ``None`` where no device
-        knows it.
-    between
-        Times from one result to the next, a turn each round.
-    latency
-        One request at a time, in the same rounds.
+    ``between`` holds the times from one result to the next, a turn each round, ``latency`` those of
+    one request at a time in the same rounds. ``exclusive`` tells whether
+    ``EXCLUSIVE_ASYNC_REQUESTS`` held on every device; it is ``None`` where no device knows it.
     """
 
     executor: str

@@ -28,12 +28,7 @@ _EXACT = 1024
 def write_trace(profile: ProfileData, file: str | os.PathLike[str]) -> None:
     """Write the trace: a lane per device, slices for subgraphs and nodes, arrows for boundaries.
 
-    Raises
-    ------
-    MeasurementError
-        The profile has neither spans nor counters.
-    OutputPathError
-        The file cannot be written.
+    Raises MeasurementError if the profile has neither spans nor counters.
     """
     write_json(file, {"traceEvents": events(profile), "displayTimeUnit": "ms"})
 
