@@ -312,12 +312,10 @@ def _mean_error(values: np.ndarray) -> tuple[float, float, int]:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjust p-values of several comparisons (Holm 1979)."""
     order = np.argsort(p_values, kind="stable")
-    adjusted = [1.0] * len(p_values)
-    highest = 0.0
-    for rank, index in enumerate(order):
-        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = highest
-    return adjusted
+    scaled = np.arange(len(order), 0, -1) * np.asarray(p_values, dtype=np.float64)[order]
+    adjusted = np.empty(len(order))
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(scaled))
+    return adjusted.tolist()
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,6 @@ from hetero_lab.experiments.measure.workers.bench import Bench, write_set_up
 from hetero_lab.experiments.measure.workers.launch import FORK_SERVER, Workers, compiles_at_once
 from hetero_lab.experiments.measure.workers.process import AnyBench, WorkerError, WorkerProcess
 from hetero_lab.experiments.measure.workers.requests import Answer, AnyRequest, Request, SetUp
-from hetero_lab.experiments.measure.workers.worker import answer
 from hetero_lab.experiments.results.answers import SweepData
 from hetero_lab.experiments.results.sweep.reading import sweep_from
 from hetero_lab.experiments.results.sweep.result import Sweep
@@ -322,7 +321,7 @@ class LocalBench:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
-                return answer(self._bench, cast("AnyRequest", request))
+                return self._bench.answer(cast("AnyRequest", request))
             except MemoryError as error:
                 raise WorkerError("out of memory", str(error), died=False) from error
             except Exception as error:

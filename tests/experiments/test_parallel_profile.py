@@ -21,7 +21,7 @@ from hetero_lab.errors import AffinityError, HeteroLabWarning, StoredFileError
 from hetero_lab.experiments import profile as profiling
 from hetero_lab.experiments.measure.trial import trial_of
 from hetero_lab.experiments.measure.workers.bench import Bench
-from hetero_lab.experiments.measure.workers.requests import RunTurn
+from hetero_lab.experiments.measure.workers.requests import Compile, Release, RunTurn
 from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime.runners import Execution
 from hetero_lab.tables import read_csv
@@ -433,12 +433,14 @@ def test_a_bench_ends_the_threads_of_what_it_lets_go(core):
     bench = Bench({"m": bind(model, core)})
     placed = resolve(bind(model, core), placement)
     trial = trial_of(placed, "l", "m", Execution("parallel", 2))
-    bench.compile(trial)
+    bench.answer(Compile(trial=trial))
     assert len(threads()) == 3  # one more than devices
-    assert bench.compile(trial, compare=True).agreement[0]["verdict"] == "equal"
+    compiled = bench.answer(Compile(trial=trial, compare=True))
+    assert compiled.agreement[0]["verdict"] == "equal"
     assert len(threads()) == 3  # the first one was let go
-    assert len(bench.turn(RunTurn(key=trial.key, discarded=2, timed=10)).samples_us) == 10
-    bench.release(trial.key)
+    turn = bench.answer(RunTurn(key=trial.key, discarded=2, timed=10))
+    assert len(turn.samples_us) == 10
+    bench.answer(Release(key=trial.key))
     assert threads() == []
 
 

@@ -48,10 +48,12 @@ class Store:
             ) from error
         try:
             self.header = self._merge_header(header)
-            self.records = self._read_records()
+            self.records = read_records(self.directory)
             self._file: IO[str] = self._open()
-        except BaseException:
+        except BaseException as error:
             self._lock.release()
+            if isinstance(error, StoredFileError):
+                raise StoreError(f"{str(error).rstrip('.')}. {_FRESH}") from error
             raise
 
     def append(self, record: AnyRecord) -> None:
@@ -102,10 +104,7 @@ class Store:
     def _merge_header(self, new: Header) -> Header:
         path = self.directory / HEADER
         if path.exists():
-            try:
-                old = _read_header(path)
-            except msgspec.ValidationError as error:
-                raise self._unusable(f"holds a damaged sweep: {error}") from error
+            old = _read_header(self.directory)
             for why in _differences(old, new):
                 raise self._unusable(why)
             # Entries that were measured before and are not asked for now keep their place.
@@ -125,12 +124,6 @@ class Store:
         write_json(path, msgspec.to_builtins(new), private=True)
         return new
 
-    def _read_records(self) -> list[AnyRecord]:
-        try:
-            return read_records(self.directory)
-        except StoredFileError as error:
-            raise StoreError(f"{error}. {_FRESH}") from error
-
     def _open(self) -> IO[str]:
         path = self.directory / RECORDS
         try:
@@ -149,12 +142,7 @@ def read_store(directory: str | os.PathLike[str]) -> tuple[Header, list[AnyRecor
 
     Raises StoredFileError if the directory holds no sweep, or a damaged one.
     """
-    try:
-        header = _read_header(Path(directory) / HEADER)
-    except msgspec.ValidationError as error:
-        where = shorten(os.fspath(Path(directory)))
-        raise StoredFileError(f"{where} is not a whole sweep: {error}") from error
-    return header, read_records(Path(directory))
+    return _read_header(Path(directory)), read_records(Path(directory))
 
 
 def read_records(directory: Path) -> list[AnyRecord]:
@@ -215,8 +203,12 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     return data["record"] if whole else None
 
 
-def _read_header(path: Path) -> Header:
-    return msgspec.convert(read_json(path, kind="sweep"), Header)
+def _read_header(directory: Path) -> Header:
+    try:
+        return msgspec.convert(read_json(directory / HEADER, kind="sweep"), Header)
+    except msgspec.ValidationError as error:
+        where = shorten(str(directory))
+        raise StoredFileError(f"{where} is not a whole sweep: {error}") from error
 
 
 def _differences(old: Header, new: Header) -> Iterator[str]:

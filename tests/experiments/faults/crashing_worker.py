@@ -12,7 +12,7 @@ import threading
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.experiments.measure.workers.requests import Compile, InferFile
-from hetero_lab.experiments.measure.workers.worker import answer, serve
+from hetero_lab.experiments.measure.workers.worker import serve
 
 
 def _are_neighbours(path):
@@ -31,7 +31,7 @@ def _answer(bench, request):
         if len(pair) == 1 and "CPU" not in pair:
             raise RuntimeError("no kernel for this")
     if not isinstance(request, InferFile):
-        return answer(bench, request)
+        return bench.answer(request)
     # On CPU alone nothing is wrong, and HETERO is given a cut between them.
     homes = request.affinities or {}
     pair = (os.environ["FAULT_READER"], os.environ["FAULT_MAKER"])
@@ -42,7 +42,7 @@ def _answer(bench, request):
         if os.environ["FAULT"] == "hang":
             threading.Event().wait()
         os.kill(os.getpid(), signal.SIGSEGV)
-    return answer(bench, request)
+    return bench.answer(request)
 
 
 if __name__ == "__main__":

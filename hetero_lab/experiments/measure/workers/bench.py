@@ -7,11 +7,12 @@ answers are plain data, so both work the same way.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from hetero_lab.backend.bound import BoundModel, bind
@@ -29,15 +30,30 @@ from hetero_lab.experiments.measure.records import (
     Turn,
     agreement_to_json,
 )
-from hetero_lab.experiments.measure.workers.requests import MeasureMemory, RunTurn, SetUp
+from hetero_lab.experiments.measure.workers.requests import (
+    AnyRequest,
+    Compare,
+    Compile,
+    CompileCounted,
+    Expect,
+    Hold,
+    InferFile,
+    MeasureMemory,
+    ReadCounters,
+    ReadSpans,
+    Release,
+    RunTurn,
+    SetUp,
+    WarmUp,
+)
 from hetero_lab.model.read import save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_to_json
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime.compiled import inference_errors
-from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.inputs import given_or_generated
 from hetero_lab.runtime.memory import bytes_by_part, bytes_of_process, peak_bytes, reset_peak
+from hetero_lab.runtime.pieces import infer_file
 from hetero_lab.runtime.runners import (
     Execution,
     Runner,
@@ -96,10 +112,16 @@ class Bench:
         models = {name: bind(path) for name, path in set_up.models.items()}
         return cls(models, inputs=inputs, set_up=set_up)
 
-    def compile(self, trial: Trial, *, compare: bool = False) -> Compiled:
-        """Compile a trial, infer once, compare with the reference if asked to."""
+    def answer(self, request: AnyRequest) -> Any:
+        """Carry out a request; return its answer."""
+        if isinstance(request, SetUp):
+            raise RuntimeError("a worker is set up once")
+        return _METHODS[type(request)](self, request)
+
+    def _compile(self, asked: Compile) -> Compiled:
+        trial = asked.trial
         reset_peak()
-        self.release(trial.key)
+        self._let_go(trial.key)
         opened_as = self._opened_as(trial)
         execution: Execution = opened_as["execution"]
         if trial.model_cache:
@@ -111,7 +133,7 @@ class Bench:
         chosen = runner.chosen()
         self._compiled[trial.key] = _Opened(runner, execution, first_us / 1e6)
         peak_rss_bytes = peak_bytes()  # without the reference and the counters
-        agreement = self.compare(trial) if compare else ()
+        agreement = self._compare(Compare(trial=trial)) if asked.compare else ()
         if runner.spans(1):
             run_turn(runner.infer, timed=_SHOWN)
         return Compiled(
@@ -122,45 +144,33 @@ class Bench:
             as_predicted=runner.as_predicted,
             agreement=agreement,
             peak_rss_bytes=peak_rss_bytes,
-            spans=self.spans(trial.key, 1),
+            spans=self._spans(ReadSpans(key=trial.key, requests=1)),
             chosen=chosen,
             tokens=runner.tokens(),
         )
 
-    def expect(self, trial: Trial) -> None:
-        """Compute and keep the reference outputs of a trial's model for other benches."""
+    def _expect(self, asked: Expect) -> None:
         if self.set_up.directory:
-            self._expected(trial)
+            self._expected(asked.trial)
 
-    def warm_up(
-        self, key: str, at_most_s: float = WARM_UP_S, inferences: int | None = None
-    ) -> float:
-        """Run until two turns agree or the time is over; return the seconds per inference.
-
-        With ``inferences``, run that many; a language model runs that many generations.
-        """
-        compiled = self._compiled[key]
+    def _warm_up(self, asked: WarmUp) -> float:
+        compiled, inferences = self._compiled[asked.key], asked.inferences
         if compiled.execution.scenario is not None:
             for _ in range(1 if inferences is None else inferences):
                 took_us = time_once(compiled.runner.turn)
                 compiled = replace(compiled, first_s=took_us / 1e6 / _PER_TURN)
             return compiled.first_s
-        most = int(at_most_s / compiled.first_s)
+        most = int(asked.at_most_s / compiled.first_s)
         began = now()
         if inferences is not None:
             done = warm_up(compiled.runner.infer, inferences=inferences)
         elif most < LEAST_WARM_UP:  # whole turns would overrun the time
             done = warm_up(compiled.runner.infer, inferences=most)
         else:
-            done = warm_up(compiled.runner.infer, at_most_s=at_most_s)
+            done = warm_up(compiled.runner.infer, at_most_s=asked.at_most_s)
         return min(compiled.first_s, (now() - began) / done) if done else compiled.first_s
 
-    def turn(self, asked: RunTurn) -> Turn:
-        """Run one turn and record the time of each inference in µs.
-
-        With several requests in flight it is the time between results, for a language model the
-        time per further token; the length of the turn is then fixed.
-        """
+    def _turn(self, asked: RunTurn) -> Turn:
         compiled = self._compiled[asked.key]
         samples_us, first_us = (
             (compiled.runner.queue_turn(), None)
@@ -175,47 +185,42 @@ class Bench:
             first_us=first_us,
         )
 
-    def hold(self, key: str, seconds: float) -> Sustained:
-        """Run turn after turn for some seconds; record the median of each in µs."""
-        asked = RunTurn(key=key, discarded=DISCARDED_PER_TURN, timed=TIMED_PER_TURN)
-        until = now() + seconds
+    def _hold(self, asked: Hold) -> Sustained:
+        turn = RunTurn(key=asked.key, discarded=DISCARDED_PER_TURN, timed=TIMED_PER_TURN)
+        until = now() + asked.seconds
         medians: list[float] = []
         while now() < until or not medians:
-            medians.append(float(np.median(self.turn(asked).samples_us)))
-        return Sustained(entry=key, medians_us=tuple(medians))
+            medians.append(float(np.median(self._turn(turn).samples_us)))
+        return Sustained(entry=asked.key, medians_us=tuple(medians))
 
-    def compile_counted(self, trial: Trial) -> None:
-        """Compile a trial once more with counters, which are read later."""
+    def _compile_counted(self, asked: CompileCounted | ReadCounters) -> None:
+        trial = asked.trial
         self._counted[trial.key] = open_runner(**self._opened_as(trial), counters=True)
 
-    def counters(self, trial: Trial) -> Counters:
-        """Read the counters of a trial, compiling it with counters unless that is done."""
+    def _counters(self, asked: ReadCounters) -> Counters:
+        key = asked.trial.key
         try:
-            if trial.key not in self._counted:
-                self.compile_counted(trial)
-            return Counters(entry=trial.key, rows=read_counted(self._counted.pop(trial.key)))
+            if key not in self._counted:
+                self._compile_counted(asked)
+            return Counters(entry=key, rows=read_counted(self._counted.pop(key)))
         except MeasurementError as error:
             warn(str(error))
-            return Counters(entry=trial.key, rows=())
+            return Counters(entry=key, rows=())
 
-    def compare(self, trial: Trial, rows: Sequence[Counter] = ()) -> tuple[Json, ...]:
-        """Compare the last outputs with the reference outputs.
-
-        Benches that share a directory share the reference outputs, which are computed once.
-        """
+    def _compare(self, asked: Compare) -> tuple[Json, ...]:
+        """Compare outputs; benches that share a directory compute the reference outputs once."""
+        trial = asked.trial
         runner = self._compiled[trial.key].runner
         expected = None
         if self.set_up.directory:
             expected = _kept_outputs(self._kept(trial), runner.outputs()) or self._expected(trial)
-        return tuple(agreement_to_json(runner.compare(rows, expected)))
+        return tuple(agreement_to_json(runner.compare(asked.rows, expected)))
 
-    def spans(self, key: str, requests: int) -> tuple[StoredSpan, ...]:
-        """Return when the subgraphs of the last requests ran; empty if not known."""
-        spans = self._compiled[key].runner.spans(requests)
+    def _spans(self, asked: ReadSpans) -> tuple[StoredSpan, ...]:
+        spans = self._compiled[asked.key].runner.spans(asked.requests)
         return tuple((s.request, s.subgraph, s.start_s, s.end_s) for s in spans)
 
-    def memory(self, asked: MeasureMemory) -> dict[str, tuple[int, int]]:
-        """Measure the memory of the parts of a language model on a device, or of the process."""
+    def _memory(self, asked: MeasureMemory) -> dict[str, tuple[int, int]]:
         bound = self._models[asked.variant]
         if not asked.parts:
             whole = Affinity.on_one(bound.graph, asked.device)
@@ -224,8 +229,13 @@ class Bench:
         parts = Affinity.from_graph(bound.graph, asked.parts)
         return bytes_by_part(bound, parts, asked.device, asked.properties, asked.scenario)
 
-    def release(self, key: str) -> None:
-        """Let go of a compiled placement."""
+    def _infer_file(self, asked: InferFile) -> dict[str, str]:
+        return infer_file(**msgspec.structs.asdict(asked), core=shared_core())
+
+    def _release(self, asked: Release) -> None:
+        self._let_go(asked.key)
+
+    def _let_go(self, key: str) -> None:
         compiled, counted = self._compiled.pop(key, None), self._counted.pop(key, None)
         for runner in (compiled and compiled.runner, counted):
             if runner is not None:
@@ -234,7 +244,7 @@ class Bench:
     def release_all(self) -> None:
         """Let go of all compiled placements."""
         for key in list(self._compiled):
-            self.release(key)
+            self._let_go(key)
 
     def _placed(self, trial: Trial) -> BoundPlacement:
         return trial.placed(self._models[trial.variant], self.set_up.ops.get(trial.variant, ()))
@@ -266,6 +276,22 @@ class Bench:
                 self._models[variant], None, self.set_up.seed
             )
         return self._inputs[variant]
+
+
+_METHODS: dict[type, Callable[[Bench, Any], Any]] = {
+    Compile: Bench._compile,
+    Expect: Bench._expect,
+    WarmUp: Bench._warm_up,
+    RunTurn: Bench._turn,
+    Hold: Bench._hold,
+    CompileCounted: Bench._compile_counted,
+    ReadCounters: Bench._counters,
+    Compare: Bench._compare,
+    ReadSpans: Bench._spans,
+    MeasureMemory: Bench._memory,
+    Release: Bench._release,
+    InferFile: Bench._infer_file,
+}
 
 
 def write_set_up(

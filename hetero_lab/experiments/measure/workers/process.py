@@ -17,7 +17,7 @@ import psutil
 from hetero_lab.clock import now
 from hetero_lab.errors import HeteroLabError, shorten
 from hetero_lab.experiments.measure.workers.launch import Workers, launch
-from hetero_lab.experiments.measure.workers.requests import MEMORY, Answer, Reply, Request, SetUp
+from hetero_lab.experiments.measure.workers.requests import Answer, Reply, Request, SetUp
 from hetero_lab.tables import number
 
 _POLL_S = 0.2
@@ -140,7 +140,7 @@ class WorkerProcess:
             self.kill()
             detail = f"the worker answered {shorten(line.strip())}, which is not a valid reply"
             raise WorkerError("failed", detail, died=True) from error
-        status = "out of memory" if reply.kind == MEMORY else "failed"
+        status = "out of memory" if reply.no_memory else "failed"
         raise WorkerError(status, reply.error, died=False)
 
     def close(self) -> None:

@@ -20,8 +20,6 @@ from hetero_lab.runtime.counters import Counter
 
 Answer = TypeVar("Answer")
 
-MEMORY = "memory"  # a kind of error
-
 
 class Request(msgspec.Struct, Generic[Answer], frozen=True, kw_only=True, tag=True):
     """A request to a bench; ``answer`` is the type of its answer."""
@@ -66,7 +64,10 @@ class Expect(Request[None], frozen=True, kw_only=True):
 
 
 class WarmUp(Request[float], frozen=True, kw_only=True):
-    """Infer until turns agree, or ``inferences`` times; the answer is the seconds per inference."""
+    """Infer until turns agree or the time is over; the answer is the seconds per inference.
+
+    With ``inferences``, infer that many times; a language model generates as often.
+    """
 
     answer = float
     key: str
@@ -77,7 +78,9 @@ class WarmUp(Request[float], frozen=True, kw_only=True):
 class RunTurn(Request[Turn], frozen=True, kw_only=True):
     """Run one turn of a compiled trial; ``group`` and ``round`` are those of its record.
 
-    With ``alone``, one request is in flight at a time, however many the trial has.
+    Its times are in µs: of inferences, with several requests in flight between results, for a
+    language model per further token. In the last two cases, its length is fixed. With ``alone``,
+    one request is in flight at a time, however many the trial has.
     """
 
     answer = Turn
@@ -90,7 +93,7 @@ class RunTurn(Request[Turn], frozen=True, kw_only=True):
 
 
 class Hold(Request[Sustained], frozen=True, kw_only=True):
-    """Run turn after turn for some seconds."""
+    """Run turn after turn for some seconds; record the median of each in µs."""
 
     answer = Sustained
     key: str
@@ -184,9 +187,9 @@ AnyRequest: TypeAlias = (
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A worker's answer, one line: a value, or the text and the kind of an error."""
+    """A worker's answer, one line: a value, or the text of an error."""
 
     value: Any = None
     error: str | None = None
-    kind: str = ""
+    no_memory: bool = False
     warnings: tuple[str, ...] = ()

@@ -17,63 +17,13 @@ from typing import IO, Any
 
 import msgspec
 
-from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import HeteroLabError
 from hetero_lab.experiments.measure.workers.bench import Bench
-from hetero_lab.experiments.measure.workers.requests import (
-    MEMORY,
-    AnyRequest,
-    Compare,
-    Compile,
-    CompileCounted,
-    Expect,
-    Hold,
-    InferFile,
-    MeasureMemory,
-    ReadCounters,
-    ReadSpans,
-    Release,
-    Reply,
-    RunTurn,
-    SetUp,
-    WarmUp,
-)
-from hetero_lab.runtime.pieces import infer_file
-
-
-def answer(bench: Bench, request: AnyRequest) -> Any:
-    """Carry out a request on a bench and return the answer."""
-    match request:
-        case Compile(trial=trial, compare=compare):
-            return bench.compile(trial, compare=compare)
-        case Expect(trial=trial):
-            return bench.expect(trial)
-        case WarmUp(key=key, at_most_s=at_most_s, inferences=inferences):
-            return bench.warm_up(key, at_most_s, inferences)
-        case RunTurn():
-            return bench.turn(request)
-        case Hold(key=key, seconds=seconds):
-            return bench.hold(key, seconds)
-        case CompileCounted(trial=trial):
-            return bench.compile_counted(trial)
-        case ReadCounters(trial=trial):
-            return bench.counters(trial)
-        case Compare(trial=trial, rows=rows):
-            return bench.compare(trial, rows)
-        case ReadSpans(key=key, requests=n):
-            return bench.spans(key, n)
-        case MeasureMemory():
-            return bench.memory(request)
-        case Release(key=key):
-            return bench.release(key)
-        case InferFile():
-            return infer_file(**msgspec.structs.asdict(request), core=shared_core())
-        case SetUp():
-            raise RuntimeError("a worker is set up once")
+from hetero_lab.experiments.measure.workers.requests import AnyRequest, Reply, SetUp
 
 
 def serve(
-    answer: Callable[[Bench, AnyRequest], Any] = answer, *, set_up: Bench | None = None
+    answer: Callable[[Bench, AnyRequest], Any] = Bench.answer, *, set_up: Bench | None = None
 ) -> None:
     """Answer requests until the input ends.
 
@@ -84,7 +34,7 @@ def serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     bench: Bench | None = None
     for line in requests:
-        value, error, kind = None, None, ""
+        value, error, no_memory = None, None, False
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
@@ -97,14 +47,14 @@ def serve(
                 else:
                     raise RuntimeError("the first request to a worker sets it up")
             except MemoryError:
-                error, kind = "out of memory", MEMORY
+                error, no_memory = "out of memory", True
             except HeteroLabError as problem:
-                error, kind = str(problem), type(problem).__name__
+                error = str(problem)
             except Exception as problem:
-                kind = MEMORY if "bad_alloc" in str(problem) else type(problem).__name__
+                no_memory = "bad_alloc" in str(problem)
                 error = f"{type(problem).__name__}: {problem}"
         told = tuple(str(w.message) for w in caught)
-        reply = Reply(value=value, error=error, kind=kind, warnings=told)
+        reply = Reply(value=value, error=error, no_memory=no_memory, warnings=told)
         replies.write(json.dumps(msgspec.to_builtins(reply)) + "\n")
         replies.flush()
 

@@ -13,7 +13,7 @@ import signal
 import time
 
 from hetero_lab.experiments.measure.workers.requests import Compile, RunTurn
-from hetero_lab.experiments.measure.workers.worker import answer, serve
+from hetero_lab.experiments.measure.workers.worker import serve
 
 _eaten = []
 _turns = []
@@ -32,7 +32,7 @@ def _answer(bench, request):
     if isinstance(request, Compile) and fault == "endless" and request.trial.key == key:
         time.sleep(3600)
     if not isinstance(request, RunTurn):
-        return answer(bench, request)
+        return bench.answer(request)
     if key in (request.key, "every"):
         if fault == "signal":
             os.kill(os.getpid(), signal.SIGSEGV)
@@ -63,7 +63,7 @@ def _answer(bench, request):
             os.closerange(3, 256)
             os.dup2(2, 1)
             time.sleep(3600)
-    return answer(bench, request)
+    return bench.answer(request)
 
 
 if __name__ == "__main__":
