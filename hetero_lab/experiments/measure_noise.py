@@ -14,7 +14,7 @@ from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import check_device
 from hetero_lab.errors import ArgumentError, MeasurementError
 from hetero_lab.experiments.measure.budget import RunOptions
-from hetero_lab.experiments.measure.noise import keep_noise
+from hetero_lab.experiments.measure.environment import keep_noise
 from hetero_lab.experiments.measure.trial import expand
 from hetero_lab.experiments.measure.workers.launch import Workers
 from hetero_lab.experiments.results.sweep.result import Sweep

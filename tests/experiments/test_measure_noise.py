@@ -11,10 +11,15 @@ import hetero_lab as hl
 from hetero_lab.cli import main as cli
 from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabWarning
 from hetero_lab.experiments.deployment.check_run import ObservedRun
-from hetero_lab.experiments.measure import noise as noises
+from hetero_lab.experiments.measure import environment
 from hetero_lab.experiments.measure.budget import RunOptions
-from hetero_lab.experiments.measure.environment import current_environment, noise_of, noise_sentence
-from hetero_lab.experiments.measure.noise import keep_noise, known_noise
+from hetero_lab.experiments.measure.environment import (
+    current_environment,
+    keep_noise,
+    known_noise,
+    noise_of,
+    noise_sentence,
+)
 from hetero_lab.experiments.measure.records import Trial, Turn
 from hetero_lab.experiments.measure.rounds import SweepRun
 from hetero_lab.experiments.measure.workers.launch import Workers
@@ -39,7 +44,7 @@ def test_what_was_measured_is_kept_by_host_device_and_version(core, monkeypatch)
     own = replace(LOUD, relative=0.1)
     keep_noise("ACC", own, core)
     assert (known_noise("ACC", core), known_noise("CPU", core)) == (own, LOUD)
-    monkeypatch.setattr(noises, "runtime_version", lambda: "another")
+    monkeypatch.setattr(environment, "runtime_version", lambda: "another")
     assert known_noise("CPU", core) is None
 
 

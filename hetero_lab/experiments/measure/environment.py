@@ -1,4 +1,8 @@
-"""Where a measurement was made: versions, host and devices."""
+"""Where a measurement was made: versions, host, devices, and how much two compiles differ there.
+
+A file in the cache directory keeps the results of A/A runs. Its key is all that the noise depends
+on: host, number of processors, OpenVINO version, device and the device's own properties.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +11,28 @@ import datetime
 import os
 import platform
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import psutil
+from filelock import FileLock
 
 from hetero_lab import __version__
 from hetero_lab.backend.core import runtime_version
 from hetero_lab.backend.emulation import bases_of
 from hetero_lab.clock import now
-from hetero_lab.experiments.measure.noise import full_name, known_noise
+from hetero_lab.errors import StoredFileError, warn
+from hetero_lab.fetch import cache_dir
 from hetero_lab.statistics import ASSUMED_NOISE, Noise, largest_noise
+from hetero_lab.tables import SCHEMA_VERSION, make_directory, read_json, write_json
 
 if TYPE_CHECKING:
     import openvino as ov
+
+_NOISE_KIND, _NOISE_FILE = "noise", "noise.json"
+_Key: TypeAlias = tuple[Any, ...]  # the values of these fields
+_KEY_FIELDS = ("host", "n_cpus", "openvino_version", "device", "properties")
 
 
 @dataclass(frozen=True)
@@ -67,13 +78,68 @@ def current_environment(devices: Iterable[str], core: ov.Core) -> Environment:
         measured_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         governor=_governor(),
         on_battery=_on_battery(),
-        devices=tuple((name, full_name(core, name)) for name in used),
+        devices=tuple((name, _full_name(core, name)) for name in used),
         emulated=tuple(bases_of(used, core).items()),
         hetero_lab_version=__version__,
         noise=tuple(
             (name, noise) for name in used if (noise := known_noise(name, core)) is not None
         ),
     )
+
+
+def known_noise(device: str, core: ov.Core) -> Noise | None:
+    """Return the measured noise of a device on this host, ``None`` if it was not measured.
+
+    An emulated device that was not measured itself has the noise of its base device.
+    """
+    measured = _measured_noise()
+    specs = emulated_devices(core)
+    found = measured.get(_key(device, core))
+    if found is None and device in specs:
+        found = measured.get(_key(specs[device].base, core))
+    return found
+
+
+def keep_noise(device: str, noise: Noise, core: ov.Core) -> Path:
+    """Store the measured noise of a device, replacing an older value; return the file.
+
+    Raises OutputPathError if the cache directory cannot be written.
+    """
+    path = make_directory(cache_dir()) / _NOISE_FILE
+    with FileLock(path.with_suffix(".lock")):
+        measured = {**_measured_noise(), _key(device, core): noise}
+        rows = [
+            {**dict(zip(_KEY_FIELDS, key, strict=True)), **asdict(noise)}
+            for key, noise in measured.items()
+        ]
+        write_json(path, {"kind": _NOISE_KIND, "schema_version": SCHEMA_VERSION, "measured": rows})
+    return path
+
+
+def _key(device: str, core: ov.Core) -> _Key:
+    spec = emulated_devices(core).get(device)
+    properties = str(sorted((spec.properties if spec else {}).items()))
+    n_cpus = os.cpu_count() or 1
+    return platform.node(), n_cpus, runtime_version(), _full_name(core, device), properties
+
+
+def _measured_noise() -> dict[_Key, Noise]:
+    path = cache_dir() / _NOISE_FILE
+    if not path.exists():
+        return {}
+    try:
+        return {
+            tuple(row[name] for name in _KEY_FIELDS): Noise(
+                **{k: v for k, v in row.items() if k not in _KEY_FIELDS}
+            )
+            for row in read_json(path, _NOISE_KIND)["measured"]
+        }
+    except (StoredFileError, KeyError, TypeError) as error:
+        warn(
+            f"{path} cannot be read, so the noise of this machine is assumed: {error} "
+            "hetero_lab.measure_noise() writes it again."
+        )
+        return {}
 
 
 def noise_of(environment: Environment, devices: Iterable[str]) -> Noise:
@@ -97,6 +163,14 @@ def noise_sentence(environment: Environment) -> str:
     return f"Two compiles of one placement differ by {'; '.join(parts)}." + (
         f" hetero_lab.measure_noise({assumed[0]!r}) measures it." if assumed else ""
     )
+
+
+def _full_name(core: ov.Core, device: str) -> str:
+    """Return the full name of a device; empty if its plugin does not report one."""
+    try:
+        return str(core.get_property(device, "FULL_DEVICE_NAME"))
+    except Exception:
+        return ""
 
 
 def machine_state() -> dict[str, Any]:

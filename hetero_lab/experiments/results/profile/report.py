@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hetero_lab.experiments.results.profile.storage import ProfileData
-from hetero_lab.experiments.results.profile.tables import executed_precisions, tally, transitions
+from hetero_lab.experiments.results.profile.tables import (
+    VERDICTS,
+    executed_precisions,
+    tally,
+    transitions,
+)
 from hetero_lab.placement.partition import Boundary, boundary_size
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.generation import Generation
@@ -16,7 +21,6 @@ from hetero_lab.terminal import columns, count_of, one_line
 _WIDTH = 30
 _MOST_ROWS = 20
 _MOST_NAMED = 3
-_VERDICTS = ("equal", "rounding", "different", "not a number")
 
 
 def text(profile: ProfileData, *, tables: bool = True, counters: bool = True) -> str:
@@ -113,7 +117,7 @@ def _outputs_verdict(profile: ProfileData) -> str:
 
 
 def _worst_output(profile: ProfileData) -> str:
-    worst = max(profile.agreement, key=lambda a: (_VERDICTS.index(a.verdict), a.relative_error))
+    worst = max(profile.agreement, key=lambda a: (VERDICTS.index(a.verdict), a.relative_error))
     compared = f"{count_of(len(profile.agreement), 'output')} compared with the f32 reference"
     return (
         f"{compared}; worst {one_line(worst.output, 40)}: {worst.verdict} "

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # Precisions that a device may choose from; others (i32, boolean) are given by the model.
 _CHOSEN = frozenset(["f64", "f32", "f16", "bf16", "i8", "u8"])
+VERDICTS = ("equal", "rounding", "different", "not a number")  # the worst last
 
 
 def build_tables(profile: ProfileData) -> Tables:
@@ -29,7 +30,7 @@ def build_tables(profile: ProfileData) -> Tables:
     tables = Tables(
         {
             "summary": _frame([summary_row(profile)], SUMMARY_COLUMNS),
-            "latency": _frame([{"label": profile.label, **sample} for sample in samples(profile)]),
+            "latency": _frame(_samples(profile)),
             "subgraphs": _frame(_subgraphs(profile)),
             "counters": _frame(counter_rows(profile.counters, emulated), COUNTER_COLUMNS),
             "boundaries": _frame(_boundaries(profile), _BOUNDARY_COLUMNS),
@@ -75,10 +76,10 @@ def generation_columns(generation: Generation, further: Estimate) -> dict[str, f
     }
 
 
-def samples(profile: ProfileData) -> list[dict[str, Any]]:
+def _samples(profile: ProfileData) -> list[dict[str, Any]]:
     """Return a row per timed inference, in order."""
     return [
-        {"turn": number, "index": index, "latency_us": latency_us}
+        {"label": profile.label, "turn": number, "index": index, "latency_us": latency_us}
         for number, turn in enumerate(profile.latency.turns)
         for index, latency_us in enumerate(turn)
     ]
@@ -179,8 +180,8 @@ def time_parts(counters: Sequence[Counter], latency_us: float) -> dict[str, Any]
 
 
 def _worst_verdict(profile: ProfileData) -> str:
-    order = ["equal", "rounding", "different", "not a number"]
-    return max((a.verdict for a in profile.agreement), key=order.index, default="not compared")
+    verdicts = (a.verdict for a in profile.agreement)
+    return max(verdicts, key=VERDICTS.index, default="not compared")
 
 
 def _subgraphs(profile: ProfileData) -> list[dict[str, Any]]:

@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOST_ROWS = 5  # in the short text
-_OF_EACH = ["subgraphs", "counters", "boundaries", "placement", "agreement", "transitions"]
+_SAMPLES = ["label", "host", "turn", "index", "latency_us"]
+# Tables that hold those of all profiles, under the names that they have there.
+_OF_EACH = {
+    "samples": "latency", "subgraphs": "subgraphs", "counters": "counters",
+    "boundaries": "boundaries", "placements": "placement", "agreement": "agreement",
+    "transitions": "transitions",
+}  # fmt: skip
 
 
 def build(rows: Sequence[Row], ranking: Ranking, reference: str, notes: Sequence[str]) -> Tables:
@@ -29,30 +35,18 @@ def build(rows: Sequence[Row], ranking: Ranking, reference: str, notes: Sequence
     evaluated = any(row.evaluation is not None for row in rows)
     generates = any(profile.generation is not None for _, profile in measured)
     summary = [_summary(row, reference, evaluated=evaluated, generates=generates) for row in rows]
-    tables = Tables(
-        {
-            "summary": _frame(summary),
-            "ranking": _ranking(rows, summary, ranking),
-            "samples": pd.DataFrame(
-                [
-                    {"label": row.label, "host": row.measured_on, **sample}
-                    for row, profile in measured
-                    for sample in profile_tables.samples(profile)
-                ],
-                columns=["label", "host", "turn", "index", "latency_us"],
-            ),
-        }
-    )
-    for name in _OF_EACH:
+    tables = Tables({"summary": _frame(summary), "ranking": _ranking(rows, summary, ranking)})
+    for name, of_profile in _OF_EACH.items():
         frames = []
         for row, profile in measured:
-            if name in profile.tables and len(profile.tables[name]):
-                frame = profile.tables[name].copy()
+            frame = profile.tables.get(of_profile, pd.DataFrame())
+            if len(frame):
+                frame = frame.drop(columns="label", errors="ignore")
                 frame.insert(0, "label", row.label)
                 frame.insert(1, "host", row.measured_on)
                 frames.append(frame)
-        key = "placements" if name == "placement" else name
-        tables[key] = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+        empty = pd.DataFrame(columns=_SAMPLES if name == "samples" else None)
+        tables[name] = pd.concat(frames, ignore_index=True) if frames else empty
     tables["notes"] = pd.DataFrame({"finding": list(notes)}, dtype="str")
     return tables
 
