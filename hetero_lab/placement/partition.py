@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -326,21 +327,16 @@ def _execution_order(
     subgraphs: list[int], feeds: dict[int, set[int]], members: dict[int, list[int]]
 ) -> list[int]:
     """Order in waves, as the runtime does: a subgraph follows the last one that it reads from."""
-    waiting = dict.fromkeys(subgraphs, 0)
-    for receivers in feeds.values():
+    sorter = TopologicalSorter(dict.fromkeys(subgraphs, ()))
+    for subgraph, receivers in feeds.items():
         for receiver in receivers:
-            waiting[receiver] += 1
+            sorter.add(receiver, subgraph)
+    sorter.prepare()
     order: list[int] = []
-    wave = sorted((s for s in subgraphs if not waiting[s]), key=lambda s: members[s][0])
-    while wave:
+    while sorter.is_active():
+        wave = sorted(sorter.get_ready(), key=lambda s: members[s][0])
         order += wave
-        following: list[int] = []
-        for subgraph in wave:
-            for receiver in feeds.get(subgraph, ()):
-                waiting[receiver] -= 1
-                if not waiting[receiver]:
-                    following.append(receiver)
-        wave = sorted(following, key=lambda s: members[s][0])
+        sorter.done(*wave)
     return order
 
 

@@ -268,10 +268,11 @@ class Ledger:
         """Return the level of each turn of an entry."""
         return self._levels[key, host]
 
-    def n_paired(self, key: str, reference: str, host: str = "") -> int:
-        """Return how many turns of an entry have one of the reference beside them."""
-        beside = self.levels_us(reference, host)
-        return sum(at in beside for at in self.levels_us(key, host))
+    def paired(self, key: str, reference: str, host: str = "") -> tuple[list[float], list[float]]:
+        """Return the levels of an entry and of the reference in the rounds that have both."""
+        own, beside = self.levels_us(key, host), self.levels_us(reference, host)
+        common = [at for at in own if at in beside]
+        return [own[at] for at in common], [beside[at] for at in common]
 
     def is_done(self, key: str, host: str, reference: str, turns: int | None) -> bool:
         """Tell whether a host has finished an entry, with at least ``turns`` turns if given."""
@@ -281,4 +282,4 @@ class Ledger:
             return True
         if not self.levels_us(reference, host):
             return len(self.levels_us(key, host)) >= turns
-        return self.n_paired(key, reference, host) >= turns
+        return len(self.paired(key, reference, host)[0]) >= turns

@@ -479,7 +479,7 @@ class SweepRun:
     def _n_turns(self, key: str) -> int:
         if key == self._reference:
             return len(self._ledger.levels_us(key))
-        return self._ledger.n_paired(key, self._reference)
+        return len(self._ledger.paired(key, self._reference)[0])
 
     def _missing_turns(self, key: str) -> int:
         return self._options.target - self._n_turns(key)
@@ -500,17 +500,13 @@ class SweepRun:
 
     def _precise(self, alive: Sequence[str]) -> bool:
         others = [k for k in alive if k != self._reference] if self._reference in alive else []
-        reference = self._ledger.levels_us(self._reference)
         for key in others:
-            own = self._ledger.levels_us(key)
-            common = [at for at in own if at in reference]
-            if 2 <= len(common) < _PRECISE_TURNS:
-                return False
-            if len(common) < 2:
+            ours, beside = self._ledger.paired(key, self._reference)
+            if len(ours) < 2:
                 continue
-            pair = [own[at] for at in common], [reference[at] for at in common]
             noise = self._noise(self._trials[key].runs_on | self._trials[self._reference].runs_on)
-            if not known_within(self._options.precision, *pair, noise):
+            precision = self._options.precision
+            if len(ours) < _PRECISE_TURNS or not known_within(precision, ours, beside, noise):
                 return False
         return True
 

@@ -259,18 +259,13 @@ def _placement(profile: ProfileData) -> list[dict[str, Any]]:
     graph = profile.graph
     where = profile.partition.subgraph_of
     times = executed_ops_us(profile.counters)
-    group_of = {
-        op: counter.op
-        for counter in profile.counters
-        for op in (counter.op, *counter.fused_ops)
-        if counter.kind == "op"
-    }
+    leader_of = _fused_with(profile.counters)
     precision = executed_precisions(profile.counters)
     emulated = dict(profile.environment.emulated)
     rows = []
     for name in profile.affinity.ops:
         op = graph.ops[graph.index_of[name]]
-        leader = group_of.get(name, "")
+        leader = leader_of.get(name, "")
         shape = op.outputs[0].shape if op.outputs else None
         rows.append(
             {
@@ -323,6 +318,11 @@ def executed_precisions(counters: Sequence[Counter]) -> dict[str, str]:
     return found
 
 
+def _fused_with(counters: Iterable[Counter]) -> dict[str, str]:
+    """Return op → the op that names the node that ran it."""
+    return {op: c.op for c in counters if c.kind == "op" for op in (c.op, *c.fused_ops)}
+
+
 def tally(precisions: Iterable[str]) -> str:
     """Say how many ops ran in each precision, the most frequent first: ``"9 bf16, 2 f32"``."""
     counted = Tally(precisions)
@@ -339,7 +339,7 @@ def transitions(profile: ProfileData) -> list[dict[str, Any]]:
     """
     graph, home = profile.graph, profile.partition.subgraph_of
     precision = executed_precisions(profile.counters)
-    node = {op: c.op for c in profile.counters if c.kind == "op" for op in (c.op, *c.fused_ops)}
+    node = _fused_with(profile.counters)
     rows = []
     for consumer in profile.affinity.ops:
         ports: dict[int, set[int]] = {}
