@@ -304,7 +304,7 @@ pathlib.Path.write_bytes = full
 """
 OTHER_CPU = """
 from hetero_lab.experiments.measure import environment
-environment.full_name = lambda core, device: "another CPU"
+environment._full_name = lambda core, device: "another CPU"
 """
 
 
