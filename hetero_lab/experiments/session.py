@@ -179,7 +179,7 @@ class Session:
         from hetero_lab.experiments.measure.fleet.run import FleetRun
 
         return FleetRun(
-            self.cluster,
+            cluster=self.cluster,
             header=header,
             set_up=lambda: msgspec.structs.replace(self._set_up, blobs=blobs),
             **given,

@@ -17,7 +17,7 @@ import os
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import asdict, replace
+from dataclasses import InitVar, asdict, dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -78,6 +78,7 @@ _SLOW_START_S = 0.5  # a bench that takes longer to start is reused
 _SLOW_COMPILE_S = 0.5  # compiles (with the first inference) that take longer run in parallel
 
 
+@dataclass(kw_only=True, eq=False)
 class SweepRun:
     """One run of a sweep: measures pending trials and appends record by record.
 
@@ -89,37 +90,25 @@ class SweepRun:
     slow, ``at_once`` benches compile in parallel.
     """
 
-    def __init__(
-        self,
-        *,
-        trials: Sequence[Trial],
-        reference: str,
-        records: Iterable[AnyRecord],
-        append: Callable[[AnyRecord], object],
-        options: RunOptions,
-        workers: Workers,
-        watch: Stopwatch,
-        start: Callable[[], AnyBench],
-        noise: Callable[[Iterable[str]], Noise],
-        is_ready: Callable[[float], bool] = lambda _: True,
-        expected: set[str] | None = None,
-        at_once: int = 1,
-        progress: bool,
-    ):
-        self._trials = by_key(trials)
-        self._reference = reference
+    trials: Sequence[Trial]
+    reference: str
+    records: InitVar[Iterable[AnyRecord]]
+    append: Callable[[AnyRecord], object]
+    options: RunOptions
+    workers: Workers
+    watch: Stopwatch
+    start: Callable[[], AnyBench]
+    noise: Callable[[Iterable[str]], Noise]
+    is_ready: Callable[[float], bool] = lambda _: True
+    expected: set[str] = field(default_factory=set)
+    at_once: int = 1
+    progress: bool
+
+    def __post_init__(self, records: Iterable[AnyRecord]) -> None:
+        self._trials = by_key(self.trials)
         self._ledger = Ledger(records)
-        self._append = append
-        self._options = options
-        self._workers = workers
-        self._watch = watch
-        self._start = start
-        self._noise = noise
-        self._is_ready = is_ready
-        self._most_at_once = at_once
         self._benches: dict[str, AnyBench] = {}
         self._idle: list[AnyBench] = []
-        self._expected = set[str]() if expected is None else expected
         self._group: list[str] = []  # keys, the reference first
         self._compiled: set[str] = set()  # keys that are compiled on a living bench
         self._inference_s: dict[str, float] = {}
@@ -128,16 +117,16 @@ class SweepRun:
         self._start_s = 0.0  # time to start one bench
         self._startup_s = 0.0  # time spent on starting benches so far
         self._compile_s = self._longest_compile_s = 0.0
-        self._turn_plan = TurnPlan(0, options.target)
+        self._turn_plan = TurnPlan(0, self.options.target)
         self._met: set[str] = set()  # devices that something was compiled for
         self._bar = calm(
             tqdm(
-                total=watch.budget_s,
+                total=self.watch.budget_s,
                 desc="sweep",
                 unit="s",
-                disable=not progress,
+                disable=not self.progress,
                 delay=2,
-                bar_format=_TIMED_BAR if watch.budget_s else None,
+                bar_format=_TIMED_BAR if self.watch.budget_s else None,
             )
         )
         self._said_at = -math.inf
@@ -152,26 +141,26 @@ class SweepRun:
             or self._missing_turns(key) > 0
             or self._lacks_records(key)
         ]
-        return sorted(keys, key=lambda key: min(self._n_turns(key), self._options.target))
+        return sorted(keys, key=lambda key: min(self._n_turns(key), self.options.target))
 
     def measure(self) -> None:
         """Measure pending trials, group by group, as far as the budget allows."""
-        queue = [key for key in self.pending() if key != self._reference]
+        queue = [key for key in self.pending() if key != self.reference]
         group = first = self._ledger.next_group
         self._say("start workers")
         began = now()
-        is_ready = self._is_ready(self._left_s)
+        is_ready = self.is_ready(self._left_s)
         self._startup_s = now() - began
         if not is_ready:  # the server goes on importing: the next call finds it ready
             self._record_call()
             return
-        self._group = [self._reference]
+        self._group = [self.reference]
         self._make_ready(self._group)
-        while group == first or (queue and not self._watch.is_over):
+        while group == first or (queue and not self.watch.is_over):
             turn_plan = self._turn_plan = self._affordable(len(queue), is_first=group == first)
-            if queue and not turn_plan.n_placements and (self._watch.is_over or group > first):
+            if queue and not turn_plan.n_placements and (self.watch.is_over or group > first):
                 break
-            most = min(self._workers.group - 1, turn_plan.n_placements)
+            most = min(self.workers.group - 1, turn_plan.n_placements)
             members = self._first_group(queue[:most])
             later = replace(turn_plan, n_placements=turn_plan.n_placements - len(members))
             tried = self._measure_group(group, members, later, is_last=members == queue)
@@ -190,8 +179,8 @@ class SweepRun:
 
     @property
     def _left_s(self) -> float:
-        budget_s = self._watch.budget_s
-        return math.inf if budget_s is None else budget_s - _END_S - self._watch.elapsed_s
+        budget_s = self.watch.budget_s
+        return math.inf if budget_s is None else budget_s - _END_S - self.watch.elapsed_s
 
     @property
     def _durations(self) -> Durations:
@@ -204,14 +193,14 @@ class SweepRun:
         )
 
     def _affordable(self, n_pending: int, *, is_first: bool) -> TurnPlan:
-        options = self._options
-        if self._watch.budget_s is None:
+        options = self.options
+        if self.watch.budget_s is None:
             return TurnPlan(n_pending, options.target)
         chosen = partial(
             affordable,
             durations=self._durations,
             turns=options.target,
-            group_size=self._workers.group,
+            group_size=self.workers.group,
         )
         turn_plan = chosen(self._left_s, n_pending)
         if is_first and n_pending and not turn_plan.n_placements and self._left_s > 0.0:
@@ -225,24 +214,24 @@ class SweepRun:
 
     def _turn_s(self, key: str, length: TurnLength) -> float:
         known = self._inference_s
-        return length.inferences * known.get(key, known.get(self._reference, 0.0))
+        return length.inferences * known.get(key, known.get(self.reference, 0.0))
 
     def _needs_s(self, n_placements: int) -> float:
-        turn_plan = TurnPlan(n_placements, self._options.target)
+        turn_plan = TurnPlan(n_placements, self.options.target)
         counted = 0.0
-        if self._options.counters:
+        if self.options.counters:
             durations = self._durations
             counted = durations.ready_s + _COUNTED_INFERENCES * durations.inference_s
-        return turn_plan.needs_s(self._durations, self._workers.group) + n_placements * counted
+        return turn_plan.needs_s(self._durations, self.workers.group) + n_placements * counted
 
     def _deadline(self, took_s: float, later: TurnPlan) -> float | None:
         """Return when a group has to stop adding turns, so that later groups get their least."""
-        if self._watch.budget_s is None:
+        if self.watch.budget_s is None:
             return None
-        n_groups = later.n_groups(self._workers.group)
+        n_groups = later.n_groups(self.workers.group)
         if not n_groups:
             return now() + self._left_s
-        reserve = max(later.needs_s(self._durations, self._workers.group), n_groups * took_s)
+        reserve = max(later.needs_s(self._durations, self.workers.group), n_groups * took_s)
         return now() + max(0.0, min(self._left_s / (n_groups + 1), self._left_s - 1.2 * reserve))
 
     # -- groups and rounds --------------------------------------------------------------------
@@ -252,12 +241,12 @@ class SweepRun:
     ) -> list[str]:
         """Measure some placements beside the reference; return those that were tried."""
         began = now()
-        self._group = [self._reference, *members]
+        self._group = [self.reference, *members]
         tried = self._make_ready(members)
         if self._alive:
             self._measure_compiled(group, later, began)
         for key in self._alive:
-            if self._missing_turns(key) <= 0 and (key != self._reference or is_last):
+            if self._missing_turns(key) <= 0 and (key != self.reference or is_last):
                 self._record(Finished(entry=key))
         return tried
 
@@ -266,7 +255,7 @@ class SweepRun:
 
         That compile may take all the time that is left, so what is there is measured before.
         """
-        if not self._options.apart:
+        if not self.options.apart:
             return list(keys)
         met, members = set(self._met), list[str]()
         for key in keys:
@@ -301,7 +290,7 @@ class SweepRun:
     @property
     def _at_once(self) -> int:
         """How many placements are compiled in parallel."""
-        return self._most_at_once if self._is_slow else 1
+        return self.at_once if self._is_slow else 1
 
     @property
     def _is_slow(self) -> bool:
@@ -318,7 +307,7 @@ class SweepRun:
         self._compute_expected(keys)
         self._say(f"compile {', '.join(self._trials[key].label for key in keys)}")
         began = now()
-        compare = self._options.reference
+        compare = self.options.reference
         requests = {key: Compile(trial=self._trials[key], compare=compare) for key in keys}
         answers = self._ask_at_once(requests) if len(keys) > 1 else {}
         for key in keys:
@@ -338,7 +327,7 @@ class SweepRun:
             self._inference_s[key] = answer.first_inference_ms / 1e3
             if not self._ledger.has(Compiled, key):
                 self._record(answer)
-            if key == self._reference:
+            if key == self.reference:
                 if self._left_s > 0.0:
                     self._warm_up(key, min(WARM_UP_S, _LOOK_SHARE * self._left_s))
                 # This bench may have computed the reference outputs, which happens only once.
@@ -352,16 +341,16 @@ class SweepRun:
         may have that advantage over the others. (Reading a language model once more would take
         too long, so the first bench that compares computes its reference outputs.)
         """
-        if not self._options.reference:
+        if not self.options.reference:
             return
         for trial in (self._trials[key] for key in keys):
-            if trial.scenario is not None or trial.variant in self._expected:
+            if trial.scenario is not None or trial.variant in self.expected:
                 continue
-            self._expected.add(trial.variant)
+            self.expected.add(trial.variant)
             began = now()
             # If this fails or takes too long, the first bench that compares computes them.
-            with contextlib.suppress(WorkerError), contextlib.closing(self._start()) as bench:
-                timeout_s = min(self._workers.compile_timeout_s, max(0.0, self._left_s))
+            with contextlib.suppress(WorkerError), contextlib.closing(self.start()) as bench:
+                timeout_s = min(self.workers.compile_timeout_s, max(0.0, self._left_s))
                 bench.ask(Expect(trial=trial), timeout_s=timeout_s)
             self._startup_s += now() - began
 
@@ -388,12 +377,12 @@ class SweepRun:
             number += 1
             if number == 1:
                 self._expect(now() - round_began, later)
-        if self._options.counters:
+        if self.options.counters:
             self._count_all(later)
         # Each later group needs at least the time that this one took so far.
         deadline = self._deadline(now() - began, later)
         while (
-            self._options.turns is None
+            self.options.turns is None
             and number < MOST_TURNS
             and (deadline is None or now() < deadline)
             and not self._precise(self._alive)
@@ -401,8 +390,8 @@ class SweepRun:
             if not self._round(group, number, shuffle):
                 return
             number += 1
-        if self._options.sustained_s:
-            self._hold_all(self._options.sustained_s)
+        if self.options.sustained_s:
+            self._hold_all(self.options.sustained_s)
 
     def _round(self, group: int, number: int, shuffle: random.Random) -> bool:
         """Give each placement one turn; ``False`` if the budget ended or no placement is left."""
@@ -410,11 +399,11 @@ class SweepRun:
         length = self._turn_plan.length
         order = self._alive
         shuffle.shuffle(order)
-        if self._turn_plan.turns < self._options.target and self._reference in order:
+        if self._turn_plan.turns < self.options.target and self.reference in order:
             # The budget may end this round early, and only pairs with a turn of the reference in
             # the same round give a ratio: the reference goes first.
-            order.remove(self._reference)
-            order.insert(0, self._reference)
+            order.remove(self.reference)
+            order.insert(0, self.reference)
         for key in order:
             if not self._fits(self._turn_s(key, length)) and (number or self._has_pair(group)):
                 return False
@@ -432,17 +421,17 @@ class SweepRun:
 
     def _has_pair(self, group: int) -> bool:
         """Tell whether any placement of a group has a turn beside one of the reference."""
-        beside = self._ledger.levels_us(self._reference)
+        beside = self._ledger.levels_us(self.reference)
         return any(
             at[0] == group and at in beside
             for key in self._trials
-            if key != self._reference
+            if key != self.reference
             for at in self._ledger.levels_us(key)
         )
 
     def _count_all(self, later: TurnPlan) -> None:
         """Read the counters of each placement, as long as there is time for that."""
-        reserve = later.needs_s(self._durations, self._workers.group)
+        reserve = later.needs_s(self._durations, self.workers.group)
         reserve = reserve if later.n_placements else 0.0
         waiting = [key for key in self._alive if not self._ledger.has(Counters, key)]
         while waiting:
@@ -470,42 +459,42 @@ class SweepRun:
             held = self._guarded(key, Hold(key=key, seconds=seconds))
             if held is not None:
                 self._record(held)
-        if self._watch.budget_s is not None:
-            self._bar.total = self._watch.budget_s + now() - began
-            self._watch = replace(self._watch, budget_s=self._bar.total)
+        if self.watch.budget_s is not None:
+            self._bar.total = self.watch.budget_s + now() - began
+            self.watch = replace(self.watch, budget_s=self._bar.total)
 
     # -- what is there, what is missing -------------------------------------------------------
 
     def _n_turns(self, key: str) -> int:
-        if key == self._reference:
+        if key == self.reference:
             return len(self._ledger.levels_us(key))
-        return len(self._ledger.paired(key, self._reference)[0])
+        return len(self._ledger.paired(key, self.reference)[0])
 
     def _missing_turns(self, key: str) -> int:
-        return self._options.target - self._n_turns(key)
+        return self.options.target - self._n_turns(key)
 
     def _lacks_records(self, key: str) -> bool:
         """Tell whether counters or a sustained run are asked for and not yet recorded."""
-        asked = {Counters: self._options.counters, Sustained: self._options.sustained_s}
+        asked = {Counters: self.options.counters, Sustained: self.options.sustained_s}
         return any(wanted and not self._ledger.has(kind, key) for kind, wanted in asked.items())
 
     def _lacks(self, key: str, target: int, group: int) -> bool:
         own = self._ledger.levels_us(key)
-        if key == self._reference:
+        if key == self.reference:
             # Once it has enough turns, one in this group will do; it runs in each round anyway.
             return not any(at[0] == group for at in own) or len(own) < target
-        if self._reference not in self._compiled:  # it failed: there will be no more pairs
+        if self.reference not in self._compiled:  # it failed: there will be no more pairs
             return len(own) < target
         return self._n_turns(key) < target
 
     def _precise(self, alive: Sequence[str]) -> bool:
-        others = [k for k in alive if k != self._reference] if self._reference in alive else []
+        others = [k for k in alive if k != self.reference] if self.reference in alive else []
         for key in others:
-            ours, beside = self._ledger.paired(key, self._reference)
+            ours, beside = self._ledger.paired(key, self.reference)
             if len(ours) < 2:
                 continue
-            noise = self._noise(self._trials[key].runs_on | self._trials[self._reference].runs_on)
-            precision = self._options.precision
+            noise = self.noise(self._trials[key].runs_on | self._trials[self.reference].runs_on)
+            precision = self.options.precision
             if len(ours) < _PRECISE_TURNS or not known_within(precision, ours, beside, noise):
                 return False
         return True
@@ -533,7 +522,7 @@ class SweepRun:
         return answers
 
     def _ask(self, key: str, request: Request[Answer]) -> Answer:
-        answer = self._bench(key).ask(request, timeout_s=self._workers.limit_s(request))
+        answer = self._bench(key).ask(request, timeout_s=self.workers.limit_s(request))
         if isinstance(request, Compile):
             self._compiled.add(key)
         return answer
@@ -564,7 +553,7 @@ class SweepRun:
             try:
                 self._benches[key] = self._idle.pop()  # threads may compete for the last one
             except IndexError:
-                self._benches[key] = self._start()
+                self._benches[key] = self.start()
                 self._start_s = max(self._start_s, self._benches[key].start_s)
         return self._benches[key]
 
@@ -596,7 +585,7 @@ class SweepRun:
             bench.close()
             return
         try:
-            bench.ask(Release(key=key), timeout_s=self._workers.timeout_s)
+            bench.ask(Release(key=key), timeout_s=self.workers.timeout_s)
         except WorkerError:
             bench.close()
         else:
@@ -618,18 +607,18 @@ class SweepRun:
     # -- records and the progress bar ---------------------------------------------------------
 
     def _record(self, record: AnyRecord) -> None:
-        self._append(record)
+        self.append(record)
         self._ledger.note(record)
 
     def _record_call(self) -> None:
         """Record how the time was spent and what is left to do."""
         left = self.pending()
         turn_plan = self._turn_plan
-        others = [key for key in left if key != self._reference]
+        others = [key for key in left if key != self.reference]
         self._record(
             Call(
-                budget_s=self._watch.budget_s,
-                elapsed_s=self._watch.elapsed_s,
+                budget_s=self.watch.budget_s,
+                elapsed_s=self.watch.elapsed_s,
                 startup_s=self._startup_s,
                 compile_s=self._compile_s,
                 longest_compile_s=self._longest_compile_s,
@@ -643,13 +632,13 @@ class SweepRun:
 
     def _expect(self, round_s: float, later: TurnPlan) -> None:
         """Show how long the least turns will take, estimated from the compiles and one round."""
-        if self._watch.budget_s is not None or self._bar.total is not None:
+        if self.watch.budget_s is not None or self._bar.total is not None:
             return
-        spent = self._watch.elapsed_s
-        compiles = spent if self._options.counters else 0.0
-        of_this = spent + compiles + (self._options.target - 1) * round_s
-        of_this += len(self._alive) * (self._options.sustained_s or 0.0)
-        self._bar.total = round(of_this * (1 + later.n_groups(self._workers.group)), 1)
+        spent = self.watch.elapsed_s
+        compiles = spent if self.options.counters else 0.0
+        of_this = spent + compiles + (self.options.target - 1) * round_s
+        of_this += len(self._alive) * (self.options.sustained_s or 0.0)
+        self._bar.total = round(of_this * (1 + later.n_groups(self.workers.group)), 1)
         self._bar.bar_format = _TIMED_BAR
 
     def _say(self, what: str) -> None:
@@ -665,6 +654,6 @@ class SweepRun:
             postfix += f", best {self._trials[best].label[:30]}: {medians[best]:.0f} µs"
         self._bar.set_postfix_str(postfix, refresh=False)
         total = self._bar.total
-        elapsed = self._watch.elapsed_s
+        elapsed = self.watch.elapsed_s
         self._bar.n = min(elapsed, total) if total else round(elapsed, 1)
         self._bar.update(0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -71,6 +71,7 @@ class Share:
         return [item for item in self.items if item.key not in self.settled]
 
 
+@dataclass(kw_only=True, eq=False)
 class FleetRun:
     """One run of a sweep over a fleet, with a ``header`` of its store.
 
@@ -79,22 +80,20 @@ class FleetRun:
     ``set_up`` writes the set-up of the workers into files on this machine and returns it.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        *,
-        trials: Sequence[Trial],
-        header: Header,
-        records: Sequence[AnyRecord],
-        append: Callable[[AnyRecord], object],
-        options: RunOptions,
-        workers: Workers,
-        watch: Stopwatch,
-        set_up: Callable[[], SetUp],
-        progress: bool,
-    ):
-        self._cluster = cluster
-        self._trials = by_key(trials)
+    cluster: Cluster
+    trials: Sequence[Trial]
+    header: Header
+    records: InitVar[Sequence[AnyRecord]]
+    append: Callable[[AnyRecord], object]
+    options: RunOptions
+    workers: Workers
+    watch: Stopwatch
+    set_up: Callable[[], SetUp]
+    progress: bool
+
+    def __post_init__(self, records: Sequence[AnyRecord]) -> None:
+        header = self.header
+        self._trials = by_key(self.trials)
         self._reference = header.reference
         self._here = header.environments[-1]
         self._base_of = {spec["name"]: spec["base"] for spec in header.emulated}
@@ -102,23 +101,17 @@ class FleetRun:
         self._devices = list(dict.fromkeys(d for k in self._trials for d in self._devices_of[k]))
         self._ledger = Ledger(records)
         self._next_group = self._ledger.next_group
-        self._append = append
-        self._options = options
-        self._watch = watch
-        self._every_host = header.every_host
-        self._limits = workers
-        self._make_set_up = set_up
         self._set_up = SetUp(models={})
         self._files: dict[str, bytes] = {}
-        self._workers: dict[tuple[str, str], FleetWorker] = {}
+        self._useful: dict[tuple[str, str], FleetWorker] = {}
         self._useless: dict[tuple[str, str], str] = {}  # with the reason
         self._seen: list[FleetWorker] = []
         self._hosts: dict[str, FleetWorker] = {}  # the first worker of each
-        self._queue = WorkQueue(self._devices_of, self._base_of, workers.group)
+        self._queue = WorkQueue(self._devices_of, self._base_of, self.workers.group)
         self._running: dict[int, Share] = {}
         self._n_shares = 0
         self._looked = now()
-        bar = tqdm(total=0, desc="fleet", unit="row", disable=not progress, delay=2)
+        bar = tqdm(total=0, desc="fleet", unit="row", disable=not self.progress, delay=2)
         self._bar = calm(bar)
 
     def pending(self) -> list[str]:
@@ -126,7 +119,7 @@ class FleetRun:
 
         With ``every_host``, raises MeasurementError if the scheduler has no worker.
         """
-        if self._every_host:
+        if self.header.every_host:
             self._look_for_workers()
         else:
             hosts = self._ledger.hosts
@@ -140,13 +133,13 @@ class FleetRun:
         Raises MeasurementError if no worker can measure, and StoreError if a host has another
         OpenVINO version than the store has for it.
         """
-        self._set_up, self._files = set_up_files(self._make_set_up())
+        self._set_up, self._files = set_up_files(self.set_up())
         self._look_for_workers()
         try:
             while self._running or self._queue.waiting:
                 self._hand_out()
                 self._give_up()
-                if self._watch.is_over and not self._end():
+                if self.watch.is_over and not self._end():
                     return
                 self._take_news()
                 if now() - self._looked > _LOOK_S:
@@ -157,10 +150,10 @@ class FleetRun:
     def close(self) -> None:
         """Cancel running tasks and remove the model from the workers."""
         self._bar.close()
-        self._cluster.close()
+        self.cluster.close()
 
     def _is_done(self, key: str, host: str) -> bool:
-        return self._ledger.is_done(key, host, self._reference, self._options.turns)
+        return self._ledger.is_done(key, host, self._reference, self.options.turns)
 
     def _add(self, items: Sequence[Item]) -> None:
         # The reference is part of every share, so it is an item only if there are no others.
@@ -170,15 +163,15 @@ class FleetRun:
 
     def _look_for_workers(self) -> None:
         until = now() + PATIENCE_S
-        where = self._cluster.address
-        while not self._workers:
+        where = self.cluster.address
+        while not self._useful:
             try:
                 self._look()
             except SchedulerGoneError:
                 raise MeasurementError(
                     f"The scheduler at {where} does not answer. Is it still running?"
                 ) from None
-            if self._useless and not self._workers:
+            if self._useless and not self._useful:
                 raise MeasurementError(
                     f"No worker of the scheduler at {where} can measure. "
                     + "; ".join(f"{at}: {why}" for (at, _), why in self._useless.items())
@@ -189,27 +182,27 @@ class FleetRun:
                     f"The scheduler at {where} has no workers. Start one on each machine: "
                     f"dask worker {where}"
                 )
-            if not self._workers:
+            if not self._useful:
                 time.sleep(_LOOK_S / 4)
 
     def _look(self) -> None:
         """Look up the workers: add new ones, put back the shares of those that are gone."""
         self._looked = now()
-        info = self._cluster.identity()
+        info = self.cluster.identity()
         if info is None:
             return
         here = {(address, own["local_directory"]): address for address, own in info.items()}
-        for identity in [identity for identity in self._workers if identity not in here]:
-            del self._workers[identity]
+        for identity in [identity for identity in self._useful if identity not in here]:
+            del self._useful[identity]
             for number, share in list(self._running.items()):
                 if share.worker.identity == identity:
                     self._lost(number, f"the worker {identity[0]} died")
-        known = {*self._workers, *self._useless}
+        known = {*self._useful, *self._useless}
         new = [address for identity, address in here.items() if identity not in known]
         if not new:
             return
         bases = sorted({self._base_of.get(d, d) for d in self._devices})
-        told = self._cluster.describe(new, bases)
+        told = self.cluster.describe(new, bases)
         for address, error in told.items():
             if isinstance(error, BaseException):
                 why = f"{type(error).__name__}: {error}"
@@ -225,13 +218,13 @@ class FleetRun:
                 why = f"the other workers of {worker.host} have another {' and '.join(other)}"
                 self._leave_out(worker.identity, why)
                 continue
-            self._workers[worker.identity] = worker
+            self._useful[worker.identity] = worker
             if worker is first:
                 self._welcome(worker)
 
     def _leave_out(self, identity: tuple[str, str], why: str) -> None:
         self._useless[identity] = why
-        self._workers.pop(identity, None)
+        self._useful.pop(identity, None)
         warn(f"The worker {identity[0]} is left out: {why.rstrip('.')}.")
 
     def _welcome(self, worker: FleetWorker) -> None:
@@ -260,20 +253,20 @@ class FleetRun:
                 )
         environment = worker.environment_of(self._devices, self._base_of)
         self._record(Host(host=host, environment=msgspec.convert(environment, Environment)))
-        if self._every_host:
+        if self.header.every_host:
             self._add([Item(k, host) for k in self._trials if not self._is_done(k, host)])
 
     def _hand_out(self) -> None:
         """Give each idle machine a share."""
-        while not self._watch.is_over:
+        while not self.watch.is_over:
             busy = {share.worker.machine for share in self._running.values()}
-            chosen = self._queue.choose(self._workers.values(), busy)
+            chosen = self._queue.choose(self._useful.values(), busy)
             if chosen is None:
                 return
             worker, items, of_time = chosen
             try:
                 if not self._start(worker, items, of_time):
-                    del self._workers[worker.identity]  # it is added again if it comes back
+                    del self._useful[worker.identity]  # it is added again if it comes back
             except OutputPathError as error:
                 self._leave_out(worker.identity, str(error))
 
@@ -283,20 +276,20 @@ class FleetRun:
             keys.insert(0, self._reference)
         devices = list(dict.fromkeys(d for key in keys for d in self._devices_of[key]))
         emulated = [spec for spec in self._set_up.emulated if spec["name"] in devices]
-        budget_s = self._watch.budget_s
+        budget_s = self.watch.budget_s
         if budget_s is not None:
-            budget_s = max(0.1, (budget_s - self._watch.elapsed_s) * of_time)
+            budget_s = max(0.1, (budget_s - self.watch.elapsed_s) * of_time)
         share = Assignment(
             trials=tuple(self._trials[key] for key in keys),
             reference=self._reference if self._reference in keys else keys[0],
-            options=self._options,
+            options=self.options,
             budget_s=budget_s,
             set_up=msgspec.structs.replace(self._set_up, emulated=emulated),
-            workers=self._limits,
+            workers=self.workers,
         )
         self._n_shares += 1
         resources = worker.asked_for(devices, self._base_of)
-        if not self._cluster.start(self._n_shares, worker, share, self._files, resources):
+        if not self.cluster.start(self._n_shares, worker, share, self._files, resources):
             return False
         self._running[self._n_shares] = Share(worker, items)
         self._queue.take(items)
@@ -304,23 +297,23 @@ class FleetRun:
 
     def _end(self) -> bool:
         """Cancel shares that are much too late; tell whether any still runs."""
-        latest_s = (self._watch.budget_s or 0.0) + self._limits.compile_timeout_s
-        if self._watch.elapsed_s > latest_s:
+        latest_s = (self.watch.budget_s or 0.0) + self.workers.compile_timeout_s
+        if self.watch.elapsed_s > latest_s:
             for number in list(self._running):
-                self._cluster.cancel(number)
+                self.cluster.cancel(number)
                 del self._running[number]
         return bool(self._running)
 
     def _give_up(self) -> None:
         """Record as failed the rows that no worker can measure."""
-        workers = list(self._workers.values())
-        for item in self._queue.hopeless(workers, at_once=self._watch.is_over):
+        workers = list(self._useful.values())
+        for item in self._queue.hopeless(workers, at_once=self.watch.is_over):
             of_this = [w for w in workers if item.host in ("", w.host)]
             devices = self._devices_of[item.key]
             self._fail(item, "no worker for it", why_not(of_this, devices, self._base_of))
 
     def _take_news(self) -> None:
-        for news in self._cluster.news(_LOOK_S / 4):
+        for news in self.cluster.news(_LOOK_S / 4):
             share = self._running.get(news.task)
             if share is None:
                 continue
@@ -349,7 +342,7 @@ class FleetRun:
 
     def _ended(self, number: int, share: Share) -> None:
         try:
-            records = self._cluster.result(number)
+            records = self.cluster.result(number)
         except TaskLostError as error:
             self._lost(number, str(error))
             self._look()
@@ -362,7 +355,7 @@ class FleetRun:
     def _lost(self, number: int, why: str) -> None:
         """Put back the unfinished items of a share; items lost too often fail."""
         share = self._running.pop(number)
-        self._cluster.cancel(number)
+        self.cluster.cancel(number)
         for item in share.left:
             if not self._queue.put_back(item):
                 self._fail(item, f"lost {MOST_LOSSES} times", why, share.worker.host)
@@ -373,11 +366,11 @@ class FleetRun:
         self._bar.update(1)
 
     def _record(self, record: AnyRecord) -> None:
-        self._append(record)
+        self.append(record)
         self._ledger.note(record)
 
     def _without_scheduler(self) -> None:
-        why = f"The scheduler at {self._cluster.address} is gone."
+        why = f"The scheduler at {self.cluster.address} is gone."
         left = [item for share in self._running.values() for item in share.left]
         self._running.clear()
         for item in [*left, *self._queue.waiting]:
