@@ -13,8 +13,7 @@ import queue
 import shutil
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from distributed import Client, Future, get_worker
@@ -32,13 +31,8 @@ from hetero_lab.experiments.measure.records import AnyRecord
 _RECONNECT_S = 10.0
 
 
-@dataclass(frozen=True)
-class News:
-    """The ``index``-th record of a task; without a record, the task has ended."""
-
-    task: int
-    index: int = -1
-    record: AnyRecord | None = None
+# A task, and its ``index``-th record; without a record, the task has ended.
+News: TypeAlias = tuple[int, int, AnyRecord | None]
 
 
 def cluster_of(client: Any, *, isolate: bool) -> Cluster:
@@ -138,7 +132,7 @@ class Cluster:
             pure=False,
         )
         self._tasks[number] = future
-        future.add_done_callback(lambda _: self._news.put(News(number)))
+        future.add_done_callback(lambda _: self._news.put((number, -1, None)))
         return True
 
     def news(self, timeout_s: float) -> Iterable[News]:
@@ -180,7 +174,7 @@ class Cluster:
 
     def _heard(self, event: tuple[float, str]) -> None:
         task, index, record = json.loads(event[1])
-        self._news.put(News(task, index, msgspec.convert(record, AnyRecord)))
+        self._news.put((task, index, msgspec.convert(record, AnyRecord)))
 
 
 def _measure(share: Assignment, directory: str, topic: str, number: int) -> list[AnyRecord]:

@@ -313,14 +313,14 @@ class FleetRun:
             self._fail(item, "no worker for it", why_not(of_this, devices, self._base_of))
 
     def _take_news(self) -> None:
-        for news in self.cluster.news(_LOOK_S / 4):
-            share = self._running.get(news.task)
+        for task, index, record in self.cluster.news(_LOOK_S / 4):
+            share = self._running.get(task)
             if share is None:
                 continue
-            if news.record is None:
-                self._ended(news.task, share)
-            elif news.index == share.n_received:  # after a gap, the result brings the rest
-                self._take(share, news.record)
+            if record is None:
+                self._ended(task, share)
+            elif index == share.n_received:  # after a gap, the result brings the rest
+                self._take(share, record)
 
     def _take(self, share: Share, record: AnyRecord) -> None:
         share.n_received += 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +75,6 @@ _SHOWN = 4  # inferences after which the timeline shows a warm model
 _PER_TURN = DISCARDED_PER_TURN + TIMED_PER_TURN
 
 
-@dataclass(frozen=True)
-class _Opened:
-    runner: Runner
-    execution: Execution
-    first_s: float
-
-
 class Bench:
     """Compiled placements by key, on one core.
 
@@ -100,7 +92,8 @@ class Bench:
         self._models = dict(models)
         self._inputs = dict(inputs or {})
         self.set_up = set_up or SetUp(models={})
-        self._compiled: dict[str, _Opened] = {}
+        # How each is run, and the seconds of its first inference.
+        self._compiled: dict[str, tuple[Runner, Execution, float]] = {}
         self._counted: dict[str, Runner] = {}  # compiled once more, with counters
 
     @classmethod
@@ -123,7 +116,6 @@ class Bench:
         reset_peak()
         self._let_go(trial.key)
         opened_as = self._opened_as(trial)
-        execution: Execution = opened_as["execution"]
         if trial.model_cache:
             open_runner(**opened_as).close()  # fills the cache; the next line loads from it
             reset_peak()
@@ -131,7 +123,7 @@ class Bench:
         with inference_errors(trial.label):
             first_us = time_once(runner.infer)
         chosen = runner.chosen()
-        self._compiled[trial.key] = _Opened(runner, execution, first_us / 1e6)
+        self._compiled[trial.key] = runner, trial.execution, first_us / 1e6
         peak_rss_bytes = peak_bytes()  # without the reference and the counters
         agreement = self._compare(Compare(trial=trial)) if asked.compare else ()
         if runner.spans(1):
@@ -154,28 +146,28 @@ class Bench:
             self._expected(asked.trial)
 
     def _warm_up(self, asked: WarmUp) -> float:
-        compiled, inferences = self._compiled[asked.key], asked.inferences
-        if compiled.execution.scenario is not None:
+        runner, execution, first_s = self._compiled[asked.key]
+        inferences = asked.inferences
+        if execution.scenario is not None:
             for _ in range(1 if inferences is None else inferences):
-                took_us = time_once(compiled.runner.turn)
-                compiled = replace(compiled, first_s=took_us / 1e6 / _PER_TURN)
-            return compiled.first_s
-        most = int(asked.at_most_s / compiled.first_s)
+                first_s = time_once(runner.turn) / 1e6 / _PER_TURN
+            return first_s
+        most = int(asked.at_most_s / first_s)
         began = now()
         if inferences is not None:
-            done = warm_up(compiled.runner.infer, inferences=inferences)
+            done = warm_up(runner.infer, inferences=inferences)
         elif most < LEAST_WARM_UP:  # whole turns would overrun the time
-            done = warm_up(compiled.runner.infer, inferences=most)
+            done = warm_up(runner.infer, inferences=most)
         else:
-            done = warm_up(compiled.runner.infer, at_most_s=asked.at_most_s)
-        return min(compiled.first_s, (now() - began) / done) if done else compiled.first_s
+            done = warm_up(runner.infer, at_most_s=asked.at_most_s)
+        return min(first_s, (now() - began) / done) if done else first_s
 
     def _turn(self, asked: RunTurn) -> Turn:
-        compiled = self._compiled[asked.key]
+        runner, execution, _ = self._compiled[asked.key]
         samples_us, first_us = (
-            (compiled.runner.queue_turn(), None)
-            if compiled.execution.requests > 1 and not asked.alone
-            else compiled.runner.turn(timed=asked.timed, discarded=asked.discarded)
+            (runner.queue_turn(), None)
+            if execution.requests > 1 and not asked.alone
+            else runner.turn(timed=asked.timed, discarded=asked.discarded)
         )
         return Turn(
             entry=asked.key,
@@ -210,14 +202,15 @@ class Bench:
     def _compare(self, asked: Compare) -> tuple[Json, ...]:
         """Compare outputs; benches that share a directory compute the reference outputs once."""
         trial = asked.trial
-        runner = self._compiled[trial.key].runner
+        runner, *_ = self._compiled[trial.key]
         expected = None
         if self.set_up.directory:
             expected = _kept_outputs(self._kept(trial), runner.outputs()) or self._expected(trial)
         return tuple(agreement_to_json(runner.compare(asked.rows, expected)))
 
     def _spans(self, asked: ReadSpans) -> tuple[StoredSpan, ...]:
-        spans = self._compiled[asked.key].runner.spans(asked.requests)
+        runner, *_ = self._compiled[asked.key]
+        spans = runner.spans(asked.requests)
         return tuple((s.request, s.subgraph, s.start_s, s.end_s) for s in spans)
 
     def _memory(self, asked: MeasureMemory) -> dict[str, tuple[int, int]]:
@@ -236,10 +229,10 @@ class Bench:
         self._let_go(asked.key)
 
     def _let_go(self, key: str) -> None:
-        compiled, counted = self._compiled.pop(key, None), self._counted.pop(key, None)
-        for runner in (compiled and compiled.runner, counted):
-            if runner is not None:
-                runner.close()
+        runner, *_ = self._compiled.pop(key, [None])
+        for one in (runner, self._counted.pop(key, None)):
+            if one is not None:
+                one.close()
 
     def release_all(self) -> None:
         """Let go of all compiled placements."""
