@@ -45,16 +45,9 @@ def test_known_values():
     assert repr(latency).endswith("5 samples in 2 turns)")
 
 
-def test_one_sample_is_its_own_interval():
-    assert median_interval([[7.0]]) == (7.0, 7.0)
-    assert median_interval([[], [7.0]]) == (7.0, 7.0)
-
-
-def test_equal_samples_have_an_interval_of_no_width():
+def test_intervals_of_one_sample_of_equal_ones_and_of_the_same_ones_again():
+    assert median_interval([[7.0]]) == median_interval([[], [7.0]]) == (7.0, 7.0)
     assert median_interval([[5.0] * 10] * 10) == (5.0, 5.0)
-
-
-def test_the_interval_is_the_same_every_time():
     turns = np.random.default_rng(0).lognormal(size=(12, 10)).tolist()
     assert median_interval(turns) == median_interval(turns)
 
@@ -114,6 +107,8 @@ def test_what_differs_clearly_is_in_groups_of_its_own():
     groups, smallest = rank_groups(made({"a": 1.0, "b": 1.001, "c": 1.2, "d": 1.5}, 0.01))
     assert groups == [1, 1, 2, 3]
     assert 0.005 < smallest < 0.05
+    assert rank_groups([]) == ([], float("inf"))
+    assert rank_groups(made({"a": 1.0}, 0.01))[0] == [1]
 
 
 def test_groups_part_where_the_evidence_is_strongest():
@@ -131,6 +126,10 @@ def test_equal_placements_differ_from_compile_to_compile():
     # Of a quick one by more: some µs are always there.
     assert paired_ratio([10200.0] * 400, [10000.0] * 400, ASSUMED_NOISE)[3] < 0.05
     assert paired_ratio([102.0] * 400, [100.0] * 400, ASSUMED_NOISE)[3] > 0.2
+    # What was measured takes the place of what is assumed.
+    turns = [10100.0] * 400, [10000.0] * 400
+    assert paired_ratio(*turns, Noise(0.001, 0.0, 12))[3] < 0.05
+    assert paired_ratio(*turns, Noise(0.05, 0.0, 12))[3] > 0.2
 
 
 def test_paired_and_unpaired_ratios_agree():
@@ -148,11 +147,6 @@ def test_paired_and_unpaired_ratios_agree():
 def test_the_same_turns_twice_do_not_make_a_difference_visible():
     both = made({"a": 1.0, "b": 1.2}, 0.01)
     assert rank_groups([both[0], both[0], both[1]])[1] == rank_groups(both)[1] > 0.0
-
-
-def test_no_rows_and_one_row():
-    assert rank_groups([]) == ([], float("inf"))
-    assert rank_groups(made({"a": 1.0}, 0.01))[0] == [1]
 
 
 def compiles(level_us, relative, absolute_us, rng, n=6, rounds=24, turn_noise=0.01):
@@ -200,9 +194,3 @@ def test_beside_busy_cores_compiles_differ_by_more():
     quiet = Noise(0.01, 0.5, 12, "2026-01-01")
     assert quiet.when_busy.spread(100.0) == pytest.approx(2.0 * quiet.spread(100.0))
     assert quiet.when_busy.is_measured
-
-
-def test_a_measured_noise_takes_the_place_of_the_assumed_one():
-    turns = [10100.0] * 400, [10000.0] * 400
-    assert paired_ratio(*turns, Noise(0.001, 0.0, 12))[3] < 0.05
-    assert paired_ratio(*turns, Noise(0.05, 0.0, 12))[3] > 0.2

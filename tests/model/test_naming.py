@@ -16,7 +16,7 @@ from openvino import opset13 as op
 from small_models import all_of, chain
 
 import hetero_lab as hl
-from hetero_lab.model.naming import make_names_unique, name_the_nameless, names_of_file, unique
+from hetero_lab.model.naming import name_the_nameless, names_of_file
 from hetero_lab.model.read import prepare
 from hetero_lab.samples import onnx_wire
 
@@ -148,11 +148,3 @@ def test_names_are_found_by_their_lengths_wherever_they_stand(names, strings, be
         assert names_of_file([_Named(name) for name in names], Path(file.name)) == (
             held if data else set(names)
         )
-
-
-def test_repeated_names_get_a_number():
-    model = chain("a", "a", "a_2", "a")
-    make_names_unique(model.get_ordered_ops())
-    assert all_of(model) == ["x", "a", "a_3", "a_2", "a_4", "out"]
-    assert unique("a", set()) == "a"
-    assert unique("a", {"a", "a_2"}) == "a_3"

@@ -31,6 +31,7 @@ def test_fewer_turns_come_before_shorter_ones_and_those_before_fewer_placements(
     assert shorter.n_placements >= 15
     assert shorter.length.inferences < FULL.inferences
     assert 0 < plan(6.0, 20, SLOW).n_placements < 20
+    assert plan(0.3, 5, SLOW).n_placements == plan(-1.0, 5, SLOW).n_placements == 0
 
 
 def test_of_a_fast_model_turns_are_not_cut_since_that_would_gain_no_placement():
@@ -51,11 +52,6 @@ def test_what_is_planned_fits_and_more_time_never_covers_much_less(costs):
             covered.append(turn_plan.n_placements)
     for before, after in itertools.pairwise(covered):
         assert after >= 0.75 * before
-
-
-def test_too_little_for_one_more_placement_is_said():
-    assert plan(0.3, 5, SLOW).n_placements == 0
-    assert plan(-1.0, 5, SLOW).n_placements == 0
 
 
 def test_a_sweep_without_time_says_what_it_needs():

@@ -1,6 +1,8 @@
-"""In which precision ops were executed, and where that changes: on the runtime and by hand."""
+"""Tables of a profile: where the executed precision changes, and rates of generations."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import openvino as ov
@@ -13,8 +15,15 @@ import hetero_lab as hl
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import precisions
 from hetero_lab.errors import MeasurementError
-from hetero_lab.experiments.results.profile.tables import TRANSITION_COLUMNS, tally
+from hetero_lab.experiments.results.profile.tables import (
+    TRANSITION_COLUMNS,
+    generation_columns,
+    tally,
+)
+from hetero_lab.model.language import Scenario
 from hetero_lab.model.read import prepare
+from hetero_lab.runtime.generation import Generation
+from hetero_lab.statistics import Estimate, Latency
 from hetero_lab.tables import read_csv
 
 QUICK = {"iterations": 10, "warmup": 0, "progress": False, "reference": False}
@@ -120,3 +129,13 @@ def test_booleans_and_integers_are_no_precision(low_core):
 def test_a_tally_begins_with_the_most_frequent():
     assert tally(["f32", "bf16", "", "bf16"]) == "2 bf16, 1 f32"
     assert tally([]) == ""
+
+
+def test_an_interval_that_begins_at_0_has_no_highest_rate():
+    further = Latency(((100.0,), (300.0,)))
+    generation = Generation(Scenario(4, 3, batch=2), Latency(((500.0,),)), further, ())
+    columns = generation_columns(generation, Estimate(200.0, 0.0, 400.0))
+    assert columns["tpot_ci95_low_ms"] == 0.0
+    assert columns["tokens_per_s"] == 10_000.0
+    assert columns["tokens_per_s_ci95_low"] == 5_000.0
+    assert columns["tokens_per_s_ci95_high"] == math.inf

@@ -213,18 +213,13 @@ CLIENT = textwrap.dedent("""
 
 
 def start_client(rack, store):
-    path = os.pathsep.join(
-        [
-            str(REPO),
-            str(REPO / "tests"),
-            str(Path(__file__).parent),
-            os.environ.get("PYTHONPATH", ""),
-        ]
-    )
+    paths = [REPO, REPO / "tests", Path(__file__).parent, os.environ.get("PYTHONPATH", "")]
     return subprocess.Popen(
         [sys.executable, "-c", CLIENT, rack.address, str(store)],
-        env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
 
 def wait_until_idle(worker):
