@@ -59,14 +59,8 @@ class StaticPhases:
     def feed(self, ids: np.ndarray, past: int) -> dict[str, np.ndarray]:
         """Return the inputs by name, without the cache, that append tokens to sequences.
 
-        The first tokens go to ``prefill``, padded at the end with tokens that none of them sees.
-
-        Parameters
-        ----------
-        ids
-            Tokens, shape ``[batch, n]``.
-        past
-            The number of places of the cache that are filled.
+        ``ids`` has the shape ``[batch, n]``; ``past`` places of the cache are filled. The first
+        tokens go to ``prefill``, padded at the end with tokens that none of them sees.
         """
         batch, n = ids.shape
         width = 1 if past else self.scenario.prompt_tokens

@@ -77,18 +77,18 @@ _PLAIN: dict[str, Any] = {
     "peak_rss_bytes": int,
     "environment": Environment,
     "interrupted": bool,
+    "executor": str,
+    "chosen": Chosen,
 }
-_ADDED_LATER: dict[str, Any] = {"executor": str, "chosen": Chosen}
 _TURNS = tuple[tuple[float, ...], ...]
 
 
 def to_json(profile: ProfileData) -> dict[str, Any]:
     """Return a profile as plain data."""
-    plain = {name: getattr(profile, name) for name in (*_PLAIN, *_ADDED_LATER)}
     return {
         "kind": "profile",
         "schema_version": SCHEMA_VERSION,
-        **msgspec.to_builtins(plain),
+        **msgspec.to_builtins({name: getattr(profile, name) for name in _PLAIN}),
         "graph": graph_to_json(profile.graph),
         "affinity": [profile.affinity[op.name] for op in profile.graph],
         "turns_us": profile.latency.turns,
@@ -114,8 +114,8 @@ def fields_from_json(data: Mapping[str, Any]) -> dict[str, Any]:
     devices = dict(zip((op.name for op in graph), data["affinity"], strict=True))
     latency = _latency(data["turns_us"])
     return {
-        **{name: msgspec.convert(data[name], kind) for name, kind in _PLAIN.items()},
-        **{n: msgspec.convert(data[n], kind) for n, kind in _ADDED_LATER.items() if n in data},
+        # Older files lack some that have a default; Profile asks for all others.
+        **{n: msgspec.convert(data[n], kind) for n, kind in _PLAIN.items() if n in data},
         "graph": graph,
         "affinity": Affinity.from_graph(graph, devices),
         "latency": latency,

@@ -18,24 +18,14 @@ INTERRUPTED, BUDGET_ENDED = "not measured: interrupted", "not measured: time bud
 class Row:
     """One row: a label, its placement, and its measurements.
 
-    Attributes
-    ----------
-    profile
-        ``None`` if nothing was measured. Its latency is that of the row's own turns.
-    same_as
-        The row that was measured instead, since it is the same placement.
-    series
-        The turns of the row and the turns of the reference beside them.
-    reference_latency
-        The reference's latency on the same host in the whole run; ``None`` if not measured.
-    run
-        The run of the row, if rows of several runs are shown that cannot be ranked together.
-    host
-        The host of a fleet that measured the row.
-    evaluation
-        The accuracy, in a sweep with data.
-    needs_s
-        How long all rows left out by the budget are expected to take; 0 for a measured row.
+    Without a measurement, ``profile`` is ``None``; its latency is that of the row's own turns,
+    while ``series`` has them beside the turns of the reference. ``reference_latency`` is the
+    reference's on the same ``host`` of a fleet in the whole run, if it was measured. ``same_as`` is
+    the row that was measured instead, since it is the same placement.
+
+    ``run`` is the run of the row, if rows of several runs are shown that cannot be ranked together,
+    and ``evaluation`` the accuracy, in a sweep with data. ``needs_s`` is how long all rows left out
+    by the budget are expected to take; 0 for a measured row.
     """
 
     label: str
@@ -122,9 +112,5 @@ def rank(rows: Sequence[Row]) -> Ranking:
         groups, smallest = rank_groups([row.series for row in of_host])
         ranked += zip(of_host, range(1, len(of_host) + 1), groups, strict=True)
         could_be_seen.append(smallest)
-    return Ranking(
-        tuple(row for row, _, _ in ranked),
-        tuple(number for _, number, _ in ranked),
-        tuple(group for _, _, group in ranked),
-        max(could_be_seen, default=float("inf")),
-    )
+    columns = zip(*ranked, strict=True) if ranked else ((), (), ())
+    return Ranking(*columns, max(could_be_seen, default=float("inf")))
