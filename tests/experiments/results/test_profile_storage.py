@@ -38,31 +38,23 @@ def same(ours: hl.types.Profile, theirs: hl.types.Profile) -> None:
         pd.testing.assert_frame_equal(theirs.tables[name], frame)
 
 
-def test_export_and_read_are_the_same(measured, tmp_path):
-    measured.export(tmp_path / "a" / "b")
-    same(measured, hl.read_profile(tmp_path / "a" / "b"))
-    same(measured, hl.read_profile(str(tmp_path / "a" / "b")))
-
-
-def test_one_tidy_csv_a_table(measured, tmp_path):
-    measured.export(tmp_path)
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == sorted([*(f"{name}.csv" for name in measured.tables), FILE_NAME])
+@pytest.mark.parametrize(("format", "read"), [("csv", read_csv), ("parquet", pd.read_parquet)])
+def test_one_tidy_file_a_table_and_the_whole_profile(measured, tmp_path, format, read):
+    target = tmp_path / "a" / "b"
+    measured.export(target, format=format)
+    names = sorted(path.name for path in target.iterdir())
+    assert names == sorted([*(f"{name}.{format}" for name in measured.tables), FILE_NAME])
     for name, frame in measured.tables.items():
-        back = read_csv(tmp_path / f"{name}.csv")
+        back = read(target / f"{name}.{format}")
         assert back.columns.tolist() == ["schema_version", *frame.columns]
         assert len(back) == len(frame)
-
-
-def test_one_parquet_a_table(measured, tmp_path):
-    measured.export(tmp_path / "profile", format="parquet")
-    for name, table in measured.tables.items():
-        frame = pd.read_parquet(tmp_path / "profile" / f"{name}.parquet")
-        assert list(frame.columns) == ["schema_version", *table.columns]
-        assert len(frame) == len(table)
-    boundaries = pd.read_parquet(tmp_path / "profile" / "boundaries.parquet")
+    boundaries = read(target / f"boundaries.{format}")
     assert list(boundaries["n_bytes"]) == list(measured.tables["boundaries"]["n_bytes"])
-    same(measured, hl.read_profile(tmp_path / "profile"))
+    same(measured, hl.read_profile(target))
+    same(measured, hl.read_profile(str(target)))
+
+
+def test_another_format_is_refused(measured, tmp_path):
     with pytest.raises(ArgumentError, match="format= is 'csv' or 'parquet', not 'xml'"):
         measured.export(tmp_path / "other", format="xml")
     assert not (tmp_path / "other").exists()

@@ -41,8 +41,9 @@ def server_of(worker: WorkerProcess) -> psutil.Process:
 
 
 def test_workers_are_forked_from_one_server_of_their_set_up(set_up):
-    workers = [WorkerProcess(set_up) for _ in range(2)]
-    try:
+    with contextlib.ExitStack() as stack:
+        closing = (contextlib.closing(WorkerProcess(set_up)) for _ in range(2))
+        workers = [stack.enter_context(worker) for worker in closing]
         server = server_of(workers[0])
         assert server == server_of(workers[1])
         main = server.parent()
@@ -56,9 +57,6 @@ def test_workers_are_forked_from_one_server_of_their_set_up(set_up):
         )
         pipes = {name for name in first & second if name.startswith(("pipe", "socket"))}
         assert pipes == set()
-    finally:
-        for worker in workers:
-            worker.close()
     assert server.children() == []
     FORK_SERVER.forget_set_up()
     server.wait(20)
@@ -90,16 +88,12 @@ def test_a_signal_that_ends_a_forked_worker_is_told(set_up):
 
 
 def test_a_worker_has_the_environment_of_now(set_up, monkeypatch):
-    before = WorkerProcess(set_up)
-    monkeypatch.setenv("ASKED_FOR_LATER", "1")
-    after = WorkerProcess(set_up)
-    try:
-        assert "ASKED_FOR_LATER" not in psutil.Process(before.pid).environ()
-        assert psutil.Process(after.pid).environ()["ASKED_FOR_LATER"] == "1"
-        assert before.ask(Release(key="none"), timeout_s=10) is None  # it goes on
-    finally:
-        before.close()
-        after.close()
+    with contextlib.closing(WorkerProcess(set_up)) as before:
+        monkeypatch.setenv("ASKED_FOR_LATER", "1")
+        with contextlib.closing(WorkerProcess(set_up)) as after:
+            assert "ASKED_FOR_LATER" not in psutil.Process(before.pid).environ()
+            assert psutil.Process(after.pid).environ()["ASKED_FOR_LATER"] == "1"
+            assert before.ask(Release(key="none"), timeout_s=10) is None  # it goes on
 
 
 def test_where_a_thread_runs_nothing_is_forked(set_up, monkeypatch, tmp_path):
@@ -113,27 +107,20 @@ def test_where_a_thread_runs_nothing_is_forked(set_up, monkeypatch, tmp_path):
         assert server.fork(errors, 60) is None
     server.close()
     monkeypatch.setattr("hetero_lab.experiments.measure.workers.launch.FORK_SERVER", server)
-    worker = WorkerProcess(set_up)
-    try:
+    with contextlib.closing(WorkerProcess(set_up)) as worker:
         assert not isinstance(worker._process, ForkedProcess)
         assert psutil.Process(worker.pid).ppid() == os.getpid()
         assert worker.ask(Release(key="none"), timeout_s=10) is None
-    finally:
-        worker.close()
 
 
 def test_a_server_that_was_killed_is_started_again(set_up):
-    worker = WorkerProcess(set_up)
-    server = server_of(worker)
-    server.kill()
-    server.wait()
-    assert worker.ask(Release(key="none"), timeout_s=10) is None
-    other = WorkerProcess(set_up)
-    try:
-        assert isinstance(other._process, ForkedProcess)
-    finally:
-        other.close()
-        worker.close()
+    with contextlib.closing(WorkerProcess(set_up)) as worker:
+        server = server_of(worker)
+        server.kill()
+        server.wait()
+        assert worker.ask(Release(key="none"), timeout_s=10) is None
+        with contextlib.closing(WorkerProcess(set_up)) as other:
+            assert isinstance(other._process, ForkedProcess)
     with contextlib.suppress(psutil.NoSuchProcess):  # nobody may be there to reap it
         assert psutil.Process(worker.pid).status() == psutil.STATUS_ZOMBIE
 
