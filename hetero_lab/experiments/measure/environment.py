@@ -20,7 +20,7 @@ from filelock import FileLock
 
 from hetero_lab import __version__
 from hetero_lab.backend.core import runtime_version
-from hetero_lab.backend.emulation import bases_of
+from hetero_lab.backend.emulation import bases_of, emulated_devices
 from hetero_lab.clock import now
 from hetero_lab.errors import StoredFileError, warn
 from hetero_lab.fetch import cache_dir
