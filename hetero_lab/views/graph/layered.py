@@ -3,8 +3,7 @@
 Vertices are ranked and ordered within each rank. Sweeps that sort each rank by the positions of its
 neighbours improve the order. Then each rank is moved as near to its neighbours as its order allows,
 by isotonic regression (Barlow et al. 1972), again and again: the result is balanced, but no line is
-quite straight. A linear program straightens lines without branches with as little movement as
-possible (after Gansner et al. 1993, "A technique for drawing directed graphs", section 4).
+quite straight. At last each line without branches is straightened within the room beside it.
 """
 
 from __future__ import annotations
@@ -14,8 +13,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from statistics import median
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
@@ -23,11 +24,10 @@ _MOST_SLOTS_TO_TRANSPOSE = 3000  # the transposing pass of fast-sugiyama is quad
 _SORTING_SWEEPS = 12
 _MOVING_SWEEPS = 12
 _NUMBERED_IS_NICER = 0.97  # the numbers' order wins if its wires are hardly longer
-MOST_IDS_TO_STRAIGHTEN = 4000
+_STRAIGHTENING_PASSES = 3  # a line that was straightened makes room for others
+_FARTHEST = 20.0  # a long line would climb like stairs if its vertices could move far for it
 _SIDE_BY_SIDE = 0.2  # share of the gap that two passing wires keep
 _LINE, _BRANCH = 8.0, 1.0  # weights of the links of a line without branches, and of others
-# Costs of a bent line and of a moved place in straightening; passing wires are softer.
-_BEND, _BEND_PASSING, _STAY, _STAY_PASSING = 60.0, 3.0, 1.0, 0.1
 
 
 @dataclass(frozen=True)
@@ -195,10 +195,8 @@ def assign_coordinates(
     if max(map(len, layers.ranks), default=0) > 1:
         work.sort()
         work.settle()
-        if layers.n_ids <= MOST_IDS_TO_STRAIGHTEN:
+        for _ in range(_STRAIGHTENING_PASSES):
             work.straighten()
-        else:
-            work.pull_straight(wires)
     else:
         work.sweep(forward=True)
     return replace(layers, ranks=tuple(map(tuple, work.ranks))), work.middle
@@ -323,84 +321,45 @@ class _CoordinateAssignment:
                 rank.sort(key=wanted.__getitem__)
             offsets = self.offsets(rank)
             free = [wanted[v] - offset for v, offset in zip(rank, offsets, strict=True)]
-            placed = isotonic(free, [weight[v] for v in rank])
+            placed = free
+            if free != sorted(free):
+                placed = isotonic_regression(free, weights=[weight[v] for v in rank]).x.tolist()
             for vertex, start, offset in zip(rank, placed, offsets, strict=True):
                 self.middle[vertex] = start + offset
 
     def straighten(self) -> None:
-        """Make lines without branches straight, and move everything as little as possible."""
-        from scipy.optimize import linprog
-
-        n = len(self.middle)
-        lines = [link for link in self.links if link.weight == _LINE]
-        rows: list[tuple[int, int, float]] = []  # row, column, coefficient
-        limits: list[float] = []
-        for k, link in enumerate(lines):  # bend_k >= |a + shift - b|
-            for sign in (1.0, -1.0):
-                row = len(limits)
-                rows += [(row, link.a, sign), (row, link.b, -sign), (row, 2 * n + k, -1.0)]
-                limits.append(-sign * link.shift)
-        for vertex, at in enumerate(self.middle):  # moved_v >= |middle_v - at|
-            for sign in (1.0, -1.0):
-                rows += [(len(limits), vertex, sign), (len(limits), n + vertex, -1.0)]
-                limits.append(sign * at)
-        for rank in self.ranks:
-            for a, b in pairwise(rank):
-                rows += [(len(limits), a, 1.0), (len(limits), b, -1.0)]
-                limits.append(-self.distance(a, b))
-        row, column, value = (np.array(part) for part in zip(*rows, strict=True))
-        shape = (len(limits), 2 * n + len(lines))
-        stay = [_STAY if vertex < self.n else _STAY_PASSING for vertex in range(n)]
-        bend = [_BEND_PASSING if max(k.a, k.b) >= self.n else _BEND for k in lines]
-        found = linprog(
-            c=[0.0] * n + stay + bend,
-            A_ub=coo_array((value, (row, column)), shape=shape).tocsr(),
-            b_ub=limits,
-            bounds=[(None, None)] * n + [(0, None)] * (n + len(lines)),
-            method="highs",
-        )
-        if found.x is not None:  # a solution exists, but the solver may give up
-            self.middle = [float(x) for x in found.x[:n]]
-
-    def pull_straight(self, wires: Sequence[Wire]) -> None:
-        """Let each long wire change its lane as rarely as its space allows."""
+        """Let each line without branches bend as rarely as its room allows."""
         place = {v: (rank, k) for rank in self.ranks for k, v in enumerate(rank)}
-        for wire in wires:
-            points = self.layers.chain(wire.source, wire.target)[1:-1]
-            room = [self.room(*place[point]) for point in points]
-            at = self.middle[wire.source] + wire.source_offset
-            k = 0
-            while k < len(points):
-                low, high = room[k]
-                end = k + 1
-                while end < len(points) and max(low, room[end][0]) <= min(high, room[end][1]):
-                    low, high = max(low, room[end][0]), min(high, room[end][1])
-                    end += 1
-                at = min(max(at, low), high)
-                for point in points[k:end]:
-                    self.middle[point] = at
-                k = end
+        following = {link.a: link for link in self.links if link.weight == _LINE}
+        inside = {link.b for link in following.values()}
+        for start in sorted(following.keys() - inside):
+            line = [(start, 0.0)]  # vertices, and their levels on a straight line
+            while link := following.get(line[-1][0]):
+                line.append((link.b, line[-1][1] + link.shift))
+            while line:
+                low, high, run = float("-inf"), float("inf"), []
+                for vertex, level in line:
+                    least, most = self.room(*place[vertex])
+                    least, most = max(low, least - level), min(high, most - level)
+                    if least > most:
+                        break
+                    low, high = least, most
+                    run.append((vertex, level))
+                line = line[len(run) :]
+                wanted = median(self.middle[vertex] - level for vertex, level in run)
+                start = min(max(wanted, low), high)
+                for vertex, level in run:
+                    self.middle[vertex] = start + level
 
     def room(self, rank: Sequence[int], k: int) -> tuple[float, float]:
         """Return the least and the greatest position of a place in a rank."""
         vertex = rank[k]
-        low, high = float("-inf"), float("inf")
+        at = self.middle[vertex]
+        farthest = _FARTHEST if vertex < self.n else float("inf")
+        low, high = at - farthest, at + farthest
         if k > 0:
-            low = self.middle[rank[k - 1]] + self.distance(rank[k - 1], vertex)
+            low = max(low, self.middle[rank[k - 1]] + self.distance(rank[k - 1], vertex))
         if k + 1 < len(rank):
-            high = self.middle[rank[k + 1]] - self.distance(vertex, rank[k + 1])
+            high = min(high, self.middle[rank[k + 1]] - self.distance(vertex, rank[k + 1]))
         # The present position is always allowed, whatever rounding says.
-        return min(low, self.middle[vertex]), max(high, self.middle[vertex])
-
-
-def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """Return the nearest non-decreasing sequence by weighted least squares."""
-    blocks: list[tuple[float, float, int]] = []  # mean, weight, count
-    for value, weight in zip(values, weights, strict=True):
-        mean, total, count = value, weight, 1
-        while blocks and blocks[-1][0] > mean:
-            other, other_weight, other_count = blocks.pop()
-            mean = (mean * total + other * other_weight) / (total + other_weight)
-            total, count = total + other_weight, count + other_count
-        blocks.append((mean, total, count))
-    return [mean for mean, _, count in blocks for _ in range(count)]
+        return min(low, at), max(high, at)

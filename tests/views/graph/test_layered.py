@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from hetero_lab.views.graph import layered
-from hetero_lab.views.graph.layered import Wire, assign_coordinates, find_layers, isotonic
+from hetero_lab.views.graph.layered import Wire, assign_coordinates, find_layers
 
 
 def random_edges(seed: int) -> tuple[int, list[tuple[int, int]]]:
@@ -54,10 +53,8 @@ def spread_randomly(seed: int):
     return *assign_coordinates(find_layers(n, edges), breadth, wires, gap=6.0, lane=4.0), breadth
 
 
-@pytest.mark.parametrize("most_straightened", [0, 10_000])
 @pytest.mark.parametrize("seed", range(25))
-def test_nothing_overlaps_and_all_stays(seed, most_straightened, monkeypatch):
-    monkeypatch.setattr(layered, "MOST_IDS_TO_STRAIGHTEN", most_straightened)
+def test_nothing_overlaps_and_all_stays(seed):
     layers, middle, breadth = spread_randomly(seed)
     size = [*breadth, *[4.0] * (layers.n_ids - len(breadth))]
     for rank in layers.ranks:
@@ -94,15 +91,3 @@ def test_the_order_follows_where_wires_leave():
     )
     assert middle[2] < middle[1]
     assert middle[1] - middle[0] == pytest.approx(20.0)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_isotonic_regression_against_the_minimax_formula(seed):
-    rng = np.random.default_rng(seed)
-    values, weights = rng.normal(size=7), rng.uniform(0.1, 2, size=7)
-
-    def mean(a: int, b: int) -> float:
-        return float(np.average(values[a : b + 1], weights=weights[a : b + 1]))
-
-    expected = [max(min(mean(a, b) for b in range(i, 7)) for a in range(i + 1)) for i in range(7)]
-    assert isotonic(values, weights) == pytest.approx(expected)
