@@ -58,18 +58,27 @@ def type_cells(source: CostModel | pd.DataFrame, profile: Profile | None = None)
     return found.sort_values("n_ops", ascending=False, kind="stable", ignore_index=True)
 
 
-def _rows_of_costs(costs: CostModel) -> pd.DataFrame:
-    """Return one row per op and device; an op has its share of its unit's time."""
-    import pandas as pd
-
-    graph = costs.graph
-    rows = []
+def op_times_us(costs: CostModel) -> dict[str, dict[str, float | None]]:
+    """Return the time of each op on each device, which is its share of its unit's time."""
+    times: dict[str, dict[str, float | None]] = {}
     for unit in costs.units:
         shares = unit.shares or (1.0 / len(unit.ops),) * len(unit.ops)
         for op, share in zip(unit.ops, shares, strict=True):
-            for device, time in zip(costs.devices, unit.time_us, strict=True):
-                us = None if time is None else share * time
-                rows.append((op, graph.ops[graph.index_of[op]].type, device, us is not None, us))
+            known = zip(costs.devices, unit.time_us, strict=True)
+            times[op] = {device: None if us is None else share * us for device, us in known}
+    return times
+
+
+def _rows_of_costs(costs: CostModel) -> pd.DataFrame:
+    """Return one row per op and device."""
+    import pandas as pd
+
+    graph = costs.graph
+    rows = [
+        (op, graph.ops[graph.index_of[op]].type, device, us is not None, us)
+        for op, times in op_times_us(costs).items()
+        for device, us in times.items()
+    ]
     columns = ["op", "op_type", "device", "is_supported", "time_us"]
     return pd.DataFrame(rows, columns=columns).astype({"time_us": float})
 
@@ -157,7 +166,7 @@ def op_types_by_device(
             "side": "top", "showgrid": False, "zeroline": False,
             "range": [-0.5, len(devices) - 0.5],
         },
-        y={**row_axis([plain(t, 30) for t in shown]), "range": [len(shown) - 0.5, -0.5]},
+        y=row_axis([plain(t, 30) for t in shown]),
     )  # fmt: skip
 
 

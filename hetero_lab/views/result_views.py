@@ -300,7 +300,7 @@ def slowest_nodes(profile: Profile) -> pd.DataFrame:
     frame = profile.tables["counters"]
     columns = [
         "subgraph", "device", "kind", "op", "node_name", "node_type", "exec_type", "precision",
-        "real_time_us",
+        "real_time_us", "fused_ops",
     ]  # fmt: skip
     frame = frame.loc[frame["status"] == "EXECUTED", columns]
     return frame.sort_values("real_time_us", ascending=False, kind="stable")

@@ -22,7 +22,6 @@ from hetero_lab.views.theme import (
     GRID,
     LINE,
     TEXT,
-    bar_axis,
     device_styles,
     error_bars,
     finish,
@@ -30,6 +29,7 @@ from hetero_lab.views.theme import (
     latency_end_us,
     latency_text,
     plain,
+    row_axis,
 )
 
 
@@ -227,8 +227,7 @@ def hosts(sweep: Sweep) -> go.Figure:
         190 + _HOST_ROW_PX * len(labels) * max(2, len(names)),
         (20, 30, 110, 60),
         x={"gridcolor": GRID, "zeroline": False},
-        y=bar_axis(shown)
-        | {"autorange": None, "range": [len(labels) - 0.5, -0.5], "tickcolor": CLEAR},
+        y=row_axis(shown) | {"tickcolor": CLEAR},
     )
 
 
@@ -307,7 +306,7 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
         130 + _ROW_PX * max(1, len(rows)),
         (20, 130, 80, 50),
         x={"title": "latency (µs)", "range": [0, end_us], "gridcolor": GRID},
-        y=bar_axis(names),
+        y=row_axis(names),
         bargap=0.3,
         showlegend=False,
     )

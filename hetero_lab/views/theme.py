@@ -276,18 +276,10 @@ def finish(
     return figure
 
 
-def bar_axis(names: Sequence[str]) -> dict[str, Any]:
-    """Return an axis with a bar for each name, from the top down; the names are safe to show."""
-    return {
-        "tickvals": list(range(len(names))), "ticktext": list(names), "autorange": "reversed",
-        "automargin": True, "showgrid": False, "zeroline": False,
-    }  # fmt: skip
-
-
 def row_axis(names: Sequence[str]) -> dict[str, Any]:
     """Return an axis with a row for each name, from the top down; the names are safe to show."""
     return {
         "tickvals": list(range(len(names))), "ticktext": list(names),
-        "range": [len(names) - 0.4, -0.6], "automargin": True, "showgrid": False,
+        "range": [len(names) - 0.5, -0.5], "automargin": True, "showgrid": False,
         "zeroline": False, "ticklabelstandoff": 6,
     }  # fmt: skip

@@ -26,7 +26,6 @@ from hetero_lab.views.theme import (
     TEXT,
     TIME_AXIS,
     DeviceStyle,
-    bar_axis,
     device_styles,
     escape,
     finish,
@@ -287,8 +286,8 @@ def where_time_goes(results: Sweep | Profile | Sequence[Profile]) -> go.Figure:
         "counters of a compile of their own" + (f" · {NOT_IN_TURN}" if apart else ""),
         150 + 36 * max(1, len(found)),
         (20, 30, 100, 50),
-        x={"title": "time (µs)", "gridcolor": GRID, "rangemode": "tozero"},
-        y=bar_axis([plain(label, 48) for label, _, _ in found]),
+        x=TIME_AXIS,
+        y=row_axis([plain(label, 48) for label, _, _ in found]),
         barmode="stack",
         bargap=0.35,
     )
@@ -323,13 +322,10 @@ def bars(profile: Profile) -> list[Bar]:
     """
     if profile.spans:
         return _measured(profile)
-    if not profile.counters:
-        raise MeasurementError(
-            "A timeline needs counters, and this profile has none. Profile with counters=True."
-        )
+    counters = counters_of(profile)
     found, at = [], 0.0
     for subgraph in profile.partition.subgraphs:
-        took = sum(c.real_time_us for c in profile.counters if c.subgraph == subgraph.index)
+        took = sum(c.real_time_us for c in counters if c.subgraph == subgraph.index)
         found.append(Bar(subgraph.index, subgraph.device, at, took, len(subgraph.ops)))
         at += took
     return found
@@ -446,8 +442,7 @@ def lanes(
         170 + 60 * len(devices),
         (20, 30, 100, 50),
         x={"title": axis, "gridcolor": GRID, "rangemode": "normal" if path else "tozero"},
-        y=bar_axis([style.label for style in styles.values()])
-        | {"autorange": None, "range": [len(devices) - 0.5, -0.5]},
+        y=row_axis([style.label for style in styles.values()]),
         barmode="overlay",
         uniformtext={"minsize": 10, "mode": "hide"},
         bargap=1 - 2 * _HALF_LANE,

@@ -16,6 +16,7 @@ from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.tables import html_table
 from hetero_lab.views.op_types import time_by_op_type
 from hetero_lab.views.predictions import difference
+from hetero_lab.views.result_views import slowest_nodes
 from hetero_lab.views.theme import squeeze
 from hetero_lab.views.times import timeline
 from hetero_lab.widgets.explorer.figures import (
@@ -32,10 +33,6 @@ from hetero_lab.widgets.explorer.state import ExplorerState, title_of
 
 _TABS = ("Graph", "Timeline", "Counters", "Compare A and B", "Rows")
 _WIDE = {"description_width": "80px"}
-_COUNTERS = [
-    "subgraph", "device", "kind", "op", "node_type", "exec_type", "precision", "real_time_us",
-    "fused_ops",
-]  # fmt: skip
 _ROWS = [
     "label", "n_subgraphs", "boundary_bytes", "median_us", "p90_us", "ratio", "ratio_ci95_low",
     "ratio_ci95_high", "devices", "same_as",
@@ -87,8 +84,7 @@ class SweepExplorer(ipw.VBox):
             ("Measured, but without accuracy", self.exploring.troubled(measured=True)),
         ):
             if len(rows):
-                listed = html_table(rows, caption=f"{text}: {len(rows)}", most=200)
-                children.append(ipw.HTML(table(listed)))
+                children.append(_listed(rows, caption=f"{text}: {len(rows)}", most=200))
         super().__init__(children)
         self.add_class(CLASS)
 
@@ -216,7 +212,7 @@ class SweepExplorer(ipw.VBox):
             "Timeline": lambda: [figure_widget(timeline(profile))],
             "Counters": lambda: _counters(profile),
             "Compare A and B": self._comparison,
-            "Rows": lambda: [_listed(self.exploring.shown, _ROWS, most=500)],
+            "Rows": lambda: [_listed(self.exploring.shown.filter(_ROWS), most=500)],
         }
         if _TABS[place] == "Graph":
             self.graph.draw(profile)
@@ -231,12 +227,11 @@ class SweepExplorer(ipw.VBox):
         if found is None:
             return [ipw.HTML(message("Choose two different placements A and B to compare."))]
         words = "<br>".join(html.escape(line) for line in repr(found).splitlines())
-        moved = html_table(found.ops, caption=f"Ops that move: {len(found.ops)}", most=200)
         return [
             ipw.HTML(f"<div>{words}</div>"),
             figure_widget(difference(found)),
-            ipw.HTML(table(html_table(found.summary))),
-            ipw.HTML(table(moved)),
+            _listed(found.summary),
+            _listed(found.ops, caption=f"Ops that move: {len(found.ops)}", most=200),
         ]
 
 
@@ -246,15 +241,10 @@ def _dropdown(label: str, options: Any, value: str, width: str = "280px") -> ipw
     )
 
 
-def _listed(frame: Any, columns: list[str], **options: Any) -> ipw.HTML:
-    """Return the columns of a table that are there."""
-    known = [column for column in columns if column in frame]
-    return ipw.HTML(table(html_table(frame.loc[:, known], **options)))
+def _listed(frame: Any, **options: Any) -> ipw.HTML:
+    return ipw.HTML(table(html_table(frame, **options)))
 
 
 def _counters(profile: Profile) -> list[ipw.Widget]:
     figure = figure_widget(time_by_op_type(profile))
-    frame = profile.tables["counters"]
-    frame = frame.loc[frame["status"] == "EXECUTED"]
-    frame = frame.sort_values("real_time_us", ascending=False, kind="stable")
-    return [figure, _listed(frame, _COUNTERS, caption="Slowest nodes", most=60)]
+    return [figure, _listed(slowest_nodes(profile), caption="Slowest nodes", most=60)]

@@ -17,7 +17,15 @@ from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.views.graph.data import GraphData, data_of_profile
 from hetero_lab.views.graph.drawing import draw
 from hetero_lab.views.graph.folding import FOLDS, Shown
-from hetero_lab.views.theme import GRID, TEXT, base_layout, device_styles, plain, spare_colours
+from hetero_lab.views.theme import (
+    GRID,
+    TEXT,
+    device_styles,
+    error_bars,
+    finish,
+    plain,
+    spare_colours,
+)
 from hetero_lab.widgets.explorer.state import MOSTLY, NO_GROUP, ExplorerState, title_of
 
 if TYPE_CHECKING:
@@ -115,19 +123,18 @@ def points_figure(exploring: ExplorerState) -> go.Figure:
         )  # fmt: skip
     figure.add_scatter(**rings(exploring))
     shown, total = len(frame), len(exploring.measured)
-    figure.update_layout(
-        **base_layout(
-            f"{shown} of {total} measured placements", "click a point to see its placement"
-        ),
-        height=430,
-        margin={"l": 76, "r": 24, "t": 104, "b": 56},
+    return finish(
+        figure,
+        f"{shown} of {total} measured placements",
+        "click a point to see its placement",
+        430,
+        (76, 24, 104, 56),
+        x={"title": plain(title_of(choice.x)), "gridcolor": GRID, "zeroline": False},
+        y={"title": plain(title_of(choice.y)), "gridcolor": GRID, "zeroline": False},
         showlegend=True,
         hovermode="closest",
         uirevision=f"{choice.x} {choice.y}",
     )
-    figure.update_xaxes(title=plain(title_of(choice.x)), gridcolor=GRID, zeroline=False)
-    figure.update_yaxes(title=plain(title_of(choice.y)), gridcolor=GRID, zeroline=False)
-    return figure
 
 
 def rings(exploring: ExplorerState) -> dict[str, Any]:
@@ -173,10 +180,7 @@ def _interval(rows: pd.DataFrame, column: str) -> dict[str, Any] | None:
     }.get(column, ("", ""))
     if low not in rows or high not in rows:
         return None
-    return {
-        "type": "data", "symmetric": False, "array": _sent(rows[high] - rows[column]),
-        "arrayminus": _sent(rows[column] - rows[low]),
-    }  # fmt: skip
+    return error_bars(rows[[column, low, high]].astype(float).to_numpy().tolist())
 
 
 def _sent(values: pd.Series) -> list[float | None]:

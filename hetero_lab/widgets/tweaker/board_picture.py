@@ -18,6 +18,7 @@ from hetero_lab.tables import bytes_text
 from hetero_lab.views.graph.data import GraphData, graph_data
 from hetero_lab.views.graph.labels import is_big, node_labels
 from hetero_lab.views.graph.layout import DENSE, ROOMY, Page, Strip, break_into_rows, lay_out
+from hetero_lab.views.op_types import op_times_us
 from hetero_lab.views.theme import device_styles, squeeze
 
 if TYPE_CHECKING:
@@ -184,11 +185,8 @@ def _times(costs: CostModel | None, devices: Sequence[str]) -> dict[str, list[fl
     """Return the time of each op on each device, where the cost model knows it."""
     if costs is None:
         return {}
-    columns = [costs.devices.index(d) if d in costs.devices else None for d in devices]
-    times: dict[str, list[float | None]] = {}
-    for unit in costs.units:
-        shares = unit.shares or [1 / len(unit.ops)] * len(unit.ops)
-        for op, share in zip(unit.ops, shares, strict=True):
-            known = [None if c is None else unit.time_us[c] for c in columns]
-            times[op] = [None if us is None else round(us * share, 2) for us in known]
+    times = {}
+    for op, known in op_times_us(costs).items():
+        own = [known.get(device) for device in devices]
+        times[op] = [None if us is None else round(us, 2) for us in own]
     return times

@@ -19,7 +19,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, displacements
 from hetero_lab.tables import bytes_text
 from hetero_lab.terminal import count_of
-from hetero_lab.views.theme import squeeze
+from hetero_lab.views.theme import squeeze, time_text
 from hetero_lab.widgets.tweaker.board_picture import BoardPicture
 from hetero_lab.widgets.tweaker.measurement import AUTOMATIC, Attempt
 from hetero_lab.widgets.tweaker.state import TweakerState, WhatIf
@@ -123,10 +123,8 @@ def _numbers(tried: Attempt) -> dict[str, Any]:
 
 
 def us_text(us: float | None) -> str:
-    """Write microseconds with three digits or all whole ones; a dash if they are not known."""
-    if us is None:
-        return "–"
-    return f"{us:,.0f}" if us >= 99.5 else f"{us:.3g}"
+    """Write microseconds without their unit; a dash if they are not known."""
+    return "–" if us is None else time_text(us).removesuffix(" µs")
 
 
 def _ratio_text(tried: Attempt) -> str:

@@ -130,7 +130,7 @@ def test_what_is_unknown_or_without_end_can_be_sent_to_the_browser():
     exploring.choose(x="ratio", y="ratio")
     points, rings = points_figure(exploring).data
     assert list(points.y) == [1.0, 1.5, None]
-    assert list(points.error_y.array)[::2] == [None, None]
+    assert list(points.error_y.array)[::2] == [0.0, 0.0]
     assert list(rings.x) == [None]
     json.dumps([points.to_plotly_json(), rings.to_plotly_json()], allow_nan=False)
 
