@@ -180,17 +180,11 @@ class LintContext:
             return float(n_bytes)
         return sum(self.overhead_us[subgraph] for subgraph in set(subgraphs))
 
-    @cached_property
+    @property
     def op_us(self) -> Mapping[str, tuple[float | None, ...]]:
         """For each op, its time on each device of the cost model."""
         assert self.costs is not None
-        return {
-            op: tuple(None if time is None else time * share for time in unit.time_us)
-            for unit in self.costs.units
-            for op, share in zip(
-                unit.ops, unit.shares or [1 / len(unit.ops)] * len(unit.ops), strict=True
-            )
-        }
+        return self.costs.op_us
 
     @cached_property
     def is_placeable(self) -> np.ndarray:

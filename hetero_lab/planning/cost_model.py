@@ -173,6 +173,17 @@ class CostModel(Framed):
         """The costs as arrays."""
         return Objective.build(self)
 
+    @cached_property
+    def op_us(self) -> Mapping[str, tuple[float | None, ...]]:
+        """The time of each op on each device: its share of the time of its unit."""
+        return {
+            op: tuple(None if time is None else time * share for time in unit.time_us)
+            for unit in self.units
+            for op, share in zip(
+                unit.ops, unit.shares or [1 / len(unit.ops)] * len(unit.ops), strict=True
+            )
+        }
+
     def supports(self, device: str) -> frozenset[str]:
         """Return the ops that a device supports."""
         at = self.devices.index(device)

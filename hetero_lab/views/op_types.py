@@ -58,17 +58,6 @@ def type_cells(source: CostModel | pd.DataFrame, profile: Profile | None = None)
     return found.sort_values("n_ops", ascending=False, kind="stable", ignore_index=True)
 
 
-def op_times_us(costs: CostModel) -> dict[str, dict[str, float | None]]:
-    """Return the time of each op on each device, which is its share of its unit's time."""
-    times: dict[str, dict[str, float | None]] = {}
-    for unit in costs.units:
-        shares = unit.shares or (1.0 / len(unit.ops),) * len(unit.ops)
-        for op, share in zip(unit.ops, shares, strict=True):
-            known = zip(costs.devices, unit.time_us, strict=True)
-            times[op] = {device: None if us is None else share * us for device, us in known}
-    return times
-
-
 def _rows_of_costs(costs: CostModel) -> pd.DataFrame:
     """Return one row per op and device."""
     import pandas as pd
@@ -76,8 +65,8 @@ def _rows_of_costs(costs: CostModel) -> pd.DataFrame:
     graph = costs.graph
     rows = [
         (op, graph.ops[graph.index_of[op]].type, device, us is not None, us)
-        for op, times in op_times_us(costs).items()
-        for device, us in times.items()
+        for op, times in costs.op_us.items()
+        for device, us in zip(costs.devices, times, strict=True)
     ]
     columns = ["op", "op_type", "device", "is_supported", "time_us"]
     return pd.DataFrame(rows, columns=columns).astype({"time_us": float})

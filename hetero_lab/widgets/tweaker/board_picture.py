@@ -18,7 +18,6 @@ from hetero_lab.tables import bytes_text
 from hetero_lab.views.graph.data import GraphData, graph_data
 from hetero_lab.views.graph.labels import is_big, node_labels
 from hetero_lab.views.graph.layout import DENSE, ROOMY, Page, Strip, break_into_rows, lay_out
-from hetero_lab.views.op_types import op_times_us
 from hetero_lab.views.theme import device_styles, squeeze
 
 if TYPE_CHECKING:
@@ -185,8 +184,9 @@ def _times(costs: CostModel | None, devices: Sequence[str]) -> dict[str, list[fl
     """Return the time of each op on each device, where the cost model knows it."""
     if costs is None:
         return {}
+    columns = [costs.devices.index(d) if d in costs.devices else None for d in devices]
     times = {}
-    for op, known in op_times_us(costs).items():
-        own = [known.get(device) for device in devices]
+    for op, known in costs.op_us.items():
+        own = [None if column is None else known[column] for column in columns]
         times[op] = [None if us is None else round(us, 2) for us in own]
     return times
