@@ -412,7 +412,6 @@ def _parts(data: GraphData, groups: Mapping[int, str]) -> list[list[int]]:
     parts: list[list[int]] = []
     part_of: dict[int, int] = {}
     before: list[int] = []  # of each part, the parts before it in its own subgraph, as bits
-    after: list[int] = []
     subgraph_of: list[int] = []
     open_part: dict[tuple[int, str], int] = {}
     boxed = [data.node_of[index] for box in data.boxes for index in box.nodes]
@@ -430,7 +429,6 @@ def _parts(data: GraphData, groups: Mapping[int, str]) -> list[list[int]]:
             part = len(parts)
             parts.append([])
             before.append(0)
-            after.append(0)
             subgraph_of.append(node.subgraph)
             if node.index in groups:
                 open_part[key] = part
@@ -439,21 +437,11 @@ def _parts(data: GraphData, groups: Mapping[int, str]) -> list[list[int]]:
         new = 0
         for r in reads - {part}:
             new |= before[r] | 1 << r
-        new &= ~before[part]
-        if new:
-            later = after[part] | 1 << part
-            for p in _bits(later):
-                before[p] |= new
-            for p in _bits(new):
-                after[p] |= later
+        if new & ~before[part]:
+            before[part] |= new
+            if len(parts[part]) > 1:  # nothing comes after a new part yet
+                before = [b | new if b >> part & 1 else b for b in before]
     return parts
-
-
-def _bits(number: int) -> Iterable[int]:
-    while number:
-        low = number & -number
-        yield low.bit_length() - 1
-        number ^= low
 
 
 def _topological(data: GraphData, parts: Sequence[Sequence[int]]) -> list[int]:

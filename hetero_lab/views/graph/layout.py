@@ -409,7 +409,7 @@ def break_into_rows(strip: Strip, width: float) -> Page:
     for left, right in rows:
         is_first, is_last = left == first, right == last
         wires = {pair: _clip(line, left, right) for pair, line in curves.items()}
-        wires = {pair: line for pair, line in wires.items() if len(line) > 1}
+        wires = {pair: line for pair, line in wires.items() if line}
         here = [
             _trimmed(f, strip, wires.values(), left, right)
             for f in strip.frames
@@ -509,14 +509,9 @@ def choose_cuts(strip: Strip, first: float, last: float, width: float) -> list[f
 
 def _count(spans: Sequence[Point], first: float, n: int) -> np.ndarray:
     """Count the spans around each step."""
-    change = np.zeros(n + 2, dtype=int)
-    for left, right in spans:
-        a = max(0, int((left - first) / _STEP) + 1)
-        b = min(n + 1, int(-(-(right - first) // _STEP)))
-        if a < b:
-            change[a] += 1
-            change[b] -= 1
-    return change[: n + 1].cumsum()
+    places = first + _STEP * np.arange(n + 1)
+    left, right = np.sort(np.array(spans).reshape(-1, 2), axis=0).T
+    return np.searchsorted(left, places) - np.searchsorted(right, places, "right")
 
 
 def _curve(points: Sequence[Point]) -> tuple[Point, ...]:
@@ -534,14 +529,8 @@ def _curve(points: Sequence[Point]) -> tuple[Point, ...]:
 
 def _clip(line: Sequence[Point], left: float, right: float) -> list[Point]:
     """Return the part of a line between two positions; lines run from left to right."""
-    if line[-1][0] < left or line[0][0] > right:
+    left, right = max(left, line[0][0]), min(right, line[-1][0])
+    if left >= right:
         return []
-    inside: list[Point] = []
-    for (x0, y0), (x1, y1) in pairwise(line):
-        if x1 < left or x0 > right:
-            continue
-        for x in (max(x0, left), min(x1, right)):
-            y = y0 + (y1 - y0) * ((x - x0) / (x1 - x0) if x1 > x0 else 0.0)
-            if not inside or inside[-1] != (x, y):
-                inside.append((x, y))
-    return inside
+    y0, y1 = np.interp([left, right], *zip(*line, strict=True)).tolist()
+    return [(left, y0), *(point for point in line if left < point[0] < right), (right, y1)]
