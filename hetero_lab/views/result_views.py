@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
+from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
@@ -365,33 +366,7 @@ def _takes(view: Callable[..., Any], result: Any) -> bool:
 
 
 _CONFIG = {"responsive": True, "displaylogo": False, "showSendToCloud": False}
-_STYLE = """
-:root { color-scheme: light dark; --paper: #ffffff; --ink: #1d2129; --faint: #5c6470;
-  --rule: #8884; --note: #f4f5f7; }
-@media (prefers-color-scheme: dark) {
-  :root { --paper: #14171c; --ink: #e4e7ec; --faint: #a3abb8; --note: #1e232b; } }
-body { font: 16px/1.5 system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial,
-  sans-serif; margin: 0 auto; max-width: 1280px; padding: 2rem 1.5rem 4rem;
-  background: var(--paper); color: var(--ink); }
-h1 { font-size: 1.75rem; line-height: 1.2; margin: 0 0 1.5rem; }
-h2 { font-size: 1.25rem; line-height: 1.3; margin: 0 0 .75rem; }
-h1, h2 { overflow-wrap: anywhere; }
-section { border-top: 1px solid var(--rule); padding: 1.75rem 0 1rem; }
-p.note { background: var(--note); border-radius: 6px; padding: .5rem .8rem; margin: .5rem 0;
-  font-size: .9rem; color: var(--faint); }
-.figure, .table { overflow-x: auto; margin: .75rem 0; }
-table { border-collapse: collapse; font-size: .82rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .7rem .25rem 0; border-bottom: 1px solid var(--rule); text-align: left;
-  vertical-align: top; }
-th { font-weight: 600; color: var(--faint); white-space: nowrap; }
-td { max-width: 26rem; overflow-wrap: break-word; }
-details { margin: .4rem 0; } summary { cursor: pointer; color: var(--faint); }
-.js-plotly-plot :is(.gtitle, .legendtext, .xtitle, .ytitle, .x2title, .y2title,
-  .xtick text, .ytick text, .x2tick text, .y2tick text,
-  .textpoint text, .annotation-text, .heatmap-label text, .bartext-outside) {
-  fill: var(--ink) !important; }
-.js-plotly-plot .gtitle-subtitle { fill: var(--faint) !important; }
-"""
+_STYLE = Path(__file__).with_name("page.css")
 
 
 def page(
@@ -430,36 +405,31 @@ def page(
     check_writable(file)
     contents = [contents_of(result) for result in several]
     profiles = [result for result in several if isinstance(result, Profile)]
-    embed = _embedder()
+    numbers = itertools.count(1)
     parts = [*_notes(notes)]
     if len(profiles) > 1:
-        parts += _section(_side_by_side(profiles), [latency_samples(profiles)], embed)
+        parts += _section(_side_by_side(profiles), [latency_samples(profiles)], numbers)
     for result, about in zip(several, contents, strict=True):
-        parts += _section(about, (figure for _, figure in drawn(result)), embed)
+        parts += _section(about, (figure for _, figure in drawn(result)), numbers)
+    style = _STYLE.read_text(encoding="utf-8")
     name = html.escape(squeeze(title, 200))
     write_text(
         file,
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{_STYLE}</style></head>\n<body><h1>{name}</h1>\n{''.join(parts)}</body></html>\n",
+        f"<style>{style}</style></head>\n<body><h1>{name}</h1>\n{''.join(parts)}</body></html>\n",
     )
 
 
-def _embedder() -> Callable[[go.Figure], str]:
-    """Return a function from figures to HTML; the first one brings plotly.js along for all."""
-    numbers = itertools.count(1)
-
-    def embed(figure: go.Figure) -> str:
-        number = next(numbers)
-        drawn = figure.to_html(
-            full_html=False,
-            include_plotlyjs=number == 1,
-            config=_CONFIG,
-            div_id=f"figure-{number}",
-        )
-        return f'<div class="figure" tabindex="0">{drawn}</div>\n'  # it may scroll: by keys, too
-
-    return embed
+def _embedded(figure: go.Figure, number: int) -> str:
+    """Return a figure as HTML; the first one brings plotly.js along for all."""
+    drawn = figure.to_html(
+        full_html=False,
+        include_plotlyjs=number == 1,
+        config=_CONFIG,
+        div_id=f"figure-{number}",
+    )
+    return f'<div class="figure" tabindex="0">{drawn}</div>\n'  # it may scroll: by keys, too
 
 
 def _side_by_side(profiles: Sequence[Profile]) -> Contents:
@@ -469,7 +439,7 @@ def _side_by_side(profiles: Sequence[Profile]) -> Contents:
 
 
 def _section(
-    contents: Contents, figures: Iterable[go.Figure], embed: Callable[[go.Figure], str]
+    contents: Contents, figures: Iterable[go.Figure], numbers: Iterator[int]
 ) -> Iterator[str]:
     """Give heading and notes, the headline, the figures, then the other tables folded up."""
     tables = {title: frame for title, frame in contents.tables.items() if frame is not None}
@@ -477,7 +447,7 @@ def _section(
     yield from _notes(contents.notes)
     if _HEADLINE in tables:
         yield _table(tables.pop(_HEADLINE))
-    yield from map(embed, figures)
+    yield from map(_embedded, figures, numbers)
     for title, frame in tables.items():
         yield f"<details><summary>{html.escape(title)}</summary>{_table(frame)}</details>\n"
     yield "</section>\n"
