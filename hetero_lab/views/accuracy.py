@@ -22,13 +22,13 @@ from hetero_lab.views.theme import (
     CLEAR,
     GRID,
     LINE,
+    SPARE_COLOURS,
     device_styles,
     error_bars,
     finish,
     latency_bars,
     latency_text,
     plain,
-    spare_colours,
     time_text,
 )
 
@@ -170,7 +170,7 @@ def accuracy_front(result: Recovered | Sweep) -> go.Figure:
     if len(sizes) > _MOST_SIZES:
         figure.add_scatter(**_markers(others, "placement", largest, _COLOUR))
     else:
-        spare = [colour for colour in spare_colours() if colour != _CHOSEN]
+        spare = [colour for colour in SPARE_COLOURS if colour != _CHOSEN]
         for n_bytes, colour in zip(sizes, (_COLOUR, *spare), strict=False):
             own = [p for p in others if p["weight_bytes"] == n_bytes]
             if own:

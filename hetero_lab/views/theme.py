@@ -101,7 +101,10 @@ def latency_text(latency: Estimate) -> str:
 
 SEVERAL = "several devices"
 _FIXED = {"CPU": "#0072B2", "GPU": "#009E73", "NPU": "#CC79A7", SEVERAL: "#7a7a7a"}
-_OTHERS = ("#56B4E9", "#E69F00", "#D55E00", "#B8A800", "#8C6BB1", "#A6611A", "#66A61E", "#999999")
+# No fixed device has these; neighbours differ most.
+SPARE_COLOURS = (
+    "#56B4E9", "#E69F00", "#D55E00", "#B8A800", "#8C6BB1", "#A6611A", "#66A61E", "#999999",
+)  # fmt: skip
 
 TEXT = "#7a7a7a"  # the same contrast, 4.3, on white and on #111111
 LINE = "#9a9a9a"
@@ -172,19 +175,14 @@ def device_styles(
     colours = {name: _FIXED[_kind(name)] for name in names if _kind(name) in _FIXED}
     taken: set[str] = set()
     for name in sorted(set(names) - set(colours)):
-        first = zlib.crc32(name.encode("utf-8", "surrogatepass")) % len(_OTHERS)
-        ring = [*_OTHERS[first:], *_OTHERS[:first]]
+        first = zlib.crc32(name.encode("utf-8", "surrogatepass")) % len(SPARE_COLOURS)
+        ring = [*SPARE_COLOURS[first:], *SPARE_COLOURS[:first]]
         colours[name] = next((c for c in ring if c not in taken), ring[0])
         taken.add(colours[name])
     return {
         name: DeviceStyle(name, colours[name], device_label(name, emulated), name in emulated)
         for name in names
     }
-
-
-def spare_colours() -> tuple[str, ...]:
-    """Return colours that no fixed device has, in an order in which neighbours differ most."""
-    return _OTHERS
 
 
 def device_label(device: str, emulated: Mapping[str, str]) -> str:

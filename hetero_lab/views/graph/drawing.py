@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import plotly.graph_objects as go
@@ -242,14 +243,8 @@ def _corners(f: Frame) -> list[Point]:
 
 def _outline(f: Frame) -> list[list[Point]]:
     """Return the border of a subgraph, without the sides on which it continues."""
-    top_left, top_right, bottom_right, bottom_left, _ = _corners(f)
-    if f.opens_left and f.opens_right:
-        return [[top_left, top_right], [bottom_left, bottom_right]]
-    if f.opens_left:
-        return [[top_left, top_right, bottom_right, bottom_left]]
-    if f.opens_right:
-        return [[top_right, top_left, bottom_left, bottom_right]]
-    return [_corners(f)]
+    is_open = (False, f.opens_right, False, f.opens_left)  # top, right, bottom, left
+    return [list(side) for side, gap in zip(pairwise(_corners(f)), is_open, strict=True) if not gap]
 
 
 def _spot(lines: Sequence[Sequence[Point]]) -> Point | None:

@@ -19,12 +19,12 @@ from hetero_lab.views.graph.drawing import draw
 from hetero_lab.views.graph.folding import FOLDS, Shown
 from hetero_lab.views.theme import (
     GRID,
+    SPARE_COLOURS,
     TEXT,
     device_styles,
     error_bars,
     finish,
     plain,
-    spare_colours,
 )
 from hetero_lab.widgets.explorer.state import MOSTLY, NO_GROUP, ExplorerState, title_of
 
@@ -109,7 +109,7 @@ def points_figure(exploring: ExplorerState) -> go.Figure:
         if choice.group == MOSTLY and name in styles:
             colour, label = styles[name].colour, f"mostly on {styles[name].label}"
         else:
-            colour = spare_colours()[place % len(spare_colours())]
+            colour = SPARE_COLOURS[place % len(SPARE_COLOURS)]
             label = plain(name, 60)
         open_mark = choice.group == MOSTLY and name in styles and styles[name].emulated
         figure.add_scatter(

@@ -29,19 +29,10 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def parse(text: str) -> list[tuple[str, str, str]]:
-    """Read a filter: words and comparisons with blanks between, ``ACC n_subgraphs<4 ratio<1``.
-
-    A comparison is a column, an operator and a value; a word is to be found in the label (``has``).
-    """
-    found = ((token, _TERM.match(token)) for token in text.split())
-    return [
-        (term[1], term[2], term[3]) if term else ("label", "has", token) for token, term in found
-    ]
-
-
 def matching(frame: pd.DataFrame, text: str) -> pd.DataFrame:
-    """Return the rows that match every term; a row without a value matches no comparison.
+    """Return the rows that match every term of a filter such as ``ACC n_subgraphs<4 ratio<1``.
+
+    A word is to be found in the label. A row without a value matches no comparison.
 
     Raises
     ------
@@ -51,7 +42,9 @@ def matching(frame: pd.DataFrame, text: str) -> pd.DataFrame:
     import pandas as pd
 
     kept = pd.Series(True, index=frame.index)
-    for name, compare, value in parse(text):
+    for token in text.split():
+        term = _TERM.match(token)
+        name, compare, value = term.groups() if term else ("label", "has", token)
         if name not in frame.columns:
             known = [str(column) for column in frame.columns]
             raise ArgumentError(

@@ -13,28 +13,21 @@ import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
 from hetero_lab.statistics import Series
 from hetero_lab.widgets.explorer.figures import points_figure
-from hetero_lab.widgets.explorer.state import ExplorerState, matching, parse, title_of
+from hetero_lab.widgets.explorer.state import ExplorerState, matching, title_of
 
 
 def labels(exploring):
     return list(exploring.shown["label"])
 
 
-def test_filters_are_words_and_comparisons():
-    assert parse("ACC  n_subgraphs<=4 ratio>1.5 executor!=HETERO") == [
-        ("label", "has", "ACC"), ("n_subgraphs", "<=", "4"), ("ratio", ">", "1.5"),
-        ("executor", "!=", "HETERO"),
-    ]  # fmt: skip
-    assert parse("   ") == []
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", [SPLIT, ALONE, SLOW]),
+        ("   ", [SPLIT, ALONE, SLOW]),
         ("cpu", [SPLIT, ALONE]),
         ("hetero acc", [SPLIT]),
         ("n_subgraphs<2", [ALONE]),
+        ("acc  n_subgraphs<=3 ratio>0.5 executor!=parallel", [SPLIT]),
         ("n_subgraphs>=3 median_us<150", [SPLIT]),
         ("label=CPU", [ALONE]),
         ("label!=CPU", [SPLIT, SLOW]),
