@@ -3,9 +3,11 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from big_graphs import by_type
 from random_models import random_affinity, random_model
 from views.hand_made import small_profile
 
+import hetero_lab as hl
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.partition import predict
 from hetero_lab.views.graph.data import GraphData, data_of_profile, graph_data
@@ -68,6 +70,13 @@ def test_boxes_hold_their_nodes_wires_run_around_other_boxes_and_labels_are_apar
     for a, b in itertools.combinations(strip.solids[: len(data.nodes)], 2):
         apart = a[1] <= b[0] + 1e-6 or b[1] <= a[0] + 1e-6
         assert apart or a[3] <= b[2] + 1e-6 or b[3] <= a[2] + 1e-6
+
+
+def test_long_lines_do_not_climb_like_stairs():
+    graph = prepare(hl.load("digits_inception")).graph
+    affinity = by_type(graph, {"MaxPool", "Add"})
+    frames = strip_of(graph_data(graph, affinity, predict(graph, affinity))).frames
+    assert max(f.bottom for f in frames) - min(f.top for f in frames) < 350
 
 
 def test_labels_make_room():
