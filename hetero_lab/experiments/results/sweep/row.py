@@ -109,8 +109,8 @@ def rank(rows: Sequence[Row]) -> Ranking:
     could_be_seen: list[float] = []
     for of_host in apart.values():
         of_host.sort(key=lambda row: row.latency.us if row.latency else 0.0)
-        groups, smallest = rank_groups([row.series for row in of_host])
-        ranked += zip(of_host, range(1, len(of_host) + 1), groups, strict=True)
+        own, smallest = rank_groups([row.series for row in of_host])
+        ranked += zip(of_host, range(1, len(of_host) + 1), own, strict=True)
         could_be_seen.append(smallest)
-    columns = zip(*ranked, strict=True) if ranked else ((), (), ())
-    return Ranking(*columns, max(could_be_seen, default=float("inf")))
+    ordered, ranks, groups = zip(*ranked, strict=True) if ranked else ((), (), ())
+    return Ranking(ordered, ranks, groups, max(could_be_seen, default=float("inf")))
