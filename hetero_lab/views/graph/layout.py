@@ -532,5 +532,6 @@ def _clip(line: Sequence[Point], left: float, right: float) -> list[Point]:
     left, right = max(left, line[0][0]), min(right, line[-1][0])
     if left >= right:
         return []
-    y0, y1 = np.interp([left, right], *zip(*line, strict=True)).tolist()
+    xs, ys = zip(*line, strict=True)
+    y0, y1 = np.interp([left, right], xs, ys).tolist()
     return [(left, y0), *(point for point in line if left < point[0] < right), (right, y1)]

@@ -180,7 +180,8 @@ def _interval(rows: pd.DataFrame, column: str) -> dict[str, Any] | None:
     }.get(column, ("", ""))
     if low not in rows or high not in rows:
         return None
-    return error_bars(rows[[column, low, high]].astype(float).to_numpy().tolist())
+    ends = (rows[name].astype(float) for name in (column, low, high))
+    return error_bars([*zip(*ends, strict=True)])
 
 
 def _sent(values: pd.Series) -> list[float | None]:
