@@ -9,6 +9,7 @@ import hetero_lab as hl
 from hetero_lab.experiments import profile as profiling
 from hetero_lab.experiments.measure.records import Turn
 from hetero_lab.experiments.measure.workers import bench
+from hetero_lab.experiments.measure.workers.requests import Compare, ReadCounters
 
 SETUP = """
 import hetero_lab as hl
@@ -154,12 +155,16 @@ def test_interrupted_run_keeps_what_it_has(run, shell, monkeypatch):
     assert "Note: Interrupted after 3 inferences" in err
 
 
-@pytest.mark.parametrize("stage", ["counters", "compare"])
-def test_interrupted_after_the_timing_keeps_the_latency(run, shell, monkeypatch, stage):
-    def interrupted(*_, **__):
-        signal.raise_signal(signal.SIGINT)
+@pytest.mark.parametrize("step", [ReadCounters, Compare])
+def test_interrupted_after_the_timing_keeps_the_latency(run, shell, monkeypatch, step):
+    answer = bench.Bench.answer
 
-    monkeypatch.setattr(bench.Bench, stage, interrupted)
+    def interrupted(self, request):
+        if isinstance(request, step):
+            signal.raise_signal(signal.SIGINT)
+        return answer(self, request)
+
+    monkeypatch.setattr(bench.Bench, "answer", interrupted)
     result, _, err = run("%hetero_profile model -d CPU -v kept -n 10 -w 0")
     assert isinstance(result.error_in_exec, KeyboardInterrupt)
     assert shell.user_ns["kept"].interrupted
