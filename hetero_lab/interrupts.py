@@ -60,7 +60,8 @@ def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
         in_main = threading.current_thread() is threading.main_thread()
         listening = in_main and handler in (signal.default_int_handler, _on_signal)
         if listening:
-            _seen = False
+            if handler is not _on_signal:  # else a call inside another would forget what that saw
+                _seen = False
             signal.signal(signal.SIGINT, _on_signal)
         try:
             result = function(*args, **options)

@@ -54,6 +54,27 @@ def swallowing() -> str:
     return "whole"
 
 
+@guarded
+def calling_more() -> str:
+    swallowed = "whole"
+    try:
+        press_ctrl_c()
+    except KeyboardInterrupt:  # as Python drops it in a destructor
+        swallowed = quiet()
+    return swallowed
+
+
+@guarded
+def quiet() -> str:
+    return "whole"
+
+
+def test_what_a_call_saw_is_not_forgotten_in_calls_inside_it():
+    with pytest.raises(KeyboardInterrupt):
+        calling_more()
+    assert quiet() == "whole"  # nor does it reach the next one
+
+
 def test_what_was_done_is_kept_and_the_interrupt_goes_on():
     with pytest.raises(KeyboardInterrupt, match="partial was interrupted.*returns the list"):
         partial([1, 2])

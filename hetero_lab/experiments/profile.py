@@ -22,7 +22,7 @@ from hetero_lab.errors import MeasurementError, PropertyError, shorten, warn
 from hetero_lab.experiments.measure.environment import current_environment
 from hetero_lab.experiments.measure.records import Compiled, Trial, Turn
 from hetero_lab.experiments.measure.trial import trial_of
-from hetero_lab.experiments.measure.workers.launch import Workers
+from hetero_lab.experiments.measure.workers.launch import Workers, limit_s
 from hetero_lab.experiments.measure.workers.process import WorkerError
 from hetero_lab.experiments.measure.workers.requests import (
     Compare,
@@ -215,7 +215,7 @@ def _bench(session: Session, label: str) -> Generator[Ask, None, None]:
     conditions = session.conditions
 
     def ask(request: Request[Any]) -> Any:
-        answer = bench.ask(request, timeout_s=conditions.workers.limit_s(request))
+        answer = bench.ask(request, timeout_s=limit_s(conditions.workers, request))
         for text in bench.warnings:
             warn(text)
         return answer

@@ -11,7 +11,7 @@ share joins them.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -47,7 +47,11 @@ class Subgraph:
     ops: tuple[str, ...]
 
 
-class Boundary(msgspec.Struct, frozen=True, array_like=True):
+_BoundaryRow: TypeAlias = tuple[str, str, int, int, tuple[int, ...], int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
     """A tensor that crosses from subgraph ``source`` into the subgraphs ``targets``.
 
     ``tensor`` is ``op`` with ``:port`` where the op has several outputs. ``n_bytes`` is ``None``
@@ -361,7 +365,7 @@ def partition_to_json(partition: Partition) -> dict[str, Any]:
     """Return a partition as plain data."""
     return {
         "subgraphs": [[s.device, [*s.ops]] for s in partition.subgraphs],
-        "boundaries": msgspec.to_builtins(partition.boundaries),
+        "boundaries": msgspec.to_builtins([astuple(b) for b in partition.boundaries]),
         "wiring": msgspec.to_builtins(partition.wiring),
         "observed": partition.observed,
     }
@@ -372,7 +376,7 @@ def partition_from_json(data: Mapping[str, Any]) -> Partition:
     subgraphs = msgspec.convert(data["subgraphs"], list[tuple[str, tuple[str, ...]]])
     return Partition(
         tuple(Subgraph(index, device, ops) for index, (device, ops) in enumerate(subgraphs)),
-        msgspec.convert(data["boundaries"], tuple[Boundary, ...]),
+        tuple(Boundary(*row) for row in msgspec.convert(data["boundaries"], list[_BoundaryRow])),
         msgspec.convert(data["wiring"], tuple[Wiring, ...]),
         bool(data["observed"]),
     )
@@ -384,7 +388,7 @@ def reordered(predicted: Partition, order: list[int]) -> Partition:
     return Partition(
         subgraphs=tuple(replace(predicted.subgraphs[old], index=i) for i, old in enumerate(order)),
         boundaries=tuple(
-            msgspec.structs.replace(
+            replace(
                 b,
                 source=position[b.source],
                 targets=tuple(sorted(position[target] for target in b.targets)),

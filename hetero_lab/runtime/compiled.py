@@ -76,7 +76,7 @@ class CompiledPlacement:
         self.prepared: PreparedModel = placed.bound.prepared
         self.output_names: tuple[str, ...] = placed.bound.output_names
         self.compiled_model = compiled_model
-        self.compiled_models = [compiled_model]
+        self.compiled_models: list[ov.CompiledModel] = [compiled_model]
         self.partition = partition
         self.as_predicted = as_predicted
         self.compile_ms = compile_ms

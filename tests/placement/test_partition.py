@@ -7,7 +7,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import openvino as ov
 import pytest
@@ -190,7 +189,7 @@ def test_an_affinity_of_another_model():
 def test_text_and_html():
     _, partition = placed(chain("<script>x</script>", "b"), b="ACC")
     assert repr(partition) == "Partition(2 subgraphs, 1 boundary, 16 bytes, predicted)"
-    unknown = msgspec.structs.replace(partition.boundaries[0], n_bytes=None)
+    unknown = replace(partition.boundaries[0], n_bytes=None)
     partition = replace(partition, boundaries=(*partition.boundaries, unknown, unknown))
     assert repr(partition).endswith("3 boundaries, ≥ 16 bytes, 2 of unknown size, predicted)")
     assert partition.boundary_bytes == 16

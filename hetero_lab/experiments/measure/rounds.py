@@ -48,7 +48,7 @@ from hetero_lab.experiments.measure.records import (
     by_key,
 )
 from hetero_lab.experiments.measure.workers.bench import WARM_UP_S
-from hetero_lab.experiments.measure.workers.launch import Workers
+from hetero_lab.experiments.measure.workers.launch import Workers, limit_s
 from hetero_lab.experiments.measure.workers.process import AnyBench, WorkerError
 from hetero_lab.experiments.measure.workers.requests import (
     Answer,
@@ -522,7 +522,7 @@ class SweepRun:
         return answers
 
     def _ask(self, key: str, request: Request[Answer]) -> Answer:
-        answer = self._bench(key).ask(request, timeout_s=self.workers.limit_s(request))
+        answer = self._bench(key).ask(request, timeout_s=limit_s(self.workers, request))
         if isinstance(request, Compile):
             self._compiled.add(key)
         return answer

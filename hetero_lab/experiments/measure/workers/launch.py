@@ -109,18 +109,19 @@ class Workers:
         """The memory limit in bytes, ``None`` for the default."""
         return None if self.memory_limit is None else int(parse_bytes(self.memory_limit))
 
-    def limit_s(self, request: Request[Any]) -> float:
-        """Return how long the answer to a request may take."""
-        if isinstance(request, Compile | CompileCounted | ReadCounters | Compare):
-            return self.compile_timeout_s
-        return self.timeout_s + (request.seconds if isinstance(request, Hold) else 0.0)
-
 
 def positive(name: str, value: Any) -> float:
     """Return a number above 0; raise ArgumentError for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise ArgumentError(f"{name}= is a number above 0, not {value!r}.")
     return float(value)
+
+
+def limit_s(workers: Workers, request: Request[Any]) -> float:
+    """Return how long the answer to a request may take."""
+    if isinstance(request, Compile | CompileCounted | ReadCounters | Compare):
+        return workers.compile_timeout_s
+    return workers.timeout_s + (request.seconds if isinstance(request, Hold) else 0.0)
 
 
 def compiles_at_once() -> int:
