@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tqdm.auto import tqdm
 
@@ -28,18 +28,6 @@ _COUNTED = "{desc} |{bar}| {n:.0f} of {total:.0f} {unit}, {elapsed} {postfix}"
 _TIMED = "{desc} |{bar}| {n:.0f} of {total:.0f} s {postfix}"
 _OPEN = "{desc}: {elapsed} {postfix}"
 _BAR, _NO_BAR = " |{bar}|", ":"
-
-
-def is_a_log(bar: tqdm[Any]) -> bool:
-    """Return whether a bar is shown where a line cannot be redrawn."""
-    return not bar.disable and not bar.gui and not sys.stderr.isatty()
-
-
-def calm(bar: tqdm[Any]) -> tqdm[Any]:
-    """Let a bar print only every half minute where a line cannot be redrawn."""
-    if is_a_log(bar):
-        bar.mininterval = _EVERY_IN_A_LOG_S
-    return bar
 
 
 class Progress:
@@ -67,7 +55,7 @@ class Progress:
         budget_s: float | None = None,
     ):
         self._began = self._drawn = now()
-        self._budget_s = budget_s
+        self.budget_s = budget_s
         counted = _OPEN if total is None else _COUNTED
         self._bar = tqdm(
             desc=what,
@@ -78,7 +66,7 @@ class Progress:
             leave=False,
             bar_format=counted if budget_s is None else _TIMED,
         )
-        self._in_a_log = is_a_log(self._bar)
+        self._in_a_log = show and not self._bar.gui and not sys.stderr.isatty()
         self._lock = threading.RLock()
         self._closed = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="hetero_lab progress", daemon=True)
@@ -91,6 +79,11 @@ class Progress:
             self._bar.n, self._bar.total, self._bar.bar_format = 0, total, _COUNTED
         self._bar.set_description_str(what if len(what) <= 60 else what[:59] + "…", refresh=False)
         self._draw(_EVERY_S)
+
+    def limit(self, budget_s: float) -> None:
+        """Show the time used as a part of so many seconds, counted from the beginning."""
+        self.budget_s = self._bar.total = budget_s
+        self._bar.bar_format = _TIMED
 
     def advance(self) -> None:
         """Count a finished step."""
@@ -132,8 +125,8 @@ class Progress:
             if self._closed.is_set():
                 return
             self._drawn = now()
-            if self._budget_s is not None:
-                self._bar.n = min(self._drawn - self._began, self._budget_s)
+            if self.budget_s is not None:
+                self._bar.n = min(self._drawn - self._began, self.budget_s)
             if self._in_a_log:
                 self._bar.bar_format = self._bar.bar_format.replace(_BAR, _NO_BAR)
                 print(str(self._bar).rstrip(), file=sys.stderr, flush=True)  # noqa: T201

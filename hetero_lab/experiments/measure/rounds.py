@@ -21,7 +21,6 @@ from dataclasses import InitVar, asdict, dataclass, field, replace
 from functools import partial
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from hetero_lab.clock import now
 from hetero_lab.experiments.measure.budget import (
@@ -62,16 +61,14 @@ from hetero_lab.experiments.measure.workers.requests import (
     RunTurn,
     WarmUp,
 )
-from hetero_lab.progress import calm
+from hetero_lab.progress import Progress
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import Noise, known_within
 
 _PRECISE_TURNS = 20  # the spread of fewer turns is too uncertain to stop by
 MOST_TURNS = 500
-_TIMED_BAR = "{desc} |{bar}| {n:.0f} of about {total:.0f} s {postfix}"
 _ATTEMPTS = 2  # other processes can cause one crash (memory, drivers); a second is the placement's
 _LOOK_SHARE = 0.05  # share of the budget for a first estimate of the inference time
-_SAY_S = 0.1  # least time between two updates of the progress bar
 _END_S = 0.1  # reserved for ending the workers and reading the records
 _COUNTED_INFERENCES = 36  # inferences to read the counters of one placement
 _SLOW_START_S = 0.5  # a bench that takes longer to start is reused
@@ -119,17 +116,7 @@ class SweepRun:
         self._compile_s = self._longest_compile_s = 0.0
         self._turn_plan = TurnPlan(0, self.options.target)
         self._met: set[str] = set()  # devices that something was compiled for
-        self._bar = calm(
-            tqdm(
-                total=self.watch.budget_s,
-                desc="sweep",
-                unit="s",
-                disable=not self.progress,
-                delay=2,
-                bar_format=_TIMED_BAR if self.watch.budget_s else None,
-            )
-        )
-        self._said_at = -math.inf
+        self._bar = Progress("sweep", show=self.progress, budget_s=self.watch.budget_s)
         self._others = OtherWork()
 
     def pending(self) -> list[str]:
@@ -147,7 +134,7 @@ class SweepRun:
         """Measure pending trials, group by group, as far as the budget allows."""
         queue = [key for key in self.pending() if key != self.reference]
         group = first = self._ledger.next_group
-        self._say("start workers")
+        self._bar.step("start workers")
         began = now()
         is_ready = self.is_ready(self._left_s)
         self._startup_s = now() - began
@@ -305,7 +292,7 @@ class SweepRun:
         if not keys:
             return
         self._compute_expected(keys)
-        self._say(f"compile {', '.join(self._trials[key].label for key in keys)}")
+        self._bar.step(f"compile {', '.join(self._trials[key].label for key in keys)}")
         began = now()
         compare = self.options.reference
         requests = {key: Compile(trial=self._trials[key], compare=compare) for key in keys}
@@ -416,7 +403,8 @@ class SweepRun:
                 self._record(turn)
                 if self._trials[key].requests == 1:
                     self._inference_s[key] = (now() - began) / length.inferences
-                self._say(f"measure {self._trials[key].label}")
+                self._bar.step(f"measure {self._trials[key].label}")
+        self._show_best()
         return bool(self._alive)
 
     def _has_pair(self, group: int) -> bool:
@@ -439,7 +427,7 @@ class SweepRun:
             runs_s = sum(self._turn_s(key, TurnLength(0, _COUNTED_INFERENCES)) for key in some)
             if not self._fits(len(some) * self._durations.ready_s + runs_s + reserve):
                 return
-            self._say(f"counters {', '.join(self._trials[key].label for key in some)}")
+            self._bar.step(f"counters {', '.join(self._trials[key].label for key in some)}")
             if len(some) > 1:
                 self._ask_at_once({key: CompileCounted(trial=self._trials[key]) for key in some})
             for key in some:
@@ -455,13 +443,14 @@ class SweepRun:
         """Hold each placement for some seconds, on top of the budget."""
         began = now()
         for key in self._alive:
-            self._say(f"hold {self._trials[key].label}")
+            self._bar.step(f"hold {self._trials[key].label}")
             held = self._guarded(key, Hold(key=key, seconds=seconds))
             if held is not None:
                 self._record(held)
         if self.watch.budget_s is not None:
-            self._bar.total = self.watch.budget_s + now() - began
-            self.watch = replace(self.watch, budget_s=self._bar.total)
+            budget_s = self.watch.budget_s + now() - began
+            self.watch = replace(self.watch, budget_s=budget_s)
+            self._bar.limit(budget_s)
 
     # -- what is there, what is missing -------------------------------------------------------
 
@@ -565,7 +554,7 @@ class SweepRun:
                 self._bench(key)
 
         began = now()
-        self._say("start workers")
+        self._bar.step("start workers")
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             list(pool.map(start, keys))
         self._startup_s += now() - began
@@ -632,28 +621,22 @@ class SweepRun:
 
     def _expect(self, round_s: float, later: TurnPlan) -> None:
         """Show how long the least turns will take, estimated from the compiles and one round."""
-        if self.watch.budget_s is not None or self._bar.total is not None:
+        if self._bar.budget_s is not None:
             return
         spent = self.watch.elapsed_s
         compiles = spent if self.options.counters else 0.0
         of_this = spent + compiles + (self.options.target - 1) * round_s
         of_this += len(self._alive) * (self.options.sustained_s or 0.0)
-        self._bar.total = round(of_this * (1 + later.n_groups(self.workers.group)), 1)
-        self._bar.bar_format = _TIMED_BAR
+        self._bar.limit(of_this * (1 + later.n_groups(self.workers.group)))
 
-    def _say(self, what: str) -> None:
-        if self._bar.disable or now() - self._said_at < _SAY_S:
+    def _show_best(self) -> None:
+        """Show the time that starting workers took, and the fastest placement so far."""
+        if not self.progress:
             return
-        self._said_at = now()
-        self._bar.set_description(what if len(what) <= 50 else what[:49] + "…", refresh=False)
         levels = {key: list(self._ledger.levels_us(key).values()) for key in self._trials}
         medians = {key: float(np.median(own)) for key, own in levels.items() if len(own) >= 3}
-        postfix = f"start-up {self._startup_s:.1f} s"
+        text = f"start-up {self._startup_s:.1f} s"
         if medians:
-            best = min(medians, key=lambda key: medians[key])
-            postfix += f", best {self._trials[best].label[:30]}: {medians[best]:.0f} µs"
-        self._bar.set_postfix_str(postfix, refresh=False)
-        total = self._bar.total
-        elapsed = self.watch.elapsed_s
-        self._bar.n = min(elapsed, total) if total else round(elapsed, 1)
-        self._bar.update(0)
+            best = min(medians, key=medians.__getitem__)
+            text += f", best {self._trials[best].label[:30]}: {medians[best]:.0f} µs"
+        self._bar.note(text)

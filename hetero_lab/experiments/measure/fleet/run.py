@@ -13,7 +13,6 @@ from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
-from tqdm.auto import tqdm
 
 from hetero_lab.clock import now
 from hetero_lab.errors import MeasurementError, OutputPathError, StoreError, warn
@@ -45,7 +44,7 @@ from hetero_lab.experiments.measure.records import (
 )
 from hetero_lab.experiments.measure.workers.launch import Workers
 from hetero_lab.experiments.measure.workers.requests import SetUp
-from hetero_lab.progress import calm
+from hetero_lab.progress import Progress
 from hetero_lab.runtime.timing import Stopwatch
 
 if TYPE_CHECKING:
@@ -111,8 +110,8 @@ class FleetRun:
         self._running: dict[int, Share] = {}
         self._n_shares = 0
         self._looked = now()
-        bar = tqdm(total=0, desc="fleet", unit="row", disable=not self.progress, delay=2)
-        self._bar = calm(bar)
+        self._bar = Progress("fleet", show=self.progress, budget_s=self.watch.budget_s)
+        self._n_items = self._n_settled = 0
 
     def pending(self) -> list[str]:
         """Return the keys that are still to be measured on some host.
@@ -159,7 +158,7 @@ class FleetRun:
         # The reference is part of every share, so it is an item only if there are no others.
         added = [item for item in items if item.key != self._reference] or list(items)
         self._queue.waiting += added
-        self._bar.total += len(added)
+        self._n_items += len(added)
 
     def _look_for_workers(self) -> None:
         until = now() + PATIENCE_S
@@ -335,10 +334,8 @@ class FleetRun:
             return
         if isinstance(kept, Finished | Failed) and kept.entry in {i.key for i in share.left}:
             share.settled.add(kept.entry)
-            self._bar.update(1)
-        label = f"{share.worker.host}: {self._trials[kept.entry].label}"
-        self._bar.set_description(label if len(label) <= 60 else label[:59] + "…", refresh=False)
-        self._bar.update(0)
+            self._count()
+        self._bar.step(f"{share.worker.host}: {self._trials[kept.entry].label}")
 
     def _ended(self, number: int, share: Share) -> None:
         try:
@@ -363,7 +360,11 @@ class FleetRun:
     def _fail(self, item: Item, status: str, detail: str, host: str = "") -> None:
         where = item.host or host
         self._record(Failed(entry=item.key, status=status, detail=detail[:2000], host=where))
-        self._bar.update(1)
+        self._count()
+
+    def _count(self) -> None:
+        self._n_settled += 1
+        self._bar.note(f"{self._n_settled} of {self._n_items} rows")
 
     def _record(self, record: AnyRecord) -> None:
         self.append(record)
