@@ -10,11 +10,10 @@ import contextlib
 import hashlib
 import os
 import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -30,8 +29,8 @@ from hetero_lab.experiments.measure.rounds import SweepRun
 from hetero_lab.experiments.measure.store import Store
 from hetero_lab.experiments.measure.workers.bench import Bench, write_set_up
 from hetero_lab.experiments.measure.workers.launch import FORK_SERVER, Workers, compiles_at_once
-from hetero_lab.experiments.measure.workers.process import AnyBench, WorkerError, WorkerProcess
-from hetero_lab.experiments.measure.workers.requests import Answer, AnyRequest, Request, SetUp
+from hetero_lab.experiments.measure.workers.process import AnyBench, WorkerProcess
+from hetero_lab.experiments.measure.workers.requests import SetUp
 from hetero_lab.experiments.results.answers import SweepData
 from hetero_lab.experiments.results.sweep.reading import sweep_from
 from hetero_lab.experiments.results.sweep.result import Sweep
@@ -154,7 +153,8 @@ class Session:
     def start(self, blobs: Mapping[str, str] | None = None) -> AnyBench:
         """Start a bench; WorkerError, if its process cannot be started."""
         if not self.conditions.isolate:
-            return LocalBench(self.models, self._arrays, blobs)
+            set_up = SetUp(models={}, blobs=dict(blobs or {}))
+            return Bench(self.models, inputs=self._arrays, set_up=set_up)
         set_up = msgspec.structs.replace(self._set_up, blobs=dict(blobs or {}))
         return WorkerProcess(set_up, self.conditions.workers)
 
@@ -298,40 +298,6 @@ class SweepControl:
     def _check(self) -> None:
         if self.is_stopped:
             raise StoppedError("The sweep was stopped.")
-
-
-class LocalBench:
-    """A bench in this process: without the protection of a worker process."""
-
-    start_s = 0.0
-    warnings: tuple[str, ...] = ()  # of the last answer
-
-    def __init__(
-        self,
-        models: Mapping[str, BoundModel],
-        arrays: Mapping[str, Sequence[np.ndarray]],
-        blobs: Mapping[str, str] | None = None,
-    ):
-        set_up = SetUp(models={}, blobs=dict(blobs or {}))
-        self._bench = Bench(models, inputs=arrays, set_up=set_up)
-
-    def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer:
-        """Carry out a request here; ``timeout_s`` needs a worker process and is ignored."""
-        del timeout_s
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            try:
-                return self._bench.answer(cast("AnyRequest", request))
-            except MemoryError as error:
-                raise WorkerError("out of memory", str(error), died=False) from error
-            except Exception as error:
-                raise WorkerError("failed", f"{error}", died=False) from error
-            finally:
-                self.warnings = tuple(str(warning.message) for warning in caught)
-
-    def close(self) -> None:
-        """Let go of all compiled placements."""
-        self._bench.release_all()
 
 
 def _blob_directories(

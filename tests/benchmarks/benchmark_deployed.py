@@ -31,10 +31,10 @@ import hetero_lab as hl
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.clock import now
 from hetero_lab.experiments.measure.trial import expand
-from hetero_lab.experiments.measure.workers.bench import WARM_UP_S
+from hetero_lab.experiments.measure.workers.bench import WARM_UP_S, Bench
 from hetero_lab.experiments.measure.workers.process import AnyBench
 from hetero_lab.experiments.measure.workers.requests import Compile, RunTurn, WarmUp
-from hetero_lab.experiments.session import Conditions, LocalBench, Session
+from hetero_lab.experiments.session import Conditions, Session
 from hetero_lab.runtime.inputs import given_or_generated
 from tests.plain_openvino import PlainProcess, frozen
 from tests.real_gpu.networks import model_file, short_name
@@ -130,7 +130,7 @@ def compare(
         found: dict[str, list[float]] = {}
         for _ in range(given.repeats):
             workers = [benches.start() for _ in range(1 + N_OTHERS)]
-            plain, local = PlainProcess(place), LocalBench({name: bound}, arrays)
+            plain, local = PlainProcess(place), Bench({name: bound}, inputs=arrays)
             plain.load(place)
             ways = {
                 "plain": partial(plain.turn, place),

@@ -22,8 +22,8 @@ from hetero_lab.experiments.measure.environment import (
 )
 from hetero_lab.experiments.measure.records import Trial, Turn
 from hetero_lab.experiments.measure.rounds import SweepRun
+from hetero_lab.experiments.measure.workers.bench import Bench
 from hetero_lab.experiments.measure.workers.launch import Workers
-from hetero_lab.experiments.session import LocalBench
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import ASSUMED_NOISE, Noise
 
@@ -141,7 +141,7 @@ def test_a_sweep_goes_on_until_more_turns_would_tell_nothing(noise, enough):
     run = SweepRun(
         trials=trials, workers=Workers(), reference="a", records=turns, append=print,
         options=RunOptions(), watch=Stopwatch.start(None),
-        start=lambda: LocalBench({}, {}), progress=False,
+        start=lambda: Bench({}), progress=False,
         noise=lambda devices: noise if set(devices) == {"CPU"} else ASSUMED_NOISE,
     )  # fmt: skip
     assert run._precise(["a", "b"]) == enough

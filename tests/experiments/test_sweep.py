@@ -40,10 +40,11 @@ from hetero_lab.experiments.measure.records import Turn
 from hetero_lab.experiments.measure.rounds import SweepRun
 from hetero_lab.experiments.measure.store import read_store
 from hetero_lab.experiments.measure.trial import by_name, expand
+from hetero_lab.experiments.measure.workers.bench import Bench
 from hetero_lab.experiments.measure.workers.process import WorkerError, WorkerProcess
 from hetero_lab.experiments.measure.workers.requests import Compile, CompileCounted, Expect
 from hetero_lab.experiments.results.sweep.reading import sweep_from
-from hetero_lab.experiments.session import Conditions, LocalBench, Session
+from hetero_lab.experiments.session import Conditions, Session
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import ASSUMED_NOISE
 from hetero_lab.tables import number, read_csv
@@ -320,7 +321,7 @@ def test_the_last_idle_bench_is_given_to_one_thread_only(model, placements):
             self.clear()
             return super().pop()
 
-    fresh = LocalBench({}, {})
+    fresh = Bench({})
     run = SweepRun(
         trials=[], reference="a", records=[], append=print, options=RunOptions(),
         workers=hl.Workers(), start=lambda: fresh, noise=lambda devices: ASSUMED_NOISE,

@@ -54,7 +54,6 @@ from hetero_lab.experiments.measure.workers.requests import (
     Compile,
     CompileCounted,
     Expect,
-    Hold,
     ReadCounters,
     Release,
     Request,
@@ -63,7 +62,7 @@ from hetero_lab.experiments.measure.workers.requests import (
 )
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.timing import Stopwatch
-from hetero_lab.statistics import Noise, known_within
+from hetero_lab.statistics import Noise, known_within, turn_level
 
 _PRECISE_TURNS = 20  # the spread of fewer turns is too uncertain to stop by
 MOST_TURNS = 500
@@ -444,9 +443,13 @@ class SweepRun:
         began = now()
         for key in self._alive:
             self._bar.step(f"hold {self._trials[key].label}")
-            held = self._guarded(key, Hold(key=key, seconds=seconds))
-            if held is not None:
-                self._record(held)
+            turn = RunTurn(key=key, **asdict(FULL))
+            until, medians = now() + seconds, list[float]()
+            while key in self._compiled and (now() < until or not medians):
+                if held := self._guarded(key, turn):
+                    medians.append(turn_level(held.samples_us))
+            if key in self._compiled:
+                self._record(Sustained(entry=key, medians_us=tuple(medians)))
         if self.watch.budget_s is not None:
             budget_s = self.watch.budget_s + now() - began
             self.watch = replace(self.watch, budget_s=budget_s)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -24,23 +24,24 @@ from hetero_lab.experiments.measure.records import (
     Counters,
     Json,
     StoredSpan,
-    Sustained,
     Trial,
     Turn,
     agreement_to_json,
 )
+from hetero_lab.experiments.measure.workers.process import as_worker_errors
 from hetero_lab.experiments.measure.workers.requests import (
+    Answer,
     AnyRequest,
     Compare,
     Compile,
     CompileCounted,
     Expect,
-    Hold,
     InferFile,
     MeasureMemory,
     ReadCounters,
     ReadSpans,
     Release,
+    Request,
     RunTurn,
     SetUp,
     WarmUp,
@@ -82,6 +83,8 @@ class Bench:
     from the seed of ``set_up``.
     """
 
+    start_s = 0.0
+
     def __init__(
         self,
         models: Mapping[str, BoundModel],
@@ -92,6 +95,7 @@ class Bench:
         self._models = dict(models)
         self._inputs = dict(inputs or {})
         self.set_up = set_up or SetUp(models={})
+        self.warnings: list[str] = []  # of the last answer
         # How each is run, and the seconds of its first inference.
         self._compiled: dict[str, tuple[Runner, Execution, float]] = {}
         self._counted: dict[str, Runner] = {}  # compiled once more, with counters
@@ -104,6 +108,12 @@ class Bench:
         inputs = {name: _read_arrays(path) for name, path in set_up.inputs.items()}
         models = {name: bind(path) for name, path in set_up.models.items()}
         return cls(models, inputs=inputs, set_up=set_up)
+
+    def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer:
+        """Carry out a request in this process, where nothing can end it after ``timeout_s``."""
+        del timeout_s
+        with as_worker_errors(self.warnings):
+            return self.answer(cast("AnyRequest", request))
 
     def answer(self, request: AnyRequest) -> Any:
         """Carry out a request; return its answer."""
@@ -177,14 +187,6 @@ class Bench:
             first_us=first_us,
         )
 
-    def _hold(self, asked: Hold) -> Sustained:
-        turn = RunTurn(key=asked.key, discarded=DISCARDED_PER_TURN, timed=TIMED_PER_TURN)
-        until = now() + asked.seconds
-        medians: list[float] = []
-        while now() < until or not medians:
-            medians.append(float(np.median(self._turn(turn).samples_us)))
-        return Sustained(entry=asked.key, medians_us=tuple(medians))
-
     def _compile_counted(self, asked: CompileCounted | ReadCounters) -> None:
         trial = asked.trial
         self._counted[trial.key] = open_runner(**self._opened_as(trial), counters=True)
@@ -234,7 +236,7 @@ class Bench:
             if one is not None:
                 one.close()
 
-    def release_all(self) -> None:
+    def close(self) -> None:
         """Let go of all compiled placements."""
         for key in list(self._compiled):
             self._let_go(key)
@@ -276,7 +278,6 @@ _METHODS: dict[type, Callable[[Bench, Any], Any]] = {
     Expect: Bench._expect,
     WarmUp: Bench._warm_up,
     RunTurn: Bench._turn,
-    Hold: Bench._hold,
     CompileCounted: Bench._compile_counted,
     ReadCounters: Bench._counters,
     Compare: Bench._compare,

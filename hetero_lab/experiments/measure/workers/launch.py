@@ -32,7 +32,6 @@ from hetero_lab.experiments.measure.workers.requests import (
     Compare,
     Compile,
     CompileCounted,
-    Hold,
     ReadCounters,
     Request,
     SetUp,
@@ -121,7 +120,7 @@ def limit_s(workers: Workers, request: Request[Any]) -> float:
     """Return how long the answer to a request may take."""
     if isinstance(request, Compile | CompileCounted | ReadCounters | Compare):
         return workers.compile_timeout_s
-    return workers.timeout_s + (request.seconds if isinstance(request, Hold) else 0.0)
+    return workers.timeout_s
 
 
 def compiles_at_once() -> int:

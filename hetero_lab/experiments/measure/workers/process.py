@@ -9,6 +9,8 @@ import signal
 import subprocess
 import tempfile
 import threading
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -41,6 +43,24 @@ class WorkerError(HeteroLabError):
         self.crashed = crashed
 
 
+@contextlib.contextmanager
+def as_worker_errors(told: list[str]) -> Iterator[None]:
+    """Raise any error as a WorkerError from it; put the texts of warnings into ``told``."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            yield
+        except Exception as error:
+            no_memory = isinstance(error, MemoryError) or "bad_alloc" in str(error)
+            detail = str(error)
+            if not isinstance(error, HeteroLabError):
+                detail = f"{type(error).__name__}: {error}"
+            status = "out of memory" if no_memory else "failed"
+            raise WorkerError(status, detail, died=False) from error
+        finally:
+            told[:] = [str(warning.message) for warning in caught]
+
+
 class AnyBench(Protocol):
     """A bench, in this process or in a worker process.
 
@@ -48,7 +68,7 @@ class AnyBench(Protocol):
     """
 
     start_s: float
-    warnings: tuple[str, ...]
+    warnings: Sequence[str]
 
     def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer: ...
 
@@ -80,7 +100,7 @@ class WorkerProcess:
             name = shorten(str(command[0])) if command else "process"
             detail = f"the worker {name} cannot be started: {error}"
             raise WorkerError("failed", detail, died=True) from error
-        self.warnings: tuple[str, ...] = ()  # of the last answer
+        self.warnings: Sequence[str] = ()  # of the last answer
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
         began = now()
@@ -140,8 +160,7 @@ class WorkerProcess:
             self.kill()
             detail = f"the worker answered {shorten(line.strip())}, which is not a valid reply"
             raise WorkerError("failed", detail, died=True) from error
-        status = "out of memory" if reply.no_memory else "failed"
-        raise WorkerError(status, reply.error, died=False)
+        raise WorkerError(reply.status, reply.error, died=False)
 
     def close(self) -> None:
         """End the process and so free its models."""

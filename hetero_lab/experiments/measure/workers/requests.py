@@ -11,7 +11,6 @@ from hetero_lab.experiments.measure.records import (
     Counters,
     Json,
     StoredSpan,
-    Sustained,
     Trial,
     Turn,
 )
@@ -92,14 +91,6 @@ class RunTurn(Request[Turn], frozen=True, kw_only=True):
     alone: bool = False
 
 
-class Hold(Request[Sustained], frozen=True, kw_only=True):
-    """Run turn after turn for some seconds; record the median of each in µs."""
-
-    answer = Sustained
-    key: str
-    seconds: float
-
-
 class CompileCounted(Request[None], frozen=True, kw_only=True):
     """Compile a trial once more, with counters, to be read later."""
 
@@ -175,7 +166,6 @@ AnyRequest: TypeAlias = (
     | Expect
     | WarmUp
     | RunTurn
-    | Hold
     | CompileCounted
     | ReadCounters
     | Compare
@@ -187,9 +177,9 @@ AnyRequest: TypeAlias = (
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A worker's answer, one line: a value, or the text of an error."""
+    """A worker's answer, one line: a value, or the text of an error and its status."""
 
     value: Any = None
     error: str | None = None
-    no_memory: bool = False
+    status: str = ""
     warnings: tuple[str, ...] = ()

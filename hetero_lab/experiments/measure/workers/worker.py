@@ -11,14 +11,13 @@ import json
 import os
 import signal
 import sys
-import warnings
 from collections.abc import Callable
 from typing import IO, Any
 
 import msgspec
 
-from hetero_lab.errors import HeteroLabError
 from hetero_lab.experiments.measure.workers.bench import Bench
+from hetero_lab.experiments.measure.workers.process import WorkerError, as_worker_errors
 from hetero_lab.experiments.measure.workers.requests import AnyRequest, Reply, SetUp
 
 
@@ -34,10 +33,9 @@ def serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     bench: Bench | None = None
     for line in requests:
-        value, error, no_memory = None, None, False
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            try:
+        value, error, status, told = None, None, "", list[str]()
+        try:
+            with as_worker_errors(told):
                 request: AnyRequest = msgspec.convert(json.loads(line), AnyRequest)
                 if bench is not None:
                     value = answer(bench, request)
@@ -46,15 +44,9 @@ def serve(
                     bench = set_up if is_done else Bench.of(request)
                 else:
                     raise RuntimeError("the first request to a worker sets it up")
-            except MemoryError:
-                error, no_memory = "out of memory", True
-            except HeteroLabError as problem:
-                error = str(problem)
-            except Exception as problem:
-                no_memory = "bad_alloc" in str(problem)
-                error = f"{type(problem).__name__}: {problem}"
-        told = tuple(str(w.message) for w in caught)
-        reply = Reply(value=value, error=error, no_memory=no_memory, warnings=told)
+        except WorkerError as failure:
+            error, status = failure.detail, failure.status
+        reply = Reply(value=value, error=error, status=status, warnings=tuple(told))
         replies.write(json.dumps(msgspec.to_builtins(reply)) + "\n")
         replies.flush()
 
