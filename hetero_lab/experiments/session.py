@@ -126,6 +126,7 @@ class Session:
                 blobs,
                 header,
                 trials=[trial for trial in trials if not trial.problem],
+                reference=header.reference,
                 records=records,
                 append=append,
                 options=options,
@@ -168,7 +169,6 @@ class Session:
     ) -> SweepRun | FleetRun:
         if self.cluster is None:
             return SweepRun(
-                reference=header.reference,
                 start=control.stoppable(lambda: self.start(blobs)),
                 is_ready=self._is_ready,
                 expected=self._expected,

@@ -16,7 +16,7 @@ from hetero_lab.arguments import check_whole
 from hetero_lab.experiments.measure.workers.launch import positive
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
 
-_WARM_UP_INFERENCES = 30  # before two turns in a row can agree
+WARM_UP_S, WARM_UP_INFERENCES = 0.3, 30  # at most, and before two turns in a row can agree
 _ENOUGH = 0.75  # share of the placements covered by the sparsest plan
 LEAST_TURNS = 8
 
@@ -73,12 +73,11 @@ class Durations:
     """How long a placement takes, as far as it is known.
 
     ``ready_s`` is the time from starting its worker to the end of its first inference,
-    ``inference_s`` that of one inference, ``warm_up_s`` the most that the warm-up may take.
+    ``inference_s`` that of one inference.
     """
 
     ready_s: float
     inference_s: float
-    warm_up_s: float = 0.0
 
     def turn_s(self, length: TurnLength) -> float:
         """Return the time of a turn."""
@@ -88,7 +87,7 @@ class Durations:
         """Return the time of the warm-up; shortened turns have none."""
         if length != FULL:
             return 0.0
-        return min(self.warm_up_s, _WARM_UP_INFERENCES * self.inference_s)
+        return min(WARM_UP_S, WARM_UP_INFERENCES * self.inference_s)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from hetero_lab.clock import now
 from hetero_lab.experiments.measure.budget import (
     FULL,
     LEAST,
+    WARM_UP_S,
     Durations,
     RunOptions,
     TurnLength,
@@ -46,7 +47,6 @@ from hetero_lab.experiments.measure.records import (
     Trial,
     by_key,
 )
-from hetero_lab.experiments.measure.workers.bench import WARM_UP_S
 from hetero_lab.experiments.measure.workers.launch import Workers, limit_s
 from hetero_lab.experiments.measure.workers.process import AnyBench, WorkerError
 from hetero_lab.experiments.measure.workers.requests import (
@@ -75,15 +75,12 @@ _SLOW_COMPILE_S = 0.5  # compiles (with the first inference) that take longer ru
 
 
 @dataclass(kw_only=True, eq=False)
-class SweepRun:
-    """One run of a sweep: measures pending trials and appends record by record.
+class BaseRun:
+    """One run of a sweep, wherever it measures: appends record by record.
 
     Trials that share a key are measured once, as the first of them, all beside the trial with the
     key ``reference``. ``records`` are those of earlier runs; ``append`` is called with each new
-    one. ``start`` starts a bench; ``is_ready`` waits up to the given seconds and tells whether that
-    will be quick. ``noise`` returns how much two compiles differ on the given devices. ``expected``
-    holds the variants whose reference outputs are kept on disk; the run adds to it. If compiles are
-    slow, ``at_once`` benches compile in parallel.
+    one.
     """
 
     trials: Sequence[Trial]
@@ -93,16 +90,36 @@ class SweepRun:
     options: RunOptions
     workers: Workers
     watch: Stopwatch
-    start: Callable[[], AnyBench]
-    noise: Callable[[Iterable[str]], Noise]
-    is_ready: Callable[[float], bool] = lambda _: True
-    expected: set[str] = field(default_factory=set)
-    at_once: int = 1
     progress: bool
 
     def __post_init__(self, records: Iterable[AnyRecord]) -> None:
         self._trials = by_key(self.trials)
         self._ledger = Ledger(records)
+        self._bar = Progress("sweep", show=self.progress, budget_s=self.watch.budget_s)
+
+    def _record(self, record: AnyRecord) -> None:
+        self.append(record)
+        self._ledger.note(record)
+
+
+@dataclass(kw_only=True, eq=False)
+class SweepRun(BaseRun):
+    """A run on this machine.
+
+    ``start`` starts a bench; ``is_ready`` waits up to the given seconds and tells whether that
+    will be quick. ``noise`` returns how much two compiles differ on the given devices. ``expected``
+    holds the variants whose reference outputs are kept on disk; the run adds to it. If compiles are
+    slow, ``at_once`` benches compile in parallel.
+    """
+
+    start: Callable[[], AnyBench]
+    noise: Callable[[Iterable[str]], Noise]
+    is_ready: Callable[[float], bool] = lambda _: True
+    expected: set[str] = field(default_factory=set)
+    at_once: int = 1
+
+    def __post_init__(self, records: Iterable[AnyRecord]) -> None:
+        super().__post_init__(records)
         self._benches: dict[str, AnyBench] = {}
         self._idle: list[AnyBench] = []
         self._group: list[str] = []  # keys, the reference first
@@ -115,7 +132,6 @@ class SweepRun:
         self._compile_s = self._longest_compile_s = 0.0
         self._turn_plan = TurnPlan(0, self.options.target)
         self._met: set[str] = set()  # devices that something was compiled for
-        self._bar = Progress("sweep", show=self.progress, budget_s=self.watch.budget_s)
         self._others = OtherWork()
 
     def pending(self) -> list[str]:
@@ -175,7 +191,6 @@ class SweepRun:
         return Durations(
             ready_s=self._start_s + max(self._each_ready_s, default=0.0),
             inference_s=float(np.mean(known)) if known else 0.0,
-            warm_up_s=WARM_UP_S,
         )
 
     def _affordable(self, n_pending: int, *, is_first: bool) -> TurnPlan:
@@ -597,10 +612,6 @@ class SweepRun:
                 list(pool.map(lambda bench: bench.close(), open_))
 
     # -- records and the progress bar ---------------------------------------------------------
-
-    def _record(self, record: AnyRecord) -> None:
-        self.append(record)
-        self._ledger.note(record)
 
     def _record_call(self) -> None:
         """Record how the time was spent and what is left to do."""

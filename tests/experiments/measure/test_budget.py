@@ -10,8 +10,8 @@ from small_models import convolutions
 import hetero_lab as hl
 from hetero_lab.experiments.measure.budget import FULL, Durations, TurnPlan, affordable
 
-SLOW = Durations(ready_s=0.5, inference_s=0.1, warm_up_s=0.3)
-FAST = Durations(ready_s=0.1, inference_s=1e-4, warm_up_s=0.3)
+SLOW = Durations(ready_s=0.5, inference_s=0.1)
+FAST = Durations(ready_s=0.1, inference_s=1e-4)
 
 
 def plan(left_s, n, costs, turns=8):

@@ -8,15 +8,14 @@ dead worker are handed out again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import InitVar, dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from hetero_lab.clock import now
 from hetero_lab.errors import MeasurementError, OutputPathError, StoreError, warn
-from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.experiments.measure.fleet.host import Assignment, set_up_files
 from hetero_lab.experiments.measure.fleet.work_queue import (
@@ -36,16 +35,11 @@ from hetero_lab.experiments.measure.records import (
     Finished,
     Header,
     Host,
-    Ledger,
     OfEntry,
-    Trial,
     Turn,
-    by_key,
 )
-from hetero_lab.experiments.measure.workers.launch import Workers
+from hetero_lab.experiments.measure.rounds import BaseRun
 from hetero_lab.experiments.measure.workers.requests import SetUp
-from hetero_lab.progress import Progress
-from hetero_lab.runtime.timing import Stopwatch
 
 if TYPE_CHECKING:
     from hetero_lab.experiments.measure.fleet.cluster import Cluster
@@ -71,46 +65,35 @@ class Share:
 
 
 @dataclass(kw_only=True, eq=False)
-class FleetRun:
-    """One run of a sweep over a fleet, with a ``header`` of its store.
+class FleetRun(BaseRun):
+    """A run over a fleet, with a ``header`` of its store.
 
-    The other arguments are those of :class:`~hetero_lab.experiments.measure.rounds.SweepRun`, but
-    records also have ``host`` and ``worker``, and a ``Host`` record holds each host's environment.
-    ``set_up`` writes the set-up of the workers into files on this machine and returns it.
+    Its records also have ``host`` and ``worker``, and a ``Host`` record holds each host's
+    environment. ``set_up`` writes the set-up of the workers into files on this machine and returns
+    it.
     """
 
     cluster: Cluster
-    trials: Sequence[Trial]
     header: Header
-    records: InitVar[Sequence[AnyRecord]]
-    append: Callable[[AnyRecord], object]
-    options: RunOptions
-    workers: Workers
-    watch: Stopwatch
     set_up: Callable[[], SetUp]
-    progress: bool
 
-    def __post_init__(self, records: Sequence[AnyRecord]) -> None:
+    def __post_init__(self, records: Iterable[AnyRecord]) -> None:
+        super().__post_init__(records)
         header = self.header
-        self._trials = by_key(self.trials)
-        self._reference = header.reference
         self._here = header.environments[-1]
         self._base_of = {spec["name"]: spec["base"] for spec in header.emulated}
         self._devices_of = {entry.key: entry.devices for entry in header.entries}
         self._devices = list(dict.fromkeys(d for k in self._trials for d in self._devices_of[k]))
-        self._ledger = Ledger(records)
         self._next_group = self._ledger.next_group
         self._set_up = SetUp(models={})
         self._files: dict[str, bytes] = {}
         self._useful: dict[tuple[str, str], FleetWorker] = {}
         self._useless: dict[tuple[str, str], str] = {}  # with the reason
-        self._seen: list[FleetWorker] = []
         self._hosts: dict[str, FleetWorker] = {}  # the first worker of each
         self._queue = WorkQueue(self._devices_of, self._base_of, self.workers.group)
         self._running: dict[int, Share] = {}
         self._n_shares = 0
         self._looked = now()
-        self._bar = Progress("fleet", show=self.progress, budget_s=self.watch.budget_s)
         self._n_items = self._n_settled = 0
 
     def pending(self) -> list[str]:
@@ -152,11 +135,11 @@ class FleetRun:
         self.cluster.close()
 
     def _is_done(self, key: str, host: str) -> bool:
-        return self._ledger.is_done(key, host, self._reference, self.options.turns)
+        return self._ledger.is_done(key, host, self.reference, self.options.turns)
 
     def _add(self, items: Sequence[Item]) -> None:
         # The reference is part of every share, so it is an item only if there are no others.
-        added = [item for item in items if item.key != self._reference] or list(items)
+        added = [item for item in items if item.key != self.reference] or list(items)
         self._queue.waiting += added
         self._n_items += len(added)
 
@@ -208,8 +191,7 @@ class FleetRun:
                 if "ModuleNotFoundError" in why and "hetero_lab" in why:
                     why = f"hetero_lab is not installed there, or another release of it ({why})"
                 self._leave_out((address, info[address]["local_directory"]), why)
-        for worker in read_workers(info, told, self._seen):
-            self._seen.append(worker)
+        for worker in read_workers(info, told, self._hosts.values()):
             first = self._hosts.setdefault(worker.host, worker)
             other = [name for what, name in _VERSIONS
                      if worker.environment[what] != first.environment[what]]  # fmt: skip
@@ -271,8 +253,8 @@ class FleetRun:
 
     def _start(self, worker: FleetWorker, items: Sequence[Item], of_time: float) -> bool:
         keys = [item.key for item in items]
-        if self._reference not in keys and self._queue.can(worker, self._reference):
-            keys.insert(0, self._reference)
+        if self.reference not in keys and self._queue.can(worker, self.reference):
+            keys.insert(0, self.reference)
         devices = list(dict.fromkeys(d for key in keys for d in self._devices_of[key]))
         emulated = [spec for spec in self._set_up.emulated if spec["name"] in devices]
         budget_s = self.watch.budget_s
@@ -280,7 +262,7 @@ class FleetRun:
             budget_s = max(0.1, (budget_s - self.watch.elapsed_s) * of_time)
         share = Assignment(
             trials=tuple(self._trials[key] for key in keys),
-            reference=self._reference if self._reference in keys else keys[0],
+            reference=self.reference if self.reference in keys else keys[0],
             options=self.options,
             budget_s=budget_s,
             set_up=msgspec.structs.replace(self._set_up, emulated=emulated),
@@ -365,10 +347,6 @@ class FleetRun:
     def _count(self) -> None:
         self._n_settled += 1
         self._bar.note(f"{self._n_settled} of {self._n_items} rows")
-
-    def _record(self, record: AnyRecord) -> None:
-        self.append(record)
-        self._ledger.note(record)
 
     def _without_scheduler(self) -> None:
         why = f"The scheduler at {self.cluster.address} is gone."

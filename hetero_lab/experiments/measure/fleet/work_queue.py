@@ -88,8 +88,8 @@ def read_workers(
     """Return the workers that described themselves.
 
     ``info`` is the scheduler's description of each worker, by address, ``told`` the worker's own,
-    or an exception. ``known`` are all workers seen so far, also those that are gone, since a
-    machine keeps its name. Machines with the same host name get their address added.
+    or an exception. ``known`` holds a worker of each host seen so far, also those that are gone,
+    since a machine keeps its name. Machines with the same host name get their address added.
     """
     machine_of = {worker.host: worker.machine for worker in known}
     described = {a: d for a, d in told.items() if isinstance(d, Mapping) and a in info}

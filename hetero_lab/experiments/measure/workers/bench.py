@@ -19,6 +19,7 @@ from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import EmulatedDevice, emulated_devices, register
 from hetero_lab.clock import now
 from hetero_lab.errors import MeasurementError, OutputPathError, warn
+from hetero_lab.experiments.measure.budget import WARM_UP_INFERENCES
 from hetero_lab.experiments.measure.records import (
     Compiled,
     Counters,
@@ -70,8 +71,6 @@ from hetero_lab.runtime.timing import (
 )
 from hetero_lab.tables import whole_file
 
-WARM_UP_S = 0.3
-LEAST_WARM_UP = 30  # inferences before two turns can agree
 _SHOWN = 4  # inferences after which the timeline shows a warm model
 _PER_TURN = DISCARDED_PER_TURN + TIMED_PER_TURN
 
@@ -166,7 +165,7 @@ class Bench:
         began = now()
         if inferences is not None:
             done = warm_up(runner.infer, inferences=inferences)
-        elif most < LEAST_WARM_UP:  # whole turns would overrun the time
+        elif most < WARM_UP_INFERENCES:  # whole turns would overrun the time
             done = warm_up(runner.infer, inferences=most)
         else:
             done = warm_up(runner.infer, at_most_s=asked.at_most_s)

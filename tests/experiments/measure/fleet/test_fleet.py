@@ -360,8 +360,8 @@ def sweep_of_a_gpu(client, model_file):
         environments=[current_environment(["CPU"], shared_core())], fleet=True,
     )  # fmt: skip
     run = FleetRun(
-        cluster=cluster_of(client, isolate=True), trials=[trial], header=header, records=records,
-        append=records.append, options=RunOptions(turns=3, counters=False),
+        cluster=cluster_of(client, isolate=True), trials=[trial], reference="k", header=header,
+        records=records, append=records.append, options=RunOptions(turns=3, counters=False),
         watch=Stopwatch.start(3.0), progress=False, workers=Workers(),
         set_up=lambda: SetUp(models={"m": str(model_file)}, directory=str(model_file.parent)),
     )  # fmt: skip
