@@ -238,7 +238,7 @@ class Calibration:
         graph = search.bound.graph
         self.support = {device: able_ops(search.bound, device) for device in devices}
         check_supported(graph, self.support)
-        self.layers = None if search.scenario is None else block_units(graph)
+        self.layers = None if search.session.scenario is None else block_units(graph)
         if self.layers is None:
             self.base = _base(graph, self.support)
             reference = middling_affinity(graph, self.support, _single_ops(graph))
@@ -318,7 +318,7 @@ class Calibration:
         observed = [seen.slower(drift) for seen in self.observed]
         if self.prior is not None:
             return with_prefill(adjust(self.prior, observed), observed)
-        bound, scenario = self.search.bound, self.search.scenario
+        bound, scenario = self.search.bound, self.search.session.scenario
         graph = bound.graph
         if scenario is not None:  # so that memory is counted at the length of the context
             graph = graph_at_context(bound.prepared, scenario.context_tokens, scenario.batch)
@@ -427,7 +427,7 @@ class Calibration:
         is_coarse, quarter = n < _FEW, 0 if n < _FEW else n // 4
         groups = fusion_groups(self.observed, list(support))
         units = split_into_units(graph, support, groups, coarse=is_coarse)
-        most, seed = self._most_switches(), self.search.conditions.seed
+        most, seed = self._most_switches(), self.search.session.conditions.seed
         scattered = scattered_affinities(graph, support, n_validated + quarter, seed=seed + 3)
         scattered = [affinity for affinity in scattered if affinity not in known]
         kept, divided = scattered[:n_validated], scattered[n_validated:]

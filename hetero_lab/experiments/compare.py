@@ -11,11 +11,12 @@ from hetero_lab.experiments.results.evidence import ratio_across
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.result import Result
 from hetero_lab.statistics import holm
+from hetero_lab.tables import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
+_UNSEEN = "no difference seen"
 _APART = (
     "The two were not measured in turn. The intervals include how far the machine drifted within "
     "each run; anything else that changed between the runs shows up as a difference."
@@ -38,7 +39,32 @@ class Comparison(Result):
     @cached_property
     def table(self) -> pd.DataFrame:
         """One row per label."""
-        return _table(self.before, self.after)
+        first, second = (
+            {
+                made.name_of(row): (row, row.latency, row.profile)
+                for row in made.rows
+                if row.latency is not None and row.profile is not None
+            }
+            for made in (self.before, self.after)
+        )
+        common = [label for label in first if label in second]
+        ratios = [ratio_across(second[label][0], first[label][0]) for label in common]
+        adjusted = holm([p for *_, p in ratios]) if ratios else []
+        rows = [
+            {
+                "label": label,
+                "median_us_before": first[label][1].us,
+                "median_us_after": second[label][1].us,
+                "ratio": ratio,
+                "ratio_ci95_low": low,
+                "ratio_ci95_high": high,
+                "finding": ("faster" if ratio < 1 else "slower") if p < 0.05 else _UNSEEN,
+                "n_subgraphs_before": first[label][2].partition.n_subgraphs,
+                "n_subgraphs_after": second[label][2].partition.n_subgraphs,
+            }
+            for label, (ratio, low, high, _), p in zip(common, ratios, adjusted, strict=True)
+        ]
+        return frame_of(rows)
 
     def __repr__(self) -> str:
         findings = self.table["finding"].value_counts()
@@ -88,34 +114,3 @@ def compare(before: Sweep, after: Sweep) -> Comparison:
             f"{names_at_hand([r.label for r in after.rows])}."
         )
     return comparison
-
-
-def _table(before: Sweep, after: Sweep) -> pd.DataFrame:
-    import pandas as pd
-
-    first, second = (
-        {
-            made.name_of(row): (row, row.latency, row.profile)
-            for row in made.rows
-            if row.latency is not None and row.profile is not None
-        }
-        for made in (before, after)
-    )
-    common = [label for label in first if label in second]
-    ratios = [ratio_across(second[label][0], first[label][0]) for label in common]
-    adjusted = holm([p for *_, p in ratios]) if ratios else []
-    rows = [
-        {
-            "label": label,
-            "median_us_before": first[label][1].us,
-            "median_us_after": second[label][1].us,
-            "ratio": ratio,
-            "ratio_ci95_low": low,
-            "ratio_ci95_high": high,
-            "finding": "no difference seen" if p >= 0.05 else "faster" if ratio < 1 else "slower",
-            "n_subgraphs_before": first[label][2].partition.n_subgraphs,
-            "n_subgraphs_after": second[label][2].partition.n_subgraphs,
-        }
-        for label, (ratio, low, high, _), p in zip(common, ratios, adjusted, strict=True)
-    ]
-    return pd.DataFrame(rows)

@@ -53,11 +53,9 @@ class Search:
     """A session, a budget and a line of progress, which the stages of one question share."""
 
     bound: BoundModel
-    conditions: Conditions
     session: Session
     progress: Progress
     watch: Stopwatch
-    scenario: Scenario | None = None
     step: str = ""
     numbers: Iterator[int] = field(default_factory=partial(itertools.count, 1))
 
@@ -100,10 +98,9 @@ class Search:
         with contextlib.ExitStack() as stack:
             session = self.session
             if models is not None:
-                session = stack.enter_context(Session(models, self.conditions))
-            given = expand(
-                session.models, placements, grid, scenario=self.scenario, baselines=False
-            )
+                session = stack.enter_context(Session(models, session.conditions))
+            scenario = self.session.scenario
+            given = expand(session.models, placements, grid, scenario=scenario, baselines=False)
             measure = partial(session.measure, control=SweepControl(self._on_record))
             made = measure(given, options, _watch(budget_s), store=store, data=data)
             if not least or made.interrupted or any(row.profile is not None for row in made.rows):
@@ -142,7 +139,7 @@ def searching(
         Progress("prepare", show=show, budget_s=watch.budget_s) as bar,
         Session(by_name(bound), conditions, scenario=scenario) as session,
     ):
-        yield Search(bound, conditions, session, bar, watch, scenario)
+        yield Search(bound, session, bar, watch)
 
 
 @dataclass
@@ -274,7 +271,7 @@ class Observer:
 
     @property
     def _turn_s(self) -> float:
-        scenario = self.search.scenario
+        scenario = self.search.session.scenario
         if scenario is not None:
             return (self.first_us + (scenario.new_tokens - 1) * self.level_us) / 1e6
         return (DISCARDED_PER_TURN + TIMED_PER_TURN) * self.level_us / 1e6
@@ -351,7 +348,7 @@ def isolated_nodes(
     others, so that two compiles time each part alone. The time of a subgraph is divided among
     its ops as another device's counters divide theirs, or by the bytes of their outputs.
     """
-    bound, conditions = observer.search.bound, observer.search.conditions
+    bound, conditions = observer.search.bound, observer.search.session.conditions
     weights = _weights(bound.graph, known)
     arrays = given_or_generated(bound, conditions.inputs, conditions.seed)
     found: list[ExecutedNode] = []

@@ -38,6 +38,7 @@ from hetero_lab.planning.planner import GREEDY, Plan, keeps_limits, plan_graph
 from hetero_lab.result import Result
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.tables import frame_of
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
@@ -110,9 +111,7 @@ class Optimized(Result):
     @property
     def history(self) -> pd.DataFrame:
         """One row a planned placement that was measured on the way."""
-        import pandas as pd
-
-        return pd.DataFrame(self.trials, columns=Proposal._fields)
+        return frame_of(self.trials, list(Proposal._fields))
 
     def __repr__(self) -> str:
         counts = self.placement.affinity.counts().items()
@@ -265,7 +264,7 @@ def optimize_bound(
     """
     if costs is not None:
         costs.check_conditions(devices, properties)
-        costs.check_scenario(search.scenario)
+        costs.check_scenario(search.session.scenario)
     check_constraints(search.bound.graph, devices, memory_limit, pin)
     by_device = {device: dict(given) for device, given in properties.items()}
     if objective == THROUGHPUT:
@@ -462,7 +461,7 @@ class _Optimization:
             for label in rows
             if label not in baselines or self._keeps_limits(baselines[label])
         ]
-        if search.scenario is not None:
+        if search.session.scenario is not None:
             right = {
                 label
                 for label, row in rows.items()

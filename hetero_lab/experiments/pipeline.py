@@ -25,7 +25,7 @@ from hetero_lab.experiments.advise.advice import UNMEASURED, Advice, Judged
 from hetero_lab.experiments.advise.candidates import held_bytes
 from hetero_lab.experiments.deployment.freeze import freeze_placed
 from hetero_lab.experiments.measure.environment import noise_here
-from hetero_lab.experiments.results.evidence import ALIKE, BEST, SLOWER, judged, ratio
+from hetero_lab.experiments.results.evidence import ALIKE, BEST, SLOWER, judged
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.planning.memory import MemoryLimit, excess_text, memory_pools
@@ -35,8 +35,8 @@ from hetero_lab.result import Result
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, inference_errors
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.timing import Stopwatch, run_side_by_side_turn
-from hetero_lab.statistics import Noise, Ratio, known_within, turn_level
-from hetero_lab.tables import make_directory
+from hetero_lab.statistics import Noise, Ratio, known_within, paired_ratio, turn_level
+from hetero_lab.tables import frame_of, make_directory
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -68,9 +68,16 @@ class Combination:
         whole = sum if objective == LATENCY else max
         return [whole(turn.values()) for turn in self.turns_us]
 
+    def beside(self, other: Combination, objective: str) -> tuple[list[float], list[float]]:
+        """Return the times of the turns that both have, its own and those of the other one."""
+        ours, others = self.levels_us(objective), other.levels_us(objective)
+        common = min(len(ours), len(others))
+        return ours[:common], others[:common]
+
     def ratio(self, other: Combination, objective: str, noise: Noise) -> Ratio | None:
         """Return the ratio to another one over the turns that both have; ``None`` without any."""
-        return ratio(self.levels_us(objective), other.levels_us(objective), noise)
+        ours, others = self.beside(other, objective)
+        return paired_ratio(ours, others, noise) if ours else None
 
 
 @dataclass(frozen=True)
@@ -118,8 +125,6 @@ class PipelineAdvice(Result):
         is also of one request; ``median_us`` of the objective, ``ratio``, ``ratio_ci95_low`` and
         ``ratio_ci95_high`` to the first row; ``n_turns``. Values not measured are missing.
         """
-        import pandas as pd
-
         rows = []
         for combination in self.combinations:
             row: dict[str, object] = {"judgement": combination.judgement}
@@ -132,7 +137,7 @@ class PipelineAdvice(Result):
             found = combination.ratio(self.combinations[0], self.objective, self.noise)
             shown = (_median(levels), *(found[:3] if found else (np.nan,) * 3), len(levels))
             rows.append(row | dict(zip(_COLUMNS[1:], shown, strict=True)))
-        return pd.DataFrame(rows)
+        return frame_of(rows)
 
     @property
     def chosen(self) -> Combination:
@@ -375,9 +380,8 @@ class PipelineRace:
 
     def _is_precise(self, index: int) -> bool:
         """Whether more turns would tell nothing more about its ratio to the reference."""
-        ours, theirs = (self.combinations[i].levels_us(self.objective) for i in (index, 0))
-        common = min(len(ours), len(theirs))
-        return common > 1 and known_within(_PRECISION, ours[:common], theirs[:common], self.noise)
+        pair = self.combinations[index].beside(self.combinations[0], self.objective)
+        return len(pair[0]) > 1 and known_within(_PRECISION, *pair, self.noise)
 
     def _is_slower(self, index: int, other: int) -> bool:
         found = self.combinations[index].ratio(self.combinations[other], self.objective, self.noise)

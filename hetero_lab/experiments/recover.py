@@ -45,6 +45,7 @@ from hetero_lab.runtime.reference import Reference
 from hetero_lab.runtime.scoring import judge
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import Dataset, Examples
+from hetero_lab.tables import frame_of
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -146,8 +147,6 @@ class Recovered(Result):
     @cached_property
     def summary(self) -> pd.DataFrame:
         """One row a measured candidate; ratios are to all accurate, below 1 is faster."""
-        import pandas as pd
-
         measured = self.sweep.summary.set_index("label")
         columns = [
             "status", "n_subgraphs", "median_us", "ci95_low_us", "ci95_high_us", "ratio",
@@ -165,13 +164,11 @@ class Recovered(Result):
             }
             for c in self.finalists
         ]
-        return pd.DataFrame(rows)
+        return frame_of(rows)
 
     @cached_property
     def sensitivity(self) -> pd.DataFrame:
         """One row a part, in topological order: error and accuracy with it alone on a device."""
-        import pandas as pd
-
         all_fast = next(c.calibration for c in self.finalists if c.label == ALL_FAST)
         rows = [
             {
@@ -191,7 +188,7 @@ class Recovered(Result):
             }
             for part in self.tried
         ]
-        return pd.DataFrame(rows)
+        return frame_of(rows)
 
     @cached_property
     def front(self) -> pd.DataFrame:
@@ -205,8 +202,6 @@ class Recovered(Result):
     @cached_property
     def trials(self) -> pd.DataFrame:
         """One row a candidate that was tried on the calibration part, fast to slow as predicted."""
-        import pandas as pd
-
         rows = [
             {
                 "label": c.label,
@@ -218,7 +213,7 @@ class Recovered(Result):
             }
             for c in sorted(self.candidates, key=lambda c: c.predicted_us)
         ]
-        return pd.DataFrame(rows)
+        return frame_of(rows)
 
     def __repr__(self) -> str:
         return f"Recovered({self.placement.affinity!r}: {self.verdict})"

@@ -26,7 +26,7 @@ from hetero_lab.runtime.runners import HETERO, Execution
 from hetero_lab.statistics import turn_level
 from hetero_lab.tables import SCHEMA_VERSION
 
-Json: TypeAlias = "dict[str, Any]"
+Json: TypeAlias = dict[str, Any]
 StoredSpan: TypeAlias = tuple[int, int, float, float]  # request, subgraph, start and end in s
 
 

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from hetero_lab.experiments.results.sweep.row import Row
 from hetero_lab.statistics import (
-    Noise,
     Ratio,
     holm,
     largest_noise,
-    paired_ratio,
     series_ratio,
     unpaired_ratio,
 )
@@ -27,12 +24,6 @@ AS_GOOD = 1.01  # a simpler candidate is preferred if it is slower by no more th
 _HOPELESS = 3.0  # a single turn shows that a row is slower if it takes this many times the best
 BEST, ALIKE, SLOWER = "best", "as fast", "slower"
 Key = TypeVar("Key")
-
-
-def ratio(ours: Sequence[float], others: Sequence[float], noise: Noise) -> Ratio | None:
-    """Return the ratio over the common turns, in order; ``None`` without any."""
-    common = min(len(ours), len(others))
-    return paired_ratio(ours[:common], others[:common], noise) if common else None
 
 
 def ratio_across(after: Row, before: Row) -> Ratio:
@@ -73,13 +64,12 @@ def judged(
     return {key: BEST if key == best else SLOWER if slower(key, best) else ALIKE for key in us}
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """Which row to take, why, and whether it beats every baseline."""
 
     label: str
     verdict: str
-    improved: bool
+    improved: bool = False
 
 
 def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[str]) -> Decision:
@@ -93,33 +83,28 @@ def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[
     known, tried = _fastest_first(rows, baselines), _fastest_first(rows, planned)
     left_out = [label for label in baselines if rows[label].was_left_out]
     but = f" There was no time to measure {', '.join(left_out)}." if left_out else ""
+    if not known and not tried:
+        verdict = f"Nothing that keeps to the limits was measured: this is the plan.{but}"
+        return Decision([*planned, *baselines][0], verdict)
+    if not known and left_out:
+        return Decision(tried[0], f"This is the fastest plan that was measured.{but}")
     if not known:
-        if not tried:
-            return Decision(
-                [*planned, *baselines][0],
-                f"Nothing that keeps to the limits was measured: this is the plan.{but}",
-                False,
-            )
-        if left_out:
-            return Decision(tried[0], f"This is the fastest plan that was measured.{but}", False)
-        return Decision(
-            tried[0], "No baseline keeps to the limits; this is the fastest plan that does.", True
-        )
+        verdict = "No baseline keeps to the limits; this is the fastest plan that does."
+        return Decision(tried[0], verdict, improved=True)
     best = known[0]
     tests = [series_ratio(rows[label].series, rows[best].series) for label in tried]
     for label, (ratio, low, high, _), p in sorted(
         zip(tried, tests, holm([test.p for test in tests]), strict=True), key=lambda t: t[1].middle
     ):
         if ratio < 1.0 and p < _ALPHA:
-            return Decision(
-                label,
+            verdict = (
                 f"{1 - ratio:.1%} faster than {best}, the best baseline (95 % interval "
-                f"{1 - high:.1%} to {1 - low:.1%}).{but}",
-                True,
+                f"{1 - high:.1%} to {1 - low:.1%}).{but}"
             )
+            return Decision(label, verdict, improved=True)
     if tried or not planned:
-        return Decision(best, f"No plan was measurably faster than {best}.{but}", False)
-    return Decision(best, f"No plan was measured beside {best}, the best baseline.{but}", False)
+        return Decision(best, f"No plan was measurably faster than {best}.{but}")
+    return Decision(best, f"No plan was measured beside {best}, the best baseline.{but}")
 
 
 def _fastest_first(rows: Mapping[str, Row], labels: Sequence[str]) -> list[str]:

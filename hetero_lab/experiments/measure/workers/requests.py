@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, get_args
 
 import msgspec
 
@@ -25,6 +25,10 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True, kw_only=True, tag=Tr
 
     answer: ClassVar[Any]
 
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        (cls.answer,) = get_args(vars(cls)["__orig_bases__"][0])
+
 
 class SetUp(Request[None], frozen=True, kw_only=True):
     """Set up a worker; its first request.
@@ -37,7 +41,6 @@ class SetUp(Request[None], frozen=True, kw_only=True):
     OpenVINO's model cache.
     """
 
-    answer = None
     models: dict[str, str]
     inputs: dict[str, str] = {}
     ops: dict[str, tuple[str, ...]] = {}
@@ -50,7 +53,6 @@ class SetUp(Request[None], frozen=True, kw_only=True):
 class Compile(Request[Compiled], frozen=True, kw_only=True):
     """Compile a trial and infer once; with ``compare``, compare its outputs with the reference."""
 
-    answer = Compiled
     trial: Trial
     compare: bool = False
 
@@ -58,7 +60,6 @@ class Compile(Request[Compiled], frozen=True, kw_only=True):
 class Expect(Request[None], frozen=True, kw_only=True):
     """Compute the reference outputs of a trial's model, for later benches."""
 
-    answer = None
     trial: Trial
 
 
@@ -68,7 +69,6 @@ class WarmUp(Request[float], frozen=True, kw_only=True):
     With ``inferences``, infer that many times; a language model generates as often.
     """
 
-    answer = float
     key: str
     at_most_s: float
     inferences: int | None = None
@@ -82,7 +82,6 @@ class RunTurn(Request[Turn], frozen=True, kw_only=True):
     one request is in flight at a time, however many the trial has.
     """
 
-    answer = Turn
     key: str
     group: int = 0
     round: int = 0
@@ -94,21 +93,18 @@ class RunTurn(Request[Turn], frozen=True, kw_only=True):
 class CompileCounted(Request[None], frozen=True, kw_only=True):
     """Compile a trial once more, with counters, to be read later."""
 
-    answer = None
     trial: Trial
 
 
 class ReadCounters(Request[Counters], frozen=True, kw_only=True):
     """Read the counters of a trial; compile it with counters unless that is done."""
 
-    answer = Counters
     trial: Trial
 
 
 class Compare(Request[tuple[Json, ...]], frozen=True, kw_only=True):
     """Compare the last outputs of a compiled trial with the reference; ``rows``: its counters."""
 
-    answer = tuple[dict[str, Any], ...]
     trial: Trial
     rows: tuple[Counter, ...] = ()
 
@@ -116,7 +112,6 @@ class Compare(Request[tuple[Json, ...]], frozen=True, kw_only=True):
 class ReadSpans(Request[tuple[StoredSpan, ...]], frozen=True, kw_only=True):
     """Return when the subgraphs of the last ``requests`` inferences ran, if known."""
 
-    answer = tuple[StoredSpan, ...]
     key: str
     requests: int
 
@@ -129,7 +124,6 @@ class MeasureMemory(Request[dict[str, tuple[int, int]]], frozen=True, kw_only=Tr
     model on the device.
     """
 
-    answer = dict[str, tuple[int, int]]
     variant: str
     parts: dict[str, str]
     device: str
@@ -140,7 +134,6 @@ class MeasureMemory(Request[dict[str, tuple[int, int]]], frozen=True, kw_only=Tr
 class Release(Request[None], frozen=True, kw_only=True):
     """Let go of a compiled trial."""
 
-    answer = None
     key: str
 
 
@@ -151,7 +144,6 @@ class InferFile(Request[dict[str, str]], frozen=True, kw_only=True):
     is the precision hint of each device that reports one.
     """
 
-    answer = dict[str, str]
     path: str
     target: str
     properties: dict[str, Any]

@@ -14,7 +14,7 @@ from hetero_lab.runtime.generation import Generation
 from hetero_lab.runtime.reference import Agreement
 from hetero_lab.runtime.timeline import Span, critical_path, idle_times, sources
 from hetero_lab.statistics import Estimate
-from hetero_lab.tables import Tables
+from hetero_lab.tables import Tables, frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,26 +29,26 @@ def build_tables(profile: ProfileData) -> Tables:
     emulated = dict(profile.environment.emulated)
     tables = Tables(
         {
-            "summary": _frame([summary_row(profile)], SUMMARY_COLUMNS),
-            "latency": _frame(_samples(profile)),
-            "subgraphs": _frame(_subgraphs(profile)),
-            "counters": _frame(counter_rows(profile.counters, emulated), COUNTER_COLUMNS),
-            "boundaries": _frame(_boundaries(profile), _BOUNDARY_COLUMNS),
-            "placement": _frame(_placement(profile)),
-            "agreement": _frame(
+            "summary": frame_of([summary_row(profile)], SUMMARY_COLUMNS),
+            "latency": frame_of(_samples(profile)),
+            "subgraphs": frame_of(_subgraphs(profile)),
+            "counters": frame_of(counter_rows(profile.counters, emulated), COUNTER_COLUMNS),
+            "boundaries": frame_of(_boundaries(profile), _BOUNDARY_COLUMNS),
+            "placement": frame_of(_placement(profile)),
+            "agreement": frame_of(
                 [asdict(a) for a in profile.agreement], [field.name for field in fields(Agreement)]
             ),
         }
     )
     if profile.counters:
-        tables["transitions"] = _frame(transitions(profile), TRANSITION_COLUMNS)
+        tables["transitions"] = frame_of(transitions(profile), TRANSITION_COLUMNS)
     if profile.spans:
-        tables["timeline"] = _frame(timeline(profile))
-        tables["idle"] = _frame(idle(profile))
+        tables["timeline"] = frame_of(timeline(profile))
+        tables["idle"] = frame_of(idle(profile))
     if profile.throughput:
-        tables["throughput"] = _frame(_throughput(profile))
+        tables["throughput"] = frame_of(_throughput(profile))
     if profile.generation is not None:
-        tables["generation"] = _frame([_generation(profile.generation)])
+        tables["generation"] = frame_of([_generation(profile.generation)])
     return tables
 
 
@@ -91,7 +91,7 @@ def headline(profile: ProfileData) -> pd.DataFrame:
         "median_us", "ci95_low_us", "ci95_high_us", "p90_us", "n_subgraphs", "boundary_bytes",
         "compile_ms", "first_inference_ms", "verdict",
     ]  # fmt: skip
-    return _frame([summary_row(profile)], columns)
+    return frame_of([summary_row(profile)], columns)
 
 
 SUMMARY_COLUMNS = [
@@ -114,12 +114,6 @@ TRANSITION_COLUMNS = [
     "producer", "consumer", "from_device", "from_precision", "to_device", "to_precision", "where",
     "handed_over_as", "n_bytes", "from_subgraph", "to_subgraph",
 ]  # fmt: skip
-
-
-def _frame(rows: list[dict[str, Any]], columns: list[str] | None = None) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame(rows, columns=columns)
 
 
 def summary_row(profile: ProfileData) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from hetero_lab.errors import names_at_hand, shorten
 from hetero_lab.experiments.results.answers import summary_columns
 from hetero_lab.experiments.results.profile import tables as profile_tables
 from hetero_lab.experiments.results.sweep.row import Ranking, Row
-from hetero_lab.tables import TEXT_COLUMNS, Tables, number
+from hetero_lab.tables import TEXT_COLUMNS, Tables, frame_of, number
 from hetero_lab.terminal import columns, count_of, one_line
 
 if TYPE_CHECKING:
@@ -253,9 +253,7 @@ def _ranking(
 
 def _frame(rows: list[dict[str, Any]], columns: list[str] | None = None) -> pd.DataFrame:
     """Return rows as a table; a column of numbers that no row has is of type float, too."""
-    import pandas as pd
-
-    frame = pd.DataFrame(rows, columns=columns)
+    frame = frame_of(rows, columns)
     holes = [c for c in frame if len(frame) and c not in TEXT_COLUMNS and frame[c].isna().all()]
     return frame.astype(dict.fromkeys(holes, float))
 
