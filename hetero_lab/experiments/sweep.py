@@ -192,14 +192,10 @@ def sweep(
         baselines=baselines,
         problems=problems,
     )
-    session = Session(
-        models,
-        Conditions(inputs, seed, cache_dir, isolate, workers or Workers()),
-        scenario=scenario,
-        cluster=cluster,
-        every_host=every_host,
-    )
-    with session:
+    conditions = Conditions(inputs, seed, cache_dir, isolate, workers or Workers())
+    with Session(
+        models, conditions, scenario=scenario, cluster=cluster, every_host=every_host
+    ) as session:
         return session.measure(
             trials,
             options,

@@ -11,6 +11,7 @@ import bisect
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hetero_lab.arguments import check_whole
 from hetero_lab.experiments.measure.workers.launch import positive
@@ -68,8 +69,7 @@ _SHORTER = (TurnLength(1, 5), TurnLength(1, 2))
 LEAST = TurnLength(1, 1)
 
 
-@dataclass(frozen=True)
-class Durations:
+class Durations(NamedTuple):
     """How long a placement takes, as far as it is known.
 
     ``ready_s`` is the time from starting its worker to the end of its first inference,
@@ -78,16 +78,6 @@ class Durations:
 
     ready_s: float
     inference_s: float
-
-    def turn_s(self, length: TurnLength) -> float:
-        """Return the time of a turn."""
-        return length.inferences * self.inference_s
-
-    def warm_s(self, length: TurnLength) -> float:
-        """Return the time of the warm-up; shortened turns have none."""
-        if length != FULL:
-            return 0.0
-        return min(WARM_UP_S, WARM_UP_INFERENCES * self.inference_s)
 
 
 @dataclass(frozen=True)
@@ -105,7 +95,9 @@ class TurnPlan:
     def needs_s(self, durations: Durations, group_size: int) -> float:
         """Return how long it takes, with the reference's turns in each group."""
         n_groups = max(1, self.n_groups(group_size))
-        each_s = self.turns * durations.turn_s(self.length) + durations.warm_s(self.length)
+        each_s = self.turns * self.length.inferences * durations.inference_s
+        if self.length == FULL:  # shortened turns are not warmed up for
+            each_s += min(WARM_UP_S, WARM_UP_INFERENCES * durations.inference_s)
         return self.n_placements * durations.ready_s + (self.n_placements + n_groups) * each_s
 
 
@@ -119,9 +111,12 @@ def affordable(
     """
     covered = []
     for n_turns, length in _from_full_to_sparse(turns):
-        most = _most(left_s, n_placements, durations, n_turns, length, group_size)
-        if most is not None:
-            covered.append(TurnPlan(most, n_turns, length))
+        plans = [TurnPlan(n, n_turns, length) for n in range(n_placements + 1)]
+        n_fitting = bisect.bisect_right(
+            plans, left_s, key=lambda plan: plan.needs_s(durations, group_size)
+        )
+        if n_fitting:
+            covered.append(plans[n_fitting - 1])
     if not covered:
         return TurnPlan(0, 1, LEAST)
     enough = max(plan.n_placements for plan in covered) * _ENOUGH
@@ -134,21 +129,3 @@ def _from_full_to_sparse(turns: int) -> Iterator[tuple[int, TurnLength]]:
     yield from ((n, FULL) for n in dict.fromkeys(fewer))
     yield from ((2, length) for length in _SHORTER)
     yield 1, LEAST
-
-
-def _most(
-    left_s: float,
-    n_placements: int,
-    durations: Durations,
-    turns: int,
-    length: TurnLength,
-    group_size: int,
-) -> int | None:
-    """Return how many placements fit into the time; ``None`` if not even the reference does."""
-
-    def fits(n: int) -> bool:
-        return TurnPlan(n, turns, length).needs_s(durations, group_size) <= left_s
-
-    # The first number that does not fit; the time needed grows with the number.
-    beyond = bisect.bisect_left(range(n_placements + 1), True, key=lambda n: not fits(n))
-    return beyond - 1 if beyond else None

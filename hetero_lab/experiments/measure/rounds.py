@@ -225,14 +225,11 @@ class SweepRun(BaseRun):
             counted = durations.ready_s + _COUNTED_INFERENCES * durations.inference_s
         return turn_plan.needs_s(self._durations, self.workers.group) + n_placements * counted
 
-    def _deadline(self, took_s: float, later: TurnPlan) -> float | None:
+    def _deadline(self, took_s: float, later: TurnPlan) -> float:
         """Return when a group has to stop adding turns, so that later groups get their least."""
-        if self.watch.budget_s is None:
-            return None
-        n_groups = later.n_groups(self.workers.group)
-        if not n_groups:
-            return now() + self._left_s
-        reserve = max(later.needs_s(self._durations, self.workers.group), n_groups * took_s)
+        n_groups, reserve = later.n_groups(self.workers.group), 0.0
+        if n_groups:
+            reserve = max(later.needs_s(self._durations, self.workers.group), n_groups * took_s)
         return now() + max(0.0, min(self._left_s / (n_groups + 1), self._left_s - 1.2 * reserve))
 
     # -- groups and rounds --------------------------------------------------------------------
@@ -385,7 +382,7 @@ class SweepRun(BaseRun):
         while (
             self.options.turns is None
             and number < MOST_TURNS
-            and (deadline is None or now() < deadline)
+            and now() < deadline
             and not self._precise(self._alive)
         ):
             if not self._round(group, number, shuffle):
