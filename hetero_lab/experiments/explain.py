@@ -182,8 +182,8 @@ def _check(name: str, placement: BoundPlacement, given: Measured) -> None:
             raise ArgumentError(f"The row of {name} was not measured: {given.status}.")
         if given.requests != 1:
             raise ArgumentError(
-                f"The row of {name} has {given.requests} requests in flight, so what it measured "
-                "is no latency. Give a row with one request."
+                f"The row of {name} has {given.requests} requests in flight, so its times "
+                "are not latencies. Give a row with one request."
             )
     profile = _profile(given)
     if profile.model_fingerprint != placement.bound.fingerprint:

@@ -27,9 +27,9 @@ from hetero_lab.experiments.measure.environment import current_environment, nois
 from hetero_lab.experiments.measure.records import AnyRecord, Header, StoredModel, Trial
 from hetero_lab.experiments.measure.rounds import SweepRun
 from hetero_lab.experiments.measure.store import Store
-from hetero_lab.experiments.measure.workers.bench import Bench, write_set_up
+from hetero_lab.experiments.measure.workers.bench import AnyBench, Bench, write_set_up
 from hetero_lab.experiments.measure.workers.launch import FORK_SERVER, Workers, compiles_at_once
-from hetero_lab.experiments.measure.workers.process import AnyBench, WorkerProcess
+from hetero_lab.experiments.measure.workers.process import WorkerProcess
 from hetero_lab.experiments.measure.workers.requests import SetUp
 from hetero_lab.experiments.results.answers import SweepData
 from hetero_lab.experiments.results.sweep.reading import sweep_from
@@ -264,11 +264,10 @@ class SweepControl:
         with self._lock:
             benches, self._benches = self._benches, []
         for bench in benches:
-            kill = getattr(bench, "kill", None)  # a bench in this process cannot be killed
-            if kill is not None:
+            if isinstance(bench, WorkerProcess):  # one in this process cannot be killed
                 # The sweep's own thread may be closing it at the same time.
                 with contextlib.suppress(OSError, ValueError):
-                    kill()
+                    bench.kill()
 
     def watched(self, append: Callable[[AnyRecord], object]) -> Callable[[AnyRecord], object]:
         """Return ``append`` wrapped: it calls ``on_record``, and raises after :meth:`stop`."""

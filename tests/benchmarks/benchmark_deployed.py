@@ -32,8 +32,7 @@ from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.clock import now
 from hetero_lab.experiments.measure.budget import WARM_UP_S
 from hetero_lab.experiments.measure.trial import expand
-from hetero_lab.experiments.measure.workers.bench import Bench
-from hetero_lab.experiments.measure.workers.process import AnyBench
+from hetero_lab.experiments.measure.workers.bench import AnyBench, Bench
 from hetero_lab.experiments.measure.workers.requests import Compile, RunTurn, WarmUp
 from hetero_lab.experiments.session import Conditions, Session
 from hetero_lab.runtime.inputs import given_or_generated

@@ -543,7 +543,7 @@ def test_no_module_opens_a_connection_of_its_own():
     # Workers are asked for over a pair of Unix sockets that no other process can reach.
     for name in (
         "experiments/measure/workers/launch.py",
-        "experiments/measure/workers/fork_server.py",
+        "experiments/measure/workers/worker.py",
     ):
         assert found.pop(name) == {"socket"}
         text = (PACKAGE / name).read_text("utf-8")

@@ -1,4 +1,4 @@
-"""Trials (what is measured) and records (what was measured), and a ledger over records.
+"""Trials, which are to be measured, records of their measurements, and a ledger over records.
 
 The fields are those of the stored files: ``sweep.json`` holds the header with its trials,
 ``records.jsonl`` the records. A bench answers with records.
@@ -125,7 +125,7 @@ class Host(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Call(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A call of the sweep ended: how its time was spent, and what is left.
+    """A call of the sweep ended: how its time was spent, and how much is left to do.
 
     Each placement could have at least ``turns`` of ``discarded`` and ``timed`` inferences.
     ``n_left`` placements are left; they are expected to take ``needs_s``.
@@ -208,7 +208,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What is measured and where, with one environment for each call."""
+    """The models and trials of a sweep, with one environment for each call."""
 
     models: dict[str, StoredModel]
     entries: list[Trial]

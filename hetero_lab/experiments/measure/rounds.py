@@ -47,8 +47,9 @@ from hetero_lab.experiments.measure.records import (
     Trial,
     by_key,
 )
+from hetero_lab.experiments.measure.workers.bench import AnyBench
 from hetero_lab.experiments.measure.workers.launch import Workers, limit_s
-from hetero_lab.experiments.measure.workers.process import AnyBench, WorkerError
+from hetero_lab.experiments.measure.workers.process import WorkerError
 from hetero_lab.experiments.measure.workers.requests import (
     Answer,
     Compile,
@@ -251,7 +252,7 @@ class SweepRun(BaseRun):
     def _first_group(self, keys: Sequence[str]) -> list[str]:
         """Return the next group: it ends before a device that was not compiled for yet.
 
-        That compile may take all the time that is left, so what is there is measured before.
+        That compile may take all the time that is left, so the earlier ones are measured first.
         """
         if not self.options.apart:
             return list(keys)
@@ -467,7 +468,7 @@ class SweepRun(BaseRun):
             self.watch = replace(self.watch, budget_s=budget_s)
             self._bar.limit(budget_s)
 
-    # -- what is there, what is missing -------------------------------------------------------
+    # -- turns and records so far -------------------------------------------------------------
 
     def _n_turns(self, key: str) -> int:
         if key == self.reference:

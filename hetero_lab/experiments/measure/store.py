@@ -1,6 +1,6 @@
 """A sweep on disk: a header and one record per line, each flushed as it is made.
 
-``sweep.json`` says what is measured, ``records.jsonl`` holds what was measured. Every record
+``sweep.json`` names the trials, ``records.jsonl`` holds their measurements. Every record
 carries a checksum: a process may be killed in the middle of a write and a disk may fill up, and a
 line that is still valid JSON may yet be wrong. Damaged lines are named and the rest is kept. A
 lock that ends with its owner keeps two processes from writing into one store.
@@ -66,8 +66,8 @@ class Store:
             os.fsync(self._file.fileno())
         except (OSError, ValueError) as error:
             raise OutputPathError(
-                f"The store {shorten(str(self.directory))} cannot be written: {error}. What was "
-                "written before is intact; run the same sweep again to go on."
+                f"The store {shorten(str(self.directory))} cannot be written: {error}. All "
+                "earlier records are intact; run the same sweep again to go on."
             ) from error
 
     def _check_still_there(self) -> None:

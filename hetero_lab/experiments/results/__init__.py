@@ -1,1 +1,1 @@
-"""What was measured, as results with tables; and the one module that compares."""
+"""Measurements as results with tables, and the one module that compares them."""

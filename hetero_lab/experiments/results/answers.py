@@ -17,6 +17,8 @@ from hetero_lab.runtime.scoring import Answer, check_labels, judge
 
 _ERRORS = ("relative_error", "cosine", "top1_agreement")
 _FLAGS = ("right", "reference_right", "is_nan", "reference_is_nan")
+_SIGN_OF = {True: "1", False: "0", None: "-"}
+_FLAG_OF = {sign: flag for flag, sign in _SIGN_OF.items()}
 _OF_SUMMARY = (
     "accuracy", "accuracy_ci95_low", "accuracy_ci95_high", "accuracy_drop",
     "accuracy_drop_ci95_low", "accuracy_drop_ci95_high", "mcnemar_p", "n_examples",
@@ -81,22 +83,18 @@ class SweepData:
         return all(getattr(record, name) == value for name, value in self._mark().items())
 
 
-def evaluation_from(records: Sequence[AnyRecord], label: str) -> Evaluation | None:
-    """Read the last evaluation among the records of an entry."""
+def evaluation_from(records: Sequence[AnyRecord], label: str) -> tuple[Evaluation | None, str]:
+    """Read the last evaluation among the records of an entry, and why the last attempt failed."""
+    tried = [r for r in records if isinstance(r, Accuracy)]
+    problem = tried[-1].problem if tried else ""
     evaluated = _evaluated(records)
     if not evaluated:
-        return None
+        return None, problem
     last = evaluated[-1]
-    columns: list[list[Any]] = [[_flag(c) for c in getattr(last, name)] for name in _FLAGS]
+    columns: list[list[Any]] = [[_FLAG_OF[c] for c in getattr(last, name)] for name in _FLAGS]
     columns += [[math.nan if v is None else v for v in getattr(last, name)] for name in _ERRORS]
     answers = tuple(Answer(*row) for row in zip(*columns, strict=True))
-    return Evaluation(label, str(last.metric), answers)
-
-
-def problem_from(records: Sequence[AnyRecord]) -> str:
-    """Return why an entry could not be evaluated; empty if it was, or was not attempted."""
-    tried = [r for r in records if isinstance(r, Accuracy)]
-    return tried[-1].problem if tried else ""
+    return Evaluation(label, str(last.metric), answers), problem
 
 
 def nan_notes(rows: Iterable[Any]) -> list[str]:
@@ -126,18 +124,10 @@ def summary_columns(found: Evaluation | None) -> dict[str, Any]:
 
 def _columns(answers: Sequence[Answer]) -> dict[str, Any]:
     """Return flags as strings and errors as tuples: a few bytes per example."""
-    flags: dict[str, Any] = {n: "".join(_sign(getattr(a, n)) for a in answers) for n in _FLAGS}
+    flags: dict[str, Any] = {n: "".join(_SIGN_OF[getattr(a, n)] for a in answers) for n in _FLAGS}
     errors = {n: tuple(_number(getattr(a, n)) for a in answers) for n in _ERRORS}
     return {**flags, **errors}
 
 
 def _number(value: float) -> float | None:
     return float(f"{value:.6g}") if math.isfinite(value) else None
-
-
-def _sign(value: bool | None) -> str:
-    return "-" if value is None else str(int(value))
-
-
-def _flag(sign: str) -> bool | None:
-    return {"1": True, "0": False, "-": None}[sign]

@@ -79,7 +79,7 @@ def test_calls_on_one_store_come_to_an_end(tmp_path):
         if (n_turns >= 8).all():
             break
         if n_turns.sum() == before:  # there was no time for the reference, which is said
-            assert "What is left of the sweep" in sweep.report()
+            assert "The rest of the sweep" in sweep.report()
             budget_s *= 2
         assert n_turns.sum() >= before
         before = int(n_turns.sum())

@@ -9,7 +9,7 @@ from hetero_lab.experiments.results.evidence import decide, judged
 from hetero_lab.experiments.results.sweep.row import BUDGET_ENDED, INTERRUPTED
 from hetero_lab.statistics import ASSUMED_NOISE, Noise
 
-LATE = {BUDGET_ENDED: "What is left of the sweep (1 placements) needs about 9 s.", INTERRUPTED: ""}
+LATE = {BUDGET_ENDED: "The rest of the sweep (1 placements) needs about 9 s.", INTERRUPTED: ""}
 
 
 def decided(noise=ASSUMED_NOISE, **factors):

@@ -1,4 +1,4 @@
-"""A Dask cluster that measures: its workers, the tasks it is given, and news of them.
+"""A Dask cluster that measures: its workers, what each does, the tasks and news of them.
 
 This is the only module that uses Dask; :mod:`hetero_lab.experiments.measure.fleet.run` decides
 which worker gets which task. Records arrive as events while a task runs, so that little is lost
@@ -8,26 +8,44 @@ if a worker or this process dies, and again as the task's result, so that none i
 from __future__ import annotations
 
 import contextlib
+import getpass
 import json
+import os
+import platform
 import queue
 import shutil
+import tempfile
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
 from distributed import Client, Future, get_worker
+from filelock import FileLock, Timeout
 
+from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.devices import check_device
 from hetero_lab.clock import now
-from hetero_lab.errors import ArgumentError
-from hetero_lab.experiments.measure.fleet.host import Assignment, describe, keep, measure_share
+from hetero_lab.errors import ArgumentError, DeviceError, OutputPathError
+from hetero_lab.experiments.measure.budget import RunOptions
+from hetero_lab.experiments.measure.environment import current_environment, noise_of
 from hetero_lab.experiments.measure.fleet.work_queue import (
     FleetWorker,
     SchedulerGoneError,
     TaskLostError,
 )
-from hetero_lab.experiments.measure.records import AnyRecord
+from hetero_lab.experiments.measure.records import AnyRecord, Trial
+from hetero_lab.experiments.measure.rounds import SweepRun
+from hetero_lab.experiments.measure.workers.launch import Workers
+from hetero_lab.experiments.measure.workers.process import WorkerProcess
+from hetero_lab.experiments.measure.workers.requests import SetUp
+from hetero_lab.runtime.timing import Stopwatch
 
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_LOOK_S = 0.5
 _RECONNECT_S = 10.0
 
 
@@ -177,24 +195,132 @@ class Cluster:
         self._news.put((task, index, msgspec.convert(record, AnyRecord)))
 
 
-def _measure(share: Assignment, directory: str, topic: str, number: int) -> list[AnyRecord]:
-    """Measure a share; runs as a task, in a thread of a worker.
+# -- on the hosts -------------------------------------------------------------------------------
 
-    A Dask worker under a nanny is a daemon, which may not have children of ``multiprocessing``.
-    Ours are started with ``subprocess``, so this does not matter.
+
+def describe(devices: Iterable[str]) -> dict[str, Any]:
+    """Describe this host: ``environment``, ``machine``, and which real devices are ``missing``."""
+    here, missing = [], []
+    for device in devices:
+        try:
+            here.append(check_device(device, shared_core()))
+        except DeviceError:
+            missing.append(device)
+    return {
+        "environment": asdict(current_environment(here, shared_core())),
+        "machine": _machine(),
+        "missing": missing,
+    }
+
+
+def _machine() -> str:
+    """Return an id of this machine, the same for all its workers."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return f"{platform.node()}-{uuid.getnode()}"
+
+
+def keep(directory: str, files: Mapping[str, bytes]) -> None:
+    """Write the files that set a worker up; OutputPathError if they cannot be written."""
+    target = Path(directory)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (target / name).write_bytes(content)
+    except OSError as error:  # to the caller, an OSError would be a broken connection
+        raise OutputPathError(f"The directory {directory} cannot be written: {error}") from error
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a host measures and how; sent to the host as a whole."""
+
+    trials: tuple[Trial, ...]
+    reference: str
+    options: RunOptions
+    budget_s: float | None
+    set_up: SetUp
+    workers: Workers
+
+
+def _measure(share: Assignment, directory: str, topic: str, number: int) -> list[AnyRecord]:
+    """Measure a share in worker processes of this host; runs as a task, in a thread of a worker.
+
+    :func:`keep` wrote the files of its set-up into ``directory``. TaskLostError, if the caller no
+    longer waits. (A Dask worker under a nanny is a daemon, which may not have children of
+    ``multiprocessing``. Ours are started with ``subprocess``, so this does not matter.)
     """
     worker = get_worker()
     task = worker.get_current_task()
-    sent = 0
+    records: list[AnyRecord] = []
+
+    def check_waited_for() -> None:
+        state = worker.state.tasks.get(task)
+        if state is None or state.state not in ("executing", "long-running"):
+            raise TaskLostError("The caller is gone or does not wait any more.")
 
     def send(record: AnyRecord) -> None:
-        nonlocal sent
+        check_waited_for()
         # Sent as text, since Dask turns the lists of a message into tuples.
-        worker.log_event(topic, json.dumps([number, sent, msgspec.to_builtins(record)]))
-        sent += 1
+        text = json.dumps([number, len(records), msgspec.to_builtins(record)])
+        records.append(record)
+        worker.log_event(topic, text)
 
-    def stopped() -> bool:
-        state = worker.state.tasks.get(task)
-        return state is None or state.state not in ("executing", "long-running")
+    watch = Stopwatch.start(share.budget_s)
+    for blobs in share.set_up.blobs.values():
+        Path(blobs).mkdir(parents=True, exist_ok=True)
+    used = {device for trial in share.trials for device in trial.affinity}
+    here = current_environment(sorted(used), shared_core())
+    set_up = _moved(share.set_up, directory)
+    with _alone(check_waited_for):
+        run = SweepRun(
+            trials=share.trials,
+            reference=share.reference,
+            records=(),
+            append=send,
+            options=share.options,
+            workers=share.workers,
+            watch=watch,
+            start=lambda: WorkerProcess(set_up, share.workers),
+            noise=partial(noise_of, here),
+            progress=False,
+        )
+        try:
+            run.measure()
+        finally:
+            run.close()
+    return records
 
-    return measure_share(share, directory, send, stopped)
+
+@contextlib.contextmanager
+def _alone(check_waited_for: Callable[[], None]) -> Iterator[None]:
+    """Measure one share at a time on a machine: two would disturb each other."""
+    user = getattr(os, "getuid", getpass.getuser)()  # Windows has only names
+    place = Path(tempfile.gettempdir()) / f"hetero_lab-{user}.lock"
+    lock = FileLock(place, thread_local=False)
+    while not lock.is_locked:
+        check_waited_for()
+        with contextlib.suppress(Timeout):
+            lock.acquire(timeout=_LOOK_S)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def set_up_files(set_up: SetUp) -> tuple[SetUp, dict[str, bytes]]:
+    """Split a set-up for sending: with file names instead of paths, and the files by name."""
+    # The directory holds the models, their weights and the inputs, and nothing else.
+    files = {path.name: path.read_bytes() for path in Path(set_up.directory).iterdir()}
+    return _moved(set_up, ""), files
+
+
+def _moved(set_up: SetUp, directory: str) -> SetUp:
+    """Return a set-up whose files are in another directory."""
+    return msgspec.structs.replace(
+        set_up,
+        models={name: str(Path(directory, Path(p).name)) for name, p in set_up.models.items()},
+        inputs={name: str(Path(directory, Path(p).name)) for name, p in set_up.inputs.items()},
+        directory=directory,
+    )

@@ -10,14 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from hetero_lab.clock import now
 from hetero_lab.errors import MeasurementError, OutputPathError, StoreError, warn
 from hetero_lab.experiments.measure.environment import Environment
-from hetero_lab.experiments.measure.fleet.host import Assignment, set_up_files
+from hetero_lab.experiments.measure.fleet.cluster import Assignment, Cluster, set_up_files
 from hetero_lab.experiments.measure.fleet.work_queue import (
     MOST_LOSSES,
     PATIENCE_S,
@@ -40,9 +39,6 @@ from hetero_lab.experiments.measure.records import (
 )
 from hetero_lab.experiments.measure.rounds import BaseRun
 from hetero_lab.experiments.measure.workers.requests import SetUp
-
-if TYPE_CHECKING:
-    from hetero_lab.experiments.measure.fleet.cluster import Cluster
 
 _LOOK_S = 1.0
 _VERSIONS = (("openvino_version", "OpenVINO"), ("hetero_lab_version", "hetero_lab"))

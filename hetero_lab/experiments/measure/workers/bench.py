@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import msgspec
 import numpy as np
@@ -29,7 +29,7 @@ from hetero_lab.experiments.measure.records import (
     Turn,
     agreement_to_json,
 )
-from hetero_lab.experiments.measure.workers.process import as_worker_errors
+from hetero_lab.experiments.measure.workers.process import WorkerProcess, as_worker_errors
 from hetero_lab.experiments.measure.workers.requests import (
     Answer,
     AnyRequest,
@@ -82,7 +82,7 @@ class Bench:
     from the seed of ``set_up``.
     """
 
-    start_s = 0.0
+    start_s = 0.0  # to start another one
 
     def __init__(
         self,
@@ -271,6 +271,8 @@ class Bench:
             )
         return self._inputs[variant]
 
+
+AnyBench: TypeAlias = Bench | WorkerProcess
 
 _METHODS: dict[type, Callable[[Bench, Any], Any]] = {
     Compile: Bench._compile,

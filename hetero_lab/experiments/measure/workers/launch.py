@@ -43,8 +43,8 @@ EXIT_CODE = struct.Struct("=i")  # as in subprocess.Popen: negative is a signal
 REFUSED = 0  # instead of a process id: forking is not safe
 READY = b"r"  # sent by a server when it has imported everything, or set up
 WORKER, SERVER = b"w", b"s"  # what to fork
-_SERVER = "hetero_lab.experiments.measure.workers.fork_server"
 _WORKER = "hetero_lab.experiments.measure.workers.worker"
+FORK = "fork"  # the argument that makes it a server
 GROUP_SIZE = 8
 _MOST_IN_GROUP = 10_000
 
@@ -366,7 +366,7 @@ class ForkServer:
             own, its_end = socket.socketpair()
             with its_end:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", _SERVER],
+                    [sys.executable, "-m", _WORKER, FORK],
                     stdin=its_end.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,

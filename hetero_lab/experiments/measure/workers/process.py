@@ -11,7 +11,6 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 import msgspec
 import psutil
@@ -59,20 +58,6 @@ def as_worker_errors(told: list[str]) -> Iterator[None]:
             raise WorkerError(status, detail, died=False) from error
         finally:
             told[:] = [str(warning.message) for warning in caught]
-
-
-class AnyBench(Protocol):
-    """A bench, in this process or in a worker process.
-
-    ``start_s`` is the time to start another one, ``warnings`` the warnings of the last answer.
-    """
-
-    start_s: float
-    warnings: Sequence[str]
-
-    def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer: ...
-
-    def close(self) -> None: ...
 
 
 class WorkerProcess:

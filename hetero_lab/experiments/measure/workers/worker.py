@@ -3,22 +3,56 @@
 Started as ``python -m hetero_lab.experiments.measure.workers.worker``, so the caller's main module
 is not imported again: scripts need no main guard and notebooks work. It ends when its input ends,
 so it cannot outlive a caller that was killed.
+
+With the argument ``fork``, the process has imported the runtime and forks workers, so that they
+need not import it. Its standard input is then a Unix socket. Each request carries four file
+descriptors: the worker's standard input, output and error, and a pipe for its exit code. The
+answer is the worker's process id. The server ends with its caller, or when there was no request
+for a while.
+
+A request for a server carries a socket and a file with a set-up instead: the server forks one that
+carries out the set-up and whose workers start with it.
+
+Forking is safe only in a process with one thread: if another thread holds a lock while forking,
+the lock stays locked in the child for ever. Importing OpenVINO starts no threads as long as BLAS
+and telemetry start none, and neither does reading a model or loading the CPU plugin; compiling
+does. As other versions and the devices of extensions may differ, a server counts its threads
+before every fork. If there are several, it answers ``REFUSED`` and the caller starts its worker
+otherwise.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import os
+import select
 import signal
+import socket
 import sys
+import traceback
+import warnings
 from collections.abc import Callable
 from typing import IO, Any
 
 import msgspec
 
+from hetero_lab.backend.core import shared_core
 from hetero_lab.experiments.measure.workers.bench import Bench
+from hetero_lab.experiments.measure.workers.launch import (
+    ANSWER,
+    EXIT_CODE,
+    FORK,
+    READY,
+    REFUSED,
+    WORKER,
+)
 from hetero_lab.experiments.measure.workers.process import WorkerError, as_worker_errors
 from hetero_lab.experiments.measure.workers.requests import AnyRequest, Reply, SetUp
+
+_N_DESCRIPTORS = 4
+_IDLE_S, _IDLE_SET_UP_S = 600.0, 5.0  # a set-up holds a model
 
 
 def serve(
@@ -62,5 +96,110 @@ def _private_streams() -> tuple[IO[str], IO[str]]:
     return requests, replies
 
 
+# -- the server that forks workers -------------------------------------------------------------
+
+
+def serve_forks() -> None:
+    """Fork what the caller asks for until it is gone and the last worker has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller decides what Ctrl-C means
+    gc.freeze()  # so that the imported modules stay in memory shared with the workers
+    _fork_on_request(socket.socket(fileno=os.dup(0)))
+
+
+def _fork_on_request(requests: socket.socket, bench: Bench | None = None) -> None:
+    """Fork one process per request; workers start with ``bench``."""
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    children: dict[int, int | None] = {}  # process id → pipe for its exit code
+    idle_s = _IDLE_S if bench is None else _IDLE_SET_UP_S
+    requests.sendall(READY)
+    asked: list[socket.socket] = [requests]
+    while asked or children:
+        ready, _, _ = select.select([*asked, woken], [], [], idle_s)
+        if woken in ready:
+            os.read(woken, 1 << 10)
+            _reap(children)
+        if requests in ready:
+            what, descriptors, _, _ = socket.recv_fds(requests, 1, _N_DESCRIPTORS)
+            if not what:
+                asked.clear()
+                continue
+            pid = REFUSED
+            if n_threads() == 1:
+                pid = os.fork()
+                if not pid:
+                    told = [pipe for pipe in children.values() if pipe is not None]
+                    own = [requests.detach(), woken, wake, *told]
+                    _become(_worker if what == WORKER else _server, descriptors, own, bench)
+                children[pid] = descriptors.pop() if what == WORKER else None
+            for descriptor in descriptors:
+                os.close(descriptor)
+            with contextlib.suppress(OSError):
+                requests.sendall(ANSWER.pack(pid))
+        elif not ready and not children:
+            return
+
+
+def n_threads() -> int:
+    """Return the number of threads of this process, including those of native libraries."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def _become(
+    run: Callable[[list[int], Bench | None], None],
+    descriptors: list[int],
+    own: list[int],
+    bench: Bench | None,
+) -> None:
+    """Run a forked child; never return."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for descriptor in own:
+            os.close(descriptor)
+        run(descriptors, bench)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _worker(descriptors: list[int], bench: Bench | None) -> None:
+    for stream, descriptor in enumerate(descriptors[:3]):
+        os.dup2(descriptor, stream)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    serve(set_up=bench)
+
+
+def _server(descriptors: list[int], _: Bench | None) -> None:
+    channel, file = descriptors
+    bench = None
+    with os.fdopen(file, "rb") as stored, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with contextlib.suppress(Exception):  # a worker that sets up by itself says what is wrong
+            bench = Bench.of(msgspec.json.decode(stored.read(), type=SetUp))
+            shared_core().get_versions("CPU")  # loads the plugin, which takes 10 ms
+    gc.freeze()
+    _fork_on_request(socket.socket(fileno=channel), None if caught else bench)
+
+
+def _reap(children: dict[int, int | None]) -> None:
+    """Send the exit codes of ended workers."""
+    for pid, told in list(children.items()):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            del children[pid]
+            if told is None:
+                continue
+            with contextlib.suppress(OSError):  # the caller is gone
+                os.write(told, EXIT_CODE.pack(os.waitstatus_to_exitcode(status)))
+            os.close(told)
+
+
 if __name__ == "__main__":
-    serve()
+    (serve_forks if sys.argv[1:] == [FORK] else serve)()

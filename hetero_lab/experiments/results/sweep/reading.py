@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from hetero_lab.experiments.measure.records import (
 )
 from hetero_lab.experiments.measure.store import read_store
 from hetero_lab.experiments.measure.trial import FROM_CACHE
-from hetero_lab.experiments.results.answers import evaluation_from, nan_notes, problem_from
+from hetero_lab.experiments.results.answers import evaluation_from, nan_notes
 from hetero_lab.experiments.results.profile.result import profile_of
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.results.sweep.row import BUDGET_ENDED, INTERRUPTED, Row
@@ -163,7 +163,7 @@ class _Builder:
         self._busy = {
             host
             for host, environment in self._environments.items()
-            if _foreign_cpus(records, host) > _BUSY * environment.n_cpus
+            if _foreign_cpus(r for r in records if r.host == host) > _BUSY * environment.n_cpus
         }
         self._reference_devices = next(
             (e.devices for e in header.entries if e.key == header.reference), ()
@@ -237,7 +237,7 @@ class _Builder:
                 counters=counted.rows if counted else (),
             )
             # Accuracy is evaluated where the sweep was called, whichever host measured the row.
-            evaluation, problem = evaluation_from(every, entry.label), problem_from(every)
+            evaluation, problem = evaluation_from(every, entry.label)
             if problem:
                 status, detail = "accuracy failed", problem
         noise = noise_of(environment, [*entry.devices, *self._reference_devices])
@@ -272,7 +272,7 @@ class _Builder:
 
 def _what_is_left(call: Call) -> str:
     return (
-        f"What is left of the sweep ({call.n_left} placements) needs about "
+        f"The rest of the sweep ({call.n_left} placements) needs about "
         f"{math.ceil(call.needs_s)} s: give it that budget_s=, or make the same call with a store= "
         "again."
     )
@@ -338,13 +338,10 @@ def _notes(records: Sequence[AnyRecord], rows: Sequence[Row]) -> list[str]:
     return notes + _budget_notes(calls[-1])
 
 
-def _foreign_cpus(records: Sequence[AnyRecord], host: str | None = None) -> float:
-    """Return how many CPUs other processes kept busy (median), on one host or on all."""
-    seen = [
-        r.foreign_cpus
-        for r in records
-        if isinstance(r, State) and r.foreign_cpus is not None and host in (None, r.host)
-    ]
+def _foreign_cpus(records: Iterable[AnyRecord]) -> float:
+    """Return how many CPUs other processes kept busy (median)."""
+    states = [r for r in records if isinstance(r, State)]
+    seen = [r.foreign_cpus for r in states if r.foreign_cpus is not None]
     return float(np.median(seen)) if seen else 0.0
 
 
