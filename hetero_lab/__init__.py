@@ -29,13 +29,12 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.accuracy.evaluate import evaluate as evaluate
     from hetero_lab.experiments.advise.advise import advise as advise
     from hetero_lab.experiments.calibrate import calibrate as calibrate
-    from hetero_lab.experiments.compare import compare as compare
     from hetero_lab.experiments.deployment.freeze import freeze as freeze
     from hetero_lab.experiments.deployment.verify import (
         verify as verify,
         verify_across as verify_across,
     )
-    from hetero_lab.experiments.explain import explain as explain
+    from hetero_lab.experiments.explain import compare as compare, explain as explain
     from hetero_lab.experiments.faults.find_wrong import find_wrong as find_wrong
     from hetero_lab.experiments.faults.refusals import find_refused as find_refused
     from hetero_lab.experiments.faults.wrong import read_wrong as read_wrong

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.accuracy.classify import Classification as Classification
     from hetero_lab.experiments.accuracy.evaluate import Evaluation as Evaluation
     from hetero_lab.experiments.advise.advice import Advice as Advice
-    from hetero_lab.experiments.compare import Comparison as Comparison
     from hetero_lab.experiments.deployment.verification import (
         Across as Across,
         Verification as Verification,
     )
+    from hetero_lab.experiments.explain import Comparison as Comparison
     from hetero_lab.experiments.faults.refusals import Refusals as Refusals
     from hetero_lab.experiments.faults.wrong import Wrong as Wrong
     from hetero_lab.experiments.interop.benchmark_app import BenchmarkReport as BenchmarkReport

@@ -1,14 +1,17 @@
-"""Explain: what differs between two placements, predicted and measured."""
+"""Before and after: two placements, predicted and measured, and two sweeps of the same ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.emulation import bases_of, plain
-from hetero_lab.errors import ArgumentError, shorten
+from hetero_lab.errors import ArgumentError, names_at_hand, shorten
 from hetero_lab.experiments.measure.environment import noise_of
+from hetero_lab.experiments.results.evidence import ratio_across
 from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.results.sweep.row import Row
@@ -17,18 +20,22 @@ from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.difference import Difference, Measurement, compare_placements
+from hetero_lab.result import Result
 from hetero_lab.runtime.runners import HETERO
 from hetero_lab.statistics import (
     Estimate,
     Series,
+    holm,
     largest_noise,
     series_ratio,
     turn_level,
     unpaired_ratio,
 )
+from hetero_lab.tables import frame_of
 
 if TYPE_CHECKING:
     import openvino as ov
+    import pandas as pd
 
 Measured: TypeAlias = "Profile | Row"
 
@@ -287,3 +294,105 @@ def _measured_notes(pair: tuple[Measured, Measured], costs: CostModel | None) ->
     if costs is not None and any(executor != HETERO for executor in executors):
         notes.append("The prediction is of subgraphs that run one after the other.")
     return notes
+
+
+# -- two sweeps -------------------------------------------------------------------------------
+
+_UNSEEN = "no difference seen"
+_APART = (
+    "The two were not measured in turn. The intervals include how far the machine drifted within "
+    "each run; anything else that changed between the runs shows up as a difference."
+)
+
+
+@dataclass(frozen=True)
+class Comparison(Result):
+    """Two sweeps side by side.
+
+    ``table`` has a row per label that both measured: ``median_us`` of each, ``ratio`` of after to
+    before (below 1 is faster now) with its 95 % interval, and ``finding``.
+    """
+
+    _TABLES = ("table",)
+
+    before: Sweep
+    after: Sweep
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """One row per label."""
+        first, second = (
+            {
+                made.name_of(row): (row, row.latency, row.profile)
+                for row in made.rows
+                if row.latency is not None and row.profile is not None
+            }
+            for made in (self.before, self.after)
+        )
+        common = [label for label in first if label in second]
+        ratios = [ratio_across(second[label][0], first[label][0]) for label in common]
+        adjusted = holm([p for *_, p in ratios]) if ratios else []
+        rows = [
+            {
+                "label": label,
+                "median_us_before": first[label][1].us,
+                "median_us_after": second[label][1].us,
+                "ratio": ratio,
+                "ratio_ci95_low": low,
+                "ratio_ci95_high": high,
+                "finding": ("faster" if ratio < 1 else "slower") if p < 0.05 else _UNSEEN,
+                "n_subgraphs_before": first[label][2].partition.n_subgraphs,
+                "n_subgraphs_after": second[label][2].partition.n_subgraphs,
+            }
+            for label, (ratio, low, high, _), p in zip(common, ratios, adjusted, strict=True)
+        ]
+        return frame_of(rows)
+
+    def __repr__(self) -> str:
+        findings = self.table["finding"].value_counts()
+        return f"Comparison({', '.join(f'{n} {finding}' for finding, n in findings.items())})"
+
+    def _sentences(self) -> list[str]:
+        names = [
+            f"{sweep.environment.host}, OpenVINO {sweep.environment.openvino_version}"
+            for sweep in (self.before, self.after)
+        ]
+        return [f"{names[0]} → {names[1]}", _APART, *self.before.notes, *self.after.notes]
+
+
+def compare(before: Sweep, after: Sweep) -> Comparison:
+    """Compare two sweeps by label, with intervals, for instance around an OpenVINO upgrade.
+
+    Parameters
+    ----------
+    before, after
+        Sweeps, for instance from :func:`hetero_lab.read_sweep`.
+
+    Raises
+    ------
+    ArgumentError
+        An argument is not a sweep, or no label was measured in both.
+
+    Notes
+    -----
+    The runs are not paired, so the intervals are Welch's (1947) on the logarithms of the turns,
+    widened by the noise between compiles and by the drift of the machine within each run. If the
+    machine drifts further between the runs than within one, this shows up as a difference.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> options = {"turns": 2, "isolate": False, "counters": False, "progress": False}
+    >>> before, after = (hl.sweep(model, ["CPU"], **options) for _ in range(2))
+    >>> hl.compare(before, after)
+    Comparison(...)
+    """
+    comparison = Comparison(before, after)
+    if not len(comparison.table):
+        raise ArgumentError(
+            "No label was measured in both sweeps. Before: "
+            f"{names_at_hand([r.label for r in before.rows])}; after: "
+            f"{names_at_hand([r.label for r in after.rows])}."
+        )
+    return comparison

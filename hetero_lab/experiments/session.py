@@ -118,7 +118,7 @@ class Session:
             records: list[AnyRecord] = []
             append: Callable[[AnyRecord], object] = records.append
             if store is not None:
-                opened = stack.enter_context(Store(store, header))
+                opened = stack.enter_context(contextlib.closing(Store(store, header)))
                 header, records, append = opened.header, opened.records, opened.append
             append = control.watched(append)
             run = self._run(

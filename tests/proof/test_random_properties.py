@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 from pathlib import Path
@@ -90,7 +91,7 @@ def test_a_store_keeps_every_record_and_loses_only_a_torn_one(records: list, tor
     )  # fmt: skip
     after = Finished(entry="after")
     with tempfile.TemporaryDirectory() as name:
-        with Store(name, header) as store:
+        with contextlib.closing(Store(name, header)) as store:
             for record in records:
                 store.append(record)
         assert read_store(name)[1] == records
@@ -100,7 +101,7 @@ def test_a_store_keeps_every_record_and_loses_only_a_torn_one(records: list, tor
         path.write_bytes(kept)
         n = kept.count(b"\n")
         assert read_store(name)[1] == records[:n]
-        with Store(name, header) as store:
+        with contextlib.closing(Store(name, header)) as store:
             store.append(after)
         assert read_store(name)[1] == [*records[:n], after]
         assert json.loads((Path(name) / "sweep.json").read_text())["kind"] == "sweep"

@@ -403,8 +403,10 @@ class SweepRun(BaseRun):
             # the same round give a ratio: the reference goes first.
             order.remove(self.reference)
             order.insert(0, self.reference)
+        done: set[str] = set()  # keys that had a turn in this round
         for key in order:
-            if not self._fits(self._turn_s(key, length)) and (number or self._has_pair(group)):
+            has_pair = self.reference in done and len(done) > 1
+            if not self._fits(self._turn_s(key, length)) and (number or has_pair):
                 return False
             if key not in self._compiled:
                 continue
@@ -413,21 +415,12 @@ class SweepRun(BaseRun):
             turn = self._guarded(key, asked)
             if turn is not None:
                 self._record(turn)
+                done.add(key)
                 if self._trials[key].requests == 1:
                     self._inference_s[key] = (now() - began) / length.inferences
                 self._bar.step(f"measure {self._trials[key].label}")
         self._show_best()
         return bool(self._alive)
-
-    def _has_pair(self, group: int) -> bool:
-        """Tell whether any placement of a group has a turn beside one of the reference."""
-        beside = self._ledger.levels_us(self.reference)
-        return any(
-            at[0] == group and at in beside
-            for key in self._trials
-            if key != self.reference
-            for at in self._ledger.levels_us(key)
-        )
 
     def _count_all(self, later: TurnPlan) -> None:
         """Read the counters of each placement, as long as there is time for that."""

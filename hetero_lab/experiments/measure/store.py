@@ -92,12 +92,6 @@ class Store:
             self._file.close()
         self._lock.release()
 
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _unusable(self, why: str) -> StoreError:
         return StoreError(f"{shorten(str(self.directory))} {why}. {_FRESH}")
 
