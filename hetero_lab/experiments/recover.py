@@ -59,14 +59,10 @@ ALL_FAST, ALL_ACCURATE = "all fast", "all accurate"
 class ModelPart:
     """Planning units that follow each other in topological order and are tried together.
 
-    Attributes
-    ----------
-    accurate_us, fast_us
-        The time of its ops on each device by the cost model; NaN where the fast device does not
-        support one of them.
-    only_fast, only_accurate
-        The answers to the calibration examples with this part alone on one device and all others
-        on the other; ``None`` where there was no time for it, or the runtime refused it.
+    ``accurate_us`` and ``fast_us`` are the times of its ops on each device by the cost model, NaN
+    where the fast device does not support one of them. ``only_fast`` and ``only_accurate`` are the
+    answers to the calibration examples with this part alone on one device and all others on the
+    other; ``None`` where there was no time for it, or the runtime refused it.
     """
 
     index: int

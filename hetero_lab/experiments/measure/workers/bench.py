@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -32,7 +32,6 @@ from hetero_lab.experiments.measure.records import (
 from hetero_lab.experiments.measure.workers.process import WorkerProcess, as_worker_errors
 from hetero_lab.experiments.measure.workers.requests import (
     Answer,
-    AnyRequest,
     Compare,
     Compile,
     CompileCounted,
@@ -112,9 +111,9 @@ class Bench:
         """Carry out a request in this process, where nothing can end it after ``timeout_s``."""
         del timeout_s
         with as_worker_errors(self.warnings):
-            return self.answer(cast("AnyRequest", request))
+            return self.answer(request)
 
-    def answer(self, request: AnyRequest) -> Any:
+    def answer(self, request: Request[Any]) -> Any:
         """Carry out a request; return its answer."""
         if isinstance(request, SetUp):
             raise RuntimeError("a worker is set up once")
