@@ -99,10 +99,6 @@ def guess_from_graph(graph: OpGraph, known: Sequence[CostModel]) -> CostModel:
     if not units:
         raise PlanError("The model has no op that could be placed.")
     pairs = set.intersection(*(set(costs.boundaries) for costs in known))
-
-    def middle(cost: Callable[[CostModel], float]) -> float:
-        return median(map(cost, known))
-
     return CostModel(
         graph=graph,
         devices=devices,
