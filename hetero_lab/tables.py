@@ -61,6 +61,13 @@ class Tables(dict[str, "pd.DataFrame"]):
         )
 
 
+def frame_of(rows: Any, columns: list[str] | None = None) -> pd.DataFrame:
+    """Return rows as a table; mappings name their own columns."""
+    import pandas as pd  # here, so that a result without tables is quick
+
+    return pd.DataFrame(rows, columns=columns)
+
+
 def protect(text: str) -> str:
     """Put an apostrophe before text that a spreadsheet would run."""
     return f"'{text}" if text.startswith(_FORMULA_STARTS) else text

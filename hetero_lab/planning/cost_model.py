@@ -30,7 +30,7 @@ from hetero_lab.planning.cost_terms import (
 from hetero_lab.planning.objective import Objective
 from hetero_lab.planning.prediction import Prediction, Predictor, breakdown
 from hetero_lab.result import Framed
-from hetero_lab.tables import SCHEMA_VERSION, read_json, write_json
+from hetero_lab.tables import SCHEMA_VERSION, frame_of, read_json, write_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -262,15 +262,9 @@ class CostModel(Framed):
     @property
     def validation(self) -> pd.DataFrame:
         """One row per validation placement: label, subgraphs, predicted and measured µs, error."""
-        import pandas as pd
-
-        rows = [
-            (r.label, r.n_subgraphs, r.predicted_us, r.measured_us, r.error)
-            for r in self.validation_rows
-        ]
-        frame = pd.DataFrame(
-            rows, columns=["label", "n_subgraphs", "predicted_us", "measured_us", "error"]
-        )
+        names = ["label", "n_subgraphs", "predicted_us", "measured_us", "error"]
+        rows = [[getattr(row, name) for name in names] for row in self.validation_rows]
+        frame = frame_of(rows, names)
         return frame.astype(
             {"label": "str", "predicted_us": float, "measured_us": float, "error": float}
         )
@@ -285,11 +279,9 @@ class CostModel(Framed):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per unit: ``unit, ops, n_ops`` and one column of µs per device."""
-        import pandas as pd
-
         names = [f"{device}_us" for device in self.devices]
         times = np.array([unit.time_us for unit in self.units], dtype=float)
-        frame = pd.DataFrame(times.reshape(-1, len(names)), columns=names)
+        frame = frame_of(times.reshape(-1, len(names)), names)
         frame.insert(0, "unit", range(len(frame)))
         frame.insert(1, "ops", ["\n".join(unit.ops) for unit in self.units])
         frame.insert(2, "n_ops", [len(unit.ops) for unit in self.units])

@@ -32,7 +32,7 @@ from hetero_lab.planning.memory import (
 from hetero_lab.planning.objective import LATENCY
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.result import Framed
-from hetero_lab.tables import bytes_text
+from hetero_lab.tables import bytes_text, frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,8 +83,6 @@ class BlockCurve(Framed):
         ``blocks`` and ``memory_mib`` on the device, ``tokens_per_s``; ``gain_tokens_per_s`` over
         the row before, and ``gain_per_mib``; ``tpot_ms``, ``ttft_ms``.
         """
-        import pandas as pd
-
         rows = [
             {
                 "blocks": point.n_blocks,
@@ -95,7 +93,7 @@ class BlockCurve(Framed):
             }
             for point in self.points
         ]
-        frame = pd.DataFrame(rows)
+        frame = frame_of(rows)
         gain = frame["tokens_per_s"].diff()
         frame.insert(3, "gain_tokens_per_s", gain)
         frame.insert(4, "gain_per_mib", gain / frame["memory_mib"].diff())

@@ -24,6 +24,7 @@ from hetero_lab.planning.objective import BALANCED, LATENCY, THROUGHPUT, check_o
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.solver import Choice, Solver
 from hetero_lab.result import Framed
+from hetero_lab.tables import frame_of
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
@@ -126,10 +127,8 @@ def plan_frame(
     rows: list[tuple[str, float, float]], baselines: tuple[Baseline, ...]
 ) -> pd.DataFrame:
     """Return rows and baselines as a table: ``label, predicted_us, regret_us``."""
-    import pandas as pd
-
     rows = [*rows, *((b.label, b.predicted_us, b.regret_us) for b in baselines)]
-    return pd.DataFrame(rows, columns=["label", "predicted_us", "regret_us"])
+    return frame_of(rows, ["label", "predicted_us", "regret_us"])
 
 
 def plan_graph(

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetero_lab.errors import AffinityError, PlanError, did_you_mean, shorten
+from hetero_lab.errors import AffinityError, did_you_mean, shorten
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, predict
 from hetero_lab.planning.objective import LATENCY, Objective, PlacementCost
 from hetero_lab.result import Framed
+from hetero_lab.tables import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,11 +72,7 @@ class Predictor:
                 raise AffinityError(
                     f"No op is called {shorten(str(name))}.{did_you_mean(str(name), known)}"
                 )
-            if device not in objective.devices:
-                raise PlanError(
-                    f"This cost model does not know {shorten(str(device))}: it holds for "
-                    f"{', '.join(objective.devices)}."
-                )
+            objective.terms.check_devices([device])
             index = graph.index_of[name]
             if index in objective.placeable:
                 chosen[leader[index]] = objective.devices.index(device)
@@ -136,13 +133,11 @@ class Prediction(Framed):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per part: ``kind, name, device, predicted_us, share``, largest first."""
-        import pandas as pd
-
         rows = [
             (s.kind, s.name, " → ".join(dict.fromkeys([s.device, s.target])), s.us)
             for s in self.shares
         ]
-        frame = pd.DataFrame(rows, columns=["kind", "name", "device", "predicted_us"])
+        frame = frame_of(rows, ["kind", "name", "device", "predicted_us"])
         frame["share"] = frame["predicted_us"] / (self.predicted_us or 1.0)
         return frame.sort_values("predicted_us", ascending=False, kind="stable", ignore_index=True)
 

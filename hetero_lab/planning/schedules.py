@@ -33,6 +33,7 @@ from hetero_lab.placement.partition import Partition
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.planner import Baseline, check_budget, plan_frame, plan_graph
 from hetero_lab.result import Framed
+from hetero_lab.tables import frame_of
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
@@ -106,14 +107,12 @@ class Schedule(Framed):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per task: ``task, device, start_us, end_us, n_ops, critical``."""
-        import pandas as pd
-
         path = {entry.index for entry in self.critical_path}
         rows = [
             (e.task, e.device, e.start_us, e.end_us, e.n_ops, e.index in path) for e in self.entries
         ]
         columns = ["task", "device", "start_us", "end_us", "n_ops", "critical"]
-        return pd.DataFrame(rows, columns=columns)
+        return frame_of(rows, columns)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from hetero_lab.result import Displayed
 from hetero_lab.runtime import show_fault
 from hetero_lab.tables import (
     SCHEMA_VERSION,
+    frame_of,
     make_directory,
     read_json,
     scratch_directory,
@@ -206,8 +207,6 @@ class Wrong(Displayed):
         ``accumulated_error``; ``set_error`` and ``output_error`` are the ``error`` and the
         ``damage`` of the whole set.
         """
-        import pandas as pd
-
         known = {error.op: astuple(error)[:5] for error in self.op_errors}
         rows = [
             (number, *known[op], found.error, found.damage)
@@ -215,7 +214,7 @@ class Wrong(Displayed):
             for op in found.ops
         ]
         columns = ["set", *_ERROR_COLUMNS[:5], "set_error", "output_error"]
-        return pd.DataFrame(rows, columns=columns)
+        return frame_of(rows, columns)
 
     @cached_property
     def errors(self) -> pd.DataFrame:
@@ -224,9 +223,7 @@ class Wrong(Displayed):
         ``op``, ``op_type``, ``device``, ``isolated_error``, ``accumulated_error``,
         ``rounding_error``, ``jumps``.
         """
-        import pandas as pd
-
-        return pd.DataFrame([astuple(error) for error in self.op_errors], columns=_ERROR_COLUMNS)
+        return frame_of([astuple(error) for error in self.op_errors], _ERROR_COLUMNS)
 
     def export(self, directory: str | os.PathLike[str]) -> None:
         """Write files that report the fault and files that work around it.
