@@ -249,10 +249,7 @@ def answer(
 def _op_errors(sets: WrongSetSearch, *, interrupted: bool) -> tuple[tuple[OpError, ...], bool]:
     """Run the placement once more with its tensors visible.
 
-    Returns
-    -------
-    tuple
-        The errors of each op, and whether Ctrl-C was pressed by now.
+    Returns the errors of each op, and whether Ctrl-C was pressed by now.
     """
     expected = sets.expected
     arrived, rounding = dict[TensorKey, np.ndarray](), dict[TensorKey, Rounding]()

@@ -52,19 +52,12 @@ Kind = Literal["none", "rounding", "op", "combination", "not known"]
 class OpError:
     """The relative errors of an op (Euclidean norm), the largest of its outputs.
 
-    Attributes
-    ----------
-    isolated
-        Run by itself, on its inputs from the reference.
-    accumulated
-        Run in the placement, on the inputs that reach it there. For this, every tensor becomes
-        an output, except inside wrong combinations: an output there would undo the fusion that
-        makes them wrong.
-    rounding
-        An upper bound of the accumulated error from rounding alone.
-    jumps
-        Whether the accumulated error exceeds that bound here but not yet at the op's inputs, or
-        the op makes an output of a wrong set.
+    ``isolated`` is that of the op by itself, on its inputs from the reference; ``accumulated`` that
+    of the op in the placement, on the inputs that reach it there. For the latter, every tensor
+    becomes an output, except inside wrong combinations: an output there would undo the fusion that
+    makes them wrong. ``rounding`` is an upper bound of the accumulated error from rounding alone.
+    An op ``jumps`` if its accumulated error exceeds that bound and that of its inputs does not yet,
+    or if it makes an output of a wrong set.
     """
 
     op: str
@@ -80,24 +73,14 @@ class OpError:
 class WrongSet:
     """Ops that are wrong together, or that the device refuses to run together.
 
-    Attributes
-    ----------
-    error
-        The largest relative error of a tensor that the set computes from the reference's tensors.
-    damage
-        The largest relative error that the set alone causes in the model's outputs.
-    minimal
-        Whether every op is needed: the others ran without it, and were right.
-    model
-        These ops by themselves, under their own names.
-    inputs
-        Their inputs from the reference, in the order of this model's inputs.
-    makers
-        The op that computes each output of this model.
-    untried
-        Ops without which the device refuses to run the others, so they may not matter.
-    refusal
-        The device's message if it refuses the set or crashes on it, else empty.
+    ``error`` is the largest relative error of a tensor that the set computes from the reference's
+    tensors, ``damage`` the largest that the set alone causes in the model's outputs. The set is
+    ``minimal`` if every op is needed: the others ran without it, and were right. Without the ops in
+    ``untried``, the device refuses to run the others, so they may not matter. ``refusal`` is the
+    device's message if it refuses the set or crashes on it, else empty.
+
+    ``model`` has these ops alone, under their own names; ``inputs`` are its inputs from the
+    reference in its order, and ``makers`` the ops that compute its outputs.
     """
 
     device: str
