@@ -103,10 +103,8 @@ def parse_bytes(limit: int | str) -> int:
 def memory_pools(devices: Sequence[str], limits: MemoryLimit | None) -> dict[Pool, int]:
     """Read limits of devices, and of pools of memory that several devices share.
 
-    Raises
-    ------
-    PlanError
-        A device is not planned for, a pool has no devices, or a limit is not a number of bytes.
+    PlanError if a device is not planned for, a pool has no devices, or a limit is not a number of
+    bytes.
     """
     if limits is None:
         return {}

@@ -29,12 +29,8 @@ def min_cut(pairwise: Pairwise, devices: tuple[int, int] = (0, 1), surcharge_ns:
     Units may be allowed on one of the ``devices`` only. If the problem has more devices, the
     choice is the best of those that use these two, and nothing is proven. Nor is it with
     ``surcharge_ns``, which is added to the price of every tensor that is handed over: about the
-    cost of a subgraph gives choices with fewer subgraphs.
-
-    Raises
-    ------
-    PlanError
-        Some unit is allowed on neither.
+    cost of a subgraph gives choices with fewer subgraphs. PlanError if some unit is allowed on
+    neither device.
     """
     first, second = devices
     allowed = pairwise.allowed[:, [first, second]]

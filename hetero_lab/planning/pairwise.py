@@ -112,13 +112,7 @@ class Pairwise:
         return self.time_ns.shape[1]
 
     def restricted(self, allowed: np.ndarray) -> Pairwise:
-        """Return the same problem with fewer places allowed.
-
-        Raises
-        ------
-        PlanError
-            Some unit may be nowhere.
-        """
+        """Return the same problem with fewer places allowed; PlanError if a unit has none left."""
         both = self.allowed & allowed
         nowhere = np.flatnonzero(~both.any(axis=1))
         if len(nowhere):
@@ -214,7 +208,7 @@ class Pairwise:
             users.setdefault(int(constant), set()).add(int(objective.unit_of[op]))
         states = objective.memory.states.tolist()
         users |= {state: {int(objective.unit_of[state])} for state in states}
-        measured = objective.terms.measured_memory
+        measured = objective.measured_memory
         counted = [number for number, d in enumerate(objective.devices) if d not in measured]
         sizes: dict[tuple[int, ...], np.ndarray] = {}  # [weights or states, devices]
 

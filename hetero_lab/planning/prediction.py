@@ -12,7 +12,7 @@ import numpy as np
 from hetero_lab.errors import AffinityError, did_you_mean, shorten
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, predict
-from hetero_lab.planning.objective import LATENCY, Objective, PlacementCost
+from hetero_lab.planning.objective import LATENCY, Objective, PlacementCost, check_devices
 from hetero_lab.result import Framed
 from hetero_lab.tables import frame_of
 
@@ -55,13 +55,8 @@ class Predictor:
         """Return the prediction with some ops on other devices.
 
         An op of a stateful path moves the path. A constant, parameter or result stays with its op.
-
-        Raises
-        ------
-        AffinityError
-            No op has that name.
-        PlanError
-            The cost model does not know the device, or the device does not support the op.
+        AffinityError if no op has that name; PlanError if the cost model does not know the device,
+        or the device does not support the op.
         """
         objective, graph = self.objective, self.objective.graph
         leader = objective.leader
@@ -72,7 +67,7 @@ class Predictor:
                 raise AffinityError(
                     f"No op is called {shorten(str(name))}.{did_you_mean(str(name), known)}"
                 )
-            objective.terms.check_devices([device])
+            check_devices([device], objective.devices)
             index = graph.index_of[name]
             if index in objective.placeable:
                 chosen[leader[index]] = objective.devices.index(device)
@@ -166,7 +161,7 @@ def breakdown(objective: Objective, affinity: Affinity) -> Prediction:
 
 def _units(objective: Objective, devices: np.ndarray) -> Iterator[PredictedShare]:
     index_of = objective.graph.index_of
-    for number, unit in enumerate(objective.terms.units):
+    for number, unit in enumerate(objective.units):
         where: dict[int, list[str]] = {}
         for op in unit.ops:
             where.setdefault(int(devices[index_of[op]]), []).append(op)
@@ -182,10 +177,10 @@ def _lost_fusion(
     objective: Objective, devices: np.ndarray, evaluation: PlacementCost
 ) -> Iterator[PredictedShare]:
     for row in evaluation.lost.tolist():
-        first, second = (int(devices[node]) for node in objective.fused[row])
+        nodes = objective.fused[row].tolist()
+        first, second = devices[nodes].tolist()
         ns = int(objective.first_ns[row, first] + objective.second_ns[row, second])
-        term = objective.terms.lost_fusion[row]
-        ops = (term.first, term.second)
+        ops = tuple(objective.graph.ops[node].name for node in nodes)
         yield PredictedShare(LOST_FUSION, "\n".join(ops), "", "", ns / 1000.0, ops)
 
 

@@ -13,8 +13,7 @@ from hetero_lab.planning.pairwise import Pairwise
 class Choice:
     """A device for each unit, its cost, and a proven lower bound on the cost of any choice.
 
-    ``value_ns`` is the pairwise part of the objective, without any surcharge. A ``bound_ns`` of 0
-    proves nothing.
+    ``value_ns`` is the pairwise part of the objective. A ``bound_ns`` of 0 proves nothing.
     """
 
     devices: tuple[int, ...]
