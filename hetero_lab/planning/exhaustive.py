@@ -97,12 +97,16 @@ def runs(n_units: int, n_devices: int, most: int) -> Iterator[list[int]]:
                 yield [d for d, (a, b) in zip(devices, ends, strict=True) for _ in range(a, b)]
 
 
-def subgraphs_of_runs_ns(pairwise: Pairwise, blocks: np.ndarray) -> np.ndarray:
-    """Return the cost of subgraphs and spread memory for placements by runs, ``[n, blocks]``."""
+def runs_ns(pairwise: Pairwise, choices: np.ndarray, blocks: np.ndarray) -> np.ndarray:
+    """Predict placements by runs with a subgraph for each run: latencies ``[n]``.
+
+    ``blocks`` are the devices of the layers, ``[n, blocks]``, ``choices`` those of the units.
+    """
     ends = np.ones_like(blocks, dtype=bool)
     ends[:, :-1] = blocks[:, 1:] != blocks[:, :-1]
     fixed = np.where(ends, pairwise.objective.subgraph_ns[blocks], 0).sum(axis=1)
-    return fixed + pairwise.objective.spread_ns(ends.sum(axis=1))
+    fixed += pairwise.objective.spread_ns(ends.sum(axis=1))
+    return pairwise.values_ns(choices, LATENCY) + fixed
 
 
 def best_runs(pairwise: Pairwise, pools: Pools) -> tuple[np.ndarray, ...]:
@@ -115,8 +119,8 @@ def best_runs(pairwise: Pairwise, pools: Pools) -> tuple[np.ndarray, ...]:
     choices = np.array(list(runs(n_units, n_devices, _MOST_RUNS)), dtype=np.int64)
     choices = choices[pairwise.allowed[np.arange(n_units), choices].all(axis=1)]
     choices = _within(pairwise, choices, pools)
-    value = pairwise.values_ns(choices, LATENCY) + subgraphs_of_runs_ns(pairwise, choices)
-    return tuple(choices[np.argsort(value, kind="stable")[:_BEST]])
+    latencies = runs_ns(pairwise, choices, choices)
+    return tuple(choices[np.argsort(latencies, kind="stable")[:_BEST]])
 
 
 def _within(pairwise: Pairwise, choices: np.ndarray, pools: Pools) -> np.ndarray:

@@ -19,7 +19,7 @@ from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.language import Scenario, expect_scenario
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.cost_model import CostModel
-from hetero_lab.planning.exhaustive import runs, subgraphs_of_runs_ns
+from hetero_lab.planning.exhaustive import runs, runs_ns
 from hetero_lab.planning.memory import (
     DeviceMemory,
     MemoryLimit,
@@ -331,7 +331,7 @@ class _Runs:
             raise PlanError(f"{shorten(graph.name)} has no repeated layers to place.")
         blocks = np.array(list(runs(n, n_devices, _MOST_RUNS)), dtype=np.int64)
         block_of = [found.of_op[graph.index_of[unit.ops[0]]] for unit in costs.units]
-        pairwise = Pairwise.build(costs.objective, [unit.ops for unit in costs.units])
+        pairwise = Pairwise.build(costs.objective)
         return cls(costs, pairwise, blocks, blocks[:, np.clip(block_of, 0, n - 1)])
 
     @cached_property
@@ -342,9 +342,8 @@ class _Runs:
 
     @cached_property
     def latency_ns(self) -> np.ndarray:
-        """The time of an inference, ``[placements]``: pairwise part and a subgraph for each run."""
-        work = self.pairwise.values_ns(self.choices, LATENCY)
-        return work + subgraphs_of_runs_ns(self.pairwise, self.blocks)
+        """The time of an inference, ``[placements]``, with a subgraph for each run."""
+        return runs_ns(self.pairwise, self.choices, self.blocks)
 
     @cached_property
     def is_held(self) -> np.ndarray:

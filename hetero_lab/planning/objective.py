@@ -437,7 +437,7 @@ class Objective:
         return np.repeat(self._rows, np.diff(self.first_tensor))
 
 
-def whole_ns(values: Sequence[float] | Sequence[Sequence[float]]) -> np.ndarray:
+def whole_ns(values: Sequence[float] | Sequence[Sequence[float]] | np.ndarray) -> np.ndarray:
     """Round µs to whole nanoseconds."""
     return np.rint(np.array(values, dtype=np.float64) * 1000.0).astype(np.int64)
 

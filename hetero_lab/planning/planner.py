@@ -150,7 +150,7 @@ def plan_graph(
     """
     costs.check_graph(graph)
     _check_arguments(costs, objective, budget_s)
-    whole = Pairwise.build(costs.objective, [unit.ops for unit in costs.units])
+    whole = Pairwise.build(costs.objective)
     whole = whole.restricted(np.ones_like(whole.allowed))
     search = _PlanSearch(
         pairwise=apply_pins(whole, pin or {}),
@@ -232,15 +232,11 @@ def keeps_limits(
     objective = costs.objective
     devices = objective.device_numbers(affinity)
     pools = memory_pools(costs.devices, memory_limit)
-    whole = Pairwise.build(objective, [unit.ops for unit in costs.units])
-    allowed = apply_pins(whole, pin or {}).allowed
-    pinned = all(
-        allowed[number, devices[objective.graph.index_of[op]]]
-        for number, unit in enumerate(whole.units)
-        for op in unit
-    )
+    allowed = apply_pins(Pairwise.build(objective), pin or {}).allowed
+    decided = objective.unit_of >= 0
+    pinned = allowed[objective.unit_of[decided], devices[decided]].all()
     held = objective.memory_bytes(devices, objective.evaluate(devices))
-    return pinned and not excess_bytes(held, pools)
+    return bool(pinned) and not excess_bytes(held, pools)
 
 
 def greedy_choice(pairwise: Pairwise) -> np.ndarray:

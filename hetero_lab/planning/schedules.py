@@ -326,7 +326,7 @@ class _Climb:
         self.deadline = deadline
         self.left = min(_MOST_MOVES, _MOVES_OF_A_UNIT * len(costs.units))
         objective = costs.objective
-        self.pairwise = Pairwise.build(objective, [unit.ops for unit in costs.units])
+        self.pairwise = Pairwise.build(objective)
         self.first: list[int] = self.pairwise.first_node.tolist()
         self.nodes = [np.flatnonzero(objective.unit_of == u) for u in range(len(costs.units))]
         self.branches = branches(self.pairwise)
