@@ -192,10 +192,9 @@ def block_curve(
 
     Raises
     ------
-    ArgumentError
-        ``costs`` is not a cost model.
     PlanError
-        It is not of a language model, does not know the device, or nothing keeps to the limits.
+        The costs are not of a language model, do not know the device, or nothing keeps to the
+        limits.
 
     Examples
     --------
@@ -243,10 +242,8 @@ def plan_phases(costs: CostModel, *, memory_limit: MemoryLimit | None = None) ->
 
     Raises
     ------
-    ArgumentError
-        ``costs`` is not a cost model.
     PlanError
-        It is not of a language model, or nothing keeps to the limits.
+        The costs are not of a language model, or nothing keeps to the limits.
 
     Examples
     --------
@@ -282,8 +279,6 @@ def plan_static_phases(
 
     Raises
     ------
-    ArgumentError
-        An argument is not a cost model.
     PlanError
         The devices differ, the models do not have the same layers, or nothing keeps to the
         limits.

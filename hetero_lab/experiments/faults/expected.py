@@ -324,18 +324,17 @@ class Expected:
         beyond = {op for op, _ in self.transparent.beyond_range(self.executed)}
         out = [op for op in first if op in beyond]
         rounded = [op for op in first if op not in beyond]
-        sentences = ""
-        if out:
-            used = ", ".join(sorted({self.executed[op] for op in out if op in self.executed}))
-            verb = "leaves" if len(out) == 1 else "leave"
-            sentences += f" {names_at_hand(out)} {verb} the range of {used}."
-        if rounded:
-            verb = "turns" if len(rounded) == 1 else "turn"
-            sentences += (
-                f" {names_at_hand(rounded)} {verb} numbers that {self.narrow} cannot tell apart "
-                "into infinity or NaN."
+        used = ", ".join(sorted({self.executed[op] for op in out if op in self.executed}))
+        lost_there = f"numbers that {self.narrow} cannot tell apart into infinity or NaN"
+        sentences = [
+            f"{names_at_hand(ops)} {verb}{'s' if len(ops) == 1 else ''} {what}."
+            for ops, verb, what in (
+                (out, "leave", f"the range of {used}"),
+                (rounded, "turn", lost_there),
             )
-        return f"{sentences} Outputs that depend on them could not be judged."
+            if ops
+        ]
+        return " ".join(["", *sentences, "Outputs that depend on them could not be judged."])
 
 
 def relative_error(value: np.ndarray, reference: np.ndarray) -> float:

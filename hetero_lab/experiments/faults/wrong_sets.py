@@ -23,7 +23,6 @@ from hetero_lab.runtime.pieces import cut_pieces
 _WINDOW = 16  # ops
 _MOST_OVERLAPS = 64  # runs that look for sets that share ops with known ones
 
-
 T = TypeVar("T")
 
 

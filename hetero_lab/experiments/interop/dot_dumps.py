@@ -165,9 +165,8 @@ def hetero_dumps(
         raise StoredFileError(
             f"The two dumps do not agree on the device of {shorten(apart['node'].iloc[0])}."
         )
-    nodes["node"] = [names.get(name, name) for name in nodes["node"]]
-    for end in ("source", "target"):
-        edges[end] = [names.get(name, name) for name in edges[end]]
+    for frame, column in ((nodes, "node"), (edges, "source"), (edges, "target")):
+        frame[column] = [names.get(name, name) for name in frame[column]]
     return HeteroDumps(placed.label, nodes, edges, *texts)
 
 
