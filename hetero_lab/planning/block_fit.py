@@ -215,7 +215,7 @@ def _by_device(needs: Needs, counts: Sequence[int]) -> np.ndarray:
     """Return the bytes of weights, states and boundaries, shape ``[devices, 3]``.
 
     ``counts`` are the devices' numbers of blocks. HETERO copies a constant to each device that uses
-    it; a tensor that stays on one device is no boundary.
+    it; a tensor that stays on one device is not handed over.
     """
     device = _device_of_part(counts)
     held = np.zeros((len(counts), 3), dtype=np.int64)
