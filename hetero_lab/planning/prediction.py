@@ -13,7 +13,9 @@ from hetero_lab.errors import AffinityError, did_you_mean, shorten
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, predict
 from hetero_lab.planning.objective import LATENCY, Objective, PlacementCost, check_devices
+from hetero_lab.planning.uncertainty import Uncertainty
 from hetero_lab.result import Framed
+from hetero_lab.statistics import Estimate
 from hetero_lab.tables import frame_of
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ class Predictor:
 
     objective: Objective
     devices: np.ndarray
+    uncertainty: Uncertainty
 
     @cached_property
     def evaluation(self) -> PlacementCost:
@@ -40,6 +43,16 @@ class Predictor:
     def predicted_us(self) -> float:
         """Latency in µs."""
         return self.evaluation.value_ns(LATENCY) / 1000.0
+
+    @property
+    def estimate(self) -> Estimate:
+        """Latency with its 90 % interval."""
+        return self.uncertainty.interval(self.predicted_us, self.evaluation.parts_us)
+
+    def margin_us(self, other: Predictor) -> float:
+        """By how much the difference from another prediction may be off, at 90 %."""
+        parts = self.evaluation.parts_us, other.evaluation.parts_us
+        return self.uncertainty.margin_us(*parts)
 
     @property
     def n_subgraphs(self) -> int:
@@ -73,7 +86,7 @@ class Predictor:
                 chosen[leader[index]] = objective.devices.index(device)
         devices = np.where(chosen[leader] < 0, self.devices, chosen[leader])
         objective.check_support(devices)
-        return Predictor(objective, devices)
+        return Predictor(objective, devices, self.uncertainty)
 
 
 @dataclass(frozen=True, slots=True)
