@@ -93,7 +93,7 @@ def largest_noise(noises: Iterable[Noise]) -> Noise:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A latency in µs with its 95 % interval."""
+    """A latency in µs with its interval."""
 
     us: float
     low_us: float

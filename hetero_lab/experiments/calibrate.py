@@ -333,8 +333,9 @@ class Calibration:
         if scenario is not None:
             found = with_prefill(dataclasses.replace(found, scenario=scenario), observed)
         kept = [seen.slower(drift) for seen in self.validating]
-        prefill = found.prefill
+        found, prefill = _that_saw(found, observed), found.prefill
         if prefill is not None:
+            prefill = _that_saw(prefill, observed)
             rows = _validation(prefill, first_tokens(kept))
             prefill = dataclasses.replace(prefill, validation_rows=rows)
         return dataclasses.replace(
@@ -471,15 +472,23 @@ def _base(graph: OpGraph, support: Mapping[str, frozenset[str]]) -> dict[str, Af
     return {label: affinity for affinity, label in distinct.items()}
 
 
+def _that_saw(costs: CostModel, observations: Iterable[Observation]) -> CostModel:
+    """Return the costs with the parts of the placements that they were fitted to."""
+    parts = [costs.predictor(seen.affinity).evaluation.parts_us for seen in observations]
+    return dataclasses.replace(costs, seen_us=tuple(tuple(map(float, row)) for row in parts))
+
+
 def _validation(costs: CostModel, observations: Iterable[Observation]) -> tuple[ValidationRow, ...]:
+    found = [(seen, costs.predictor(seen.affinity)) for seen in observations]
     return tuple(
         ValidationRow(
             seen.label,
-            costs.predict_us(seen.affinity),
+            guess.predicted_us,
             seen.measured_us,
-            costs.predictor(seen.affinity).n_subgraphs,
+            guess.n_subgraphs,
+            costs.uncertainty.distance(guess.evaluation.parts_us),
         )
-        for seen in observations
+        for seen, guess in found
     )
 
 

@@ -18,8 +18,7 @@ from hetero_lab.experiments.measure.workers.requests import MeasureMemory
 from hetero_lab.experiments.session import Conditions, Session
 from hetero_lab.model.blocks import block_range, find_blocks
 from hetero_lab.model.read import Source
-from hetero_lab.planning.cost_model import CostModel
-from hetero_lab.planning.cost_terms import MeasuredBytes
+from hetero_lab.planning.cost_model import CostModel, MeasuredBytes
 from hetero_lab.planning.design import placed
 from hetero_lab.progress import Progress
 

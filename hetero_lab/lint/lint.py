@@ -142,8 +142,9 @@ def to_frame(found: list[Finding], *, priced: bool) -> pd.DataFrame:
     ]
     columns = ["rule", "severity", "ops", "finding", "advice", "remedy", "cause", "n_ops"]
     texts = dict.fromkeys(("rule", "severity", "finding", "advice", "cause"), "str")
-    frame = pd.DataFrame(rows, columns=[*columns, *(["cost_us"] if priced else [])])
-    return frame.astype({**texts, "n_ops": "int64", **({"cost_us": float} if priced else {})})
+    priced_by = ["cost_us", "margin_us"] if priced else []
+    frame = pd.DataFrame(rows, columns=[*columns, *priced_by])
+    return frame.astype({**texts, "n_ops": "int64", **dict.fromkeys(priced_by, float)})
 
 
 def wrong_sets(wrong: Wrong, partition: Partition) -> tuple[WrongSet, ...]:
@@ -171,10 +172,11 @@ def wrong_findings(
         else:
             what = f"wrong {how}; the outputs are off by {found.damage:.2g} (relative error)."
             cause = f"{found.device} computes wrong numbers"
-        saved_us = None if costs is None else 0.0
+        saved_us = margin_us = None if costs is None else 0.0
         if costs is not None and set(remedy.values()) <= set(costs.devices):
             now = costs.predictor(affinity)
-            saved_us = now.predicted_us - now.moved(remedy).predicted_us
+            moved = now.moved(remedy)
+            saved_us, margin_us = now.predicted_us - moved.predicted_us, now.margin_us(moved)
         findings.append(
             Finding(
                 rule=WRONG_NUMBERS,
@@ -185,6 +187,7 @@ def wrong_findings(
                 remedy=remedy,
                 cost_us=saved_us,
                 cause=cause,
+                margin_us=margin_us,
             )
         )
     return findings

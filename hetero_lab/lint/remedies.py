@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from hetero_lab.planning.cost_model import CostModel
+    from hetero_lab.planning.prediction import Predictor
 
 RULES: dict[str, Callable[[LintContext], Iterable[Draft]]] = {
     "torn-state": rules.torn_state,
@@ -49,12 +51,12 @@ def most_remedies(n_nodes: int) -> int:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The partition after a remedy, and its predicted latency."""
+    """The partition after a remedy, and its predicted latency if there are costs."""
 
     ids: np.ndarray  # the subgraph of every node
     n_subgraphs: int
     n_crossings: int
-    predicted_us: float | None
+    predictor: Predictor | None
 
     @property
     def size(self) -> int:
@@ -77,10 +79,10 @@ def _outcome(context: LintContext, remedy: Mapping[str, str]) -> Outcome:
     graph, top, affinity = context.graph, topology(context.graph), context.after(remedy)
     if context.costs:
         predictor = context.costs.predictor(affinity)
-        predicted_us, ids = predictor.predicted_us, predictor.evaluation.ids
+        ids = predictor.evaluation.ids
     else:
         number = {device: n for n, device in enumerate(context.device_names)}
-        predicted_us = None
+        predictor = None
         devices = np.array([number[affinity[op.name]] for op in graph])
         _, ids = SubgraphCollector.of(graph).split(devices)
     wires = np.flatnonzero((ids[top.source] != ids[top.target]) & ~top.from_constant)
@@ -89,7 +91,7 @@ def _outcome(context: LintContext, remedy: Mapping[str, str]) -> Outcome:
     sinks = [op.index for op in graph if op.type == "Assign"]
     ends = ids[[*graph.parameters, *graph.results, *sinks]]
     real = np.unique(np.concatenate([ends, receivers, ids[top.source[wires]]]))
-    return Outcome(ids, len(real), n_crossings, predicted_us)
+    return Outcome(ids, len(real), n_crossings, predictor)
 
 
 def find_problems(
@@ -171,27 +173,32 @@ def _finding(context: LintContext, tried: Tried, draft: Draft) -> Finding | None
                 good.append((0.0, remedy, None))
                 break
         elif draft.gone is None or draft.gone(trial.ids):
-            if now.predicted_us is not None and trial.predicted_us is not None:
-                good.append((now.predicted_us - trial.predicted_us, remedy, trial))
+            if now.predictor is not None and trial.predictor is not None:
+                saved = now.predictor.predicted_us - trial.predictor.predicted_us
+                good.append((saved, remedy, trial))
             elif draft.slack is None or trial.size <= now.size + draft.slack:
                 good.append((0.0, remedy, trial))
                 break
     saved, remedy, trial = max(good, key=lambda entry: entry[0], default=(0.0, {}, now))
     if draft.must_save and saved <= 0.0:
         return None
-    cost_us = saved if context.costs else None
+    if context.costs:
+        both = now.predictor, trial.predictor if trial else None
+        margin_us = both[0].margin_us(both[1]) if both[0] and both[1] else 0.0
+        found = replace(found, cost_us=saved, margin_us=margin_us)
     if not remedy:
-        return replace(found, **_without_remedy(draft, untried), cost_us=cost_us)
+        return replace(found, **_without_remedy(draft, untried))
     advice = _advice(remedy, now, trial)
     severity = draft.severity
     if context.costs and saved > 0.0:
-        advice += f" Predicted to save {saved:.1f} µs."
+        sure = f" (± {found.margin_us:.1f})" if (found.margin_us or math.inf) < math.inf else ""
+        advice += f" Predicted to save {saved:.1f} µs{sure}."
     elif context.costs and draft.severity == ERROR:
         advice += f" Predicted to take {-saved:.1f} µs longer."
     elif context.costs:
         severity = INFO
         advice = f"Leave it: the prediction is {-saved:.1f} µs higher after this. {advice}"
-    return replace(found, severity=severity, advice=advice, remedy=remedy, cost_us=cost_us)
+    return replace(found, severity=severity, advice=advice, remedy=remedy)
 
 
 def _without_remedy(draft: Draft, untried: bool) -> dict[str, str]:

@@ -6,7 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOST_SPLITS = 20_000  # ways to divide blocks between devices that are tried
+_WEIGHTS, _STATES, _TENSORS = range(3)
+
+# Bytes by kind and by the parts that use them; a tensor's are its maker's and its readers'.
+Needs: TypeAlias = "Mapping[tuple[int, frozenset[int]], int]"
 
 
 @dataclass(frozen=True)
@@ -122,9 +126,9 @@ def fit_blocks(
             f"{shorten(prepared.graph.name)} has no repeated layers to place. Plan by op: "
             "hetero_lab.plan(model, costs, memory_limit=…)."
         )
-    needs = _Needs.of(graph_at_context(prepared, context_tokens, batch), found)
+    needs = _needs(graph_at_context(prepared, context_tokens, batch), found)
     tried = itertools.islice(
-        _splits(needs.alone(found.n_blocks), len(every), pools), _MOST_SPLITS + 1
+        _splits(_alone(needs, found.n_blocks), len(every), pools), _MOST_SPLITS + 1
     )
     for number, counts in enumerate(tried):
         if number == _MOST_SPLITS:
@@ -133,11 +137,14 @@ def fit_blocks(
                 f"{len(every)} devices keeps within memory_limit. Name fewer devices, or raise a "
                 "limit."
             )
-        held = needs.by_device(counts)
+        held = _by_device(needs, counts)
         if not excess_bytes(held, pools):
-            return _fit(prepared.graph, found, every, counts, held, context_tokens)
+            device = _device_of_part(counts)
+            by_name = {op.name: every[device[found.of_op[op.index] + 1]] for op in prepared.graph}
+            affinity = Affinity.from_graph(prepared.graph, by_name)
+            return BlockFit(affinity, context_tokens, device_memory(every, held, device[1:-1]))
     # A cut only adds bytes: copies of weights, and boundary tensors.
-    on_one = int(needs.by_device([found.n_blocks]).sum())
+    on_one = int(_by_device(needs, [found.n_blocks]).sum())
     raise PlanError(
         f"No placement by block keeps within memory_limit ({pools_text(every, pools)}; at the "
         f"least {bytes_text(on_one)} are needed together) at a context of {context_tokens} "
@@ -176,75 +183,49 @@ def _splits(alone: Sequence[int], n_devices: int, pools: Pools) -> Iterator[tupl
     return fill(0, 0, pools)
 
 
-@dataclass(frozen=True)
-class _Needs:
-    """Bytes of constants and tensors by the parts of the model that use them.
+def _needs(graph: OpGraph, found: Blocks) -> Needs:
+    """Count the bytes of a model by its parts.
 
-    Part 0 are the ops before the first block, the last part those after the last one. HETERO
-    copies a constant to each device that uses it.
+    Part 0 are the ops before the first block, the last part those after the last one.
     """
-
-    weights: Mapping[frozenset[int], int]
-    states: Mapping[int, int]
-    tensors: Mapping[tuple[int, frozenset[int]], int]  # part that makes them, parts that read them
-
-    @classmethod
-    def of(cls, graph: OpGraph, found: Blocks) -> _Needs:
-        part = [block + 1 for block in found.of_op]
-        weights: Counter[frozenset[int]] = Counter()
-        states: Counter[int] = Counter()
-        tensors: Counter[tuple[int, frozenset[int]]] = Counter()
-        for op in graph:
-            n_bytes = sum(tensor.n_bytes or 0 for tensor in op.outputs)
-            users = {graph.ops[use.index] for use in graph.consumers[op.index]}
-            parts = frozenset(part[user.index] for user in users if user.type != RESULT)
-            if op.type == CONSTANT:
-                weights[parts] += n_bytes
-            elif parts - {part[op.index]}:
-                tensors[part[op.index], parts] += n_bytes
-            if op.type == "ReadValue":
-                states[part[op.index]] += n_bytes
-        return cls(weights, states, tensors)
-
-    def alone(self, n_blocks: int) -> list[int]:
-        """Return the bytes that only single blocks need, added up from 0 on."""
-        of_part = [
-            self.weights.get(frozenset({part}), 0) + self.states.get(part, 0)
-            for part in range(1, n_blocks + 1)
-        ]
-        return [0, *itertools.accumulate(of_part)]
-
-    def by_device(self, counts: Sequence[int]) -> np.ndarray:
-        """Return the bytes of weights, states and boundaries, shape ``[devices, 3]``.
-
-        ``counts`` are the devices' numbers of blocks.
-        """
-        inside = np.repeat(np.arange(len(counts)), counts)
-        device = [int(inside[0]), *inside.tolist(), int(inside[-1])]
-        held = np.zeros((len(counts), 3), dtype=np.int64)
-        for parts, n_bytes in self.weights.items():
-            for d in {device[part] for part in parts}:
-                held[d, 0] += n_bytes
-        for part, n_bytes in self.states.items():
-            held[device[part], 1] += n_bytes
-        for (made, parts), n_bytes in self.tensors.items():
-            read = {device[part] for part in parts} - {device[made]}
-            for d in {device[made], *read} if read else ():
-                held[d, 2] += n_bytes
-        return held
+    part = [block + 1 for block in found.of_op]
+    needs: Counter[tuple[int, frozenset[int]]] = Counter()
+    for op in graph:
+        n_bytes = sum(tensor.n_bytes or 0 for tensor in op.outputs)
+        users = {graph.ops[use.index] for use in graph.consumers[op.index]}
+        readers = frozenset(part[user.index] for user in users if user.type != RESULT)
+        own = frozenset({part[op.index]})
+        if op.type == CONSTANT:
+            needs[_WEIGHTS, readers] += n_bytes
+        elif readers:
+            needs[_TENSORS, own | readers] += n_bytes
+        if op.type == "ReadValue":
+            needs[_STATES, own] += n_bytes
+    return needs
 
 
-def _fit(
-    graph: OpGraph,
-    found: Blocks,
-    devices: Sequence[str],
-    counts: Sequence[int],
-    held: np.ndarray,
-    context_tokens: int,
-) -> BlockFit:
-    blocks: list[int] = np.repeat(np.arange(len(counts)), counts).tolist()
-    inside = [devices[number] for number in blocks]
-    by_part = [inside[0], *inside, inside[-1]]
-    index_of = graph.index_of
-    affinity = Affinity.from_graph(graph, lambda name: by_part[found.of_op[index_of[name]] + 1])
-    return BlockFit(affinity, context_tokens, device_memory(devices, held, blocks))
+def _alone(needs: Needs, n_blocks: int) -> list[int]:
+    """Return the bytes that only single blocks need, added up from 0 on."""
+    parts = [frozenset({block + 1}) for block in range(n_blocks)]
+    of_part = [needs.get((_WEIGHTS, p), 0) + needs.get((_STATES, p), 0) for p in parts]
+    return [0, *itertools.accumulate(of_part)]
+
+
+def _by_device(needs: Needs, counts: Sequence[int]) -> np.ndarray:
+    """Return the bytes of weights, states and boundaries, shape ``[devices, 3]``.
+
+    ``counts`` are the devices' numbers of blocks. HETERO copies a constant to each device that uses
+    it; a tensor that stays on one device is not handed over.
+    """
+    device = _device_of_part(counts)
+    held = np.zeros((len(counts), 3), dtype=np.int64)
+    for (kind, parts), n_bytes in needs.items():
+        where = {device[part] for part in parts}
+        if kind != _TENSORS or len(where) > 1:
+            held[list(where), kind] += n_bytes
+    return held
+
+
+def _device_of_part(counts: Sequence[int]) -> list[int]:
+    inside: list[int] = np.repeat(np.arange(len(counts)), counts).tolist()
+    return [inside[0], *inside, inside[-1]]

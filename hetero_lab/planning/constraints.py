@@ -76,10 +76,7 @@ def check_constraints(
 ) -> None:
     """Check limits and pins as far as that is possible before costs are known.
 
-    Raises
-    ------
-    PlanError
-        As for :func:`memory_pools` and :func:`apply_pins`.
+    Raises PlanError as :func:`memory_pools` and :func:`apply_pins` do.
     """
     memory_pools(devices, limits)
     for _ in _pinned(graph, devices, pins or {}):
@@ -89,13 +86,9 @@ def check_constraints(
 def apply_pins(pairwise: Pairwise, pins: Mapping[str, str]) -> Pairwise:
     """Keep units to the devices that patterns (``re.search`` in an op's name) pin them to.
 
-    A constant, parameter or result is accepted and changes nothing.
-
-    Raises
-    ------
-    PlanError
-        A pattern is not a regular expression or matches nothing, a device is not planned for or
-        does not support an op, or two pins contradict each other.
+    A constant, parameter or result is accepted and changes nothing. PlanError if a pattern is not
+    a regular expression or matches nothing, a device is not planned for or does not support an op,
+    or two pins contradict each other.
     """
     objective = pairwise.objective
     names = objective.devices

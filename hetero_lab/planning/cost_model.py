@@ -20,17 +20,23 @@ from hetero_lab.errors import PlanError, StoredFileError, names_at_hand, shorten
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import PARAMETER, RESULT, OpGraph, graph_from_json, graph_to_json
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.planning.cost_terms import (
+from hetero_lab.placement.topology import topology
+from hetero_lab.planning.memory import MemoryTable
+from hetero_lab.planning.objective import (
     BoundaryCost,
     LostFusion,
     MeasuredBytes,
+    Objective,
     Reorder,
     Unit,
+    check_devices,
+    whole_ns,
 )
-from hetero_lab.planning.objective import Objective
 from hetero_lab.planning.prediction import Prediction, Predictor, breakdown
+from hetero_lab.planning.uncertainty import Uncertainty
 from hetero_lab.result import Framed
-from hetero_lab.tables import SCHEMA_VERSION, read_json, write_json
+from hetero_lab.statistics import Estimate
+from hetero_lab.tables import SCHEMA_VERSION, frame_of, read_json, write_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,16 +48,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ValidationRow:
-    """Predicted and measured latency of one placement that the fit has not seen."""
+    """Predicted and measured latency of one placement that the fit has not seen.
+
+    ``distance`` is how unlike it is to all that the fit has seen.
+    """
 
     label: str
     predicted_us: float
     measured_us: float
     n_subgraphs: int = 0
+    distance: float = 0.0
 
     def __post_init__(self) -> None:
         where = f"The validation placement {shorten(self.label)}"
-        _check_costs([self.predicted_us, self.measured_us], where)
+        _check_costs([self.predicted_us, self.measured_us, self.distance], where)
         if self.measured_us == 0:
             raise PlanError(f"{where} was measured to take no time.")
 
@@ -105,6 +115,9 @@ class CostModel(Framed):
         Of a language model: the tokens that it generated. The costs are those of a further token.
     prefill
         Of a language model: the cost model of the first token.
+    seen_us
+        Of each placement that the fit has seen, the predicted work of each device and of all
+        hand-overs.
 
     Raises
     ------
@@ -132,6 +145,7 @@ class CostModel(Framed):
     guessed_from: tuple[str, ...] = ()
     scenario: Scenario | None = None
     prefill: CostModel | None = None
+    seen_us: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
         _check_terms(self)
@@ -171,7 +185,7 @@ class CostModel(Framed):
     @cached_property
     def objective(self) -> Objective:
         """The costs as arrays."""
-        return Objective.build(self)
+        return _as_arrays(self)
 
     @cached_property
     def op_us(self) -> Mapping[str, tuple[float | None, ...]]:
@@ -179,9 +193,7 @@ class CostModel(Framed):
         return {
             op: tuple(None if time is None else time * share for time in unit.time_us)
             for unit in self.units
-            for op, share in zip(
-                unit.ops, unit.shares or [1 / len(unit.ops)] * len(unit.ops), strict=True
-            )
+            for op, share in zip(unit.ops, unit.share_of_each, strict=True)
         }
 
     def supports(self, device: str) -> frozenset[str]:
@@ -201,6 +213,21 @@ class CostModel(Framed):
             It uses a device that this cost model does not know, or that does not support an op.
         """
         return self.predictor(affinity).predicted_us
+
+    @checked
+    def predict(self, affinity: Affinity) -> Estimate:
+        """Predict the latency of a placement with its 90 % interval, in µs; errors as predict_us.
+
+        The interval follows from the validation and from how unlike the placement is to those that
+        the costs were fitted to. Without validation it reaches from 0 to infinity. It holds for a
+        placement that is alone in its process, on a machine as fast as when the costs were learnt.
+
+        Returns
+        -------
+        Estimate
+            ``.us``, ``.low_us``, ``.high_us``.
+        """
+        return self.predictor(affinity).estimate
 
     def predict_ttft_ms(self, affinity: Affinity) -> float:
         """Predict how long a language model takes for the first token; errors as predict_us.
@@ -223,7 +250,21 @@ class CostModel(Framed):
 
     def predictor(self, affinity: Affinity) -> Predictor:
         """Return a prediction whose ops can move: ``predictor(a).moved({"op": "CPU"})``."""
-        return Predictor(self.objective, self.objective.device_numbers(affinity))
+        devices = self.objective.device_numbers(affinity)
+        return Predictor(self.objective, devices, self.uncertainty)
+
+    @cached_property
+    def uncertainty(self) -> Uncertainty:
+        """How far predictions may be off."""
+        rows = self.validation_rows
+        squares = [
+            (math.log(row.predicted_us / row.measured_us) / (1.0 + row.distance)) ** 2
+            for row in rows
+            if row.predicted_us > 0.0
+        ]
+        scale = math.sqrt(statistics.fmean(squares)) if squares else math.inf
+        seen = np.array(self.seen_us).reshape(-1, len(self.devices) + 1)
+        return Uncertainty(seen, scale, len(squares))
 
     @checked
     def explain(self, affinity: Affinity) -> Prediction:
@@ -262,15 +303,9 @@ class CostModel(Framed):
     @property
     def validation(self) -> pd.DataFrame:
         """One row per validation placement: label, subgraphs, predicted and measured µs, error."""
-        import pandas as pd
-
-        rows = [
-            (r.label, r.n_subgraphs, r.predicted_us, r.measured_us, r.error)
-            for r in self.validation_rows
-        ]
-        frame = pd.DataFrame(
-            rows, columns=["label", "n_subgraphs", "predicted_us", "measured_us", "error"]
-        )
+        names = ["label", "n_subgraphs", "predicted_us", "measured_us", "error"]
+        rows = [[getattr(row, name) for name in names] for row in self.validation_rows]
+        frame = frame_of(rows, names)
         return frame.astype(
             {"label": "str", "predicted_us": float, "measured_us": float, "error": float}
         )
@@ -285,11 +320,9 @@ class CostModel(Framed):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per unit: ``unit, ops, n_ops`` and one column of µs per device."""
-        import pandas as pd
-
         names = [f"{device}_us" for device in self.devices]
         times = np.array([unit.time_us for unit in self.units], dtype=float)
-        frame = pd.DataFrame(times.reshape(-1, len(names)), columns=names)
+        frame = frame_of(times.reshape(-1, len(names)), names)
         frame.insert(0, "unit", range(len(frame)))
         frame.insert(1, "ops", ["\n".join(unit.ops) for unit in self.units])
         frame.insert(2, "n_ops", [len(unit.ops) for unit in self.units])
@@ -298,11 +331,11 @@ class CostModel(Framed):
     def check_graph(self, graph: OpGraph) -> None:
         """Raise PlanError unless this is the cost model of ``graph``."""
         own, other = _signature(self.graph), _signature(graph)
-        if own.keys() == other.keys() and all(_same_op(own[name], other[name]) for name in own):
-            return
         missing = [name for name in other if name not in own]
         gone = [name for name in own if name not in other]
         different = [name for name in own if name in other and not _same_op(own[name], other[name])]
+        if not (missing or gone or different):
+            return
 
         def some(names: list[str]) -> str:
             return f" ({names_at_hand(names, 3)})" if names else ""
@@ -319,13 +352,7 @@ class CostModel(Framed):
 
     def check_devices(self, devices: Iterable[str]) -> None:
         """Raise PlanError unless every one of ``devices`` is known."""
-        unknown = [device for device in devices if device not in self.devices]
-        if unknown:
-            raise PlanError(
-                f"This cost model does not know {names_at_hand(unknown)}: it holds for "
-                f"{', '.join(self.devices)}. Calibrate with these devices: "
-                "hetero_lab.calibrate(model, devices)."
-            )
+        check_devices(devices, self.devices)
 
     def check_scenario(self, scenario: Scenario | None) -> None:
         """Raise PlanError unless the times and the cache are those of this scenario."""
@@ -386,6 +413,62 @@ class CostModel(Framed):
                 f"{shorten(os.fspath(file))} is not a complete cost model: {why}. Make one with "
                 "hetero_lab.calibrate(model, devices)."
             ) from error
+
+
+def _as_arrays(costs: CostModel) -> Objective:
+    """Lay out cost terms."""
+    graph, devices = costs.graph, costs.devices
+    n, d = len(graph), len(devices)
+    index_of = graph.index_of
+    unit_of_leader = np.full(n, -1, dtype=np.int64)
+    op_ns = np.zeros((n, d), dtype=np.int64)
+    supported = np.ones((n, d), dtype=bool)
+    for number, unit in enumerate(costs.units):
+        nodes = [index_of[op] for op in unit.ops]
+        unit_of_leader[nodes] = number
+        shares = np.cumsum(unit.share_of_each)
+        shares[-1] = 1.0
+        for column, time in enumerate(unit.time_us):
+            supported[nodes, column] = time is not None
+            total = np.rint((time or 0.0) * 1000.0)
+            op_ns[nodes, column] = np.diff(np.rint(shares * total), prepend=0.0)
+    table = MemoryTable.of(graph)
+    first_tensor, sizes = table.first_tensor, table.n_bytes
+    leave, enter = (np.zeros((len(sizes), d), dtype=np.int64) for _ in range(2))
+    chooses = np.zeros((n, d), dtype=bool)
+    for term in costs.reorders:
+        tensor = first_tensor[index_of[term.op]] + term.port
+        leave[tensor] += whole_ns(term.leave_us)
+        enter[tensor] += whole_ns(term.enter_us)
+        if not term.keeps:
+            chooses[index_of[term.op]] |= leave[tensor] > 0
+    keeps = [(index_of[t.op], index_of[name]) for t in costs.reorders for name in t.keeps]
+    free = BoundaryCost()
+    boundary = [[costs.boundaries.get((s, t), free) for t in devices] for s in devices]
+    fused = [(index_of[term.first], index_of[term.second]) for term in costs.lost_fusion]
+    return Objective(
+        graph=graph,
+        devices=devices,
+        units=costs.units,
+        measured_memory=costs.measured_memory,
+        top=topology(graph),
+        unit_of=unit_of_leader[list(graph.leader)],
+        op_ns=op_ns,
+        supported=supported,
+        n_bytes=sizes,
+        fixed_ns=np.array([[cost.fixed_us * 1e3 for cost in row] for row in boundary]),
+        ns_per_byte=np.array([[cost.us_per_byte * 1e3 for cost in row] for row in boundary]),
+        leave_ns=leave,
+        enter_ns=enter,
+        chooses=chooses,
+        keeps=np.array(sorted(keeps), dtype=np.int64).reshape(-1, 2)[:, ::-1],
+        fused=np.array(fused, dtype=np.int64).reshape(-1, 2),
+        first_ns=whole_ns([t.first_us for t in costs.lost_fusion]).reshape(-1, d),
+        second_ns=whole_ns([t.second_us for t in costs.lost_fusion]).reshape(-1, d),
+        subgraph_ns=whole_ns([costs.subgraph_us[device] for device in devices]),
+        constant_ns=int(whole_ns([costs.constant_us])[0]),
+        most_spread_ns=int(whole_ns([costs.spread_us])[0]),
+    )
 
 
 def _signature(graph: OpGraph) -> dict[str, Any]:
@@ -453,9 +536,9 @@ def _rows(name: str, rows: list[Any], row_type: type[T]) -> tuple[T, ...]:
     """Read rows, each with all fields of a dataclass in their order."""
     fields = [field.name for field in dataclasses.fields(row_type)]  # type: ignore[arg-type]
     for row in rows:
-        if len(row) != len(fields):
+        if not _ADDED_LATER.issuperset(fields[len(row) :]) or len(row) > len(fields):
             raise ValueError(f"{name}: a row needs {len(fields)} values, not {len(row)}")
-    return tuple(_converted(name, dict(zip(fields, row, strict=True)), row_type) for row in rows)
+    return tuple(_converted(name, dict(zip(fields, row, strict=False)), row_type) for row in rows)
 
 
 def _converted(name: str, value: Any, wanted: type[T]) -> T:
@@ -472,7 +555,9 @@ _ROWS = {  # key in a file → field, type of a row
     "reorders": ("reorders", Reorder),
     "validation": ("validation_rows", ValidationRow),
 }
-_ADDED_LATER = {"notes", "interrupted", "guessed_from", "scenario", "prefill"}
+_ADDED_LATER = {
+    "notes", "interrupted", "guessed_from", "scenario", "prefill", "seen_us", "distance",
+}  # fmt: skip
 
 
 def _check_graph(graph: OpGraph) -> None:
@@ -499,8 +584,7 @@ def _check_terms(costs: CostModel) -> None:
     if not devices or len(set(devices)) != n:
         raise PlanError(f"A cost model needs devices, each once: {names_at_hand(devices)}.")
     _check_units(costs)
-    for pair in costs.boundaries:
-        costs.check_devices(pair)
+    check_devices([*itertools.chain(*costs.boundaries), *costs.measured_memory], devices)
     for source, target in itertools.permutations(devices, 2):
         if (source, target) not in costs.boundaries:
             raise PlanError(f"The boundary cost from {source} to {target} is missing.")
@@ -521,10 +605,18 @@ def _check_terms(costs: CostModel) -> None:
     for term in costs.reorders:
         where = f"The reorder of {shorten(term.op)}:{term.port}"
         _check_names([term.op], graph.index_of, where)
-        if not 0 <= term.port < len(graph.ops[graph.index_of[term.op]].outputs):
+        op = graph.ops[graph.index_of[term.op]]
+        if not 0 <= term.port < len(op.outputs):
             raise PlanError(f"{where}: the op has no such output.")
         _check_columns([term.leave_us, term.enter_us], n, where)
-    costs.check_devices(costs.measured_memory)
+        read = [graph.ops[producer] for producer, _ in op.inputs]
+        single = {other.name for other in read if len(other.outputs) == 1}
+        for name in term.keeps:
+            if name not in single:
+                raise PlanError(
+                    f"{shorten(term.op)} does not have the layout of {shorten(name)}: it does not "
+                    "read that op, or that op has several outputs."
+                )
     for device, parts in costs.measured_memory.items():
         for part in parts:
             _check_costs([part.weight_bytes, part.state_bytes], f"The memory measured on {device}")
@@ -532,7 +624,6 @@ def _check_terms(costs: CostModel) -> None:
                 raise PlanError(
                     f"The memory measured on {device} names units that the model does not have."
                 )
-    _check_layouts(costs)
     _check_sum(costs)
 
 
@@ -565,21 +656,6 @@ def _check_units(costs: CostModel) -> None:
             raise PlanError(
                 f"{names_at_hand(names)} belong to one stateful path and must be in one unit."
             )
-
-
-def _check_layouts(costs: CostModel) -> None:
-    """Raise PlanError unless layouts are kept from ops that are read, each with one output."""
-    graph = costs.graph
-    for term in costs.reorders:
-        inputs = graph.ops[graph.index_of[term.op]].inputs
-        read = [graph.ops[producer] for producer, _ in inputs]
-        single = {op.name for op in read if len(op.outputs) == 1}
-        for name in term.keeps:
-            if name not in single:
-                raise PlanError(
-                    f"{shorten(term.op)} does not have the layout of {shorten(name)}: it does not "
-                    "read that op, or that op has several outputs."
-                )
 
 
 def _check_sum(costs: CostModel) -> None:

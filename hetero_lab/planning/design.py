@@ -40,16 +40,16 @@ def segmented_affinities(
     rng = np.random.default_rng(seed)
     devices = list(support)
     most = max(1, min(most_switches, len(blocks) // 2))
-    found: dict[bytes, Affinity] = {}
+    found: dict[Affinity, None] = {}
     for attempt in range(4 * n):
         if len(found) == n:
             break
         # A low-discrepancy walk (Kronecker) over log(switches) and over the share of a device.
         level, share = (attempt * _GOLDEN) % 1.0, (0.5 + attempt * _GOLDEN**2) % 1.0
         switches = max(1, round(most**level))
-        affinity = _segmented(graph, support, blocks, switches, devices, 0.1 + 0.8 * share, rng)
-        found.setdefault("\n".join(affinity[op.name] for op in graph).encode(), affinity)
-    return list(found.values())
+        made = _segmented(graph, support, blocks, switches, devices, 0.1 + 0.8 * share, rng)
+        found.setdefault(made)
+    return list(found)
 
 
 def alternating_affinities(

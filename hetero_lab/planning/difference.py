@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from hetero_lab.planning.prediction import (
     Prediction,
 )
 from hetero_lab.result import Displayed
-from hetero_lab.tables import number
+from hetero_lab.tables import frame_of, number
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Difference(Displayed):
         """Rows ``before``, ``after``, ``difference``: structure, predicted and measured latency."""
         sides = [self.before.structure, self.after.structure]
         minus = [new - old for old, new in zip(*sides, strict=True)]
-        frame = _frame(
+        frame = frame_of(
             [
                 ("before", self.before.label, 0, *sides[0]),
                 ("after", self.after.label, 0, *sides[1]),
@@ -182,7 +182,7 @@ class Difference(Displayed):
             (device, *(count.get(device, 0) for count in counts))
             for device in dict.fromkeys([*counts[0], *counts[1]])
         ]
-        return _frame(rows, ["device", "before", "after", "arrived", "left"])
+        return frame_of(rows, ["device", "before", "after", "arrived", "left"])
 
     @property
     def subgraphs(self) -> pd.DataFrame:
@@ -196,7 +196,7 @@ class Difference(Displayed):
             for change, only in (("gone", old - new), ("new", new - old))
             for device, ops in only.elements()
         ]
-        return _frame(rows, ["change", "device", "n_ops", "ops"])
+        return frame_of(rows, ["change", "device", "n_ops", "ops"])
 
     @property
     def boundaries(self) -> pd.DataFrame:
@@ -206,7 +206,7 @@ class Difference(Displayed):
         n_bytes = {b.tensor: b.n_bytes for made in sides for b in made.boundaries}
         changed = [key for key in dict.fromkeys([*old, *new]) if old[key] != new[key]]
         columns = ["tensor", "source_device", "target_device"]
-        frame = _frame(changed, columns)
+        frame = frame_of(changed, columns)
         frame["n_bytes"] = [n_bytes[key[0]] for key in changed]
         frame["change"] = [_change(old[key], new[key]) for key in changed]
         frame["n_before"] = [old[key] for key in changed]
@@ -257,7 +257,7 @@ class Difference(Displayed):
             rows.append(("ops", by_counters, nan, nan))
             rows.append(("rest", timed.difference_us - by_counters, nan, nan))
         rows.append(("latency", timed.difference_us, timed.low_us, timed.high_us))
-        frame = _frame(
+        frame = frame_of(
             rows, ["part", "measured_us", "measured_ci95_low_us", "measured_ci95_high_us"]
         )
         if self.predicted_ns is not None:
@@ -449,7 +449,7 @@ def _parts_ns(prediction: Prediction) -> pd.Series:
         for s in prediction.shares
         if s.kind != OPS
     ]
-    return _frame(rows, [*_PART, "ns"]).groupby(_PART, sort=False)["ns"].sum()
+    return frame_of(rows, [*_PART, "ns"]).groupby(_PART, sort=False)["ns"].sum()
 
 
 def _hand_overs(partition: Partition) -> Counter[tuple[str, str, str]]:
@@ -476,9 +476,3 @@ def _in_us(frame: pd.DataFrame) -> pd.DataFrame:
     times = zip(_TIMES, (before, after, after - before), strict=True)
     kept = frame.drop(columns=["before_ns", "after_ns"])
     return kept.assign(**{name: ns / 1000.0 for name, ns in times})
-
-
-def _frame(rows: Sequence[Any], columns: list[str]) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame(rows, columns=columns)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -38,26 +38,12 @@ def small_enough(pairwise: Pairwise) -> bool:
 def best_of_all(problem: Problem) -> tuple[Placed | None, int, bool]:
     """Predict choices of a small problem until one is proven to be the best, or time is over.
 
-    Returns
-    -------
-    tuple
-        The best choice found (None if none is valid), a proven bound in ns on all of them, and
-        whether the search ended in time.
+    Returns the best choice found (None if none is valid), a proven bound in ns on all of them, and
+    whether the search ended in time.
     """
     choices = _within(problem.pairwise, _all_choices(problem.pairwise), problem.pools)
     bounds = _bounds(problem.pairwise, choices, problem.objective)
-    best: Placed | None = None
-    for rank, at in enumerate(np.argsort(bounds, kind="stable").tolist()):
-        bound = int(bounds[at])
-        if best is not None and bound >= best.value_ns:
-            break
-        if rank and problem.is_late:
-            return best, bound, False
-        placed = problem.place(choices[at])
-        better = best is None or placed.value_ns < best.value_ns
-        if better and not problem.excess_bytes(placed):
-            best = placed
-    return best, 0 if best is None else best.value_ns, True
+    return _least(problem, choices, bounds, lambda placed: placed.value_ns)
 
 
 def least_fullest_bytes(problem: Problem) -> int | None:
@@ -70,15 +56,29 @@ def least_fullest_bytes(problem: Problem) -> int | None:
     choices = _within(pairwise, _all_choices(pairwise), problem.pools)
     each = range(pairwise.n_devices)
     bounds = np.max([pairwise.least_bytes(choices, d, boundaries=False) for d in each], axis=0)
-    least: int | None = None
-    for at in np.argsort(bounds, kind="stable").tolist():
-        if least is not None and (bounds[at] >= least or problem.is_late):
+    best, *_ = _least(problem, choices, bounds, problem.fullest_bytes)
+    return None if best is None else problem.fullest_bytes(best)
+
+
+def _least(
+    problem: Problem, choices: np.ndarray, bounds: np.ndarray, value: Callable[[Placed], int]
+) -> tuple[Placed | None, int, bool]:
+    """Return the valid choice of least value, a proven bound, and whether there was time.
+
+    ``bounds`` are lower bounds of the values. Without a valid choice, the bound is 0.
+    """
+    best: Placed | None = None
+    least = 0
+    for rank, at in enumerate(np.argsort(bounds, kind="stable").tolist()):
+        if best is not None and bounds[at] >= least:
             break
+        if rank and problem.is_late:
+            return best, int(bounds[at]), False
         placed = problem.place(choices[at])
-        most = problem.fullest_bytes(placed)
-        if not problem.excess_bytes(placed) and (least is None or most < least):
-            least = most
-    return least
+        found = value(placed)
+        if (best is None or found < least) and not problem.excess_bytes(placed):
+            best, least = placed, found
+    return best, least, True
 
 
 def runs(n_units: int, n_devices: int, most: int) -> Iterator[list[int]]:
@@ -97,12 +97,16 @@ def runs(n_units: int, n_devices: int, most: int) -> Iterator[list[int]]:
                 yield [d for d, (a, b) in zip(devices, ends, strict=True) for _ in range(a, b)]
 
 
-def subgraphs_of_runs_ns(pairwise: Pairwise, blocks: np.ndarray) -> np.ndarray:
-    """Return the cost of subgraphs and spread memory for placements by runs, ``[n, blocks]``."""
+def runs_ns(pairwise: Pairwise, choices: np.ndarray, blocks: np.ndarray) -> np.ndarray:
+    """Predict placements by runs with a subgraph for each run: latencies ``[n]``.
+
+    ``blocks`` are the devices of the layers, ``[n, blocks]``, ``choices`` those of the units.
+    """
     ends = np.ones_like(blocks, dtype=bool)
     ends[:, :-1] = blocks[:, 1:] != blocks[:, :-1]
     fixed = np.where(ends, pairwise.objective.subgraph_ns[blocks], 0).sum(axis=1)
-    return fixed + pairwise.objective.spread_ns(ends.sum(axis=1))
+    fixed += pairwise.objective.spread_ns(ends.sum(axis=1))
+    return pairwise.values_ns(choices, LATENCY) + fixed
 
 
 def best_runs(pairwise: Pairwise, pools: Pools) -> tuple[np.ndarray, ...]:
@@ -115,8 +119,8 @@ def best_runs(pairwise: Pairwise, pools: Pools) -> tuple[np.ndarray, ...]:
     choices = np.array(list(runs(n_units, n_devices, _MOST_RUNS)), dtype=np.int64)
     choices = choices[pairwise.allowed[np.arange(n_units), choices].all(axis=1)]
     choices = _within(pairwise, choices, pools)
-    value = pairwise.values_ns(choices, LATENCY) + subgraphs_of_runs_ns(pairwise, choices)
-    return tuple(choices[np.argsort(value, kind="stable")[:_BEST]])
+    latencies = runs_ns(pairwise, choices, choices)
+    return tuple(choices[np.argsort(latencies, kind="stable")[:_BEST]])
 
 
 def _within(pairwise: Pairwise, choices: np.ndarray, pools: Pools) -> np.ndarray:

@@ -66,8 +66,10 @@ def fit(
     parts, units = read(seen), layers
     if units is None:
         units = split_into_units(graph, support, parts.groups, coarse=coarse)
-    by_counters = np.zeros(_n_coefficients(len(devices)))
-    by_counters[: len(devices)] = 1.0
+    n = len(devices)
+    # The coefficients: for each device the weight of the counters, µs a node and µs a subgraph; for
+    # each pair of devices µs a hand-over and µs a byte; then spread memory and the constant.
+    by_counters = np.repeat([1.0, 0.0], [n, 2 * n + 2 * n**2 + 2])
     for again in (True, False):
         raw = _model(graph, devices, support, units, parts, by_counters)
         table = _features(raw, parts, seen)
@@ -75,20 +77,11 @@ def fit(
         if again:
             # Costs that counters do not show. Spread memory slows down the nodes themselves.
             beside = found.copy()
-            beside[: len(devices)] = beside[-2] = 0.0
+            beside[:n] = beside[-2] = 0.0
             latencies = (table @ beside).tolist()
             seen = [_levelled(o, us) for o, us in zip(observations, latencies, strict=True)]
             parts = read(seen)
     return _model(graph, devices, support, units, parts, found)
-
-
-def _n_coefficients(n_devices: int) -> int:
-    """Return the length of the vector of coefficients.
-
-    These are, for each device, the weight of the counters, µs a node and µs a subgraph; for each
-    pair of devices, µs a hand-over and µs a byte; then spread memory and the constant.
-    """
-    return 3 * n_devices + 2 * n_devices**2 + 2
 
 
 def _of_layers(

@@ -20,7 +20,7 @@ from hetero_lab.errors import ArgumentError, PlanError, names_at_hand, shorten
 from hetero_lab.model.opgraph import Op, OpGraph, work_of
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.planning.cost_model import CostModel
-from hetero_lab.planning.cost_terms import BoundaryCost, Unit
+from hetero_lab.planning.objective import BoundaryCost, Unit
 from hetero_lab.planning.units import inseparable_ops
 
 _FEW = 4  # a type with fewer ops uses the line of all types
@@ -99,10 +99,6 @@ def guess_from_graph(graph: OpGraph, known: Sequence[CostModel]) -> CostModel:
     if not units:
         raise PlanError("The model has no op that could be placed.")
     pairs = set.intersection(*(set(costs.boundaries) for costs in known))
-
-    def middle(cost: Callable[[CostModel], float]) -> float:
-        return median(map(cost, known))
-
     return CostModel(
         graph=graph,
         devices=devices,
@@ -171,14 +167,10 @@ def _lines(known: Sequence[CostModel], at: int) -> Callable[[OpGraph, Op], float
     work: dict[str, list[tuple[float, float]]] = {}
     for costs in known:
         graph = costs.graph
-        for unit in costs.units:
-            time = unit.time_us[at]
-            if time is None:
-                continue
-            shares = unit.shares or [1 / len(unit.ops)] * len(unit.ops)
-            for name, share in zip(unit.ops, shares, strict=True):
-                op = graph.ops[graph.index_of[name]]
-                work.setdefault(op.type, []).append((work_of(graph, op), time * share))
+        for name, times in costs.op_us.items():
+            op, us = graph.ops[graph.index_of[name]], times[at]
+            if us is not None:
+                work.setdefault(op.type, []).append((work_of(graph, op), us))
     every = [pair for pairs in work.values() for pair in pairs]
     overall = _fit(every) if every else (0.0, 1.0)
     lines = {kind: _fit(pairs) for kind, pairs in work.items() if len(pairs) >= _FEW}

@@ -19,7 +19,7 @@ from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.language import Scenario, expect_scenario
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.cost_model import CostModel
-from hetero_lab.planning.exhaustive import runs, subgraphs_of_runs_ns
+from hetero_lab.planning.exhaustive import runs, runs_ns
 from hetero_lab.planning.memory import (
     DeviceMemory,
     MemoryLimit,
@@ -32,7 +32,7 @@ from hetero_lab.planning.memory import (
 from hetero_lab.planning.objective import LATENCY
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.result import Framed
-from hetero_lab.tables import bytes_text
+from hetero_lab.tables import bytes_text, frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,8 +83,6 @@ class BlockCurve(Framed):
         ``blocks`` and ``memory_mib`` on the device, ``tokens_per_s``; ``gain_tokens_per_s`` over
         the row before, and ``gain_per_mib``; ``tpot_ms``, ``ttft_ms``.
         """
-        import pandas as pd
-
         rows = [
             {
                 "blocks": point.n_blocks,
@@ -95,7 +93,7 @@ class BlockCurve(Framed):
             }
             for point in self.points
         ]
-        frame = pd.DataFrame(rows)
+        frame = frame_of(rows)
         gain = frame["tokens_per_s"].diff()
         frame.insert(3, "gain_tokens_per_s", gain)
         frame.insert(4, "gain_per_mib", gain / frame["memory_mib"].diff())
@@ -194,10 +192,9 @@ def block_curve(
 
     Raises
     ------
-    ArgumentError
-        ``costs`` is not a cost model.
     PlanError
-        It is not of a language model, does not know the device, or nothing keeps to the limits.
+        The costs are not of a language model, do not know the device, or nothing keeps to the
+        limits.
 
     Examples
     --------
@@ -245,10 +242,8 @@ def plan_phases(costs: CostModel, *, memory_limit: MemoryLimit | None = None) ->
 
     Raises
     ------
-    ArgumentError
-        ``costs`` is not a cost model.
     PlanError
-        It is not of a language model, or nothing keeps to the limits.
+        The costs are not of a language model, or nothing keeps to the limits.
 
     Examples
     --------
@@ -284,8 +279,6 @@ def plan_static_phases(
 
     Raises
     ------
-    ArgumentError
-        An argument is not a cost model.
     PlanError
         The devices differ, the models do not have the same layers, or nothing keeps to the
         limits.
@@ -333,7 +326,7 @@ class _Runs:
             raise PlanError(f"{shorten(graph.name)} has no repeated layers to place.")
         blocks = np.array(list(runs(n, n_devices, _MOST_RUNS)), dtype=np.int64)
         block_of = [found.of_op[graph.index_of[unit.ops[0]]] for unit in costs.units]
-        pairwise = Pairwise.build(costs.objective, [unit.ops for unit in costs.units])
+        pairwise = Pairwise.build(costs.objective)
         return cls(costs, pairwise, blocks, blocks[:, np.clip(block_of, 0, n - 1)])
 
     @cached_property
@@ -344,9 +337,8 @@ class _Runs:
 
     @cached_property
     def latency_ns(self) -> np.ndarray:
-        """The time of an inference, ``[placements]``: pairwise part and a subgraph for each run."""
-        work = self.pairwise.values_ns(self.choices, LATENCY)
-        return work + subgraphs_of_runs_ns(self.pairwise, self.blocks)
+        """The time of an inference, ``[placements]``, with a subgraph for each run."""
+        return runs_ns(self.pairwise, self.choices, self.blocks)
 
     @cached_property
     def is_held(self) -> np.ndarray:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
+from operator import itemgetter
 
 import numpy as np
 
@@ -31,11 +32,7 @@ def repair(problem: Problem, start: Placed, patience: int = _PATIENCE) -> Placed
     best = start
     while True:
         better = None
-        moves = itertools.chain(
-            ((0, *move) for move in _promising(problem, best)),
-            ((1, *move) for move in _all_small(problem, best)),
-        )
-        for used, units, device in moves:
+        for used, units, device in _moves(problem, best):
             moved = _moved(problem, best, units, device)
             if moved.value_ns < best.value_ns and not problem.excess_bytes(moved):
                 better = moved
@@ -72,10 +69,7 @@ def kick(problem: Problem, start: Placed) -> Placed:
 def squeeze(problem: Problem, start: Placed) -> Placed | None:
     """Move units and pairs of units until a placement keeps to the limits.
 
-    Returns
-    -------
-    Placed or None
-        None if no move makes the excess smaller, or the deadline is over.
+    Returns None if no move makes the excess smaller, or the deadline is over.
     """
 
     def excess(placed: Placed) -> int:
@@ -107,8 +101,18 @@ def _moved(problem: Problem, placed: Placed, units: list[int], device: int) -> P
     return problem.place(choice)
 
 
-def _promising(problem: Problem, placed: Placed) -> Iterator[tuple[list[int], int]]:
-    """Yield moves of units and subgraphs to a neighbour's device, the largest gain first.
+def _moves(problem: Problem, placed: Placed) -> Iterator[tuple[int, list[int], int]]:
+    """Yield (patience used up, units, device): promising moves, then all small ones.
+
+    Of each kind, the largest gain comes first.
+    """
+    for used, kind in enumerate((_promising, _all_small)):
+        for _, units, device in sorted(kind(problem, placed), key=itemgetter(0)):
+            yield used, units, device
+
+
+def _promising(problem: Problem, placed: Placed) -> Iterator[tuple[int, list[int], int]]:
+    """Yield moves of units and subgraphs to a neighbour's device: (difference, units, device).
 
     Only moves whose optimistic difference is a gain.
     """
@@ -122,7 +126,6 @@ def _promising(problem: Problem, placed: Placed) -> Iterator[tuple[list[int], in
         members.setdefault(subgraph, []).append(unit)
     groups = list(members.values())
     groups += [[unit] for units in members.values() if len(units) > 1 for unit in units]
-    found: list[tuple[int, list[int], int]] = []
     for units in groups:
         own = int(choice[units[0]])
         near = {n for unit in units for n in pairwise.neighbours[unit]} - set(units)
@@ -138,15 +141,14 @@ def _promising(problem: Problem, placed: Placed) -> Iterator[tuple[list[int], in
             latency = problem.objective == LATENCY
             change = (pairwise.change_ns(choice, units, device) if latency else -1) - saved
             if change < 0 or joined > 1:
-                found.append((change, units, device))
-    for _, units, device in sorted(found, key=lambda move: move[0]):
-        yield units, device
+                yield change, units, device
 
 
-def _all_small(problem: Problem, placed: Placed) -> Iterator[tuple[list[int], int]]:
+def _all_small(problem: Problem, placed: Placed) -> Iterator[tuple[int, list[int], int]]:
     """Yield every move of a unit, and of two neighbours together, that could be a gain.
 
-    A move that makes the pairwise part worse by more than the whole extra part cannot be one.
+    Each is (pairwise difference, units, device). A move that makes the pairwise part worse by more
+    than the whole extra part cannot be one.
     """
     pairwise, choice = problem.pairwise, placed.choice
     extra = placed.value_ns - pairwise.value_ns(choice)
@@ -154,12 +156,9 @@ def _all_small(problem: Problem, placed: Placed) -> Iterator[tuple[list[int], in
     near = pairwise.neighbours
     groups = [[unit] for unit in range(len(near))]
     groups += [[a, b] for a, others in enumerate(near) for b in others if a < b]
-    found: list[tuple[int, list[int], int]] = []
     for units in groups:
         for device in range(pairwise.n_devices):
             if pairwise.allowed[units, device].all() and (choice[units] != device).any():
                 change = pairwise.change_ns(choice, units, device)
                 if change < extra or problem.objective != LATENCY:
-                    found.append((change, units, device))
-    for _, units, device in sorted(found, key=lambda move: move[0]):
-        yield units, device
+                    yield change, units, device

@@ -26,7 +26,7 @@ from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import SubgraphCollector
 from hetero_lab.placement.topology import topology
-from hetero_lab.tables import bytes_text
+from hetero_lab.tables import bytes_text, frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,11 +70,9 @@ class DeviceMemory:
 
 def memory_frame(memory: Sequence[DeviceMemory]) -> pd.DataFrame:
     """Return one row per device: ``device``, ``blocks``, its bytes by kind and in total."""
-    import pandas as pd
-
     names = ["device", "blocks", "weight_bytes", "state_bytes", "boundary_bytes", "total_bytes"]
     rows = [[getattr(held, name) for name in names] for held in memory]
-    return pd.DataFrame(rows, columns=names)
+    return frame_of(rows, names)
 
 
 def device_memory(
@@ -105,10 +103,8 @@ def parse_bytes(limit: int | str) -> int:
 def memory_pools(devices: Sequence[str], limits: MemoryLimit | None) -> dict[Pool, int]:
     """Read limits of devices, and of pools of memory that several devices share.
 
-    Raises
-    ------
-    PlanError
-        A device is not planned for, a pool has no devices, or a limit is not a number of bytes.
+    PlanError if a device is not planned for, a pool has no devices, or a limit is not a number of
+    bytes.
     """
     if limits is None:
         return {}

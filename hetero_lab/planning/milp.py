@@ -34,23 +34,16 @@ def milp(
     objective: str = LATENCY,
     *,
     memory_limit: Pools | None = None,
-    surcharge_ns: int = 0,
     budget_s: float = 60.0,
 ) -> Choice | None:
     """Minimise the pairwise part of the latency, or of the busiest device's time.
 
     A :class:`~hetero_lab.planning.solver.Solver`. The memory limits count constants and states
     once for each device that uses them, and boundary tensors once for each device that makes or
-    receives them. ``surcharge_ns`` is added to the price of every tensor that is handed over;
-    nothing is proven then.
-
-    Raises
-    ------
-    PlanError
-        No choice keeps within the limits, or some unit is allowed nowhere.
+    receives them. PlanError if no choice keeps within the limits, or some unit is allowed nowhere.
     """
     pairwise = pairwise.restricted(np.ones_like(pairwise.allowed))
-    program = _Program(pairwise, surcharge_ns)
+    program = _Program(pairwise)
     program.limit_memory(memory_limit or {})
     program.minimise(objective)
     result = program.solve(budget_s)
@@ -62,7 +55,7 @@ def milp(
     value = int(pairwise.values_ns(devices[None], objective)[0])
     proven = result.mip_dual_bound
     bound = 0
-    if not surcharge_ns and proven is not None and np.isfinite(proven):
+    if proven is not None and np.isfinite(proven):
         # Costs are whole ns, so the bound may be rounded up, less the solver's tolerance.
         least = np.ceil((proven * 1000.0 - _TOLERANCE_NS) * program.scale)
         bound = int(least) + pairwise.objective.constant_ns
@@ -74,7 +67,7 @@ def even_choice(pairwise: Pairwise, pools: Pools, budget_s: float) -> np.ndarray
 
     Its latency does not count. None if time ran out, or nothing keeps within the limits.
     """
-    program = _Program(pairwise, surcharge_ns=0)
+    program = _Program(pairwise)
     program.limit_memory(pools)
     program.minimise_fullest()
     result = program.solve(budget_s, gap=_EVEN_GAP)
@@ -84,9 +77,8 @@ def even_choice(pairwise: Pairwise, pools: Pools, budget_s: float) -> np.ndarray
 class _Program:
     """Variables, rows and costs under construction; costs are in µs."""
 
-    def __init__(self, pairwise: Pairwise, surcharge_ns: int):
+    def __init__(self, pairwise: Pairwise):
         self.pairwise = pairwise
-        self.surcharge_ns = surcharge_ns
         self.scale = 1.0  # µs that the solver counts as one
         self.n_variables = 0
         self.upper: list[np.ndarray] = []
@@ -163,9 +155,8 @@ class _Program:
                 pair = np.column_stack([handed.ravel(), joint.ravel()])
                 self._add(pair, np.tile([1.0, -1.0], (n * n, 1)), 0.0, np.inf)
         source, target = np.indices((n, n))
-        surcharge = np.where(source == target, 0, self.surcharge_ns)
         self._work_of(source, handed, term.leave_ns)
-        self._work_of(target, handed, term.enter_ns + surcharge)
+        self._work_of(target, handed, term.enter_ns)
         return handed
 
     def limit_memory(self, pools: Pools) -> None:

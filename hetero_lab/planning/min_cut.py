@@ -29,12 +29,8 @@ def min_cut(pairwise: Pairwise, devices: tuple[int, int] = (0, 1), surcharge_ns:
     Units may be allowed on one of the ``devices`` only. If the problem has more devices, the
     choice is the best of those that use these two, and nothing is proven. Nor is it with
     ``surcharge_ns``, which is added to the price of every tensor that is handed over: about the
-    cost of a subgraph gives choices with fewer subgraphs.
-
-    Raises
-    ------
-    PlanError
-        Some unit is allowed on neither.
+    cost of a subgraph gives choices with fewer subgraphs. PlanError if some unit is allowed on
+    neither device.
     """
     first, second = devices
     allowed = pairwise.allowed[:, [first, second]]
@@ -94,47 +90,29 @@ class _Network:
 
     def cut(self) -> np.ndarray:
         """Return which nodes are on the source's side of a minimum cut."""
-        tails, heads, capacities = self._both_ways()
+        shape = (self.n_nodes, self.n_nodes)
+        finite = sum(capacity or 0 for capacity in self.capacities)
+        # One more than everything together is never worth cutting.
+        whole = [finite + 1 if capacity is None else capacity for capacity in self.capacities]
+        left = csr_array((np.array(whole, np.int64), (self.tails, self.heads)), shape=shape)
         # All edges together, those from the source, and those into the sink are cuts each, and no
         # flow exceeds a cut.
-        bound = sum(capacity or 0 for capacity in self.capacities)
-        bound = min(
-            bound,
-            int(capacities[tails == self.source].sum()),
-            int(capacities[heads == self.sink].sum()),
-        )
+        bound = min(finite, int(left[[self.source]].sum()), int(left[:, [self.sink]].sum()))
         while True:
             shift = max(0, bound.bit_length() - _MOST.bit_length() + 1)
             # No flow of at most bound needs more on any edge; one more is never saturated.
-            clipped = np.minimum(capacities >> shift, (bound >> shift) + 1).astype(np.int32)
-            graph = csr_array((clipped, (tails, heads)), shape=(self.n_nodes, self.n_nodes))
-            flow = maximum_flow(graph, self.source, self.sink, method="dinic").flow
-            passed = np.asarray(flow[tails, heads], dtype=np.int64).ravel()
-            capacities = capacities - (passed << shift)
-            reached = self._reached(tails, heads, capacities >> shift)
+            clipped = left.copy()
+            clipped.data = np.minimum(left.data >> shift, (bound >> shift) + 1).astype(np.int32)
+            flow = maximum_flow(clipped, self.source, self.sink, method="dinic").flow
+            # The flow against an edge is negative: what passed along it may flow back.
+            left = csr_array(left - flow.astype(np.int64) * (1 << shift))
+            open_ = left.copy()
+            open_.data >>= shift
+            open_.eliminate_zeros()
+            reached = np.zeros(self.n_nodes, dtype=bool)
+            reached[breadth_first_order(open_, self.source, return_predecessors=False)] = True
             # Capacity left across this cut bounds the flow still possible in the dropped digits.
             # So the next round drops fewer, until none are dropped and the cut is exact.
             if not shift:
                 return reached
-            bound = int(capacities[reached[tails] & ~reached[heads]].sum())
-
-    def _both_ways(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return tails, heads and capacities of all edges, each with its reverse, no edge twice."""
-        tails, heads = (np.array(ends, dtype=np.int64) for ends in (self.tails, self.heads))
-        finite = np.array([c is not None for c in self.capacities], dtype=bool)
-        capacities = np.array([c or 0 for c in self.capacities], dtype=np.int64)
-        # More than everything together: never worth cutting.
-        capacities[~finite] = int(capacities.sum()) + 1
-        keys = np.concatenate([tails * self.n_nodes + heads, heads * self.n_nodes + tails])
-        ends, at = np.unique(keys, return_inverse=True)
-        total = np.zeros(len(ends), dtype=np.int64)
-        np.add.at(total, at[: len(tails)], capacities)
-        return ends // self.n_nodes, ends % self.n_nodes, total
-
-    def _reached(self, tails: np.ndarray, heads: np.ndarray, left: np.ndarray) -> np.ndarray:
-        open_ = left > 0
-        shape = (self.n_nodes, self.n_nodes)
-        graph = csr_array((np.ones(int(open_.sum())), (tails[open_], heads[open_])), shape=shape)
-        reached = np.zeros(self.n_nodes, dtype=bool)
-        reached[breadth_first_order(graph, self.source, return_predecessors=False)] = True
-        return reached
+            bound = int(left[reached][:, ~reached].sum())

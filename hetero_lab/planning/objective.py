@@ -1,15 +1,28 @@
-"""A cost model as arrays, and the predicted cost of a placement in nanoseconds.
+"""Cost terms, their arrays, and the predicted cost of a placement in nanoseconds.
 
-Every node of the graph has a row, every device of the cost model a column. ``busy`` is the time
-that each device works for one inference. A hand-over is the receiving device's work, except for the
-reorder on the device that the tensor leaves. Latency is the constant plus all of ``busy``,
-because HETERO runs subgraphs one after another. Throughput, where requests follow each other
-through the devices, is the constant plus the busiest device.
+A cost model has two kinds of terms.
+
+**Pairwise**: the constant; the time of each op on its device; each tensor that is handed to
+another device, once per receiving device; lost fusion between two ops on different devices.
+Each term depends on the devices of at most two ops (or of a tensor's maker and users), so that
+planners can minimise the sum exactly.
+
+**Extra**, never negative: the cost of each subgraph; the cost of memory spread over several of
+them; a tensor that several subgraphs of one device receive, again for each after the first; a
+layout that several tensors keep, again for each that is converted after the first; and for the
+cuts that HETERO adds to break cycles, hand-over and lost fusion within a device.
+
+In the arrays, every node of the graph has a row, every device of the cost model a column. ``busy``
+is the time that each device works for one inference. A hand-over is the receiving device's work,
+except for the reorder on the device that the tensor leaves. Latency is the constant plus all of
+``busy``, because HETERO runs subgraphs one after another. Throughput, where requests follow each
+other through the devices, is the constant plus the busiest device. Costs are counted in whole
+nanoseconds, so that two ways of adding them up agree exactly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,13 +32,23 @@ from hetero_lab.errors import PlanError, names_at_hand, shorten
 from hetero_lab.model.opgraph import RESULT, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import SubgraphCollector
-from hetero_lab.placement.topology import Topology, topology
-from hetero_lab.planning.cost_terms import BoundaryCost, Terms
+from hetero_lab.placement.topology import Topology
 from hetero_lab.planning.memory import MemoryTable
 
 LATENCY, THROUGHPUT = "latency", "throughput"
 BALANCED = "balanced_memory"  # the least latency where weights are spread over the devices
 _HALF_SPREAD = 5  # with this many further subgraphs, half of the spread memory is paid
+
+
+def check_devices(devices: Iterable[str], known: Sequence[str]) -> None:
+    """Raise PlanError unless the costs of every one of ``devices`` are known."""
+    unknown = [device for device in devices if device not in known]
+    if unknown:
+        raise PlanError(
+            f"This cost model does not know {names_at_hand(unknown)}: it holds for "
+            f"{', '.join(known)}. Calibrate with these devices: "
+            "hetero_lab.calibrate(model, devices)."
+        )
 
 
 def check_objective(objective: str, allowed: Sequence[str]) -> None:
@@ -35,6 +58,78 @@ def check_objective(objective: str, allowed: Sequence[str]) -> None:
             f"{shorten(str(objective))} is not an objective. Objectives: "
             f"{', '.join(map(repr, allowed))}."
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Ops that planners place together, with their time on each device of the cost model.
+
+    ``ops`` are names in topological order. A device that does not support them has None for a
+    time. ``shares``, which add up to 1, divide the time among the ops when a placement tears the
+    unit apart; they are equal if empty.
+    """
+
+    ops: tuple[str, ...]
+    time_us: tuple[float | None, ...]
+    shares: tuple[float, ...] = ()
+
+    @property
+    def share_of_each(self) -> tuple[float, ...]:
+        """The share of each op, also where they are equal."""
+        return self.shares or (1.0 / len(self.ops),) * len(self.ops)
+
+
+@dataclass(frozen=True, slots=True)
+class LostFusion:
+    """Extra cost of two ops, in µs, when they are not in one subgraph.
+
+    ``first_us`` is added on the device of ``first``, ``second_us`` on that of ``second``; both
+    have an entry for each device of the cost model.
+    """
+
+    first: str
+    second: str
+    first_us: tuple[float, ...]
+    second_us: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryCost:
+    """Cost of handing one tensor over: a fixed part and a part for each byte."""
+
+    fixed_us: float = 0.0
+    us_per_byte: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reorder:
+    """Layout conversions of one tensor when it crosses, in µs for each device.
+
+    ``leave_us`` is paid on the device that makes it, once for each device that receives it;
+    ``enter_us`` on the one that receives it, once for each subgraph. Some ops choose a layout,
+    where ``leave_us`` is above 0. Others pass on the layout of an input: ``keeps`` names the ops
+    that they read, and ``leave_us`` is paid only where one of these has a chosen layout in the
+    same subgraph. A tensor that entered a subgraph has the plain layout.
+    """
+
+    op: str
+    port: int
+    leave_us: tuple[float, ...]
+    enter_us: tuple[float, ...]
+    keeps: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredBytes:
+    """Measured memory of a device, which it takes as soon as it has one of some units.
+
+    ``units`` are their numbers. ``weight_bytes`` are taken once the submodel has run;
+    ``state_bytes`` are for the length of the context.
+    """
+
+    units: tuple[int, ...]
+    weight_bytes: int
+    state_bytes: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +162,14 @@ class PlacementCost:
         """Number of compiled subgraphs."""
         return int(self.subgraphs.sum())
 
+    @property
+    def parts_us(self) -> np.ndarray:
+        """The work of each device, without hand-overs, and all hand-overs, in µs."""
+        crossing_ns = np.bincount(
+            self.crossing.target, self.crossing.ns, minlength=len(self.busy_ns)
+        )
+        return np.append(self.busy_ns - crossing_ns, crossing_ns.sum()) / 1000.0
+
     def value_ns(self, objective: str) -> int:
         """Return latency, or the time between two requests."""
         work = self.busy_ns.sum() if objective == LATENCY else self.busy_ns.max()
@@ -90,7 +193,10 @@ class Layout:
 class Objective:
     """Cost terms in nanoseconds, as arrays over nodes, tensors and devices."""
 
-    terms: Terms
+    graph: OpGraph
+    devices: tuple[str, ...]  # in order of priority
+    units: tuple[Unit, ...]
+    measured_memory: Mapping[str, tuple[MeasuredBytes, ...]]
     top: Topology
     unit_of: np.ndarray  # for each node; -1 if no op decides its device
     op_ns: np.ndarray  # [nodes, devices]
@@ -108,70 +214,6 @@ class Objective:
     subgraph_ns: np.ndarray  # [devices]
     constant_ns: int
     most_spread_ns: int
-
-    @classmethod
-    def build(cls, costs: Terms) -> Objective:
-        """Lay out cost terms."""
-        graph, devices = costs.graph, costs.devices
-        top = topology(graph)
-        n, d = len(graph), len(devices)
-        index_of = graph.index_of
-        unit_of_leader = np.full(n, -1, dtype=np.int64)
-        op_ns = np.zeros((n, d), dtype=np.int64)
-        supported = np.ones((n, d), dtype=bool)
-        for number, unit in enumerate(costs.units):
-            nodes = [index_of[op] for op in unit.ops]
-            unit_of_leader[nodes] = number
-            shares = np.cumsum(unit.shares or [1.0 / len(nodes)] * len(nodes))
-            shares[-1] = 1.0
-            for column, time in enumerate(unit.time_us):
-                supported[nodes, column] = time is not None
-                total = np.rint((time or 0.0) * 1000.0)
-                op_ns[nodes, column] = np.diff(np.rint(shares * total), prepend=0.0)
-        table = MemoryTable.of(graph)
-        first_tensor, sizes = table.first_tensor, table.n_bytes
-        leave, enter = (np.zeros((len(sizes), d), dtype=np.int64) for _ in range(2))
-        chooses = np.zeros((n, d), dtype=bool)
-        for term in costs.reorders:
-            tensor = first_tensor[index_of[term.op]] + term.port
-            leave[tensor] += _ns(term.leave_us)
-            enter[tensor] += _ns(term.enter_us)
-            if not term.keeps:
-                chooses[index_of[term.op]] |= leave[tensor] > 0
-        keeps = [(index_of[t.op], index_of[name]) for t in costs.reorders for name in t.keeps]
-        free = BoundaryCost()
-        boundary = [[costs.boundaries.get((s, t), free) for t in devices] for s in devices]
-        fused = [(index_of[term.first], index_of[term.second]) for term in costs.lost_fusion]
-        return cls(
-            terms=costs,
-            top=top,
-            unit_of=unit_of_leader[list(graph.leader)],
-            op_ns=op_ns,
-            supported=supported,
-            n_bytes=sizes,
-            fixed_ns=np.array([[cost.fixed_us * 1e3 for cost in row] for row in boundary]),
-            ns_per_byte=np.array([[cost.us_per_byte * 1e3 for cost in row] for row in boundary]),
-            leave_ns=leave,
-            enter_ns=enter,
-            chooses=chooses,
-            keeps=np.array(sorted(keeps), dtype=np.int64).reshape(-1, 2)[:, ::-1],
-            fused=np.array(fused, dtype=np.int64).reshape(-1, 2),
-            first_ns=_ns([t.first_us for t in costs.lost_fusion]).reshape(-1, d),
-            second_ns=_ns([t.second_us for t in costs.lost_fusion]).reshape(-1, d),
-            subgraph_ns=_ns([costs.subgraph_us[device] for device in devices]),
-            constant_ns=int(_ns([costs.constant_us])[0]),
-            most_spread_ns=int(_ns([costs.spread_us])[0]),
-        )
-
-    @property
-    def graph(self) -> OpGraph:
-        """The model."""
-        return self.terms.graph
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """In order of priority."""
-        return self.terms.devices
 
     def spread_ns(self, n_subgraphs: np.ndarray | int) -> np.ndarray:
         """Return the cost of spread memory for numbers of subgraphs."""
@@ -285,7 +327,7 @@ class Objective:
         are its weights and states.
         """
         held = self.memory.held_bytes(devices, evaluation.ids, len(self.devices))
-        for device, parts in self.terms.measured_memory.items():
+        for device, parts in self.measured_memory.items():
             number = self.devices.index(device)
             here = set(np.unique(self.unit_of[devices == number]).tolist())
             taken = [part for part in parts if not here.isdisjoint(part.units)]
@@ -345,16 +387,12 @@ class Objective:
     def device_numbers(self, affinity: Affinity) -> np.ndarray:
         """Return the number of the device of every node.
 
-        Raises
-        ------
-        AffinityError
-            The affinity is of another model.
-        PlanError
-            It uses a device that the cost model does not know, or that does not support an op.
+        AffinityError if the affinity is of another model; PlanError if it uses a device that the
+        cost model does not know, or that does not support an op.
         """
         affinity.check_model(self.graph)
         numbers = {device: number for number, device in enumerate(self.devices)}
-        self.terms.check_devices(affinity.devices)
+        check_devices(affinity.devices, self.devices)
         devices = np.array([numbers[affinity[op.name]] for op in self.graph], dtype=np.int64)
         self.check_support(devices)
         return devices
@@ -407,7 +445,8 @@ class Objective:
         return np.repeat(self._rows, np.diff(self.first_tensor))
 
 
-def _ns(values: Sequence[float] | Sequence[Sequence[float]]) -> np.ndarray:
+def whole_ns(values: Sequence[float] | Sequence[Sequence[float]] | np.ndarray) -> np.ndarray:
+    """Round µs to whole nanoseconds."""
     return np.rint(np.array(values, dtype=np.float64) * 1000.0).astype(np.int64)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from hetero_lab.errors import PlanError, names_at_hand
 from hetero_lab.model.opgraph import CONSTANT, RESULT
-from hetero_lab.planning.objective import LATENCY, Objective
+from hetero_lab.planning.objective import LATENCY, Objective, whole_ns
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,20 +87,15 @@ class Pairwise:
     pairs: tuple[PairTerm, ...]
 
     @classmethod
-    def build(cls, objective: Objective, units: Sequence[tuple[str, ...]]) -> Pairwise:
-        """Collect the terms between units."""
-        graph = objective.graph
-        n_units, n_devices = len(units), len(objective.devices)
-        time = np.zeros((n_units, n_devices), dtype=np.int64)
-        allowed = np.ones((n_units, n_devices), dtype=bool)
-        for number, ops in enumerate(units):
-            nodes = [graph.index_of[op] for op in ops]
-            time[number] = objective.op_ns[nodes].sum(axis=0)
-            allowed[number] = objective.supported[nodes].all(axis=0)
+    def build(cls, objective: Objective) -> Pairwise:
+        """Collect the terms between the units of a cost model."""
+        units, shape = objective.units, (-1, len(objective.devices))
+        time_us = np.array([unit.time_us for unit in units], dtype=np.float64).reshape(shape)
+        allowed = ~np.isnan(time_us)  # None is NaN here
         return cls(
             objective=objective,
-            units=tuple(units),
-            time_ns=time,
+            units=tuple(unit.ops for unit in units),
+            time_ns=whole_ns(np.where(allowed, time_us, 0.0)),
             allowed=allowed,
             tensors=_tensor_terms(objective),
             pairs=_pair_terms(objective),
@@ -112,13 +107,7 @@ class Pairwise:
         return self.time_ns.shape[1]
 
     def restricted(self, allowed: np.ndarray) -> Pairwise:
-        """Return the same problem with fewer places allowed.
-
-        Raises
-        ------
-        PlanError
-            Some unit may be nowhere.
-        """
+        """Return the same problem with fewer places allowed; PlanError if a unit has none left."""
         both = self.allowed & allowed
         nowhere = np.flatnonzero(~both.any(axis=1))
         if len(nowhere):
@@ -214,7 +203,7 @@ class Pairwise:
             users.setdefault(int(constant), set()).add(int(objective.unit_of[op]))
         states = objective.memory.states.tolist()
         users |= {state: {int(objective.unit_of[state])} for state in states}
-        measured = objective.terms.measured_memory
+        measured = objective.measured_memory
         counted = [number for number, d in enumerate(objective.devices) if d not in measured]
         sizes: dict[tuple[int, ...], np.ndarray] = {}  # [weights or states, devices]
 

@@ -24,6 +24,7 @@ from hetero_lab.planning.objective import BALANCED, LATENCY, THROUGHPUT, check_o
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.solver import Choice, Solver
 from hetero_lab.result import Framed
+from hetero_lab.tables import frame_of
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from hetero_lab.placement.affinity import Affinity
     from hetero_lab.planning.cost_model import CostModel
+    from hetero_lab.planning.uncertainty import Uncertainty
 
 GREEDY = "greedy"
 OBJECTIVES = (LATENCY, THROUGHPUT, BALANCED)
@@ -49,13 +51,14 @@ class Baseline:
     """Prediction for HETERO's greedy choice or a single device.
 
     ``regret_us`` is the extra time over the plan. It is negative where the baseline breaks a
-    limit that the plan keeps to.
+    limit that the plan keeps to. ``margin_us`` is by how much it may be off, at 90 %.
     """
 
     label: str
     predicted_us: float
     regret_us: float
     affinity: Affinity
+    margin_us: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ class Plan(Framed):
         Weights, states and boundary tensors that each device holds.
     guessed_from
         Names of the models whose costs these were guessed from; empty if they were measured.
+    interval_us
+        The 90 % interval of the predicted latency.
     """
 
     affinity: Affinity
@@ -92,6 +97,12 @@ class Plan(Framed):
     n_subgraphs: int
     memory_bytes: Mapping[str, int]
     guessed_from: tuple[str, ...] = ()
+    interval_us: tuple[float, float] = (0.0, math.inf)
+
+    @property
+    def undecided(self) -> tuple[str, ...]:
+        """The baselines that the prediction cannot tell apart from the plan."""
+        return tuple(b.label for b in self.baselines if 0.0 < abs(b.regret_us) <= b.margin_us)
 
     @property
     def gap(self) -> float:
@@ -111,25 +122,27 @@ class Plan(Framed):
     def __repr__(self) -> str:
         proof = "proven best" if self.gap == 0 else f"at most {self.relative_gap:.1%} from best"
         guessed = " by guessed costs" if self.guessed_from else ""
+        low, high = self.interval_us
+        sure = f" (90 %: {low:.1f} to {high:.1f})" if high < math.inf else ""
+        if sure and self.undecided:
+            guessed += f", not told apart from {', '.join(self.undecided)}"
         return (
-            f"Plan({self.objective}: {self.predicted_us:.1f} µs, {proof}{guessed}, "
+            f"Plan({self.objective}: {self.predicted_us:.1f} µs{sure}, {proof}{guessed}, "
             f"{count_of(self.n_subgraphs, 'subgraph')}, {self.affinity!r})"
         )
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row for the plan, its bound and each baseline."""
         rows = [("plan", self.predicted_us, 0.0), ("lower bound", self.lower_bound_us, -self.gap)]
-        return plan_frame(rows, self.baselines)
+        return plan_frame([(*row, 0.0) for row in rows], self.baselines)
 
 
 def plan_frame(
-    rows: list[tuple[str, float, float]], baselines: tuple[Baseline, ...]
+    rows: list[tuple[str, float, float, float]], baselines: tuple[Baseline, ...]
 ) -> pd.DataFrame:
-    """Return rows and baselines as a table: ``label, predicted_us, regret_us``."""
-    import pandas as pd
-
-    rows = [*rows, *((b.label, b.predicted_us, b.regret_us) for b in baselines)]
-    return pd.DataFrame(rows, columns=["label", "predicted_us", "regret_us"])
+    """Return rows and baselines as a table: ``label, predicted_us, regret_us, margin_us``."""
+    rows = [*rows, *((b.label, b.predicted_us, b.regret_us, b.margin_us) for b in baselines)]
+    return frame_of(rows, ["label", "predicted_us", "regret_us", "margin_us"])
 
 
 def plan_graph(
@@ -151,7 +164,7 @@ def plan_graph(
     """
     costs.check_graph(graph)
     _check_arguments(costs, objective, budget_s)
-    whole = Pairwise.build(costs.objective, [unit.ops for unit in costs.units])
+    whole = Pairwise.build(costs.objective)
     whole = whole.restricted(np.ones_like(whole.allowed))
     search = _PlanSearch(
         pairwise=apply_pins(whole, pin or {}),
@@ -166,18 +179,20 @@ def plan_graph(
     if costs.scenario is not None:
         search = replace(search, starts=best_runs(search.pairwise, search.pools), by_layers=True)
     best, bound_ns, method = search.run()
+    estimate = costs.uncertainty.interval(best.value_ns / 1000.0, best.cost.parts_us)
     return Plan(
         affinity=costs.objective.affinity(best.devices),
         objective=objective,
         predicted_us=best.value_ns / 1000.0,
         lower_bound_us=min(bound_ns, best.value_ns) / 1000.0,
-        baselines=tuple(_baselines(replace(search, pairwise=whole), best.value_ns)),
+        baselines=tuple(_baselines(replace(search, pairwise=whole), best, costs.uncertainty)),
         method=method,
         n_subgraphs=best.cost.n_subgraphs,
         memory_bytes=dict(
             zip(costs.devices, search.held_bytes(best).sum(axis=1).tolist(), strict=True)
         ),
         guessed_from=costs.guessed_from,
+        interval_us=(estimate.low_us, estimate.high_us),
     )
 
 
@@ -233,15 +248,11 @@ def keeps_limits(
     objective = costs.objective
     devices = objective.device_numbers(affinity)
     pools = memory_pools(costs.devices, memory_limit)
-    whole = Pairwise.build(objective, [unit.ops for unit in costs.units])
-    allowed = apply_pins(whole, pin or {}).allowed
-    pinned = all(
-        allowed[number, devices[objective.graph.index_of[op]]]
-        for number, unit in enumerate(whole.units)
-        for op in unit
-    )
+    allowed = apply_pins(Pairwise.build(objective), pin or {}).allowed
+    decided = objective.unit_of >= 0
+    pinned = allowed[objective.unit_of[decided], devices[decided]].all()
     held = objective.memory_bytes(devices, objective.evaluate(devices))
-    return pinned and not excess_bytes(held, pools)
+    return bool(pinned) and not excess_bytes(held, pools)
 
 
 def greedy_choice(pairwise: Pairwise) -> np.ndarray:
@@ -255,13 +266,14 @@ def _single_choices(pairwise: Pairwise) -> Iterator[tuple[str, np.ndarray]]:
             yield device, np.full(len(pairwise.units), number)
 
 
-def _baselines(problem: Problem, planned_ns: int) -> Iterator[Baseline]:
+def _baselines(problem: Problem, plan: Placed, uncertainty: Uncertainty) -> Iterator[Baseline]:
     pairwise = problem.pairwise
     for label, choice in [(GREEDY, greedy_choice(pairwise)), *_single_choices(pairwise)]:
         placed = problem.place(choice)
         affinity = pairwise.objective.affinity(placed.devices)
-        regret_us = (placed.value_ns - planned_ns) / 1000.0
-        yield Baseline(label, placed.value_ns / 1000.0, regret_us, affinity)
+        regret_us = (placed.value_ns - plan.value_ns) / 1000.0
+        margin_us = uncertainty.margin_us(placed.cost.parts_us, plan.cost.parts_us)
+        yield Baseline(label, placed.value_ns / 1000.0, regret_us, affinity, margin_us)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetero_lab.errors import AffinityError, PlanError, did_you_mean, shorten
+from hetero_lab.errors import AffinityError, did_you_mean, shorten
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, predict
-from hetero_lab.planning.objective import LATENCY, Objective, PlacementCost
+from hetero_lab.planning.objective import LATENCY, Objective, PlacementCost, check_devices
+from hetero_lab.planning.uncertainty import Uncertainty
 from hetero_lab.result import Framed
+from hetero_lab.statistics import Estimate
+from hetero_lab.tables import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +32,7 @@ class Predictor:
 
     objective: Objective
     devices: np.ndarray
+    uncertainty: Uncertainty
 
     @cached_property
     def evaluation(self) -> PlacementCost:
@@ -39,6 +43,16 @@ class Predictor:
     def predicted_us(self) -> float:
         """Latency in µs."""
         return self.evaluation.value_ns(LATENCY) / 1000.0
+
+    @property
+    def estimate(self) -> Estimate:
+        """Latency with its 90 % interval."""
+        return self.uncertainty.interval(self.predicted_us, self.evaluation.parts_us)
+
+    def margin_us(self, other: Predictor) -> float:
+        """By how much the difference from another prediction may be off, at 90 %."""
+        parts = self.evaluation.parts_us, other.evaluation.parts_us
+        return self.uncertainty.margin_us(*parts)
 
     @property
     def n_subgraphs(self) -> int:
@@ -54,13 +68,8 @@ class Predictor:
         """Return the prediction with some ops on other devices.
 
         An op of a stateful path moves the path. A constant, parameter or result stays with its op.
-
-        Raises
-        ------
-        AffinityError
-            No op has that name.
-        PlanError
-            The cost model does not know the device, or the device does not support the op.
+        AffinityError if no op has that name; PlanError if the cost model does not know the device,
+        or the device does not support the op.
         """
         objective, graph = self.objective, self.objective.graph
         leader = objective.leader
@@ -71,17 +80,13 @@ class Predictor:
                 raise AffinityError(
                     f"No op is called {shorten(str(name))}.{did_you_mean(str(name), known)}"
                 )
-            if device not in objective.devices:
-                raise PlanError(
-                    f"This cost model does not know {shorten(str(device))}: it holds for "
-                    f"{', '.join(objective.devices)}."
-                )
+            check_devices([device], objective.devices)
             index = graph.index_of[name]
             if index in objective.placeable:
                 chosen[leader[index]] = objective.devices.index(device)
         devices = np.where(chosen[leader] < 0, self.devices, chosen[leader])
         objective.check_support(devices)
-        return Predictor(objective, devices)
+        return Predictor(objective, devices, self.uncertainty)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +141,11 @@ class Prediction(Framed):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per part: ``kind, name, device, predicted_us, share``, largest first."""
-        import pandas as pd
-
         rows = [
             (s.kind, s.name, " → ".join(dict.fromkeys([s.device, s.target])), s.us)
             for s in self.shares
         ]
-        frame = pd.DataFrame(rows, columns=["kind", "name", "device", "predicted_us"])
+        frame = frame_of(rows, ["kind", "name", "device", "predicted_us"])
         frame["share"] = frame["predicted_us"] / (self.predicted_us or 1.0)
         return frame.sort_values("predicted_us", ascending=False, kind="stable", ignore_index=True)
 
@@ -171,7 +174,7 @@ def breakdown(objective: Objective, affinity: Affinity) -> Prediction:
 
 def _units(objective: Objective, devices: np.ndarray) -> Iterator[PredictedShare]:
     index_of = objective.graph.index_of
-    for number, unit in enumerate(objective.terms.units):
+    for number, unit in enumerate(objective.units):
         where: dict[int, list[str]] = {}
         for op in unit.ops:
             where.setdefault(int(devices[index_of[op]]), []).append(op)
@@ -187,10 +190,10 @@ def _lost_fusion(
     objective: Objective, devices: np.ndarray, evaluation: PlacementCost
 ) -> Iterator[PredictedShare]:
     for row in evaluation.lost.tolist():
-        first, second = (int(devices[node]) for node in objective.fused[row])
+        nodes = objective.fused[row].tolist()
+        first, second = devices[nodes].tolist()
         ns = int(objective.first_ns[row, first] + objective.second_ns[row, second])
-        term = objective.terms.lost_fusion[row]
-        ops = (term.first, term.second)
+        ops = tuple(objective.graph.ops[node].name for node in nodes)
         yield PredictedShare(LOST_FUSION, "\n".join(ops), "", "", ns / 1000.0, ops)
 
 

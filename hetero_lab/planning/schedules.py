@@ -33,6 +33,7 @@ from hetero_lab.placement.partition import Partition
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.planner import Baseline, check_budget, plan_frame, plan_graph
 from hetero_lab.result import Framed
+from hetero_lab.tables import frame_of
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
@@ -106,14 +107,12 @@ class Schedule(Framed):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per task: ``task, device, start_us, end_us, n_ops, critical``."""
-        import pandas as pd
-
         path = {entry.index for entry in self.critical_path}
         rows = [
             (e.task, e.device, e.start_us, e.end_us, e.n_ops, e.index in path) for e in self.entries
         ]
         columns = ["task", "device", "start_us", "end_us", "n_ops", "critical"]
-        return pd.DataFrame(rows, columns=columns)
+        return frame_of(rows, columns)
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,7 @@ class SchedulePlan(Framed):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row for the plan and each baseline; ``schedule`` has its own table."""
-        return plan_frame([("plan", self.predicted_us, 0.0)], self.baselines)
+        return plan_frame([("plan", self.predicted_us, 0.0, 0.0)], self.baselines)
 
     def _shown(self) -> dict[str, pd.DataFrame]:
         return {"": self.to_frame(), repr(self.schedule): self.schedule.to_frame()}
@@ -327,7 +326,7 @@ class _Climb:
         self.deadline = deadline
         self.left = min(_MOST_MOVES, _MOVES_OF_A_UNIT * len(costs.units))
         objective = costs.objective
-        self.pairwise = Pairwise.build(objective, [unit.ops for unit in costs.units])
+        self.pairwise = Pairwise.build(objective)
         self.first: list[int] = self.pairwise.first_node.tolist()
         self.nodes = [np.flatnonzero(objective.unit_of == u) for u in range(len(costs.units))]
         self.branches = branches(self.pairwise)

@@ -13,8 +13,7 @@ from hetero_lab.planning.pairwise import Pairwise
 class Choice:
     """A device for each unit, its cost, and a proven lower bound on the cost of any choice.
 
-    ``value_ns`` is the pairwise part of the objective, without any surcharge. A ``bound_ns`` of 0
-    proves nothing.
+    ``value_ns`` is the pairwise part of the objective. A ``bound_ns`` of 0 proves nothing.
     """
 
     devices: tuple[int, ...]
@@ -28,29 +27,13 @@ class Solver(Protocol):
     :func:`hetero_lab.planning.milp.milp` is one. Other packages bring theirs as entry points of
     ``hetero_lab.solvers``; ``hetero_lab.plan(solver=NAME)`` uses them.
 
-    Parameters
-    ----------
-    pairwise
-        The problem: ``time_ns`` and ``allowed``, of shape ``[units, devices]``, and the terms
-        between units, ``tensors`` and ``pairs``. Pins are in ``allowed``.
-    objective
-        ``"latency"`` or ``"throughput"``; ``pairwise.values_ns(choices, objective)`` computes it
-        for choices of shape ``[n, units]``.
-    memory_limit
-        Bytes by pool, the numbers of the devices that share a limit;
-        ``pairwise.least_bytes`` counts those of each device.
-    budget_s
-        When to stop.
-
-    Returns
-    -------
-    Choice or None
-        None if time ran out before any choice was found.
-
-    Raises
-    ------
-    PlanError
-        No choice keeps within the limits.
+    ``pairwise`` is the problem: ``time_ns`` and ``allowed``, of shape ``[units, devices]``, and the
+    terms between units, ``tensors`` and ``pairs``; pins are in ``allowed``. ``objective`` is
+    ``"latency"`` or ``"throughput"``: ``pairwise.values_ns(choices, objective)`` computes it for
+    choices of shape ``[n, units]``. ``memory_limit`` are bytes by pool, the numbers of the devices
+    that share a limit; ``pairwise.least_bytes`` counts those of each device. A solver stops after
+    ``budget_s``. It returns None if time ran out before any choice was found, and raises PlanError
+    if no choice keeps within the limits.
     """
 
     def __call__(

@@ -30,11 +30,8 @@ def split_into_units(
     device that supports them must fuse them.
 
     Returns op names of each unit in topological order, units in the order of their first op.
-
-    Raises
-    ------
-    PlanError
-        No device supports some op or all of a stateful path, or two groups of a device overlap.
+    PlanError if no device supports some op or all of a stateful path, or two groups of a device
+    overlap.
     """
     devices = list(support)
     groups = {device: _group_of(device, fusion_groups.get(device, ())) for device in devices}
@@ -95,10 +92,7 @@ def inseparable_ops(graph: OpGraph) -> list[list[int]]:
 def block_units(graph: OpGraph) -> tuple[tuple[str, ...], ...]:
     """Return a model's repeated layers as units, and the ops before and after them as further ones.
 
-    Raises
-    ------
-    PlanError
-        The model has no repeated layers.
+    PlanError if it has no repeated layers.
     """
     found = find_blocks(graph)
     if not found.n_blocks:
@@ -118,7 +112,7 @@ def fused_pairs(
     """Return the wires within a fusion group of some device.
 
     Each is the producing op, the receiving op, and the devices that fuse them, for a
-    :class:`~hetero_lab.planning.cost_terms.LostFusion`.
+    :class:`~hetero_lab.planning.objective.LostFusion`.
     """
     groups = {device: _group_of(device, every) for device, every in fusion_groups.items()}
     placeable = set(graph.placeable)

@@ -45,10 +45,12 @@ _BAND = 0.05
 def predicted_measured(costs: CostModel) -> go.Figure:
     """Draw predicted over measured latency of the placements that were kept out of the fit.
 
-    Points on the diagonal are predicted exactly; above it the prediction is too high. The figure
-    of a cost model that was not validated has no points and says so.
+    Each has the 90 % interval of its prediction. Points on the diagonal are predicted exactly;
+    above it the prediction is too high. The figure of a cost model that was not validated has no
+    points and says so.
     """
     rows = costs.validation_rows
+    sure = [(costs.uncertainty.factor(row.distance), row) for row in rows]
     times = [us for row in rows for us in (row.predicted_us, row.measured_us)]
     least, most = min(times, default=0.0), max(times, default=1.0)
     room = 0.08 * (most - least) or 0.08 * most or 1.0
@@ -67,6 +69,15 @@ def predicted_measured(costs: CostModel) -> go.Figure:
     figure.add_scatter(
         x=[row.measured_us for row in rows],
         y=[row.predicted_us for row in rows],
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "color": _POINT,
+            "thickness": 1,
+            "width": 3,
+            "array": [factor * row.predicted_us - row.predicted_us for factor, row in sure],
+            "arrayminus": [row.predicted_us - row.predicted_us / factor for factor, row in sure],
+        },
         mode="markers",
         name="placement",
         showlegend=False,

@@ -117,7 +117,7 @@ def one_size(n_ops: int, with_plan: bool) -> list[dict[str, object]]:
     for kind, on_cpu in KINDS.items():
         started = time.perf_counter()
         costs = costs_of(graph, groups, on_cpu)
-        pairwise = Pairwise.build(costs.objective, [unit.ops for unit in costs.units])
+        pairwise = Pairwise.build(costs.objective)
         laid_out = time.perf_counter() - started
         greedy = Affinity.from_graph(
             graph,

@@ -484,11 +484,11 @@ def test_a_device_of_the_costs_may_be_new_to_the_placement(abc):
     model = hl.load(chain("a", "b", "c", "d"))
     costs = costs_of(prepare(model).graph, dict.fromkeys("abcd", (100.0, 10.0)))
     table = lint(model, "A", costs, core=abc)
-    assert list(table.columns) == [*COLUMNS, "cost_us"]
+    assert list(table.columns) == [*COLUMNS, "cost_us", "margin_us"]
     assert set(table["rule"]) == {"slow-device"}
     assert table["cost_us"].tolist() == pytest.approx([360.0] * 4)
     assert table["remedy"].tolist() == [dict.fromkeys("abcd", "B")] * 4
-    assert lint(model, "B", costs, core=abc).columns.tolist() == [*COLUMNS, "cost_us"]
+    assert lint(model, "B", costs, core=abc).columns.tolist() == [*COLUMNS, "cost_us", "margin_us"]
 
 
 def test_bad_input(core, abc):

@@ -24,7 +24,7 @@ VALUE = {"latency": latency_ns, "throughput": interval_ns}
 
 
 def pairwise_of(costs: CostModel) -> Pairwise:
-    return Pairwise.build(costs.objective, [unit.ops for unit in costs.units])
+    return Pairwise.build(costs.objective)
 
 
 def every_placement(costs: CostModel) -> list[Affinity]:

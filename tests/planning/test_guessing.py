@@ -13,7 +13,7 @@ import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
 from hetero_lab.model.opgraph import work_of
 from hetero_lab.model.read import prepare
-from hetero_lab.planning.cost_terms import BoundaryCost, Unit
+from hetero_lab.planning.cost_model import BoundaryCost, Unit
 
 HERE = {"host": "here", "openvino_version": "2026.4", "measured_at": "today"}
 

@@ -17,8 +17,7 @@ from hetero_lab.model.opgraph import CONSTANT
 from hetero_lab.model.read import prepare
 from hetero_lab.model.static_phases import graph_at_context
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.planning.cost_model import BoundaryCost, CostModel
-from hetero_lab.planning.cost_terms import MeasuredBytes
+from hetero_lab.planning.cost_model import BoundaryCost, CostModel, MeasuredBytes
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.tables import bytes_text
 

@@ -204,13 +204,13 @@ def test_branches_are_found_inside_branches():
     maker.add("Add", [left, right], name="tail")
     names = ["head", "left1", "left2", "fork", "up", "down", "right", "tail"]
     costs = costs_by_op(maker.graph(), dict.fromkeys(names, 1.0))
-    pairwise = Pairwise.build(costs.objective, [unit.ops for unit in costs.units])
+    pairwise = Pairwise.build(costs.objective)
     found = [[names[unit] for unit in branch] for branch in branches(pairwise)]
     assert found == [["left1", "left2"], ["fork", "up", "down", "right"], ["up"], ["down"]]
     units = (Unit(("two",), (1.0, 1.0)), Unit(("one", "three"), (2.0, 2.0)))
     costs = costs_by_op(chain(), {"one": 1.0, "two": 1.0, "three": 1.0})
     costs = CostModel(costs.graph, costs.devices, units, costs.boundaries, costs.subgraph_us)
-    assert branches(Pairwise.build(costs.objective, [unit.ops for unit in units])) == []
+    assert branches(Pairwise.build(costs.objective)) == []
     assert plan_schedule(costs.graph, costs).predicted_us == 3.0
 
 

@@ -33,6 +33,7 @@ from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.runners import Execution, open_runner, read_counted
 from hetero_lab.samples.catalogue import sample_labels, sample_names
 from hetero_lab.samples.pictures import picture_input, read_picture, sample_preprocessing
+from hetero_lab.tables import frame_of
 from hetero_lab.terminal import count_of, one_line
 
 if TYPE_CHECKING:
@@ -86,10 +87,8 @@ class Classification(Result):
     @cached_property
     def table(self) -> pd.DataFrame:
         """One row a class: image, placement, output, rank, class_index, label, score."""
-        import pandas as pd
-
         run = {"image": self.image, "placement": self.placement}
-        return pd.DataFrame([{**run, **asdict(found)} for found in self.classes])
+        return frame_of([{**run, **asdict(found)} for found in self.classes])
 
     def report(self) -> str:
         """Return the classes as text, and the counters subgraph by subgraph."""

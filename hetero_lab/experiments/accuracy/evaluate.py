@@ -21,6 +21,7 @@ from hetero_lab.runtime.reference import Reference
 from hetero_lab.runtime.scoring import Answer, Correct, judge
 from hetero_lab.samples.datasets import Dataset, Metric
 from hetero_lab.statistics import PairedDrop, paired_drop, wilson_interval
+from hetero_lab.tables import frame_of
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -111,8 +112,6 @@ class Evaluation(Result):
     @cached_property
     def summary(self) -> pd.DataFrame:
         """One row: accuracy with interval, drop with interval and p, output errors, NaNs."""
-        import pandas as pd
-
         errors = ("relative_error", "cosine", "top1_agreement", "n_nan")
         row = {
             "label": self.label,
@@ -120,14 +119,12 @@ class Evaluation(Result):
             **{name: getattr(self, name) for name in errors},
             "n_reference_nan": sum(answer.reference_is_nan for answer in self.answers),
         }
-        return pd.DataFrame([row])
+        return frame_of([row])
 
     @cached_property
     def examples(self) -> pd.DataFrame:
         """One row an example."""
-        import pandas as pd
-
-        frame = pd.DataFrame(list(map(asdict, self.answers)))
+        frame = frame_of(list(map(asdict, self.answers)))
         if not self.is_labelled:
             frame = frame.drop(columns=["right", "reference_right"])
         frame.insert(0, "example", range(len(frame)))

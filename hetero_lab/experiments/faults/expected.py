@@ -49,50 +49,33 @@ class SetResult:
 
 
 class Expected:
-    """The outputs and tensors of the trusted device, with which all others are compared.
-
-    Attributes
-    ----------
-    executed
-        Op → the precision that executes it; without ops on the trusted device in f32.
-    suspects
-        The same, without ops that cannot be judged.
-    members
-        Leader → the ops that move with it, for instance those of a stateful path.
-    changing, random
-        Ops whose results change from run to run, and the ones that start it.
-    refused
-        The runtime's message if it refuses the given placement.
-    before
-        The largest relative error of its outputs; NaN until they are compared.
-    right, proven
-        Whether rounding explains the error, once known; and whether it does for every output.
-    values
-        Every tensor of the reference, after :meth:`look_inside`.
-    """
+    """The outputs and tensors of the trusted device, with which all others are compared."""
 
     def __init__(self, runs: PlacedRuns, watch: Stopwatch, tolerance: float | None, bar: Progress):
         self.runs, self.watch, self.tolerance, self.bar = runs, watch, tolerance, bar
         self.graph, self.given = runs.bound.graph, runs.given.placement
         self.placeable = frozenset(self.graph.ops[i].name for i in self.graph.placeable)
-        self.members: dict[str, list[str]] = {}
+        self.members: dict[str, list[str]] = {}  # leader → the ops that move with it
         for node in self.given.affinity.nodes:
             if node.name in self.placeable:
                 self.members.setdefault(node.leader, []).append(node.name)
         self.output_keys = [self._inputs_of(self.graph.ops[i])[0] for i in self.graph.results]
         self.notes: list[str] = []
         self.precisions: dict[str, str] = {}
+        # Op → the precision that executes it, without ops on the trusted device in f32; suspects
+        # are those that can be judged.
         self.suspects: dict[str, str] = {}
         self.executed: dict[str, str] = {}
         self.thresholds: dict[TensorKey, float] = {}
+        # Ops whose results change from run to run, and the ones that start it.
         self.changing: frozenset[str] = frozenset()
         self.random: frozenset[str] = frozenset()
-        self.refused = ""
-        self.before = float("nan")
-        self.right: bool | None = None
-        self.proven = False
+        self.refused = ""  # the runtime's message if it refuses the given placement
+        self.before = float("nan")  # the largest relative error of its outputs, once compared
+        self.right: bool | None = None  # whether rounding explains that, once known
+        self.proven = False  # whether it does for every output
         self.transparent: TransparentModel
-        self.values: Mapping[TensorKey, np.ndarray] = {}
+        self.values: Mapping[TensorKey, np.ndarray] = {}  # every tensor, after look_inside()
         self.reference: list[np.ndarray] = []
         self.trusted_outputs: list[np.ndarray] = []  # from a compile that may fuse ops
 
@@ -341,18 +324,17 @@ class Expected:
         beyond = {op for op, _ in self.transparent.beyond_range(self.executed)}
         out = [op for op in first if op in beyond]
         rounded = [op for op in first if op not in beyond]
-        sentences = ""
-        if out:
-            used = ", ".join(sorted({self.executed[op] for op in out if op in self.executed}))
-            verb = "leaves" if len(out) == 1 else "leave"
-            sentences += f" {names_at_hand(out)} {verb} the range of {used}."
-        if rounded:
-            verb = "turns" if len(rounded) == 1 else "turn"
-            sentences += (
-                f" {names_at_hand(rounded)} {verb} numbers that {self.narrow} cannot tell apart "
-                "into infinity or NaN."
+        used = ", ".join(sorted({self.executed[op] for op in out if op in self.executed}))
+        lost_there = f"numbers that {self.narrow} cannot tell apart into infinity or NaN"
+        sentences = [
+            f"{names_at_hand(ops)} {verb}{'s' if len(ops) == 1 else ''} {what}."
+            for ops, verb, what in (
+                (out, "leave", f"the range of {used}"),
+                (rounded, "turn", lost_there),
             )
-        return f"{sentences} Outputs that depend on them could not be judged."
+            if ops
+        ]
+        return " ".join(["", *sentences, "Outputs that depend on them could not be judged."])
 
 
 def relative_error(value: np.ndarray, reference: np.ndarray) -> float:

@@ -34,6 +34,7 @@ from hetero_lab.runtime.pieces import TensorKey, outgoing
 from hetero_lab.runtime.reference import reference_device
 from hetero_lab.runtime.rounding import Rounding
 from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -249,10 +250,7 @@ def answer(
 def _op_errors(sets: WrongSetSearch, *, interrupted: bool) -> tuple[tuple[OpError, ...], bool]:
     """Run the placement once more with its tensors visible.
 
-    Returns
-    -------
-    tuple
-        The errors of each op, and whether Ctrl-C was pressed by now.
+    Returns the errors of each op, and whether Ctrl-C was pressed by now.
     """
     expected = sets.expected
     arrived, rounding = dict[TensorKey, np.ndarray](), dict[TensorKey, Rounding]()
@@ -434,7 +432,7 @@ def _mended(way: Way, around: WaysAround) -> list[str]:
     expected = around.expected
     trusted = expected.runs.trusted
     moved = around.n_moved(way.placement.affinity)
-    outputs = f"With {_ops(moved)} moved to {trusted}, the outputs"
+    outputs = f"With {count_of(moved, 'op')} moved to {trusted}, the outputs"
     if not moved:  # only its precision has changed
         outputs = f"With {trusted} in f32, the outputs"
     if not way.right and np.isnan(way.after):
@@ -447,14 +445,10 @@ def _mended(way: Way, around: WaysAround) -> list[str]:
         if np.isnan(whole.after):
             still = "the placement does not run"
         n = around.n_moved(whole.placement.affinity)
-        sentences = [f"With {_ops(n)} moved to {trusted}, {still}."]
+        sentences = [f"With {count_of(n, 'op')} moved to {trusted}, {still}."]
     if len(way.placement.affinity.devices) == 1:
         outputs = f"With all ops on {trusted}, the outputs"
     if way.right:
         return [*sentences, f"{outputs} are right ({way.after:.2g})."]
     off = f"{outputs} are still off by {way.after:.2g}; no placement was found to be right."
     return [*sentences, off]
-
-
-def _ops(n: int) -> str:
-    return f"{n} op{'s' * (n > 1)}"

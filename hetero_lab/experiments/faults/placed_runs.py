@@ -37,30 +37,12 @@ _TIMES_SLOWER = 4.0
 _TIMEOUT_S = 300.0
 
 
-class PlacedRuns:
-    """Compiles and infers for a search, and counts the compiles.
+class PlacedRuns(ExitStack):
+    """Compiles and infers for a search of the placement ``placed``, and counts the compiles.
 
-    Parameters
-    ----------
-    placed
-        The placement that is searched.
-    arrays
-        The model's inputs, in its order.
-    trusted
-        The device whose f32 is the reference.
-    watch
-        The budget, which tells a hung device from a slow one.
-    isolate
-        Run the placement's devices in a worker process, so that the search survives a crash.
-    worker_command
-        The command that starts the worker.
-
-    Attributes
-    ----------
-    n_compiles
-        The number of compiles so far, on any device.
-    hints
-        Device → the precision that it was last asked for.
+    ``arrays`` are the model's inputs in its order; the f32 of the device ``trusted`` is the
+    reference. With ``isolate``, the placement's devices run in a worker process, so that the search
+    survives a crash; the budget ``watch`` tells a hung device from a slow one.
     """
 
     def __init__(
@@ -73,35 +55,26 @@ class PlacedRuns:
         isolate: bool = False,
         worker_command: Sequence[str] | None = None,
     ):
+        super().__init__()
         self.given, self.bound, self.core = placed, placed.bound, placed.core
         self.arrays, self.trusted = list(arrays), trusted
-        self.n_compiles = 0
-        self.hints: dict[str, str] = {}
+        self.n_compiles = 0  # on any device
+        self.hints: dict[str, str] = {}  # device → the precision that it was last asked for
         self._watch, self._slowest_s = watch or Stopwatch.start(None), 0.0
-        self._open = ExitStack()
         self._worker: LastingWorker | None = None
         if isolate:
             emulated = [spec.to_json() for spec in emulated_devices(self.core).values()]
             set_up = SetUp(models={}, emulated=emulated)
             self._worker = LastingWorker(set_up, Workers(command=worker_command))
-            self._directory = self._open.enter_context(scratch_directory())
-            self._open.callback(self._worker.kill)
-
-    def __enter__(self) -> PlacedRuns:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
+            self._directory = self.enter_context(scratch_directory())
+            self.callback(self._worker.kill)
 
     def placed(
         self, placement: Placement, shown: Collection[TensorKey] = ()
     ) -> tuple[list[np.ndarray], dict[TensorKey, np.ndarray]]:
         """Run a placement; return the outputs, and the inner tensors in ``shown``.
 
-        Raises
-        ------
-        CompileError
-            The runtime refuses to compile or run it.
+        CompileError if the runtime refuses to compile or run it.
         """
         placed = BoundPlacement(self.bound, placement)
         partition = partition_of(placed)
@@ -136,10 +109,7 @@ class PlacedRuns:
     ) -> list[dict[TensorKey, np.ndarray]]:
         """Run pieces side by side on a device, on given tensors; return the tensors of each piece.
 
-        Raises
-        ------
-        CompileError
-            The device refuses them.
+        CompileError if the device refuses them.
         """
         cut = cut_pieces(self.bound, pieces, values)
         self.before_compile(cut.model, [(device, frozenset(piece)) for piece in pieces])

@@ -25,6 +25,7 @@ from hetero_lab.result import Displayed
 from hetero_lab.runtime import show_fault
 from hetero_lab.tables import (
     SCHEMA_VERSION,
+    frame_of,
     make_directory,
     read_json,
     scratch_directory,
@@ -51,19 +52,12 @@ Kind = Literal["none", "rounding", "op", "combination", "not known"]
 class OpError:
     """The relative errors of an op (Euclidean norm), the largest of its outputs.
 
-    Attributes
-    ----------
-    isolated
-        Run by itself, on its inputs from the reference.
-    accumulated
-        Run in the placement, on the inputs that reach it there. For this, every tensor becomes
-        an output, except inside wrong combinations: an output there would undo the fusion that
-        makes them wrong.
-    rounding
-        An upper bound of the accumulated error from rounding alone.
-    jumps
-        Whether the accumulated error exceeds that bound here but not yet at the op's inputs, or
-        the op makes an output of a wrong set.
+    ``isolated`` is that of the op by itself, on its inputs from the reference; ``accumulated`` that
+    of the op in the placement, on the inputs that reach it there. For the latter, every tensor
+    becomes an output, except inside wrong combinations: an output there would undo the fusion that
+    makes them wrong. ``rounding`` is an upper bound of the accumulated error from rounding alone.
+    An op ``jumps`` if its accumulated error exceeds that bound and that of its inputs does not yet,
+    or if it makes an output of a wrong set.
     """
 
     op: str
@@ -79,24 +73,14 @@ class OpError:
 class WrongSet:
     """Ops that are wrong together, or that the device refuses to run together.
 
-    Attributes
-    ----------
-    error
-        The largest relative error of a tensor that the set computes from the reference's tensors.
-    damage
-        The largest relative error that the set alone causes in the model's outputs.
-    minimal
-        Whether every op is needed: the others ran without it, and were right.
-    model
-        These ops by themselves, under their own names.
-    inputs
-        Their inputs from the reference, in the order of this model's inputs.
-    makers
-        The op that computes each output of this model.
-    untried
-        Ops without which the device refuses to run the others, so they may not matter.
-    refusal
-        The device's message if it refuses the set or crashes on it, else empty.
+    ``error`` is the largest relative error of a tensor that the set computes from the reference's
+    tensors, ``damage`` the largest that the set alone causes in the model's outputs. The set is
+    ``minimal`` if every op is needed: the others ran without it, and were right. Without the ops in
+    ``untried``, the device refuses to run the others, so they may not matter. ``refusal`` is the
+    device's message if it refuses the set or crashes on it, else empty.
+
+    ``model`` has these ops alone, under their own names; ``inputs`` are its inputs from the
+    reference in its order, and ``makers`` the ops that compute its outputs.
     """
 
     device: str
@@ -206,8 +190,6 @@ class Wrong(Displayed):
         ``accumulated_error``; ``set_error`` and ``output_error`` are the ``error`` and the
         ``damage`` of the whole set.
         """
-        import pandas as pd
-
         known = {error.op: astuple(error)[:5] for error in self.op_errors}
         rows = [
             (number, *known[op], found.error, found.damage)
@@ -215,7 +197,7 @@ class Wrong(Displayed):
             for op in found.ops
         ]
         columns = ["set", *_ERROR_COLUMNS[:5], "set_error", "output_error"]
-        return pd.DataFrame(rows, columns=columns)
+        return frame_of(rows, columns)
 
     @cached_property
     def errors(self) -> pd.DataFrame:
@@ -224,9 +206,7 @@ class Wrong(Displayed):
         ``op``, ``op_type``, ``device``, ``isolated_error``, ``accumulated_error``,
         ``rounding_error``, ``jumps``.
         """
-        import pandas as pd
-
-        return pd.DataFrame([astuple(error) for error in self.op_errors], columns=_ERROR_COLUMNS)
+        return frame_of([astuple(error) for error in self.op_errors], _ERROR_COLUMNS)
 
     def export(self, directory: str | os.PathLike[str]) -> None:
         """Write files that report the fault and files that work around it.

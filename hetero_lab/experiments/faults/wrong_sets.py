@@ -23,29 +23,19 @@ from hetero_lab.runtime.pieces import cut_pieces
 _WINDOW = 16  # ops
 _MOST_OVERLAPS = 64  # runs that look for sets that share ops with known ones
 
-
 T = TypeVar("T")
 
 
 class WrongSetSearch:
-    """Runs sets of ops by themselves and keeps those that are wrong.
-
-    Attributes
-    ----------
-    found
-        The wrong sets.
-    isolated
-        Leader → the result of running it by itself, with the ops that move with it.
-    subgraphs
-        Wrong subgraphs: device, and leaders except those that are wrong by themselves.
-    """
+    """Runs sets of ops by themselves and keeps those that are wrong."""
 
     def __init__(self, expected: Expected):
         self.expected, self.runs, self.graph = expected, expected.runs, expected.graph
         self.members, self.given = expected.members, expected.given
         self.trials: dict[tuple[str, frozenset[str]], SetResult] = {}
-        self.isolated: dict[str, SetResult] = {}
+        self.isolated: dict[str, SetResult] = {}  # by leader, with the ops that move with it
         self.found: list[WrongSet] = []
+        # Wrong subgraphs: device, and leaders except those that are wrong by themselves.
         self.subgraphs: list[tuple[str, list[str]]] = []
 
     def take_whole(self, outputs: Sequence[np.ndarray]) -> None:
@@ -279,15 +269,9 @@ def minimal_set(
     2004): k items of n take about k log₂ n tests. A test without each item then proves that none
     can be left out, the guarantee of delta debugging (Zeller and Hildebrandt 2002).
 
-    Parameters
-    ----------
-    items
-        A list that fails.
-    fails
-        Whether a part of the list, in its order, fails. It is never called with an empty list.
-    near
-        Sorts items by how likely they are to fail together with a given one, the likeliest
-        first. By default, the closest ones before it in the list come first.
+    ``fails`` tells whether a part of the list, in its order and never empty, fails. ``near`` sorts
+    items by how likely they are to fail together with a given one, the likeliest first; by default,
+    the closest ones before it in the list come first.
     """
     order = {item: place for place, item in enumerate(items)}
     smallest = list(items)
@@ -331,17 +315,10 @@ def hitting_sets(
 ) -> Iterator[frozenset[T]]:
     """Walk through sets that hold an item of each known set, as in Reiter's tree (1987).
 
-    The walk is depth-first, because there may be far too many sets to list.
-
-    Parameters
-    ----------
-    known
-        Sets to hit. It may grow during the walk.
-    enough
-        Hitting sets whose supersets are skipped. After each yielded set, the caller either adds
-        it here, or adds to ``known`` a set that it does not hit.
-    check
-        Called at each step; an exception that it raises ends the walk.
+    The walk is depth-first, because there may be far too many sets to list. It skips supersets of
+    the sets in ``enough``. After each yielded set, the caller either adds it there, or adds to
+    ``known`` a set that it does not hit. ``check`` is called at each step; an exception that it
+    raises ends the walk.
     """
     stack = [frozenset[T]()]
     while stack:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import itertools
 import json
 import math
 import os
@@ -16,6 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -33,7 +35,7 @@ from hetero_lab.placement.partition import (
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.result import Result
 from hetero_lab.runtime.counters import Counter, read_counters, unjoined
-from hetero_lab.tables import Tables
+from hetero_lab.tables import Tables, frame_of
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -212,8 +214,6 @@ def _requests(
     They are joined to the model if a placement is given; otherwise they ran on ``device``, which
     is unknown if it names several.
     """
-    import pandas as pd
-
     hetero = bool(nodes["node_name"].str.startswith("subgraph0: ").any())
     rows = [unjoined(node, hetero=hetero) for node in nodes.itertuples()]
     known: dict[tuple[int, str, int], Counter] = {}
@@ -232,11 +232,12 @@ def _requests(
         used = {subgraph.device for subgraph in partition.subgraphs}
         emulated = tuple(d for d in emulated_devices(placed.core) if d in used)
     counters = []
-    for _, request in pd.Series(rows).groupby(nodes["request"]):
-        for key, row in _keyed(request):
+    requests = itertools.groupby(zip(nodes["request"], rows, strict=True), itemgetter(0))
+    for _, request in requests:
+        for key, row in _keyed(row for _, row in request):
             times = {name: getattr(row, name) for name in ("status", *_TIMES)}
             counters.append(replace(known.get(key, row), **times))
-    frame = pd.DataFrame(counter_rows(counters, emulated), columns=COUNTER_COLUMNS)
+    frame = frame_of(counter_rows(counters, emulated), COUNTER_COLUMNS)
     frame.insert(0, "request", nodes["request"])
     return frame, emulated
 
@@ -301,14 +302,12 @@ def _keyed(rows: Iterable[Counter]) -> Iterator[tuple[tuple[int, str, int], Coun
 
 
 def _settings_tables(recorded: Settings) -> dict[str, pd.DataFrame]:
-    import pandas as pd
-
     rows = [
         {"part": part, "name": name, "value": value}
         for part, values in recorded.items()
         for name, value in values.items()
     ]
-    return {"summary": pd.DataFrame([_summary(recorded)]), "settings": pd.DataFrame(rows)}
+    return {"summary": frame_of([_summary(recorded)]), "settings": frame_of(rows)}
 
 
 def _summary(recorded: Settings) -> dict[str, Any]:
@@ -373,8 +372,6 @@ def _find(path: str | os.PathLike[str]) -> dict[str, Path]:
 
 def _read_nodes(path: Path) -> pd.DataFrame:
     """Return one row a node: ``request`` and ``_FIELDS``; averages are one request."""
-    import pandas as pd
-
     with _one_error(path):
         read = _json_requests if _is_json(path) else _csv_requests
         rows = [
@@ -384,7 +381,7 @@ def _read_nodes(path: Path) -> pd.DataFrame:
         ]
         if not rows:
             raise ValueError("it holds no counters")
-        return pd.DataFrame(rows, columns=["request", *_FIELDS])
+        return frame_of(rows, ["request", *_FIELDS])
 
 
 def _read_settings(path: Path) -> Settings:

@@ -30,7 +30,7 @@ from hetero_lab.result import Result
 from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.compiled import labelled_clone
 from hetero_lab.runtime.pieces import affinities_of
-from hetero_lab.tables import scratch_directory, write_json
+from hetero_lab.tables import frame_of, scratch_directory, write_json
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -165,9 +165,8 @@ def hetero_dumps(
         raise StoredFileError(
             f"The two dumps do not agree on the device of {shorten(apart['node'].iloc[0])}."
         )
-    nodes["node"] = [names.get(name, name) for name in nodes["node"]]
-    for end in ("source", "target"):
-        edges[end] = [names.get(name, name) for name in edges[end]]
+    for frame, column in ((nodes, "node"), (edges, "source"), (edges, "target")):
+        frame[column] = [names.get(name, name) for name in frame[column]]
     return HeteroDumps(placed.label, nodes, edges, *texts)
 
 
@@ -178,8 +177,6 @@ def read_dot(text: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     is an input or a constant of the model) keeps the runtime's own name. StoredFileError, if the
     text is not a dump of HETERO.
     """
-    import pandas as pd
-
     if not text.startswith("digraph"):
         raise StoredFileError("This is not a .dot dump of HETERO: it must begin with 'digraph'.")
     nodes: dict[str, tuple[str, str, str | None, int | None]] = {}  # by the runtime's own name
@@ -207,8 +204,8 @@ def read_dot(text: str) -> tuple[pd.DataFrame, pd.DataFrame]:
         (source, *_, home), (target, *_, other) = (nodes[end] for end in edge)
         rows.append((source, target, home is not None and home != other))
     columns = ["node", "type", "device", "dump_subgraph"]
-    frame = pd.DataFrame(list(nodes.values()), columns=columns).astype({"dump_subgraph": "Int64"})
-    return frame, pd.DataFrame(rows, columns=["source", "target", "crosses"])
+    frame = frame_of(list(nodes.values()), columns).astype({"dump_subgraph": "Int64"})
+    return frame, frame_of(rows, ["source", "target", "crosses"])
 
 
 def _write(directory: Path, placed: BoundPlacement) -> dict[str, str]:

@@ -23,6 +23,7 @@ from hetero_lab.lint.remedies import find_problems
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_of_split, predict
+from hetero_lab.statistics import Estimate
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
@@ -35,13 +36,18 @@ _REMEMBERED = 8  # affinities whose numbers are kept, so that undo is instant
 class WhatIf:
     """The facts about a placement that are known without compiling it.
 
-    ``predicted_us`` is ``None`` without a cost model, or if the cost model does not hold;
-    ``problem`` then says why.
+    ``estimate``, the predicted latency with its 90 % interval, is ``None`` without a cost model, or
+    if the cost model does not hold; ``problem`` then says why.
     """
 
     partition: Partition
-    predicted_us: float | None = None
+    estimate: Estimate | None = None
     problem: str = ""
+
+    @property
+    def predicted_us(self) -> float | None:
+        """Predicted latency in µs."""
+        return None if self.estimate is None else self.estimate.us
 
     @property
     def n_subgraphs(self) -> int:
@@ -379,7 +385,7 @@ class TweakerState:
             return WhatIf(predict(self.graph, affinity), problem=str(error))
         # The prediction has already split the model, which takes longest.
         partition = partition_of_split(self.graph, affinity, predictor.evaluation.ids)
-        return WhatIf(partition, predictor.predicted_us)
+        return WhatIf(partition, predictor.estimate)
 
     def _find_problems(self, affinity: Affinity) -> list[Finding]:
         costs = self.costs if not self._what_if(affinity).problem else None

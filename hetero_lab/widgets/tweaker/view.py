@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from hetero_lab.experiments.faults.wrong import WrongSet
 from hetero_lab.lint.context import Finding
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, displacements
+from hetero_lab.statistics import Estimate
 from hetero_lab.tables import bytes_text
 from hetero_lab.terminal import count_of
 from hetero_lab.views.theme import squeeze, time_text
@@ -70,7 +72,7 @@ def number_rows(now: WhatIf, automatic: WhatIf) -> list[dict[str, str]]:
         ("subgraphs", "subgraphs", lambda x: str(x.n_subgraphs)),
         ("boundaries", "boundaries", lambda x: str(x.n_boundaries)),
         ("bytes", "bytes", lambda x: bytes_text(x.boundary_bytes)),
-        ("predicted", "predicted latency, µs", lambda x: us_text(x.predicted_us)),
+        ("predicted", "predicted latency, µs", lambda x: _predicted_text(x.estimate)),
     )
     return [
         {"key": key, "name": name, "now": text(now), "automatic": text(automatic)}
@@ -120,6 +122,12 @@ def _numbers(tried: Attempt) -> dict[str, Any]:
         "ratio": _ratio_text(tried),
         "predicted": us_text(tried.predicted_us),
     }
+
+
+def _predicted_text(estimate: Estimate | None) -> str:
+    if estimate is None or math.isinf(estimate.high_us):
+        return us_text(estimate and estimate.us)
+    return f"{us_text(estimate.us)} ({us_text(estimate.low_us)} to {us_text(estimate.high_us)})"
 
 
 def us_text(us: float | None) -> str:
