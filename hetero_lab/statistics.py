@@ -242,6 +242,26 @@ def unpaired_ratio(ours: Sequence[float], reference: Sequence[float], noise: Noi
     return _welch(first, second, spread)
 
 
+def ratio_of_runs(ours: Sequence[float], before: Sequence[float], spread: float) -> Ratio:
+    """Return by how much a ratio changed that was measured once in each of several processes.
+
+    Student's t on the logarithms with pooled variance, which is at least ``spread`` squared.
+    Without ``before`` it is the ratio itself.
+    """
+    parts = [np.log(np.asarray(values, dtype=np.float64)) for values in (ours, before or [1.0])]
+    counted = parts if before else parts[:1]
+    freedom = sum(len(part) - 1 for part in counted)
+    squares = sum(float(np.sum((part - part.mean()) ** 2)) for part in counted)
+    pooled = max(math.sqrt(squares / freedom) if freedom else 0.0, spread)
+    error = pooled * math.sqrt(sum(1.0 / len(part) for part in counted))
+    return _ratio(float(parts[0].mean() - parts[1].mean()), error, max(1, freedom), 0.0)
+
+
+def log_spread(values: Sequence[float]) -> float:
+    """Return the standard deviation of the logarithms; 0 of fewer than two values."""
+    return float(np.std(np.log(values), ddof=1)) if len(values) > 1 else 0.0
+
+
 def _drift(logs: np.ndarray) -> float:
     """Return the standard deviation of the level from one part of a run to the next."""
     parts = np.array_split(logs, min(_BATCHES, len(logs)))

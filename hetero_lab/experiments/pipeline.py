@@ -23,6 +23,7 @@ from hetero_lab.errors import (
 )
 from hetero_lab.experiments.advise.advice import UNMEASURED, Advice, Judged
 from hetero_lab.experiments.advise.candidates import held_bytes
+from hetero_lab.experiments.deployment.contract import TOLERANCE
 from hetero_lab.experiments.deployment.freeze import freeze_placed
 from hetero_lab.experiments.measure.environment import noise_here
 from hetero_lab.experiments.results.evidence import ALIKE, BEST, SLOWER, judged, ratio
@@ -139,8 +140,12 @@ class PipelineAdvice(Result):
         """The combination that is advised."""
         return next((c for c in self.combinations if c.judgement == BEST), self.combinations[0])
 
-    def deploy(self, directory: str | os.PathLike[str]) -> Path:
+    def deploy(
+        self, directory: str | os.PathLike[str], *, tolerance: float | None = TOLERANCE
+    ) -> Path:
         """Freeze each model with its contract, in a directory of its own name.
+
+        The latency of each is promised as :func:`hetero_lab.freeze` does.
 
         Returns
         -------
@@ -160,7 +165,8 @@ class PipelineAdvice(Result):
             )
         target = make_directory(directory)
         for name, candidate in self.chosen.chosen.items():
-            freeze_placed(resolve(candidate.bound, candidate.placement), target / name)
+            placed = resolve(candidate.bound, candidate.placement)
+            freeze_placed(placed, target / name, tolerance=tolerance)
         return target
 
     def __repr__(self) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import MeasurementError, names_at_hand
-from hetero_lab.experiments.deployment.contract import AccuracyPromise
+from hetero_lab.experiments.deployment.contract import TOLERANCE, AccuracyPromise
 from hetero_lab.experiments.deployment.freeze import freeze_placed
 from hetero_lab.experiments.optimize import Optimized
 from hetero_lab.experiments.results.evidence import ALIKE, BEST, SLOWER, is_slower, judged
@@ -72,6 +72,9 @@ class Advice(Result):
         The result of :func:`hetero_lab.optimize`, if it ran.
     interrupted
         Whether Ctrl-C ended it; the result is sound nevertheless.
+    spread
+        How far the logarithm of the best candidate's ratio to the reference moved between race and
+        final (standard deviation).
     """
 
     best: Placement
@@ -83,6 +86,7 @@ class Advice(Result):
     examples: tuple[Inputs, ...] = ()
     optimized: Optimized | None = None
     interrupted: bool = False
+    spread: float = 0.0
 
     @cached_property
     def summary(self) -> pd.DataFrame:
@@ -116,8 +120,12 @@ class Advice(Result):
             raise MeasurementError("Nothing was measured, so no candidate is advised.")
         return best[0]
 
-    def deploy(self, directory: str | os.PathLike[str]) -> Path:
+    def deploy(
+        self, directory: str | os.PathLike[str], *, tolerance: float | None = TOLERANCE
+    ) -> Path:
         """Freeze the advised placement with its contract, as :func:`hetero_lab.freeze` does.
+
+        The latency is promised relative to the reference of the advice, within ``tolerance``.
 
         Returns
         -------
@@ -135,7 +143,16 @@ class Advice(Result):
             promise = AccuracyPromise(
                 accuracy=found.accuracy, drop=float(found.paired.drop), n_examples=len(found)
             )
-        return freeze_placed(placed, directory, examples=self.examples or None, accuracy=promise)
+        named = next((c for c in self.candidates if c.row.label == self.sweep.reference), None)
+        return freeze_placed(
+            placed,
+            directory,
+            examples=self.examples or None,
+            accuracy=promise,
+            tolerance=tolerance,
+            baseline=named and named.placement,
+            spread=self.spread,
+        )
 
     def __repr__(self) -> str:
         return f"Advice({self.best.label!r})\n{self.verdict}"

@@ -67,6 +67,7 @@ from hetero_lab.runtime.runners import HETERO, PARALLEL
 from hetero_lab.runtime.scoring import Correct
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import Dataset, Metric
+from hetero_lab.statistics import log_spread
 from hetero_lab.tables import make_directory, scratch_directory
 
 if TYPE_CHECKING:
@@ -283,6 +284,8 @@ class _Inquiry:
     optimized: Optimized | None = None
     executor: str = HETERO
     notes: list[str] = field(default_factory=list)
+    ratios: dict[str, list[float]] = field(default_factory=dict)
+    """The ratios to the reference of each candidate, stage by stage."""
 
     def advice(self) -> Advice:
         """Race, search, measure the best few, and decide; Ctrl-C ends these stages earlier."""
@@ -501,6 +504,9 @@ class _Inquiry:
             for label, row in zip(placements, made.rows, strict=True)
         }
         last = judge(rows, models, placements, stage=stage, max_drop=self.max_drop)
+        for label, row in rows.items():
+            if row.series.ratio is not None:
+                self.ratios.setdefault(label, []).append(row.series.ratio.middle)
         usable = bool(by_label(last, BEST))
         if usable or not self.known:
             earlier = [
@@ -600,6 +606,7 @@ class _Inquiry:
             examples=tuple(self._examples()),
             optimized=self.optimized,
             interrupted=interrupted,
+            spread=log_spread(self.ratios.get(best[0].row.label, ())) if best else 0.0,
         )
         sentences = verdict_sentences(
             advice,
