@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hetero_lab.errors import ArgumentError, names_at_hand
-from hetero_lab.experiments.results.evidence import ratio_across
+from hetero_lab.experiments.results.evidence import finding, ratio_across, reason
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.result import Result
 from hetero_lab.statistics import holm
@@ -27,7 +27,8 @@ class Comparison(Result):
     """Two sweeps side by side.
 
     ``table`` has a row per label that both measured: ``median_us`` of each, ``ratio`` of after to
-    before (below 1 is faster now) with its 95 % interval, and ``finding``.
+    before (below 1 is faster now) with its 95 % interval, ``finding`` (``faster``, ``slower``,
+    ``as fast`` within 5 %, or ``undecided``) and its ``reason``.
     """
 
     _TABLES = ("table",)
@@ -109,13 +110,14 @@ def _table(before: Sweep, after: Sweep) -> pd.DataFrame:
             "label": label,
             "median_us_before": first[label][1].us,
             "median_us_after": second[label][1].us,
-            "ratio": ratio,
-            "ratio_ci95_low": low,
-            "ratio_ci95_high": high,
-            "finding": "no difference seen" if p >= 0.05 else "faster" if ratio < 1 else "slower",
+            "ratio": ratio.middle,
+            "ratio_ci95_low": ratio.low,
+            "ratio_ci95_high": ratio.high,
+            "finding": finding(ratio, p),
+            "reason": reason(ratio),
             "n_subgraphs_before": first[label][2].partition.n_subgraphs,
             "n_subgraphs_after": second[label][2].partition.n_subgraphs,
         }
-        for label, (ratio, low, high, _), p in zip(common, ratios, adjusted, strict=True)
+        for label, ratio, p in zip(common, ratios, adjusted, strict=True)
     ]
     return pd.DataFrame(rows)

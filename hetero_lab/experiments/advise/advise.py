@@ -47,7 +47,7 @@ from hetero_lab.experiments.pipeline import (
     check_pipeline,
 )
 from hetero_lab.experiments.recover import check_recovery, evaluated, recover_bound
-from hetero_lab.experiments.results.evidence import ALIKE, BEST
+from hetero_lab.experiments.results.evidence import BEST, MAY_BE_BEST
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.session import Conditions
 from hetero_lab.fetch import file_digest
@@ -511,7 +511,7 @@ class _Inquiry:
         if usable or not self.known:
             earlier = [
                 replace(c, why=f"{c.why} in the race, not measured again")
-                if c.judgement == ALIKE
+                if c.judgement in MAY_BE_BEST
                 else c
                 for c in self.known
                 if c.row.label not in rows
