@@ -158,24 +158,29 @@ def median_interval(turns: Sequence[Sequence[float]]) -> tuple[float, float]:
     Resamples whole turns where there are at least five, single samples otherwise. A very long
     measurement is resampled less often: its interval is narrow, and time and memory are not free.
     """
+    from scipy import stats
+
     arrays = [np.asarray(turn, dtype=np.float64) for turn in turns if len(turn)]
     every = np.concatenate(arrays)
     if len(every) < 2:
         return float(every[0]), float(every[0])
-    rng = np.random.default_rng(_SEED)
     units = arrays if len(arrays) >= _FEW else list(every.reshape(-1, 1))
-    table = np.stack(units) if len({len(unit) for unit in units}) == 1 else None
-    resamples = int(np.clip(_MOST_DRAWN // len(every), _LEAST_RESAMPLES, _RESAMPLES))
-    at_once = 1 if table is None else max(1, _DRAWN_AT_ONCE // len(every))
-    medians: list[float] = []
-    while len(medians) < resamples:
-        count = min(at_once, resamples - len(medians))
-        picks = rng.integers(0, len(units), size=(count, len(units)))
-        if table is not None:
-            medians += np.median(table[picks].reshape(count, -1), axis=1).tolist()
-        else:
-            medians.append(float(np.median(np.concatenate([units[i] for i in picks[0]]))))
-    low, high = np.percentile(medians, [2.5, 97.5])
+    length = max(len(unit) for unit in units)
+    table = np.array([np.pad(u, (0, length - len(u)), constant_values=np.nan) for u in units])
+    middle_of = np.nanmedian if np.isnan(table).any() else np.median
+
+    def medians(picks: np.ndarray, axis: int) -> np.ndarray:
+        del axis  # always the last one
+        return middle_of(table[picks].reshape(*picks.shape[:-1], -1), axis=-1)
+
+    low, high = stats.bootstrap(
+        (np.arange(len(table)),),
+        medians,
+        n_resamples=int(np.clip(_MOST_DRAWN // len(every), _LEAST_RESAMPLES, _RESAMPLES)),
+        batch=max(1, _DRAWN_AT_ONCE // len(every)),
+        method="percentile",
+        random_state=np.random.default_rng(_SEED),
+    ).confidence_interval
     # The median of the data always lies in its own interval.
     middle = float(np.median(every))
     return min(float(low), middle), max(float(high), middle)
