@@ -18,10 +18,9 @@ from hetero_lab.errors import ArgumentError
 
 _Z_95 = 1.959963984540054  # 97.5 % of the normal distribution
 _ALPHA = 0.05  # of the test by which two placements differ
-# The half width of an interval, in standard deviations from compile to compile, that more turns do
-# not narrow: a tenth more than Student's t at 97.5 % with the 5 degrees of freedom that ten trimmed
-# batches leave.
-NARROWEST = 1.1 * 2.5706
+# The half width of an interval, in standard deviations from compile to compile, that more turns
+# hardly narrow.
+NARROWEST = 1.1 * _Z_95
 _TRIMMED = 0.2
 _BATCHES = 10
 _RESAMPLES = 2000
@@ -309,7 +308,9 @@ def _ratio(middle: float, error: float, freedom: float, spread: float) -> Ratio:
         return Ratio(1.0, 1.0, 1.0, 1.0)  # a placement beside itself
     if not math.isfinite(error):
         return Ratio(math.exp(middle), 0.0, math.inf, 1.0)
-    error = math.hypot(error, spread)
+    # The spread is known, so that the sum has more freedom than the error (Satterthwaite 1946).
+    turns, error = error, math.hypot(error, spread)
+    freedom *= min(error / turns, 1e6) ** 4 if turns else math.inf
     half = float(stats.t.ppf(0.975, freedom)) * error
     p = float(2 * stats.t.sf(abs(middle) / error, freedom))
     # NumPy's exp may warn of infinity, where OpenVINO has set how the processor rounds.
