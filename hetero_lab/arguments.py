@@ -111,9 +111,10 @@ def check_whole(name: str, value: object, *, least: int) -> int:
 
 
 def moved(names: Mapping[str, str]) -> Callable[[_F], _F]:
-    """Return a decorator: arguments that are parts of another one now are taken, with a warning.
+    """Return a decorator: arguments under their old names are taken, with a warning.
 
-    ``names`` maps them to ``"grid.requests"`` or ``"workers.command"``.
+    ``names`` maps them to the new name, ``"tolerance"``, or to a part of another argument,
+    ``"grid.requests"`` or ``"workers.command"``.
     """
 
     def decorated(function: _F) -> _F:
@@ -121,11 +122,15 @@ def moved(names: Mapping[str, str]) -> Callable[[_F], _F]:
         def call(*args: Any, **options: Any) -> Any:
             for old in [name for name in options if name in names]:
                 whole, _, part = names[old].partition(".")
+                now = _PARTS[whole].format(part) if part else f"{whole}="
                 warn(
-                    f"{function.__qualname__}: {old}= is {_PARTS[whole].format(part)} now. The old "
-                    "name goes with the next version."
+                    f"{function.__qualname__}: {old}= is {now} now. The old name goes with the "
+                    "next version."
                 )
-                options[whole] = _with_part(whole, options.get(whole), part, options.pop(old))
+                value = options.pop(old)
+                options[whole] = (
+                    _with_part(whole, options.get(whole), part, value) if part else value
+                )
             return function(*args, **options)
 
         return typing.cast(_F, call)

@@ -18,10 +18,9 @@ from hetero_lab.errors import ArgumentError
 
 _Z_95 = 1.959963984540054  # 97.5 % of the normal distribution
 _ALPHA = 0.05  # of the test by which two placements differ
-# The half width of an interval, in standard deviations from compile to compile, that more turns do
-# not narrow: a tenth more than Student's t at 97.5 % with the 5 degrees of freedom that ten trimmed
-# batches leave.
-NARROWEST = 1.1 * 2.5706
+# The half width of an interval, in standard deviations from compile to compile, that more turns
+# hardly narrow.
+NARROWEST = 1.1 * _Z_95
 _TRIMMED = 0.2
 _BATCHES = 10
 _RESAMPLES = 2000
@@ -158,24 +157,29 @@ def median_interval(turns: Sequence[Sequence[float]]) -> tuple[float, float]:
     Resamples whole turns where there are at least five, single samples otherwise. A very long
     measurement is resampled less often: its interval is narrow, and time and memory are not free.
     """
+    from scipy import stats
+
     arrays = [np.asarray(turn, dtype=np.float64) for turn in turns if len(turn)]
     every = np.concatenate(arrays)
     if len(every) < 2:
         return float(every[0]), float(every[0])
-    rng = np.random.default_rng(_SEED)
     units = arrays if len(arrays) >= _FEW else list(every.reshape(-1, 1))
-    table = np.stack(units) if len({len(unit) for unit in units}) == 1 else None
-    resamples = int(np.clip(_MOST_DRAWN // len(every), _LEAST_RESAMPLES, _RESAMPLES))
-    at_once = 1 if table is None else max(1, _DRAWN_AT_ONCE // len(every))
-    medians: list[float] = []
-    while len(medians) < resamples:
-        count = min(at_once, resamples - len(medians))
-        picks = rng.integers(0, len(units), size=(count, len(units)))
-        if table is not None:
-            medians += np.median(table[picks].reshape(count, -1), axis=1).tolist()
-        else:
-            medians.append(float(np.median(np.concatenate([units[i] for i in picks[0]]))))
-    low, high = np.percentile(medians, [2.5, 97.5])
+    length = max(len(unit) for unit in units)
+    table = np.array([np.pad(u, (0, length - len(u)), constant_values=np.nan) for u in units])
+    middle_of = np.nanmedian if np.isnan(table).any() else np.median
+
+    def medians(picks: np.ndarray, axis: int) -> np.ndarray:
+        del axis  # always the last one
+        return middle_of(table[picks].reshape(*picks.shape[:-1], -1), axis=-1)
+
+    low, high = stats.bootstrap(
+        (np.arange(len(table)),),
+        medians,
+        n_resamples=int(np.clip(_MOST_DRAWN // len(every), _LEAST_RESAMPLES, _RESAMPLES)),
+        batch=max(1, _DRAWN_AT_ONCE // len(every)),
+        method="percentile",
+        random_state=np.random.default_rng(_SEED),
+    ).confidence_interval
     # The median of the data always lies in its own interval.
     middle = float(np.median(every))
     return min(float(low), middle), max(float(high), middle)
@@ -242,6 +246,26 @@ def unpaired_ratio(ours: Sequence[float], reference: Sequence[float], noise: Noi
     return _welch(first, second, spread)
 
 
+def ratio_of_runs(ours: Sequence[float], before: Sequence[float], spread: float) -> Ratio:
+    """Return by how much a ratio changed that was measured once in each of several processes.
+
+    Student's t on the logarithms with pooled variance, which is at least ``spread`` squared.
+    Without ``before`` it is the ratio itself.
+    """
+    parts = [np.log(np.asarray(values, dtype=np.float64)) for values in (ours, before or [1.0])]
+    counted = parts if before else parts[:1]
+    freedom = sum(len(part) - 1 for part in counted)
+    squares = sum(float(np.sum((part - part.mean()) ** 2)) for part in counted)
+    pooled = max(math.sqrt(squares / freedom) if freedom else 0.0, spread)
+    error = pooled * math.sqrt(sum(1.0 / len(part) for part in counted))
+    return _ratio(float(parts[0].mean() - parts[1].mean()), error, max(1, freedom), 0.0)
+
+
+def log_spread(values: Sequence[float]) -> float:
+    """Return the standard deviation of the logarithms; 0 of fewer than two values."""
+    return float(np.std(np.log(values), ddof=1)) if len(values) > 1 else 0.0
+
+
 def _drift(logs: np.ndarray) -> float:
     """Return the standard deviation of the level from one part of a run to the next."""
     parts = np.array_split(logs, min(_BATCHES, len(logs)))
@@ -284,7 +308,9 @@ def _ratio(middle: float, error: float, freedom: float, spread: float) -> Ratio:
         return Ratio(1.0, 1.0, 1.0, 1.0)  # a placement beside itself
     if not math.isfinite(error):
         return Ratio(math.exp(middle), 0.0, math.inf, 1.0)
-    error = math.hypot(error, spread)
+    # The spread is known, so that the sum has more freedom than the error (Satterthwaite 1946).
+    turns, error = error, math.hypot(error, spread)
+    freedom *= min(error / turns, 1e6) ** 4 if turns else math.inf
     half = float(stats.t.ppf(0.975, freedom)) * error
     p = float(2 * stats.t.sf(abs(middle) / error, freedom))
     # NumPy's exp may warn of infinity, where OpenVINO has set how the processor rounds.

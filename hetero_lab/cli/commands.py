@@ -327,7 +327,7 @@ def check_targets(given: Namespace) -> None:
     if not asked.get("affinity_out", ".json").lower().endswith((".json", ".csv")):
         text = shorten(given.affinity_out)
         raise ArgumentError(f"--affinity-out {text} has to end in .json or .csv.")
-    for name in {"csv", "html", "affinity_out"} & asked.keys():
+    for name in {"csv", "html", "junit", "affinity_out"} & asked.keys():
         check_writable(asked[name])
     for name in {"export", "store", "deploy", "directory"} & asked.keys():
         # A missing directory will be made, so its lowest existing parent matters.
@@ -346,6 +346,8 @@ def write(given: Namespace, result: Any, said: str = "") -> None:
             write_csv(given.csv, result.assign(**listed))
         else:
             result.to_csv(given.csv)
+    if "junit" in asked:
+        result.to_junit(given.junit, strict=given.strict)
     if "export" in asked:
         result.export(given.export)
     if "deploy" in asked:

@@ -51,7 +51,7 @@ class Command:
     """Their signatures explain the options; the first one's docstring explains the command."""
     run: Callable[[Namespace], Any] | None = None
     """By default the command is one call of the first function."""
-    exit_code: Callable[[Any], int] | None = None
+    exit_code: Callable[[Namespace, Any], int] | None = None
     """The exit code for a result; 0 by default."""
     more: str = ""
     """An addition to the help."""
@@ -134,7 +134,13 @@ def _run(arguments: Sequence[str]) -> int:
         print(said)
     if getattr(result, "interrupted", False):
         return INTERRUPTED
-    return command.exit_code(result) if command.exit_code else 0
+    return command.exit_code(given, result) if command.exit_code else 0
+
+
+def _of_verified(given: Namespace, verified: Any) -> int:
+    if not verified.ok:
+        return FAILED
+    return NOT_KNOWN if given.strict and not verified.is_decided else 0
 
 
 def _demo(given: Namespace) -> Any:
@@ -203,7 +209,7 @@ _ALL = (
         "model stored iterations shape input property html table quiet emulate",
         lambda given, profile: profile.report(tables=given.table, counters=False),
         "profile", commands.apply,
-        lambda profile: FAILED * texts.differs(profile),
+        lambda _, profile: FAILED * texts.differs(profile),
         "\nThe exit code is 1 if an output differs by more than rounding.",
     ),
     Command(
@@ -215,7 +221,7 @@ _ALL = (
         "find-wrong", "find the ops that compute wrong numbers, and the way around them",
         f"{_PLACED} input tolerance budget costs fault isolate html quiet",
         functions="find_wrong",
-        exit_code=lambda wrong: _OF_WRONG.get(wrong.kind, FAILED),
+        exit_code=lambda _, wrong: _OF_WRONG.get(wrong.kind, FAILED),
         more="\nThe exit code is 1 if something is wrong, 3 if the budget ended before that was "
         "known.",
     ),
@@ -228,10 +234,11 @@ _ALL = (
         "in turn.",
     ),
     Command(
-        "verify", "prove a deployed directory again on what is installed here",
-        "directory across slower data html quiet",
-        exit_code=lambda verified: FAILED * (not verified.ok),
-        more="\nThe exit code is 1 if a part of its contract is broken.",
+        "verify", "prove deployed directories again on what is installed here",
+        "directories across tolerance strict data junit csv html quiet",
+        exit_code=_of_verified,
+        more="\nThe exit code is 1 if a part of a contract is broken, and with --strict 3 if one "
+        "is\nundecided.",
     ),
 )  # fmt: skip
 COMMANDS = {command.name: command for command in _ALL}

@@ -11,7 +11,7 @@ from hetero_lab.backend.bound import bind
 from hetero_lab.backend.emulation import bases_of, plain
 from hetero_lab.errors import ArgumentError, names_at_hand, shorten
 from hetero_lab.experiments.measure.environment import noise_of
-from hetero_lab.experiments.results.evidence import ratio_across
+from hetero_lab.experiments.results.evidence import finding, ratio_across, reason
 from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.results.sweep.row import Row
@@ -298,7 +298,6 @@ def _measured_notes(pair: tuple[Measured, Measured], costs: CostModel | None) ->
 
 # -- two sweeps -------------------------------------------------------------------------------
 
-_UNSEEN = "no difference seen"
 _APART = (
     "The two were not measured in turn. The intervals include how far the machine drifted within "
     "each run; anything else that changed between the runs shows up as a difference."
@@ -310,7 +309,8 @@ class Comparison(Result):
     """Two sweeps side by side.
 
     ``table`` has a row per label that both measured: ``median_us`` of each, ``ratio`` of after to
-    before (below 1 is faster now) with its 95 % interval, and ``finding``.
+    before (below 1 is faster now) with its 95 % interval, ``finding`` (``faster``, ``slower``,
+    ``as fast`` within 5 %, or ``undecided``) and its ``reason``.
     """
 
     _TABLES = ("table",)
@@ -337,14 +337,15 @@ class Comparison(Result):
                 "label": label,
                 "median_us_before": first[label][1].us,
                 "median_us_after": second[label][1].us,
-                "ratio": ratio,
-                "ratio_ci95_low": low,
-                "ratio_ci95_high": high,
-                "finding": ("faster" if ratio < 1 else "slower") if p < 0.05 else _UNSEEN,
+                "ratio": ratio.middle,
+                "ratio_ci95_low": ratio.low,
+                "ratio_ci95_high": ratio.high,
+                "finding": finding(ratio, p),
+                "reason": reason(ratio),
                 "n_subgraphs_before": first[label][2].partition.n_subgraphs,
                 "n_subgraphs_after": second[label][2].partition.n_subgraphs,
             }
-            for label, (ratio, low, high, _), p in zip(common, ratios, adjusted, strict=True)
+            for label, ratio, p in zip(common, ratios, adjusted, strict=True)
         ]
         return frame_of(rows)
 

@@ -19,7 +19,7 @@ from hetero_lab.experiments.calibrate import (
 )
 from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.observer import Search, searching
-from hetero_lab.experiments.results.evidence import decide
+from hetero_lab.experiments.results.evidence import FASTER, decide
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.results.sweep.row import Row
 from hetero_lab.experiments.session import Conditions
@@ -71,8 +71,9 @@ class Optimized(Result):
         ``"latency"`` or ``"throughput"``.
     verdict
         A sentence that compares it with the best baseline.
-    improved
-        Whether it is faster than every baseline that was measured, beyond the uncertainty.
+    finding
+        The best plan against the best baseline: ``"faster"``, ``"as fast"`` within 5 %,
+        ``"slower"`` or ``"undecided"``.
     costs, plan
         The cost model with all that was learnt, and its plan.
     sweep
@@ -90,13 +91,18 @@ class Optimized(Result):
     placement: Placement
     objective: str
     verdict: str
-    improved: bool
+    finding: str
     costs: CostModel
     plan: Plan
     sweep: Sweep
     trials: tuple[Proposal, ...]
     notes: tuple[str, ...] = ()
     interrupted: bool = False
+
+    @property
+    def improved(self) -> bool:
+        """Whether it is faster than every baseline that was measured, beyond the uncertainty."""
+        return self.finding == FASTER
 
     @property
     def affinity(self) -> Affinity:
@@ -479,7 +485,7 @@ class _Optimization:
             placement=replace(placements[decision.label], label=OPTIMIZED),
             objective=self.objective,
             verdict=decision.verdict,
-            improved=decision.improved,
+            finding=decision.finding,
             costs=self.costs,
             plan=self.plan,
             sweep=replace(

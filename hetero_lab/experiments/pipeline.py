@@ -23,9 +23,19 @@ from hetero_lab.errors import (
 )
 from hetero_lab.experiments.advise.advice import UNMEASURED, Advice, Judged
 from hetero_lab.experiments.advise.candidates import held_bytes
+from hetero_lab.experiments.deployment.contract import TOLERANCE
 from hetero_lab.experiments.deployment.freeze import freeze_placed
 from hetero_lab.experiments.measure.environment import noise_here
-from hetero_lab.experiments.results.evidence import ALIKE, BEST, SLOWER, judged
+from hetero_lab.experiments.results.evidence import (
+    ALIKE,
+    AS_FAST,
+    BEST,
+    MAY_BE_BEST,
+    SLOWER,
+    UNDECIDED,
+    finding,
+    judged,
+)
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.planning.memory import MemoryLimit, excess_text, memory_pools
@@ -56,7 +66,7 @@ class Combination:
 
     chosen: Mapping[str, Judged]
     turns_us: tuple[Mapping[str, float], ...] = ()  # of each model while the others ran
-    judgement: str = UNMEASURED  # or best, as fast, slower
+    judgement: str = UNMEASURED  # or best, or a finding
 
     @property
     def label(self) -> str:
@@ -144,8 +154,12 @@ class PipelineAdvice(Result):
         """The combination that is advised."""
         return next((c for c in self.combinations if c.judgement == BEST), self.combinations[0])
 
-    def deploy(self, directory: str | os.PathLike[str]) -> Path:
+    def deploy(
+        self, directory: str | os.PathLike[str], *, tolerance: float | None = TOLERANCE
+    ) -> Path:
         """Freeze each model with its contract, in a directory of its own name.
+
+        The latency of each is promised as :func:`hetero_lab.freeze` does.
 
         Returns
         -------
@@ -165,7 +179,8 @@ class PipelineAdvice(Result):
             )
         target = make_directory(directory)
         for name, candidate in self.chosen.chosen.items():
-            freeze_placed(resolve(candidate.bound, candidate.placement), target / name)
+            placed = resolve(candidate.bound, candidate.placement)
+            freeze_placed(placed, target / name, tolerance=tolerance)
         return target
 
     def __repr__(self) -> str:
@@ -278,7 +293,7 @@ def possible_combinations(
 
 def _options(advice: Advice) -> list[Judged]:
     """Return the advised candidate, and the fastest usable one on each other set of devices."""
-    usable = [c for c in advice.candidates if c.judgement in (BEST, ALIKE, SLOWER)]
+    usable = [c for c in advice.candidates if c.judgement in (BEST, *MAY_BE_BEST, SLOWER)]
     usable.sort(key=lambda c: (c.judgement != BEST, c.us))
     by_devices: dict[frozenset[str], Judged] = {}
     for candidate in usable:
@@ -341,7 +356,7 @@ class PipelineRace:
             if watch.is_over:
                 return
             best = min(racing, key=self._median)
-            self.dropped |= {i for i in racing if i > 0 and self._is_slower(i, best)}
+            self.dropped |= {i for i in racing if i > 0 and finding(self._ratio(i, best)) == SLOWER}
             others = [index for index in self._racing if index > 0]
             if len(self._racing) == 1 or (len(others) == 1 and self._is_precise(others[0])):
                 return
@@ -355,7 +370,7 @@ class PipelineRace:
         racing = [index for index in self._racing if self.combinations[index].turns_us]
         shared = min((len(self.combinations[index].turns_us) for index in racing), default=0)
         us = {index: self._median(index, shared) for index in racing}
-        found = judged(us, self._is_slower, preferred=[0])
+        found = judged(us, self._ratio, preferred=[0])
         found |= dict.fromkeys(self.dropped, SLOWER)
         return [
             replace(combination, judgement=found.get(index, UNMEASURED))
@@ -383,9 +398,8 @@ class PipelineRace:
         pair = self.combinations[index].beside(self.combinations[0], self.objective)
         return len(pair[0]) > 1 and known_within(_PRECISION, *pair, self.noise)
 
-    def _is_slower(self, index: int, other: int) -> bool:
-        found = self.combinations[index].ratio(self.combinations[other], self.objective, self.noise)
-        return found is not None and found.low > 1.0
+    def _ratio(self, index: int, other: int) -> Ratio | None:
+        return self.combinations[index].ratio(self.combinations[other], self.objective, self.noise)
 
     def _median(self, index: int, n_turns: int | None = None) -> float:
         return float(np.median(self.combinations[index].levels_us(self.objective)[:n_turns]))
@@ -460,7 +474,11 @@ def _what_is_best(advice: PipelineAdvice, what: str) -> list[str]:
         alone = "" if alone_us is None else f", alone {alone_us:,.0f}"
         parts.append(f"{name} {together:,.0f} µs{alone}")
     sentences.append(f"Beside the others: {'; '.join(parts)}.")
-    for judgement, begins in ((ALIKE, "As fast, or indistinguishable"), (SLOWER, "Slower")):
+    for judgement, begins in (
+        (ALIKE, f"As fast, within {AS_FAST:.0%}"),
+        (UNDECIDED, "Undecided"),
+        (SLOWER, "Slower"),
+    ):
         labels = [c.label for c in advice.combinations if c.judgement == judgement]
         if labels:
             sentences.append(f"{begins}: {names_at_hand(labels, 3)}.")

@@ -298,8 +298,9 @@ def _time_beside_reference(
     runs = [_infer(one, plan, inputs)[1] for one in (compiled, reference)]
     until = perf_counter() + options["budget_s"]
     each_s = max(_warm_up(run) for run in runs)
-    # Load on a device should slow the placement, but not the reference: that gets a free core.
-    cores = None, _free_core(runs[1], each_s, options["budget_s"])
+    # A reference on one thread gets a free core, so that load on a device does not slow it.
+    alone = properties.get("INFERENCE_NUM_THREADS") == 1
+    cores = None, _free_core(runs[1], each_s, options["budget_s"]) if alone else None
     affordable = options["budget_s"] / (options["turns"] * len(runs) * each_s)
     timed = int(min(_TIMED, max(1, affordable - _DISCARDED)))
     turns: list[list[list[float]]] = [[], []]

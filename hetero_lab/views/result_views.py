@@ -280,13 +280,19 @@ def _(found: Classification) -> Contents:
 
 @contents_of.register
 def _(found: Verification) -> Contents:
-    heading = "The contract is kept" if found.ok else "The contract is broken"
+    heading = {
+        "ok": "The contract is kept",
+        "undecided": "Undecided whether the contract is kept",
+        "broken": "The contract is broken",
+    }[found.status]
     return Contents(heading, [found.verdict, *found.changes], {_HEADLINE: found.summary})
 
 
 @contents_of.register
 def _(found: Across) -> Contents:
-    heading = f"The contract with {len(found.releases)} releases"
+    heading = count_of(len({proven.directory for proven in found.verifications}), "contract")
+    if found.releases:
+        heading += f" with {count_of(len(found.releases), 'release')}"
     return Contents(heading, str(found).splitlines(), {_HEADLINE: found.summary})
 
 

@@ -151,7 +151,7 @@ def test_demo(tmp_path):
     assert set(table["verdict"].dropna()) <= {"equal", "rounding"}
     remedied = hl.Affinity.from_json(made / "remedied.json")
     assert remedied["scale"] == remedied["head_parity/matmul"] == "CPU"
-    assert hl.verify(made / "deploy", turns=3, slower=1e6).ok
+    assert hl.verify(made / "deploy", turns=3, tolerance=1e6).ok
     page = (made / "index.html").read_text("utf-8")
     links = _Links()
     links.feed(page)

@@ -144,7 +144,7 @@ def test_apply_an_affinity(tmp_path, said):
 @pytest.mark.parametrize("placement", ["HETERO:PLANACC,CPU", "CPU"])
 def test_apply_a_frozen_placement(placement, tmp_path, said):
     hl.emulate("PLANACC", unsupported={"Softmax"})
-    hl.freeze(MODEL, placement, tmp_path / "frozen")
+    hl.freeze(MODEL, placement, tmp_path / "frozen", tolerance=None)
     text = said("apply", MODEL, str(tmp_path / "frozen"), "-n", "10")
     n_subgraphs = hl.partition(MODEL, placement).n_subgraphs
     assert f"Partition:  {n_subgraphs} subgraph" in text
@@ -154,7 +154,7 @@ def test_apply_a_frozen_placement(placement, tmp_path, said):
 
 def test_wrong_outputs_are_code_1(tmp_path, said):
     """Weights that change on disk after freezing show in the outputs."""
-    frozen = hl.freeze(MODEL, "CPU", tmp_path / "frozen")
+    frozen = hl.freeze(MODEL, "CPU", tmp_path / "frozen", tolerance=None)
     weights = bytearray((frozen / "model.bin").read_bytes())
     for data in ET.parse(frozen / "model.xml").iterfind("layers/layer[@type='Const']/data"):
         start, size = int(data.get("offset", "")), int(data.get("size", ""))
@@ -171,7 +171,7 @@ def test_what_cannot_be_applied_says_why(tmp_path, refused, costs_file, other_mo
     def err(model: str, stored, *more: str) -> str:
         return refused("apply", model, str(stored), *more)
 
-    frozen = hl.freeze(MODEL, "HETERO:PLANACC,CPU", tmp_path / "frozen")
+    frozen = hl.freeze(MODEL, "HETERO:PLANACC,CPU", tmp_path / "frozen", tolerance=None)
     assert "does not exist" in err(MODEL, tmp_path / "nothing.json")
     assert "no placement.json" in err(MODEL, tmp_path)
     assert "another model" in err(other_model, frozen)

@@ -44,7 +44,7 @@ def test_what_is_unlike_the_fitted_placements_is_less_certain():
     assert unsure.high_us / unsure.us > sure.high_us / sure.us > 1.05
     # Only the parts that differ can be wrong about a difference.
     assert known.margin_us(near, near) == 0.0
-    assert known.margin_us(near, near + [0, 0, 10.0]) < known.margin_us(near, far)
+    assert known.margin_us(near, near + np.array([0.0, 0.0, 10.0])) < known.margin_us(near, far)
 
 
 def test_costs_predict_with_an_interval_and_keep_it_in_their_file(tmp_path):

@@ -514,7 +514,7 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("an edited contract",
          {"directory": lambda k: k.files("contract.json", '{"kind": "contract"}').parent},
          StoredFileError, "schema version None"),
-        ("no share", {"slower": -1}, ArgumentError, "slower="),
+        ("no share", {"tolerance": -1}, ArgumentError, "tolerance="),
         ("no drop", {"max_drop": 2}, ArgumentError, "max_drop="),
         ("no labels", {"data": [{}]}, ArgumentError, "labels"),
         ("no version", {"releases": ["latest"]}, ArgumentError, "'latest'"),

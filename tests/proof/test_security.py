@@ -156,7 +156,7 @@ def test_names_lead_to_no_file_outside(hostile, tmp_path, monkeypatch):
     k.profile.export(home / "profile")
     k.sweep.export(home / "sweep", format="csv")
     hl.views.page([k.profile, k.sweep], home / "page.html")
-    hl.freeze(k.model, k.placement, home / "frozen", core=k.core)
+    hl.freeze(k.model, k.placement, home / "frozen", core=k.core, tolerance=None)
     hl.sweep(
         {HOSTILE[4]: k.model},
         [k.placement],

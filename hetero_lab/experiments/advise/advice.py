@@ -14,10 +14,20 @@ import numpy as np
 
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import MeasurementError, names_at_hand
-from hetero_lab.experiments.deployment.contract import AccuracyPromise
+from hetero_lab.experiments.deployment.contract import TOLERANCE, AccuracyPromise
 from hetero_lab.experiments.deployment.freeze import freeze_placed
 from hetero_lab.experiments.optimize import Optimized
-from hetero_lab.experiments.results.evidence import ALIKE, BEST, SLOWER, is_slower, judged
+from hetero_lab.experiments.results.evidence import (
+    ALIKE,
+    AS_FAST,
+    BEST,
+    FASTER,
+    SLOWER,
+    UNDECIDED,
+    between,
+    judged,
+    reason,
+)
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.results.sweep.row import BUDGET_ENDED, Row
 from hetero_lab.placement.placement import Placement, resolve
@@ -39,7 +49,8 @@ class Judged:
     placement: Placement
     bound: BoundModel
     stage: str  # race or final
-    judgement: str  # best, as fast, slower, wrong outputs, less accurate or not measured
+    # best, faster, as fast, slower, undecided, wrong outputs, less accurate or not measured
+    judgement: str
     why: str = ""
 
     @property
@@ -72,6 +83,9 @@ class Advice(Result):
         The result of :func:`hetero_lab.optimize`, if it ran.
     interrupted
         Whether Ctrl-C ended it; the result is sound nevertheless.
+    spread
+        How far the logarithm of the best candidate's ratio to the reference moved between race and
+        final (standard deviation).
     """
 
     best: Placement
@@ -83,6 +97,7 @@ class Advice(Result):
     examples: tuple[Inputs, ...] = ()
     optimized: Optimized | None = None
     interrupted: bool = False
+    spread: float = 0.0
 
     @cached_property
     def summary(self) -> pd.DataFrame:
@@ -116,8 +131,12 @@ class Advice(Result):
             raise MeasurementError("Nothing was measured, so no candidate is advised.")
         return best[0]
 
-    def deploy(self, directory: str | os.PathLike[str]) -> Path:
+    def deploy(
+        self, directory: str | os.PathLike[str], *, tolerance: float | None = TOLERANCE
+    ) -> Path:
         """Freeze the advised placement with its contract, as :func:`hetero_lab.freeze` does.
+
+        The latency is promised relative to the reference of the advice, within ``tolerance``.
 
         Returns
         -------
@@ -135,7 +154,16 @@ class Advice(Result):
             promise = AccuracyPromise(
                 accuracy=found.accuracy, drop=float(found.paired.drop), n_examples=len(found)
             )
-        return freeze_placed(placed, directory, examples=self.examples or None, accuracy=promise)
+        named = next((c for c in self.candidates if c.row.label == self.sweep.reference), None)
+        return freeze_placed(
+            placed,
+            directory,
+            examples=self.examples or None,
+            accuracy=promise,
+            tolerance=tolerance,
+            baseline=named and named.placement,
+            spread=self.spread,
+        )
 
     def __repr__(self) -> str:
         return f"Advice({self.best.label!r})\n{self.verdict}"
@@ -173,11 +201,13 @@ def judge(
         for label, row in rows.items()
         if row.latency is not None and reasons[label] is None
     }
-    found = judged(usable, lambda label, best: is_slower(rows[label], rows[best]))
+    found = judged(usable, lambda label, best: between(rows[label], rows[best]))
     best = next((label for label in found if found[label] == BEST), "")
     for label in found:
         share = usable[label] / usable[best] - 1.0
         why = f"{abs(share):.1%} {'slower' if share >= 0 else 'faster'} than {best}"
+        if found[label] == UNDECIDED:
+            why += f", but {reason(between(rows[label], rows[best]))}"
         reasons[label] = found[label], "" if label == best else why
     return [
         Judged(row, placements[label], models[label], stage, *(reasons[label] or ("", "")))
@@ -212,15 +242,21 @@ def verdict_sentences(
     known, made = advice.candidates, advice.sweep
     labels = {
         judgement: [c.row.label for c in by_label(known, judgement)]
-        for judgement in (BEST, ALIKE, SLOWER, INACCURATE, UNMEASURED)
+        for judgement in (BEST, FASTER, ALIKE, UNDECIDED, SLOWER, INACCURATE, UNMEASURED)
     }
     sentences = [f"Nothing usable was measured; {advice.best.label} is OpenVINO's own choice."]
     if labels[BEST]:
         sentences = [_what_is_best(advice.chosen, made, n_requests)]
-    if labels[ALIKE]:
+    as_good = [*labels[FASTER], *labels[ALIKE]]
+    if as_good:
         sentences.append(
-            f"About as fast, or indistinguishable: {names_at_hand(labels[ALIKE], 4)}. Of those "
-            "within 1 %, the simplest is recommended."
+            f"As fast, within {AS_FAST:.0%}: {names_at_hand(as_good, 4)}. Of those within 1 %, "
+            "the simplest is recommended."
+        )
+    if labels[UNDECIDED]:
+        one, *_ = by_label(known, UNDECIDED)
+        sentences.append(
+            f"Undecided: {names_at_hand(labels[UNDECIDED], 4)} ({one.row.label}: {one.why})."
         )
     if labels[SLOWER]:
         sentences.append(f"Slower, beyond the uncertainty: {names_at_hand(labels[SLOWER], 4)}.")

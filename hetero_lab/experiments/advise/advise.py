@@ -47,7 +47,7 @@ from hetero_lab.experiments.pipeline import (
     check_pipeline,
 )
 from hetero_lab.experiments.recover import check_recovery, evaluated, recover_bound
-from hetero_lab.experiments.results.evidence import ALIKE, BEST
+from hetero_lab.experiments.results.evidence import BEST, MAY_BE_BEST
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.session import Conditions
 from hetero_lab.fetch import file_digest
@@ -67,6 +67,7 @@ from hetero_lab.runtime.runners import HETERO, PARALLEL
 from hetero_lab.runtime.scoring import Correct
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import Dataset, Metric
+from hetero_lab.statistics import log_spread
 from hetero_lab.tables import make_directory, scratch_directory
 
 if TYPE_CHECKING:
@@ -283,6 +284,8 @@ class _Inquiry:
     optimized: Optimized | None = None
     executor: str = HETERO
     notes: list[str] = field(default_factory=list)
+    ratios: dict[str, list[float]] = field(default_factory=dict)
+    """The ratios to the reference of each candidate, stage by stage."""
 
     def advice(self) -> Advice:
         """Race, search, measure the best few, and decide; Ctrl-C ends these stages earlier."""
@@ -501,11 +504,14 @@ class _Inquiry:
             for label, row in zip(placements, made.rows, strict=True)
         }
         last = judge(rows, models, placements, stage=stage, max_drop=self.max_drop)
+        for label, row in rows.items():
+            if row.series.ratio is not None:
+                self.ratios.setdefault(label, []).append(row.series.ratio.middle)
         usable = bool(by_label(last, BEST))
         if usable or not self.known:
             earlier = [
                 replace(c, why=f"{c.why} in the race, not measured again")
-                if c.judgement == ALIKE
+                if c.judgement in MAY_BE_BEST
                 else c
                 for c in self.known
                 if c.row.label not in rows
@@ -600,6 +606,7 @@ class _Inquiry:
             examples=tuple(self._examples()),
             optimized=self.optimized,
             interrupted=interrupted,
+            spread=log_spread(self.ratios.get(best[0].row.label, ())) if best else 0.0,
         )
         sentences = verdict_sentences(
             advice,

@@ -15,7 +15,7 @@ from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.backend.properties import merged_properties
 from hetero_lab.errors import DeviceError, HeteroLabError, names_at_hand
 from hetero_lab.experiments.advise.advice import Judged, by_label
-from hetero_lab.experiments.results.evidence import ALIKE, BEST
+from hetero_lab.experiments.results.evidence import BEST, MAY_BE_BEST
 from hetero_lab.experiments.results.sweep.row import BUDGET_ENDED
 from hetero_lab.lint.lint import able_ops
 from hetero_lab.lint.remedies import follow_remedies
@@ -246,7 +246,7 @@ def choose_finalists(
     needed_s = sum(expected_s(p) for p in [*chosen.values(), *extra.values()])
     if needed_s >= left_s:
         return {}
-    others = [c for c in known if c.judgement == ALIKE or c.row.status == BUDGET_ENDED]
+    others = [c for c in known if c.judgement in MAY_BE_BEST or c.row.status == BUDGET_ENDED]
     others.sort(key=lambda c: c.us)
     for candidate in others[: _MOST + 1 - len(chosen)]:
         own_s = expected_s(candidate.placement)

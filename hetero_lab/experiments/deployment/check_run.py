@@ -6,32 +6,28 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 
 from hetero_lab.backend.core import run_child
 from hetero_lab.errors import MeasurementError, StoredFileError, shorten
-from hetero_lab.experiments.deployment.contract import LatencyPromise
+from hetero_lab.experiments.measure.environment import OtherWork
 from hetero_lab.runtime.frozen_placement import PROGRAM
-from hetero_lab.statistics import Noise, paired_ratio, turn_level
+from hetero_lab.statistics import turn_level
 from hetero_lab.tables import scratch_directory
 
-# The yardstick runs on one free core, so that a busy device does not slow it down. OpenVINO's own
-# pinning could choose a busy core.
-REFERENCE_DEVICE = "CPU"
-REFERENCE_PROPERTIES: dict[str, Any] = {
-    "INFERENCE_PRECISION_HINT": "f32",
-    "INFERENCE_NUM_THREADS": 1,
-    "ENABLE_CPU_PINNING": False,
-}
-TURNS, BUDGET_S = 30, 10.0
+TURNS, EACH_S = 10, 3.0  # of one process
 _TIMEOUT_S = 900.0
 _LAST_LINES = 400
+
+
+Reference: TypeAlias = tuple[str, Mapping[str, Any]]  # a device and its properties
 
 
 class ObservedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,44 +46,32 @@ class ObservedRun(msgspec.Struct, frozen=True, kw_only=True):
     turns_us: list[list[float]] = []
     reference_us: list[list[float]] = []
     outputs: list[list[np.ndarray]] = []
+    foreign_cpus: float = 0.0  # kept busy by other processes meanwhile
 
-    def latency(self, noise: Noise) -> LatencyPromise | None:
-        """Return the latency relative to the reference; ``None`` if it was not measured.
-
-        ``noise`` is how much two compiles differ on the devices of both.
-        """
+    @property
+    def ratio(self) -> float | None:
+        """The latency over that of the reference; ``None`` if they were not measured."""
         if len(self.turns_us) < 2:
             return None
-        levels, reference = (list(map(turn_level, t)) for t in (self.turns_us, self.reference_us))
-        ratio, low, high, _ = paired_ratio(levels, reference, noise)
-        return LatencyPromise(
-            reference_device=REFERENCE_DEVICE,
-            reference_properties=dict(REFERENCE_PROPERTIES),
-            median_us=float(np.median(levels)),
-            reference_us=float(np.median(reference)),
-            ratio=ratio,
-            ratio_ci95_low=low,
-            ratio_ci95_high=high,
-        )
+        ours, reference = (list(map(turn_level, t)) for t in (self.turns_us, self.reference_us))
+        return float(np.exp(np.median(np.log(ours) - np.log(reference))))
 
 
 def observe(
     directory: str | os.PathLike[str],
     *,
+    reference: Reference | None = None,
     python: str | os.PathLike[str] = sys.executable,
     turns: int = TURNS,
-    budget_s: float = BUDGET_S,
+    budget_s: float = EACH_S,
 ) -> ObservedRun:
     """Run a deployed directory with an interpreter that has openvino and numpy.
 
     Placement and reference have so many turns; fewer if the budget ends, at least three.
     MeasurementError, if the interpreter does not start or has no openvino.
     """
-    options = {
-        "turns": turns,
-        "budget_s": budget_s,
-        "reference": [REFERENCE_DEVICE, REFERENCE_PROPERTIES],
-    }
+    options = {"turns": turns, "budget_s": budget_s, "reference": reference}
+    others = OtherWork()
     with scratch_directory() as scratch:
         # -P: openvino must not import the modules that lie beside the program.
         command = [os.fspath(python), "-P", os.fspath(PROGRAM), "--observe"]
@@ -108,6 +92,7 @@ def observe(
         seen = json.loads((scratch / "observed.json").read_text(encoding="utf-8"))
         with np.load(scratch / "outputs.npz") as file:
             outputs = stored_outputs({key: file[key] for key in file.files})
+    seen["foreign_cpus"] = others.cpus()
     return msgspec.structs.replace(msgspec.convert(seen, ObservedRun), outputs=outputs)
 
 

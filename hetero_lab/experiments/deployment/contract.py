@@ -16,12 +16,26 @@ from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.tables import SCHEMA_VERSION, read_json, write_json
 
 FILE_NAME, KIND = "contract.json", "contract"
+TOLERANCE = 0.1  # by how much the latency may be worse than promised, unless told otherwise
 
 
 class LatencyPromise(msgspec.Struct, frozen=True, kw_only=True):
-    """The latency relative to a reference that runs anywhere: the same model on one core.
+    """The latency relative to the same model on a reference, measured in several processes.
 
-    ``ratio`` is latency over reference, with its 95 % interval; below 1 is faster.
+    Attributes
+    ----------
+    reference_device, reference_properties
+        The reference: a device alone.
+    median_us, reference_us
+        Latencies of both.
+    ratio
+        Latency over reference, with its 95 % interval; below 1 is faster.
+    ratios
+        The ratio in each process; contracts of older versions have none.
+    spread
+        Standard deviation of the logarithm of the ratio from process to process, at least.
+    tolerance
+        The share by which the ratio may be worse.
     """
 
     reference_device: str
@@ -31,9 +45,21 @@ class LatencyPromise(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float
     ratio_ci95_low: float
     ratio_ci95_high: float
+    ratios: tuple[float, ...] = ()
+    spread: float = 0.0
+    tolerance: float = TOLERANCE
+
+    @property
+    def reference(self) -> str:
+        """The reference in words."""
+        alone = self.reference_properties.get("INFERENCE_NUM_THREADS") == 1
+        return f"one core of {self.reference_device}" if alone else self.reference_device
 
     def __str__(self) -> str:
-        return f"{self.ratio:.3f} ({self.ratio_ci95_low:.3f} to {self.ratio_ci95_high:.3f})"
+        return (
+            f"{self.ratio:.3f} ({self.ratio_ci95_low:.3f} to {self.ratio_ci95_high:.3f}) of the "
+            f"time on {self.reference}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

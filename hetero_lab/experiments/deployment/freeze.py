@@ -12,18 +12,35 @@ import numpy as np
 
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.errors import ArgumentError, CompileError
-from hetero_lab.experiments.deployment.check_run import REFERENCE_DEVICE, expected_outputs, observe
+from hetero_lab.experiments.deployment.check_run import (
+    ObservedRun,
+    Reference,
+    expected_outputs,
+    observe,
+)
 from hetero_lab.experiments.deployment.contract import (
     FILE_NAME,
+    TOLERANCE,
     AccuracyPromise,
     Contract,
     write_contract,
 )
-from hetero_lab.experiments.measure.environment import current_environment, noise_here
+from hetero_lab.experiments.deployment.latency import (
+    N_PROMISED,
+    QUIET_S,
+    promised,
+    reference_for,
+)
+from hetero_lab.experiments.measure.environment import (
+    current_environment,
+    noise_here,
+    wait_until_quiet,
+)
+from hetero_lab.experiments.measure.workers.launch import positive
 from hetero_lab.fetch import file_digest
 from hetero_lab.model.language import TOKENIZER_FILES, Scenario, is_language_model
 from hetero_lab.model.read import Source
-from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
+from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.frozen_placement import PLACEMENT_FILE, PROMISED_TOKENS, write_frozen
 from hetero_lab.runtime.generation import (
@@ -49,6 +66,7 @@ def freeze(
     *,
     examples: Sequence[Inputs] | None = None,
     accuracy: AccuracyPromise | None = None,
+    tolerance: float | None = TOLERANCE,
     core: ov.Core | None = None,
 ) -> Path:
     """Write a directory that reproduces placement and outputs with openvino and numpy alone.
@@ -76,6 +94,10 @@ def freeze(
         language model: prompts, token ids of shape ``[batch, n]``.
     accuracy
         The measured accuracy, to be kept in the contract.
+    tolerance
+        The share by which the latency may be worse than promised. The promise is relative to the
+        CPU alone, or to one core of it where the placement is the CPU alone; it is measured in
+        several processes. With ``None`` no latency is promised.
 
     Returns
     -------
@@ -103,7 +125,9 @@ def freeze(
     ['contract.json', 'inputs.npz', 'model.bin', 'model.xml']
     """
     placed = resolve(bind(model, core), placement)
-    return freeze_placed(placed, directory, examples=examples, accuracy=accuracy)
+    return freeze_placed(
+        placed, directory, examples=examples, accuracy=accuracy, tolerance=tolerance
+    )
 
 
 def freeze_placed(
@@ -112,12 +136,23 @@ def freeze_placed(
     *,
     examples: Sequence[Inputs] | None = None,
     accuracy: AccuracyPromise | None = None,
+    tolerance: float | None = TOLERANCE,
+    baseline: Placement | None = None,
+    spread: float = 0.0,
 ) -> Path:
-    """Freeze a placement that is already bound."""
+    """Freeze a placement that is already bound.
+
+    Its latency is promised relative to ``baseline``, which ``spread`` says more about: how far the
+    logarithm of that ratio was seen to vary from measurement to measurement.
+    """
     bound = placed.bound
     arrays = _requests(bound, examples)
     if not arrays:
         raise ArgumentError("examples= needs the inputs of one request at least.")
+    reference = None
+    if tolerance is not None:
+        positive("tolerance", tolerance)
+        reference = reference_for(placed.placement, baseline)
     target = make_directory(directory)
     compiled = compile_placed(placed)
     precision = executed_precision((), compiled)
@@ -125,7 +160,8 @@ def freeze_placed(
         precision = generation_precision(placed, precision)
     with scratch_directory(target, ".hetero_lab-") as draft:
         frozen = write_frozen(draft, compiled, arrays)
-        seen = observe(draft)
+        runs = _runs(draft, reference)
+        seen = runs[-1]
         if seen.error:
             raise CompileError(
                 f"The frozen placement fails ({seen.step}): {seen.error}. Nothing was written."
@@ -136,6 +172,10 @@ def freeze_placed(
                 "The frozen placement gives other values than the compiled one; nothing was "
                 "written."
             )
+        latency = None
+        if reference is not None and tolerance is not None:
+            noise = noise_here([*placed.devices, reference[0]], placed.core)
+            latency = promised(runs, reference, tolerance, max(spread, noise.relative))
         write_contract(
             draft,
             Contract(
@@ -156,7 +196,7 @@ def freeze_placed(
                 precision=precision,
                 n_requests=len(arrays),
                 environment=current_environment(placed.devices, placed.core),
-                latency=seen.latency(noise_here([*placed.devices, REFERENCE_DEVICE], placed.core)),
+                latency=latency,
                 accuracy=accuracy,
             ),
         )
@@ -167,6 +207,16 @@ def freeze_placed(
         for name in {*TOKENIZER_FILES} - {file.name for file in files}:
             (target / name).unlink(missing_ok=True)  # left by a model frozen here before
     return target
+
+
+def _runs(directory: Path, reference: Reference | None) -> list[ObservedRun]:
+    """Run a directory, several times if its latency is to be promised, up to a run that fails."""
+    runs = []
+    if reference is not None:
+        wait_until_quiet(QUIET_S)
+    while len(runs) < (1 if reference is None else N_PROMISED) and not (runs and runs[-1].error):
+        runs.append(observe(directory, reference=reference))
+    return runs
 
 
 def _requests(bound: BoundModel, examples: Sequence[Inputs] | None) -> list[list[np.ndarray]]:

@@ -3,43 +3,96 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from xml.etree import ElementTree
 
-from hetero_lab.backend.core import shared_core
+from hetero_lab.arguments import checked
 from hetero_lab.errors import names_at_hand, shorten
-from hetero_lab.experiments.deployment.check_run import (
-    REFERENCE_DEVICE,
-    ObservedRun,
-    expected_outputs,
-)
+from hetero_lab.experiments.deployment.check_run import ObservedRun, expected_outputs
 from hetero_lab.experiments.deployment.contract import Contract
-from hetero_lab.experiments.measure.environment import Environment, noise_here
+from hetero_lab.experiments.deployment.latency import BROKEN, OK, UNDECIDED, UNKNOWN
+from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.fetch import file_digest
 from hetero_lab.result import Result
 from hetero_lab.runtime.exported import parse_header
 from hetero_lab.runtime.frozen_placement import FrozenPlacement
 from hetero_lab.runtime.reference import compare
+from hetero_lab.tables import write_text
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-OK, BROKEN, UNKNOWN = "ok", "broken", "not checked"
-
 
 class ContractPart(NamedTuple):
-    """One part of a contract: ``ok``, ``broken`` or ``not checked``, with the details."""
+    """One part of a contract: ``ok``, ``broken``, ``undecided`` or ``not checked``, and why."""
 
     name: str
     status: str
     detail: str = ""
 
 
+class _Gate(Result):
+    """What a check in continuous integration asks of one verification or of several."""
+
+    @property
+    def _members(self) -> Sequence[Verification]:
+        raise NotImplementedError
+
+    @property
+    def ok(self) -> bool:
+        """Whether no part is broken. Parts may be undecided."""
+        return not any(proven.broken for proven in self._members)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether no part is undecided."""
+        return not any(proven.undecided for proven in self._members)
+
+    @checked
+    def to_junit(self, file: str | os.PathLike[str], *, strict: bool = False) -> None:
+        """Write a report in JUnit's XML, whole or not at all: a suite a directory, a case a part.
+
+        A part that is undecided or was not checked is skipped; with ``strict`` an undecided one is
+        a failure.
+
+        Raises
+        ------
+        OutputPathError
+            The file cannot be written there.
+        """
+        root = ElementTree.Element("testsuites", name="hetero-lab verify")
+        for proven in self._members:
+            suite = ElementTree.SubElement(root, "testsuite", name=_plain(proven.name))
+            for part in proven.parts:
+                owner = f"hetero_lab.verify.{Path(proven.directory).name}"
+                case = ElementTree.SubElement(
+                    suite, "testcase", classname=_plain(owner), name=part.name
+                )
+                failed = part.status == BROKEN or (strict and part.status == UNDECIDED)
+                if part.status != OK:
+                    kind = "failure" if failed else "skipped"
+                    message = f"{part.status}: {part.detail}"
+                    ElementTree.SubElement(case, kind, message=_plain(message), type=part.status)
+            tags = [case[0].tag if len(case) else "" for case in suite]
+            suite.set("tests", str(len(tags)))
+            suite.set("failures", str(tags.count("failure")))
+            suite.set("skipped", str(tags.count("skipped")))
+        ElementTree.indent(root)
+        write_text(file, ElementTree.tostring(root, "unicode", xml_declaration=True) + "\n")
+
+
+def _plain(text: str) -> str:
+    """Replace the characters that XML cannot hold."""
+    return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
+
+
 @dataclass(frozen=True)
-class Verification(Result):
+class Verification(_Gate):
     """Whether a deployed directory keeps its contract.
 
     Attributes
@@ -51,22 +104,39 @@ class Verification(Result):
         Differences from where the contract was written, whether they break it or not.
     openvino_version
         The version of the runtime that it was verified with.
+    release
+        The release that was asked for, empty for the one that is here.
     """
 
     directory: str
     parts: tuple[ContractPart, ...]
     changes: tuple[str, ...]
     openvino_version: str
+    release: str = ""
 
     @property
-    def ok(self) -> bool:
-        """Whether no part is broken."""
-        return not self.broken
+    def _members(self) -> Sequence[Verification]:
+        return (self,)
+
+    @property
+    def name(self) -> str:
+        """The directory, with the release if one was asked for."""
+        return f"{self.directory} with OpenVINO {self.release}" if self.release else self.directory
 
     @property
     def broken(self) -> tuple[str, ...]:
         """The names of the parts that are broken."""
         return tuple(part.name for part in self.parts if part.status == BROKEN)
+
+    @property
+    def undecided(self) -> tuple[str, ...]:
+        """The names of the parts that the measurement could not decide."""
+        return tuple(part.name for part in self.parts if part.status == UNDECIDED)
+
+    @property
+    def status(self) -> str:
+        """``ok``, ``broken`` or ``undecided``, for all parts together."""
+        return BROKEN if self.broken else UNDECIDED if self.undecided else OK
 
     @property
     def summary(self) -> pd.DataFrame:
@@ -79,9 +149,15 @@ class Verification(Result):
     def verdict(self) -> str:
         """A sentence that says whether the contract is kept."""
         with_version = f"its contract with OpenVINO {self.openvino_version}"
-        if self.ok:
-            return f"{self.directory} keeps {with_version}."
-        return f"{self.directory} breaks {with_version}: {', '.join(self.broken)}."
+        directory = shorten(self.directory)
+        if self.broken:
+            return f"{directory} breaks {with_version}: {', '.join(self.broken)}."
+        if self.undecided:
+            reasons = "; ".join(
+                f"{p.name}, because {p.detail}" for p in self.parts if p.status == UNDECIDED
+            )
+            return f"{directory} keeps {with_version}; undecided: {reasons}."
+        return f"{directory} keeps {with_version}."
 
     def __repr__(self) -> str:
         return f"Verification({self.verdict})"
@@ -97,48 +173,59 @@ class Verification(Result):
 
 
 @dataclass(frozen=True)
-class Across(Result):
-    """A deployed directory verified with one release after another.
+class Across(_Gate):
+    """Deployed directories, each verified with one release after another or with the one here.
 
     Attributes
     ----------
-    releases
-        The versions, in the order asked for.
     verifications
-        One for each release.
+        One for each directory and release.
     """
 
-    releases: tuple[str, ...]
     verifications: tuple[Verification, ...]
 
     @property
-    def ok(self) -> bool:
-        """Whether every release keeps the contract."""
-        return all(proven.ok for proven in self.verifications)
+    def _members(self) -> Sequence[Verification]:
+        return self.verifications
+
+    @property
+    def releases(self) -> tuple[str, ...]:
+        """The releases, in the order asked for."""
+        return tuple(dict.fromkeys(p.release for p in self.verifications if p.release))
 
     @property
     def changed_by(self) -> str | None:
-        """The first release that breaks other parts than the one before it."""
-        pairs = zip(self.releases[1:], self.verifications[1:], self.verifications, strict=False)
-        return next((name for name, now, before in pairs if now.broken != before.broken), None)
+        """The first release that breaks other parts of a directory than the one before it."""
+        pairs = zip(self.verifications[1:], self.verifications, strict=False)
+        return next(
+            (
+                now.release
+                for now, before in pairs
+                if now.directory == before.directory and now.broken != before.broken
+            ),
+            None,
+        )
 
     @property
     def summary(self) -> pd.DataFrame:
-        """One row a release and part: ``release``, ``part``, ``status``, ``detail``."""
+        """One row a part: ``directory``, ``release``, ``part``, ``status``, ``detail``."""
         import pandas as pd
 
-        frames = [proven.summary for proven in self.verifications]
-        every = pd.concat(frames, keys=self.releases, names=["release", None])
-        return every.reset_index("release").reset_index(drop=True)
+        rows = [(p.directory, p.release, *part) for p in self.verifications for part in p.parts]
+        return pd.DataFrame(rows, columns=["directory", "release", "part", "status", "detail"])
 
     def __str__(self) -> str:
         lines = []
-        for release, proven in zip(self.releases, self.verifications, strict=True):
-            lines.append(f"{release:<10} {'ok' if proven.ok else ', '.join(proven.broken)}")
-            lines += [f"    {p.name}: {p.detail}" for p in proven.parts if p.name in proven.broken]
-        changed = self.changed_by
-        same = "All releases do the same."
-        lines.append(same if changed is None else f"OpenVINO {changed} changed it.")
+        width = max(len(proven.name) for proven in self.verifications)
+        for proven in self.verifications:
+            named = ", ".join(proven.broken or proven.undecided)
+            said = f"{proven.name:<{width}}  {proven.status}"
+            lines.append(f"{said}: {named}" if named else said)
+            told = (p for p in proven.parts if p.status in (BROKEN, UNDECIDED))
+            lines += [f"    {part.name}: {part.detail}" for part in told]
+        if len(self.releases) > 1:
+            by = self.changed_by
+            lines.append(f"OpenVINO {by} changed it." if by else "All releases do the same.")
         return "\n".join(lines) + "\n"
 
     __repr__ = __str__
@@ -151,11 +238,13 @@ def judged(
     directory: str | os.PathLike[str],
     contract: Contract,
     frozen: FrozenPlacement,
-    seen: ObservedRun,
-    slower: float,
+    runs: Sequence[ObservedRun],
+    latency: Checked,
+    release: str = "",
 ) -> Verification:
-    """Compare an observed run of a directory with its contract, part by part."""
-    checked: dict[str, Checked] = {
+    """Compare the runs of a directory with its contract, part by part; one that failed counts."""
+    seen = next((run for run in runs if run.error), runs[0])
+    found: dict[str, Checked] = {
         "model": _model(directory, contract),
         "affinity": _affinity(contract, frozen),
         "properties": _properties(contract, frozen),
@@ -163,13 +252,14 @@ def judged(
         "compile": _compile(seen),
         "partition": _partition(contract, seen),
         "outputs": _outputs(directory, contract, seen),
-        "latency": _latency(contract, seen, slower),
+        "latency": latency,
     }
     return Verification(
-        shorten(os.fspath(directory)),
-        tuple(ContractPart(name, *found) for name, found in checked.items()),
+        os.fspath(directory),
+        tuple(ContractPart(name, *part) for name, part in found.items()),
         tuple(_changes(contract, seen)),
         seen.openvino_version or "unknown",
+        release,
     )
 
 
@@ -281,13 +371,11 @@ def _named(arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
     return {str(index): array for index, array in enumerate(arrays)}
 
 
-def _latency(contract: Contract, seen: ObservedRun, slower: float) -> Checked:
-    noise = noise_here([*contract.devices, REFERENCE_DEVICE], shared_core())
-    then, now = contract.latency, seen.latency(noise)
-    if then is None or now is None:
-        return _not_run("latency", seen, "it was not measured")
-    worse = now.ratio > (1 + slower) * then.ratio and now.ratio_ci95_low > then.ratio_ci95_high
-    return (BROKEN if worse else OK), f"{now} of the reference, promised were {then}"
+def other_hardware(contract: Contract, seen: ObservedRun) -> str:
+    """Say which devices or CPUs are not those of the contract; empty if all are the same."""
+    then = {"CPUs": contract.environment.n_cpus, **contract.devices}
+    now = {"CPUs": seen.n_cpus, **{name: seen.devices.get(name, "") for name in contract.devices}}
+    return "; ".join(_differences(then, {**then, **{k: v for k, v in now.items() if v}}, ""))
 
 
 def _changes(contract: Contract, seen: ObservedRun) -> Iterator[str]:

@@ -10,6 +10,7 @@ import contextlib
 import datetime
 import os
 import platform
+import time
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 _NOISE_KIND, _NOISE_FILE = "noise", "noise.json"
 _Key: TypeAlias = tuple[Any, ...]  # the values of these fields
+_BUSY, _MOST_BUSY_CPUS = 0.2, 0.75  # other work: a share of the CPUs, and at most so many
+_LOOK_S = 0.4
 _KEY_FIELDS = ("host", "n_cpus", "openvino_version", "device", "properties")
 
 
@@ -215,12 +218,24 @@ def _own_cpu_s() -> float:
     total = 0.0
     me = psutil.Process()
     for process in [me, *me.children(recursive=True)]:
-        try:
-            used = process.cpu_times()
-            total += used.user + used.system
-        except psutil.Error:
-            continue
+        # The times include those of children that have ended, where the system tells them.
+        with contextlib.suppress(psutil.Error):
+            total += sum(process.cpu_times()[:4])
     return total
+
+
+def is_busy(cpus: float, n_cpus: int) -> bool:
+    """Tell whether other processes keep so many CPUs busy that a latency proves little."""
+    return cpus > min(_BUSY * n_cpus, _MOST_BUSY_CPUS)
+
+
+def wait_until_quiet(limit_s: float) -> None:
+    """Return as soon as no other process keeps the CPUs busy, at the latest after ``limit_s``."""
+    others, until = OtherWork(), now() + limit_s
+    while now() < until:
+        time.sleep(_LOOK_S)
+        if not is_busy(others.cpus(), os.cpu_count() or 1):
+            return
 
 
 def _governor() -> str:

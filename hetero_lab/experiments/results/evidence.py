@@ -1,7 +1,8 @@
 """Evidence: which of several measured placements is best, and which of them differ at all.
 
 All questions compare placements here, with the ratios of `statistics` and the noise between
-compiles: a difference within that noise does not count.
+compiles: a difference within that noise does not count. There are three answers: a difference was
+shown, a large one was excluded (two one-sided tests, TOST; Schuirmann 1987), or it is undecided.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from hetero_lab.statistics import (
     Ratio,
     holm,
     largest_noise,
+    rank_groups,
     series_ratio,
     unpaired_ratio,
 )
@@ -22,7 +24,10 @@ from hetero_lab.statistics import (
 _ALPHA = 0.05
 AS_GOOD = 1.01  # a simpler candidate is preferred if it is slower by no more than this factor
 _HOPELESS = 3.0  # a single turn shows that a row is slower if it takes this many times the best
-BEST, ALIKE, SLOWER = "best", "as fast", "slower"
+BEST, FASTER, ALIKE, SLOWER = "best", "faster", "as fast", "slower"
+UNDECIDED = "undecided"
+MAY_BE_BEST = (FASTER, ALIKE, UNDECIDED)
+AS_FAST = 0.05  # as fast is within this share
 Key = TypeVar("Key")
 
 
@@ -32,44 +37,64 @@ def ratio_across(after: Row, before: Row) -> Ratio:
     return unpaired_ratio(after.levels_us, before.levels_us, noise)
 
 
-def is_slower(row: Row, best: Row) -> bool:
-    """Tell whether a row is slower than the best one beyond the intervals.
+def finding(ratio: Ratio | None, p: float | None = None) -> str:
+    """Say whether something is ``faster`` or ``slower`` than another, ``as fast``, or undecided.
 
-    A single turn has no interval: the row counts as slower only if it takes several times as long.
+    It is as fast if the whole interval of the ratio lies within 5 %. ``p`` is the p-value corrected
+    for the number of comparisons.
     """
+    if ratio is None:
+        return UNDECIDED
+    if (ratio.p if p is None else p) < _ALPHA and not ratio.low <= 1.0 <= ratio.high:
+        return FASTER if ratio.high < 1.0 else SLOWER
+    within = ratio.low >= 1.0 / (1.0 + AS_FAST) and ratio.high <= 1.0 + AS_FAST
+    return ALIKE if within else UNDECIDED
+
+
+def reason(ratio: Ratio | None) -> str:
+    """Say where a ratio lies, as the reason of a finding."""
+    if ratio is None or not math.isfinite(ratio.high):
+        return "too few turns for an interval"
+    return f"the interval of the ratio reaches from {ratio.low:.3f} to {ratio.high:.3f}"
+
+
+def between(row: Row, best: Row) -> Ratio | None:
+    """Return the ratio of two rows of a sweep; ``None`` if it has no interval.
+
+    A single turn shows that a row is slower only if it takes several times as long.
+    """
+    found = series_ratio(row.series, best.series)
     own, least = row.latency, best.latency
-    if own is None or least is None:
-        return False
-    if math.isfinite(own.high_us):
-        return own.low_us > least.high_us
-    return own.us > _HOPELESS * least.us
+    if math.isfinite(found.high) or own is None or least is None:
+        return found
+    ratio = own.us / least.us
+    return Ratio(ratio, ratio, ratio, 0.0) if ratio > _HOPELESS else None
 
 
 def judged(
     us: Mapping[Key, float],
-    slower: Callable[[Key, Key], bool],
+    ratio: Callable[[Key, Key], Ratio | None],
     preferred: Collection[Key] | None = None,
 ) -> dict[Key, str]:
-    """Judge each candidate, the simplest first, by its time: ``best``, ``as fast`` or ``slower``.
+    """Judge each candidate, the simplest first: ``best``, or a :func:`finding` against that.
 
-    ``slower`` tells whether a candidate is slower than the best one, beyond the uncertainty. The
-    ``preferred`` candidates are preferred to the fastest if they are at most 1 % slower; by default
-    all, so that the simplest of them is chosen.
+    ``ratio`` compares two candidates. The ``preferred`` candidates are preferred to the fastest if
+    they are at most 1 % slower; by default all, so that the simplest of them is chosen.
     """
     if not us:
         return {}
     fastest = min(us, key=lambda key: us[key])
     simpler = us if preferred is None else [key for key in us if key in {*preferred, fastest}]
     best = next(key for key in simpler if us[key] <= AS_GOOD * us[fastest])
-    return {key: BEST if key == best else SLOWER if slower(key, best) else ALIKE for key in us}
+    return {key: BEST if key == best else finding(ratio(key, best)) for key in us}
 
 
 class Decision(NamedTuple):
-    """Which row to take, why, and whether it beats every baseline."""
+    """Which row to take, why, and the finding: the best plan against the best baseline."""
 
     label: str
     verdict: str
-    improved: bool = False
+    finding: str = UNDECIDED
 
 
 def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[str]) -> Decision:
@@ -90,24 +115,66 @@ def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[
         return Decision(tried[0], f"This is the fastest plan that was measured.{but}")
     if not known:
         verdict = "No baseline keeps to the limits; this is the fastest plan that does."
-        return Decision(tried[0], verdict, improved=True)
+        return Decision(tried[0], verdict, FASTER)
     best = known[0]
+    if not tried:
+        return Decision(best, f"No plan was measured beside {best}, the best baseline.{but}")
     tests = [series_ratio(rows[label].series, rows[best].series) for label in tried]
-    for label, (ratio, low, high, _), p in sorted(
-        zip(tried, tests, holm([test.p for test in tests]), strict=True), key=lambda t: t[1].middle
-    ):
-        if ratio < 1.0 and p < _ALPHA:
-            verdict = (
-                f"{1 - ratio:.1%} faster than {best}, the best baseline (95 % interval "
-                f"{1 - high:.1%} to {1 - low:.1%}).{but}"
-            )
-            return Decision(label, verdict, improved=True)
-    if tried or not planned:
-        return Decision(best, f"No plan was measurably faster than {best}.{but}")
-    return Decision(best, f"No plan was measured beside {best}, the best baseline.{but}")
+    corrected = zip(tried, tests, holm([test.p for test in tests]), strict=True)
+    found = [(label, ratio, finding(ratio, p)) for label, ratio, p in corrected]
+    faster = [(label, ratio) for label, ratio, word in found if word == FASTER]
+    if faster:
+        label, (ratio, low, high, _) = min(faster, key=lambda one: one[1].middle)
+        said = (
+            f"{1 - ratio:.1%} faster than {best}, the best baseline (95 % interval {1 - high:.1%} "
+            f"to {1 - low:.1%}).{but}"
+        )
+        return Decision(label, said, FASTER)
+    label, ratio, word = min(found, key=lambda one: one[2] != UNDECIDED)
+    said = f"No plan is faster than {best}, the best baseline: {label} is {word}"
+    if word == UNDECIDED:
+        said = f"Undecided whether {label} is faster than {best}, the best baseline"
+    return Decision(best, f"{said}; {reason(ratio)}.{but}", word)
 
 
 def _fastest_first(rows: Mapping[str, Row], labels: Sequence[str]) -> list[str]:
     ratios = {label: rows[label].series.ratio for label in labels}
     middle = {label: ratio.middle for label, ratio in ratios.items() if ratio is not None}
     return sorted(middle, key=lambda label: middle[label])
+
+
+class Ranking(NamedTuple):
+    """The distinct measured rows from fast to slow, host by host.
+
+    Rows of different hosts are never ranked against each other, so ``ranks`` and ``groups`` begin
+    at 1 on each host. ``findings`` compare each with the fastest: ``best``, ``as fast`` within 5 %,
+    ``undecided`` or ``slower``. ``smallest_difference`` is the smallest relative difference that
+    the run could have shown.
+    """
+
+    rows: tuple[Row, ...]
+    ranks: tuple[int, ...]
+    groups: tuple[int, ...]
+    findings: tuple[str, ...]
+    smallest_difference: float
+
+
+def rank(rows: Sequence[Row]) -> Ranking:
+    """Rank rows by latency, and group those that cannot be told apart."""
+    apart: dict[tuple[str | None, str], list[Row]] = {}
+    for row in rows:
+        if row.latency is not None and not row.same_as and row.series.ours:
+            apart.setdefault((row.measured_on, row.run), []).append(row)
+    ranked: list[tuple[Row, int, int, str]] = []
+    could_be_seen: list[float] = []
+    for of_host in apart.values():
+        of_host.sort(key=lambda row: row.latency.us if row.latency else 0.0)
+        groups, smallest = rank_groups([row.series for row in of_host])
+        for number, (row, group) in enumerate(zip(of_host, groups, strict=True), start=1):
+            told = series_ratio(row.series, of_host[0].series)
+            # Groups are tested together: two of one group do not differ.
+            word = SLOWER if group > 1 else finding(told, 1.0) if number > 1 else BEST
+            ranked.append((row, number, group, word))
+        could_be_seen.append(smallest)
+    ordered, ranks, groups, found = zip(*ranked, strict=True) if ranked else ((), (), (), ())
+    return Ranking(ordered, ranks, groups, found, max(could_be_seen, default=math.inf))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 import time
+from xml.etree import ElementTree
 
 import msgspec
 import numpy as np
@@ -24,12 +29,19 @@ from hetero_lab.experiments.deployment.contract import (
     read_contract,
     write_contract,
 )
-from hetero_lab.experiments.deployment.verification import judged
+from hetero_lab.experiments.deployment.latency import (
+    OK,
+    UNDECIDED,
+    judged_latency,
+    reference_for,
+)
+from hetero_lab.experiments.deployment.verification import ContractPart, Verification, judged
 from hetero_lab.experiments.deployment.verify import environment_of
 from hetero_lab.fetch import file_digest
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.frozen_placement import read_frozen
+from hetero_lab.tables import read_csv
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 ANY = 1e6  # a latency that a busy machine cannot break
@@ -63,20 +75,22 @@ def edit(directory, change):
 
 def judge(directory, seen, **changes):
     contract = msgspec.structs.replace(read_contract(directory), **changes)
-    return judged(directory, contract, read_frozen(directory), seen, 0.1)
+    return judged(directory, contract, read_frozen(directory), [seen], (OK, ""))
 
 
 def test_what_is_untouched_is_kept(deployed):
-    proven = hl.verify(deployed, turns=3, slower=ANY)
+    proven = hl.verify(deployed, turns=3, tolerance=ANY)
     assert proven.ok
-    assert set(proven.summary["status"]) == {"ok"}
+    # Other tests may run beside it, which leaves the latency undecided.
+    assert {part.status for part in proven.parts if part.name != "latency"} == {"ok"}
+    assert proven.parts[-1].status in ("ok", "undecided")
     assert proven.changes == ()
     assert "keeps its contract" in str(proven)
 
 
 def test_another_affinity_in_the_file(copy):
     edit(copy, lambda plan: plan["affinity"].update({"head_digit/softmax": "VERACC"}))
-    proven = hl.verify(copy, turns=3, slower=ANY)
+    proven = hl.verify(copy, turns=3, tolerance=ANY)
     # One subgraph instead of two, too.
     assert proven.broken == ("affinity", "partition")
     assert "head_digit/softmax: CPU → VERACC" in str(proven)
@@ -90,7 +104,7 @@ def test_a_changed_weight(copy):
     weights = np.frombuffer(data, np.float32, count=size // 4, offset=offset)
     weights *= 1.5
     path.write_bytes(data)
-    assert hl.verify(copy, turns=3, slower=ANY).broken == ("model", "outputs")
+    assert hl.verify(copy, turns=3, tolerance=ANY).broken == ("model", "outputs")
 
 
 def test_a_dropped_property(copy, seen):
@@ -102,7 +116,7 @@ def test_a_dropped_property(copy, seen):
 
 def test_a_missing_device(copy):
     edit(copy, lambda plan: plan["emulated"].clear())
-    proven = hl.verify(copy, turns=3, slower=ANY)
+    proven = hl.verify(copy, turns=3, tolerance=ANY)
     assert proven.broken == ("properties", "devices", "compile")
     assert "'VERACC' missing" in str(proven)
     statuses = proven.summary.set_index("part")["status"]
@@ -117,16 +131,146 @@ def test_another_partition(copy, seen):
     assert "promised were 2 ('VERACC', 'VERACC')" in str(proven)
 
 
-@pytest.mark.parametrize(("worse", "broken"), [(1.2, ("latency",)), (1.05, ()), (0.5, ())])
-def test_a_latency_beyond_the_intervals(copy, seen, worse, broken):
-    reference = [[100.0 + i] * 10 for i in range(12)]
-    turns = [[50.0 * worse + i / 2] * 10 for i in range(12)]
-    timed = msgspec.structs.replace(seen, turns_us=turns, reference_us=reference)
-    promise = LatencyPromise(
-        reference_device="CPU", reference_properties={}, median_us=50.0, reference_us=100.0,
-        ratio=0.5, ratio_ci95_low=0.49, ratio_ci95_high=0.51,
-    )  # fmt: skip
-    assert judge(copy, timed, latency=promise).broken == broken
+PROMISE = LatencyPromise(
+    reference_device="CPU", reference_properties={}, median_us=50.0, reference_us=100.0,
+    ratio=0.5, ratio_ci95_low=0.49, ratio_ci95_high=0.51, ratios=(0.49, 0.5, 0.5, 0.51),
+    spread=0.017,
+)  # fmt: skip
+
+
+def timed(worse, n=1, foreign_cpus=0.0):
+    """Return runs that are ``worse`` times as slow as PROMISE, a little more or less each."""
+    return [
+        ObservedRun(
+            n_cpus=4,
+            turns_us=[[50.0 * worse * (1.0 + 0.01 * (run % 3 - 1) * (n > 1))] * 10] * 3,
+            reference_us=[[100.0] * 10] * 3,
+            foreign_cpus=foreign_cpus,
+        )
+        for run in range(n)
+    ]
+
+
+def latency(runs, then=PROMISE, tolerance=None, hardware=""):
+    return judged_latency(then, runs, tolerance, hardware)
+
+
+@pytest.mark.parametrize("worse", [0.5, 1.0, 1.02])
+def test_a_latency_within_the_tolerance_is_kept_at_once(worse):
+    found = latency(timed(worse))
+    assert (found.status, found.settled) == ("ok", True)
+    assert found.detail.startswith(f"{worse:.2f} times the promise")
+
+
+def test_an_alarm_is_confirmed_before_it_is_believed():
+    assert [latency(timed(1.25, n)).status for n in (1, 2, 3, 4)] == [*["undecided"] * 3, "broken"]
+    assert not latency(timed(1.25, 3)).settled
+    # A process that was slow once is no alarm.
+    assert latency([*timed(1.25), *timed(1.0, 2)]).status == "ok"
+    # One process that is as fast as promised is enough to doubt it.
+    assert latency([*timed(1.25, 4), *timed(1.0)]).status == "undecided"
+
+
+def test_what_cannot_be_told_ends_undecided():
+    found = latency(timed(1.1, 7))
+    assert (found.status, found.settled) == ("undecided", True)
+    assert "1.10 times is allowed" in found.detail
+    assert latency(timed(1.1, 7), tolerance=0.2).status == "ok"
+    assert latency(timed(1.25, 7), tolerance=0.05).status == "broken"
+
+
+@pytest.mark.parametrize("worse", [1.0, 2.0])
+def test_a_busy_machine_proves_nothing(worse):
+    found = latency([*timed(worse, 6), *timed(worse, 1, foreign_cpus=1.1)])
+    assert (found.status, found.settled) == ("undecided", True)
+    assert "other processes kept 1.1 of 4 CPUs busy" in found.detail
+
+
+def test_other_hardware_can_keep_a_promise_but_not_break_it():
+    assert latency(timed(1.0), hardware="CPUs: 2 → 4").status == "ok"
+    found = latency(timed(2.0, 4), hardware="CPUs: 2 → 4")
+    assert (found.status, "other hardware: CPUs: 2 → 4" in found.detail) == ("undecided", True)
+
+
+def test_a_contract_of_an_older_version(deployed, copy):
+    old = msgspec.structs.replace(PROMISE, ratios=(), spread=0.0)
+    path = copy / FILE_NAME
+    write_contract(copy, msgspec.structs.replace(read_contract(copy), latency=old))
+    data = json.loads(path.read_text())
+    del data["digest"]
+    for name in ("ratios", "spread", "tolerance"):
+        del data["latency"][name]
+    digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps({**data, "digest": digest}))
+    assert read_contract(copy).latency == old
+    assert latency(timed(1.0, 5), old).status == "ok"
+    assert latency(timed(1.5, 5), old).status == "broken"
+    assert latency(timed(1.0), None).status == "not checked"
+
+
+def test_the_reference_is_another_device_or_one_core(deployed):
+    model = hl.load("digits_inception")
+    alone = hl.Placement(hl.Affinity.uniform(model, "CPU"), "CPU", direct=True)
+    split = hl.Placement(hl.Affinity.automatic(model, "HETERO:VERACC,CPU"), "split")
+    accelerated = hl.Placement(hl.Affinity.uniform(model, "VERACC"), "acc", direct=True)
+    assert reference_for(split, None) == ("CPU", {})
+    assert reference_for(split, accelerated) == ("VERACC", {})
+    assert reference_for(alone, None)[1]["INFERENCE_NUM_THREADS"] == 1
+    assert reference_for(alone, alone) == reference_for(alone, None)
+
+
+@pytest.mark.slow
+def test_beside_busy_processes_the_latency_is_undecided(deployed):
+    others = [
+        subprocess.Popen(  # no child of this process, whose work counts as our own
+            ["sh", "-c", '"$0" -c "while True: pass" > /dev/null & echo $!', sys.executable],
+            stdout=subprocess.PIPE, text=True,
+        )
+        for _ in range(os.cpu_count() or 1)
+    ]  # fmt: skip
+    pids = [int(other.communicate()[0]) for other in others]
+    try:
+        proven = hl.verify(deployed)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+    assert proven.ok
+    assert not proven.is_decided
+    assert proven.undecided == ("latency",)
+    assert "undecided: latency, because other processes kept" in proven.verdict
+
+
+def test_a_report_for_continuous_integration(deployed, copy, tmp_path, capsys):
+    (copy / "run.py").write_text("# another program\n")
+    report, table = tmp_path / "junit.xml", tmp_path / "table.csv"
+    given = [str(deployed), str(copy), "--tolerance", str(ANY), "-q"]
+    assert main(["verify", *given, "--junit", str(report), "--csv", str(table)]) == 1
+    suites = ElementTree.parse(report).getroot().findall("testsuite")
+    assert [suite.get("name") for suite in suites] == [str(deployed), str(copy)]
+    assert [suite.get("failures") for suite in suites] == ["0", "1"]
+    failed = [case.get("name") for case in suites[1] if case.find("failure") is not None]
+    assert failed == ["model"]
+    frame = read_csv(table)
+    assert list(frame.columns) == ["directory", "release", "part", "status", "detail"]
+    assert list(frame.loc[frame["status"] == "broken", "directory"]) == [str(copy)]
+    capsys.readouterr()
+    nowhere = str(tmp_path / "nowhere" / "junit.xml")
+    assert main(["verify", str(deployed), "--junit", nowhere]) == 2
+    assert "nowhere' does not exist" in capsys.readouterr().err
+
+
+def test_an_undecided_part_fails_only_where_it_is_asked_to(tmp_path):
+    part = ContractPart("latency", UNDECIDED, "a \x00 <reason>")
+    proven = Verification("deploy", (part,), (), "2026.4")
+    for strict, tag in ((False, "skipped"), (True, "failure")):
+        proven.to_junit(tmp_path / "junit.xml", strict=strict)
+        case = ElementTree.parse(tmp_path / "junit.xml").getroot()[0][0]
+        assert [child.tag for child in case] == [tag]
+        assert case[0].get("message") == "undecided: a \ufffd <reason>"
+    assert proven.ok
+    assert not proven.is_decided
+    with pytest.raises(ArgumentError, match="at least one deployed directory"):
+        hl.verify([])
 
 
 def test_an_accuracy_that_is_not_reached(deployed, copy):
@@ -134,7 +278,7 @@ def test_an_accuracy_that_is_not_reached(deployed, copy):
     metric = hl.dataset("digits").metric
     with pytest.raises(ArgumentError, match="data= needs labels"):
         hl.verify(copy, data=data)
-    told = hl.verify(copy, turns=3, slower=ANY, data=data, metric=metric).parts[-1]
+    told = hl.verify(copy, turns=3, tolerance=ANY, data=data, metric=metric).parts[-1]
     assert (told.name, told.status) == ("accuracy", "ok")
     assert told.detail.endswith("of 30 examples, promised is nothing")
     contract = read_contract(copy)
@@ -142,10 +286,10 @@ def test_an_accuracy_that_is_not_reached(deployed, copy):
         accuracy=1.0, drop=0.0, n_examples=30)))  # fmt: skip
     wrong = [(inputs, (label + 1) % 10 if n < 2 else label) for n, (inputs, label) in
              enumerate(data)]  # fmt: skip
-    proven = hl.verify(copy, turns=3, slower=ANY, data=wrong, metric=metric)
+    proven = hl.verify(copy, turns=3, tolerance=ANY, data=wrong, metric=metric)
     assert proven.broken == ("accuracy",)
     assert proven.parts[-1].detail.endswith("promised is 100.0% of 30 examples")
-    assert hl.verify(copy, turns=3, slower=ANY, data=wrong, metric=metric, max_drop=0.5).ok
+    assert hl.verify(copy, turns=3, tolerance=ANY, data=wrong, metric=metric, max_drop=0.5).ok
 
 
 def test_what_dies_is_a_broken_part(deployed):
@@ -184,9 +328,9 @@ def test_what_is_no_deployed_directory(tmp_path, capsys):
 
 
 def test_the_command_tells_by_its_exit_code(deployed, copy, capsys):
-    assert main(["verify", str(deployed), "--slower", str(ANY)]) == 0
+    assert main(["verify", str(deployed), "--tolerance", str(ANY)]) == 0
     (copy / "requests.npz").write_bytes((copy / "inputs.npz").read_bytes())
-    assert main(["verify", str(copy), "--slower", str(ANY)]) == 1
+    assert main(["verify", str(copy), "--tolerance", str(ANY)]) == 1
     assert "model" in capsys.readouterr().out
     assert main(["verify", str(deployed), "--across", "openvino==newest"]) == 2
 
@@ -212,7 +356,7 @@ def test_the_release_that_changed_it_is_named(tmp_path):
     placement = hl.Placement(affinity, "cyclic", {"VERDSP": F32, "CPU": F32})
     directory = hl.freeze(prepared, placement, tmp_path)
     releases = ["2026.2.0", "2026.3.1"]
-    made = hl.verify(directory, releases=releases, turns=3, slower=ANY, progress=False)
+    made = hl.verify(directory, releases=releases, turns=3, tolerance=ANY, progress=False)
     assert made.verifications[0].broken == ("partition",)
     assert made.verifications[1].ok
     assert made.changed_by == "2026.3.1"

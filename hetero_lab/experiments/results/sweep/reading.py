@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from hetero_lab.errors import ArgumentError, StoredFileError, names_at_hand, shorten
-from hetero_lab.experiments.measure.environment import noise_of
+from hetero_lab.experiments.measure.environment import is_busy, noise_of
 from hetero_lab.experiments.measure.records import (
     Accuracy,
     AnyRecord,
@@ -42,7 +42,6 @@ from hetero_lab.tables import number
 
 _HERE = ""  # the host of a record that names none
 _NOISY_MAD = 0.1  # share of the median
-_BUSY = 0.2  # share of the CPUs; if other processes use more, two compiles differ more
 _LARGE_SHARE = 0.2  # share of the time for starting workers that is worth a note
 
 
@@ -163,7 +162,7 @@ class _Builder:
         self._busy = {
             host
             for host, environment in self._environments.items()
-            if _foreign_cpus(r for r in records if r.host == host) > _BUSY * environment.n_cpus
+            if is_busy(_foreign_cpus(r for r in records if r.host == host), environment.n_cpus)
         }
         self._reference_devices = next(
             (e.devices for e in header.entries if e.key == header.reference), ()

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from hetero_lab.errors import ArgumentError, did_you_mean, names_at_hand, shorten
 from hetero_lab.experiments.measure.environment import Environment, noise_of, noise_sentence
+from hetero_lab.experiments.results.evidence import Ranking, rank
 from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.experiments.results.sweep import tables as sweep_tables
-from hetero_lab.experiments.results.sweep.row import Ranking, Row, rank
+from hetero_lab.experiments.results.sweep.row import Row
 from hetero_lab.result import Result
 from hetero_lab.statistics import Noise
 from hetero_lab.tables import Tables

@@ -1,15 +1,14 @@
-"""The rows of a sweep, and their ranking."""
+"""The rows of a sweep."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from hetero_lab.experiments.accuracy.evaluate import Evaluation
 from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.runtime.runners import HETERO
-from hetero_lab.statistics import Estimate, Latency, Series, centred, rank_groups
+from hetero_lab.statistics import Estimate, Latency, Series, centred
 
 INTERRUPTED, BUDGET_ENDED = "not measured: interrupted", "not measured: time budget used up"
 
@@ -82,35 +81,3 @@ class Row:
     def measured_on(self) -> str | None:
         """The host that measured the row, under its name in tables."""
         return self.profile.environment.host if self.profile else self.host or None
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """The distinct measured rows from fast to slow, host by host.
-
-    Rows of different hosts are never ranked against each other, so ``ranks`` and ``groups`` begin
-    at 1 on each host. ``smallest_difference`` is the smallest relative difference that the run
-    could have shown.
-    """
-
-    rows: tuple[Row, ...]
-    ranks: tuple[int, ...]
-    groups: tuple[int, ...]
-    smallest_difference: float
-
-
-def rank(rows: Sequence[Row]) -> Ranking:
-    """Rank rows by latency, and group those that cannot be told apart."""
-    apart: dict[tuple[str | None, str], list[Row]] = {}
-    for row in rows:
-        if row.latency is not None and not row.same_as and row.series.ours:
-            apart.setdefault((row.measured_on, row.run), []).append(row)
-    ranked: list[tuple[Row, int, int]] = []
-    could_be_seen: list[float] = []
-    for of_host in apart.values():
-        of_host.sort(key=lambda row: row.latency.us if row.latency else 0.0)
-        own, smallest = rank_groups([row.series for row in of_host])
-        ranked += zip(of_host, range(1, len(of_host) + 1), own, strict=True)
-        could_be_seen.append(smallest)
-    ordered, ranks, groups = zip(*ranked, strict=True) if ranked else ((), (), ())
-    return Ranking(ordered, ranks, groups, max(could_be_seen, default=float("inf")))

@@ -9,8 +9,9 @@ import numpy as np
 
 from hetero_lab.errors import names_at_hand, shorten
 from hetero_lab.experiments.results.answers import summary_columns
+from hetero_lab.experiments.results.evidence import ALIKE, UNDECIDED, Ranking
 from hetero_lab.experiments.results.profile import tables as profile_tables
-from hetero_lab.experiments.results.sweep.row import Ranking, Row
+from hetero_lab.experiments.results.sweep.row import Row
 from hetero_lab.tables import TEXT_COLUMNS, Tables, frame_of, number
 from hetero_lab.terminal import columns, count_of, one_line
 
@@ -75,7 +76,7 @@ def text(
 
 
 def _verdict(tables: Tables) -> list[str]:
-    """Say which placement is fastest, and which ones cannot be told apart from it."""
+    """Say which placement is fastest, which ones are as fast, and for which that is undecided."""
     ranking = tables["ranking"]
     if not len(ranking) or ranking["host"].nunique() > 1:
         return []
@@ -86,9 +87,10 @@ def _verdict(tables: Tables) -> list[str]:
     if best["ratio"] == best["ratio"] and not is_reference:
         low, high = number(best["ratio_ci95_low"]), number(best["ratio_ci95_high"])
         verdict += f", {number(best['ratio'])} × the reference's time (95 % [{low}, {high}])"
-    alike = list(ranking.loc[ranking["group"] == best["group"], "label"])[1:]
-    if alike:
-        verdict += f"; cannot be told apart from {names_at_hand(alike, 2)}"
+    for word, said in ((ALIKE, "as fast, within 5 %"), (UNDECIDED, "undecided")):
+        labels = list(ranking.loc[ranking["finding"] == word, "label"])
+        if labels:
+            verdict += f"; {said}: {names_at_hand(labels, 2)}"
     return [f"{verdict}."]
 
 
@@ -99,7 +101,7 @@ def _ranked_rows(tables: Tables, most: int | None) -> list[list[str]]:
         name for name in optional if name in ranking and any(v and v == v for v in ranking[name])
     ]
     hosts = _host_column(tables)
-    heading = ["RANK", "GROUP", "PLACEMENT", "SUBGRAPHS", "MEDIAN µs", "RATIO  [95 %]"]
+    heading = ["RANK", "GROUP", "PLACEMENT", "SUBGRAPHS", "MEDIAN µs", "RATIO  [95 %]", "IS"]
     rows = [[*(name.upper() for name in hosts), *heading, *(optional[name] for name in extra)]]
     for row in ranking.head(most if most is not None else len(ranking)).to_dict("records"):
         ratio = number(row["ratio"])
@@ -107,7 +109,7 @@ def _ranked_rows(tables: Tables, most: int | None) -> list[list[str]]:
             low, high = number(row["ratio_ci95_low"]), number(row["ratio_ci95_high"])
             ratio += f"  [{low}, {high}]"
         cells = [str(row["rank"]), str(row["group"]), one_line(row["label"], 60)]
-        cells += [str(row["n_subgraphs"]), number(row["median_us"]), ratio]
+        cells += [str(row["n_subgraphs"]), number(row["median_us"]), ratio, row["finding"]]
         shares = [str(row[name]) if name == "emulated" else _percent(row[name]) for name in extra]
         rows.append([*(str(row[name]) for name in hosts), *cells, *shares])
     return rows
@@ -130,7 +132,7 @@ def shown(tables: Tables) -> dict[str, pd.DataFrame]:
 
 
 _SHOWN = [
-    "rank", "group", "label", "n_subgraphs", "median_us", "ratio", "ratio_ci95_low",
+    "rank", "group", "finding", "label", "n_subgraphs", "median_us", "ratio", "ratio_ci95_low",
     "ratio_ci95_high", "emulated", "accuracy", "accuracy_drop",
 ]  # fmt: skip
 
@@ -243,12 +245,15 @@ def _ranking(
         {
             "rank": number,
             "group": group,
+            "finding": word,
             **{name: summaries[id(row)][name] for name in columns},
             "labels": "\n".join(labels[row.label, row.host]),
         }
-        for row, number, group in zip(ranking.rows, ranking.ranks, ranking.groups, strict=True)
+        for row, number, group, word in zip(
+            ranking.rows, ranking.ranks, ranking.groups, ranking.findings, strict=True
+        )
     ]
-    return _frame(shown, columns=["rank", "group", *columns, "labels"])
+    return _frame(shown, columns=["rank", "group", "finding", *columns, "labels"])
 
 
 def _frame(rows: list[dict[str, Any]], columns: list[str] | None = None) -> pd.DataFrame:

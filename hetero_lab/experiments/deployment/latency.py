@@ -1,0 +1,128 @@
+"""The latency that a contract promises, and whether it is kept: process by process.
+
+Turns within a process agree far better than processes do, so a process is one value here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hetero_lab.experiments.deployment.check_run import ObservedRun, Reference
+from hetero_lab.experiments.deployment.contract import LatencyPromise
+from hetero_lab.experiments.measure.environment import is_busy
+from hetero_lab.placement.placement import Placement
+from hetero_lab.statistics import log_spread, ratio_of_runs
+
+# It runs anywhere. OpenVINO's own pinning could choose a busy core.
+ONE_CORE: Reference = (
+    "CPU",
+    {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": 1,
+        "ENABLE_CPU_PINNING": False,
+    },
+)
+OK, BROKEN, UNDECIDED, UNKNOWN = "ok", "broken", "undecided", "not checked"
+N_PROMISED = 4  # processes that a promise is measured in
+_LEAST_AGAIN, _MOST_AGAIN = 3, 6  # processes that confirm an alarm
+QUIET_S, QUIET_SHARE = 5.0, 0.2  # the longest wait for a quiet machine, and of the budget
+PAUSE_S = 2.0
+BUDGET_S = 30.0
+
+
+class Settlement(NamedTuple):
+    """A status with its reason; if it is not ``settled``, another process could change it."""
+
+    status: str
+    detail: str
+    settled: bool = True
+
+
+def reference_for(placement: Placement, baseline: Placement | None) -> Reference:
+    """Return the device that the latency of a placement is promised relative to.
+
+    It is the baseline if that is a device alone, by default the CPU. A placement that is this
+    device itself is compared with one core of the CPU in f32.
+    """
+    known = baseline is not None and baseline.direct and baseline.virtual is None
+    own = baseline if known and baseline is not None else None
+    device = own.devices[0] if own else "CPU"
+    properties = dict(own.device_properties.get(device, {})) if own else {}
+    if placement.direct and placement.devices == (device,):
+        return ONE_CORE
+    return device, properties
+
+
+def promised(
+    runs: Sequence[ObservedRun], reference: Reference, tolerance: float, least_spread: float
+) -> LatencyPromise | None:
+    """Return the promise of a directory that was run several times; ``None`` if untimed.
+
+    ``least_spread`` is how far the logarithm of the ratio is known to vary from process to process.
+    """
+    ratios = [run.ratio for run in runs if run.ratio is not None]
+    if not ratios:
+        return None
+    spread = max(least_spread, log_spread(ratios))
+    middle, low, high, _ = ratio_of_runs(ratios, (), spread)
+    device, properties = reference
+    ours, theirs = (
+        float(np.median([sample for run in runs for turn in getattr(run, name) for sample in turn]))
+        for name in ("turns_us", "reference_us")
+    )
+    return LatencyPromise(
+        reference_device=device,
+        reference_properties=dict(properties),
+        median_us=ours,
+        reference_us=theirs,
+        ratio=middle,
+        ratio_ci95_low=low,
+        ratio_ci95_high=high,
+        ratios=tuple(ratios),
+        spread=spread,
+        tolerance=tolerance,
+    )
+
+
+def judged_latency(
+    then: LatencyPromise | None, runs: Sequence[ObservedRun], tolerance: float | None, moved: str
+) -> Settlement:
+    """Tell whether a promise is kept, by the runs so far.
+
+    ``moved`` names hardware that is not that of the promise. A first run that looks worse is an
+    alarm; the runs after it decide.
+    """
+    first, *again = runs
+    failed = next((run for run in runs if run.error), first)
+    ratios = [run.ratio for run in runs if run.ratio is not None]
+    if then is None:
+        return Settlement(UNKNOWN, "none is promised")
+    if len(ratios) < len(runs):
+        status = BROKEN if failed.error and failed.step == "latency" else UNKNOWN
+        return Settlement(status, failed.error or "it was not measured")
+    limit = 1.0 + (then.tolerance if tolerance is None else tolerance)
+    cpus = max(run.foreign_cpus for run in runs)
+    n_cpus = first.n_cpus or os.cpu_count() or 1
+    if is_busy(cpus, n_cpus):
+        why = f"other processes kept {cpus:.1f} of {n_cpus} CPUs busy"
+        return Settlement(UNDECIDED, f"{why}; promised is {then}")
+    spread = then.spread or math.log(then.ratio_ci95_high / then.ratio_ci95_low) / 3.92
+    found = ratio_of_runs(ratios[1:] or ratios, then.ratios or (then.ratio,), spread)
+    text = (
+        f"{found.middle:.2f} times the promise ({found.low:.2f} to {found.high:.2f}), which is "
+        f"{then}"
+    )
+    if found.high <= limit:
+        return Settlement(OK, text)
+    if moved:
+        return Settlement(UNDECIDED, f"{text}, but this is other hardware: {moved}")
+    worse = found.low > limit and min(ratios) > limit * then.ratio
+    if worse and len(again) >= _LEAST_AGAIN:
+        return Settlement(BROKEN, text)
+    text += f"; {limit:.2f} times is allowed"
+    return Settlement(UNDECIDED, text, settled=len(again) >= _MOST_AGAIN)
