@@ -15,7 +15,6 @@ from hetero_lab.experiments.accuracy.evaluate import Evaluation
 from hetero_lab.experiments.faults.wrong import OpError, Wrong
 from hetero_lab.experiments.recover import ModelPart, Recovered
 from hetero_lab.experiments.results.sweep.result import Sweep
-from hetero_lab.statistics import Estimate
 from hetero_lab.tables import bytes_text
 from hetero_lab.views.theme import (
     BOUNDARY,
@@ -26,7 +25,7 @@ from hetero_lab.views.theme import (
     device_styles,
     error_bars,
     finish,
-    latency_bars,
+    interval_of,
     latency_text,
     plain,
     time_text,
@@ -202,8 +201,8 @@ def _markers(points: list[dict[Any, Any]], name: str, largest: float, colour: st
     return {
         "x": [p["median_us"] for p in points],
         "y": [p["accuracy"] for p in points],
-        "error_x": latency_bars([_latency(p) for p in points], **style),
-        "error_y": error_bars([_accuracy(p) for p in points], **style),
+        "error_x": error_bars([interval_of(p) for p in points], **style),
+        "error_y": error_bars([interval_of(p, "accuracy") for p in points], **style),
         "mode": "markers",
         "name": name,
         "marker": {
@@ -221,18 +220,10 @@ def _markers(points: list[dict[Any, Any]], name: str, largest: float, colour: st
     }
 
 
-def _latency(point: dict[Any, Any]) -> Estimate:
-    return Estimate(point["median_us"], point["ci95_low_us"], point["ci95_high_us"])
-
-
-def _accuracy(point: dict[Any, Any]) -> tuple[float, float, float]:
-    return point["accuracy"], point["accuracy_ci95_low"], point["accuracy_ci95_high"]
-
-
 def _front_hover(point: dict[Any, Any]) -> str:
-    accuracy, low, high = _accuracy(point)
+    accuracy, low, high = interval_of(point, "accuracy")
     return (
-        f"<b>{plain(point['label'], 200)}</b><br>{latency_text(_latency(point))}<br>"
+        f"<b>{plain(point['label'], 200)}</b><br>{latency_text(interval_of(point))}<br>"
         f"{accuracy:.1%} right [{low:.1%}, {high:.1%}]<br>"
         f"weights {bytes_text(int(point['weight_bytes']))}"
     )

@@ -221,7 +221,8 @@ def latency_samples(profiles: Profile | Iterable[Profile]) -> go.Figure:
 
 def _numbers(profile: Profile, n_beyond: int) -> str:
     latency = profile.latency
-    text = f"median {latency_text(latency.estimate)} · p90 {time_text(latency.p90_us)}"
+    median = latency_text((latency.median_us, *latency.ci95_us))
+    text = f"median {median} · p90 {time_text(latency.p90_us)}"
     return text + (f" · {n_beyond} beyond the right edge" if n_beyond else "")
 
 

@@ -13,6 +13,7 @@ from hetero_lab.experiments.explain import explain_rows
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.results.sweep.row import Row
 from hetero_lab.planning.difference import Difference
+from hetero_lab.views.sweeps import MOSTLY, with_shares
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +71,6 @@ def matching(frame: pd.DataFrame, text: str) -> pd.DataFrame:
 
 
 NO_GROUP = "none"
-MOSTLY = "mostly on"
 _GROUPINGS = (
     MOSTLY, "variant", "executor", "requests", "devices", "n_subgraphs", "host", "baseline",
 )  # fmt: skip
@@ -109,7 +109,7 @@ class ExplorerState:
             )
         self.sweep = sweep
         self.rows: dict[str, Row] = {sweep.name_of(row): row for row in sweep.rows}
-        self.frame = _frame(sweep)
+        self.frame = with_shares(sweep)
         axes = self.axes
         x, y = (name if name in axes else next(iter(axes), "") for name in _FIRST_AXES)
         labels = self.measured
@@ -224,29 +224,6 @@ def title_of(column: str) -> str:
     if column.startswith("ratio"):
         return f"{column.replace('_', ' ')} to the reference"
     return column.replace("_", " ")
-
-
-def _frame(sweep: Sweep) -> pd.DataFrame:
-    import pandas as pd
-
-    frame = sweep.summary.copy()
-    if not len(frame):
-        return pd.DataFrame({name: [] for name in ("label", "status", "detail")})
-    frame["label"] = [sweep.name_of(row) for row in sweep.rows]
-    # A column with gaps may hold numbers as objects.
-    for name in frame.columns:
-        filled = [value for value in frame[name] if value is not None and value == value]
-        if filled and all(isinstance(v, int | float) and not isinstance(v, bool) for v in filled):
-            frame[name] = pd.to_numeric(frame[name])
-    counts = [row.profile.affinity.counts() if row.profile else {} for row in sweep.rows]
-    devices = list(dict.fromkeys(device for each in counts for device in each))
-    for device in devices:
-        frame[f"share {device}"] = [
-            100.0 * each.get(device, 0) / (sum(each.values()) or 1) if each else float("nan")
-            for each in counts
-        ]
-    frame[MOSTLY] = [max(each, key=lambda d: each[d]) if each else "" for each in counts]
-    return frame
 
 
 def _check(name: str, kind: str, known: list[str]) -> None:
