@@ -59,12 +59,11 @@ def sensitivity(recovered: Recovered) -> go.Figure:
             name=f"alone on {styles[device].label}",
             marker={"color": styles[device].colour, "pattern": {"shape": styles[device].pattern}},
             hovertext=[_part_hover(tried, found, device) for tried, found in drawn],
-            hoverinfo="text",
         )
     ends = [0.4, len(recovered.tried) + 0.6]
     figure.add_scatter(
         x=ends, y=[whole, whole], mode="lines", name=f"all of it on {plain(fast, 30)}",
-        line={"color": LINE, "width": 1.5, "dash": "dot"}, hoverinfo="skip",
+        line={"color": LINE, "width": 1.5, "dash": "dot"},
     )  # fmt: skip
     for tried in recovered.tried:
         devices = Counter(recovered.affinity[op] for op in tried.ops)
@@ -160,7 +159,7 @@ def accuracy_front(result: Recovered | Sweep) -> go.Figure:
             best = point["accuracy"]
     figure.add_scatter(
         x=[p["median_us"] for p in steps], y=[p["accuracy"] for p in steps],
-        mode="lines", name="front of latency and accuracy", hoverinfo="skip",
+        mode="lines", name="front of latency and accuracy",
         line={"color": LINE, "width": 2, "shape": "hv"}, showlegend=len(steps) > 1,
     )  # fmt: skip
     sizes = sorted({p["weight_bytes"] for p in points}, reverse=True)
@@ -216,7 +215,6 @@ def _markers(points: list[dict[Any, Any]], name: str, largest: float, colour: st
             },
         },
         "hovertext": [_front_hover(p) for p in points],
-        "hoverinfo": "text",
     }
 
 
@@ -257,7 +255,7 @@ def errors_along_model(wrong: Wrong) -> go.Figure:
             y=[_drawn(of(error)) for error in ops],
             name=name, mode=mode, connectgaps=True,
             line={**line, "width": 1.5}, marker={"color": line["color"], "size": 6},
-            hovertext=[_hover(error) for error in ops], hoverinfo="text",
+            hovertext=[_hover(error) for error in ops],
         )  # fmt: skip
     jumps = [(place, error) for place, error in enumerate(ops, start=1) if error.jumps]
     if jumps:
@@ -267,7 +265,7 @@ def errors_along_model(wrong: Wrong) -> go.Figure:
             name="jumps", mode="markers+text", textposition="top left",
             marker={"color": _ACCUMULATED, "size": 13, "symbol": "triangle-up"},
             text=[plain(error.op, 24) if n < _NAMED else "" for n, (_, error) in enumerate(jumps)],
-            hovertext=[_hover(error) for _, error in jumps], hoverinfo="text",
+            hovertext=[_hover(error) for _, error in jumps],
         )  # fmt: skip
     at = {error.op: place for place, error in enumerate(ops, start=1)}
     devices = list(dict.fromkeys(error.device for error in ops))

@@ -139,7 +139,7 @@ def op_types_by_device(
             z=[[cell["n_supported"] / cell["n_ops"]] for cell in column], zmin=0, zmax=1,
             colorscale=[[0, styles[device].faded(0.0)], [1, styles[device].faded(_STRONGEST)]],
             showscale=False, xgap=3, ygap=3, text=[[_cell_text(cell)] for cell in column],
-            texttemplate="%{text}", textfont={"color": TEXT, "size": 11}, hoverinfo="text",
+            texttemplate="%{text}", textfont={"color": TEXT, "size": 11},
             hovertext=[[_cell_hover(cell, styles[device].label)] for cell in column],
         )  # fmt: skip
     left_out = len(types) - len(shown)
@@ -196,7 +196,6 @@ def time_by_op_type(profile: Profile) -> go.Figure:
             y=[types.index(op_type) for op_type in own["op_type"]], x=own["time_us"].tolist(),
             marker=style.bar(),
             hovertext=[_bar_hover(row, style.label, total) for row in own.to_dict("records")],
-            hoverinfo="text",
         )  # fmt: skip
     left_out = len(totals) - len(types)
     return finish(

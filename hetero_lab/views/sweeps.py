@@ -121,7 +121,6 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
                 )
                 for row in own
             ],
-            hoverinfo="text",
         )
     end_us = latency_end_us([interval_of(row) for row in found])
     return finish(
@@ -179,7 +178,6 @@ def hosts(sweep: Sweep) -> go.Figure:
                 y=[labels.index(row["label"]) + offset for row in drawn],
                 error_x=error_bars([interval_of(row, column) for row in drawn], **_WHISKERS),
                 hovertext=[_host_hover(row) for row in drawn],
-                hoverinfo="text",
             )  # fmt: skip
     right: Any = 2  # a number; plotly's annotation says text
     figure.add_vline(x=1, col=right, line={"color": LINE, "width": 1, "dash": "dot"})
@@ -252,7 +250,6 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
                 f"group {r['group']}, {n}{_emulated(r)}"
                 for label, r, n in zip(labels, rows, subgraphs, strict=True)
             ],
-            hoverinfo="text",
         )
     )
     figure.add_scatter(
@@ -263,7 +260,6 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
         textposition="middle right",
         textfont={"color": TEXT, "size": 11},
         cliponaxis=False,
-        hoverinfo="skip",
     )
     smallest = sweep.smallest_difference
     seen = f"smallest difference this run could show: {smallest:.1%}"

@@ -220,16 +220,21 @@ _LINE = 115  # characters of a subtitle that fit a narrow page
 _NO_BUTTONS = ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d"]
 
 
-def base_layout(
+def finish(
+    figure: go.Figure,
     title: str,
     subtitle: str = "",
     height: float | None = None,
     margins: tuple[float, float, float, float] | None = None,
-) -> dict[str, Any]:
-    """Return the layout that every figure starts from.
+    *,
+    x: Mapping[str, Any] | None = None,
+    y: Mapping[str, Any] | None = None,
+    **layout: Any,
+) -> go.Figure:
+    """Give a figure the layout that all share, more of a layout, and its axes.
 
     ``title`` and ``subtitle`` are already safe to show. ``height`` and ``margins`` (left, right,
-    top, bottom) are in pixels.
+    top, bottom) are in pixels. Hovering shows a trace's ``hovertext``, or nothing if it has none.
     """
     heading: dict[str, Any] = {
         "text": title, "font": {"size": 16, "color": TEXT}, "x": 0, "xref": "container",
@@ -239,13 +244,9 @@ def base_layout(
     if subtitle:
         lines = "<br>".join(textwrap.wrap(subtitle, _LINE))
         heading["subtitle"] = {"text": lines, "font": {"size": 11, "color": TEXT}}
-    size: dict[str, Any] = {}
-    if height is not None:
-        size["height"] = height
     if margins is not None:
-        size["margin"] = dict(zip("lrtb", margins, strict=True))
-    return {
-        **size,
+        layout["margin"] = dict(zip("lrtb", margins, strict=True))
+    common = {
         "template": "none",
         "paper_bgcolor": CLEAR,
         "plot_bgcolor": CLEAR,
@@ -263,23 +264,12 @@ def base_layout(
             "bgcolor": CLEAR, "color": "#9a9a9a", "activecolor": TEXT, "remove": _NO_BUTTONS,
         },
     }  # fmt: skip
-
-
-def finish(
-    figure: go.Figure,
-    title: str,
-    subtitle: str = "",
-    height: float | None = None,
-    margins: tuple[float, float, float, float] | None = None,
-    *,
-    x: Mapping[str, Any] | None = None,
-    y: Mapping[str, Any] | None = None,
-    **layout: Any,
-) -> go.Figure:
-    """Give a figure the layout of :func:`base_layout`, more of a layout, and its axes."""
-    figure.update_layout(base_layout(title, subtitle, height, margins), **layout)
+    figure.update_layout(common, height=height, **layout)
     figure.update_xaxes(x)
     figure.update_yaxes(y)
+    traces: Any = figure.data
+    for trace in traces:
+        trace.hoverinfo = "skip" if trace.hovertext is None else "text"
     return figure
 
 

@@ -77,7 +77,6 @@ def time_by_subgraph(profile: Profile) -> go.Figure:
                     f"{part} take {time_text(value)}<br>{count_of(row['n_ops'], 'op')}"
                     for row, value in zip(own, values, strict=True)
                 ],
-                hoverinfo="text",
             )  # fmt: skip
     x = {"title": "subgraph, in execution order", "showgrid": False, "zeroline": False}
     y = TIME_AXIS | {"automargin": True}
@@ -171,7 +170,7 @@ def latency_samples(profiles: Profile | Iterable[Profile]) -> go.Figure:
             x=[(a + b) / 2 for a, b in bins],
             y=[_BARS_SHARE * n / n_samples / tallest for n in counts],
             base=base, width=edges[1] - edges[0],
-            marker={"color": BOUNDARY, "line": {"width": 0}}, hoverinfo="text",
+            marker={"color": BOUNDARY, "line": {"width": 0}},
             hovertext=[
                 f"<b>{plain(profile.label)}</b><br>{n} of {n_samples} samples<br>"
                 f"from {a:,.6g} to {b:,.6g} µs"
@@ -270,7 +269,6 @@ def where_time_goes(results: Sweep | Profile | Sequence[Profile]) -> go.Figure:
                 f"{us:,.1f} µs{_EXCEEDS * parts['counters_exceed_latency']}"
                 for label, us, parts in found
             ],
-            hoverinfo="text",
         )
     figure.add_scatter(
         x=[us for _, us, _ in found],
@@ -278,7 +276,6 @@ def where_time_goes(results: Sweep | Profile | Sequence[Profile]) -> go.Figure:
         mode="markers",
         name="wall-clock latency",
         marker={"symbol": "line-ns", "size": 22, "line": {"width": 3, "color": TEXT}},
-        hoverinfo="skip",
     )
     apart = not isinstance(results, Sweep | Profile) and len(results) > 1
     return finish(
@@ -424,7 +421,6 @@ def lanes(
                                       for b in own]},
             insidetextanchor="middle",
             hovertext=[_bar_hover(bar, style) for bar in own],
-            hoverinfo="text",
         )  # fmt: skip
     path = [bar for bar in found if bar.critical]
     if path:
@@ -434,7 +430,6 @@ def lanes(
             mode="lines",
             line={"width": 3, "color": TEXT},
             name="critical path",
-            hoverinfo="skip",
         )
     return finish(
         figure,

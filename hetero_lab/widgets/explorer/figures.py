@@ -116,7 +116,7 @@ def points_figure(exploring: ExplorerState) -> go.Figure:
         open_mark = choice.group == MOSTLY and name in styles and styles[name].emulated
         figure.add_scatter(
             x=_sent(rows[choice.x]), y=_sent(rows[choice.y]), mode="markers", name=label,
-            customdata=list(rows["label"]), hoverinfo="text", error_y=_interval(rows, choice.y),
+            customdata=list(rows["label"]), error_y=_interval(rows, choice.y),
             hovertext=[_hover(row, frame, choice.x, choice.y) for _, row in rows.iterrows()],
             marker={
                 "size": 12, "color": colour, "line": {"width": 2 if open_mark else 0},
@@ -150,7 +150,7 @@ def rings(exploring: ExplorerState) -> dict[str, Any]:
     return {
         "x": _sent(rows[choice.x]), "y": _sent(rows[choice.y]), "mode": "markers+text",
         "text": [marks[label] for label in rows["label"]], "textposition": "top right",
-        "textfont": {"size": 14, "color": TEXT}, "hoverinfo": "skip", "showlegend": False,
+        "textfont": {"size": 14, "color": TEXT}, "showlegend": False,
         "cliponaxis": False,
         "marker": {
             "size": 22, "symbol": "circle-open", "color": TEXT, "line": {"width": 2.5},
