@@ -268,12 +268,11 @@ def errors_along_model(wrong: Wrong) -> go.Figure:
             hovertext=[_hover(error) for _, error in jumps],
         )  # fmt: skip
     at = {error.op: place for place, error in enumerate(ops, start=1)}
-    devices = list(dict.fromkeys(error.device for error in ops))
-    styles = device_styles(devices, dict(wrong.environment.emulated))
+    styles = device_styles((error.device for error in ops), dict(wrong.environment.emulated))
     for found in wrong.sets:
         for op in found.ops:
             _shade(figure, at[op])
-    where = ", ".join(styles[device].label for device in devices)
+    where = ", ".join(style.label for style in styles.values())
     return finish(
         figure,
         "Where the numbers go wrong",

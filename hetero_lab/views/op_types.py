@@ -22,7 +22,7 @@ from hetero_lab.views.theme import (
     row_axis,
     time_text,
 )
-from hetero_lab.views.times import counters_of
+from hetero_lab.views.times import counters_of, styles_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -185,11 +185,9 @@ def time_by_op_type(profile: Profile) -> go.Figure:
     found = type_times(profile)
     totals = found.groupby("op_type", sort=False)["time_us"].sum()
     types = list(totals.sort_values(ascending=False, kind="stable").index[:_MOST_TYPES])
-    devices = list(dict.fromkeys(s.device for s in profile.partition.subgraphs))
-    styles = device_styles(devices, dict(profile.environment.emulated))
     total = totals.sum()
     figure = go.Figure()
-    for device, style in styles.items():
+    for device, style in styles_of(profile).items():
         own = found.loc[(found["device"] == device) & found["op_type"].isin(types)]
         figure.add_bar(
             orientation="h", name=style.label,

@@ -173,9 +173,7 @@ def difference(difference: Difference) -> go.Figure:
     """
     found, moved = steps(difference), moved_types(difference)
     types = list(dict.fromkeys(op_type for op_type, _ in moved))
-    devices = dict.fromkeys(
-        [*difference.before.affinity.devices, *difference.after.affinity.devices]
-    )
+    devices = [*difference.before.affinity.devices, *difference.after.affinity.devices]
     styles = device_styles(devices, difference.emulated)
     sizes = ([len(found)] if found else []) + ([max(1, len(types))] if moved or not found else [])
     height = 160 + sum(90 + _ROW_PX * size for size in sizes)

@@ -48,6 +48,12 @@ def counters_of(profile: Profile) -> tuple[Counter, ...]:
     return profile.counters
 
 
+def styles_of(profile: Profile) -> dict[str, DeviceStyle]:
+    """Return the styles of the devices of a profile, in the order of their first subgraphs."""
+    devices = (subgraph.device for subgraph in profile.partition.subgraphs)
+    return device_styles(devices, dict(profile.environment.emulated))
+
+
 def time_by_subgraph(profile: Profile) -> go.Figure:
     """Draw one bar per subgraph: its ops in the device's colour, then its reorders, faded.
 
@@ -58,10 +64,9 @@ def time_by_subgraph(profile: Profile) -> go.Figure:
     """
     counters_of(profile)
     found = profile.tables["subgraphs"].to_dict("records")
-    styles = device_styles([row["device"] for row in found], dict(profile.environment.emulated))
     rows = len(found) <= _MOST_ROWS
     figure = go.Figure()
-    for device, style in styles.items():
+    for device, style in styles_of(profile).items():
         own = [row for row in found if row["device"] == device]
         for part, opacity in _SUBGRAPH_PARTS:
             places, values = [row["subgraph"] for row in own], [row[f"{part}_us"] for row in own]
@@ -364,10 +369,9 @@ def timeline(profile: Profile) -> go.Figure:
     """
     measured = bool(profile.spans)
     found = bars(profile)
-    devices = list(dict.fromkeys(s.device for s in profile.partition.subgraphs))
     return lanes(
         found,
-        device_styles(devices, dict(profile.environment.emulated)),
+        styles_of(profile),
         title=f"Timeline of {plain(profile.label, 60)}{', measured' if measured else ''}",
         subtitle=_subtitle(profile, found),
         axis="time (µs)" if measured else "time by counters (µs)",

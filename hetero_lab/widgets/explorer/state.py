@@ -33,12 +33,8 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 def matching(frame: pd.DataFrame, text: str) -> pd.DataFrame:
     """Return the rows that match every term of a filter such as ``ACC n_subgraphs<4 ratio<1``.
 
-    A word is to be found in the label. A row without a value matches no comparison.
-
-    Raises
-    ------
-    ArgumentError
-        There is no such column, or a number is compared with something else.
+    A word has to be in the label. A row without a value matches no comparison. Raises ArgumentError
+    if there is no such column, or if a number is compared with something else.
     """
     import pandas as pd
 
@@ -93,12 +89,8 @@ class Selection:
 class ExplorerState:
     """The rows of a sweep and the choices about them; a wrong choice raises and changes nothing.
 
-    Attributes
-    ----------
-    choice
-        The present choices.
-    frame
-        The summary of all rows, and the share of the ops of each device as ``share <device>``.
+    ``frame`` has the summary of all rows with the shares of the devices, ``choice`` the present
+    choices.
     """
 
     def __init__(self, sweep: Sweep):
@@ -163,10 +155,8 @@ class ExplorerState:
     def choose(self, **changes: str) -> None:
         """Change fields of ``choice``, all or none; an empty ``b`` ends the comparison.
 
-        Raises
-        ------
-        ArgumentError
-            There is no such axis, grouping or row, a row was not measured, or no row matches.
+        Raises ArgumentError if there is no such axis, grouping or row, if a row was not measured,
+        or if no row matches.
         """
         known = {
             "x": ("axis", self.axes),
@@ -196,10 +186,7 @@ class ExplorerState:
     def difference(self) -> Difference | None:
         """Return the difference from A to B, ``None`` without a B or if they are the same row.
 
-        Raises
-        ------
-        ArgumentError
-            They are of different models.
+        Raises ArgumentError if they are of different models.
         """
         a, b = self.choice.a, self.choice.b
         if not a or not b or a == b:

@@ -171,13 +171,10 @@ def _export(tweaker: AffinityTweaker, view: TweakerView) -> None:
 
 
 class Background:
-    """Runs work in a thread and keeps what went wrong.
+    """Runs work in a thread and keeps its error.
 
-    Parameters
-    ----------
-    failed
-        Called in that thread with the text of any error, since a thread has no caller to raise it
-        to.
+    ``failed`` is called in that thread with the text of the error, since a thread has no caller to
+    raise it to.
     """
 
     def __init__(self, failed: Callable[[str], object]):
@@ -190,13 +187,7 @@ class Background:
         return self._work is not None and not self._work.done()
 
     def start(self, work: Callable[[], object]) -> None:
-        """Begin.
-
-        Raises
-        ------
-        MeasurementError
-            The previous work has not ended.
-        """
+        """Begin; MeasurementError if the previous work has not ended."""
         if self.is_busy:
             raise MeasurementError("Something is still running. Wait for it, or press Cancel.")
         done: Future[None] = Future()
@@ -215,7 +206,7 @@ class Background:
         threading.Thread(target=run, name="hetero_lab tweaker", daemon=True).start()
 
     def wait(self) -> None:
-        """Wait for the end, and raise what went wrong."""
+        """Wait for the end, and raise the error of the work."""
         if self._work is not None:
             self._work.result()
 
