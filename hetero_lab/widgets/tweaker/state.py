@@ -366,8 +366,8 @@ class TweakerState:
         found = find_problems(self.graph, affinity, self.able, costs)
         if self.wrong is None:
             return found
-        sets = self.wrong_sets(affinity)
-        return [*wrong_findings(self.wrong, sets, affinity, costs), *found]
+        partition = self._what_if(affinity).partition
+        return [*wrong_findings(self.wrong, partition, affinity, costs), *found]
 
     def wrong_sets(self, affinity: Affinity) -> tuple[WrongSet, ...]:
         """Return the sets of ops that compute wrong numbers with an affinity."""

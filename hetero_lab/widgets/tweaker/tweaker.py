@@ -472,9 +472,7 @@ class AffinityTweaker(ipywidgets.VBox):
             )  # fmt: skip
             self._keep(rows, what_if)
 
-        self._begin(work, "starting workers", control)
-        if wait:
-            self.background.wait()
+        self._begin(work, "starting workers", wait, control)
 
     def cancel(self) -> None:
         """Stop measuring; the history stays as it is."""
@@ -504,9 +502,7 @@ class AffinityTweaker(ipywidgets.VBox):
                 f"{found.lower_bound_us:,.1f} µs for any placement.{same}"
             )
 
-        self._begin(work, "planning")
-        if wait:
-            self.background.wait()
+        self._begin(work, "planning", wait)
 
     def go_to(self, index: int) -> None:
         """Return to the placement of a row of the history."""
@@ -559,9 +555,9 @@ class AffinityTweaker(ipywidgets.VBox):
         return findings[index]
 
     def _begin(
-        self, work: Callable[[], object], text: str, control: SweepControl | None = None
+        self, work: Callable[[], object], text: str, wait: bool, control: SweepControl | None = None
     ) -> None:
-        """Start work in the background, and show that it is going on."""
+        """Start work in the background and show that it is going on; perhaps wait for its end."""
 
         def shown() -> None:
             try:
@@ -578,6 +574,8 @@ class AffinityTweaker(ipywidgets.VBox):
             self.view.controls.say("")
             self.view.controls.show_progress(0.0, text)
             self.view.controls.show_busy(True, can_cancel=control is not None)
+        if wait:
+            self.background.wait()
 
     def _keep(self, rows: list[Attempt], what_if: WhatIf) -> None:
         """Put measurements into the history and show them."""
