@@ -164,19 +164,18 @@ def accuracy_front(result: Recovered | Sweep) -> go.Figure:
     )  # fmt: skip
     sizes = sorted({p["weight_bytes"] for p in points}, reverse=True)
     largest = sizes[0] or 1.0
-    others = [p for p in points if not p.get("chosen")]
-    if len(sizes) > _MOST_SIZES:
-        figure.add_scatter(**_markers(others, "placement", largest, _COLOUR))
-    else:
-        spare = [colour for colour in SPARE_COLOURS if colour != _CHOSEN]
-        for n_bytes, colour in zip(sizes, (_COLOUR, *spare), strict=False):
-            own = [p for p in others if p["weight_bytes"] == n_bytes]
-            if own:
-                name = f"weights {bytes_text(int(n_bytes))}"
-                figure.add_scatter(**_markers(own, name, largest, colour))
     chosen = [p for p in points if p.get("chosen")]
-    if chosen:
-        figure.add_scatter(**_markers(chosen, "chosen", largest, _CHOSEN))
+    others = [p for p in points if not p.get("chosen")]
+    groups = [("placement", _COLOUR, others)]
+    if len(sizes) <= _MOST_SIZES:
+        spare = [colour for colour in SPARE_COLOURS if colour != _CHOSEN]
+        groups = [
+            (f"weights {bytes_text(int(n))}", colour, [p for p in others if p["weight_bytes"] == n])
+            for n, colour in zip(sizes, (_COLOUR, *spare), strict=False)
+        ]
+    for name, colour, own in [*groups, ("chosen", _CHOSEN, chosen)]:
+        if own:
+            figure.add_scatter(**_markers(own, name, largest, colour))
     return finish(
         figure,
         "Latency, accuracy and size",

@@ -371,11 +371,6 @@ class Controls:
             self.messages[FILES],
         ]
 
-    @property
-    def said(self) -> str:
-        """The HTML of the message that is shown."""
-        return "".join(message.value for message in self.messages.values())
-
     def say(self, text: str, *, is_error: bool = False, at: str = ABOVE) -> None:
         """Show a message, as text, beside a group of buttons; screen readers read it out."""
         for place, message in self.messages.items():
