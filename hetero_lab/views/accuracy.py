@@ -228,7 +228,7 @@ def _front_hover(point: dict[Any, Any]) -> str:
 
 _LEAST = 1e-9
 _MOST = 1e3  # beyond, an error is as bad as any
-_NAMED = 8  # jumps; what comes after the first ones is seldom of use
+_NAMED = 8  # jumps; those after the first ones are seldom of use
 _ISOLATED, _ACCUMULATED = "#0072B2", "#D55E00"
 
 
@@ -275,8 +275,8 @@ def errors_along_model(wrong: Wrong) -> go.Figure:
     return finish(
         figure,
         "Where the numbers go wrong",
-        f"of each op on {where}: isolated with the reference's inputs, accumulated with what "
-        "really arrives" + (" · shaded: wrong" if wrong.sets else ""),
+        f"of each op on {where}: isolated with the reference's inputs, accumulated with those "
+        "that really arrive" + (" · shaded: wrong" if wrong.sets else ""),
         440,
         (70, 30, 110, 60),
         x={"title": "op, in topological order", "range": [0.4, len(ops) + 0.6]},

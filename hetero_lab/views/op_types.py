@@ -216,5 +216,5 @@ def _bar_hover(row: Mapping[Any, Any], device: str, total_us: float) -> str:
         f"{time_text(row['time_us'])}{share}",
     ]
     if row["n_ops"]:
-        lines.append(f"{count_of(row['n_ops'], 'op')} and what is fused into them")
+        lines.append(f"{count_of(row['n_ops'], 'op')} and the ops fused into them")
     return "<br>".join(lines)

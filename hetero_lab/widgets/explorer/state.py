@@ -57,7 +57,7 @@ def matching(frame: pd.DataFrame, text: str) -> pd.DataFrame:
                 kept &= column.notna() & _COMPARE[compare](column, float(value))
             except ValueError:
                 raise ArgumentError(
-                    f"{name} holds numbers, and {shorten(value)} is none."
+                    f"{name} holds numbers; {shorten(value)} is not a number."
                 ) from None
         elif compare in ("=", "!="):
             kept &= _COMPARE[compare](texts, value.casefold())
@@ -96,7 +96,7 @@ class ExplorerState:
     def __init__(self, sweep: Sweep):
         if not isinstance(sweep, Sweep):
             raise ArgumentError(
-                "Give what hetero_lab.sweep or hetero_lab.read_sweep returns, not "
+                "Give the result of hetero_lab.sweep or hetero_lab.read_sweep, not "
                 f"{type(sweep).__name__}."
             )
         self.sweep = sweep

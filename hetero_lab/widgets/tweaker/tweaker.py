@@ -90,7 +90,7 @@ def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
 
     def after() -> None:
         if not tweaker.selection:
-            raise AffinityError("Select an op first: what comes after it is selected then.")
+            raise AffinityError("Select an op first; everything after it is then selected.")
         tweaker.select(after=tweaker.selection[0])
 
     def by_pattern(_value: object = None) -> None:
