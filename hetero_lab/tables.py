@@ -90,7 +90,7 @@ def write_csv(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
 
 
 def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
-    """Read a table that :func:`write_csv` wrote; StoredFileError, if it is none or missing."""
+    """Read a table that :func:`write_csv` wrote; StoredFileError if it is missing or broken."""
     import pandas as pd
 
     # Before pandas 3 the default may be off in the last digit.
@@ -174,7 +174,7 @@ def read_flat_json(path: str | os.PathLike[str], expected: str) -> dict[str, str
 
 
 def _loaded(path: str | os.PathLike[str], fault: str) -> Any:
-    """Return the content of a JSON file; StoredFileError with the ``fault``, if there is none."""
+    """Return the content of a JSON file; StoredFileError with the ``fault`` if it is broken."""
     try:
         if os.path.getsize(path) > _MAX_JSON_BYTES:
             raise ValueError("it is larger than 1 GiB")
@@ -235,7 +235,7 @@ def _is_special(target: Path) -> bool:
 
 
 def _opened_special(target: Path) -> IO[bytes]:
-    """Open what cannot be replaced; a stream of this process continues where it is."""
+    """Open a file that cannot be replaced; a stream of this process continues where it is."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             descriptor = stream.fileno()

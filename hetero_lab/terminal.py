@@ -20,6 +20,12 @@ def count_of(n: int, noun: str) -> str:
     return f"{n:,} {noun.removesuffix('y')}{'ies' if noun.endswith('y') else 's'}"
 
 
+def first_of(items: Sequence[str], most: int, noun: str = "") -> str:
+    """List the first ``most`` texts, and say how many more there are: ``a, b and 3 more types``."""
+    more = f" and {len(items) - most} more {noun}".rstrip() if len(items) > most else ""
+    return ", ".join(items[:most]) + more
+
+
 def columns(rows: Sequence[Sequence[str]]) -> str:
     """Lay out rows of text in columns, the first row being the heading."""
     shown = [[_printable(cell) for cell in row] for row in rows]

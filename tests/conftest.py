@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -57,3 +57,16 @@ def own_core() -> CountingCore:
     from counting_core import core_with_acc
 
     return core_with_acc()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A browser without a window.
+
+    It ends with its module: Playwright runs one browser at a time in a thread, and some tests start
+    their own.
+    """
+    from widgets.jupyter_in_browser import running_browser
+
+    with running_browser() as started:
+        yield started

@@ -84,7 +84,7 @@ def run(directory: str) -> hl.types.Advice:
     deployed = target / "deploy"
     if not advice.interrupted:
         advice.deploy(deployed)
-        files.append([str(deployed), "what is advised, with its contract; run.py runs it"])
+        files.append([str(deployed), "the advised placement, with its contract; run.py runs it"])
     print("\n6. Where to look")
     _show(columns(files))
     print("\nNext")
@@ -105,7 +105,7 @@ def _devices() -> list[str]:
     _show(columns(rows))
     if EMULATED in names:
         print(f"   {EMULATED} is emulated: it is the CPU under a second name, on the same cores.")
-        print("   What runs where and what a boundary costs is real; its speed is the CPU's.")
+        print("   The subgraphs and the costs of boundaries are real; its speed is the CPU's.")
     return names
 
 

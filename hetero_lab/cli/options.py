@@ -302,7 +302,7 @@ OPTIONS = {option.flags.split()[-1].lstrip("-"): option for option in _OWN} | {
         parse={"nargs": "+"},
     ),
     "kept-costs": Option("--costs", "FILE", "take the costs from here, or keep them here"),
-    "fault": Option("--export", "DIR", "write what shows the fault with openvino and numpy alone"),
+    "fault": Option("--export", "DIR", "write files that show the fault without hetero_lab"),
     "demo": Option(
         "--export",
         "DIR",

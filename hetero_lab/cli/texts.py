@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import hetero_lab as hl
 from hetero_lab.tables import number
-from hetero_lab.terminal import columns, count_of, one_line
+from hetero_lab.terminal import columns, count_of, first_of, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,9 +134,8 @@ def support_text(given: Namespace, table: pd.DataFrame) -> str:
     names = list(table.columns.drop(["op", "op_type"]))
     for device in names:
         refused = table.loc[~table[device], "op_type"].value_counts()
-        types = ", ".join(f"{n} {t}" for t, n in refused.head(_MOST_TYPES).items())
-        more = f" and {len(refused) - _MOST_TYPES} more types" * (len(refused) > _MOST_TYPES)
-        some = f"{len(table) - refused.sum()} of {ops}; not: {types}{more}"
+        types = first_of([f"{n} {t}" for t, n in refused.items()], _MOST_TYPES, "types")
+        some = f"{len(table) - refused.sum()} of {ops}; not: {types}"
         lines.append(f"{device} can run {some if len(refused) else f'all {ops}'}.")
     if given.table:
         rows = [

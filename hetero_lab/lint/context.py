@@ -49,28 +49,15 @@ class Finding:
 class Draft:
     """A finding of a rule before its remedies were tried.
 
-    Parameters
-    ----------
-    nodes
-        Indices of the ops, sorted.
-    finding
-        The sentence that says what was found.
-    options
-        Remedies to try, the likeliest first.
-    weight
-        The bytes (with costs: µs) that it affects: the heaviest is tried first.
-    rule, severity
-        As in :class:`Finding`. An empty rule stands for the name under which the rule is listed.
-    gone
-        Whether the finding is gone, given the subgraph of every node after a remedy; None if
-        every option removes it, whatever else happens.
-    slack
-        The largest change that a remedy may make to the sum of subgraphs and crossings; None if
-        that does not matter. With costs the prediction decides instead.
-    must_save
-        Whether it is only a finding if its remedy lowers the prediction.
-    stuck
-        The advice if no remedy is known.
+    ``nodes`` are the sorted indices of its ops, ``options`` the remedies to try, the likeliest
+    first. ``weight`` is the bytes (with costs: µs) that it affects: the heaviest is tried first. An
+    empty ``rule`` stands for the name under which the rule is listed.
+
+    ``gone`` tells whether the finding is gone, given the subgraph of every node after a remedy; it
+    is None if every option removes the finding, whatever else happens. ``slack`` is the largest
+    change that a remedy may make to the sum of subgraphs and crossings; None if that does not
+    matter. With costs the prediction decides instead, and with ``must_save`` there is no finding
+    unless its remedy lowers the prediction. ``stuck`` is the advice if no remedy is known.
     """
 
     nodes: tuple[int, ...]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hetero_lab.backend.bound import BoundModel, bind
@@ -116,8 +115,7 @@ def lint(
         found = [finding for finding in found if finding.rule == SLOW_DEVICE]
     if wrong is not None:
         partition = predict(bound.graph, affinity) if placed is None else partition_of(placed)
-        sets = wrong_sets(wrong, partition)
-        found = [*wrong_findings(wrong, sets, affinity, costs), *found]
+        found = [*wrong_findings(wrong, partition, affinity, costs), *found]
     return to_frame(found, priced=costs is not None)
 
 
@@ -158,11 +156,14 @@ def wrong_sets(wrong: Wrong, partition: Partition) -> tuple[WrongSet, ...]:
 
 
 def wrong_findings(
-    wrong: Wrong, sets: Sequence[WrongSet], affinity: Affinity, costs: CostModel | None = None
+    wrong: Wrong, partition: Partition, affinity: Affinity, costs: CostModel | None = None
 ) -> list[Finding]:
-    """Return a finding for each set; its remedy is the move by which the search mended it."""
+    """Return a finding for each set of wrong ops that is still as it was found.
+
+    Its remedy is the move by which the search mended it.
+    """
     findings = []
-    for found in sets:
+    for found in wrong_sets(wrong, partition):
         remedy = {op: device for op, device in wrong.fix.items() if op in found.ops}
         together = "only together" if found.minimal else "together"
         how = together if len(found.ops) > 1 else "by itself"

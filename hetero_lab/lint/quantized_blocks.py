@@ -174,7 +174,7 @@ def cut_quantization(context: LintContext) -> Iterator[Draft]:
             nodes=tuple(sorted((*away, *ops))),
             finding=(
                 f"{count_of(len(ops), 'op')} of {device} ({context.named(ops)}) would run in int8, "
-                f"but what quantises the input ({context.named(away)}) is {where}: {n_bytes:,} "
+                f"but the quantisers of the input ({context.named(away)}) are {where}: {n_bytes:,} "
                 "bytes cross, and the int8 kernel is lost."
             ),
             options=(

@@ -18,7 +18,7 @@ from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import SubgraphCollector
 from hetero_lab.placement.topology import topology
-from hetero_lab.terminal import count_of
+from hetero_lab.terminal import count_of, first_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -243,7 +243,10 @@ def with_causes(context: LintContext, findings: Sequence[Finding]) -> list[Findi
     for each in refused:
         for device, op_type in each:
             types.setdefault(device, Counter())[op_type] += 1
-    lacking = {device: f"{device} cannot run {_listed(found)}" for device, found in types.items()}
+    lacking = {
+        device: f"{device} cannot run {first_of([t for t, _ in found.most_common()], _MOST_TYPES)}"
+        for device, found in types.items()
+    }
     causes = ["; ".join(lacking[d] for d in sorted({d for d, _ in each})) for each in refused]
     return [replace(f, cause=c or CHOICE) for f, c in zip(findings, causes, strict=True)]
 
@@ -265,11 +268,6 @@ def _refused(context: LintContext, ops: Sequence[str]) -> set[tuple[str, str]]:
                 if able is not None and context.is_placeable[here] and op.name not in able:
                     found.add((device, op.type))
     return found
-
-
-def _listed(op_types: Counter[str]) -> str:
-    more = f" and {len(op_types) - _MOST_TYPES} more" if len(op_types) > _MOST_TYPES else ""
-    return ", ".join(op_type for op_type, _ in op_types.most_common(_MOST_TYPES)) + more
 
 
 def summary_lines(findings: pd.DataFrame, most: int) -> list[str]:

@@ -15,7 +15,6 @@ from hetero_lab.experiments.accuracy.evaluate import Evaluation
 from hetero_lab.experiments.faults.wrong import OpError, Wrong
 from hetero_lab.experiments.recover import ModelPart, Recovered
 from hetero_lab.experiments.results.sweep.result import Sweep
-from hetero_lab.statistics import Estimate
 from hetero_lab.tables import bytes_text
 from hetero_lab.views.theme import (
     BOUNDARY,
@@ -26,7 +25,7 @@ from hetero_lab.views.theme import (
     device_styles,
     error_bars,
     finish,
-    latency_bars,
+    interval_of,
     latency_text,
     plain,
     time_text,
@@ -60,12 +59,11 @@ def sensitivity(recovered: Recovered) -> go.Figure:
             name=f"alone on {styles[device].label}",
             marker={"color": styles[device].colour, "pattern": {"shape": styles[device].pattern}},
             hovertext=[_part_hover(tried, found, device) for tried, found in drawn],
-            hoverinfo="text",
         )
     ends = [0.4, len(recovered.tried) + 0.6]
     figure.add_scatter(
         x=ends, y=[whole, whole], mode="lines", name=f"all of it on {plain(fast, 30)}",
-        line={"color": LINE, "width": 1.5, "dash": "dot"}, hoverinfo="skip",
+        line={"color": LINE, "width": 1.5, "dash": "dot"},
     )  # fmt: skip
     for tried in recovered.tried:
         devices = Counter(recovered.affinity[op] for op in tried.ops)
@@ -161,24 +159,23 @@ def accuracy_front(result: Recovered | Sweep) -> go.Figure:
             best = point["accuracy"]
     figure.add_scatter(
         x=[p["median_us"] for p in steps], y=[p["accuracy"] for p in steps],
-        mode="lines", name="front of latency and accuracy", hoverinfo="skip",
+        mode="lines", name="front of latency and accuracy",
         line={"color": LINE, "width": 2, "shape": "hv"}, showlegend=len(steps) > 1,
     )  # fmt: skip
     sizes = sorted({p["weight_bytes"] for p in points}, reverse=True)
     largest = sizes[0] or 1.0
-    others = [p for p in points if not p.get("chosen")]
-    if len(sizes) > _MOST_SIZES:
-        figure.add_scatter(**_markers(others, "placement", largest, _COLOUR))
-    else:
-        spare = [colour for colour in SPARE_COLOURS if colour != _CHOSEN]
-        for n_bytes, colour in zip(sizes, (_COLOUR, *spare), strict=False):
-            own = [p for p in others if p["weight_bytes"] == n_bytes]
-            if own:
-                name = f"weights {bytes_text(int(n_bytes))}"
-                figure.add_scatter(**_markers(own, name, largest, colour))
     chosen = [p for p in points if p.get("chosen")]
-    if chosen:
-        figure.add_scatter(**_markers(chosen, "chosen", largest, _CHOSEN))
+    others = [p for p in points if not p.get("chosen")]
+    groups = [("placement", _COLOUR, others)]
+    if len(sizes) <= _MOST_SIZES:
+        spare = [colour for colour in SPARE_COLOURS if colour != _CHOSEN]
+        groups = [
+            (f"weights {bytes_text(int(n))}", colour, [p for p in others if p["weight_bytes"] == n])
+            for n, colour in zip(sizes, (_COLOUR, *spare), strict=False)
+        ]
+    for name, colour, own in [*groups, ("chosen", _CHOSEN, chosen)]:
+        if own:
+            figure.add_scatter(**_markers(own, name, largest, colour))
     return finish(
         figure,
         "Latency, accuracy and size",
@@ -202,8 +199,8 @@ def _markers(points: list[dict[Any, Any]], name: str, largest: float, colour: st
     return {
         "x": [p["median_us"] for p in points],
         "y": [p["accuracy"] for p in points],
-        "error_x": latency_bars([_latency(p) for p in points], **style),
-        "error_y": error_bars([_accuracy(p) for p in points], **style),
+        "error_x": error_bars([interval_of(p) for p in points], **style),
+        "error_y": error_bars([interval_of(p, "accuracy") for p in points], **style),
         "mode": "markers",
         "name": name,
         "marker": {
@@ -217,22 +214,13 @@ def _markers(points: list[dict[Any, Any]], name: str, largest: float, colour: st
             },
         },
         "hovertext": [_front_hover(p) for p in points],
-        "hoverinfo": "text",
     }
 
 
-def _latency(point: dict[Any, Any]) -> Estimate:
-    return Estimate(point["median_us"], point["ci95_low_us"], point["ci95_high_us"])
-
-
-def _accuracy(point: dict[Any, Any]) -> tuple[float, float, float]:
-    return point["accuracy"], point["accuracy_ci95_low"], point["accuracy_ci95_high"]
-
-
 def _front_hover(point: dict[Any, Any]) -> str:
-    accuracy, low, high = _accuracy(point)
+    accuracy, low, high = interval_of(point, "accuracy")
     return (
-        f"<b>{plain(point['label'], 200)}</b><br>{latency_text(_latency(point))}<br>"
+        f"<b>{plain(point['label'], 200)}</b><br>{latency_text(interval_of(point))}<br>"
         f"{accuracy:.1%} right [{low:.1%}, {high:.1%}]<br>"
         f"weights {bytes_text(int(point['weight_bytes']))}"
     )
@@ -240,7 +228,7 @@ def _front_hover(point: dict[Any, Any]) -> str:
 
 _LEAST = 1e-9
 _MOST = 1e3  # beyond, an error is as bad as any
-_NAMED = 8  # jumps; what comes after the first ones is seldom of use
+_NAMED = 8  # jumps; those after the first ones are seldom of use
 _ISOLATED, _ACCUMULATED = "#0072B2", "#D55E00"
 
 
@@ -266,7 +254,7 @@ def errors_along_model(wrong: Wrong) -> go.Figure:
             y=[_drawn(of(error)) for error in ops],
             name=name, mode=mode, connectgaps=True,
             line={**line, "width": 1.5}, marker={"color": line["color"], "size": 6},
-            hovertext=[_hover(error) for error in ops], hoverinfo="text",
+            hovertext=[_hover(error) for error in ops],
         )  # fmt: skip
     jumps = [(place, error) for place, error in enumerate(ops, start=1) if error.jumps]
     if jumps:
@@ -276,20 +264,19 @@ def errors_along_model(wrong: Wrong) -> go.Figure:
             name="jumps", mode="markers+text", textposition="top left",
             marker={"color": _ACCUMULATED, "size": 13, "symbol": "triangle-up"},
             text=[plain(error.op, 24) if n < _NAMED else "" for n, (_, error) in enumerate(jumps)],
-            hovertext=[_hover(error) for _, error in jumps], hoverinfo="text",
+            hovertext=[_hover(error) for _, error in jumps],
         )  # fmt: skip
     at = {error.op: place for place, error in enumerate(ops, start=1)}
-    devices = list(dict.fromkeys(error.device for error in ops))
-    styles = device_styles(devices, dict(wrong.environment.emulated))
+    styles = device_styles((error.device for error in ops), dict(wrong.environment.emulated))
     for found in wrong.sets:
         for op in found.ops:
             _shade(figure, at[op])
-    where = ", ".join(styles[device].label for device in devices)
+    where = ", ".join(style.label for style in styles.values())
     return finish(
         figure,
         "Where the numbers go wrong",
-        f"of each op on {where}: isolated with the reference's inputs, accumulated with what "
-        "really arrives" + (" · shaded: wrong" if wrong.sets else ""),
+        f"of each op on {where}: isolated with the reference's inputs, accumulated with those "
+        "that really arrive" + (" · shaded: wrong" if wrong.sets else ""),
         440,
         (70, 30, 110, 60),
         x={"title": "op, in topological order", "range": [0.4, len(ops) + 0.6]},

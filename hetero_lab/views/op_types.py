@@ -22,7 +22,7 @@ from hetero_lab.views.theme import (
     row_axis,
     time_text,
 )
-from hetero_lab.views.times import counters_of
+from hetero_lab.views.times import counters_of, styles_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -139,7 +139,7 @@ def op_types_by_device(
             z=[[cell["n_supported"] / cell["n_ops"]] for cell in column], zmin=0, zmax=1,
             colorscale=[[0, styles[device].faded(0.0)], [1, styles[device].faded(_STRONGEST)]],
             showscale=False, xgap=3, ygap=3, text=[[_cell_text(cell)] for cell in column],
-            texttemplate="%{text}", textfont={"color": TEXT, "size": 11}, hoverinfo="text",
+            texttemplate="%{text}", textfont={"color": TEXT, "size": 11},
             hovertext=[[_cell_hover(cell, styles[device].label)] for cell in column],
         )  # fmt: skip
     left_out = len(types) - len(shown)
@@ -185,18 +185,15 @@ def time_by_op_type(profile: Profile) -> go.Figure:
     found = type_times(profile)
     totals = found.groupby("op_type", sort=False)["time_us"].sum()
     types = list(totals.sort_values(ascending=False, kind="stable").index[:_MOST_TYPES])
-    devices = list(dict.fromkeys(s.device for s in profile.partition.subgraphs))
-    styles = device_styles(devices, dict(profile.environment.emulated))
     total = totals.sum()
     figure = go.Figure()
-    for device, style in styles.items():
+    for device, style in styles_of(profile).items():
         own = found.loc[(found["device"] == device) & found["op_type"].isin(types)]
         figure.add_bar(
             orientation="h", name=style.label,
             y=[types.index(op_type) for op_type in own["op_type"]], x=own["time_us"].tolist(),
             marker=style.bar(),
             hovertext=[_bar_hover(row, style.label, total) for row in own.to_dict("records")],
-            hoverinfo="text",
         )  # fmt: skip
     left_out = len(totals) - len(types)
     return finish(
@@ -219,5 +216,5 @@ def _bar_hover(row: Mapping[Any, Any], device: str, total_us: float) -> str:
         f"{time_text(row['time_us'])}{share}",
     ]
     if row["n_ops"]:
-        lines.append(f"{count_of(row['n_ops'], 'op')} and what is fused into them")
+        lines.append(f"{count_of(row['n_ops'], 'op')} and the ops fused into them")
     return "<br>".join(lines)

@@ -57,14 +57,13 @@ def predicted_measured(costs: CostModel) -> go.Figure:
     ends = [max(0.0, least - room), most + room]
     figure = go.Figure()
     figure.add_scatter(
-        x=ends, y=ends, mode="lines", name="predicted = measured", hoverinfo="skip",
+        x=ends, y=ends, mode="lines", name="predicted = measured",
         line={"color": LINE, "width": 1.5, "dash": "dot"},
     )  # fmt: skip
     figure.add_scatter(
         x=[*ends, *reversed(ends)],
         y=[end * (1 + _BAND) for end in ends] + [end * (1 - _BAND) for end in reversed(ends)],
         fill="toself", fillcolor=GRID, line={"width": 0}, mode="lines", name=f"± {_BAND:.0%}",
-        hoverinfo="skip",
     )  # fmt: skip
     figure.add_scatter(
         x=[row.measured_us for row in rows],
@@ -87,7 +86,6 @@ def predicted_measured(costs: CostModel) -> go.Figure:
             f"predicted {time_text(row.predicted_us)} ({row.error:+.1%})"
             for row in rows
         ],
-        hoverinfo="text",
     )
     if not rows:
         figure.add_annotation(
@@ -186,9 +184,7 @@ def difference(difference: Difference) -> go.Figure:
     """
     found, moved = steps(difference), moved_types(difference)
     types = list(dict.fromkeys(op_type for op_type, _ in moved))
-    devices = dict.fromkeys(
-        [*difference.before.affinity.devices, *difference.after.affinity.devices]
-    )
+    devices = [*difference.before.affinity.devices, *difference.after.affinity.devices]
     styles = device_styles(devices, difference.emulated)
     sizes = ([len(found)] if found else []) + ([max(1, len(types))] if moved or not found else [])
     height = 160 + sum(90 + _ROW_PX * size for size in sizes)
@@ -231,7 +227,7 @@ def _draw_steps(
             text = f" [{change(low)}, {change(high)}]"
         figure.add_bar(
             **where, orientation="h", y=[place], x=[step.difference_us], base=[step.start_us],
-            marker=marker, showlegend=False, error_x=error, hoverinfo="text",
+            marker=marker, showlegend=False, error_x=error,
             hovertext=[
                 f"<b>{plain(step.label)}</b>: {change(step.difference_us)}{text}"
                 + "".join(f"<br>{plain(line, 160)}" for line in step.details)
@@ -246,7 +242,7 @@ def _draw_steps(
     figure.add_scatter(
         **where, x=[high + room] * len(found), y=list(range(len(found))), mode="text",
         text=[f"  {change(step.difference_us)}" for step in found], cliponaxis=False,
-        textposition="middle right", textfont={"color": TEXT, "size": 11}, hoverinfo="skip",
+        textposition="middle right", textfont={"color": TEXT, "size": 11},
         showlegend=False,
     )  # fmt: skip
     figure.update_xaxes(
@@ -268,7 +264,7 @@ def _draw_moved(
         style, named = styles[device], _first([plain(op, 80) for op in ops])
         figure.add_bar(
             **where, orientation="h", y=[types.index(op_type)], x=[len(ops)], marker=style.bar(),
-            showlegend=False, hoverinfo="text",
+            showlegend=False,
             hovertext=[
                 f"<b>{len(ops)} {plain(op_type)}</b> to {style.label}<br>" + "<br>".join(named)
             ],
@@ -321,7 +317,6 @@ def block_curve(curve: BlockCurve) -> go.Figure:
             line={"color": style.colour, "width": 2, "dash": style.dash},
             marker={"color": style.colour, "size": 7, "line": {"width": 0}},
             hovertext=hovers,
-            hoverinfo="text",
             showlegend=False,
             row=number,
             col=1,

@@ -105,9 +105,9 @@ def _(profile: Profile) -> Contents:
     transitions = tables["transitions"] if counted else None
     notes = _emulation_notes(emulated)
     if profile.interrupted:
-        notes.append("The measurement was interrupted; what is here is sound.")
+        notes.append("The measurement was interrupted; the results up to then are valid.")
     if not partition.observed:
-        notes.append("The subgraphs are predicted: what was compiled could not be observed.")
+        notes.append("The subgraphs are predicted: the compiled ones could not be observed.")
     return Contents(
         f"{profile.graph.name} on {profile.label}",
         notes,

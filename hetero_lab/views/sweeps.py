@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping
 from typing import Any
 
+import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from hetero_lab.errors import ArgumentError, names_at_hand, shorten
-from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.experiments.results.sweep.result import Sweep
-from hetero_lab.experiments.results.sweep.row import Row
-from hetero_lab.placement.partition import Partition
-from hetero_lab.statistics import Estimate
 from hetero_lab.terminal import count_of
 from hetero_lab.views.theme import (
     CLEAR,
@@ -25,67 +21,52 @@ from hetero_lab.views.theme import (
     device_styles,
     error_bars,
     finish,
-    latency_bars,
+    interval_of,
     latency_end_us,
     latency_text,
     plain,
     row_axis,
 )
 
+MOSTLY = "mostly on"
+_SHARE = "share "
 
-@dataclass(frozen=True)
-class Measured:
-    """One measured placement, as the figures of a sweep show it.
 
-    ``label`` tells hosts apart where the figure does not. ``group`` is the group in the ranking of
-    its host, 0 outside a ranking.
+def with_shares(sweep: Sweep) -> pd.DataFrame:
+    """Return the summary with labels that tell hosts apart, and the devices of each placement.
+
+    The column ``share DEVICE`` has the share of the ops on a device in %, and ``mostly on`` the
+    device of most ops.
     """
-
-    row: Row
-    profile: Profile
-    latency: Estimate
-    label: str
-    group: int = 0
-
-    @property
-    def host(self) -> str:
-        """The host that measured it."""
-        return self.profile.environment.host
-
-    @property
-    def emulated(self) -> str:
-        """The emulated devices in use, separated by commas."""
-        return ", ".join(device for device, _ in self.profile.environment.emulated)
-
-    @property
-    def partition(self) -> Partition:
-        """Its subgraphs and boundaries."""
-        return self.profile.partition
-
-    @cached_property
-    def shares(self) -> dict[str, float]:
-        """Device → its share of the ops, from 0 to 1."""
-        counts = self.profile.affinity.counts()
-        total = sum(counts.values()) or 1
-        return {device: n / total for device, n in counts.items()}
+    frame = sweep.summary.copy()
+    if not len(frame):
+        return pd.DataFrame({name: [] for name in ("label", "status", "detail")})
+    frame["label"] = [sweep.name_of(row) for row in sweep.rows]
+    # A column with gaps may hold numbers as objects.
+    for name in frame.columns:
+        filled = [value for value in frame[name] if value is not None and value == value]
+        if filled and all(isinstance(v, int | float) and not isinstance(v, bool) for v in filled):
+            frame[name] = pd.to_numeric(frame[name])
+    counts = [row.profile.affinity.counts() if row.profile else {} for row in sweep.rows]
+    for device in dict.fromkeys(device for each in counts for device in each):
+        frame[f"{_SHARE}{device}"] = [
+            100.0 * each.get(device, 0) / (sum(each.values()) or 1) if each else math.nan
+            for each in counts
+        ]
+    frame[MOSTLY] = [max(each, key=lambda d: each[d]) if each else "" for each in counts]
+    return frame
 
 
-def measured_rows(sweep: Sweep) -> list[Measured]:
-    """Return the distinct measured rows, in the order of the sweep."""
-    return [
-        Measured(row, row.profile, row.latency, row.label)
-        for row in sweep.rows
-        if row.profile is not None and row.latency is not None and not row.same_as
-    ]
+def _measured(frame: pd.DataFrame) -> list[dict[Any, Any]]:
+    """Return the distinct measured rows of a summary."""
+    rows = frame.to_dict("records")
+    return [row for row in rows if row["median_us"] == row["median_us"] and not row["same_as"]]
 
 
-def ranked_rows(sweep: Sweep) -> list[Measured]:
-    """Return the measured rows from fast to slow, host by host."""
-    return [
-        Measured(row, row.profile, row.latency, sweep.name_of(row), group)
-        for row, group in zip(sweep.ranked.rows, sweep.ranked.groups, strict=True)
-        if row.profile is not None and row.latency is not None
-    ]
+def _emulated(row: Mapping[Any, Any]) -> str:
+    """Name the emulated devices in use, for a hover."""
+    names = row["emulated"].replace(",", ", ")
+    return f"<br>emulated: {plain(names, 80)}" if names else ""
 
 
 def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
@@ -103,33 +84,25 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
     ArgumentError
         Another ``x``.
     """
-    found = measured_rows(sweep)
-    devices = list(dict.fromkeys(device for p in found for device in p.shares))
-    if x == "subgraphs":
-        values, title = [float(p.partition.n_subgraphs) for p in found], "number of subgraphs"
-    elif x == "boundary bytes":
-        values, title = (
-            [float(p.partition.boundary_bytes) for p in found],
-            "boundary tensors (bytes)",
-        )
-    elif x in devices:
-        values, title = [p.shares.get(x, 0.0) for p in found], f"share of the ops on {plain(x, 30)}"
-    else:
-        known = ["subgraphs", "boundary bytes", *devices]
-        raise ArgumentError(f"x= is one of {names_at_hand(known, 20)}, not {shorten(str(x))}.")
+    found = _measured(with_shares(sweep))
+    devices = [name.removeprefix(_SHARE) for name in (found or [{}])[0] if name.startswith(_SHARE)]
+    columns = {
+        "subgraphs": ("n_subgraphs", "number of subgraphs"),
+        "boundary bytes": ("boundary_bytes", "boundary tensors (bytes)"),
+        **{d: (f"{_SHARE}{d}", f"share of the ops on {plain(d, 30)}") for d in devices},
+    }
+    if x not in columns:
+        raise ArgumentError(f"x= is one of {names_at_hand(columns, 20)}, not {shorten(str(x))}.")
+    column, title = columns[x]
+    scale, shares = (0.01, {"tickformat": ".0%"}) if x in devices else (1, {})
     styles = device_styles(devices, dict(sweep.environment.emulated))
     figure = go.Figure()
-    for device in devices:
+    for device, style in styles.items():
         # A placement has the colour of the device that does most of it.
-        own = [
-            (value, p)
-            for value, p in zip(values, found, strict=True)
-            if max(p.shares, key=p.shares.__getitem__) == device
-        ]
-        style = styles[device]
+        own = [row for row in found if row[MOSTLY] == device]
         figure.add_scatter(
-            x=[value for value, _ in own],
-            y=[p.latency.us for _, p in own],
+            x=[scale * row[column] for row in own],
+            y=[row["median_us"] for row in own],
             mode="markers",
             name=f"mostly {style.label}",
             marker={
@@ -138,18 +111,18 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
                 "symbol": "circle-open-dot" if style.emulated else "circle",
                 "line": {"width": 2},
             },
-            error_y=latency_bars([p.latency for _, p in own]),
+            error_y=error_bars([interval_of(row) for row in own]),
             hovertext=[
-                f"<b>{plain(sweep.name_of(p.row), 200)}</b><br>{latency_text(p.latency)}<br>"
-                f"{count_of(p.partition.n_subgraphs, 'subgraph')}, "
-                f"{p.partition.boundary_bytes:,} boundary bytes<br>"
-                + ", ".join(f"{plain(d, 30)} {share:.0%}" for d, share in p.shares.items())
-                for _, p in own
+                f"<b>{plain(row['label'], 200)}</b><br>{latency_text(interval_of(row))}<br>"
+                f"{count_of(int(row['n_subgraphs']), 'subgraph')}, "
+                f"{row['boundary_bytes']:,.0f} boundary bytes<br>"
+                + ", ".join(
+                    f"{plain(d, 30)} {row[_SHARE + d]:.0f}%" for d in devices if row[_SHARE + d]
+                )
+                for row in own
             ],
-            hoverinfo="text",
         )
-    end_us = latency_end_us([p.latency for p in found])
-    shares = {"tickformat": ".0%"} if x in devices else {}
+    end_us = latency_end_us([interval_of(row) for row in found])
     return finish(
         figure,
         "Placement against latency",
@@ -181,40 +154,35 @@ def hosts(sweep: Sweep) -> go.Figure:
     ArgumentError
         Nothing was measured.
     """
-    rows = measured_rows(sweep)
+    rows = _measured(sweep.summary)
     if not rows:
         raise ArgumentError("Nothing was measured, so there are no hosts to compare.")
-    labels = list(dict.fromkeys(row.label for row in rows))
-    names = list(dict.fromkeys(row.host for row in rows))
-    emulated = {row.label for row in rows if row.emulated}
+    labels = list(dict.fromkeys(row["label"] for row in rows))
+    names = list(dict.fromkeys(row["host"] for row in rows))
+    emulated = {row["label"] for row in rows if row["emulated"]}
     figure = make_subplots(cols=2, shared_yaxes=True, horizontal_spacing=0.04)
     for number, host in enumerate(names):
-        own = [row for row in rows if row.host == host]
+        own = [row for row in rows if row["host"] == host]
         offset = _SPREAD * ((number + 0.5) / len(names) - 0.5)
         marker = {
             "symbol": _SYMBOLS[number % len(_SYMBOLS)], "size": 9, "color": TEXT,
             "line": {"width": 1.5, "color": TEXT},
         }  # fmt: skip
-        latencies = [
-            (row, (row.latency.us, row.latency.low_us, row.latency.high_us)) for row in own
-        ]
-        ratios = [(row, row.row.series.ratio[:3]) for row in own if row.row.series.ratio]
-        for col, drawn in enumerate((latencies, ratios), start=1):
+        for col, column in enumerate(("median_us", "ratio"), start=1):
+            drawn = [row for row in own if row[column] == row[column]]
             figure.add_scatter(
                 col=col, row=1, mode="markers", marker=marker,
                 name=plain(host, 40), legendgroup=str(number),
                 showlegend=None if col == 1 else False,
-                x=[triple[0] for _, triple in drawn],
-                y=[labels.index(row.label) + offset for row, _ in drawn],
-                error_x=error_bars([triple for _, triple in drawn], **_WHISKERS),
-                hovertext=[_host_hover(row) for row, _ in drawn],
-                hoverinfo="text",
+                x=[row[column] for row in drawn],
+                y=[labels.index(row["label"]) + offset for row in drawn],
+                error_x=error_bars([interval_of(row, column) for row in drawn], **_WHISKERS),
+                hovertext=[_host_hover(row) for row in drawn],
             )  # fmt: skip
     right: Any = 2  # a number; plotly's annotation says text
     figure.add_vline(x=1, col=right, line={"color": LINE, "width": 1, "dash": "dot"})
-    figure.update_xaxes(
-        title="latency (µs)", range=[0, latency_end_us([r.latency for r in rows])], col=1
-    )
+    end_us = latency_end_us([interval_of(row) for row in rows])
+    figure.update_xaxes(title="latency (µs)", range=[0, end_us], col=1)
     figure.update_xaxes(title="ratio to the reference on the same host", col=2)
     for number in range(1, len(labels)):
         figure.add_hline(y=number - 0.5, line={"color": GRID, "width": 1})
@@ -231,13 +199,13 @@ def hosts(sweep: Sweep) -> go.Figure:
     )
 
 
-def _host_hover(row: Measured) -> str:
-    paired = row.row.series.ratio
-    ratio = "" if paired is None else f"<br>{paired[0]:.3f} of the reference there"
-    emulated = f"<br>emulated: {plain(row.emulated, 80)}" if row.emulated else ""
+def _host_hover(row: Mapping[Any, Any]) -> str:
+    ratio = row["ratio"]
     return (
-        f"<b>{plain(row.label, 200)}</b><br>{plain(row.host, 80)}<br>"
-        f"{latency_text(row.latency)}{ratio}{emulated}"
+        f"<b>{plain(row['label'], 200)}</b><br>{plain(row['host'], 80)}<br>"
+        f"{latency_text(interval_of(row))}"
+        + (f"<br>{ratio:.3f} of the reference there" if ratio == ratio else "")
+        + _emulated(row)
     )
 
 
@@ -253,52 +221,53 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
     This run cannot tell the bars of one group apart; shades alternate from group to group. Several
     hosts follow each other.
     """
-    rows = ranked_rows(sweep)
-    groups = list(dict.fromkeys((r.host, r.group) for r in rows))
-    end_us = latency_end_us([r.latency for r in rows])
-    names = [f"{plain(r.label, 48)}{' ⌂' if r.row.baseline else ''}" for r in rows]
+    rows = sweep.ranking.to_dict("records")
+    labels = [sweep.name_of(row) for row in sweep.ranked.rows]
+    groups = list(dict.fromkeys((r["host"], r["group"]) for r in rows))
+    latencies = [interval_of(r) for r in rows]
+    end_us = latency_end_us(latencies)
+    names = [
+        f"{plain(label, 48)}{' ⌂' if r['baseline'] else ''}"
+        for label, r in zip(labels, rows, strict=True)
+    ]
+    subgraphs = [count_of(r["n_subgraphs"], "subgraph") for r in rows]
     figure = go.Figure(
         go.Bar(
             orientation="h",
             y=list(range(len(rows))),
-            x=[r.latency.us for r in rows],
+            x=[r["median_us"] for r in rows],
             marker={
-                "color": [_SHADES[groups.index((r.host, r.group)) % 2] for r in rows],
+                "color": [_SHADES[groups.index((r["host"], r["group"])) % 2] for r in rows],
                 "pattern": {
-                    "shape": ["/" if r.emulated else "" for r in rows],
+                    "shape": ["/" if r["emulated"] else "" for r in rows],
                     "solidity": 0.15,
                     "fillmode": "overlay",
                 },
             },
-            error_x=latency_bars([r.latency for r in rows], color=TEXT, thickness=1.5),
+            error_x=error_bars(latencies, color=TEXT, thickness=1.5),
             hovertext=[
-                f"<b>{plain(r.label, 200)}</b><br>{latency_text(r.latency)}<br>group {r.group}, "
-                f"{count_of(r.partition.n_subgraphs, 'subgraph')}"
-                + (f"<br>emulated: {plain(r.emulated, 80)}" if r.emulated else "")
-                for r in rows
+                f"<b>{plain(label, 200)}</b><br>{latency_text(interval_of(r))}<br>"
+                f"group {r['group']}, {n}{_emulated(r)}"
+                for label, r, n in zip(labels, rows, subgraphs, strict=True)
             ],
-            hoverinfo="text",
         )
     )
     figure.add_scatter(
-        x=[min(r.latency.high_us, end_us) for r in rows],
+        x=[min(high, end_us) for _, _, high in latencies],
         y=list(range(len(rows))),
         mode="text",
-        text=[
-            f"   group {r.group} · {count_of(r.partition.n_subgraphs, 'subgraph')}" for r in rows
-        ],
+        text=[f"   group {r['group']} · {n}" for r, n in zip(rows, subgraphs, strict=True)],
         textposition="middle right",
         textfont={"color": TEXT, "size": 11},
         cliponaxis=False,
-        hoverinfo="skip",
     )
     smallest = sweep.smallest_difference
     seen = f"smallest difference this run could show: {smallest:.1%}"
     if not math.isfinite(smallest):
         seen = "too little to tell placements apart" if rows else "nothing measured"
     marks = ["same group: cannot be told apart", seen]
-    marks += ["⌂ one device alone"] if any(r.row.baseline for r in rows) else []
-    marks += ["hatched: emulated"] if any(r.emulated for r in rows) else []
+    marks += ["⌂ one device alone"] if any(r["baseline"] for r in rows) else []
+    marks += ["hatched: emulated"] if any(r["emulated"] for r in rows) else []
     return finish(
         figure,
         "Latency ranking",

@@ -13,9 +13,7 @@ import textwrap
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from hetero_lab.statistics import Estimate
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -64,8 +62,23 @@ def time_text(time_us: float) -> str:
 _WIDEST = 2.0  # times the largest value: an interval of a few turns would squeeze all the rest
 
 
-def error_bars(triples: Sequence[tuple[float, float, float]], **style: Any) -> dict[str, Any]:
-    """Return plotly's error bars of ``(value, low, high)``; an infinite end has no bar."""
+# The columns of an estimate and of the ends of its 95 % interval in a summary.
+INTERVALS = {
+    "median_us": ("ci95_low_us", "ci95_high_us"),
+    "ratio": ("ratio_ci95_low", "ratio_ci95_high"),
+    "accuracy": ("accuracy_ci95_low", "accuracy_ci95_high"),
+}
+Interval: TypeAlias = tuple[float, float, float]  # a value, then the ends of its interval
+
+
+def interval_of(row: Mapping[Any, Any], column: str = "median_us") -> Interval:
+    """Return a value of a summary, the latency by default, with its interval."""
+    low, high = INTERVALS[column]
+    return row[column], row[low], row[high]
+
+
+def error_bars(intervals: Sequence[Interval], **style: Any) -> dict[str, Any]:
+    """Return plotly's error bars; an infinite end has no bar."""
 
     def lengths(ends: list[tuple[float, float]]) -> list[float]:
         return [abs(end - value) if math.isfinite(end) else 0.0 for value, end in ends]
@@ -73,30 +86,26 @@ def error_bars(triples: Sequence[tuple[float, float, float]], **style: Any) -> d
     return {
         "type": "data",
         "symmetric": False,
-        "array": lengths([(value, high) for value, _, high in triples]),
-        "arrayminus": lengths([(value, low) for value, low, _ in triples]),
+        "array": lengths([(value, high) for value, _, high in intervals]),
+        "arrayminus": lengths([(value, low) for value, low, _ in intervals]),
         **style,
     }
 
 
-def latency_bars(latencies: Sequence[Estimate], **style: Any) -> dict[str, Any]:
-    """Return the error bars of latencies."""
-    return error_bars([(x.us, x.low_us, x.high_us) for x in latencies], **style)
-
-
-def latency_end_us(latencies: Sequence[Estimate]) -> float:
-    """Return the end of an axis of latencies; a very wide interval extends beyond it."""
-    largest = max((x.us for x in latencies), default=1.0)
-    ends = [x.high_us for x in latencies if math.isfinite(x.high_us)]
+def latency_end_us(latencies: Sequence[Interval]) -> float:
+    """Return the end of an axis of latencies in µs; a very wide interval extends beyond it."""
+    largest = max((us for us, _, _ in latencies), default=1.0)
+    ends = [high for _, _, high in latencies if math.isfinite(high)]
     return 1.05 * max(largest, min(max(ends, default=0.0), _WIDEST * largest))
 
 
-def latency_text(latency: Estimate) -> str:
-    """Write a latency with its interval."""
-    if not math.isfinite(latency.high_us):
-        return f"{time_text(latency.us)}, from too few turns for an interval"
-    low, high = (time_text(end).removesuffix(" µs") for end in (latency.low_us, latency.high_us))
-    return f"{time_text(latency.us)} [{low}, {high}]"
+def latency_text(latency: Interval) -> str:
+    """Write a latency in µs with its interval."""
+    us, low, high = latency
+    if not math.isfinite(high):
+        return f"{time_text(us)}, from too few turns for an interval"
+    ends = (time_text(end).removesuffix(" µs") for end in (low, high))
+    return f"{time_text(us)} [{', '.join(ends)}]"
 
 
 SEVERAL = "several devices"
@@ -211,16 +220,21 @@ _LINE = 115  # characters of a subtitle that fit a narrow page
 _NO_BUTTONS = ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d"]
 
 
-def base_layout(
+def finish(
+    figure: go.Figure,
     title: str,
     subtitle: str = "",
     height: float | None = None,
     margins: tuple[float, float, float, float] | None = None,
-) -> dict[str, Any]:
-    """Return the layout that every figure starts from.
+    *,
+    x: Mapping[str, Any] | None = None,
+    y: Mapping[str, Any] | None = None,
+    **layout: Any,
+) -> go.Figure:
+    """Give a figure the layout that all share, more of a layout, and its axes.
 
     ``title`` and ``subtitle`` are already safe to show. ``height`` and ``margins`` (left, right,
-    top, bottom) are in pixels.
+    top, bottom) are in pixels. Hovering shows a trace's ``hovertext``, or nothing if it has none.
     """
     heading: dict[str, Any] = {
         "text": title, "font": {"size": 16, "color": TEXT}, "x": 0, "xref": "container",
@@ -230,13 +244,9 @@ def base_layout(
     if subtitle:
         lines = "<br>".join(textwrap.wrap(subtitle, _LINE))
         heading["subtitle"] = {"text": lines, "font": {"size": 11, "color": TEXT}}
-    size: dict[str, Any] = {}
-    if height is not None:
-        size["height"] = height
     if margins is not None:
-        size["margin"] = dict(zip("lrtb", margins, strict=True))
-    return {
-        **size,
+        layout["margin"] = dict(zip("lrtb", margins, strict=True))
+    common = {
         "template": "none",
         "paper_bgcolor": CLEAR,
         "plot_bgcolor": CLEAR,
@@ -254,23 +264,12 @@ def base_layout(
             "bgcolor": CLEAR, "color": "#9a9a9a", "activecolor": TEXT, "remove": _NO_BUTTONS,
         },
     }  # fmt: skip
-
-
-def finish(
-    figure: go.Figure,
-    title: str,
-    subtitle: str = "",
-    height: float | None = None,
-    margins: tuple[float, float, float, float] | None = None,
-    *,
-    x: Mapping[str, Any] | None = None,
-    y: Mapping[str, Any] | None = None,
-    **layout: Any,
-) -> go.Figure:
-    """Give a figure the layout of :func:`base_layout`, more of a layout, and its axes."""
-    figure.update_layout(base_layout(title, subtitle, height, margins), **layout)
+    figure.update_layout(common, height=height, **layout)
     figure.update_xaxes(x)
     figure.update_yaxes(y)
+    traces: Any = figure.data
+    for trace in traces:
+        trace.hoverinfo = "skip" if trace.hovertext is None else "text"
     return figure
 
 

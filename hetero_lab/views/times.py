@@ -48,6 +48,12 @@ def counters_of(profile: Profile) -> tuple[Counter, ...]:
     return profile.counters
 
 
+def styles_of(profile: Profile) -> dict[str, DeviceStyle]:
+    """Return the styles of the devices of a profile, in the order of their first subgraphs."""
+    devices = (subgraph.device for subgraph in profile.partition.subgraphs)
+    return device_styles(devices, dict(profile.environment.emulated))
+
+
 def time_by_subgraph(profile: Profile) -> go.Figure:
     """Draw one bar per subgraph: its ops in the device's colour, then its reorders, faded.
 
@@ -58,10 +64,9 @@ def time_by_subgraph(profile: Profile) -> go.Figure:
     """
     counters_of(profile)
     found = profile.tables["subgraphs"].to_dict("records")
-    styles = device_styles([row["device"] for row in found], dict(profile.environment.emulated))
     rows = len(found) <= _MOST_ROWS
     figure = go.Figure()
-    for device, style in styles.items():
+    for device, style in styles_of(profile).items():
         own = [row for row in found if row["device"] == device]
         for part, opacity in _SUBGRAPH_PARTS:
             places, values = [row["subgraph"] for row in own], [row[f"{part}_us"] for row in own]
@@ -77,7 +82,6 @@ def time_by_subgraph(profile: Profile) -> go.Figure:
                     f"{part} take {time_text(value)}<br>{count_of(row['n_ops'], 'op')}"
                     for row, value in zip(own, values, strict=True)
                 ],
-                hoverinfo="text",
             )  # fmt: skip
     x = {"title": "subgraph, in execution order", "showgrid": False, "zeroline": False}
     y = TIME_AXIS | {"automargin": True}
@@ -171,7 +175,7 @@ def latency_samples(profiles: Profile | Iterable[Profile]) -> go.Figure:
             x=[(a + b) / 2 for a, b in bins],
             y=[_BARS_SHARE * n / n_samples / tallest for n in counts],
             base=base, width=edges[1] - edges[0],
-            marker={"color": BOUNDARY, "line": {"width": 0}}, hoverinfo="text",
+            marker={"color": BOUNDARY, "line": {"width": 0}},
             hovertext=[
                 f"<b>{plain(profile.label)}</b><br>{n} of {n_samples} samples<br>"
                 f"from {a:,.6g} to {b:,.6g} µs"
@@ -221,7 +225,8 @@ def latency_samples(profiles: Profile | Iterable[Profile]) -> go.Figure:
 
 def _numbers(profile: Profile, n_beyond: int) -> str:
     latency = profile.latency
-    text = f"median {latency_text(latency.estimate)} · p90 {time_text(latency.p90_us)}"
+    median = latency_text((latency.median_us, *latency.ci95_us))
+    text = f"median {median} · p90 {time_text(latency.p90_us)}"
     return text + (f" · {n_beyond} beyond the right edge" if n_beyond else "")
 
 
@@ -269,7 +274,6 @@ def where_time_goes(results: Sweep | Profile | Sequence[Profile]) -> go.Figure:
                 f"{us:,.1f} µs{_EXCEEDS * parts['counters_exceed_latency']}"
                 for label, us, parts in found
             ],
-            hoverinfo="text",
         )
     figure.add_scatter(
         x=[us for _, us, _ in found],
@@ -277,7 +281,6 @@ def where_time_goes(results: Sweep | Profile | Sequence[Profile]) -> go.Figure:
         mode="markers",
         name="wall-clock latency",
         marker={"symbol": "line-ns", "size": 22, "line": {"width": 3, "color": TEXT}},
-        hoverinfo="skip",
     )
     apart = not isinstance(results, Sweep | Profile) and len(results) > 1
     return finish(
@@ -366,10 +369,9 @@ def timeline(profile: Profile) -> go.Figure:
     """
     measured = bool(profile.spans)
     found = bars(profile)
-    devices = list(dict.fromkeys(s.device for s in profile.partition.subgraphs))
     return lanes(
         found,
-        device_styles(devices, dict(profile.environment.emulated)),
+        styles_of(profile),
         title=f"Timeline of {plain(profile.label, 60)}{', measured' if measured else ''}",
         subtitle=_subtitle(profile, found),
         axis="time (µs)" if measured else "time by counters (µs)",
@@ -423,7 +425,6 @@ def lanes(
                                       for b in own]},
             insidetextanchor="middle",
             hovertext=[_bar_hover(bar, style) for bar in own],
-            hoverinfo="text",
         )  # fmt: skip
     path = [bar for bar in found if bar.critical]
     if path:
@@ -433,7 +434,6 @@ def lanes(
             mode="lines",
             line={"width": 3, "color": TEXT},
             name="critical path",
-            hoverinfo="skip",
         )
     return finish(
         figure,

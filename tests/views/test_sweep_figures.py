@@ -8,13 +8,7 @@ import pytest
 from widgets.hand_sweeps import ALONE, SLOW, SPLIT, small_sweep
 
 from hetero_lab.statistics import Series
-from hetero_lab.views.sweeps import (
-    hosts,
-    latency_ranking,
-    measured_rows,
-    placement_latency,
-    ranked_rows,
-)
+from hetero_lab.views.sweeps import hosts, latency_ranking, placement_latency, with_shares
 
 # The reference's median times 1, 1.5 and 2; medians of their own turns are 102.5, 153 and 203.5.
 LATENCIES = [102.5, 153.75, 205.0]
@@ -23,13 +17,13 @@ LATENCIES = [102.5, 153.75, 205.0]
 def test_rows_are_ranked_from_fast_to_slow():
     sweep = small_sweep()
     sweep = replace(sweep, rows=sweep.rows[::-1])
-    rows = ranked_rows(sweep)
-    assert [(r.label, r.group, r.partition.n_subgraphs) for r in rows] == [
-        (SPLIT, 1, 3), (ALONE, 2, 1), (SLOW, 3, 3),
-    ]  # fmt: skip
-    assert [r.latency.us for r in rows] == pytest.approx(LATENCIES)
-    assert all(r.latency.low_us <= r.latency.us <= r.latency.high_us for r in rows)
     figure = latency_ranking(sweep)
+    assert list(figure.layout.yaxis.ticktext) == [SPLIT, ALONE, SLOW]
+    assert [text.strip() for text in figure.data[1].text] == [
+        "group 1 · 3 subgraphs", "group 2 · 1 subgraph", "group 3 · 3 subgraphs",
+    ]  # fmt: skip
+    bars = figure.data[0].error_x
+    assert all(length >= 0 for length in (*bars.array, *bars.arrayminus))
     assert list(figure.data[0].x) == pytest.approx(LATENCIES)
     assert figure.layout.xaxis.title.text == "latency (µs)"
     assert len(set(figure.data[0].marker.color[:2])) == 2  # they can be told apart
@@ -54,14 +48,12 @@ def test_a_ranking_of_too_little_has_no_infinite_numbers(n_rows, n_turns):
 
 
 def test_points_of_structure_and_latency():
-    found = measured_rows(small_sweep())
-    assert [(p.label, p.partition.n_subgraphs, p.partition.boundary_bytes) for p in found] == [
-        (SPLIT, 3, 64), (ALONE, 1, 0), (SLOW, 3, 64),
+    frame = with_shares(small_sweep()).head(3)
+    columns = ["label", "n_subgraphs", "boundary_bytes", "share ACC", "share CPU"]
+    assert [tuple(row) for row in frame[columns].itertuples(index=False)] == [
+        (SPLIT, 3, 64, 75.0, 25.0), (ALONE, 1, 0, 0.0, 100.0), (SLOW, 3, 64, 75.0, 25.0),
     ]  # fmt: skip
-    assert [p.latency.us for p in found] == pytest.approx(LATENCIES)
-    assert [(p.shares.get("ACC", 0.0), p.shares["CPU"]) for p in found] == [
-        (0.75, 0.25), (0.0, 1.0), (0.75, 0.25),
-    ]  # fmt: skip
+    assert list(frame["median_us"]) == pytest.approx(LATENCIES)
     figure = placement_latency(small_sweep(), "ACC")
     shown = {t.name: (list(t.x), pytest.approx(list(t.y))) for t in figure.data}
     assert shown == {

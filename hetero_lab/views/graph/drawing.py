@@ -29,7 +29,6 @@ from hetero_lab.views.graph.layout import (
     ROOMY,
     TITLE_CHARACTER,
     Frame,
-    Page,
     Point,
     Spacing,
     break_into_rows,
@@ -42,9 +41,9 @@ from hetero_lab.views.theme import (
     LINE,
     TEXT,
     DeviceStyle,
-    base_layout,
     device_styles,
     escape,
+    finish,
     plain,
 )
 
@@ -178,23 +177,44 @@ def draw(data: GraphData, width: int = WIDTH) -> go.Figure:
     drawing.add_rings()
     drawing.add_titles()
     drawing.add_exits()
-    _make_room_for_legend(drawing.figure)
-    return drawing.figure
+    return _finished(drawing, width)
 
 
-def _make_room_for_legend(figure: go.Figure) -> None:
-    """Lower the graph where the legend, which grows upwards, has several rows."""
-    layout: Any = figure.layout
+def _finished(drawing: _Drawing, width: int) -> go.Figure:
+    """Add title, hints and axes; the graph is lower where the legend above it has several rows."""
+    data, page = drawing.data, drawing.page
+    span = max(page.width, width)
+    across = int(span) + 2 * (_EDGE + _MARGIN)
+    hints = [escape(note) for note in data.notes]
+    hints += ["area of a node: its time, none in a small dot"] if data.is_timed else []
+    if any(edge.is_boundary for edge in data.edges):
+        hints.append("width of a boundary: its bytes")
+    if page.n_rows > 1:
+        hints.append("the flow continues in the next row")
+    top = _TOP + _LEGEND_ROW * (_n_legend_rows(drawing.figure, across - 2 * _MARGIN) - 1)
+    return finish(
+        drawing.figure,
+        plain(data.title, 105),
+        " · ".join(hints),
+        int(page.height) + top + _MARGIN,
+        (_MARGIN, _MARGIN, top, _MARGIN),
+        x={"visible": False, "range": [-_EDGE, span + _EDGE]},
+        y={"visible": False, "range": [page.height + 2, -2]},
+        width=across,  # squeezed, labels would lie on each other
+        hovermode="closest",
+        dragmode="pan",
+    )
+
+
+def _n_legend_rows(figure: go.Figure, available: float) -> int:
     traces: Any = figure.data
-    available = layout.width - 2 * _MARGIN
     n_rows, used = 1, 0
     for name in (trace.name for trace in traces if trace.showlegend is not False):
         entry = _LEGEND_ENTRY + _LETTER * len(name or "")
         if used and used + entry > available:
             n_rows, used = n_rows + 1, 0
         used += entry
-    more = (n_rows - 1) * _LEGEND_ROW
-    figure.update_layout(height=layout.height + more, margin_t=_TOP + more)
+    return n_rows
 
 
 def _spacing(data: GraphData) -> Spacing:
@@ -211,29 +231,6 @@ def node_radius(node: GraphNode, longest_us: float | None) -> float:
         return min(_LARGEST, _UNTIMED * node.n_ops**0.25)
     share = (node.time_us or 0.0) / longest_us if longest_us > 0 else 0.0
     return max(_FUSED if node.leader else _SMALLEST, _LARGEST * share**0.5)
-
-
-def _layout(data: GraphData, page: Page, width: int) -> go.Layout:
-    span = max(page.width, width)
-    hints = [escape(note) for note in data.notes]
-    hints += ["area of a node: its time, none in a small dot"] if data.is_timed else []
-    if any(edge.is_boundary for edge in data.edges):
-        hints.append("width of a boundary: its bytes")
-    if page.n_rows > 1:
-        hints.append("the flow continues in the next row")
-    return go.Layout(
-        **base_layout(
-            plain(data.title, 105),
-            " · ".join(hints),
-            int(page.height) + _TOP + _MARGIN,
-            (_MARGIN, _MARGIN, _TOP, _MARGIN),
-        ),
-        width=int(span) + 2 * (_EDGE + _MARGIN),  # squeezed, labels would lie on each other
-        xaxis={"visible": False, "range": [-_EDGE, span + _EDGE]},
-        yaxis={"visible": False, "range": [page.height + 2, -2]},
-        hovermode="closest",
-        dragmode="pan",
-    )
 
 
 def _corners(f: Frame) -> list[Point]:
@@ -275,7 +272,7 @@ class _Drawing:
         least_titles = {index: options[-1] for index, options in self.titles.items()}
         strip = lay_out(data, self.radii, self.labels, self.exits, least_titles, _spacing(data))
         self.page = break_into_rows(strip, width)
-        self.figure = go.Figure(layout=_layout(data, self.page, width))
+        self.figure = go.Figure()
 
     def add_boxes(self, style: DeviceStyle) -> None:
         """Draw the subgraphs of a device."""
@@ -311,7 +308,7 @@ class _Drawing:
         known = [(edge, spot) for edge, spot in spots if spot]
         self.figure.add_scatter(
             x=[spot[0] for _, spot in known], y=[spot[1] for _, spot in known], mode="markers",
-            marker={"size": 14, "color": BOUNDARY, "opacity": 0}, hoverinfo="text",
+            marker={"size": 14, "color": BOUNDARY, "opacity": 0},
             hovertext=[graph_words.boundary_hover(edge, self.data) for edge, _ in known],
             showlegend=False, legendgroup="boundary",
         )  # fmt: skip
@@ -382,14 +379,14 @@ class _Drawing:
             places.append((f.left + 4 + 8 * f.opens_left, f.top + 9))
             texts.append(escape(next((o for o in options if len(o) <= room), options[-1])))
             hover.append(graph_words.box_hover(boxes[f.index], self.data))
-        self.add_texts(places, texts, "middle right", hovertext=hover, hoverinfo="text")
+        self.add_texts(places, texts, "middle right", hovertext=hover)
 
     def add_exits(self) -> None:
         """Write bytes just above the wires, where they leave a subgraph."""
         known = [(self.page.exits[op], text) for op, text in self.exits.items()
                  if op in self.page.exits]  # fmt: skip
         places = [(x + 3, y - 2.5) for (x, y), _ in known]
-        self.add_texts(places, [text for _, text in known], "top right", hoverinfo="skip")
+        self.add_texts(places, [text for _, text in known], "top right")
 
     def add_texts(
         self, places: Sequence[Point], texts: Sequence[str], position: str, **hover: Any
@@ -406,7 +403,7 @@ class _Drawing:
             spots = [self.page.spots[i] for i in own]
             self.figure.add_scatter(
                 x=[x for x, _ in spots], y=[y for _, y in spots], mode="markers", name=name,
-                hoverinfo="skip", legendrank=rank, marker=marker,
+                legendrank=rank, marker=marker,
             )  # fmt: skip
 
     def add_nodes(
@@ -425,7 +422,7 @@ class _Drawing:
             mode="markers+text" if self.labels else "markers",
             marker={**marker, "line": {"width": 0}}, text=texts if self.labels else None,
             textposition=list(positions), textfont={"size": 10, "color": TEXT},
-            hovertext=list(hover), hoverinfo="text", customdata=[n.index for n in nodes], **legend,
+            hovertext=list(hover), customdata=[n.index for n in nodes], **legend,
         )  # fmt: skip
 
     def routes(self, edges: Iterable[GraphEdge]) -> list[Sequence[Point]]:
@@ -443,6 +440,6 @@ class _Drawing:
             ys += [*(round(y, 1) for _, y in points), None]
         if xs:
             self.figure.add_scatter(
-                x=xs, y=ys, mode="lines", line=dict(line), hoverinfo="skip", showlegend=False,
+                x=xs, y=ys, mode="lines", line=dict(line), showlegend=False,
                 **more,
             )  # fmt: skip

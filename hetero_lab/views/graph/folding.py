@@ -170,19 +170,14 @@ _FINE, _COARSE = (80, 150), (30, 40)
 class Shown:
     """The part of a graph to draw, and how it is folded.
 
-    Parameters
-    ----------
-    fold
-        ``"fusion"`` (ops that a device runs as one node, by the counters), ``"block"`` (repeated
-        layers, see :func:`hetero_lab.blocks`), ``"scope"`` (by names), ``"subgraph"``,
-        ``"none"``, a mapping op → name of its group, or ``"auto"``: no folding up to 300 ops, else
-        the first of fusion, scope, block and runs of neighbours that makes the graph that small.
-    unfold
-        Groups, or ops in them, that are not folded. A scope opens by one level.
-    around, hops
-        An op, and the greatest distance from it in wires.
-    find
-        Part of a name, in any case: matching ops are marked, and unfolded if in few groups.
+    ``fold`` is ``"fusion"`` (ops that a device runs as one node, by the counters), ``"block"``
+    (repeated layers, see :func:`hetero_lab.blocks`), ``"scope"`` (by names), ``"subgraph"``,
+    ``"none"``, a mapping op → name of its group, or ``"auto"``: no folding up to 300 ops, else
+    the first of fusion, scope, block and runs of neighbours that makes the graph that small.
+
+    ``unfold`` names groups, or ops in them, that are not folded; a scope opens by one level.
+    ``around`` is an op, and ``hops`` the greatest distance from it in wires. ``find`` is a part of
+    a name, in any case: matching ops are marked, and unfolded if they are in few groups.
     """
 
     fold: Fold = AUTO

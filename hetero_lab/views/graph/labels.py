@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from hetero_lab.model.opgraph import Tensor
 from hetero_lab.tables import bytes_text
-from hetero_lab.terminal import count_of
+from hetero_lab.terminal import count_of, first_of
 from hetero_lab.views.graph.data import GraphBox, GraphData, GraphEdge, GraphNode
 from hetero_lab.views.theme import device_label, plain, squeeze, time_text
 
@@ -103,8 +101,8 @@ def op_hover(node: GraphNode, data: GraphData) -> str:
     if is_group:
         counts = node.devices[:_MOST]
         devices = ", ".join(f"{n} on {device_label(d, data.emulated)}" for d, n in counts)
-        types = _first([f"{plain(name, 30)} × {n}" for name, n in node.types], " types")
-        lines += [f"{node.n_ops} ops folded: {devices}", types]
+        types = [f"{plain(name, 30)} × {n}" for name, n in node.types]
+        lines += [f"{node.n_ops} ops folded: {devices}", first_of(types, _MOST, "types")]
     else:
         where = f"{device_label(node.device, data.emulated)}, subgraph {node.subgraph}"
         lines += [f"{plain(node.type)} on {where}", *_tensors(node.tensors)]
@@ -119,7 +117,7 @@ def op_hover(node: GraphNode, data: GraphData) -> str:
     if node.displaced and not is_group:
         lines.append(plain(str(node.displaced)))
     if node.fused:
-        lines.append(f"inside it run {_first([plain(name, 40) for name in node.fused])}")
+        lines.append(f"inside it run {first_of([plain(name, 40) for name in node.fused], _MOST)}")
     if node.n_unseen:
         lines.append(f"neighbours that are not shown: {node.n_unseen}")
     return "<br>".join(lines)
@@ -135,7 +133,7 @@ def boundary_hover(edge: GraphEdge, data: GraphData) -> str:
     """Describe the tensors that cross from one subgraph into another."""
     source, target = data.node_of[edge.source], data.node_of[edge.target]
     lines = [
-        f"<b>boundary</b> {_first([plain(name, 60) for name in edge.tensors])}",
+        f"<b>boundary</b> {first_of([plain(name, 60) for name in edge.tensors], _MOST)}",
         bytes_text(edge.n_bytes),
         f"from subgraph {source.subgraph} on {device_label(source.device, data.emulated)}",
         f"to subgraph {target.subgraph} on {device_label(target.device, data.emulated)}",
@@ -144,12 +142,6 @@ def boundary_hover(edge: GraphEdge, data: GraphData) -> str:
     if edge.reorder_us is not None:
         lines.append(f"reorders at it take {time_text(edge.reorder_us)}")
     return "<br>".join(lines)
-
-
-def _first(names: Sequence[str], what: str = "") -> str:
-    """List the first names, and say how many more there are."""
-    more = f" and {len(names) - _MOST} more{what}" if len(names) > _MOST else ""
-    return ", ".join(names[:_MOST]) + more
 
 
 def _took(time_us: float, data: GraphData) -> str:

@@ -17,8 +17,10 @@ from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.views.graph.data import GraphData, data_of_profile
 from hetero_lab.views.graph.drawing import draw
 from hetero_lab.views.graph.folding import FOLDS, Shown
+from hetero_lab.views.sweeps import MOSTLY
 from hetero_lab.views.theme import (
     GRID,
+    INTERVALS,
     SPARE_COLOURS,
     TEXT,
     device_styles,
@@ -26,7 +28,7 @@ from hetero_lab.views.theme import (
     finish,
     plain,
 )
-from hetero_lab.widgets.explorer.state import MOSTLY, NO_GROUP, ExplorerState, title_of
+from hetero_lab.widgets.explorer.state import NO_GROUP, ExplorerState, title_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,7 +116,7 @@ def points_figure(exploring: ExplorerState) -> go.Figure:
         open_mark = choice.group == MOSTLY and name in styles and styles[name].emulated
         figure.add_scatter(
             x=_sent(rows[choice.x]), y=_sent(rows[choice.y]), mode="markers", name=label,
-            customdata=list(rows["label"]), hoverinfo="text", error_y=_interval(rows, choice.y),
+            customdata=list(rows["label"]), error_y=_interval(rows, choice.y),
             hovertext=[_hover(row, frame, choice.x, choice.y) for _, row in rows.iterrows()],
             marker={
                 "size": 12, "color": colour, "line": {"width": 2 if open_mark else 0},
@@ -148,7 +150,7 @@ def rings(exploring: ExplorerState) -> dict[str, Any]:
     return {
         "x": _sent(rows[choice.x]), "y": _sent(rows[choice.y]), "mode": "markers+text",
         "text": [marks[label] for label in rows["label"]], "textposition": "top right",
-        "textfont": {"size": 14, "color": TEXT}, "hoverinfo": "skip", "showlegend": False,
+        "textfont": {"size": 14, "color": TEXT}, "showlegend": False,
         "cliponaxis": False,
         "marker": {
             "size": 22, "symbol": "circle-open", "color": TEXT, "line": {"width": 2.5},
@@ -173,15 +175,11 @@ def _groups(frame: pd.DataFrame, group: str) -> list[tuple[str, pd.DataFrame]]:
 
 
 def _interval(rows: pd.DataFrame, column: str) -> dict[str, Any] | None:
-    """Return the 95 % interval of a column that has one."""
-    low, high = {
-        "median_us": ("ci95_low_us", "ci95_high_us"),
-        "ratio": ("ratio_ci95_low", "ratio_ci95_high"),
-    }.get(column, ("", ""))
-    if low not in rows or high not in rows:
+    """Return the error bars of a column that has 95 % intervals."""
+    names = [column, *INTERVALS.get(column, ())]
+    if len(names) == 1 or not set(names) <= set(rows):
         return None
-    ends = (rows[name].astype(float) for name in (column, low, high))
-    return error_bars([*zip(*ends, strict=True)])
+    return error_bars([*rows[names].astype(float).itertuples(index=False, name=None)])
 
 
 def _sent(values: pd.Series) -> list[float | None]:

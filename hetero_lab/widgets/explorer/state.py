@@ -13,6 +13,7 @@ from hetero_lab.experiments.explain import explain_rows
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.results.sweep.row import Row
 from hetero_lab.planning.difference import Difference
+from hetero_lab.views.sweeps import MOSTLY, with_shares
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,12 +33,8 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 def matching(frame: pd.DataFrame, text: str) -> pd.DataFrame:
     """Return the rows that match every term of a filter such as ``ACC n_subgraphs<4 ratio<1``.
 
-    A word is to be found in the label. A row without a value matches no comparison.
-
-    Raises
-    ------
-    ArgumentError
-        There is no such column, or a number is compared with something else.
+    A word has to be in the label. A row without a value matches no comparison. Raises ArgumentError
+    if there is no such column, or if a number is compared with something else.
     """
     import pandas as pd
 
@@ -60,7 +57,7 @@ def matching(frame: pd.DataFrame, text: str) -> pd.DataFrame:
                 kept &= column.notna() & _COMPARE[compare](column, float(value))
             except ValueError:
                 raise ArgumentError(
-                    f"{name} holds numbers, and {shorten(value)} is none."
+                    f"{name} holds numbers; {shorten(value)} is not a number."
                 ) from None
         elif compare in ("=", "!="):
             kept &= _COMPARE[compare](texts, value.casefold())
@@ -70,7 +67,6 @@ def matching(frame: pd.DataFrame, text: str) -> pd.DataFrame:
 
 
 NO_GROUP = "none"
-MOSTLY = "mostly on"
 _GROUPINGS = (
     MOSTLY, "variant", "executor", "requests", "devices", "n_subgraphs", "host", "baseline",
 )  # fmt: skip
@@ -93,23 +89,19 @@ class Selection:
 class ExplorerState:
     """The rows of a sweep and the choices about them; a wrong choice raises and changes nothing.
 
-    Attributes
-    ----------
-    choice
-        The present choices.
-    frame
-        The summary of all rows, and the share of the ops of each device as ``share <device>``.
+    ``frame`` has the summary of all rows with the shares of the devices, ``choice`` the present
+    choices.
     """
 
     def __init__(self, sweep: Sweep):
         if not isinstance(sweep, Sweep):
             raise ArgumentError(
-                "Give what hetero_lab.sweep or hetero_lab.read_sweep returns, not "
+                "Give the result of hetero_lab.sweep or hetero_lab.read_sweep, not "
                 f"{type(sweep).__name__}."
             )
         self.sweep = sweep
         self.rows: dict[str, Row] = {sweep.name_of(row): row for row in sweep.rows}
-        self.frame = _frame(sweep)
+        self.frame = with_shares(sweep)
         axes = self.axes
         x, y = (name if name in axes else next(iter(axes), "") for name in _FIRST_AXES)
         labels = self.measured
@@ -163,10 +155,8 @@ class ExplorerState:
     def choose(self, **changes: str) -> None:
         """Change fields of ``choice``, all or none; an empty ``b`` ends the comparison.
 
-        Raises
-        ------
-        ArgumentError
-            There is no such axis, grouping or row, a row was not measured, or no row matches.
+        Raises ArgumentError if there is no such axis, grouping or row, if a row was not measured,
+        or if no row matches.
         """
         known = {
             "x": ("axis", self.axes),
@@ -196,10 +186,7 @@ class ExplorerState:
     def difference(self) -> Difference | None:
         """Return the difference from A to B, ``None`` without a B or if they are the same row.
 
-        Raises
-        ------
-        ArgumentError
-            They are of different models.
+        Raises ArgumentError if they are of different models.
         """
         a, b = self.choice.a, self.choice.b
         if not a or not b or a == b:
@@ -224,29 +211,6 @@ def title_of(column: str) -> str:
     if column.startswith("ratio"):
         return f"{column.replace('_', ' ')} to the reference"
     return column.replace("_", " ")
-
-
-def _frame(sweep: Sweep) -> pd.DataFrame:
-    import pandas as pd
-
-    frame = sweep.summary.copy()
-    if not len(frame):
-        return pd.DataFrame({name: [] for name in ("label", "status", "detail")})
-    frame["label"] = [sweep.name_of(row) for row in sweep.rows]
-    # A column with gaps may hold numbers as objects.
-    for name in frame.columns:
-        filled = [value for value in frame[name] if value is not None and value == value]
-        if filled and all(isinstance(v, int | float) and not isinstance(v, bool) for v in filled):
-            frame[name] = pd.to_numeric(frame[name])
-    counts = [row.profile.affinity.counts() if row.profile else {} for row in sweep.rows]
-    devices = list(dict.fromkeys(device for each in counts for device in each))
-    for device in devices:
-        frame[f"share {device}"] = [
-            100.0 * each.get(device, 0) / (sum(each.values()) or 1) if each else float("nan")
-            for each in counts
-        ]
-    frame[MOSTLY] = [max(each, key=lambda d: each[d]) if each else "" for each in counts]
-    return frame
 
 
 def _check(name: str, kind: str, known: list[str]) -> None:

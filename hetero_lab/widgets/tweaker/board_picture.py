@@ -33,16 +33,8 @@ _SHAPES = ("circle", "square", "diamond", "triangle", "hexagon")
 class BoardPicture:
     """Nodes and wires of a graph with their places.
 
-    Parameters
-    ----------
-    graph
-        The model.
-    devices
-        The devices that ops may be on.
-    emulated
-        Emulated device → the device that really runs it.
-    attributes
-        Op → its attributes, as text.
+    ``devices`` are those that ops may be on, ``emulated`` maps the emulated ones to the devices
+    that really run them, and ``attributes`` maps each op to its attributes, as text.
     """
 
     def __init__(

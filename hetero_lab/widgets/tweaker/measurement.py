@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.backend.bound import BoundModel
-from hetero_lab.errors import MeasurementError
 from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.records import AnyRecord, Compiled, Turn
 from hetero_lab.experiments.measure.trial import by_name, expand
@@ -87,10 +86,7 @@ def measure(
 ) -> list[Attempt]:
     """Measure affinities, given by label and the automatic one first, in turns.
 
-    Returns
-    -------
-    list of Attempt
-        One for each affinity; empty if ``control`` stopped the measurement.
+    Returns one attempt for each affinity; none if ``control`` stopped the measurement.
     """
     placements = [
         Placement(a, name, {d: device_properties[d] for d in a.devices if d in device_properties})
@@ -106,22 +102,15 @@ def measure(
         )
     if control.is_stopped:
         return []
-    rows = measured.summary.to_dict("records")
-    if len(rows) != len(affinities):
-        raise MeasurementError(f"The sweep has {len(rows)} rows for {len(affinities)} placements.")
-    details = {row.label: row.detail for row in measured.rows}
     # A placement cannot have the label of the automatic one, so rows keep the order.
-    return [
-        _tried(row, a, details[row["label"]])
-        for row, a in zip(rows, affinities.values(), strict=True)
-    ]
+    rows = measured.summary.to_dict("records")
+    return [_tried(row, a) for row, a in zip(rows, affinities.values(), strict=True)]
 
 
-def _tried(row: Mapping[Any, Any], affinity: Affinity, detail: str) -> Attempt:
-    if row["status"] != "ok":
-        return Attempt(row["label"], affinity, str(row["status"]), detail)
-    numbers = {name: row[name] for name in _NUMBERS if name != "predicted_us"}
-    known: dict[str, Any] = {n: None if v != v else v for n, v in numbers.items()}
+def _tried(row: Mapping[Any, Any], affinity: Affinity) -> Attempt:
+    known: dict[str, Any] = {"status": row["status"], "detail": row["detail"]}
+    if row["status"] == "ok":
+        known = {name: row[name] for name in _NUMBERS if name in row and row[name] == row[name]}
     return Attempt(row["label"], affinity, **known)
 
 

@@ -85,20 +85,9 @@ class Step:
 class TweakerState:
     """An affinity that is changed step by step, and the effect of each change.
 
-    Every method that changes something raises beforehand, so the state stays as it was.
-
-    Parameters
-    ----------
-    graph
-        The model.
-    automatic
-        The affinity to start from and to compare with.
-    able
-        Device → the ops that it can run together with their followers.
-    costs
-        A cost model of the same graph that knows these devices.
-    wrong
-        The result of a search for wrong numbers in this model.
+    It starts from ``automatic`` and is compared with it. ``able`` maps each device to the ops that
+    it can run together with their followers; ``costs`` know these devices. Every method that
+    changes something raises beforehand, so the state stays as it was.
     """
 
     def __init__(
@@ -242,14 +231,9 @@ class TweakerState:
         return tuple(device for device in self.devices if not self.refused(device))
 
     def assign(self, device: str) -> None:
-        """Move the selection to a device.
+        """Move the selection to a device of the tweaker that can run all of it.
 
-        Raises
-        ------
-        AffinityError
-            Nothing is selected.
-        DeviceError
-            The device is not one of the tweaker's, or cannot run the whole selection.
+        Raises AffinityError if nothing is selected, DeviceError for another device.
         """
         if not self._selected:
             raise AffinityError("Nothing is selected. Click an op, or select some by name.")
@@ -307,12 +291,8 @@ class TweakerState:
     def replace(self, affinity: Affinity, label: str) -> None:
         """Take over a whole affinity.
 
-        Raises
-        ------
-        AffinityError
-            It is of another model.
-        DeviceError
-            It uses a device that the tweaker does not know, or one that does not support an op.
+        Raises AffinityError if it is of another model, DeviceError if the tweaker does not know a
+        device or a device does not support an op.
         """
         if not isinstance(affinity, Affinity):
             raise AffinityError(
@@ -392,8 +372,8 @@ class TweakerState:
         found = find_problems(self.graph, affinity, self.able, costs)
         if self.wrong is None:
             return found
-        sets = self.wrong_sets(affinity)
-        return [*wrong_findings(self.wrong, sets, affinity, costs), *found]
+        partition = self._what_if(affinity).partition
+        return [*wrong_findings(self.wrong, partition, affinity, costs), *found]
 
     def wrong_sets(self, affinity: Affinity) -> tuple[WrongSet, ...]:
         """Return the sets of ops that compute wrong numbers with an affinity."""

@@ -90,7 +90,7 @@ def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
 
     def after() -> None:
         if not tweaker.selection:
-            raise AffinityError("Select an op first: what comes after it is selected then.")
+            raise AffinityError("Select an op first; everything after it is then selected.")
         tweaker.select(after=tweaker.selection[0])
 
     def by_pattern(_value: object = None) -> None:
@@ -171,13 +171,10 @@ def _export(tweaker: AffinityTweaker, view: TweakerView) -> None:
 
 
 class Background:
-    """Runs work in a thread and keeps what went wrong.
+    """Runs work in a thread and keeps its error.
 
-    Parameters
-    ----------
-    failed
-        Called in that thread with the text of any error, since a thread has no caller to raise it
-        to.
+    ``failed`` is called in that thread with the text of the error, since a thread has no caller to
+    raise it to.
     """
 
     def __init__(self, failed: Callable[[str], object]):
@@ -190,13 +187,7 @@ class Background:
         return self._work is not None and not self._work.done()
 
     def start(self, work: Callable[[], object]) -> None:
-        """Begin.
-
-        Raises
-        ------
-        MeasurementError
-            The previous work has not ended.
-        """
+        """Begin; MeasurementError if the previous work has not ended."""
         if self.is_busy:
             raise MeasurementError("Something is still running. Wait for it, or press Cancel.")
         done: Future[None] = Future()
@@ -215,7 +206,7 @@ class Background:
         threading.Thread(target=run, name="hetero_lab tweaker", daemon=True).start()
 
     def wait(self) -> None:
-        """Wait for the end, and raise what went wrong."""
+        """Wait for the end, and raise the error of the work."""
         if self._work is not None:
             self._work.result()
 
@@ -481,9 +472,7 @@ class AffinityTweaker(ipywidgets.VBox):
             )  # fmt: skip
             self._keep(rows, what_if)
 
-        self._begin(work, "starting workers", control)
-        if wait:
-            self.background.wait()
+        self._begin(work, "starting workers", wait, control)
 
     def cancel(self) -> None:
         """Stop measuring; the history stays as it is."""
@@ -513,9 +502,7 @@ class AffinityTweaker(ipywidgets.VBox):
                 f"{found.lower_bound_us:,.1f} µs for any placement.{same}"
             )
 
-        self._begin(work, "planning")
-        if wait:
-            self.background.wait()
+        self._begin(work, "planning", wait)
 
     def go_to(self, index: int) -> None:
         """Return to the placement of a row of the history."""
@@ -568,9 +555,9 @@ class AffinityTweaker(ipywidgets.VBox):
         return findings[index]
 
     def _begin(
-        self, work: Callable[[], object], text: str, control: SweepControl | None = None
+        self, work: Callable[[], object], text: str, wait: bool, control: SweepControl | None = None
     ) -> None:
-        """Start work in the background, and show that it is going on."""
+        """Start work in the background and show that it is going on; perhaps wait for its end."""
 
         def shown() -> None:
             try:
@@ -587,6 +574,8 @@ class AffinityTweaker(ipywidgets.VBox):
             self.view.controls.say("")
             self.view.controls.show_progress(0.0, text)
             self.view.controls.show_busy(True, can_cancel=control is not None)
+        if wait:
+            self.background.wait()
 
     def _keep(self, rows: list[Attempt], what_if: WhatIf) -> None:
         """Put measurements into the history and show them."""

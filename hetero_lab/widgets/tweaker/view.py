@@ -300,14 +300,8 @@ def _field(kind: Any, tooltip: str, width: int, **options: Any) -> Any:
 class Controls:
     """All controls, without their actions.
 
-    Parameters
-    ----------
-    labels
-        Device → its name to show, with emulated devices marked.
-    op_types
-        The op types to select by.
-    n_ops
-        Number of ops, the last position of the cut.
+    ``labels`` maps each device to the name to show, with emulated devices marked. Ops can be
+    selected by one of ``op_types``; the cut goes up to ``n_ops``.
     """
 
     def __init__(self, labels: Mapping[str, str], op_types: Sequence[str], n_ops: int):
@@ -384,11 +378,6 @@ class Controls:
             _row(self.path, self.export_kind, self.export, self.load),
             self.messages[FILES],
         ]
-
-    @property
-    def said(self) -> str:
-        """The HTML of the message that is shown."""
-        return "".join(message.value for message in self.messages.values())
 
     def say(self, text: str, *, is_error: bool = False, at: str = ABOVE) -> None:
         """Show a message, as text, beside a group of buttons; screen readers read it out."""

@@ -14,7 +14,7 @@ from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.results.sweep.row import Row
 from hetero_lab.experiments.results.sweep.tables import text
 from hetero_lab.statistics import ASSUMED_NOISE, Latency, Noise, Series, turn_level
-from hetero_lab.views.sweeps import measured_rows, ranked_rows
+from hetero_lab.views.sweeps import latency_ranking, placement_latency
 
 LABELS = ("reference", "a", "b", "c", "d")
 
@@ -68,9 +68,12 @@ def check(sweep: Sweep) -> None:
     assert list(measured["throughput_per_s"]) == pytest.approx(list(1e6 / measured["median_us"]))
     assert measured.loc[sweep.reference, "raw_median_us"] == pytest.approx(level)
     medians = measured["median_us"].to_dict()
-    assert [r.label for r in ranked_rows(sweep)] == list(ranking["label"])
-    for found in (ranked_rows(sweep), measured_rows(sweep)):
-        assert {r.label: r.latency.us for r in found} == pytest.approx(medians)
+    bars, points = latency_ranking(sweep), placement_latency(sweep)
+    assert [name.removesuffix(" ⌂") for name in bars.layout.yaxis.ticktext] == list(
+        ranking["label"]
+    )
+    assert list(bars.data[0].x) == list(ranking["median_us"])
+    assert sorted(us for trace in points.data for us in trace.y) == sorted(medians.values())
 
 
 def test_a_drift_between_groups_turns_no_rank_around():

@@ -39,7 +39,7 @@ def tweaker(model):
 
 
 def message(tweaker):
-    return tweaker.view.controls.said
+    return "".join(shown.value for shown in tweaker.view.controls.messages.values())
 
 
 def place(tweaker, name):
