@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -11,14 +11,7 @@ import openvino as ov
 from hetero_lab.backend.core import scratch_core
 from hetero_lab.backend.devices import FLOATS, precisions, property_of
 from hetero_lab.backend.emulation import emulated_devices, plain
-from hetero_lab.errors import (
-    ArgumentError,
-    PropertyError,
-    did_you_mean,
-    last_line,
-    names_at_hand,
-    shorten,
-)
+from hetero_lab.errors import PropertyError, did_you_mean, last_line, names_at_hand, shorten
 
 # The plugins obey these, but do not list them in SUPPORTED_PROPERTIES.
 _UNLISTED = {"EXCLUSIVE_ASYNC_REQUESTS"}
@@ -37,16 +30,6 @@ def merged_properties(*levels: Mapping[str, Mapping[str, Any]]) -> dict[str, dic
     return together
 
 
-def check_by_device(given: Any) -> Mapping[str, Any]:
-    """Return ``device_properties=`` if it is a mapping."""
-    if not isinstance(given, Mapping):
-        raise ArgumentError(
-            "device_properties= maps devices to properties, for instance "
-            "{'CPU': {'INFERENCE_PRECISION_HINT': 'f32'}}."
-        )
-    return cast("Mapping[str, Any]", given)
-
-
 def check_properties(
     device: str, properties: Mapping[str, Any], *, core: ov.Core
 ) -> dict[str, Any]:
@@ -55,11 +38,6 @@ def check_properties(
     PropertyError for an unknown or read-only key, a value of the wrong kind, or a precision that
     the device lacks.
     """
-    if not isinstance(properties, Mapping):
-        raise PropertyError(
-            f"Properties of {device} are a mapping, for instance "
-            f"{{'INFERENCE_PRECISION_HINT': 'f32'}}, not {type(properties).__name__}."
-        )
     if not properties:
         return {}
     emulated = emulated_devices(core).get(device)

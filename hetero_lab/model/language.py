@@ -186,15 +186,6 @@ def check_scenario(model: ov.Model, scenario: Scenario | None) -> None:
         )
 
 
-def expect_scenario(scenario: object) -> None:
-    """Raise ArgumentError unless an argument is a scenario."""
-    if not isinstance(scenario, Scenario):
-        raise ArgumentError(
-            "scenario= is a hetero_lab.Scenario(prompt_tokens=…, new_tokens=…), not "
-            f"{shorten(repr(scenario))}."
-        )
-
-
 def refuse_language_model(model: ov.Model, function: str) -> None:
     """Raise ModelError for a language model where a function of the library needs static shapes."""
     if is_language_model(model):

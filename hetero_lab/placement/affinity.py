@@ -304,18 +304,11 @@ class Affinity(Framed, Mapping[str, str]):
         1   head_digit/matmul    ACC   CPU
         2     head_digit/bias    ACC   CPU
         """
-        given = {"subgraphs": subgraphs, "types": types, "patterns": patterns, "ops": ops}
-        for argument, mapping in given.items():
-            if mapping is not None and not isinstance(mapping, Mapping):
-                raise AffinityError(
-                    f"{argument}= must be a mapping to devices, for instance {{…: 'CPU'}}, not "
-                    f"{type(mapping).__name__}."
-                )
         levels = [
-            self._by_subgraph(subgraphs or {}),
-            self._by_type(types or {}),
-            self._by_pattern(patterns or {}),
-            self._by_name(ops or {}),
+            self._by_subgraph({} if subgraphs is None else subgraphs),
+            self._by_type({} if types is None else types),
+            self._by_pattern({} if patterns is None else patterns),
+            self._by_name({} if ops is None else ops),
         ]
         free, here = set(self.ops), set(self.devices)
         devices = {node.leader: self._devices[node.leader] for node in self._nodes}
@@ -383,10 +376,6 @@ class Affinity(Framed, Mapping[str, str]):
         """List the ops on another device than in ``before``: ``op``, ``before``, ``after``."""
         import pandas as pd
 
-        if not isinstance(before, Affinity):
-            raise AffinityError(
-                f"An affinity is compared with another one, not {type(before).__name__}."
-            )
         if set(self._devices) != set(before._devices):
             raise AffinityError(_other_model(self._devices, before._devices))
         rows = [

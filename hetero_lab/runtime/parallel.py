@@ -17,7 +17,6 @@ import openvino as ov
 
 from hetero_lab.arguments import check_whole, checked
 from hetero_lab.backend.bound import bind
-from hetero_lab.backend.properties import check_by_device
 from hetero_lab.clock import now
 from hetero_lab.errors import ArgumentError
 from hetero_lab.model.opgraph import PARAMETER
@@ -116,8 +115,7 @@ class ParallelExecutor:
     ):
         placed = resolve(bind(model, core), placement)
         if device_properties is not None:
-            changed = placed.placement.with_properties(check_by_device(device_properties))
-            placed = resolve(placed.bound, changed)
+            placed = resolve(placed.bound, placed.placement.with_properties(device_properties))
         self._open(placed, requests, compile_properties or {})
 
     @classmethod
