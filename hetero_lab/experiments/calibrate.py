@@ -321,7 +321,7 @@ class Calibration:
         bound, scenario = self.search.bound, self.search.scenario
         graph = bound.graph
         if scenario is not None:  # so that memory is counted at the length of the context
-            graph = graph_at_context(bound.prepared, scenario.context_tokens, scenario.batch)
+            graph = graph_at_context(bound, scenario.context_tokens, scenario.batch)
         found = fit(
             graph,
             self.support,

@@ -197,7 +197,10 @@ def op_graph(model: ov.Model) -> OpGraph:
 
 
 def input_name(port: Any) -> str:
-    """Name an input: its first tensor name, else the parameter's friendly name."""
+    """Name an input or output: its first tensor name, else the friendly name of its node.
+
+    A Result without a tensor name of its own would show the runtime's made-up one.
+    """
     names = sorted(port.get_names())
     return names[0] if names else port.get_node().get_friendly_name()
 
@@ -206,10 +209,7 @@ def output_names(model: ov.Model) -> list[str]:
     """Name the outputs in order: first tensor name, else the Result's, made unique."""
     names: list[str] = []
     for port in model.outputs:
-        # A Result without a tensor name of its own would show the runtime's made-up one.
-        given = sorted(port.get_names())
-        name = given[0] if given else port.get_node().get_friendly_name()
-        names.append(unique(name, set(names)))
+        names.append(unique(input_name(port), set(names)))
     return names
 
 

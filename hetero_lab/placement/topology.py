@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from scipy.sparse import coo_array, csr_array
@@ -235,27 +235,15 @@ def _two_sides(around: Adjacency, cut: Sequence[int], producer: int, user: int) 
     return [side]
 
 
-class CutCache(Generic[Key, Cuts]):
-    """Cut sets by whatever determines them; the oldest are evicted first."""
+class CutCache(dict[Key, Cuts]):
+    """Cut sets by whatever determines them; all are dropped when they become too many."""
 
-    def __init__(self) -> None:
-        self._cuts: dict[Key, tuple[Cuts, int]] = {}
-        self._size = 0
-
-    def __len__(self) -> int:
-        return len(self._cuts)
-
-    def get(self, key: Key) -> Cuts | None:
-        """Return a cut set, None if it is not cached."""
-        entry = self._cuts.get(key)
-        return None if entry is None else entry[0]
+    _size = 0
 
     def add(self, key: Key, cuts: Cuts, size: int) -> None:
         """Cache a cut set that takes up ``size`` nodes and edges."""
-        if key in self._cuts:
-            return
-        self._cuts[key] = cuts, size
         self._size += size
-        while self._size > _CAPACITY and len(self._cuts) > 1:
-            oldest = next(iter(self._cuts))
-            self._size -= self._cuts.pop(oldest)[1]
+        if self._size > _CAPACITY:
+            self.clear()
+            self._size = size
+        self[key] = cuts

@@ -29,7 +29,7 @@ from hetero_lab.model.read import PreparedModel, Source, op_graph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_of, predict, torn_path
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
-from hetero_lab.runtime.exported import observe
+from hetero_lab.runtime.exported import ask, observe, reported
 from hetero_lab.runtime.inputs import Inputs, Ports
 from hetero_lab.runtime.pieces import Submodel, compile_submodels, cut
 from hetero_lab.runtime.tensors import set_inputs, to_array
@@ -73,7 +73,7 @@ class CompiledPlacement:
     ):
         self.placed = placed
         self.placement: Placement = placed.placement
-        self.prepared: PreparedModel = placed.bound.prepared
+        self.prepared: PreparedModel = placed.bound
         self.output_names: tuple[str, ...] = placed.bound.output_names
         self.compiled_model = compiled_model
         self.compiled_models: list[ov.CompiledModel] = [compiled_model]
@@ -437,20 +437,5 @@ def settle(model: ov.CompiledModel, infer: Callable[[], object]) -> None:
 
 
 def _streams(model: ov.CompiledModel) -> int | None:
-    found = reported(model, "NUM_STREAMS")
+    found = reported(model, "NUM_STREAMS").values()
     return sum(map(int, found)) if found and None not in found else None
-
-
-def reported(model: ov.CompiledModel, key: str) -> list[Any]:
-    """Return a property of a compiled model as a list, or that of each device if it has none."""
-    own = ask(model, key)
-    if own is not None:
-        return [own]
-    return [p.get(key) for p in (ask(model, "DEVICE_PROPERTIES") or {}).values()]
-
-
-def ask(model: ov.CompiledModel, key: str) -> Any:
-    """Return a property of a compiled model, or ``None`` if it has none of that name."""
-    with contextlib.suppress(Exception):  # not every device has every property
-        return model.get_property(key)
-    return None

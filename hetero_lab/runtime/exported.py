@@ -1,11 +1,12 @@
-"""The partition that the runtime compiled, read from the header of an exported HETERO model.
+"""What a compiled model reports: its properties, and the partition in the header of its export.
 
-The header lists devices and wiring of the submodels, but not their ops. Those are known if the
-header matches the predicted partition.
+The header of an exported HETERO model lists devices and wiring of the submodels, but not their ops.
+Those are known if the header matches the predicted partition.
 """
 
 from __future__ import annotations
 
+import contextlib
 import xml.etree.ElementTree as ET
 from collections import Counter
 from dataclasses import replace
@@ -19,6 +20,21 @@ from hetero_lab.runtime.run_frozen import header_text
 
 # For each submodel and each of its inputs: ("model", number), or ("edge", submodel, its output).
 _Sources: TypeAlias = list[list[tuple[Any, ...]]]
+
+
+def ask(model: ov.CompiledModel, key: str) -> Any:
+    """Return a property of a compiled model, or ``None`` if it has none of that name."""
+    with contextlib.suppress(Exception):  # not every device has every property
+        return model.get_property(key)
+    return None
+
+
+def reported(model: ov.CompiledModel, key: str) -> dict[str, Any]:
+    """Return a property of a compiled model under ``""``, or else that of each of its devices."""
+    own = ask(model, key)
+    if own is not None:
+        return {"": own}
+    return {d: p.get(key) for d, p in (ask(model, "DEVICE_PROPERTIES") or {}).items()}
 
 
 def observe(compiled: ov.CompiledModel, predicted: Partition) -> tuple[Partition, bool | None]:

@@ -7,7 +7,6 @@ tensors are passed on without a copy.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from hetero_lab.model.language import LanguageModel, Scenario, directory_of, lan
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, inference_errors
+from hetero_lab.runtime.inputs import digest_of
 from hetero_lab.runtime.parallel import ParallelExecutor
 from hetero_lab.runtime.reference import (
     Agreement,
@@ -305,8 +305,7 @@ def reference_generation(
     supported = bound.core.get_property(reference_device(bound), "SUPPORTED_PROPERTIES")
     exact = {key: value for key, value in _EXACT.items() if key in supported}
     alone = reference_placement(bound, properties=exact)
-    digest = hashlib.blake2b(prompt.tobytes(), digest_size=16).hexdigest()
-    key = (bound.fingerprint, str(alone.devices), repr(scenario), digest)
+    key = (bound.fingerprint, str(alone.devices), repr(scenario), digest_of([prompt]))
 
     def make() -> tuple[np.ndarray, ...]:
         session = CompiledSession(compile_placed(alone))

@@ -11,7 +11,6 @@ import numpy as np
 import openvino as ov
 
 from hetero_lab.arguments import check_whole
-from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import InputError, did_you_mean, names_at_hand, shorten
 from hetero_lab.model.read import PreparedModel, input_name
 from hetero_lab.runtime.tensors import array_type, bits_of, encode, ml_dtypes_name
@@ -27,7 +26,7 @@ _CARRIERS = frozenset({
 })  # fmt: skip
 
 
-def generate_inputs(model: PreparedModel | BoundModel, seed: int = 0) -> dict[str, np.ndarray]:
+def generate_inputs(model: PreparedModel, seed: int = 0) -> dict[str, np.ndarray]:
     """Make inputs from a seed, in the range of their element type and use.
 
     Floats are uniform in [0, 1), and bytes cover their range. Whole numbers that index a tensor
@@ -61,7 +60,7 @@ def generate_inputs(model: PreparedModel | BoundModel, seed: int = 0) -> dict[st
 
 
 def given_or_generated(
-    model: PreparedModel | BoundModel, inputs: Inputs | None, seed: int = 0
+    model: PreparedModel, inputs: Inputs | None, seed: int = 0
 ) -> list[np.ndarray]:
     """Return the arrays in the model's input order: those given, else those made from ``seed``."""
     return bind_inputs(model, generate_inputs(model, seed) if inputs is None else inputs)
@@ -76,7 +75,7 @@ def digest_of(arrays: Iterable[np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def bind_inputs(model: PreparedModel | BoundModel, inputs: Inputs) -> list[np.ndarray]:
+def bind_inputs(model: PreparedModel, inputs: Inputs) -> list[np.ndarray]:
     """Return the arrays in the model's input order, checked for name, shape and element type.
 
     ``inputs`` is a mapping by input name (or index), a sequence in the model's order, one array for
@@ -99,7 +98,7 @@ class _Port:
 class Ports:
     """The inputs of a model, queried once, since a query can take longer than an inference."""
 
-    def __init__(self, model: PreparedModel | BoundModel):
+    def __init__(self, model: PreparedModel):
         self._ports = [_Port(port) for port in model.model.inputs]
         self.element_types = [port.element_type for port in self._ports]
 

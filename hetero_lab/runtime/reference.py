@@ -19,8 +19,9 @@ from hetero_lab.errors import DeviceError, HeteroLabError
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import BoundPlacement, Placement, resolve
-from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, reported
+from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
 from hetero_lab.runtime.counters import Counter
+from hetero_lab.runtime.exported import reported
 from hetero_lab.runtime.inputs import digest_of
 from hetero_lab.runtime.parallel import ParallelExecutor
 
@@ -239,7 +240,7 @@ def _asked_precisions(compiled: CompiledPlacement | ParallelExecutor) -> list[ob
         placement.device_properties.get(device, {}).get(_HINT) for device in placement.devices
     ]
     for model in compiled.compiled_models if None in asked else ():
-        asked += reported(model, _HINT)
+        asked += reported(model, _HINT).values()
     return asked
 
 

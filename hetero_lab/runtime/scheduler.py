@@ -33,7 +33,7 @@ from hetero_lab import interrupts
 from hetero_lab.clock import now
 from hetero_lab.errors import ClosedError, HeteroLabError, InferenceError, last_line
 from hetero_lab.model.opgraph import PARAMETER
-from hetero_lab.runtime.compiled import ask
+from hetero_lab.runtime.exported import ask
 from hetero_lab.runtime.pieces import Submodel
 from hetero_lab.runtime.tensors import is_plain, memory_of, to_array, to_tensor
 from hetero_lab.runtime.timeline import Span

@@ -332,18 +332,18 @@ class _Inquiry:
             return {}
         self.search.begin("quantise")
         try:
-            examples = calibration_inputs(self.bound.prepared, self.data.calibration)
+            examples = calibration_inputs(self.bound, self.data.calibration)
             arrays = [array for example in examples for array in example]
-            kept = self._kept("int8", ".xml", self.bound.prepared.fingerprint, digest_of(arrays))
+            kept = self._kept("int8", ".xml", self.bound.fingerprint, digest_of(arrays))
             if kept is not None and kept.is_file():
                 made = prepare(kept)
             else:
-                made = prepare(quantize(self.bound.prepared, examples, progress=False))
+                made = prepare(quantize(self.bound, examples, progress=False))
                 made = made if kept is None else keep_model(made, kept, self.notes)
         except HeteroLabError as error:
             self.notes.append(f"There is no int8 variant: {error}")
             return {}
-        return {_INT8: BoundModel(made, self.bound.core)}
+        return {_INT8: bind(made, self.bound.core)}
 
     def _race(self) -> None:
         """Measure all candidates roughly, the reference whatever the budget."""
