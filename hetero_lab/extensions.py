@@ -47,14 +47,9 @@ class Extension:
 
 @functools.cache
 def found(group: str, taken: frozenset[str] = frozenset()) -> dict[str, Extension]:
-    """Return the extensions of a group by name, without loading them.
+    """Return the extensions of a group of entry points by name, without loading them.
 
-    Parameters
-    ----------
-    group
-        One of the groups of entry points above.
-    taken
-        Names of what is built in; an extension cannot have one of them.
+    ``taken`` are the names of what is built in; an extension cannot have one of them.
     """
     usable: dict[str, Extension] = {}
     for entry in sorted(entry_points(group=group), key=lambda e: (_package_of(e), e.name)):

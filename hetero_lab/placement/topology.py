@@ -173,9 +173,6 @@ def separated_parts(
     largest part is never traversed as a whole, so many small cuts of a large subgraph stay cheap. A
     cut is (edge, from, to); edges of ``around`` that are ``cut`` are not followed.
     """
-    cuts = list(cuts)
-    if len(cuts) == 1:
-        return _two_sides(around, cut, *cuts[0][1:])
     group_of: dict[int, int] = {}
     members: list[list[int]] = []
     for _, producer, user in cuts:
@@ -215,24 +212,6 @@ def separated_parts(
                     active.remove(found)
         turn += 1
     return done
-
-
-def _two_sides(around: Adjacency, cut: Sequence[int], producer: int, user: int) -> list[list[int]]:
-    """Do as :func:`separated_parts` for one cut, the usual case: search from both ends."""
-    side, other_side = [producer], [user]
-    seen, other_seen = {producer}, {user}
-    at = other_at = 0
-    while at < len(side):
-        for edge, node in around[side[at]]:
-            if cut[edge] or node in seen:
-                continue
-            if node in other_seen:
-                return []
-            seen.add(node)
-            side.append(node)
-        side, other_side, seen, other_seen = other_side, side, other_seen, seen
-        at, other_at = other_at, at + 1
-    return [side]
 
 
 class CutCache(dict[Key, Cuts]):

@@ -46,16 +46,9 @@ class FrozenGeneration(msgspec.Struct, frozen=True, kw_only=True):
 class FrozenPlacement(msgspec.Struct, frozen=True, kw_only=True):
     """The content of ``placement.json`` in a frozen directory, which ``run.py`` reads.
 
-    Attributes
-    ----------
-    target, properties
-        As ``core.compile_model`` takes them.
-    inputs, outputs
-        Names, in the model's order.
-    emulated
-        Library and internal name of the plugin behind each emulated device.
-    affinity
-        The device of each node.
+    ``target`` and ``properties`` are as ``core.compile_model`` takes them; ``inputs`` and
+    ``outputs`` are names in the model's order. ``emulated`` has the library and the internal name
+    of the plugin behind each emulated device, ``affinity`` the device of each node.
     """
 
     label: str

@@ -101,14 +101,9 @@ def bytes_by_part(
 ) -> dict[str, tuple[int, int]]:
     """Measure the memory of each part of a language model, all compiled for one device.
 
-    ``parts`` maps each op to the name of its part, in place of a device. A small model runs first,
-    so that the memory of the plugin itself does not count.
-
-    Returns
-    -------
-    dict
-        For each part: its bytes once it is compiled and has run a token, and the bytes added by
-        the end of the scenario.
+    ``parts`` maps each op to the name of its part, in place of a device. Returns, for each part,
+    its bytes once it is compiled and has run a token, and the bytes added by the end of the
+    scenario. A small model runs first, so that the memory of the plugin itself does not count.
     """
     partition = predict(bound.graph, parts)
     check_states(bound.graph, partition)

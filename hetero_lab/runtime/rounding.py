@@ -34,15 +34,10 @@ _CONVOLUTIONS = frozenset(
 class Rounding:
     """How far rounding can move a tensor.
 
-    Attributes
-    ----------
-    farthest
-        The largest Euclidean norm of the deviation, without lost elements.
-    lost
-        True for each element that depends on a number outside the range of its precision, or on
-        one that rounding turns into infinity or NaN. Such elements cannot be judged.
-    most_odd
-        The largest number of elements that become infinite or NaN at once.
+    ``farthest`` is the largest Euclidean norm of the deviation, without elements that are ``lost``:
+    those that depend on a number outside the range of its precision, or on one that rounding turns
+    into infinity or NaN. They cannot be judged. ``most_odd`` elements at most become infinite or
+    NaN at once.
     """
 
     farthest: float
