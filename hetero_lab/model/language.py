@@ -191,7 +191,8 @@ def refuse_language_model(model: ov.Model, function: str) -> None:
     if is_language_model(model):
         raise ModelError(
             f"{shorten(model.get_friendly_name())} is a language model, whose shapes are dynamic: "
-            f"hetero_lab.{function} takes models of static shapes; hetero_lab.profile, sweep, "
+            f"hetero_lab.{function} takes models of static shapes, such as those that "
+            "hetero_lab.llm.static_phases(model, scenario) makes of it; hetero_lab.profile, sweep, "
             "calibrate, plan, optimize and freeze take a language model."
         )
 

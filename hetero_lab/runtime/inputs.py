@@ -40,8 +40,9 @@ def generate_inputs(model: PreparedModel, seed: int = 0) -> dict[str, np.ndarray
         if port.get_partial_shape().is_dynamic:
             raise InputError(
                 f"Input {shorten(input_name(port))} has the dynamic shape "
-                f"{port.get_partial_shape()}, so its values cannot be generated. Give inputs=, or "
-                "for a language model scenario=hetero_lab.Scenario(…) in profile and sweep."
+                f"{port.get_partial_shape()}, so its values cannot be generated. For a language "
+                "model, hetero_lab.profile and sweep take scenario=hetero_lab.Scenario(…), and "
+                "hetero_lab.llm.static_phases(model, scenario) makes static models of it."
             )
         dtype = _array_type(input_name(port), port.get_element_type())
         shape = tuple(port.get_shape())
