@@ -192,7 +192,8 @@ def fits(value: Any, hint: Any) -> bool:
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if origin is None:
-        return _is_protocol(hint) or not isinstance(hint, type) or isinstance(value, hint)
+        is_protocol = getattr(hint, "_is_protocol", False)
+        return is_protocol or not isinstance(hint, type) or isinstance(value, hint)
     if not isinstance(origin, type) or not isinstance(value, origin):
         return not isinstance(origin, type)
     return all(fits(one, of) for one, of in _telling(_elements(value, origin, inner)))
@@ -221,10 +222,6 @@ def _elements(value: Any, origin: type, inner: tuple[Any, ...]) -> Iterator[tupl
         yield from zip(value, inner, strict=False)
     elif inner and inner[0] is not Any and isinstance(value, abc.Collection):
         yield from ((one, inner[0]) for one in value)
-
-
-def _is_protocol(hint: Any) -> bool:
-    return bool(getattr(hint, "_is_protocol", False))
 
 
 _WORDS = {

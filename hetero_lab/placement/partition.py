@@ -233,11 +233,15 @@ def boundary_size(partition: Partition, known: str) -> str:
     return f"≥ {known}, {n_unknown} of unknown size" if n_unknown else known
 
 
-def predict(graph: OpGraph, affinity: Affinity) -> Partition:
-    """Predict the partition; AffinityError if the affinity is of another model."""
+def predict(graph: OpGraph, affinity: Affinity, levels: Sequence[int] | None = None) -> Partition:
+    """Predict the partition; AffinityError if the affinity is of another model.
+
+    Given the level of each node, neighbours on one device merge only if they share a level.
+    """
     devices = _devices(graph, affinity)
-    numbers: dict[str, int] = {}
-    numbered = [numbers.setdefault(device, len(numbers)) for device in devices]
+    numbers: dict[tuple[str, int], int] = {}
+    apart = zip(devices, levels or [0] * len(devices), strict=True)
+    numbered = [numbers.setdefault(key, len(numbers)) for key in apart]
     return _collect(graph, devices, SubgraphCollector.of(graph).split(np.array(numbered)))
 
 

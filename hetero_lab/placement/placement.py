@@ -206,11 +206,10 @@ def _check(bound: BoundModel, placement: Placement) -> None:
     affinity, graph, core = placement.affinity, bound.graph, bound.core
     affinity.check_model(graph)
     virtual = placement.virtual
-    for device in placement.devices:
+    for device in placement.devices:  # OpenVINO silently leaves out missing ones of a virtual one
         check_device(device, core)
     if virtual is not None:
-        virtual.check(core)
-        virtual.check_model(bound)
+        virtual.check(bound)
     for device in () if virtual else affinity.devices:
         able = supported_ops(bound, device)
         refused = [

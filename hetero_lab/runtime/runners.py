@@ -8,12 +8,12 @@ a language model.
 from __future__ import annotations
 
 import contextlib
-import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -339,20 +339,16 @@ def run_parallel_turn(
     last: deque[Future[Outputs]] = deque(maxlen=1)
 
     def run(count: int, done: Callable[[], None]) -> None:
-        called = threading.Semaphore(0)
-        failed: list[BaseException] = []
+        errors: SimpleQueue[BaseException | None] = SimpleQueue()
 
         def finished(future: Future[Outputs]) -> None:
             done()
-            error = None if future.cancelled() else future.exception()
-            failed.extend([error] if error is not None else [])
-            called.release()
+            errors.put(None if future.cancelled() else future.exception())
 
         for _ in range(count):
             last.append(executor.submit_bound(arrays, finished))
         # A future has its result before its callback is called.
-        for _ in range(count):
-            called.acquire()
+        failed = [error for error in [errors.get() for _ in range(count)] if error is not None]
         if failed:
             raise failed[0]
 
