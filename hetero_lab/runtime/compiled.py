@@ -416,12 +416,12 @@ def chosen_by(models: Sequence[ov.CompiledModel], core: ov.Core) -> Chosen:
     names = [n for model in models for n in ask(model, "EXECUTION_DEVICES") or ()]
     # Until the chosen device is ready, AUTO runs on another one and puts its name in brackets.
     devices = dict.fromkeys(behind.get(n, n) for n in (str(n).strip("()") for n in names))
-    streams = [_streams(model) for model in models]
+    streams = [n for model in models for n in reported(model, "NUM_STREAMS").values() or [None]]
     requests = [ask(model, "OPTIMAL_NUMBER_OF_INFER_REQUESTS") for model in models]
     cached = [ask(model, "LOADED_FROM_CACHE") for model in models]
     return Chosen(
         tuple(devices),
-        sum(n for n in streams if n) if all(streams) else None,
+        sum(map(int, streams)) if None not in streams else None,
         min((int(n) for n in requests if n), default=None),
         all(cached) if None not in cached else None,
     )
@@ -434,8 +434,3 @@ def settle(model: ov.CompiledModel, infer: Callable[[], object]) -> None:
         str(name).startswith("(") for name in ask(model, "EXECUTION_DEVICES") or ()
     ):
         infer()
-
-
-def _streams(model: ov.CompiledModel) -> int | None:
-    found = reported(model, "NUM_STREAMS").values()
-    return sum(map(int, found)) if found and None not in found else None

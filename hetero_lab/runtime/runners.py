@@ -235,9 +235,6 @@ class _GenerationRunner(Runner):
         assert self._last is not None
         return outputs_of(self._last)
 
-    def queue_turn(self) -> tuple[float, ...]:
-        raise ArgumentError("A language model has one request in flight.")
-
     def compare(
         self, rows: Sequence[Counter] = (), expected: Mapping[str, np.ndarray] | None = None
     ) -> tuple[Agreement, ...]:

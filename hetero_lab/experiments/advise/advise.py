@@ -62,9 +62,8 @@ from hetero_lab.planning.memory import MemoryLimit, memory_pools
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT, check_objective
 from hetero_lab.runtime.inputs import Inputs, digest_of
 from hetero_lab.runtime.quantize import calibration_inputs, quantize
-from hetero_lab.runtime.reference import Reference, reference_device
+from hetero_lab.runtime.reference import Correct, Reference, reference_device
 from hetero_lab.runtime.runners import HETERO, PARALLEL
-from hetero_lab.runtime.scoring import Correct
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import Dataset, Metric
 from hetero_lab.tables import make_directory, scratch_directory
