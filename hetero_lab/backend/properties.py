@@ -18,7 +18,7 @@ _UNLISTED = {"EXCLUSIVE_ASYNC_REQUESTS"}
 # The Core obeys these in a compile; no device lists them.
 OF_THE_CORE = frozenset({"CACHE_DIR", "CACHE_MODE"})
 _TRUE_FALSE = {"YES", "NO", "TRUE", "FALSE", "ON", "OFF"}
-_PRECISION = "INFERENCE_PRECISION_HINT"
+PRECISION_HINT = "INFERENCE_PRECISION_HINT"
 
 
 def merged_properties(*levels: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -83,7 +83,7 @@ def _check_value(device: str, real: str, key: str, value: Any, *, readable: bool
         raise PropertyError(f"{problem}: expected {expected}, not {type(value).__name__}.")
     if refusal := _refusal(real, key, value, readable=readable):
         raise PropertyError(f"{problem}. The runtime refuses it: {refusal}.")
-    if key == _PRECISION:
+    if key == PRECISION_HINT:
         _check_precision(device, real, value)
 
 
@@ -103,12 +103,12 @@ def _refusal(real: str, key: str, value: Any, *, readable: bool) -> str:
 
 def _check_precision(device: str, real: str, value: Any) -> None:
     """Raise for a precision that the device lacks: the CPU plugin would silently use another."""
-    asked = str(plain({_PRECISION: value})[_PRECISION])
+    asked = str(plain({PRECISION_HINT: value})[PRECISION_HINT])
     asked = FLOATS.get(asked.upper(), asked)
     has = precisions(real, core=scratch_core())
     # f32 is everywhere; other values, such as dynamic, leave the choice to the device.
     if asked in FLOATS.values() and asked not in has:
         raise PropertyError(
-            f"{device} does not compute in {asked}, so {_PRECISION} cannot ask for it. "
+            f"{device} does not compute in {asked}, so {PRECISION_HINT} cannot ask for it. "
             f"Precisions of {device}: {names_at_hand(has)}."
         )

@@ -30,9 +30,8 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_of, predict, torn_path
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
 from hetero_lab.runtime.exported import ask, observe, reported
-from hetero_lab.runtime.inputs import Inputs, Ports
+from hetero_lab.runtime.inputs import Inputs, Ports, set_inputs, to_array
 from hetero_lab.runtime.pieces import Submodel, compile_submodels, cut
-from hetero_lab.runtime.tensors import set_inputs, to_array
 
 COUNTED = {"PERF_COUNT": True}
 _SWITCH_S = 20.0  # AUTO gets at most this long to prepare its device

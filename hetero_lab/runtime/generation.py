@@ -23,7 +23,7 @@ from hetero_lab.model.language import LanguageModel, Scenario, directory_of, lan
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, inference_errors
-from hetero_lab.runtime.inputs import digest_of
+from hetero_lab.runtime.inputs import digest_of, set_inputs
 from hetero_lab.runtime.parallel import ParallelExecutor
 from hetero_lab.runtime.reference import (
     Agreement,
@@ -35,7 +35,6 @@ from hetero_lab.runtime.reference import (
     reference_placement,
 )
 from hetero_lab.runtime.run_frozen import Tokenizer
-from hetero_lab.runtime.tensors import set_inputs
 from hetero_lab.statistics import Latency
 
 LOGITS, TOKEN_IDS = "logits", "token_ids"

@@ -31,8 +31,8 @@ from hetero_lab.runtime.compiled import (
     valid_submodels,
 )
 from hetero_lab.runtime.generation import CompiledSession, TokenSession, steps
+from hetero_lab.runtime.inputs import to_tensor
 from hetero_lab.runtime.pieces import Submodel, build_model, compile_submodels, cut
-from hetero_lab.runtime.tensors import to_tensor
 
 _CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 _PRIVATE = "RssAnon:"

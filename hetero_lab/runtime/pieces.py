@@ -11,6 +11,7 @@ import numpy as np
 import openvino as ov
 
 from hetero_lab.backend.bound import BoundModel
+from hetero_lab.backend.properties import PRECISION_HINT
 from hetero_lab.errors import ArgumentError, CompileError, last_line, names_at_hand
 from hetero_lab.model.opgraph import NOT_OPS, PARAMETER, OpGraph
 from hetero_lab.placement.partition import Partition
@@ -20,7 +21,6 @@ from hetero_lab.runtime.exported import reported
 TensorKey: TypeAlias = tuple[str, int]
 
 FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
-_HINT = "INFERENCE_PRECISION_HINT"
 # Ports at boundaries are numbered from here, above the model's own "Parameter_N".
 _FIRST_PORT = 1_000_000
 _THREADS = "INFERENCE_NUM_THREADS"
@@ -277,7 +277,7 @@ def infer_once(
         request.set_input_tensor(index, ov.Tensor(np.ascontiguousarray(array)))
     request.infer()
     outputs = [np.array(request.get_output_tensor(i).data) for i in range(len(compiled.outputs))]
-    hints = reported(compiled, _HINT)
+    hints = reported(compiled, PRECISION_HINT)
     return outputs, {
         device or target: str(hint) for device, hint in hints.items() if hint is not None
     }

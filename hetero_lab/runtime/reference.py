@@ -15,6 +15,7 @@ import numpy as np
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.devices import device_names, supported_ops
 from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.backend.properties import PRECISION_HINT
 from hetero_lab.errors import (
     ArgumentError,
     DeviceError,
@@ -37,7 +38,6 @@ Correct: TypeAlias = Callable[[Mapping[str, np.ndarray], Any], bool]
 # Relative error (Euclidean norm) up to which an output counts as the same computation. The
 # machine epsilons are 6e-8, 5e-4 and 4e-3; a deep network amplifies them some thirty times.
 TOLERANCE = {"f32": 1e-3, "f16": 2e-2, "bf16": 1.5e-1, "i8": 3e-1, "u8": 3e-1}
-_HINT = "INFERENCE_PRECISION_HINT"
 _LONG_NAMES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 _FEW_BITS = frozenset({"i8", "u8", "i4", "u4", "i2", "u2", "nf4"})
 # These ops keep 8-bit values in 8 bits.
@@ -116,7 +116,7 @@ def reference_placement(
     placement = Placement(
         Affinity.on_one(bound.graph, device),
         label="reference",
-        device_properties={device: {**(properties or {}), _HINT: precision}},
+        device_properties={device: {**(properties or {}), PRECISION_HINT: precision}},
         direct=True,
     )
     return resolve(bound, placement)
@@ -244,10 +244,11 @@ def _lowest(precisions: Iterable[str]) -> str:
 def _asked_precisions(compiled: CompiledPlacement | ParallelExecutor) -> list[object]:
     placement = compiled.placed.placement
     asked: list[object] = [
-        placement.device_properties.get(device, {}).get(_HINT) for device in placement.devices
+        placement.device_properties.get(device, {}).get(PRECISION_HINT)
+        for device in placement.devices
     ]
     for model in compiled.compiled_models if None in asked else ():
-        asked += reported(model, _HINT).values()
+        asked += reported(model, PRECISION_HINT).values()
     return asked
 
 

@@ -48,7 +48,7 @@ from hetero_lab.runtime.generation import (
     reference_generation,
     steps,
 )
-from hetero_lab.runtime.inputs import Inputs, given_or_generated
+from hetero_lab.runtime.inputs import Inputs, given_or_generated, to_tensor
 from hetero_lab.runtime.parallel import ParallelExecutor, cuts
 from hetero_lab.runtime.reference import (
     Agreement,
@@ -57,7 +57,6 @@ from hetero_lab.runtime.reference import (
     reference_outputs,
 )
 from hetero_lab.runtime.scheduler import Outputs
-from hetero_lab.runtime.tensors import to_tensor
 from hetero_lab.runtime.timeline import Span
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, run_turn
 
