@@ -415,7 +415,9 @@ def chosen_by(models: Sequence[ov.CompiledModel], core: ov.Core) -> Chosen:
     names = [n for model in models for n in ask(model, "EXECUTION_DEVICES") or ()]
     # Until the chosen device is ready, AUTO runs on another one and puts its name in brackets.
     devices = dict.fromkeys(behind.get(n, n) for n in (str(n).strip("()") for n in names))
-    streams = [n for model in models for n in reported(model, "NUM_STREAMS").values() or [None]]
+    streams: list[Any] = [
+        n for model in models for n in reported(model, "NUM_STREAMS").values() or [None]
+    ]
     requests = [ask(model, "OPTIMAL_NUMBER_OF_INFER_REQUESTS") for model in models]
     cached = [ask(model, "LOADED_FROM_CACHE") for model in models]
     return Chosen(

@@ -79,15 +79,8 @@ class Agreement:
         return self.verdict in ("different", "not a number")
 
 
-def reference_outputs(
-    bound: BoundModel, arrays: Sequence[np.ndarray], precision: str = "f32"
-) -> dict[str, np.ndarray]:
-    """Infer on one device in one precision; outputs are kept per model and inputs."""
-    return Reference(bound, precision)(arrays)
-
-
 class Reference:
-    """A model on one real device in one precision, compiled on first use."""
+    """A model on one real device in one precision, compiled when no outputs are kept."""
 
     def __init__(self, bound: BoundModel, precision: str = "f32"):
         self.bound = bound
@@ -155,12 +148,12 @@ def compare_with_reference(
     error of that run counts as rounding.
     """
     if expected is None:
-        expected = reference_outputs(bound, arrays)
+        expected = Reference(bound)(arrays)
     agreement = compare(outputs, expected, precision)
     if all(a.verdict != "different" for a in agreement) or precision not in ("f16", "bf16"):
         return agreement
     try:
-        rounded = reference_outputs(bound, arrays, precision)
+        rounded = Reference(bound, precision)(arrays)
     except HeteroLabError:  # the reference device does not have that precision
         return agreement
     own = {a.output: a.relative_error for a in compare(rounded, expected, precision)}

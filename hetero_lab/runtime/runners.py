@@ -52,9 +52,9 @@ from hetero_lab.runtime.inputs import Inputs, given_or_generated, to_tensor
 from hetero_lab.runtime.parallel import ParallelExecutor, cuts
 from hetero_lab.runtime.reference import (
     Agreement,
+    Reference,
     compare_with_reference,
     executed_precision,
-    reference_outputs,
 )
 from hetero_lab.runtime.scheduler import Outputs
 from hetero_lab.runtime.timeline import Span
@@ -301,7 +301,7 @@ def expected_outputs(
 ) -> dict[str, np.ndarray]:
     """Return the outputs of one device in f32 for a runner's inputs."""
     if scenario is None:
-        return reference_outputs(placed.bound, arrays)
+        return Reference(placed.bound)(arrays)
     return reference_generation(placed.bound, arrays[0], scenario)
 
 
