@@ -117,6 +117,11 @@ class Generated:
     step_us: tuple[float, ...]
     logits: np.ndarray
 
+    @property
+    def outputs(self) -> dict[str, np.ndarray]:
+        """The compared arrays by name."""
+        return {LOGITS: self.logits, TOKEN_IDS: self.token_ids}
+
 
 class TokenSession(Protocol):
     """A compiled language model with its states."""
@@ -276,11 +281,6 @@ def _token_ids(inputs: Any) -> np.ndarray:
         ) from error
 
 
-def outputs_of(generated: Generated) -> dict[str, np.ndarray]:
-    """Return the compared arrays of a generation by name."""
-    return {LOGITS: generated.logits, TOKEN_IDS: generated.token_ids}
-
-
 def generation_precision(placed: BoundPlacement, precision: str) -> str:
     """Return the lowest precision of a generation whose ops have ``precision``.
 
@@ -309,7 +309,7 @@ def reference_generation(
     def make() -> tuple[np.ndarray, ...]:
         session = CompiledSession(compile_placed(alone))
         model = language_model(bound.model)
-        return tuple(outputs_of(generate(session, model, prompt, scenario.new_tokens)).values())
+        return tuple(generate(session, model, prompt, scenario.new_tokens).outputs.values())
 
     return dict(zip((LOGITS, TOKEN_IDS), keep_reference(key, make), strict=True))
 

@@ -105,7 +105,21 @@ def quantize(
     True
     """
     check_whole("subset_size", subset_size, least=1)
-    prepared = prepare(model)
+    options = (preset, target_device, ignored, subset_size, fast_bias_correction, progress)
+    return quantize_prepared(prepare(model), calibration, *options).model
+
+
+def quantize_prepared(
+    prepared: PreparedModel,
+    calibration: Iterable[Any],
+    preset: str = "mixed",
+    target_device: str = "ANY",
+    ignored: str | Sequence[str] = (),
+    subset_size: int = SUBSET_SIZE,
+    fast_bias_correction: bool = True,
+    progress: bool = True,
+) -> PreparedModel:
+    """Quantise a prepared model as :func:`quantize` does."""
     names = _ignored_ops(prepared.graph, ignored)
     _check_not_quantized(prepared.graph)
     examples = calibration_inputs(prepared, calibration, subset_size)
@@ -123,7 +137,7 @@ def quantize(
 
     made = _run(run, prepared, "quantise", progress)
     _check_gained(prepared, made, "no op that it can quantise", names)
-    return made.model
+    return made
 
 
 def compress_weights(

@@ -44,7 +44,6 @@ from hetero_lab.runtime.generation import (
     generate,
     generation_precision,
     given_or_random_prompt,
-    outputs_of,
     reference_generation,
     steps,
 )
@@ -232,7 +231,7 @@ class _GenerationRunner(Runner):
         if self._last is None:
             self.turn()
         assert self._last is not None
-        return outputs_of(self._last)
+        return self._last.outputs
 
     def compare(
         self, rows: Sequence[Counter] = (), expected: Mapping[str, np.ndarray] | None = None

@@ -61,7 +61,7 @@ from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.memory import MemoryLimit, memory_pools
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT, check_objective
 from hetero_lab.runtime.inputs import Inputs, digest_of
-from hetero_lab.runtime.quantize import calibration_inputs, quantize
+from hetero_lab.runtime.quantize import calibration_inputs, quantize_prepared
 from hetero_lab.runtime.reference import Correct, Reference, reference_device
 from hetero_lab.runtime.runners import HETERO, PARALLEL
 from hetero_lab.runtime.timing import Stopwatch
@@ -337,7 +337,7 @@ class _Inquiry:
             if kept is not None and kept.is_file():
                 made = prepare(kept)
             else:
-                made = prepare(quantize(self.bound, examples, progress=False))
+                made = quantize_prepared(self.bound, examples, progress=False)
                 made = made if kept is None else keep_model(made, kept, self.notes)
         except HeteroLabError as error:
             self.notes.append(f"There is no int8 variant: {error}")
