@@ -358,11 +358,8 @@ def _device(graph: OpGraph, devices: Sequence[str], members: Sequence[int]) -> s
 def torn_path(graph: OpGraph, partition: Partition) -> list[str]:
     """Return the ops of a state that is read in one subgraph and written in another, if one is."""
     where = partition.subgraph_of
-    for path in graph.stateful_paths:
-        names = [graph.ops[i].name for i in path]
-        if len({where[name] for name in names if name in where}) > 1:
-            return names
-    return []
+    paths = ([graph.ops[i].name for i in path] for path in graph.stateful_paths)
+    return next((p for p in paths if len({where[n] for n in p if n in where}) > 1), [])
 
 
 def partition_to_json(partition: Partition) -> dict[str, Any]:
