@@ -43,11 +43,11 @@ _MOST_SECONDS = 1e9
 _FOR_CHECKERS = re.compile(r"^if (?:\w+\.)?TYPE_CHECKING:\n((?:[ \t]+.*\n|\n)+)", re.M)
 # These have a better check inside, which knows the samples, devices or ops. Its error comes first.
 _KNOWN_INSIDE = {
-    "model", "source", "shapes", "placement", "placements", "affinity", "name", "devices",
-    "device", "text", "unsupported", "supported", "ops", "types", "patterns", "before",
+    "model", "source", "shapes", "placement", "placements", "name", "devices",
+    "device", "text", "ops", "types", "patterns", "before",
     "budget_s", "pin", "memory_limit", "calibration", "data", "profile",
-    "profiles", "results", "result", "sweep", "properties", "device_properties",
-    "compile_properties", "executor", "grid", "ignored", "inputs", "mean",
+    "profiles", "results", "result", "sweep",
+    "compile_properties", "executor", "grid", "inputs", "mean",
     "metric", "priorities", "scale", "top",
 }  # fmt: skip
 # How to get an object of a kind: the way out that an error names.
@@ -59,12 +59,25 @@ _WAYS = {
     "Profile": "hetero_lab.profile(model, placement) returns one",
     "Recovered": "hetero_lab.recover_accuracy(…) returns one",
     "SchedulePlan": "hetero_lab.plan(model, costs, executor='parallel') returns one",
+    "Scenario": "hetero_lab.Scenario(prompt_tokens=…, new_tokens=…) is one",
     "Sweep": "hetero_lab.sweep(model, placements) returns one",
     "Wrong": "hetero_lab.find_wrong(model, placement) returns one",
     "SweepControl": "hetero_lab.types.SweepControl() is one",
     "Affinity": "hetero_lab.Affinity.automatic(model, 'HETERO:GPU,CPU') returns one",
     "OpGraph": "hetero_lab.compile(model, placement).prepared.graph is one",
     "Partition": "hetero_lab.partition(model, placement) returns one",
+}
+
+_EXAMPLES = {
+    "device_properties": "{'CPU': {'INFERENCE_PRECISION_HINT': 'f32'}}",
+    "properties": "{'INFERENCE_PRECISION_HINT': 'f32'}",
+    "compile_properties": "{'NUM_STREAMS': 1}",
+    "ops": "{'conv1': 'CPU'}",
+    "types": "{'MatMul': 'CPU'}",
+    "patterns": "{'^block3/': 'CPU'}",
+    "supported": "{'Softmax'}",
+    "unsupported": "{'Softmax'}",
+    "ignored": "['Softmax', '^head_']",
 }
 
 
@@ -153,6 +166,7 @@ def _with_part(whole: str, given: Any, part: str, value: Any) -> Any:
 def _check(name: str, value: Any, hint: Any) -> None:
     if not fits(value, hint):
         way = next((f" {_WAYS[kind]}." for kind in _kinds(hint) if kind in _WAYS), "")
+        way += f" For instance {_EXAMPLES[name]}." if name in _EXAMPLES else ""
         kind, shown = type(value).__name__, repr(value)
         # The repr of a result is long, so its kind is named instead.
         given = f"{shown} ({kind})" if len(shown) <= 80 and shown.isprintable() else kind
@@ -183,7 +197,8 @@ def fits(value: Any, hint: Any) -> bool:
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if origin is None:
-        return _is_protocol(hint) or not isinstance(hint, type) or isinstance(value, hint)
+        is_protocol = getattr(hint, "_is_protocol", False)
+        return is_protocol or not isinstance(hint, type) or isinstance(value, hint)
     if not isinstance(origin, type) or not isinstance(value, origin):
         return not isinstance(origin, type)
     return all(fits(one, of) for one, of in _telling(_elements(value, origin, inner)))
@@ -212,10 +227,6 @@ def _elements(value: Any, origin: type, inner: tuple[Any, ...]) -> Iterator[tupl
         yield from zip(value, inner, strict=False)
     elif inner and inner[0] is not Any and isinstance(value, abc.Collection):
         yield from ((one, inner[0]) for one in value)
-
-
-def _is_protocol(hint: Any) -> bool:
-    return bool(getattr(hint, "_is_protocol", False))
 
 
 _WORDS = {

@@ -28,10 +28,19 @@ class Extension:
 
     entry: EntryPoint
 
-    @property
+    @functools.cached_property
     def function(self) -> Callable[..., Any] | None:
-        """What the entry point refers to; None, after a warning, if it cannot be loaded."""
-        return _load(self.entry)
+        """The object of the entry point; None, after a warning, if it cannot be loaded."""
+        entry = self.entry
+        try:
+            function = entry.load()
+        except Exception as error:
+            _leave_out(entry, f"cannot be loaded from {shorten(entry.value)} ({_told(error)})")
+            return None
+        if not callable(function):
+            _leave_out(entry, f"is {shorten(entry.value)}, which is not a function")
+            return None
+        return function
 
     def attempt(self, act: Callable[[Callable[..., Any]], _T]) -> _T | None:
         """Return what ``act`` does with the function; None, after a warning, if that fails."""
@@ -47,14 +56,9 @@ class Extension:
 
 @functools.cache
 def found(group: str, taken: frozenset[str] = frozenset()) -> dict[str, Extension]:
-    """Return the extensions of a group by name, without loading them.
+    """Return the extensions of a group of entry points by name, without loading them.
 
-    Parameters
-    ----------
-    group
-        One of the groups of entry points above.
-    taken
-        Names of what is built in; an extension cannot have one of them.
+    ``taken`` are the names of what is built in; an extension cannot have one of them.
     """
     usable: dict[str, Extension] = {}
     for entry in sorted(entry_points(group=group), key=lambda e: (_package_of(e), e.name)):
@@ -66,19 +70,6 @@ def found(group: str, taken: frozenset[str] = frozenset()) -> dict[str, Extensio
         else:
             usable[entry.name] = Extension(entry)
     return usable
-
-
-@functools.cache
-def _load(entry: EntryPoint) -> Callable[..., Any] | None:
-    try:
-        function = entry.load()
-    except Exception as error:
-        _leave_out(entry, f"cannot be loaded from {shorten(entry.value)} ({_told(error)})")
-        return None
-    if not callable(function):
-        _leave_out(entry, f"is {shorten(entry.value)}, which is not a function")
-        return None
-    return function
 
 
 def _package_of(entry: EntryPoint) -> str:

@@ -30,7 +30,8 @@ class Displayed:
 
     def _repr_html_(self) -> str:
         tables = [html_table(frame, title, _MOST_ROWS) for title, frame in self._shown().items()]
-        return "".join([*map(_paragraph, filter(None, self._sentences())), *tables])
+        marked = [("pre" if "\n" in text else "p", text) for text in self._sentences() if text]
+        return "".join([*(f"<{tag}>{html.escape(text)}</{tag}>" for tag, text in marked), *tables])
 
 
 class Framed(Displayed):
@@ -89,8 +90,3 @@ class Result(Displayed):
             The directory cannot be made or written.
         """
         write_tables(directory, self.tables, format)
-
-
-def _paragraph(text: str) -> str:
-    tag = "pre" if "\n" in text else "p"
-    return f"<{tag}>{html.escape(text)}</{tag}>"

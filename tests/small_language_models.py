@@ -12,7 +12,7 @@ from openvino.op.util import Variable, VariableInfo
 from hetero_lab.model.read import input_name
 from hetero_lab.model.static_phases import StaticPhases
 from hetero_lab.runtime.compiled import CompiledPlacement
-from hetero_lab.runtime.tensors import to_tensor
+from hetero_lab.runtime.inputs import to_tensor
 
 VOCABULARY = 97
 _HEADS, _KV_HEADS, _HEAD = 4, 2, 8

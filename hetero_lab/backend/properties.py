@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -11,21 +11,14 @@ import openvino as ov
 from hetero_lab.backend.core import scratch_core
 from hetero_lab.backend.devices import FLOATS, precisions, property_of
 from hetero_lab.backend.emulation import emulated_devices, plain
-from hetero_lab.errors import (
-    ArgumentError,
-    PropertyError,
-    did_you_mean,
-    last_line,
-    names_at_hand,
-    shorten,
-)
+from hetero_lab.errors import PropertyError, did_you_mean, last_line, names_at_hand, shorten
 
 # The plugins obey these, but do not list them in SUPPORTED_PROPERTIES.
 _UNLISTED = {"EXCLUSIVE_ASYNC_REQUESTS"}
 # The Core obeys these in a compile; no device lists them.
 OF_THE_CORE = frozenset({"CACHE_DIR", "CACHE_MODE"})
 _TRUE_FALSE = {"YES", "NO", "TRUE", "FALSE", "ON", "OFF"}
-_PRECISION = "INFERENCE_PRECISION_HINT"
+PRECISION_HINT = "INFERENCE_PRECISION_HINT"
 
 
 def merged_properties(*levels: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -37,16 +30,6 @@ def merged_properties(*levels: Mapping[str, Mapping[str, Any]]) -> dict[str, dic
     return together
 
 
-def check_by_device(given: Any) -> Mapping[str, Any]:
-    """Return ``device_properties=`` if it is a mapping."""
-    if not isinstance(given, Mapping):
-        raise ArgumentError(
-            "device_properties= maps devices to properties, for instance "
-            "{'CPU': {'INFERENCE_PRECISION_HINT': 'f32'}}."
-        )
-    return cast("Mapping[str, Any]", given)
-
-
 def check_properties(
     device: str, properties: Mapping[str, Any], *, core: ov.Core
 ) -> dict[str, Any]:
@@ -55,11 +38,6 @@ def check_properties(
     PropertyError for an unknown or read-only key, a value of the wrong kind, or a precision that
     the device lacks.
     """
-    if not isinstance(properties, Mapping):
-        raise PropertyError(
-            f"Properties of {device} are a mapping, for instance "
-            f"{{'INFERENCE_PRECISION_HINT': 'f32'}}, not {type(properties).__name__}."
-        )
     if not properties:
         return {}
     emulated = emulated_devices(core).get(device)
@@ -105,7 +83,7 @@ def _check_value(device: str, real: str, key: str, value: Any, *, readable: bool
         raise PropertyError(f"{problem}: expected {expected}, not {type(value).__name__}.")
     if refusal := _refusal(real, key, value, readable=readable):
         raise PropertyError(f"{problem}. The runtime refuses it: {refusal}.")
-    if key == _PRECISION:
+    if key == PRECISION_HINT:
         _check_precision(device, real, value)
 
 
@@ -125,12 +103,12 @@ def _refusal(real: str, key: str, value: Any, *, readable: bool) -> str:
 
 def _check_precision(device: str, real: str, value: Any) -> None:
     """Raise for a precision that the device lacks: the CPU plugin would silently use another."""
-    asked = str(plain({_PRECISION: value})[_PRECISION])
+    asked = str(plain({PRECISION_HINT: value})[PRECISION_HINT])
     asked = FLOATS.get(asked.upper(), asked)
     has = precisions(real, core=scratch_core())
     # f32 is everywhere; other values, such as dynamic, leave the choice to the device.
     if asked in FLOATS.values() and asked not in has:
         raise PropertyError(
-            f"{device} does not compute in {asked}, so {_PRECISION} cannot ask for it. "
+            f"{device} does not compute in {asked}, so {PRECISION_HINT} cannot ask for it. "
             f"Precisions of {device}: {names_at_hand(has)}."
         )

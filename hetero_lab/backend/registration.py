@@ -75,11 +75,6 @@ def emulate(
     """
     core = core or shared_core()
     registry = emulated_devices(core)
-    if not isinstance(base, str):
-        raise DeviceError(
-            f"base= is a device's name, for instance 'CPU', not {shorten(repr(base))}. "
-            "Op types are given by name: unsupported={'Softmax'}."
-        )
     if not isinstance(name, str) or not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
         raise DeviceError(
             f"An emulated device cannot be called {shorten(str(name))}: "
@@ -106,27 +101,22 @@ def emulate(
         )
     if supported is not None and unsupported is not None:
         raise ArgumentError("Give either supported= or unsupported=, not both.")
+    claimed = None if supported is None else frozenset(supported)
+    denied = frozenset(unsupported or ())
+    if "" in (claimed or denied):
+        raise ArgumentError("An op type has a name, for instance 'Softmax', not ''.")
     faster, contrast = _difference(core, base, faster_by)
     given = check_properties(base, {} if properties is None else properties, core=core)
     spec = EmulatedDevice(
         name=name,
         base=base,
-        supported=None if supported is None else _op_types(supported, "supported"),
-        unsupported=_op_types(unsupported or (), "unsupported"),
+        supported=claimed,
+        unsupported=denied,
         properties=check_properties(base, plain({**faster, **given}), core=core),
         contrast=contrast,
     )
     register(spec, core)
     return spec
-
-
-def _op_types(types: Iterable[str], argument: str) -> frozenset[str]:
-    if isinstance(types, str):
-        raise ArgumentError(f"{argument}= takes a set of op types: {argument}={{{types!r}}}.")
-    found = frozenset(types)
-    if not all(isinstance(op_type, str) and op_type for op_type in found):
-        raise ArgumentError(f"{argument}= takes names of op types, for instance {{'Softmax'}}.")
-    return found
 
 
 def _difference(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.backend.bound import BoundModel
-from hetero_lab.backend.devices import check_device, device_names, supported_ops
+from hetero_lab.backend.devices import device_names, supported_ops
 from hetero_lab.backend.emulation import emulated_devices, plugin_of
 from hetero_lab.errors import DeviceError, names_at_hand, shorten
 
@@ -46,22 +46,14 @@ class VirtualDevice:
         ]
         return f"{self.kind}:{','.join(numbered)}"
 
-    def check(self, core: ov.Core) -> None:
-        """Raise DeviceError for a device that is missing or named twice.
+    def check(self, bound: BoundModel) -> None:
+        """Raise DeviceError if a device is named twice, or would run ops that it does not claim.
 
-        OpenVINO silently leaves out missing devices.
+        OpenVINO itself skips a real device that lacks an op, but no emulated one.
         """
-        for device in self.devices:
-            check_device(device, core)
         twice = sorted({d for d in self.devices if self.devices.count(d) > 1})
         if twice:
             raise DeviceError(f"{self} names {names_at_hand(twice)} twice.")
-
-    def check_model(self, bound: BoundModel) -> None:
-        """Raise DeviceError where an emulated device would run ops that it does not claim.
-
-        OpenVINO itself skips a real device that lacks an op.
-        """
         for device in self.devices:
             if device not in emulated_devices(bound.core):
                 continue

@@ -15,7 +15,7 @@ from hetero_lab.backend.bound import bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import has_own_memory
 from hetero_lab.backend.emulation import bases_of
-from hetero_lab.backend.properties import check_by_device, check_properties
+from hetero_lab.backend.properties import check_properties
 from hetero_lab.errors import (
     BudgetWarning,
     DeviceError,
@@ -198,7 +198,7 @@ def check_device_properties(
     """Return the properties of each device, checked."""
     if given is None:
         return {}
-    for device, properties in check_by_device(given).items():
+    for device, properties in given.items():
         if device not in names:
             raise DeviceError(
                 f"device_properties= names {device}, which is not one of {', '.join(names)}."
@@ -321,7 +321,7 @@ class Calibration:
         bound, scenario = self.search.bound, self.search.session.scenario
         graph = bound.graph
         if scenario is not None:  # so that memory is counted at the length of the context
-            graph = graph_at_context(bound.prepared, scenario.context_tokens, scenario.batch)
+            graph = graph_at_context(bound, scenario.context_tokens, scenario.batch)
         found = fit(
             graph,
             self.support,

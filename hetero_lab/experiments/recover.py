@@ -41,8 +41,7 @@ from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.result import Result
 from hetero_lab.runtime.compiled import compile_placed
-from hetero_lab.runtime.reference import Reference
-from hetero_lab.runtime.scoring import judge
+from hetero_lab.runtime.reference import Reference, judge
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import Dataset, Examples
 from hetero_lab.tables import frame_of

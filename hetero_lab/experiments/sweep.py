@@ -18,7 +18,7 @@ from hetero_lab.experiments.session import Conditions, Session, SweepControl
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.read import Source
 from hetero_lab.runtime.inputs import Inputs
-from hetero_lab.runtime.scoring import Correct
+from hetero_lab.runtime.reference import Correct
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import Dataset, Metric
 

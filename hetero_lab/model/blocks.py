@@ -363,11 +363,6 @@ def device_by_block(found: Blocks, name: str, devices: Mapping[Any, str]) -> lis
             f"{shorten(name)} has no repeated layers, so there are no blocks to place. Place ops "
             "with hetero_lab.Affinity.automatic(…).fix(…)."
         )
-    if not isinstance(devices, Mapping):
-        raise AffinityError(
-            f"Blocks are placed by a mapping, for instance {{'0-{n_blocks - 1}': 'CPU'}}, not "
-            f"{type(devices).__name__}."
-        )
     chosen: dict[int, str] = {}
     for key, device in devices.items():
         if key in (_BEFORE, _AFTER):

@@ -186,21 +186,13 @@ def check_scenario(model: ov.Model, scenario: Scenario | None) -> None:
         )
 
 
-def expect_scenario(scenario: object) -> None:
-    """Raise ArgumentError unless an argument is a scenario."""
-    if not isinstance(scenario, Scenario):
-        raise ArgumentError(
-            "scenario= is a hetero_lab.Scenario(prompt_tokens=…, new_tokens=…), not "
-            f"{shorten(repr(scenario))}."
-        )
-
-
 def refuse_language_model(model: ov.Model, function: str) -> None:
     """Raise ModelError for a language model where a function of the library needs static shapes."""
     if is_language_model(model):
         raise ModelError(
             f"{shorten(model.get_friendly_name())} is a language model, whose shapes are dynamic: "
-            f"hetero_lab.{function} takes models of static shapes; hetero_lab.profile, sweep, "
+            f"hetero_lab.{function} takes models of static shapes, such as those that "
+            "hetero_lab.llm.static_phases(model, scenario) makes of it; hetero_lab.profile, sweep, "
             "calibrate, plan, optimize and freeze take a language model."
         )
 

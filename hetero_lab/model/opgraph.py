@@ -18,7 +18,7 @@ PARAMETER, CONSTANT, RESULT = "Parameter", "Constant", "Result"
 NOT_OPS = frozenset({PARAMETER, CONSTANT, RESULT})  # nodes whose device is never chosen
 NOT_CONSTANT_SOURCES = {"RandomUniform", "Multinomial", "RandomPoisson", "ReadValue"}
 
-_PRODUCTS = frozenset(
+CONVOLUTIONS = frozenset(
     ["Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData"]
 )
 
@@ -231,7 +231,7 @@ def work_of(graph: OpGraph, op: Op) -> float:
             # The product of [M, K] and [K, N] has (MK · KN · MN) ** ½ multiply-adds.
             return max(1.0, math.sqrt(math.prod(sizes)))
         weights = shapes[1] or (1,)
-        if op.type in _PRODUCTS and len(weights) > 1:
+        if op.type in CONVOLUTIONS and len(weights) > 1:
             # Each output (of a transposed convolution: each input) meets every channel's kernel.
             grouped = op.type.startswith("Group")
             kernel = sizes[1] / math.prod(weights[: 2 if grouped else 1])

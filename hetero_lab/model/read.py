@@ -37,7 +37,7 @@ from hetero_lab.model.opgraph import (
     OpGraph,
     Tensor,
 )
-from hetero_lab.samples.catalogue import sample_names, sample_path, sample_shapes
+from hetero_lab.samples.catalogue import sample, sample_names, sample_path
 
 Shapes: TypeAlias = "Mapping[str, Sequence[int]] | Sequence[int]"
 Source: TypeAlias = "str | os.PathLike[str] | ov.Model | PreparedModel"
@@ -115,11 +115,11 @@ def prepare(source: Source, shapes: Shapes | None = None) -> PreparedModel:
         model = source.clone()
         known = {node.get_friendly_name() for node in model.get_ordered_ops()}
     else:
-        path, sample = _path(source)
-        model = _read(path, {**sample, **shapes} if isinstance(shapes, Mapping) else shapes)
+        path, usual = _path(source)
+        model = _read(path, {**usual, **shapes} if isinstance(shapes, Mapping) else shapes)
         known = names_of_file(model.get_ordered_ops(), path)
         if shapes is None or isinstance(shapes, Mapping):  # anything else is refused below
-            shapes = {**sample, **(shapes or {})}
+            shapes = {**usual, **(shapes or {})}
         if model.get_friendly_name().endswith("_Frontend_IR"):
             # Frontends give every model the same name; the file's name says more.
             model.set_friendly_name(Path(os.fspath(source)).stem)
@@ -137,7 +137,7 @@ def prepare(source: Source, shapes: Shapes | None = None) -> PreparedModel:
     _copy_shared_decompression(model)
     make_names_unique(model.get_ordered_ops())
     fingerprint = _fingerprint(model)
-    model.set_rt_info(f"{fingerprint}:{_structure(model)}", _MARK)
+    model.set_rt_info(f"{fingerprint}:{_fingerprint(model, sampled=True)}", _MARK)
     return PreparedModel(model, op_graph(model), fingerprint)
 
 
@@ -164,7 +164,7 @@ def save(model: ov.Model, path: Path) -> None:
 
 def op_graph(model: ov.Model) -> OpGraph:
     """Take the frozen picture of a model with unique friendly names."""
-    structure = _structure(model)
+    structure = _fingerprint(model, sampled=True)
     with _lock:
         known = _graphs.get(model)
     if known is not None and known[0] == structure:
@@ -197,7 +197,10 @@ def op_graph(model: ov.Model) -> OpGraph:
 
 
 def input_name(port: Any) -> str:
-    """Name an input: its first tensor name, else the parameter's friendly name."""
+    """Name an input or output: its first tensor name, else the friendly name of its node.
+
+    A Result without a tensor name of its own would show the runtime's made-up one.
+    """
     names = sorted(port.get_names())
     return names[0] if names else port.get_node().get_friendly_name()
 
@@ -206,10 +209,7 @@ def output_names(model: ov.Model) -> list[str]:
     """Name the outputs in order: first tensor name, else the Result's, made unique."""
     names: list[str] = []
     for port in model.outputs:
-        # A Result without a tensor name of its own would show the runtime's made-up one.
-        given = sorted(port.get_names())
-        name = given[0] if given else port.get_node().get_friendly_name()
-        names.append(unique(name, set(names)))
+        names.append(unique(input_name(port), set(names)))
     return names
 
 
@@ -220,7 +220,7 @@ def _path(source: str | os.PathLike[str]) -> tuple[Path, dict[str, Sequence[int]
         )
     text = os.fspath(source)
     if isinstance(source, str) and text in sample_names():
-        return sample_path(text), {**sample_shapes(text)}
+        return sample_path(text), {**sample(text).shapes}
     if os.path.isdir(text) and os.path.isfile(os.path.join(text, _EXPORTED)):
         return Path(text) / _EXPORTED, {}
     if not os.path.isfile(text):  # Path.is_file raises for a name that is too long
@@ -544,21 +544,14 @@ def _prepared_mark(model: ov.Model) -> str | None:
     if not model.has_rt_info(_MARK):
         return None
     fingerprint, _, structure = model.get_rt_info(_MARK).astype(str).rpartition(":")
-    return fingerprint if structure == _structure(model) else None
-
-
-def _structure(model: ov.Model) -> str:
-    """Hash a model as a check whether it was changed since it was marked.
-
-    It is computed at every use of a model, so it reads a sample of the values of each constant.
-    """
-    return _fingerprint(model, sampled=True)
+    return fingerprint if structure == _fingerprint(model, sampled=True) else None
 
 
 def _fingerprint(model: ov.Model, sampled: bool = False) -> str:
     """Hash structure, names and weights, without the names of parameters and results.
 
-    A ``sampled`` hash covers these names too, but not all weights.
+    A ``sampled`` hash tells whether a model was changed since it was marked. It is computed at
+    every use of a model, so it covers these names too, but only a sample of each constant.
     """
     digest = hashlib.blake2b(digest_size=16)
     nodes = model.get_ordered_ops()

@@ -23,7 +23,6 @@ from hetero_lab.model.language import (
     POSITIONS,
     LanguageModel,
     Scenario,
-    expect_scenario,
     language_model,
 )
 from hetero_lab.model.opgraph import Op, OpGraph, Tensor
@@ -109,7 +108,6 @@ def static_phases(model: Source, scenario: Scenario) -> StaticPhases:
     """
     model = prepare(model).model
     known = language_model(model)
-    expect_scenario(scenario)
     known.check(scenario)
     if MASK not in known.inputs:
         raise ModelError(

@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -304,18 +304,11 @@ class Affinity(Framed, Mapping[str, str]):
         1   head_digit/matmul    ACC   CPU
         2     head_digit/bias    ACC   CPU
         """
-        given = {"subgraphs": subgraphs, "types": types, "patterns": patterns, "ops": ops}
-        for argument, mapping in given.items():
-            if mapping is not None and not isinstance(mapping, Mapping):
-                raise AffinityError(
-                    f"{argument}= must be a mapping to devices, for instance {{…: 'CPU'}}, not "
-                    f"{type(mapping).__name__}."
-                )
         levels = [
-            self._by_subgraph(subgraphs or {}),
-            self._by_type(types or {}),
-            self._by_pattern(patterns or {}),
-            self._by_name(ops or {}),
+            self._by_subgraph({} if subgraphs is None else subgraphs),
+            self._by_type({} if types is None else types),
+            self._by_pattern({} if patterns is None else patterns),
+            self._by_name({} if ops is None else ops),
         ]
         free, here = set(self.ops), set(self.devices)
         devices = {node.leader: self._devices[node.leader] for node in self._nodes}
@@ -383,12 +376,7 @@ class Affinity(Framed, Mapping[str, str]):
         """List the ops on another device than in ``before``: ``op``, ``before``, ``after``."""
         import pandas as pd
 
-        if not isinstance(before, Affinity):
-            raise AffinityError(
-                f"An affinity is compared with another one, not {type(before).__name__}."
-            )
-        if set(self._devices) != set(before._devices):
-            raise AffinityError(_other_model(self._devices, before._devices))
+        self._check_names(before)
         rows = [
             (name, before[name], self._devices[name])
             for name in self.ops
@@ -398,8 +386,20 @@ class Affinity(Framed, Mapping[str, str]):
 
     def check_model(self, graph: OpGraph) -> None:
         """Raise AffinityError unless this affinity names exactly the nodes of ``graph``."""
-        if set(self._devices) != set(graph.index_of):
-            raise AffinityError(_other_model(self._devices, graph.index_of))
+        self._check_names(graph.index_of)
+
+    def _check_names(self, expected: Mapping[str, Any]) -> None:
+        given, model = set(self._devices), set(expected)
+        if given == model:
+            return
+        raise AffinityError(
+            "This affinity belongs to another model: "
+            f"{len(given - model)} of its nodes are not in the model"
+            + (f" ({names_at_hand(sorted(given - model), 3)})" if given - model else "")
+            + f", {len(model - given)} of the model's are not in it"
+            + (f" ({names_at_hand(sorted(model - given), 3)})" if model - given else "")
+            + ". Make one with hetero_lab.Affinity.automatic(model, 'HETERO:…')."
+        )
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per node: ``node``, ``type``, ``device``, ``leader``."""
@@ -555,11 +555,13 @@ def first_able(graph: OpGraph, supported: Mapping[str, Collection[str]]) -> Affi
     Raises DeviceError if no device supports some op.
     """
     order = list(supported)
-    members = _members(graph)
+    members: dict[int, list[str]] = {leader: [] for leader in graph.leader}
+    for op in graph:
+        if op.type not in NOT_OPS:
+            members[graph.leader[op.index]].append(op.name)
     devices: dict[str, str] = {}
     unsupported: list[str] = []
-    for index in dict.fromkeys(graph.leader):
-        names = [graph.ops[i].name for i in members[index]]
+    for index, names in members.items():
         able = [d for d in order if all(name in supported[d] for name in names)]
         if not able:
             none = [n for n in names if not any(n in supported[d] for d in order)]
@@ -573,24 +575,3 @@ def first_able(graph: OpGraph, supported: Mapping[str, Collection[str]]) -> Affi
 
 def _nodes(graph: OpGraph) -> list[Node]:
     return [Node(op.name, op.type, graph.ops[graph.leader[op.index]].name) for op in graph]
-
-
-def _members(graph: OpGraph) -> dict[int, list[int]]:
-    """Return, for each leader, the ops that its device must support."""
-    members: dict[int, list[int]] = {leader: [] for leader in graph.leader}
-    for op in graph:
-        if op.type not in NOT_OPS:
-            members[graph.leader[op.index]].append(op.index)
-    return members
-
-
-def _other_model(names: Iterable[str], expected: Iterable[str]) -> str:
-    given, model = set(names), set(expected)
-    return (
-        "This affinity belongs to another model: "
-        f"{len(given - model)} of its nodes are not in the model"
-        + (f" ({names_at_hand(sorted(given - model), 3)})" if given - model else "")
-        + f", {len(model - given)} of the model's are not in it"
-        + (f" ({names_at_hand(sorted(model - given), 3)})" if model - given else "")
-        + ". Make one with hetero_lab.Affinity.automatic(model, 'HETERO:…')."
-    )

@@ -22,7 +22,6 @@ import numpy as np
 
 from hetero_lab.placement.topology import CutCache, Topology, separated_parts, strong_components
 
-_FEW = 16  # up to here, strongly connected components are found faster without SciPy
 _STATES = 32  # about how many of the states that a whole graph passes through are memoised
 
 Rank = tuple[bool, bool, bool, bool, int, int]
@@ -312,18 +311,8 @@ class CycleBreaking:
             for other in self._next_to(subgraph, upwards=True)
             if other in position
         }
-        if len(order) > _FEW:
-            ends = np.array(sorted(edges), dtype=np.int64).reshape(-1, 2)
-            labels = strong_components(ends[:, 0], ends[:, 1], len(order)).tolist()
-        else:
-            reach = [1 << at for at in range(len(order))]
-            for _ in order:
-                for source, target in edges:
-                    reach[source] |= reach[target]
-            labels = [
-                min(b for b in range(len(order)) if reach[a] >> b & 1 and reach[b] >> a & 1)
-                for a in range(len(order))
-            ]
+        ends = np.array(sorted(edges), dtype=np.int64).reshape(-1, 2)
+        labels = strong_components(ends[:, 0], ends[:, 1], len(order)).tolist()
         components: dict[int, list[int]] = {}
         for subgraph, label in zip(order, labels, strict=True):
             components.setdefault(label, []).append(subgraph)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from itertools import pairwise
 
@@ -21,7 +21,6 @@ from hetero_lab.model.opgraph import CONSTANT, PARAMETER, OpGraph, work_of
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_of_split, predict, torn_path
 
-_GROUP_MARK = "\x00"  # between a device and a level
 # The cost of a subgraph, in multiply-adds or bytes: 20 to 50 µs of one core.
 WORK_OF_A_SUBGRAPH = 1e6
 
@@ -234,13 +233,7 @@ def predict_by_level(graph: OpGraph, affinity: Affinity) -> Partition | None:
     level = _levels(graph, affinity)
     if level is None:
         return None
-    labels = {
-        graph.ops[leader].name: f"{affinity[graph.ops[leader].name]}{_GROUP_MARK}{number}"
-        for leader, number in level.items()
-    }
-    fine = predict(graph, Affinity.from_graph(graph, labels))
-    subgraphs = [replace(s, device=s.device.partition(_GROUP_MARK)[0]) for s in fine.subgraphs]
-    return replace(fine, subgraphs=tuple(subgraphs))
+    return predict(graph, affinity, [level[leader] for leader in graph.leader])
 
 
 def _levels(graph: OpGraph, affinity: Affinity) -> dict[int, int] | None:

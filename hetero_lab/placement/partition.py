@@ -233,11 +233,15 @@ def boundary_size(partition: Partition, known: str) -> str:
     return f"≥ {known}, {n_unknown} of unknown size" if n_unknown else known
 
 
-def predict(graph: OpGraph, affinity: Affinity) -> Partition:
-    """Predict the partition; AffinityError if the affinity is of another model."""
+def predict(graph: OpGraph, affinity: Affinity, levels: Sequence[int] | None = None) -> Partition:
+    """Predict the partition; AffinityError if the affinity is of another model.
+
+    Given the level of each node, neighbours on one device merge only if they share a level.
+    """
     devices = _devices(graph, affinity)
-    numbers: dict[str, int] = {}
-    numbered = [numbers.setdefault(device, len(numbers)) for device in devices]
+    numbers: dict[tuple[str, int], int] = {}
+    apart = zip(devices, levels or [0] * len(devices), strict=True)
+    numbered = [numbers.setdefault(key, len(numbers)) for key in apart]
     return _collect(graph, devices, SubgraphCollector.of(graph).split(np.array(numbered)))
 
 
@@ -354,11 +358,8 @@ def _device(graph: OpGraph, devices: Sequence[str], members: Sequence[int]) -> s
 def torn_path(graph: OpGraph, partition: Partition) -> list[str]:
     """Return the ops of a state that is read in one subgraph and written in another, if one is."""
     where = partition.subgraph_of
-    for path in graph.stateful_paths:
-        names = [graph.ops[i].name for i in path]
-        if len({where[name] for name in names if name in where}) > 1:
-            return names
-    return []
+    paths = ([graph.ops[i].name for i in path] for path in graph.stateful_paths)
+    return next((p for p in paths if len({where[n] for n in p if n in where}) > 1), [])
 
 
 def partition_to_json(partition: Partition) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from hetero_lab.backend.devices import (
     unsupported_message,
 )
 from hetero_lab.backend.emulation import emulated_devices, plain
-from hetero_lab.backend.properties import check_by_device, check_properties, merged_properties
+from hetero_lab.backend.properties import check_properties, merged_properties
 from hetero_lab.backend.virtual import VirtualDevice, parse_virtual, virtual_device
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, shorten
 from hetero_lab.model.blocks import block_range, find_blocks
@@ -54,18 +54,9 @@ class Placement:
     direct: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.affinity, Affinity):
-            raise ArgumentError(
-                "A placement's affinity is an hetero_lab.Affinity, for instance "
-                f"Affinity.automatic(model, 'HETERO:GPU,CPU'), not {type(self.affinity).__name__}."
-            )
-        by_device = self.device_properties
-        if isinstance(by_device, Mapping) and all(
-            isinstance(properties, Mapping) for properties in by_device.values()
-        ):
-            # As text, so that properties can be stored and sent to a worker.
-            as_text = {device: plain(properties) for device, properties in by_device.items()}
-            object.__setattr__(self, "device_properties", as_text)
+        # As text, so that properties can be stored and sent to a worker.
+        as_text = {device: plain(given) for device, given in self.device_properties.items()}
+        object.__setattr__(self, "device_properties", as_text)
         if self.direct and len(self.affinity.devices) != 1:
             raise ArgumentError("direct=True needs an affinity with one device only.")
 
@@ -204,12 +195,10 @@ def _from_text(bound: BoundModel, text: str) -> Placement:
         return Placement(greedy(bound, priorities.devices), str(priorities))
     virtual = virtual_device(text, bound.core)
     if virtual is not None:
-        virtual.check(bound.core)
         return Placement(Affinity.on_one(bound.graph, str(virtual)), text, direct=True)
     if "," in text:
         Priorities.parse(text, bound.core)
         raise DeviceError(f"Several devices need HETERO: 'HETERO:{text}'.")
-    check_device(text, bound.core)
     return Placement(Affinity.on_one(bound.graph, text), text, direct=True)
 
 
@@ -217,11 +206,10 @@ def _check(bound: BoundModel, placement: Placement) -> None:
     affinity, graph, core = placement.affinity, bound.graph, bound.core
     affinity.check_model(graph)
     virtual = placement.virtual
-    for device in placement.devices:
+    for device in placement.devices:  # OpenVINO silently leaves out missing ones of a virtual one
         check_device(device, core)
     if virtual is not None:
-        virtual.check(core)
-        virtual.check_model(bound)
+        virtual.check(bound)
     for device in () if virtual else affinity.devices:
         able = supported_ops(bound, device)
         refused = [
@@ -231,7 +219,7 @@ def _check(bound: BoundModel, placement: Placement) -> None:
         ]
         if refused:
             raise DeviceError(unsupported_message([device], refused))
-    for device, properties in check_by_device(placement.device_properties).items():
+    for device, properties in placement.device_properties.items():
         if virtual is None or device != virtual.kind:
             check_device(device, core)
         check_properties(device, properties, core=core)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hetero_lab.backend.core import shared_core
-from hetero_lab.backend.devices import check_device
+from hetero_lab.backend.devices import check_device, property_of
 from hetero_lab.errors import DeviceError, names_at_hand, shorten
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ class Priorities:
         if isinstance(text, str):
             head, colon, tail = text.partition(":")
             if head == "HETERO" and not colon:
-                tail = _core_priorities(core)
+                own = property_of(core, "HETERO", "MULTI_DEVICE_PRIORITIES") or ""
+                tail = own if isinstance(own, str) else ",".join(own)
             elif head != "HETERO":
                 tail = text
             names = [name.strip() for name in tail.split(",")] if tail.strip() else []
@@ -67,14 +68,6 @@ class Priorities:
         for name in names:
             check_device(name, core)
         return cls(tuple(names))
-
-
-def _core_priorities(core: ov.Core) -> str:
-    try:
-        value = core.get_property("HETERO", "MULTI_DEVICE_PRIORITIES")
-    except Exception:  # the property is absent until it is set
-        return ""
-    return value if isinstance(value, str) else ",".join(value)
 
 
 def priority_orders(devices: Sequence[str], *, core: ov.Core | None = None) -> list[Priorities]:

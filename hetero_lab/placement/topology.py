@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from scipy.sparse import coo_array, csr_array
@@ -173,9 +173,6 @@ def separated_parts(
     largest part is never traversed as a whole, so many small cuts of a large subgraph stay cheap. A
     cut is (edge, from, to); edges of ``around`` that are ``cut`` are not followed.
     """
-    cuts = list(cuts)
-    if len(cuts) == 1:
-        return _two_sides(around, cut, *cuts[0][1:])
     group_of: dict[int, int] = {}
     members: list[list[int]] = []
     for _, producer, user in cuts:
@@ -217,45 +214,15 @@ def separated_parts(
     return done
 
 
-def _two_sides(around: Adjacency, cut: Sequence[int], producer: int, user: int) -> list[list[int]]:
-    """Do as :func:`separated_parts` for one cut, the usual case: search from both ends."""
-    side, other_side = [producer], [user]
-    seen, other_seen = {producer}, {user}
-    at = other_at = 0
-    while at < len(side):
-        for edge, node in around[side[at]]:
-            if cut[edge] or node in seen:
-                continue
-            if node in other_seen:
-                return []
-            seen.add(node)
-            side.append(node)
-        side, other_side, seen, other_seen = other_side, side, other_seen, seen
-        at, other_at = other_at, at + 1
-    return [side]
+class CutCache(dict[Key, Cuts]):
+    """Cut sets by whatever determines them; all are dropped when they become too many."""
 
-
-class CutCache(Generic[Key, Cuts]):
-    """Cut sets by whatever determines them; the oldest are evicted first."""
-
-    def __init__(self) -> None:
-        self._cuts: dict[Key, tuple[Cuts, int]] = {}
-        self._size = 0
-
-    def __len__(self) -> int:
-        return len(self._cuts)
-
-    def get(self, key: Key) -> Cuts | None:
-        """Return a cut set, None if it is not cached."""
-        entry = self._cuts.get(key)
-        return None if entry is None else entry[0]
+    _size = 0
 
     def add(self, key: Key, cuts: Cuts, size: int) -> None:
         """Cache a cut set that takes up ``size`` nodes and edges."""
-        if key in self._cuts:
-            return
-        self._cuts[key] = cuts, size
         self._size += size
-        while self._size > _CAPACITY and len(self._cuts) > 1:
-            oldest = next(iter(self._cuts))
-            self._size -= self._cuts.pop(oldest)[1]
+        if self._size > _CAPACITY:
+            self.clear()
+            self._size = size
+        self[key] = cuts

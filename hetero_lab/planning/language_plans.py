@@ -16,7 +16,7 @@ import numpy as np
 
 from hetero_lab.errors import PlanError, did_you_mean, shorten
 from hetero_lab.model.blocks import find_blocks
-from hetero_lab.model.language import Scenario, expect_scenario
+from hetero_lab.model.language import Scenario
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.exhaustive import runs, runs_ns
@@ -292,7 +292,6 @@ def plan_static_phases(
         plan = hl.llm.plan_static_phases(*costs, phases.scenario)
         hl.profile(phases.decode, plan.decode)
     """
-    expect_scenario(scenario)
     pools = memory_pools(decode.devices, memory_limit)
     phases = _Phases(_Runs.of(prefill), _Runs.of(decode), scenario, is_static=True)
     n_first, n_step = phases.first.blocks.shape[1], phases.step.blocks.shape[1]

@@ -29,10 +29,9 @@ from hetero_lab.model.read import PreparedModel, Source, op_graph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_of, predict, torn_path
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
-from hetero_lab.runtime.exported import observe
-from hetero_lab.runtime.inputs import Inputs, Ports
+from hetero_lab.runtime.exported import ask, observe, reported
+from hetero_lab.runtime.inputs import Inputs, Ports, set_inputs, to_array
 from hetero_lab.runtime.pieces import Submodel, compile_submodels, cut
-from hetero_lab.runtime.tensors import set_inputs, to_array
 
 COUNTED = {"PERF_COUNT": True}
 _SWITCH_S = 20.0  # AUTO gets at most this long to prepare its device
@@ -73,7 +72,7 @@ class CompiledPlacement:
     ):
         self.placed = placed
         self.placement: Placement = placed.placement
-        self.prepared: PreparedModel = placed.bound.prepared
+        self.prepared: PreparedModel = placed.bound
         self.output_names: tuple[str, ...] = placed.bound.output_names
         self.compiled_model = compiled_model
         self.compiled_models: list[ov.CompiledModel] = [compiled_model]
@@ -416,12 +415,14 @@ def chosen_by(models: Sequence[ov.CompiledModel], core: ov.Core) -> Chosen:
     names = [n for model in models for n in ask(model, "EXECUTION_DEVICES") or ()]
     # Until the chosen device is ready, AUTO runs on another one and puts its name in brackets.
     devices = dict.fromkeys(behind.get(n, n) for n in (str(n).strip("()") for n in names))
-    streams = [_streams(model) for model in models]
+    streams: list[Any] = [
+        n for model in models for n in reported(model, "NUM_STREAMS").values() or [None]
+    ]
     requests = [ask(model, "OPTIMAL_NUMBER_OF_INFER_REQUESTS") for model in models]
     cached = [ask(model, "LOADED_FROM_CACHE") for model in models]
     return Chosen(
         tuple(devices),
-        sum(n for n in streams if n) if all(streams) else None,
+        sum(map(int, streams)) if None not in streams else None,
         min((int(n) for n in requests if n), default=None),
         all(cached) if None not in cached else None,
     )
@@ -434,23 +435,3 @@ def settle(model: ov.CompiledModel, infer: Callable[[], object]) -> None:
         str(name).startswith("(") for name in ask(model, "EXECUTION_DEVICES") or ()
     ):
         infer()
-
-
-def _streams(model: ov.CompiledModel) -> int | None:
-    found = reported(model, "NUM_STREAMS")
-    return sum(map(int, found)) if found and None not in found else None
-
-
-def reported(model: ov.CompiledModel, key: str) -> list[Any]:
-    """Return a property of a compiled model as a list, or that of each device if it has none."""
-    own = ask(model, key)
-    if own is not None:
-        return [own]
-    return [p.get(key) for p in (ask(model, "DEVICE_PROPERTIES") or {}).values()]
-
-
-def ask(model: ov.CompiledModel, key: str) -> Any:
-    """Return a property of a compiled model, or ``None`` if it has none of that name."""
-    with contextlib.suppress(Exception):  # not every device has every property
-        return model.get_property(key)
-    return None

@@ -51,7 +51,8 @@ def read_counters(
     profiling_info: Iterable[object], partition: Partition, graph: OpGraph
 ) -> tuple[Counter, ...]:
     """Join profiling info to the compiled partition; MeasurementError if no node was executed."""
-    rows = [_row(info, partition) for info in profiling_info]
+    hetero = partition.n_subgraphs > 1 or bool(partition.wiring)
+    rows = [unjoined(info, hetero=hetero) for info in profiling_info]
     if not any(row.status == "EXECUTED" for row in rows):
         raise MeasurementError(
             "The runtime returned no counters: every node is NOT_RUN. The model must be compiled "
@@ -60,7 +61,8 @@ def read_counters(
     where = partition.subgraph_of
     joined: list[Counter] = []
     for subgraph in partition.subgraphs:
-        inside = [row for row in rows if row.subgraph == subgraph.index]
+        here = (row for row in rows if row.subgraph == subgraph.index)
+        inside = [replace(row, device=subgraph.device) for row in here]
         ports = _ports(inside, partition, subgraph.index, graph)
         named = [_with_kind(row, where, ports) for row in inside]
         joined += _adopted(_led_by_kernels(named, subgraph.ops, graph), subgraph.ops, graph)
@@ -76,13 +78,6 @@ def executed_ops_us(counters: Sequence[Counter]) -> dict[str, float]:
             for op in counter.fused_ops:
                 times.setdefault(op, 0.0)
     return times
-
-
-def _row(info: Any, partition: Partition) -> Counter:
-    row = unjoined(info, hetero=partition.n_subgraphs > 1 or bool(partition.wiring))
-    if row.subgraph >= partition.n_subgraphs:
-        return row
-    return replace(row, device=partition.subgraphs[row.subgraph].device)
 
 
 def unjoined(info: Any, *, hetero: bool) -> Counter:

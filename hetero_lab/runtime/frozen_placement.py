@@ -46,16 +46,9 @@ class FrozenGeneration(msgspec.Struct, frozen=True, kw_only=True):
 class FrozenPlacement(msgspec.Struct, frozen=True, kw_only=True):
     """The content of ``placement.json`` in a frozen directory, which ``run.py`` reads.
 
-    Attributes
-    ----------
-    target, properties
-        As ``core.compile_model`` takes them.
-    inputs, outputs
-        Names, in the model's order.
-    emulated
-        Library and internal name of the plugin behind each emulated device.
-    affinity
-        The device of each node.
+    ``target`` and ``properties`` are as ``core.compile_model`` takes them; ``inputs`` and
+    ``outputs`` are names in the model's order. ``emulated`` has the library and the internal name
+    of the plugin behind each emulated device, ``affinity`` the device of each node.
     """
 
     label: str
@@ -94,9 +87,11 @@ def write_frozen(
     """
     frozen = write_program(target, compiled.placed, requests[0])
     every: dict[str, Any] = {}
-    run = _generate if is_language_model(compiled.placed.bound.model) else _infer
     for number, arrays in enumerate(requests):
-        inputs, outputs = run(compiled, arrays)
+        if is_language_model(compiled.placed.bound.model):
+            inputs, outputs = _generate(compiled, arrays)
+        else:
+            inputs, outputs = arrays, list(compiled(arrays).values())
         every |= {f"in{number}.{index}": array for index, array in enumerate(inputs)}
         every |= {f"out{number}.{index}": array for index, array in enumerate(outputs)}
     np.savez(target / "requests.npz", **every)
@@ -135,12 +130,6 @@ def write_program(
     for file in tokenizer_files(bound.model):
         shutil.copyfile(file, target / file.name)
     return frozen
-
-
-def _infer(
-    compiled: CompiledPlacement, arrays: list[np.ndarray]
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    return arrays, list(compiled(arrays).values())
 
 
 def _generate(

@@ -7,7 +7,6 @@ tensors are passed on without a copy.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from hetero_lab.model.language import LanguageModel, Scenario, directory_of, lan
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, inference_errors
+from hetero_lab.runtime.inputs import digest_of, set_inputs
 from hetero_lab.runtime.parallel import ParallelExecutor
 from hetero_lab.runtime.reference import (
     Agreement,
@@ -35,7 +35,6 @@ from hetero_lab.runtime.reference import (
     reference_placement,
 )
 from hetero_lab.runtime.run_frozen import Tokenizer
-from hetero_lab.runtime.tensors import set_inputs
 from hetero_lab.statistics import Latency
 
 LOGITS, TOKEN_IDS = "logits", "token_ids"
@@ -117,6 +116,11 @@ class Generated:
     token_ids: np.ndarray
     step_us: tuple[float, ...]
     logits: np.ndarray
+
+    @property
+    def outputs(self) -> dict[str, np.ndarray]:
+        """The compared arrays by name."""
+        return {LOGITS: self.logits, TOKEN_IDS: self.token_ids}
 
 
 class TokenSession(Protocol):
@@ -277,11 +281,6 @@ def _token_ids(inputs: Any) -> np.ndarray:
         ) from error
 
 
-def outputs_of(generated: Generated) -> dict[str, np.ndarray]:
-    """Return the compared arrays of a generation by name."""
-    return {LOGITS: generated.logits, TOKEN_IDS: generated.token_ids}
-
-
 def generation_precision(placed: BoundPlacement, precision: str) -> str:
     """Return the lowest precision of a generation whose ops have ``precision``.
 
@@ -305,13 +304,12 @@ def reference_generation(
     supported = bound.core.get_property(reference_device(bound), "SUPPORTED_PROPERTIES")
     exact = {key: value for key, value in _EXACT.items() if key in supported}
     alone = reference_placement(bound, properties=exact)
-    digest = hashlib.blake2b(prompt.tobytes(), digest_size=16).hexdigest()
-    key = (bound.fingerprint, str(alone.devices), repr(scenario), digest)
+    key = (bound.fingerprint, str(alone.devices), repr(scenario), digest_of([prompt]))
 
     def make() -> tuple[np.ndarray, ...]:
         session = CompiledSession(compile_placed(alone))
         model = language_model(bound.model)
-        return tuple(outputs_of(generate(session, model, prompt, scenario.new_tokens)).values())
+        return tuple(generate(session, model, prompt, scenario.new_tokens).outputs.values())
 
     return dict(zip((LOGITS, TOKEN_IDS), keep_reference(key, make), strict=True))
 

@@ -1,4 +1,4 @@
-"""The inputs of a model: given ones are checked, others are generated."""
+"""The inputs of a model, given or generated, and the conversion between arrays and tensors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import numpy as np
 import openvino as ov
 
 from hetero_lab.arguments import check_whole
-from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import InputError, did_you_mean, names_at_hand, shorten
 from hetero_lab.model.read import PreparedModel, input_name
-from hetero_lab.runtime.tensors import array_type, bits_of, encode, ml_dtypes_name
 
 Inputs: TypeAlias = (
     Mapping[Any, Any] | Sequence[Any] | np.ndarray | str | os.PathLike[str] | Callable[[], Any]
@@ -27,7 +25,7 @@ _CARRIERS = frozenset({
 })  # fmt: skip
 
 
-def generate_inputs(model: PreparedModel | BoundModel, seed: int = 0) -> dict[str, np.ndarray]:
+def generate_inputs(model: PreparedModel, seed: int = 0) -> dict[str, np.ndarray]:
     """Make inputs from a seed, in the range of their element type and use.
 
     Floats are uniform in [0, 1), and bytes cover their range. Whole numbers that index a tensor
@@ -41,8 +39,9 @@ def generate_inputs(model: PreparedModel | BoundModel, seed: int = 0) -> dict[st
         if port.get_partial_shape().is_dynamic:
             raise InputError(
                 f"Input {shorten(input_name(port))} has the dynamic shape "
-                f"{port.get_partial_shape()}, so its values cannot be generated. Give inputs=, or "
-                "for a language model scenario=hetero_lab.Scenario(…) in profile and sweep."
+                f"{port.get_partial_shape()}, so its values cannot be generated. For a language "
+                "model, hetero_lab.profile and sweep take scenario=hetero_lab.Scenario(…), and "
+                "hetero_lab.llm.static_phases(model, scenario) makes static models of it."
             )
         dtype = _array_type(input_name(port), port.get_element_type())
         shape = tuple(port.get_shape())
@@ -61,7 +60,7 @@ def generate_inputs(model: PreparedModel | BoundModel, seed: int = 0) -> dict[st
 
 
 def given_or_generated(
-    model: PreparedModel | BoundModel, inputs: Inputs | None, seed: int = 0
+    model: PreparedModel, inputs: Inputs | None, seed: int = 0
 ) -> list[np.ndarray]:
     """Return the arrays in the model's input order: those given, else those made from ``seed``."""
     return bind_inputs(model, generate_inputs(model, seed) if inputs is None else inputs)
@@ -76,7 +75,7 @@ def digest_of(arrays: Iterable[np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def bind_inputs(model: PreparedModel | BoundModel, inputs: Inputs) -> list[np.ndarray]:
+def bind_inputs(model: PreparedModel, inputs: Inputs) -> list[np.ndarray]:
     """Return the arrays in the model's input order, checked for name, shape and element type.
 
     ``inputs`` is a mapping by input name (or index), a sequence in the model's order, one array for
@@ -99,7 +98,7 @@ class _Port:
 class Ports:
     """The inputs of a model, queried once, since a query can take longer than an inference."""
 
-    def __init__(self, model: PreparedModel | BoundModel):
+    def __init__(self, model: PreparedModel):
         self._ports = [_Port(port) for port in model.model.inputs]
         self.element_types = [port.element_type for port in self._ports]
 
@@ -252,3 +251,87 @@ def _axis_size(output: Any, axis: int) -> int | None:
     if shape.rank.is_dynamic or list(shape)[axis].is_dynamic:
         return None
     return int(list(shape)[axis].get_length())
+
+
+# -- arrays and tensors --------------------------------------------------------------------------
+#
+# The runtime exposes a tensor of a type that NumPy lacks as an array of the same width: bf16 as
+# float16, f8 and packed types as bytes. The numbers in that array are wrong, so values are widened
+# exactly instead. Only ml_dtypes could keep the type, and it is an optional package.
+
+# The type of an element's bits, and the type's name in ml_dtypes.
+_BITS: dict[str, tuple[type[np.unsignedinteger[Any]], str]] = {
+    "bf16": (np.uint16, "bfloat16"),
+    "f8e4m3": (np.uint8, "float8_e4m3fn"),
+    "f8e5m2": (np.uint8, "float8_e5m2"),
+    "f8e8m0": (np.uint8, "float8_e8m0fnu"),
+}
+# The smallest type of NumPy that holds the values of a type exactly.
+_VALUES: dict[str, type[np.generic]] = {
+    **dict.fromkeys((*_BITS, "nf4", "f4e2m1"), np.float32),
+    **dict.fromkeys(("u1", "u2", "u3", "u4", "u6"), np.uint8),
+    "i4": np.int8,
+}
+
+
+def array_type(element_type: ov.Type) -> np.dtype[Any] | None:
+    """Return the dtype that :func:`to_tensor` takes; None for strings and packed types.
+
+    It is NumPy's own type, or unsigned integers with the bits of bf16 or f8.
+    """
+    name = element_type.get_type_name()
+    if name in _BITS:
+        return np.dtype(_BITS[name][0])
+    if name in _VALUES or element_type == ov.Type.string:
+        return None
+    return np.dtype(element_type.to_dtype())
+
+
+def ml_dtypes_name(element_type: ov.Type) -> str:
+    """Return the ml_dtypes name of a type that NumPy lacks; empty for all others."""
+    return _BITS[name][1] if (name := element_type.get_type_name()) in _BITS else ""
+
+
+def bits_of(array: np.ndarray, element_type: ov.Type) -> np.ndarray:
+    """Return the bits of an ml_dtypes array of that type; any other array is returned as is."""
+    dtype, name = array_type(element_type), ml_dtypes_name(element_type)
+    return array.view(dtype) if dtype is not None and array.dtype.name == name else array
+
+
+def encode(values: np.ndarray, element_type: ov.Type) -> np.ndarray:
+    """Convert float values to the type, as an array for :func:`to_tensor`."""
+    dtype = array_type(element_type)
+    assert dtype is not None
+    if element_type.get_type_name() not in _BITS:
+        return values.astype(dtype)
+    constant: Any = ov.opset13.constant(values.astype(np.float32), dtype=element_type)
+    return np.array(constant.get_tensor_view().data).view(dtype)
+
+
+def to_tensor(array: np.ndarray, element_type: ov.Type) -> ov.Tensor:
+    """Copy an array, of the dtype of :func:`array_type`, into a tensor with its own memory."""
+    tensor = ov.Tensor(element_type, ov.Shape(array.shape))
+    tensor.data.view(array.dtype)[...] = array
+    return tensor
+
+
+def set_inputs(
+    request: ov.InferRequest, arrays: Sequence[np.ndarray], element_types: Sequence[ov.Type]
+) -> None:
+    """Copy arrays into new input tensors of a request."""
+    for index, (array, element_type) in enumerate(zip(arrays, element_types, strict=True)):
+        request.set_input_tensor(index, to_tensor(array, element_type))
+
+
+def is_plain(element_type: ov.Type) -> bool:
+    """Return whether NumPy has the type, so that a tensor's memory holds its values."""
+    return element_type != ov.Type.string and element_type.get_type_name() not in _VALUES
+
+
+def to_array(tensor: ov.Tensor) -> np.ndarray:
+    """Copy a tensor into an array; types that NumPy lacks become float32, uint8 or int8."""
+    values = _VALUES.get(tensor.get_element_type().get_type_name())
+    if values is None:
+        return np.array(tensor.data)
+    constant: Any = ov.opset13.constant(tensor, shared_memory=True)
+    return constant.get_data(dtype=np.float32).astype(values)

@@ -31,8 +31,8 @@ from hetero_lab.runtime.compiled import (
     valid_submodels,
 )
 from hetero_lab.runtime.generation import CompiledSession, TokenSession, steps
+from hetero_lab.runtime.inputs import to_tensor
 from hetero_lab.runtime.pieces import Submodel, build_model, compile_submodels, cut
-from hetero_lab.runtime.tensors import to_tensor
 
 _CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 _PRIVATE = "RssAnon:"
@@ -101,14 +101,9 @@ def bytes_by_part(
 ) -> dict[str, tuple[int, int]]:
     """Measure the memory of each part of a language model, all compiled for one device.
 
-    ``parts`` maps each op to the name of its part, in place of a device. A small model runs first,
-    so that the memory of the plugin itself does not count.
-
-    Returns
-    -------
-    dict
-        For each part: its bytes once it is compiled and has run a token, and the bytes added by
-        the end of the scenario.
+    ``parts`` maps each op to the name of its part, in place of a device. Returns, for each part,
+    its bytes once it is compiled and has run a token, and the bytes added by the end of the
+    scenario. A small model runs first, so that the memory of the plugin itself does not count.
     """
     partition = predict(bound.graph, parts)
     check_states(bound.graph, partition)

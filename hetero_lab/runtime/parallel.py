@@ -17,7 +17,6 @@ import openvino as ov
 
 from hetero_lab.arguments import check_whole, checked
 from hetero_lab.backend.bound import bind
-from hetero_lab.backend.properties import check_by_device
 from hetero_lab.clock import now
 from hetero_lab.errors import ArgumentError
 from hetero_lab.model.opgraph import PARAMETER
@@ -27,7 +26,7 @@ from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
 from hetero_lab.runtime.compiled import check_states, valid_submodels
 from hetero_lab.runtime.inputs import Inputs, Ports
-from hetero_lab.runtime.pieces import compile_submodels, cut, leave_cores, named_rows
+from hetero_lab.runtime.pieces import compile_submodels, cut, leave_cores
 from hetero_lab.runtime.scheduler import Dataflow, Done, Outputs, Scheduler
 from hetero_lab.runtime.timeline import Span
 
@@ -116,8 +115,7 @@ class ParallelExecutor:
     ):
         placed = resolve(bind(model, core), placement)
         if device_properties is not None:
-            changed = placed.placement.with_properties(check_by_device(device_properties))
-            placed = resolve(placed.bound, changed)
+            placed = resolve(placed.bound, placed.placement.with_properties(device_properties))
         self._open(placed, requests, compile_properties or {})
 
     @classmethod
@@ -214,11 +212,11 @@ class ParallelExecutor:
         They need ``compile_properties={"PERF_COUNT": True}``.
         """
         with self._scheduler.idle() as slot:
-            return [
-                row
-                for submodel, request in zip(self._submodels, slot.requests, strict=True)
-                for row in named_rows(submodel, request.profiling_info)
-            ]
+            found = [request.profiling_info for request in slot.requests]
+        for submodel, rows in zip(self._submodels, found, strict=True):
+            for row in rows:
+                row.node_name = f"subgraph{submodel.index}: {row.node_name}"
+        return [row for rows in found for row in rows]
 
     def close(self, cancel: bool = False) -> None:
         """Wait for submitted requests, or cancel those not begun; leave no thread behind.

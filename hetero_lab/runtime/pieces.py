@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
 import openvino as ov
 
 from hetero_lab.backend.bound import BoundModel
+from hetero_lab.backend.properties import PRECISION_HINT
 from hetero_lab.errors import ArgumentError, CompileError, last_line, names_at_hand
 from hetero_lab.model.opgraph import NOT_OPS, PARAMETER, OpGraph
 from hetero_lab.placement.partition import Partition
+from hetero_lab.runtime.exported import reported
 
 # An op's name and the number of its output.
 TensorKey: TypeAlias = tuple[str, int]
 
 FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
-_HINT = "INFERENCE_PRECISION_HINT"
 # Ports at boundaries are numbered from here, above the model's own "Parameter_N".
 _FIRST_PORT = 1_000_000
 _THREADS = "INFERENCE_NUM_THREADS"
@@ -68,12 +67,11 @@ def cut(
         ]
         for target in boundary.targets:
             parameter = ov.opset13.parameter(output.get_partial_shape(), output.get_element_type())
-            parameter.set_friendly_name(f"{boundary.tensor}/into{target}")
             parameters[target, entry] = parameter
             for use, home in uses:
                 if home == target:
                     use.replace_source_output(parameter.output(0))
-        results[entry] = ov.opset13.result(output, name=f"{boundary.tensor}/out")
+        results[entry] = ov.opset13.result(output)
     own_parameters, own_results = clone.get_parameters(), clone.get_results()
     given = {graph.ops[i].name for i in graph.parameters if graph.ops[i].type == PARAMETER}
     sinks: dict[int, list[Any]] = {}
@@ -91,6 +89,14 @@ def cut(
         if not hand_inputs_on:
             outputs = tuple(e for e in outputs if e[0] == "model" or e[1] not in given) or outputs
         model_results = [own_results[int(e[1])] if e[0] == "model" else results[e] for e in outputs]
+        # As HETERO names them, so that counters of both are read alike.
+        for kind, nodes, entries in (
+            ("Parameter", model_parameters, wiring.inputs),
+            ("Result", model_results, outputs),
+        ):
+            for number, (node, entry) in enumerate(zip(nodes, entries, strict=True), _FIRST_PORT):
+                if entry[0] == "tensor":
+                    node.set_friendly_name(f"{kind}_{number}")
         name = f"{graph.name}_{index}"
         model = build_model(model_results, sinks.get(index, []), model_parameters, name)
         submodels.append(Submodel(index, subgraph.device, model, wiring.inputs, outputs))
@@ -150,31 +156,6 @@ def leave_cores(
             if int(some.get_property(_THREADS)) > n_cores - n_left:
                 found[device] = {**own, _THREADS: n_cores - n_left}
     return found
-
-
-def named_rows(submodel: Submodel, rows: Iterable[Any]) -> Iterator[object]:
-    """Yield profiling info with the names that HETERO would give it, for the same reader.
-
-    Names begin with the subgraph, and ports at boundaries are ``Parameter_N`` and ``Result_N`` in
-    their order.
-    """
-    ports: dict[str, str] = {}
-    for kind, nodes, entries in (
-        ("Parameter", submodel.model.get_parameters(), submodel.inputs),
-        ("Result", submodel.model.get_results(), submodel.outputs),
-    ):
-        for number, (node, entry) in enumerate(zip(nodes, entries, strict=True)):
-            if entry[0] == "tensor":
-                ports[node.get_friendly_name()] = f"{kind}_{_FIRST_PORT + number}"
-    for row in rows:
-        name = str(row.node_name)
-        for port, numbered in ports.items():
-            if name == port or name.startswith(f"{port}_") or name.endswith(f"_{port}"):
-                name = name.replace(port, numbered)
-                break
-        others = ("node_type", "exec_type", "status", "real_time", "cpu_time")
-        rest = {other: getattr(row, other) for other in others}
-        yield SimpleNamespace(node_name=f"subgraph{submodel.index}: {name}", **rest)
 
 
 # -- sets of ops, run once on given tensors ------------------------------------------------------
@@ -296,18 +277,10 @@ def infer_once(
         request.set_input_tensor(index, ov.Tensor(np.ascontiguousarray(array)))
     request.infer()
     outputs = [np.array(request.get_output_tensor(i).data) for i in range(len(compiled.outputs))]
-    return outputs, _hints(compiled, target)
-
-
-def _hints(compiled: ov.CompiledModel, target: str) -> dict[str, str]:
-    hints: dict[str, Any] = {}
-    with contextlib.suppress(Exception):  # not every device has the property
-        if target.startswith("HETERO:"):
-            by_device = compiled.get_property("DEVICE_PROPERTIES")
-            hints = {d: own[_HINT] for d, own in by_device.items() if _HINT in own}
-        else:
-            hints = {target: compiled.get_property(_HINT)}
-    return {device: str(hint) for device, hint in hints.items()}
+    hints = reported(compiled, PRECISION_HINT)
+    return outputs, {
+        device or target: str(hint) for device, hint in hints.items() if hint is not None
+    }
 
 
 def infer_file(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_lab.model.opgraph import CONVOLUTIONS
 from hetero_lab.model.read import PreparedModel
 from hetero_lab.runtime.pieces import TensorKey
 
@@ -21,12 +22,8 @@ _SMALLEST = {"f16": 2.0**-24}
 LARGEST = {"f16": 0.9 * 65504}
 
 _MEANS = frozenset({"ReduceMean", "AvgPool"})
-_ROOTS = frozenset({"ReduceL2"})
 _REDUCTIONS = frozenset(
     {"ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"}
-)
-_CONVOLUTIONS = frozenset(
-    {"Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData"}
 )
 
 
@@ -34,15 +31,10 @@ _CONVOLUTIONS = frozenset(
 class Rounding:
     """How far rounding can move a tensor.
 
-    Attributes
-    ----------
-    farthest
-        The largest Euclidean norm of the deviation, without lost elements.
-    lost
-        True for each element that depends on a number outside the range of its precision, or on
-        one that rounding turns into infinity or NaN. Such elements cannot be judged.
-    most_odd
-        The largest number of elements that become infinite or NaN at once.
+    ``farthest`` is the largest Euclidean norm of the deviation, without elements that are ``lost``:
+    those that depend on a number outside the range of its precision, or on one that rounding turns
+    into infinity or NaN. They cannot be judged. ``most_odd`` elements at most become infinite or
+    NaN at once.
     """
 
     farthest: float
@@ -118,12 +110,12 @@ class Sum:
         value = np.abs(values[self.op, 0].astype(np.float64))
         if self.op_type in _MEANS:
             return value * self.n_terms
-        return value * value if self.op_type in _ROOTS else value
+        return value * value if self.op_type == "ReduceL2" else value
 
     def _terms_have_one_sign(self, values: Mapping[TensorKey, np.ndarray]) -> bool:
         if self.op_type in ("ReduceL1", "ReduceL2"):
             return True
-        if self.op_type == "MatMul" or self.op_type in _CONVOLUTIONS:
+        if self.op_type == "MatMul" or self.op_type in CONVOLUTIONS:
             return False  # their weights have both signs
         terms = values.get(self.source)
         return terms is not None and bool((terms >= 0).all() or (terms <= 0).all())
@@ -221,7 +213,7 @@ def sums_of(prepared: PreparedModel) -> Iterator[Sum]:
     graph = prepared.graph
     for node in prepared.model.get_ordered_ops():
         op_type = node.get_type_name()
-        known = op_type in _REDUCTIONS | _CONVOLUTIONS | {"MatMul", "CumSum", "AvgPool"}
+        known = op_type in _REDUCTIONS | CONVOLUTIONS | {"MatMul", "CumSum", "AvgPool"}
         ports = [*node.inputs(), *node.outputs()] if known else []
         if not ports or any(port.get_partial_shape().is_dynamic for port in ports):
             continue
@@ -253,7 +245,7 @@ def _n_terms(node: Any, attributes: Mapping[str, Any], axis: int) -> int:
         return int(np.prod(attributes["kernel"]))
     if op_type == "MatMul":
         return shape[-2 if attributes["transpose_a"] and len(shape) > 1 else -1]
-    if op_type in _CONVOLUTIONS:
+    if op_type in CONVOLUTIONS:
         weights = [int(n) for n in node.input(1).get_shape()]
         inner = int(np.prod(weights)) // int(node.output(0).get_shape()[1])
         return max(inner, 1)

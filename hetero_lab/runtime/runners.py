@@ -8,12 +8,12 @@ a language model.
 from __future__ import annotations
 
 import contextlib
-import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -44,20 +44,18 @@ from hetero_lab.runtime.generation import (
     generate,
     generation_precision,
     given_or_random_prompt,
-    outputs_of,
     reference_generation,
     steps,
 )
-from hetero_lab.runtime.inputs import Inputs, given_or_generated
+from hetero_lab.runtime.inputs import Inputs, given_or_generated, to_tensor
 from hetero_lab.runtime.parallel import ParallelExecutor, cuts
 from hetero_lab.runtime.reference import (
     Agreement,
+    Reference,
     compare_with_reference,
     executed_precision,
-    reference_outputs,
 )
 from hetero_lab.runtime.scheduler import Outputs
-from hetero_lab.runtime.tensors import to_tensor
 from hetero_lab.runtime.timeline import Span
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, run_turn
 
@@ -233,10 +231,7 @@ class _GenerationRunner(Runner):
         if self._last is None:
             self.turn()
         assert self._last is not None
-        return outputs_of(self._last)
-
-    def queue_turn(self) -> tuple[float, ...]:
-        raise ArgumentError("A language model has one request in flight.")
+        return self._last.outputs
 
     def compare(
         self, rows: Sequence[Counter] = (), expected: Mapping[str, np.ndarray] | None = None
@@ -305,7 +300,7 @@ def expected_outputs(
 ) -> dict[str, np.ndarray]:
     """Return the outputs of one device in f32 for a runner's inputs."""
     if scenario is None:
-        return reference_outputs(placed.bound, arrays)
+        return Reference(placed.bound)(arrays)
     return reference_generation(placed.bound, arrays[0], scenario)
 
 
@@ -339,20 +334,16 @@ def run_parallel_turn(
     last: deque[Future[Outputs]] = deque(maxlen=1)
 
     def run(count: int, done: Callable[[], None]) -> None:
-        called = threading.Semaphore(0)
-        failed: list[BaseException] = []
+        errors: SimpleQueue[BaseException | None] = SimpleQueue()
 
         def finished(future: Future[Outputs]) -> None:
             done()
-            error = None if future.cancelled() else future.exception()
-            failed.extend([error] if error is not None else [])
-            called.release()
+            errors.put(None if future.cancelled() else future.exception())
 
         for _ in range(count):
             last.append(executor.submit_bound(arrays, finished))
         # A future has its result before its callback is called.
-        for _ in range(count):
-            called.acquire()
+        failed = [error for error in [errors.get() for _ in range(count)] if error is not None]
         if failed:
             raise failed[0]
 

@@ -33,9 +33,9 @@ from hetero_lab import interrupts
 from hetero_lab.clock import now
 from hetero_lab.errors import ClosedError, HeteroLabError, InferenceError, last_line
 from hetero_lab.model.opgraph import PARAMETER
-from hetero_lab.runtime.compiled import ask
+from hetero_lab.runtime.exported import ask
+from hetero_lab.runtime.inputs import is_plain, to_array, to_tensor
 from hetero_lab.runtime.pieces import Submodel
-from hetero_lab.runtime.tensors import is_plain, memory_of, to_array, to_tensor
 from hetero_lab.runtime.timeline import Span
 
 Outputs: TypeAlias = dict[str, np.ndarray]
@@ -168,7 +168,8 @@ class Slot:
         tensor, memory = self._copies.get(number, (None, None))
         if tensor is None or memory is None or memory.shape != array.shape:
             tensor = to_tensor(array, self._input_types[number])
-            self._copies[number] = tensor, memory_of(tensor, array.dtype)
+            is_text = tensor.element_type == ov.Type.string  # it has no memory to write to
+            self._copies[number] = tensor, None if is_text else tensor.data.view(array.dtype)
         else:
             memory[...] = array
         return tensor

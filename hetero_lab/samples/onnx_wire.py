@@ -87,7 +87,7 @@ def node(
     name: str,
     inputs: Sequence[str],
     outputs: Sequence[str],
-    attributes: Mapping[str, int | float | str | Sequence[int]] | None = None,
+    attributes: Mapping[str, int | float | Sequence[int]] | None = None,
 ) -> bytes:
     """Return a NodeProto."""
     parts: list[tuple[int, str | bytes]] = [(1, i) for i in inputs]
@@ -98,8 +98,6 @@ def node(
             attribute = encode((1, key), (2, value), (20, 1))
         elif isinstance(value, int):
             attribute = encode((1, key), (3, value), (20, 2))
-        elif isinstance(value, str):
-            attribute = encode((1, key), (4, value), (20, 3))
         else:
             attribute = encode((1, key), *[(8, v) for v in value], (20, 7))
         parts.append((5, attribute))

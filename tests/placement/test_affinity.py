@@ -25,7 +25,7 @@ from small_models import (
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.devices import supported_ops
-from hetero_lab.errors import AffinityError, DeviceError, StoredFileError
+from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, StoredFileError
 from hetero_lab.lint.quantized_blocks import quantized_blocks
 from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.read import prepare
@@ -259,6 +259,8 @@ def test_an_op_of_a_stateful_path_moves_the_path(core):
         ({"ops": {"Relu": "ACC"}}, AffinityError, "For an op type, types={'Relu': 'ACC'}"),
         ({"types": {"MatMul": "ACC"}}, AffinityError, "Types: 'Add', 'Constant', 'Convolution'"),
         ({"patterns": {3: "ACC"}}, AffinityError, "'3' is not a regular expression"),
+        ({"ops": ["conv1"]}, ArgumentError, "ops= is a mapping of text to text"),
+        ({"types": []}, ArgumentError, "For instance {'MatMul': 'CPU'}"),
         ({"ops": {"conv1": "cpu"}}, DeviceError, "Did you mean 'CPU'"),
         ({"ops": {"conv1": ""}}, DeviceError, "'' is not a device here"),
         ({"ops": {"conv1": None}}, DeviceError, "'None' is not a device here"),

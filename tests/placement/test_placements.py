@@ -73,20 +73,18 @@ def test_an_op_on_a_device_that_does_not_support_it():
         ({"cpu": F32}, DeviceError, "Did you mean 'CPU'"),
         ({"ACC": {"NO_SUCH": 1}}, PropertyError, "'NO_SUCH' is not a property of ACC"),
         ({"CPU": {"PERF_COUNT": "x"}}, PropertyError, "is not a value for PERF_COUNT of CPU"),
-        ({"CPU": "f32"}, PropertyError, "are a mapping"),
-        ({"CPU": None}, PropertyError, "are a mapping"),
-        (F32, DeviceError, "'INFERENCE_PRECISION_HINT' is not a device here"),
-        ([("CPU", F32)], ArgumentError, "maps devices to properties"),
-        (None, ArgumentError, "maps devices to properties"),
+        ({"CPU": "f32"}, ArgumentError, "not {'CPU': 'f32'} (dict). For instance {'CPU': {"),
+        ({"CPU": None}, ArgumentError, "device_properties= is a mapping"),
+        (F32, ArgumentError, "For instance {'CPU': {'INFERENCE_PRECISION_HINT': 'f32'}}"),
+        ([("CPU", F32)], ArgumentError, "device_properties= is a mapping"),
+        (None, ArgumentError, "device_properties= is a mapping"),
     ],
 )
 def test_wrong_properties(core, properties, kind, says):
     model = prepare(two_parts())
-    placement = hl.Placement(
-        hl.Affinity.uniform(model, "CPU", core=core), device_properties=properties
-    )
+    affinity = hl.Affinity.uniform(model, "CPU", core=core)
     with pytest.raises(kind) as caught:
-        resolve(bind(model, core), placement)
+        resolve(bind(model, core), hl.Placement(affinity, device_properties=properties))
     assert says in str(caught.value)
 
 

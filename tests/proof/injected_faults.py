@@ -34,7 +34,7 @@ from hetero_lab.placement.partition import partition_of  # noqa: E402
 from hetero_lab.placement.placement import BoundPlacement, Placement  # noqa: E402
 from hetero_lab.planning.cost_model import CostModel  # noqa: E402
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs  # noqa: E402
-from hetero_lab.runtime.reference import compare_with_reference, reference_outputs  # noqa: E402
+from hetero_lab.runtime.reference import Reference, compare_with_reference  # noqa: E402
 from hetero_lab.runtime.timing import Stopwatch  # noqa: E402
 from tests.scripts import options  # noqa: E402
 
@@ -138,7 +138,7 @@ def shows(case: Case, fault: Fault) -> bool:
     """Whether a fault by itself makes some output different, beyond doubt."""
     outputs, _ = case.runs((fault,)).placed(case.placement)
     bound = case.placed.bound
-    named = dict(zip(reference_outputs(bound, case.arrays), outputs, strict=True))
+    named = dict(zip(Reference(bound)(case.arrays), outputs, strict=True))
     agreement = compare_with_reference(bound, case.arrays, named, case.precision)
     return any(a.verdict == "different" and a.relative_error > 2 * a.tolerance for a in agreement)
 

@@ -56,7 +56,7 @@ def first_half(bound: BoundModel, first: str, second: str) -> hl.Affinity:
         sources = [graph.ops[producer] for producer, _ in graph.ops[index].inputs]
         before += sum(s.outputs[0].n_bytes or 0 for s in sources if s.type == "Constant")
         device_of[graph.ops[index].name] = first if 2 * before <= whole else second
-    return hl.Affinity.uniform(bound.prepared, first).fix(device_of)
+    return hl.Affinity.uniform(bound, first).fix(device_of)
 
 
 def placements(
@@ -65,13 +65,13 @@ def placements(
     """Yield labels, placements, and the limits that each was planned with."""
     first, second, last = devices
     for device in devices:
-        yield device, hl.Affinity.uniform(bound.prepared, device), {}
-    yield "greedy", hl.Affinity.automatic(bound.prepared, devices), {}
+        yield device, hl.Affinity.uniform(bound, device), {}
+    yield "greedy", hl.Affinity.automatic(bound, devices), {}
     yield f"halves {first}, {second}", first_half(bound, first, second), {}
     yield f"halves {first}, {last}", first_half(bound, first, last), {}
     properties = dict.fromkeys(devices, F32)
     costs = hl.calibrate(
-        bound.prepared, devices, budget_s=budget_s, device_properties=properties, progress=False
+        bound, devices, budget_s=budget_s, device_properties=properties, progress=False
     )
     whole = bound.graph.weight_bytes
     asked: dict[str, dict[str, Any]] = {
@@ -92,7 +92,7 @@ def placements(
         },
     }  # fmt: skip
     for label, limited in asked.items():
-        plan = hl.plan(bound.prepared, costs, budget_s=4, progress=False, **limited)
+        plan = hl.plan(bound, costs, budget_s=4, progress=False, **limited)
         yield label, plan.affinity, limited.get("memory_limit", {})
 
 
@@ -138,7 +138,7 @@ def measured(
             None if was is None or now is None else round((now - was) / 1e6, 2)
         )
     row["error"] = error_of(outputs, expected)
-    row["subgraphs"] = hl.partition(bound.prepared, placement).n_subgraphs
+    row["subgraphs"] = hl.partition(bound, placement).n_subgraphs
     row["compile_ms"] = round(compiled.compile_ms, 1)
     return {**row, "status": "ok"}, compiled
 
@@ -158,7 +158,7 @@ def main() -> int:
     began = time.perf_counter()
     bound = bind(hl.load(given.model or layers(given.layers, given.width)))
     inputs = generate_inputs(bound, 0)
-    expected = compile_placed(resolve(bound, alone(bound.prepared, "CPU")))(inputs)
+    expected = compile_placed(resolve(bound, alone(bound, "CPU")))(inputs)
     print(json.dumps({"model": bound.graph.name, "weights_mb": bound.graph.weight_bytes / 1e6}))
     rows, running = [], {}
     for label, affinity, limits in placements(bound, devices, given.budget):

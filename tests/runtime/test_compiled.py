@@ -34,7 +34,7 @@ from hetero_lab.errors import (
 )
 from hetero_lab.model.read import output_names, prepare
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import Partition, Subgraph, predict
+from hetero_lab.placement.partition import Partition, Subgraph, Wiring, predict
 from hetero_lab.runtime.compiled import check_ports, check_states, lonely_results
 from hetero_lab.runtime.exported import match_header, observe, parse_header
 from hetero_lab.runtime.inputs import generate_inputs
@@ -214,12 +214,11 @@ def test_the_header_tells_devices_ports_and_edges(core):
     )
     header = parse_header(header_text(core.compile_model(model, "HETERO:ACC,CPU")))
     assert header is not None
-    assert sorted(header.devices) == ["ACC", "CPU", "CPU"]
-    assert header.inputs == ((0, 0),)
-    assert header.outputs == ((2, 0),)
-    assert {(target[0], source[0]) for target, source in header.edges.items()} == {
-        (1, 0), (2, 0), (2, 1),
-    }  # fmt: skip
+    assert sorted(s.device for s in header.subgraphs) == ["ACC", "CPU", "CPU"]
+    assert header.wiring[0].inputs == (("model", 0),)
+    assert header.wiring[2].outputs == (("model", 0),)
+    edges = {(target, b.source) for b in header.boundaries for target in b.targets}
+    assert edges == {(1, 0), (2, 0), (2, 1)}
     assert parse_header(header_text(core.compile_model(chain("r"), "CPU"))) is None
 
 
@@ -236,7 +235,7 @@ def test_the_header_is_read_without_the_weights(core):
     finally:
         tracemalloc.stop()
     assert header is not None
-    assert header.devices == ("CPU", "ACC")
+    assert [s.device for s in header.subgraphs] == ["CPU", "ACC"]
     assert peak_bytes < weights.nbytes / 8
 
 
@@ -244,23 +243,31 @@ def test_a_header_of_another_partition_does_not_match(core):
     model = diamond()
     affinity = on_cpu(model, core, right="ACC")
     predicted = predict(prepare(model).graph, affinity)
-    header = parse_header(header_text(hl.compile(model, affinity, core=core).compiled_model))
+    text = header_text(hl.compile(model, affinity, core=core).compiled_model)
+    header = parse_header(text)
     assert match_header(header, predicted) == [0, 1, 2]
-    edges, first = dict(header.edges), next(iter(header.edges))
-    edges.pop(first)
-    wrong = [
-        {"devices": ("CPU", "CPU", "CPU")}, {"devices": (*header.devices, "CPU")},
-        {"inputs": ((1, 0),)}, {"outputs": ((1, 0),)},
-        {"edges": edges}, {"edges": {**edges, first: (0, 1)}},
-    ]  # fmt: skip
-    for change in wrong:
-        assert match_header(replace(header, **change), predicted) is None
+    for right, wrong in (
+        ('device="ACC"', 'device="CPU"'),
+        ("</compiled_submodels>", '<compiled_submodel device="CPU"/></compiled_submodels>'),
+        ('<pair submodel_idx="0"', '<pair submodel_idx="1"'),
+        ('<pair submodel_idx="2"', '<pair submodel_idx="1"'),
+        ('<record in_submodel_idx="1" in_node_idx="0" out_submodel_idx="0" out_node_idx="0"/>', ""),
+        ('out_submodel_idx="0" out_node_idx="0"', 'out_submodel_idx="0" out_node_idx="1"'),
+        ('in_submodel_idx="1" in_node_idx="0" out_submodel_idx="0"', 'in_submodel_idx="1" '
+         'in_node_idx="0" out_submodel_idx="2"'),
+    ):  # fmt: skip
+        assert text.count(right) == 1
+        assert match_header(parse_header(text.replace(right, wrong)), predicted) is None
     assert match_header(header, predict(prepare(model).graph, on_cpu(model, core))) is None
     affinity = on_cpu(two_parts(), core, abs="ACC")
     predicted = predict(prepare(two_parts()).graph, affinity)
     header = parse_header(header_text(hl.compile(two_parts(), affinity, core=core).compiled_model))
     assert match_header(header, predicted) is not None
-    assert match_header(replace(header, outputs=header.outputs[::-1]), predicted) is None
+    swapped = [
+        Wiring(w.inputs, tuple(("model", 1 - e[1]) if e[0] == "model" else e for e in w.outputs))
+        for w in header.wiring
+    ]
+    assert match_header(replace(header, wiring=tuple(swapped)), predicted) is None
 
 
 def test_what_the_runtime_made_wins_over_the_prediction_and_is_said_aloud(core):
@@ -331,10 +338,8 @@ def test_a_parameter_away_from_its_user_would_be_a_subgraph_that_only_copies(cor
     theirs = labelled(
         chain("r"), lambda node: "ACC" if node.get_type_name() == "Parameter" else "CPU"
     )
-    assert parse_header(header_text(core.compile_model(theirs, "HETERO:ACC,CPU"))).devices == (
-        "ACC",
-        "CPU",
-    )
+    header = parse_header(header_text(core.compile_model(theirs, "HETERO:ACC,CPU")))
+    assert [s.device for s in header.subgraphs] == ["ACC", "CPU"]
     ours = hl.compile(chain("r"), on_cpu(chain("r"), core, x="ACC"), core=core)
     assert [s.device for s in ours.partition.subgraphs] == ["CPU"]
 

@@ -304,8 +304,8 @@ def test_a_whole_data_set(data, f32):
         ({"ignored": ["MatMull"]}, "'MatMull' in ignored= matches no op. Did you mean 'MatMul'"),
         ({"ignored": "("}, "or a regular expression: "),
         ({"ignored": [""]}, "matches no op"),
-        ({"ignored": [3]}, "ignored= lists names of ops"),
-        ({"ignored": 3}, "ignored= lists names of ops"),
+        ({"ignored": [3]}, "ignored= is text or a list of text"),
+        ({"ignored": 3}, "not 3 .int.. For instance .'Softmax'"),
     ],
 )
 def test_wrong_options(options, message):

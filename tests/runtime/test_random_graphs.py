@@ -22,7 +22,7 @@ from hetero_lab.errors import HeteroLabWarning
 from hetero_lab.model.read import PreparedModel, output_names, prepare
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
 from hetero_lab.runtime.reference import compare_with_reference, executed_precision
-from hetero_lab.samples.catalogue import sample_names, sample_shapes
+from hetero_lab.samples.catalogue import sample, sample_names
 
 CHUNKS = [range(5), range(5, 10), *(range(start, start + 25) for start in range(10, 310, 25))]
 SIZES = sliced((5, 110, 310), quick=1, in_ci=2)
@@ -118,7 +118,7 @@ REQUESTS = 4
 @pytest.mark.network
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("executor", TIMES)
-@pytest.mark.parametrize("name", list(filter(sample_shapes, sample_names())))
+@pytest.mark.parametrize("name", [name for name in sample_names() if sample(name).shapes])
 def test_random_placements_of_samples_equal_one_device(name, executor):
     hl.emulate("ACC")
     prepared = prepare(hl.load(name))

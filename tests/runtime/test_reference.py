@@ -17,12 +17,12 @@ from hetero_lab.backend.devices import precisions
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.reference import (
+    Reference,
     compare,
     compare_with_reference,
     executed_precision,
     lowest_precision,
     quantised_ops,
-    reference_outputs,
 )
 
 NAN, INF = math.nan, math.inf
@@ -119,7 +119,7 @@ def test_the_reference_is_a_real_device_in_f32():
     core = core_with_acc(properties={"INFERENCE_PRECISION_HINT": low})
     prepared = prepare(convolutions(8))
     arrays = list(generate_inputs(prepared).values())
-    expected = reference_outputs(bind(prepared, core), arrays)
+    expected = Reference(bind(prepared, core))(arrays)
     cpu = in_f32(hl.Affinity.uniform(prepared, "CPU", core=core), direct=True)
     np.testing.assert_array_equal(
         expected["features"], hl.compile(prepared, cpu, core=core)(arrays)["features"]
@@ -129,13 +129,13 @@ def test_the_reference_is_a_real_device_in_f32():
 def test_the_reference_is_compiled_once_per_model_and_inputs(own_core):
     bound = bind(chain("only", "here", "in", "this", "test"), own_core)
     arrays = list(generate_inputs(bound).values())
-    expected = reference_outputs(bound, arrays)["out"].copy()
+    expected = Reference(bound)(arrays)["out"].copy()
     for _ in range(2):
-        kept = reference_outputs(bound, arrays)["out"]
+        kept = Reference(bound)(arrays)["out"]
         np.testing.assert_array_equal(kept, expected)
         kept[:] = 77  # spoils nothing that is kept
     assert own_core.n_compiled == 1
-    other = reference_outputs(bound, [array + 1 for array in arrays])["out"]
+    other = Reference(bound)([array + 1 for array in arrays])["out"]
     assert not np.array_equal(other, expected)
     assert own_core.n_compiled == 2
 
@@ -146,7 +146,7 @@ def test_models_that_differ_in_output_names_only(core):
         model.outputs[0].set_names({name})
         prepared = prepare(model)
         arrays = list(generate_inputs(prepared).values())
-        assert list(reference_outputs(bind(prepared, core), arrays)) == [name]
+        assert list(Reference(bind(prepared, core))(arrays)) == [name]
 
 
 def test_compare_with_reference_and_executed_precision(core):

@@ -53,7 +53,7 @@ def test_manifest(name: str) -> None:
     assert name.isidentifier()
     assert chosen.task
     assert chosen.licence in ("Apache-2.0", "MIT")
-    assert chosen.shapes == samples.sample_shapes(name)
+    assert chosen.shapes == samples.sample(name).shapes
     assert all(n > 0 for shape in chosen.shapes.values() for n in shape)
     assert chosen.dataset in (None, *DATASETS)
     assert (chosen.bundled is None) != (chosen.wheel is None)
@@ -92,14 +92,14 @@ def test_unknown_sample() -> None:
     ):
         samples.sample_path("Magica")
     with pytest.raises(HeteroLabError):
-        samples.sample_shapes("")
+        samples.sample("")
 
 
 def test_bundled_model_is_as_the_manifest_says() -> None:
     path = samples.sample_path("digits_inception")
     layers = ElementTree.parse(path).getroot().iterfind("layers/layer[@type='Parameter']/data")
     shapes = [tuple(int(n) for n in data.attrib["shape"].split(",")) for data in layers]
-    assert shapes == list(samples.sample_shapes("digits_inception").values())
+    assert shapes == list(samples.sample("digits_inception").shapes.values())
     n_bytes = sum(path.with_suffix(suffix).stat().st_size for suffix in (".xml", ".bin"))
     assert samples.sample("digits_inception").n_bytes == n_bytes
     assert samples.sample_labels("digits_inception") == tuple("0123456789")

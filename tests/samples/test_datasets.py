@@ -60,7 +60,7 @@ def test_parts_are_disjoint_and_have_the_shapes_of_the_model(data: Dataset) -> N
     model = next(n for n in samples.sample_names() if samples.sample(n).dataset == data.name)
     for inputs, _ in [*data.calibration[:3], *data.evaluation[-3:]]:
         assert {name: array.shape for name, array in inputs.items()} == dict(
-            samples.sample_shapes(model)
+            samples.sample(model).shapes
         )
         assert all(array.dtype in (np.float32, np.int32) for array in inputs.values())
     labels = Counter(label for _, label in data.evaluation)

@@ -55,7 +55,7 @@ def core() -> ov.Core:
 
 def read(core: ov.Core, name: str) -> ov.Model:
     model = core.read_model(samples.sample_path(name))
-    model.reshape(dict(samples.sample_shapes(name)))
+    model.reshape(dict(samples.sample(name).shapes))
     return model
 
 
@@ -71,14 +71,14 @@ def in_f32(core: ov.Core, model: ov.Model) -> Predict:
 
 
 def test_all_samples_are_looked_at() -> None:
-    language_models = {name for name in samples.sample_names() if not samples.sample_shapes(name)}
+    language_models = {name for name in samples.sample_names() if not samples.sample(name).shapes}
     assert language_models == {"smollm2_135m"}
     assert set(N_OUTPUT_VALUES) == set(samples.sample_names()) - language_models
 
 
 @pytest.mark.parametrize("name", N_OUTPUT_VALUES)
 def test_sample_loads_with_static_shapes_and_runs(core: ov.Core, name: str) -> None:
-    shapes = samples.sample_shapes(name)
+    shapes = samples.sample(name).shapes
     model = read(core, name)
     assert [i.get_any_name() for i in model.inputs] == list(shapes)
     assert {o.get_any_name(): list(o.shape) for o in model.outputs} == N_OUTPUT_VALUES[name]

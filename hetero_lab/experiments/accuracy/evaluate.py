@@ -17,8 +17,7 @@ from hetero_lab.placement.placement import PlacementLike, resolve
 from hetero_lab.progress import Progress
 from hetero_lab.result import Result
 from hetero_lab.runtime.compiled import compile_placed
-from hetero_lab.runtime.reference import Reference
-from hetero_lab.runtime.scoring import Answer, Correct, judge
+from hetero_lab.runtime.reference import Answer, Correct, Reference, judge
 from hetero_lab.samples.datasets import Dataset, Metric
 from hetero_lab.statistics import PairedDrop, paired_drop, wilson_interval
 from hetero_lab.tables import frame_of

@@ -62,9 +62,8 @@ from hetero_lab.planning.memory import MemoryLimit, memory_pools
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT, check_objective
 from hetero_lab.runtime.inputs import Inputs, digest_of
 from hetero_lab.runtime.quantize import calibration_inputs, quantize_prepared
-from hetero_lab.runtime.reference import Reference, reference_device
+from hetero_lab.runtime.reference import Correct, Reference, reference_device
 from hetero_lab.runtime.runners import HETERO, PARALLEL
-from hetero_lab.runtime.scoring import Correct
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import Dataset, Metric
 from hetero_lab.statistics import log_spread
@@ -335,18 +334,18 @@ class _Inquiry:
             return {}
         self.search.begin("quantise")
         try:
-            examples = calibration_inputs(self.bound.prepared, self.data.calibration)
+            examples = calibration_inputs(self.bound, self.data.calibration)
             arrays = [array for example in examples for array in example]
-            kept = self._kept("int8", ".xml", self.bound.prepared.fingerprint, digest_of(arrays))
+            kept = self._kept("int8", ".xml", self.bound.fingerprint, digest_of(arrays))
             if kept is not None and kept.is_file():
                 made = prepare(kept)
             else:
-                made = quantize_prepared(self.bound.prepared, examples, progress=False)
+                made = quantize_prepared(self.bound, examples, progress=False)
                 made = made if kept is None else keep_model(made, kept, self.notes)
         except HeteroLabError as error:
             self.notes.append(f"There is no int8 variant: {error}")
             return {}
-        return {_INT8: BoundModel(made, self.bound.core)}
+        return {_INT8: bind(made, self.bound.core)}
 
     def _race(self) -> None:
         """Measure all candidates roughly, the reference whatever the budget."""

@@ -339,13 +339,14 @@ def _partition(contract: Contract, seen: ObservedRun) -> Checked:
         if then is not None:
             return UNKNOWN, "this OpenVINO does not report the partition"
         return OK, f"whole, on {here}"
+    devices = [[subgraph.device for subgraph in of.subgraphs] for of in (now, then)]
     here, promised = (
-        f"{len(of.devices)}{noun} ({names_at_hand(of.devices, 8)})"
-        for of, noun in ((now, " subgraphs"), (then, ""))
+        f"{len(names)}{noun} ({names_at_hand(names, 8)})"
+        for names, noun in zip(devices, (" subgraphs", ""), strict=True)
     )
     if now == then:
         return OK, here
-    if now.devices == then.devices:
+    if devices[0] == devices[1]:
         return BROKEN, f"{here}, not wired as promised"
     return BROKEN, f"{here}, promised were {promised}"
 

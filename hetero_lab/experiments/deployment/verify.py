@@ -50,7 +50,7 @@ from hetero_lab.fetch import cache_dir
 from hetero_lab.progress import Progress
 from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.frozen_placement import FrozenPlacement, read_frozen
-from hetero_lab.runtime.scoring import Correct, count_right
+from hetero_lab.runtime.reference import Correct, count_right
 from hetero_lab.samples.datasets import Dataset, Metric
 from hetero_lab.tables import make_directory
 

@@ -15,9 +15,9 @@ from hetero_lab.progress import Progress
 from hetero_lab.runtime.pieces import TensorKey
 from hetero_lab.runtime.reference import (
     TOLERANCE,
+    Reference,
     asked_precision,
     quantised_ops,
-    reference_outputs,
 )
 from hetero_lab.runtime.rounding import distance, size
 from hetero_lab.runtime.timing import Stopwatch
@@ -110,7 +110,7 @@ class Expected:
             op.name for op in self.graph if op.type in _RANDOM_TYPES
         )
         self.check_budget()
-        named = reference_outputs(self.runs.bound, self.runs.arrays)
+        named = Reference(self.runs.bound)(self.runs.arrays)
         self.reference = self.trusted_outputs = list(named.values())
         self._check_numbers(list(named))
         if not self.refused:

@@ -15,7 +15,7 @@ from hetero_lab.errors import CompileError, last_line, names_at_hand
 from hetero_lab.experiments.measure.workers.launch import Workers
 from hetero_lab.experiments.measure.workers.process import LastingWorker, WorkerError
 from hetero_lab.experiments.measure.workers.requests import InferFile, SetUp
-from hetero_lab.model.read import PreparedModel, save
+from hetero_lab.model.read import save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement
@@ -89,7 +89,7 @@ class PlacedRuns(ExitStack):
                 graph, lambda name: known[name] if name in known else known[makers[name]]
             )
         changed = BoundPlacement(
-            BoundModel(PreparedModel(model, graph, ""), self.core),
+            BoundModel(model, graph, "", self.core),
             replace(placement, affinity=affinity),
         )
         if not placed.direct:
@@ -128,7 +128,7 @@ class PlacedRuns(ExitStack):
             # With many outputs, snippets can turn a model into a cycle, and the compile fails.
             properties["SNIPPETS_MODE"] = "DISABLE"
         return TransparentModel(
-            self.bound.prepared,
+            self.bound,
             self.arrays,
             lambda model: self.core.compile_model(model, self.trusted, properties),
             fixed,

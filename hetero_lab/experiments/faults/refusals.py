@@ -19,6 +19,7 @@ from hetero_lab.experiments.measure.workers.bench import write_set_up
 from hetero_lab.experiments.measure.workers.process import LastingWorker, WorkerError
 from hetero_lab.experiments.measure.workers.requests import Compile
 from hetero_lab.interrupts import UntilInterrupted
+from hetero_lab.model.language import refuse_language_model
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
@@ -105,6 +106,8 @@ def find_refused(
 
     Raises
     ------
+    ModelError
+        A language model: its shapes are dynamic.
     DeviceError
         No other device can take the ops.
     CompileError
@@ -123,7 +126,9 @@ def find_refused(
     >>> hl.find_refused(model, "HETERO:ACC,CPU", progress=False).fix
     {}
     """
-    placed = resolve(bind(model, core), placement)
+    bound = bind(model, core)
+    refuse_language_model(bound.model, "find_refused")
+    placed = resolve(bound, placement)
     if fallback is not None:
         check_device(fallback, placed.core)
     current = placed.affinity

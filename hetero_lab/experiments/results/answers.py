@@ -12,8 +12,7 @@ from hetero_lab.experiments.accuracy.evaluate import Evaluation, ReadData, accur
 from hetero_lab.experiments.measure.records import Accuracy, AnyRecord, Trial, Turn
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.compiled import compile_placed
-from hetero_lab.runtime.reference import Reference
-from hetero_lab.runtime.scoring import Answer, check_labels, judge
+from hetero_lab.runtime.reference import Answer, Reference, check_labels, judge
 
 _ERRORS = ("relative_error", "cosine", "top1_agreement")
 _FLAGS = ("right", "reference_right", "is_nan", "reference_is_nan")

@@ -314,7 +314,7 @@ class AffinityTweaker(ipywidgets.VBox):
         self._budget_s, self._worker_command = budget_s, worker_command
         self._history: list[Attempt] = []
         self._control: SweepControl | None = None
-        attributes = attributes_of(bound.prepared)
+        attributes = attributes_of(bound)
         picture = BoardPicture(bound.graph, names, emulated, attributes)
         self.view = TweakerView(self.state, picture)
         self.background = Background(lambda text: self.view.controls.say(text, is_error=True))

@@ -10,9 +10,10 @@ import openvino as ov
 import pytest
 from openvino import opset13 as op
 from slices import sliced
+from small_language_models import decoder
 
 import hetero_lab as hl
-from hetero_lab.errors import ArgumentError, MeasurementError, PlanError
+from hetero_lab.errors import ArgumentError, MeasurementError, ModelError, PlanError
 from hetero_lab.experiments.faults import placed_runs, refusals
 from hetero_lab.experiments.faults.find_wrong import search_wrong
 from hetero_lab.experiments.measure.workers.launch import Workers
@@ -435,3 +436,11 @@ def test_refused_ops_are_found_and_moved(monkeypatch):
     assert "no kernel for this" in str(found)
     assert found.fix == {"shift": "CPU", "sigmoid": "CPU"}
     assert dict(found.affinity) == dict(case.placement.affinity.fix(ops=found.fix))
+
+
+def test_the_static_phases_of_a_language_model_are_searched_and_the_error_names_them():
+    model = decoder()
+    with pytest.raises(ModelError, match=r"hetero_lab\.llm\.static_phases\(model, scenario\)"):
+        hl.find_refused(model, "CPU", progress=False)
+    phases = hl.llm.static_phases(model, hl.Scenario(4, 4))
+    assert not hl.find_refused(phases.decode, "CPU", progress=False)
