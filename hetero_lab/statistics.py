@@ -172,13 +172,14 @@ def median_interval(turns: Sequence[Sequence[float]]) -> tuple[float, float]:
         del axis  # always the last one
         return middle_of(table[picks].reshape(*picks.shape[:-1], -1), axis=-1)
 
+    seed: Any = {"random_state": np.random.default_rng(_SEED)}  # `rng` since SciPy 1.15
     low, high = stats.bootstrap(
         (np.arange(len(table)),),
         medians,
         n_resamples=int(np.clip(_MOST_DRAWN // len(every), _LEAST_RESAMPLES, _RESAMPLES)),
         batch=max(1, _DRAWN_AT_ONCE // len(every)),
         method="percentile",
-        random_state=np.random.default_rng(_SEED),
+        **seed,
     ).confidence_interval
     # The median of the data always lies in its own interval.
     middle = float(np.median(every))
