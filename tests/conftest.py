@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -49,6 +49,15 @@ def core() -> ov.Core:
     from counting_core import core_with_acc
 
     return core_with_acc()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A browser without a window; Playwright allows a process no second one."""
+    from widgets.jupyter_in_browser import running_browser
+
+    with running_browser() as started:
+        yield started
 
 
 @pytest.fixture

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from widgets.jupyter_in_browser import running_browser
 
 ROOT = Path(__file__).parents[1]
 SITE = ROOT / "docs" / "_build" / "html"
@@ -64,12 +62,6 @@ def site() -> Path:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return SITE
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with running_browser() as running:
-        yield running
 
 
 def opened(browser: Any, path: Path) -> Any:

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 from views.hand_made import NASTY, contrast, small_profile
-from widgets.jupyter_in_browser import running_browser
 
 import hetero_lab as hl
 from hetero_lab.samples.catalogue import datasets_dir
 from hetero_lab.views.theme import squeeze
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with running_browser() as started:
-        yield started
 
 
 @pytest.fixture
