@@ -419,15 +419,6 @@ def test_a_stored_sweep_knows_its_executors(swept):
     assert again.profile("branches · parallel") == sweep.profile("branches · parallel")
 
 
-def test_the_same_call_measures_nothing_again(swept):
-    _, store, _, options = swept
-    core = options["core"]
-    model, placement = branchy(core)
-    before = (store / "records.jsonl").read_text()
-    hl.sweep(model, [placement], store=store, **options)
-    assert (store / "records.jsonl").read_text() == before
-
-
 def test_a_bench_ends_the_threads_of_what_it_lets_go(core):
     model, placement = branchy(core)
     bench = Bench({"m": bind(model, core)})
@@ -467,18 +458,3 @@ def test_the_command_line_sweeps_over_executors(tmp_path):
         "HETERO:CPU · parallel": "parallel",
         "CPU": "hetero",
     }
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("profile digits_inception -d CPU --executor fast", "There is no executor 'fast'"),
-        ("sweep digits_inception -d CPU --executor hetero,fast", "There is no executor 'fast'"),
-        ("profile digits_inception -d CPU --requests 0", "at least 1"),
-    ],
-)
-def test_bad_options_are_one_line_and_code_2(line, says, capsys):
-    assert cli.main(line.split()) == 2
-    said = capsys.readouterr().err.strip()
-    assert "\n" not in said
-    assert says in said

@@ -33,7 +33,6 @@ from hetero_lab.errors import (
     HeteroLabWarning,
     InferenceError,
     MeasurementError,
-    OutputPathError,
 )
 from hetero_lab.experiments import profile as profiling
 from hetero_lab.experiments.results.profile import tables
@@ -358,16 +357,6 @@ def test_the_summary_as_csv(measured, tmp_path):
 
 def test_no_value_of_a_summary_is_left_out_of_its_table(measured):
     assert set(tables.summary_row(measured)) == set(tables.SUMMARY_COLUMNS)
-
-
-def test_places_that_cannot_be_written(measured, tmp_path):
-    (tmp_path / "file").write_text("old")
-    with pytest.raises(OutputPathError, match="cannot be made"):
-        measured.export(tmp_path / "file")
-    with pytest.raises(OutputPathError, match="is a directory; name a file"):
-        measured.to_csv(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    assert (tmp_path / "file").read_text() == "old"
 
 
 # -- any name ----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from small_language_models import decoder
 
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
-from hetero_lab.errors import InputError, OutputPathError
+from hetero_lab.errors import InputError
 from hetero_lab.experiments.deployment.frozen_profile import profile_frozen
 from hetero_lab.model.language import language_model, tokenizer_files
 from hetero_lab.model.read import prepare
@@ -171,9 +171,3 @@ def test_a_frozen_language_model_writes_text_without_the_lab(tmp_path):
     assert done.stdout.startswith(" Paris.")
     (directory / "openvino_detokenizer.xml").unlink()
     assert "no openvino_detokenizer.xml" in run_without_the_lab(directory, "The").stderr
-
-
-def test_a_place_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(OutputPathError, match="cannot be made"):
-        hl.freeze("digits_inception", "CPU", tmp_path / "file" / "below")
