@@ -12,11 +12,15 @@ PACKAGE = Path(__file__).parents[1] / "hetero_lab"
 
 
 @functools.cache
+def parsed(path: Path) -> ast.Module:
+    """Return the syntax tree of a file."""
+    return ast.parse(path.read_text("utf-8"))
+
+
 def trees() -> dict[str, ast.Module]:
     """Return the syntax tree of each module by its path within the package."""
     return {
-        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text("utf-8"))
-        for path in sorted(PACKAGE.rglob("*.py"))
+        path.relative_to(PACKAGE).as_posix(): parsed(path) for path in sorted(PACKAGE.rglob("*.py"))
     }
 
 
