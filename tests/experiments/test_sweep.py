@@ -209,7 +209,7 @@ FAULTS = {
         "family", "fixed", {"timeout_s": 15.0}, ["ok", "timed out after 15 s"], [2, 0],
     ),
 }  # fmt: skip
-_QUICK_FAULTS = ("once, the reference of both", "gone", "signal, with a child")
+_QUICK_FAULTS = ("once, the reference of both", "gone")
 
 
 def children(mark: Path) -> list[int]:
@@ -564,20 +564,6 @@ def test_killed_at_thirty_moments(swept, model, placements, tmp_path):
         killed_at_random(swept, model, placements, tmp_path / str(block), kills=5, seed=block + 10)
 
 
-def test_a_worker_ends_with_its_caller(tmp_path):
-    process = run_script(tmp_path, turns=10_000)
-    deadline = time.time() + 60
-    children = []
-    while not children and time.time() < deadline:
-        time.sleep(0.2)
-        children = psutil.Process(process.pid).children()
-    process.kill()
-    process.wait()
-    gone, alive = psutil.wait_procs(children, timeout=10)
-    assert gone
-    assert not alive
-
-
 @pytest.mark.slow
 def test_a_script_without_a_main_guard_works(tmp_path):
     # The script above has none.
@@ -627,16 +613,20 @@ def test_another_model_version_or_reference_is_refused(swept, model, placements,
         hl.read_sweep(tmp_path / "nowhere")
 
 
-def test_a_second_process_is_refused(model, placements, tmp_path):
+def test_a_second_process_is_refused_until_the_first_was_killed(model, placements, tmp_path):
     process = run_script(tmp_path, turns=10_000)
     deadline = time.time() + 60
     while not (tmp_path / "records.jsonl").exists() and time.time() < deadline:
         time.sleep(0.1)
     with pytest.raises(StoreError, match="Another process"):
         hl.sweep(model, placements, store=tmp_path, **QUICK)
+    children = psutil.Process(process.pid).children()
     process.kill()
     process.wait()
-    # The lock died with its owner.
+    # Its workers end, and the lock died with its owner.
+    gone, alive = psutil.wait_procs(children, timeout=10)
+    assert gone
+    assert not alive
     again = hl.sweep(model, placements, store=tmp_path, isolate=False, **QUICK)
     assert len(again.ranking) == 3
 

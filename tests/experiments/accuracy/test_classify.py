@@ -43,7 +43,7 @@ def digits(tmp_path_factory) -> list[tuple[Path, np.ndarray, int]]:
     """Pictures of digits beside the arrays that they were made of and their labels."""
     directory = tmp_path_factory.mktemp("digits")
     made = []
-    for i, (inputs, label) in enumerate(hl.dataset("digits").evaluation[:12]):
+    for i, (inputs, label) in enumerate(hl.dataset("digits").evaluation[:6]):
         grey = np.rint(inputs["image"][0, 0] * 255 / 16).astype(np.uint8)
         Image.fromarray(grey).resize((64, 64), Image.Resampling.NEAREST).save(
             directory / f"{i}.png"
@@ -63,7 +63,7 @@ def test_digits_are_recognised(digits):
         raw = compiled([array])["digit"][0]
         assert table["score"].iloc[0] == pytest.approx(raw[table["class_index"].iloc[0]], abs=0.05)
         hits += int(table["class_index"].iloc[0]) == label
-    assert hits >= 11
+    assert hits >= 5
     # The other head has two classes without names.
     assert set(found.table.query("output == 'parity'")["label"]) == {""}
     assert len(found.table) == 5

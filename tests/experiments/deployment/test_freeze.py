@@ -10,6 +10,7 @@ import numpy as np
 import openvino as ov
 import pytest
 from random_models import random_affinity, random_model
+from slices import sliced
 from small_language_models import decoder
 
 import hetero_lab as hl
@@ -50,8 +51,8 @@ def test_it_reproduces_the_outputs_without_the_lab(tmp_path):
     directory = hl.freeze(model, placement, tmp_path / "frozen")
     names = {"inputs.npz", "model.bin", "model.xml", "placement.json", "requests.npz", "run.py"}
     assert {path.name for path in directory.iterdir()} == {*names, "contract.json"}
-    assert run_without_the_lab(directory).stdout.startswith("digit (1, 10)")
-    run_without_the_lab(directory, directory / "inputs.npz", tmp_path / "o.npz")
+    done = run_without_the_lab(directory, directory / "inputs.npz", tmp_path / "o.npz")
+    assert done.stdout.startswith("digit (1, 10)")
     inputs = dict(np.load(directory / "inputs.npz"))
     expected = hl.compile(model, placement)(inputs)
     with np.load(tmp_path / "o.npz") as got:
@@ -59,7 +60,7 @@ def test_it_reproduces_the_outputs_without_the_lab(tmp_path):
             np.testing.assert_allclose(got[name], value, rtol=1e-5)
 
 
-@pytest.mark.parametrize("seed", [3, 14, 86])
+@pytest.mark.parametrize("seed", sliced([86, 3, 14], 1))
 def test_random_placements_freeze(tmp_path, seed):
     hl.emulate("FRZACC")
     prepared = prepare(random_model(seed))
