@@ -13,6 +13,7 @@ from pathlib import Path
 
 import openvino as ov
 import pytest
+from other_process import run_python
 from planning.random_costs import random_case
 
 import hetero_lab as hl
@@ -83,16 +84,8 @@ def test_the_shared_core_has_devices_of_other_packages(install, tmp_path):
         "devices_of", {DEVICES: {"ADDED": "devices_of:add", "CLASH": "devices_of:clash"}}, source
     )
     code = "import hetero_lab as hl; print(list(hl.devices()['device'])); hl.devices()"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(tmp_path / "devices_of"), str(ROOT)]),
-        },
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    path = os.pathsep.join([str(tmp_path / "devices_of"), str(ROOT)])
+    done = run_python(code, PYTHONPATH=path)
     assert "'ADDED'" in done.stdout
     assert done.stderr.count("is left out") == 1
     assert "'CLASH' of hetero_lab.devices is left out: it failed (DeviceError" in done.stderr
@@ -227,14 +220,7 @@ def test_the_example_package_is_installed_and_used(tmp_path):
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target"]
     subprocess.run([*pip, tmp_path / "site", tmp_path / "source"], check=True)
     path = os.pathsep.join([str(tmp_path / "site"), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, "-c", USE],
-        env={**os.environ, "PYTHONPATH": path},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python(USE, cwd=tmp_path, PYTHONPATH=path)
     assert "is left out" not in done.stderr
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen["before"] is False

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import functools
 import graphlib
-import subprocess
-import sys
 from collections.abc import Collection
 from pathlib import Path
 
 import pytest
+from other_process import run_python
 from package_source import PACKAGE, parsed
 
 # A module may import what stands before it, and its own layer.
@@ -186,12 +185,6 @@ def test_the_reader_of_imports_reads(tmp_path):
     assert len(modules()) > 30
 
 
-def run(code: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.strip()
-
-
 def test_import_pulls_in_nothing_heavy():
     code = (
         "import sys, hetero_lab\n"
@@ -199,7 +192,7 @@ def test_import_pulls_in_nothing_heavy():
         " 'IPython', 'dask')\n"
         "print([name for name in heavy if name in sys.modules])"
     )
-    assert run(code) == "[]"
+    assert run_python(code).stdout == "[]\n"
 
 
 def test_every_public_name_is_there():
@@ -208,7 +201,7 @@ def test_every_public_name_is_there():
         "missing = [name for name in hl.__all__ if not hasattr(hl, name)]\n"
         "print(missing, set(hl.__all__) <= set(dir(hl)))"
     )
-    assert run(code) == "[] True"
+    assert run_python(code).stdout == "[] True\n"
     import hetero_lab as hl
 
     for module in (hl, hl.interop, hl.llm, hl.types, hl.views):
