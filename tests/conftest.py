@@ -52,6 +52,14 @@ def core() -> ov.Core:
 
 
 @pytest.fixture(scope="session")
+def digits() -> ov.Model:
+    """The smallest sample, loaded."""
+    import hetero_lab as hl
+
+    return hl.load("digits_inception")
+
+
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """A browser without a window; Playwright allows a process no second one."""
     from widgets.jupyter_in_browser import running_browser

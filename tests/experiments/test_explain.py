@@ -16,11 +16,6 @@ from hetero_lab.model.read import prepare
 
 
 @pytest.fixture(scope="module")
-def digits():
-    return hl.load("digits_inception")
-
-
-@pytest.fixture(scope="module")
 def sweep(digits):
     hl.emulate("EXPLACC", unsupported={"Softmax", "Concat"})
     return hl.sweep(
