@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from widgets.jupyter_in_browser import running_browser
-
 # The engine takes a port by a message, then requests and answers go through it.
 _PAGE = """<!doctype html><title>engine</title><script>
 const replies = [], waiting = [];
@@ -93,10 +91,9 @@ class TraceProcessor:
 
 
 @contextlib.contextmanager
-def trace_processor(trace: bytes) -> Iterator[TraceProcessor]:
+def trace_processor(browser: Any, trace: bytes) -> Iterator[TraceProcessor]:
     """Read a trace with Perfetto's trace processor."""
-    with _served(_engine()) as address, running_browser() as browser:
-        page = browser.new_page()
+    with _served(_engine()) as address, contextlib.closing(browser.new_page()) as page:
         page.set_default_timeout(60_000)
         page.goto(f"{address}/engine.html")
         yield TraceProcessor(page, trace)

@@ -1,11 +1,44 @@
-"""A package index on this machine that stops in the middle of a wheel until it is told to go on."""
+"""Small wheels, and a package index on this machine that stops in the middle of one."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 import threading
+import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+import pytest
+
+from hetero_lab.fetch import Member, Wheel
+
+
+def make_wheel(directory: Path, files: dict[str, bytes], name: str = "labtoy") -> Wheel:
+    """Write a wheel into a directory and return its description, for all of its files."""
+    path = directory / f"{name}-1.0-py3-none-any.whl"
+    info = f"{name}-1.0.dist-info"
+    facts = {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n".encode(),
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": b"",
+    }
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for member, content in {**files, **facts}.items():
+            archive.writestr(member, content)
+    members = tuple(Member(m, hashlib.sha256(c).hexdigest(), len(c)) for m, c in files.items())
+    return Wheel(name, "1.0", path.name, path.stat().st_size, members)
+
+
+def only_from(monkeypatch: pytest.MonkeyPatch, links: Path | None) -> None:
+    """Let pip find packages in a directory only, or nowhere."""
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    if links is not None:
+        monkeypatch.setenv("PIP_FIND_LINKS", str(links))
 
 
 class SlowIndex:

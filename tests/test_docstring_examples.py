@@ -10,6 +10,7 @@ import pkgutil
 from collections.abc import Iterator
 
 import pytest
+from package_source import public_names
 
 import hetero_lab as hl
 
@@ -26,9 +27,7 @@ WITHOUT = {
     "plan_phases", "plan_static_phases", "read_benchmark_app", "static_phases", "tokenize",
     "verify_across",  # the old name of verify(releases=)
 }  # fmt: skip
-PUBLIC = {
-    name: getattr(module, name) for module in (hl, hl.interop, hl.llm) for name in module.__all__
-}
+PUBLIC = public_names(hl, hl.interop, hl.llm)
 
 
 def examples() -> Iterator[doctest.DocTest]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import openvino as ov
 import pytest
+from other_process import run_python
 from planning.random_costs import random_case
 
 import hetero_lab as hl
@@ -62,11 +63,6 @@ def example(install) -> None:
     install("hetero_lab_example", project["entry-points"], module)
 
 
-@pytest.fixture(scope="module")
-def model():
-    return hl.load("digits_inception")
-
-
 def test_a_device_is_registered_on_a_core(example):
     core = ov.Core()
     add_devices(core)
@@ -83,27 +79,19 @@ def test_the_shared_core_has_devices_of_other_packages(install, tmp_path):
         "devices_of", {DEVICES: {"ADDED": "devices_of:add", "CLASH": "devices_of:clash"}}, source
     )
     code = "import hetero_lab as hl; print(list(hl.devices()['device'])); hl.devices()"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(tmp_path / "devices_of"), str(ROOT)]),
-        },
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    path = os.pathsep.join([str(tmp_path / "devices_of"), str(ROOT)])
+    done = run_python(code, PYTHONPATH=path)
     assert "'ADDED'" in done.stdout
     assert done.stderr.count("is left out") == 1
     assert "'CLASH' of hetero_lab.devices is left out: it failed (DeviceError" in done.stderr
 
 
-def test_a_rule_finds_what_it_looks_for(example, model, own_core):
-    placement = hl.Affinity.automatic(model, "HETERO:ACC,CPU", core=own_core).fix(
+def test_a_rule_finds_what_it_looks_for(example, digits, own_core):
+    placement = hl.Affinity.automatic(digits, "HETERO:ACC,CPU", core=own_core).fix(
         types={"Concat": "CPU"}
     )
-    partition = hl.partition(model, placement, core=own_core)
-    found = hl.lint(model, placement, core=own_core)
+    partition = hl.partition(digits, placement, core=own_core)
+    found = hl.lint(digits, placement, core=own_core)
     own = found[found["rule"] == "wide-boundary"]
     assert len(own) > 0
     for ops, finding in zip(own["ops"], own["finding"], strict=True):
@@ -151,8 +139,8 @@ def test_the_integer_program_can_be_asked_for():
     assert plan.lower_bound_us <= exact.predicted_us <= plan.predicted_us
 
 
-def test_a_view_is_drawn_by_name_and_in_galleries(example, model, own_core, tmp_path):
-    profile = hl.profile(model, "HETERO:ACC,CPU", iterations=5, core=own_core, progress=False)
+def test_a_view_is_drawn_by_name_and_in_galleries(example, digits, own_core, tmp_path):
+    profile = hl.profile(digits, "HETERO:ACC,CPU", iterations=5, core=own_core, progress=False)
     sizes = [len(subgraph.ops) for subgraph in profile.partition.subgraphs]
     assert list(hl.views.subgraph_sizes(profile).data[0].y) == sizes
     assert "subgraph_sizes" in dir(hl.views)
@@ -163,12 +151,12 @@ def test_a_view_is_drawn_by_name_and_in_galleries(example, model, own_core, tmp_
     assert "Ops by subgraph" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_a_broken_extension_is_left_out_and_named(install, model, own_core):
+def test_a_broken_extension_is_left_out_and_named(install, digits, own_core):
     source = "def rule(context):\n    raise KeyError('no key')\nnumber = 3\n"
     rules = {"gone": "broken:gone", "fails": "broken:rule", "number": "broken:number"}
     install("broken", {LINT_RULES: rules, VIEWS: {"nothing": "no_such_module:view"}}, source)
     with pytest.warns(HeteroLabWarning) as warned:
-        hl.lint(model, "HETERO:ACC,CPU", core=own_core)
+        hl.lint(digits, "HETERO:ACC,CPU", core=own_core)
     texts = sorted(str(warning.message) for warning in warned)
     assert len(texts) == 3
     assert all(
@@ -227,14 +215,7 @@ def test_the_example_package_is_installed_and_used(tmp_path):
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target"]
     subprocess.run([*pip, tmp_path / "site", tmp_path / "source"], check=True)
     path = os.pathsep.join([str(tmp_path / "site"), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, "-c", USE],
-        env={**os.environ, "PYTHONPATH": path},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python(USE, cwd=tmp_path, PYTHONPATH=path)
     assert "is left out" not in done.stderr
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen["before"] is False

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import functools
 import graphlib
-import subprocess
-import sys
 from collections.abc import Collection
 from pathlib import Path
 
 import pytest
-from package_source import PACKAGE
+from other_process import run_python
+from package_source import PACKAGE, parsed
 
 # A module may import what stands before it, and its own layer.
 LAYERS = [
@@ -52,32 +51,39 @@ def name_of(path: Path) -> str:
 
 
 @functools.cache
-def imports(path: Path, *, of_types: bool = False) -> list[tuple[int, str]]:
-    """Return line and dotted name of each import, those in functions too.
+def all_imports(path: Path) -> list[tuple[int, str, bool]]:
+    """Return line and dotted name of each import, and whether it is for the type checker only."""
+    found: list[tuple[int, str, bool]] = []
 
-    What is imported for the type checker only counts if ``of_types``.
-    """
-    found: list[tuple[int, str]] = []
-
-    def visit(node: ast.AST) -> None:
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test) and not of_types:
+    def visit(node: ast.AST, of_types: bool) -> None:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            for child in node.body:
+                visit(child, True)
             for child in node.orelse:
-                visit(child)
-            return
-        if isinstance(node, ast.Import):
-            found.extend((node.lineno, alias.name) for alias in node.names)
+                visit(child, of_types)
+        elif isinstance(node, ast.Import):
+            found.extend((node.lineno, alias.name, of_types) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 package = path.relative_to(PACKAGE.parent).parent.parts
                 base = ".".join([*package[: len(package) - node.level + 1], base]).rstrip(".")
             # `from hetero_lab.runtime import timing` imports a module, so each name counts.
-            found.extend((node.lineno, f"{base}.{alias.name}") for alias in node.names)
-        for child in ast.iter_child_nodes(node):
-            visit(child)
+            found.extend((node.lineno, f"{base}.{alias.name}", of_types) for alias in node.names)
+        elif not isinstance(node, ast.expr):  # no expression holds an import
+            for child in ast.iter_child_nodes(node):
+                visit(child, of_types)
 
-    visit(ast.parse(path.read_text(encoding="utf-8")))
+    visit(parsed(path), False)
     return found
+
+
+def imports(path: Path, *, of_types: bool = False) -> list[tuple[int, str]]:
+    """Return line and dotted name of each import, those in functions too.
+
+    What is imported for the type checker only counts if ``of_types``.
+    """
+    return [(line, name) for line, name, typing in all_imports(path) if of_types or not typing]
 
 
 def layer_of(part: str) -> int:
@@ -156,7 +162,7 @@ def test_a_name_stands_for_one_class():
     for path in modules():
         if path.name in STANDALONE:
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef):
                 seen.setdefault(node.name.lstrip("_"), []).append(name_of(path))
     assert {name: paths for name, paths in seen.items() if len(paths) > 1} == {}
@@ -179,12 +185,6 @@ def test_the_reader_of_imports_reads(tmp_path):
     assert len(modules()) > 30
 
 
-def run(code: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.strip()
-
-
 def test_import_pulls_in_nothing_heavy():
     code = (
         "import sys, hetero_lab\n"
@@ -192,7 +192,7 @@ def test_import_pulls_in_nothing_heavy():
         " 'IPython', 'dask')\n"
         "print([name for name in heavy if name in sys.modules])"
     )
-    assert run(code) == "[]"
+    assert run_python(code).stdout == "[]\n"
 
 
 def test_every_public_name_is_there():
@@ -201,7 +201,7 @@ def test_every_public_name_is_there():
         "missing = [name for name in hl.__all__ if not hasattr(hl, name)]\n"
         "print(missing, set(hl.__all__) <= set(dir(hl)))"
     )
-    assert run(code) == "[] True"
+    assert run_python(code).stdout == "[] True\n"
     import hetero_lab as hl
 
     for module in (hl, hl.interop, hl.llm, hl.types, hl.views):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import signal
 import threading
@@ -11,6 +10,7 @@ import warnings
 
 import numpy as np
 import pytest
+from package_source import public_functions
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 import hetero_lab as hl
@@ -137,14 +137,9 @@ def test_another_thread_hears_no_signals():
 def test_public_functions_are_guarded_and_keep_their_faces():
     assert hl.sweep.__wrapped__.__module__ == "hetero_lab.experiments.sweep"
     assert hl.sweep.__doc__.startswith("Measure many placements")
-    functions = [
-        getattr(module, name)
-        for module in (hl, hl.interop, hl.llm)
-        for name in module.__all__
-        if inspect.isfunction(getattr(module, name))
-    ]
+    functions = public_functions(hl, hl.interop, hl.llm)
     assert len(functions) > 30
-    assert [of for of in functions if not hasattr(of, "__wrapped__")] == []
+    assert [name for name, of in functions.items() if not hasattr(of, "__wrapped__")] == []
 
 
 @pytest.mark.timeout(60)

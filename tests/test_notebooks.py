@@ -20,38 +20,29 @@ def text_of(path):
     return "\n".join(c.source for c in cells if c.cell_type == "markdown")
 
 
-def code_cells(path):
-    return [c for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
-
-
 def test_there_are_notebooks():
     assert "01_quickstart" in [path.stem for path in NOTEBOOKS]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_no_outputs(path):
-    for cell in code_cells(path):
-        assert not cell.outputs, f"{path.name} has outputs. Take them out: {CLEAR}"
-        assert cell.execution_count is None, f"Take the numbers out: {CLEAR}"
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_no_definitions(path):
-    for cell in code_cells(path):
-        if cell.source.startswith("%%"):
-            continue
-        lines = ["pass" if line.startswith("%") else line for line in cell.source.splitlines()]
-        defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-        nodes = ast.walk(ast.parse("\n".join(lines)))
-        found = [node for node in nodes if isinstance(node, defined)]
-        assert not found, f"{path.name} defines something in: {cell.source}"
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_valid_and_for_any_kernel(path):
+def test_a_notebook_has_calls_for_any_kernel_a_picture_and_no_outputs(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     assert notebook.metadata.kernelspec.name == "python3"
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+    for cell in cells:
+        assert not cell.outputs, f"{path.name} has outputs. Take them out: {CLEAR}"
+        assert cell.execution_count is None, f"Take the numbers out: {CLEAR}"
+        if not cell.source.startswith("%%"):
+            lines = ["pass" if line.startswith("%") else line for line in cell.source.splitlines()]
+            found = [n for n in ast.walk(ast.parse("\n".join(lines))) if isinstance(n, defined)]
+            assert not found, f"{path.name} defines something in: {cell.source}"
+    code = "\n".join(cell.source for cell in cells)
+    assert "hl.views." in code
+    # The devices are chosen once.
+    assert code.count('name.startswith(("GPU", "NPU"))') == 1
+    assert not re.search(r"HETERO:ACC|\[\"ACC\", \"CPU\"\]", code)
 
 
 def test_they_are_one_course():
@@ -71,14 +62,6 @@ def test_they_are_one_course():
         assert "?" in introduction, f"{path.name} begins without a question"
         for link in re.findall(r"\]\(([^):]+)\)", text):
             assert (path.parent / link).exists(), link
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_there_is_a_picture_and_the_devices_are_chosen_once(path):
-    code = "\n".join(cell.source for cell in code_cells(path))
-    assert "hl.views." in code
-    assert code.count('name.startswith(("GPU", "NPU"))') == 1
-    assert not re.search(r"HETERO:ACC|\[\"ACC\", \"CPU\"\]", code)
 
 
 @pytest.mark.slow

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from other_process import run_python
+from package_source import public_names
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, HeteroLabWarning
@@ -23,6 +23,7 @@ ON_PURPOSE = {
     "examples": "freeze(None) generates requests, an Advice without data has none",
     "isolate": "workers for what races placements, this process for what asks one",
     "timeout_s": "of a turn in a sweep, of one compile, of a whole profile",
+    "tolerance": "freeze makes a promise, verify holds to it, find_wrong knows one by precision",
     "turns": "a sweep turns until its budget ends, a verification so often",
     "unsupported": "emulate(None) lacks nothing, which a device stores as an empty set",
 }
@@ -30,9 +31,8 @@ IMPORTS = re.compile(r"^ *from (hetero_lab[\w.]*) import (\([^)]*\)|.+)$", re.M)
 RACES = {"advise", "optimize", "recover_accuracy", "sweep"}
 
 
-def public_functions() -> Iterator[tuple[str, Callable[..., Any]]]:
-    modules = (hl, hl.interop, hl.llm, hl.types)
-    for name, value in ((name, getattr(m, name)) for m in modules for name in m.__all__):
+def functions_and_methods() -> Iterator[tuple[str, Callable[..., Any]]]:
+    for name, value in public_names(hl, hl.interop, hl.llm, hl.types).items():
         if inspect.isfunction(value):
             yield name, value
         elif inspect.isclass(value) and not issubclass(value, BaseException):
@@ -46,7 +46,7 @@ def public_functions() -> Iterator[tuple[str, Callable[..., Any]]]:
 def defaults() -> dict[str, dict[str, set[str]]]:
     """Return argument → default → the functions that have it."""
     found: dict[str, dict[str, set[str]]] = {}
-    for name, function in public_functions():
+    for name, function in functions_and_methods():
         for argument in inspect.signature(function).parameters.values():
             default = repr(argument.default)  # "<factory>" is a field's, made anew each time
             if argument.default is not argument.empty and default != "<factory>":
@@ -70,7 +70,7 @@ def test_below_the_public_face_no_model_is_prepared_again():
     face = {package / f"{name}.py" for name in ("__init__", "interop", "llm", "types")}
     taking = {
         f"{inspect.unwrap(function).__module__}.{inspect.unwrap(function).__name__}"
-        for name, function in public_functions()
+        for name, function in functions_and_methods()
         if "." not in name and "Source" in str(inspect.signature(function))
     }
     assert "hetero_lab.experiments.sweep.sweep" in taking
@@ -126,8 +126,7 @@ print(min(timeit.repeat(lambda: Latency(samples), number=100, repeat=20)) / 100 
 
 
 def test_a_class_is_the_same_before_and_after_its_public_name_was_used():
-    done = subprocess.run([sys.executable, "-c", SAME], capture_output=True, text=True, check=True)
-    assert float(done.stdout) < 5  # µs
+    assert float(run_python(SAME).stdout) < 5  # µs
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import stat
 import subprocess
 import sys
 import threading
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from html_outline import Outline
 from hypothesis import given, strategies as st
 from small_models import NASTY_NAMES
 
@@ -353,34 +353,10 @@ def test_directories(tmp_path):
 # -- HTML ------------------------------------------------------------------------------------
 
 
-class Collector(HTMLParser):
-    """Collects the tags and cells of a table."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.cells: list[str] = []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        if tag in ("td", "th"):
-            self.cells.append("")
-
-    def handle_data(self, data):
-        if self.cells:
-            self.cells[-1] += data
-
-
-def parse(text: str) -> Collector:
-    collector = Collector()
-    collector.feed(text)
-    return collector
-
-
 def test_html_escapes_cells_headings_and_caption():
     frame = pd.DataFrame({"<b>op</b>": list(NASTY_NAMES)})
     table = html_table(frame, caption="<script>alert(1)</script>")
-    found = parse(table)
+    found = Outline(table)
     assert set(found.tags) == {"table", "caption", "tr", "th", "td"}
     assert found.cells[0] == "<b>op</b>"
     for cell, name in zip(found.cells[1:], NASTY_NAMES, strict=True):
@@ -390,13 +366,13 @@ def test_html_escapes_cells_headings_and_caption():
 
 @given(TEXT)
 def test_html_of_any_text_is_one_cell(text):
-    found = parse(html_table(pd.DataFrame({"op": [text]})))
+    found = Outline(html_table(pd.DataFrame({"op": [text]})))
     assert found.tags == ["table", "tr", "th", "tr", "td"]
 
 
 def test_html_shows_the_first_rows_and_says_how_many_more():
     table = html_table(pd.DataFrame({"n": range(100)}), most=60)
-    assert parse(table).cells[-1].startswith("59")
+    assert Outline(table).cells[-1].startswith("59")
     assert "… 40 more rows" in table
 
 
@@ -417,6 +393,6 @@ def test_numbers_for_people():
     frame = pd.DataFrame(
         {"a": [1.5, math.nan, math.inf], "b": [None, 3, "x"], "c": [True, False, True]}
     )
-    assert parse(html_table(frame)).cells[3:] == [
+    assert Outline(html_table(frame)).cells[3:] == [
         "1.50", "None", "True", "", "3", "False", "∞", "x", "True",
     ]  # fmt: skip

@@ -22,6 +22,8 @@ import openvino as ov
 _SOURCE = Path(__file__).with_suffix(".c")
 _ASKING = ("libopenvino.so", "libopenvino_intel_cpu_plugin.so")  # what asks for bf16 and AMX
 _CPUID = b"\x0f\xa2"
+_BEFORE = (61, 64)  # bytes before a place, where its disassembly begins
+_WINDOW, _NOPS = 96, b"\x90"  # the rest is NOPs, which end any instruction that was cut off
 
 
 def environment(directory: Path) -> dict[str, str]:
@@ -52,26 +54,36 @@ def _sites() -> Iterator[tuple[str, int]]:
             yield from ((path.name, at) for at in _cpuids(path))
 
 
-def _cpuids(library: Path) -> Iterator[int]:
-    """Yield the address of each CPUID in a library.
+def _cpuids(library: Path) -> list[int]:
+    """Return the address of each CPUID in a library.
 
     Its two bytes also occur within longer instructions. Disassembly that begins a little before
-    them soon falls into step with the instructions, wherever it begins.
+    them soon falls into step with the instructions, wherever it begins. All places are disassembled
+    at once, apart from the library, whose symbols take long to read.
     """
+    at: list[int] = []
+    windows = b""
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         headers = _run("objdump", "-p", str(library))
         loaded = re.findall(r"LOAD off +(\w+) vaddr (\w+).*\n +filesz (\w+) .* flags ..x", headers)
         for begin, address, size in ([int(number, 16) for number in each] for each in loaded):
             for found in re.finditer(_CPUID, data[begin : begin + size]):
-                at = address + found.start()
-                if all(_is_cpuid(library, at, before) for before in (61, 64)):
-                    yield at
-
-
-def _is_cpuid(library: Path, at: int, before: int) -> bool:
-    window = (f"--start-address={at - before}", f"--stop-address={at + 16}")
-    text = _run("objdump", "-d", "--no-show-raw-insn", *window, str(library))
-    return re.search(rf"^ *{at:x}:\s+cpuid", text, re.M) is not None
+                at.append(address + found.start())
+                place = begin + found.start()
+                for before in _BEFORE:
+                    windows += _NOPS * (_WINDOW - before) + data[place - before : place + 2]
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(windows)
+        file.flush()
+        raw = ("objdump", "-D", "-b", "binary", "-m", "i386:x86-64", "--no-show-raw-insn")
+        listed = re.findall(r"^ *(\w+):\s+cpuid", _run(*raw, file.name), re.M)
+    ends = {int(place, 16) for place in listed}
+    size, n = _WINDOW + 2, len(_BEFORE)
+    return [
+        address
+        for number, address in enumerate(at)
+        if all(size * (n * number + i) + _WINDOW in ends for i in range(n))
+    ]
 
 
 def _run(*command: str) -> str:

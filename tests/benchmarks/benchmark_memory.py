@@ -14,7 +14,6 @@ Needs the extra ``llm``; Linux only.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +23,7 @@ import hetero_lab as hl
 from hetero_lab.backend.bound import bind
 from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime.memory import bytes_by_part, bytes_of_process
-from tests.scripts import F32, kept_costs, options
+from tests.scripts import F32, in_own_process, kept_costs, options
 
 MODEL, DEVICES = "smollm2_135m", ["ACC", "CPU"]
 EXACT = {**F32, "KV_CACHE_PRECISION": "f32"}
@@ -81,11 +80,7 @@ def main() -> None:
             found: dict[str, Any] = {}
             for by in ("device", "process"):
                 command = [f"--prompt={given.prompt}", f"--new={given.new}", "--run", file, by]
-                done = subprocess.run(
-                    [sys.executable, "-m", "tests.benchmarks.benchmark_memory", *command],
-                    capture_output=True, text=True, check=True,
-                )  # fmt: skip
-                found |= json.loads(done.stdout.splitlines()[-1])
+                found |= in_own_process("tests.benchmarks.benchmark_memory", *command)
             for device, limit in limits.items():
                 counted, measured = plan.memory_bytes[device], sum(found.get(device, [0]))
                 kept &= measured <= limit

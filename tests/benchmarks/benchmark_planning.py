@@ -12,8 +12,6 @@ import hashlib
 import json
 import math
 import resource
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -28,7 +26,7 @@ from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.planner import plan_graph as plan
 from hetero_lab.planning.units import fused_pairs, split_into_units
 from tests.big_graphs import transformer_graph
-from tests.scripts import options
+from tests.scripts import in_own_process, options
 
 WIDTH = 768
 FUSED = {("MatMul", "Add"), ("MatMul", "Gelu"), ("MVN", "Multiply")}
@@ -181,15 +179,8 @@ def main() -> None:
         return
     totals: dict[str, list[tuple[int, float]]] = {}
     for n_ops in given.ops:
-        command = [
-            sys.executable,
-            "-m",
-            "tests.benchmarks.benchmark_planning",
-            "--one",
-            str(n_ops),
-        ] + ["--plan"] * given.plan
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        for row in json.loads(done.stdout.splitlines()[-1]):
+        asked = ["--one", n_ops, *["--plan"] * given.plan]
+        for row in in_own_process("tests.benchmarks.benchmark_planning", *asked):
             total = row["partition_s"] + row["predict_s"] + row["min_cut_s"]
             totals.setdefault(row["kind"], []).append((row["ops"], total))
             print(

@@ -10,14 +10,9 @@ from counting_core import F32
 from hand_costs import flat_costs
 
 import hetero_lab as hl
-from hetero_lab.errors import ArgumentError, DeviceError
+from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.explain import explain
 from hetero_lab.model.read import prepare
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return hl.load("digits_inception")
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +96,6 @@ def test_wrong_arguments_say_so(digits, sweep):
     other = dataclasses.replace(a.profile, model_fingerprint="0")
     with pytest.raises(ArgumentError, match="another model"):
         explain(digits, "CPU", order, profiles=(other, b))
-    with pytest.raises(DeviceError, match="NOPE"):
-        explain(digits, "CPU", "NOPE")
 
 
 def _half(digits) -> hl.Affinity:

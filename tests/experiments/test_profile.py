@@ -13,7 +13,6 @@ import openvino as ov
 import pytest
 from counting_core import core_with_acc, in_f32
 from openvino import opset13 as op
-from random_models import random_affinity, random_model
 from small_models import (
     NASTY_NAMES,
     chain,
@@ -33,7 +32,6 @@ from hetero_lab.errors import (
     HeteroLabWarning,
     InferenceError,
     MeasurementError,
-    OutputPathError,
 )
 from hetero_lab.experiments import profile as profiling
 from hetero_lab.experiments.results.profile import tables
@@ -237,18 +235,6 @@ def test_precision_of_the_device_tells_rounding_from_wrongness():
     assert result.agreement[0].precision in executed | {"f32"}
 
 
-@pytest.mark.parametrize("seed", [0, 1, 7, 9, 86])
-def test_random_graphs_are_profiled(core, seed):
-    prepared = prepare(random_model(seed))
-    affinity = random_affinity(prepared.graph, ["ACC", "CPU"], seed)
-    result = profile(prepared, in_f32(affinity), core, reference=True, counters=False)
-    assert result.as_predicted
-    assert {a.verdict for a in result.agreement} == {"equal"}
-    assert result.affinity == affinity
-    ops = "\n".join(filter(None, result.tables["subgraphs"]["ops"])).split("\n")
-    assert sorted(ops) == sorted(result.tables["placement"]["op"])
-
-
 @pytest.mark.parametrize(
     "model", [odd_ends(), stateful(), embedding(), compressed(ov.Type.i8), two_parts()],
     ids=lambda model: model.get_friendly_name(),
@@ -347,27 +333,8 @@ def test_a_hang_is_an_error_that_says_so(monkeypatch):
 # -- files -------------------------------------------------------------------------------------
 
 
-def test_the_summary_as_csv(measured, tmp_path):
-    measured.to_csv(tmp_path / "one.csv")
-    (row,) = read_csv(tmp_path / "one.csv").to_dict("records")
-    expected = measured.tables["summary"].iloc[0]
-    assert list(row) == list(expected.index)
-    for column in ("label", "median_us", "n_subgraphs", "boundary_bytes", "verdict"):
-        assert row[column] == expected[column]
-
-
 def test_no_value_of_a_summary_is_left_out_of_its_table(measured):
     assert set(tables.summary_row(measured)) == set(tables.SUMMARY_COLUMNS)
-
-
-def test_places_that_cannot_be_written(measured, tmp_path):
-    (tmp_path / "file").write_text("old")
-    with pytest.raises(OutputPathError, match="cannot be made"):
-        measured.export(tmp_path / "file")
-    with pytest.raises(OutputPathError, match="is a directory; name a file"):
-        measured.to_csv(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    assert (tmp_path / "file").read_text() == "old"
 
 
 # -- any name ----------------------------------------------------------------------------------
@@ -417,23 +384,16 @@ def test_any_name_comes_back_from_files(nasty, tmp_path):
     assert back.report() == nasty.report()
 
 
-def test_any_name_is_harmless_in_the_report(nasty):
+def test_any_name_is_harmless_and_short_where_it_is_shown(nasty):
     report = nasty.report()
     assert all(c.isprintable() or c == "\n" for c in report)
     lines = report.splitlines()
     start = lines.index("Performance counts for 0-th infer request")
     assert len(lines) - start - 3 == len(nasty.counters)
     assert max(map(len, lines)) < 600
-
-
-def test_any_name_is_escaped_in_html(nasty):
-    for page in (nasty._repr_html_(), nasty.partition._repr_html_(), nasty.affinity._repr_html_()):
-        assert "<script" not in page
-        assert "<b>out" not in page
-    assert "&lt;script&gt;" in nasty._repr_html_()
-    assert len(nasty.partition._repr_html_()) < 40_000
     assert all(line.isprintable() for line in repr(nasty).split("\n"))
     assert len(repr(nasty).split("\n")) <= 15
+    assert len(nasty.partition._repr_html_()) < 40_000
 
 
 @pytest.mark.parametrize("executor", ["hetero", "parallel"])

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from exact_digits import QUICK_RECOVERY
 
 import hetero_lab as hl
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import precisions
 from hetero_lab.errors import ArgumentError, DeviceError
-from hetero_lab.experiments import calibrate, recover
 from hetero_lab.experiments.recover import (
     ALL_ACCURATE,
     ALL_FAST,
@@ -24,7 +24,6 @@ from hetero_lab.experiments.recover import (
     promising_sets,
     verdict,
 )
-from hetero_lab.samples.datasets import DATASETS
 
 BF16 = {"INFERENCE_PRECISION_HINT": "bf16"}
 
@@ -42,9 +41,8 @@ def test_the_fastest_placement_that_keeps_the_accuracy_is_found_and_drawn(digits
     hint = BF16 if "bf16" in precisions("CPU", core=shared_core()) else {}
     hl.emulate("RECACC", properties=hint)
     with pytest.MonkeyPatch.context() as patch:  # few placements, however long they take
-        patch.setattr(calibrate, "MOST_FITTED", 6)
-        patch.setattr(calibrate, "MOST_VALIDATED", 0)
-        patch.setattr(recover, "MOST_PARTS", 4)
+        for changed in QUICK_RECOVERY:
+            patch.setattr(*changed)
         found = hl.recover_accuracy(
             *(digits[0], "RECACC", "CPU", digits[1]), budget_s=3600, isolate=False, progress=False
         )
@@ -162,12 +160,3 @@ def test_a_ratio_that_may_be_nothing_has_no_upper_bound_of_its_speed():
     row["ratio_ci95_low"] = 0.25
     sweep.summary = pd.DataFrame([row])
     assert "(95 % interval 1.25 to 4.00)" in verdict(chosen, [], sweep, 0.01)
-
-
-def test_no_sample_data_overlaps():
-    for name in DATASETS:
-        try:
-            data = hl.dataset(name)
-        except hl.HeteroLabError:  # a package or a file is not here
-            continue
-        assert not set(data.calibration.keys) & set(data.evaluation.keys), name

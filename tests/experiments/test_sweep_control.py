@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from small_models import chain
 
 import hetero_lab as hl
-from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.measure.records import Compiled, Finished, Turn
 from hetero_lab.experiments.session import SweepControl
 
@@ -51,9 +49,3 @@ def test_stopped_before_it_begins_nothing_is_compiled(own_core):
     assert sweep.interrupted
     assert own_core.n_compiled == 0
     assert list(sweep.summary["status"]) == ["not measured: interrupted"]
-
-
-def test_something_else_than_a_control_is_refused(own_core):
-    with pytest.raises(ArgumentError, match="control= is a SweepControl or None"):
-        hl.sweep(chain("a"), ["CPU"], core=own_core, control="stop", **OPTIONS)
-    assert own_core.n_compiled == 0

@@ -51,31 +51,29 @@ def test_their_outputs_are_right(measured):
     assert measured.loc["AUTO:VIRACC,CPU", "verdict"] == "equal"  # its own f32 arrived
 
 
-def test_hints_and_streams_are_told_apart():
-    model = hl.load("digits_inception")
+def test_hints_and_streams_are_told_apart(digits):
     grid = {"CPU.PERFORMANCE_HINT": ["LATENCY", "THROUGHPUT"]}
     options = {"turns": 2, "counters": False, "reference": False, "isolate": False}
-    made = hl.sweep(model, ["CPU"], grid=grid, baselines=False, progress=False, **options)
+    made = hl.sweep(digits, ["CPU"], grid=grid, baselines=False, progress=False, **options)
     latency, throughput = made.summary["n_streams"]
     assert latency == 1
     assert throughput == made.summary["optimal_requests"].iloc[1]
     auto = hl.sweep(
-        model, ["AUTO:CPU"], grid={"AUTO.PERFORMANCE_HINT": ["LATENCY", "THROUGHPUT"]},
+        digits, ["AUTO:CPU"], grid={"AUTO.PERFORMANCE_HINT": ["LATENCY", "THROUGHPUT"]},
         baselines=False, progress=False, **options,
     )  # fmt: skip
     assert auto.summary["n_streams"].tolist() == [latency, throughput]
 
 
-def test_properties_reach_the_device_behind():
-    model = hl.load("digits_inception")
+def test_properties_reach_the_device_behind(digits):
     x = [np.full((1, 1, 8, 8), 0.3, np.float32)]
-    affinity = hl.compile(model, "AUTO:CPU").placement.affinity
+    affinity = hl.compile(digits, "AUTO:CPU").placement.affinity
     asked = hl.Placement(affinity, "auto f32", {"CPU": F32}, direct=True)
-    plain = hl.Placement(hl.Affinity.uniform(model, "CPU"), "", {"CPU": F32}, direct=True)
-    for name, array in hl.compile(model, plain)(x).items():
-        np.testing.assert_array_equal(hl.compile(model, asked)(x)[name], array)
+    plain = hl.Placement(hl.Affinity.uniform(digits, "CPU"), "", {"CPU": F32}, direct=True)
+    for name, array in hl.compile(digits, plain)(x).items():
+        np.testing.assert_array_equal(hl.compile(digits, asked)(x)[name], array)
     with pytest.raises(PropertyError, match="'NOSUCH' is not a property of AUTO"):
-        hl.compile(model, hl.Placement(affinity, "", {"AUTO": {"NOSUCH": 1}}, direct=True))
+        hl.compile(digits, hl.Placement(affinity, "", {"AUTO": {"NOSUCH": 1}}, direct=True))
 
 
 @pytest.mark.parametrize(
@@ -106,22 +104,20 @@ def test_an_emulated_device_runs_nothing_that_it_does_not_claim():
         hl.compile("digits_inception", "AUTO:VIRPART,CPU")
 
 
-def test_multi_is_told_how_many_requests_a_device_has_in_flight():
-    model = hl.load("digits_inception")
+def test_multi_is_told_how_many_requests_a_device_has_in_flight(digits):
     hl.emulate("VIRTWO")
     for name, device in (("MULTI:CPU(2)", "CPU"), ("MULTI:VIRTWO(3)", "VIRTWO")):
-        compiled = hl.compile(model, name)
+        compiled = hl.compile(digits, name)
         assert compiled.placement.label == name
         assert compiled.placement.devices == (device,)
         assert set(compiled([np.zeros((1, 1, 8, 8), np.float32)])) == {"digit", "parity"}
-    profile = hl.profile(model, "MULTI:CPU(2)", requests=2, iterations=10, progress=False)
+    profile = hl.profile(digits, "MULTI:CPU(2)", requests=2, iterations=10, progress=False)
     assert profile.label == "MULTI:CPU(2)"
 
 
-def test_no_affinity_names_a_virtual_device():
-    model = hl.load("digits_inception")
-    affinity = hl.compile(model, "AUTO:CPU").placement.affinity
+def test_no_affinity_names_a_virtual_device(digits):
+    affinity = hl.compile(digits, "AUTO:CPU").placement.affinity
     with pytest.raises(DeviceError, match="'AUTO:CPU' is not a device here"):
-        hl.compile(model, affinity)  # without direct=True it is HETERO's
+        hl.compile(digits, affinity)  # without direct=True it is HETERO's
     with pytest.raises(ArgumentError, match="executor='parallel' takes an affinity"):
-        hl.profile(model, "AUTO:CPU", executor="parallel", progress=False)
+        hl.profile(digits, "AUTO:CPU", executor="parallel", progress=False)

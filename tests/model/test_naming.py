@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import openvino as ov
 import pytest
 from hypothesis import given, strategies as st
 from openvino import opset13 as op
+from other_process import run_python
 from small_models import all_of, chain
 
 import hetero_lab as hl
@@ -65,13 +63,7 @@ def test_a_file_has_the_same_names_in_another_process(onnx_file):
     )
     # Twelve nodes before, and the runtime's own numbers meet those of the file.
     found = {
-        subprocess.run(
-            [sys.executable, "-c", code, str(onnx_file), str(before)],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "PYTHONHASHSEED": str(before)},
-        ).stdout
+        run_python(code, onnx_file, before, PYTHONHASHSEED=str(before)).stdout
         for before in (0, 1, 12, 100)
     }
     here = prepare(onnx_file)

@@ -41,7 +41,7 @@ def test_static_models_generate_the_tokens_of_the_dynamic_one(empty_from):
         assert np.allclose(made.logits, expected.logits, atol=1e-4)
 
 
-def test_several_sequences():
+def test_several_sequences_and_more_tokens_than_the_models_were_made_for():
     scenario = hl.Scenario(prompt_tokens=5, new_tokens=4, batch=3)
     model = hl.load(decoder(2, empty_from="inputs"))
     known = language_model(model)
@@ -50,6 +50,10 @@ def test_several_sequences():
     expected = generate(dynamic, known, prompt, scenario.new_tokens)
     made = generate(static, known, prompt, scenario.new_tokens)
     assert made.token_ids.tolist() == expected.token_ids.tolist()
+    with pytest.raises(InputError, match="prompts of at most 5 tokens"):
+        generate(static, known, known.prompt(hl.Scenario(6, 2, batch=3), seed=0), 2)
+    with pytest.raises(InputError, match="9 in all"):
+        generate(static, known, prompt, 20)
 
 
 def test_the_models_are_static_and_without_states():
@@ -65,16 +69,6 @@ def test_the_models_are_static_and_without_states():
     made = {port.get_any_name(): list(port.shape) for port in phases.prefill.outputs}
     assert (made["logits"], made["present.3"]) == ([1, 9, 97], [1, 2, 9, 8])
     assert all("past" not in port.get_any_name() for port in phases.prefill.inputs)
-
-
-def test_more_tokens_than_the_models_were_made_for():
-    model = hl.load(decoder(2))
-    known = language_model(model)
-    _, static = sessions(model, SCENARIO)
-    with pytest.raises(InputError, match="prompts of at most 9 tokens"):
-        generate(static, known, known.prompt(hl.Scenario(10, 2), seed=0), 2)
-    with pytest.raises(InputError, match="16 in all"):
-        generate(static, known, known.prompt(SCENARIO, seed=0), 20)
 
 
 def test_a_model_that_gives_logits_of_the_last_token_only():

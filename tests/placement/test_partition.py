@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import openvino as ov
 import pytest
 from hypothesis import given, settings, strategies as st
 from openvino import opset13 as op
+from other_process import run_python
 from random_models import random_affinity, random_model
 from slices import sliced
 from small_models import chain, compressed, convolutions, diamond, odd_ends, two_parts
@@ -159,14 +158,7 @@ def test_a_prediction_does_not_depend_on_the_hash_seed():
     tests = Path(__file__).parents[1]
     paths = os.pathsep.join([str(tests), str(tests.parent), os.environ.get("PYTHONPATH", "")])
     found = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": paths},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("0", "12345")
+        run_python(code, PYTHONHASHSEED=seed, PYTHONPATH=paths).stdout for seed in ("0", "12345")
     }
     assert len(found) == 1
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 from counting_core import core_with_acc
+from other_process import run_python
 
 import hetero_lab as hl
-from hetero_lab.backend.core import environment_of_a_child
 from hetero_lab.samples.catalogue import datasets_dir
 
 MODEL = "digits_inception"
@@ -58,14 +56,7 @@ def test_a_plan_made_without_the_device_is_the_plan_made_with_it(tmp_path: Path)
     plan = hl.plan(model, costs, progress=False)
     file = tmp_path / "costs.json"
     costs.to_json(file)
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(ELSEWHERE), str(file)],
-        env=environment_of_a_child(),
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python(textwrap.dedent(ELSEWHERE), file)
     there = json.loads(done.stdout.splitlines()[-1])
     assert "ACC" not in there["devices"]
     assert there["affinity"] == dict(plan.affinity)

@@ -35,7 +35,7 @@ F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 # A CPU that has both lacks nothing that there is.
 HAS = precisions("CPU", core=shared_core())
 LACKING = next((p for p in ("f16", "bf16") if p not in HAS), "f33")
-GOOD = np.zeros((1, 8), np.float32)
+EXAMPLE = np.zeros((1, 8), np.float32)
 # As benchmark_app writes it, of one op.
 REPORT = """layerName;execStatus;layerType;execType;realTime (ms);cpuTime (ms);
 left;Status.EXECUTED;Sigmoid;jit_f32;0.010;0.010;
@@ -54,14 +54,14 @@ class Row:
 
 
 # Good arguments by name; what is callable is made of ``k``.
-_GOOD = {
+GOOD = {
     "accurate": "CPU",
     "after": lambda k: k.affinity,
     "before": "CPU",
-    "calibration": [GOOD],
+    "calibration": [EXAMPLE],
     "core": lambda k: k.core,
     "costs": lambda k: k.costs,
-    "data": [GOOD],
+    "data": [EXAMPLE],
     "decode": lambda k: k.costs,
     "devices": ["ACC", "CPU"],
     "directory": lambda k: k.tmp / "frozen",
@@ -99,10 +99,10 @@ def _call(function: str, wrong: Any) -> Callable[[Any], Any]:
     def call(k: Any) -> Any:
         called = attrgetter(function)(hl)
         needed = {
-            name: _GOOD[name]
+            name: GOOD[name]
             for name, parameter in inspect.signature(called).parameters.items()
             if name in ("core", "progress") or (parameter.default is parameter.empty)
-            if name in _GOOD
+            if name in GOOD
         }
         every = {**needed, **_OWN.get(function, {}), **wrong}
         return called(**{name: v(k) if callable(v) else v for name, v in every.items()})
@@ -170,11 +170,11 @@ _PLACEMENTS = {
 }
 # Inputs of a call and of a profile.
 _INPUTS = {
-    "an unknown input": ({"z": GOOD}, ["'z'", "'x'"]),
+    "an unknown input": ({"z": EXAMPLE}, ["'z'", "'x'"]),
     "a missing input": ({}, ["'x'"]),
-    "a wrong shape": ([GOOD[0]], ["'x'", "[1, 8]", "[8]"]),
-    "a wrong element type": ([GOOD.astype(float)], ["'x'", "float64", "astype('float32')"]),
-    "too many inputs": ([GOOD, GOOD], ["has 1 inputs ('x')", "2 were"]),
+    "a wrong shape": ([EXAMPLE[0]], ["'x'", "[1, 8]", "[8]"]),
+    "a wrong element type": ([EXAMPLE.astype(float)], ["'x'", "float64", "astype('float32')"]),
+    "too many inputs": ([EXAMPLE, EXAMPLE], ["has 1 inputs ('x')", "2 were"]),
     "a number": (5, ["not int", ".npz"]),
     "a missing file": ("gone.npz", ["'gone.npz'"]),
 }
@@ -233,7 +233,7 @@ SHARED: list[tuple[Any, ...]] = [
     ("Affinity.from_json, CostModel.from_json", "a missing file",
      {"file": lambda k: k.tmp / "no.json"}, StoredFileError, "no.json"),
     ("measure_noise, advise", "no time", {"budget_s": 0}, ArgumentError, "more than 0 seconds"),
-    ("sweep, calibrate", "a wrong input", {"inputs": {"z": GOOD}}, InputError, "'z'", "'x'"),
+    ("sweep, calibrate", "a wrong input", {"inputs": {"z": EXAMPLE}}, InputError, "'z'", "'x'"),
     ("read_sweep, read_profile, read_wrong", "nothing there",
      {"directory": lambda k: k.tmp / "nothing"}, StoredFileError, "nothing"),
     ("calibrate, optimize", "one device", {"devices": ["CPU"]}, ArgumentError, "two devices"),
@@ -352,7 +352,7 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     "find_wrong": [
         ("no tolerance", {"tolerance": 0}, ArgumentError, "tolerance=", "above 0"),
         ("no time", {"budget_s": 0}, ArgumentError, "0"),
-        ("inputs of another shape", {"inputs": [GOOD[:, :3]]}, InputError, "shape"),
+        ("inputs of another shape", {"inputs": [EXAMPLE[:, :3]]}, InputError, "shape"),
     ],
     "sweep": [
         ("no placement", {"placements": []}, ArgumentError, "no placement"),
@@ -413,7 +413,7 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("one device", {"fast": "CPU"}, ArgumentError, "both CPU"),
         ("no device", {"accurate": "XPU"}, DeviceError, "'XPU'"),
         ("no share", {"max_drop": 3}, ArgumentError, "max_drop=", "3"),
-        ("a list", {"data": [GOOD]}, ArgumentError, "(list)", "dataset("),
+        ("a list", {"data": [EXAMPLE]}, ArgumentError, "(list)", "dataset("),
         ("no costs", {"costs": 3}, ArgumentError, "(int)", "calibrate("),
         ("endless", {"budget_s": float("inf")}, ArgumentError, "budget_s=", "inf"),
     ],
@@ -454,9 +454,9 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     "quantize": [
         ("no example", {"calibration": []}, InputError, "no example"),
         ("a number", {"calibration": 5}, ArgumentError, "not int"),
-        ("an example of a wrong shape", {"calibration": [GOOD[0]]}, InputError, "example 0",
+        ("an example of a wrong shape", {"calibration": [EXAMPLE[0]]}, InputError, "example 0",
          "[1, 8]"),
-        ("an example with a hole", {"calibration": [GOOD + np.nan]}, InputError, "example 0",
+        ("an example with a hole", {"calibration": [EXAMPLE + np.nan]}, InputError, "example 0",
          "'x' holds NaN"),
         ("an op to leave out that is not there", {"ignored": ["Softmaxx"]}, ArgumentError,
          "'Softmaxx'", "matches no op"),
@@ -506,7 +506,7 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("a path as a name", _several("../x"), ArgumentError, "cannot name a model"),
         ("a column as a name", _several("ratio"), ArgumentError, "'ratio'", "cannot name"),
         ("two names", _several("a", "a_alone_us"), ArgumentError, "'a_alone_us'"),
-        ("data of several", {**_several("a"), "data": [GOOD]}, ArgumentError,
+        ("data of several", {**_several("a"), "data": [EXAMPLE]}, ArgumentError,
          "data= is for one model"),
     ],
     "verify": [

@@ -24,10 +24,8 @@ from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime.compiled import check_cuts, check_states, labelled_clone
 from tests.proof.random_dynamic_models import random_dynamic_model
-from tests.scripts import options
+from tests.scripts import EXACT, options
 
-# The CPU plugin keeps a cache in 8 bits by default, where it keeps one: not in every cut.
-EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 MODELS = 173
 
 

@@ -23,16 +23,9 @@ from hetero_lab.model.static_phases import static_phases
 from hetero_lab.placement.placement import BoundPlacement, resolve
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.generation import CompiledSession, ExecutorSession, generate
-from tests.scripts import F32, alone, options
+from tests.scripts import EXACT, alone, options
 from tests.small_language_models import StaticSession
 
-# By default the CPU plugin keeps the cache in 8 bits and quantises what is multiplied with
-# weights of few bits: neither is f32.
-EXACT = {
-    **F32,
-    "KV_CACHE_PRECISION": "f32",
-    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
-}
 CUTS = (5, 15, 25)
 PROMPTS = (1, 7, 64)
 EXECUTORS = ("hetero", "parallel", "static")

@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -76,30 +76,13 @@ def calls() -> dict[str, Callable[[], Any]]:
 def recovering_advice() -> Callable[[], Any]:
     """Return a call of advise that takes all from a store but its recovery of accuracy."""
     import hetero_lab as hl
-    from hetero_lab.experiments import calibrate, recover
-    from hetero_lab.experiments.advise import advise
-    from hetero_lab.samples.datasets import Examples, Metric
+    from tests.exact_digits import QUICK_RECOVERY, exact_digits
 
-    # A recovery of a few seconds.
-    advise._RECOVER_LEAST_S, recover.MOST_PARTS = 0.0, 4
-    calibrate.MOST_FITTED, calibrate.MOST_VALIDATED = 6, 0
+    for changed in QUICK_RECOVERY:
+        setattr(*changed)
     hl.emulate("BF16", properties={"INFERENCE_PRECISION_HINT": "bf16"}, faster_by="precision")
-    model, digits = hl.load("digits_inception"), hl.dataset("digits")
+    model, data = hl.load("digits_inception"), exact_digits(100)
     f32 = {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
-    exact = hl.compile(model, hl.Placement(hl.Affinity.uniform(model, "CPU"), "f32", f32))
-
-    def labelled(examples: Any) -> Examples:
-        made = {
-            key: (x, exact(x)["digit"]) for key, (x, _) in zip(examples.keys, examples, strict=True)
-        }
-        return Examples(examples.keys, made.__getitem__)
-
-    data = replace(
-        digits,
-        calibration=labelled(digits.calibration[:100]),
-        evaluation=labelled(digits.evaluation[:100]),
-        metric=Metric("near", lambda out, right: bool(abs(out["digit"] - right).max() < 1e-6)),
-    )
     store = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, store, ignore_errors=True)
 

@@ -10,10 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from bad_calls import F32, ROWS, Row
-from counting_core import core_with_acc
-from hand_costs import flat_costs
-from small_models import convolutions, diamond
+from bad_calls import ROWS, Row
+from package_source import public_functions
 
 import hetero_lab as hl
 
@@ -28,51 +26,15 @@ def _listen(event: str, args: tuple) -> None:
 sys.addaudithook(_listen)
 
 
-@pytest.fixture(scope="module")
-def good(tmp_path_factory) -> SimpleNamespace:
-    """Good things of each kind, of one small model; ACC cannot run Sigmoid."""
-    core = core_with_acc(unsupported=["Sigmoid"])
-    model = hl.load(diamond())
-    affinity = hl.Affinity.automatic(model, "HETERO:ACC,CPU", core=core)
-    placement = hl.Placement(affinity, "affinity", {"ACC": F32, "CPU": F32})
-    quick = {"iterations": 10, "progress": False, "core": core}
-    graph = hl.compile(model, placement, core=core).prepared.graph
-    environment = {"host": "here", "openvino_version": "2026.4"}
-    costs = flat_costs(graph, lacks={"Sigmoid"}, environment=environment)
-    return SimpleNamespace(
-        core=core,
-        model=model,
-        affinity=affinity,
-        compiled=hl.compile(model, placement, core=core),
-        costs=costs,
-        profile=hl.profile(model, placement, counters=False, **quick),
-        counted=hl.profile(convolutions(), "CPU", **quick),
-        sweep=hl.sweep(
-            model,
-            [placement],
-            turns=2,
-            counters=False,
-            isolate=False,
-            progress=False,
-            core=core,
-        ),
-    )
-
-
 def test_the_table_is_long_and_names_each_call_once():
     names = [row.name for row in ROWS]
     assert len(names) >= 120
     assert len(set(names)) == len(names)
     functions = {name.partition(":")[0] for name in names}
-    public = {
-        name
-        for module in (hl, hl.interop, hl.llm)
-        for name in module.__all__
-        if callable(getattr(module, name)) and not isinstance(getattr(module, name), type)
-    }
     # These take nothing but a Core, or nothing at all.
     nothing = {"devices", "last_interrupted", "samples"}
-    assert public - functions <= {*nothing, "verify_across"}  # an old name of verify
+    missing = public_functions(hl, hl.interop, hl.llm).keys() - functions
+    assert missing <= {*nothing, "verify_across"}  # an old name of verify
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

@@ -16,7 +16,7 @@ from random_models import random_affinity, random_model
 from small_models import NASTY_NAMES, chain, diamond, odd_ends, stateful
 
 import hetero_lab as hl
-from hetero_lab.errors import CompileError, DeviceError, StoredFileError
+from hetero_lab.errors import CompileError, StoredFileError
 from hetero_lab.experiments.interop.dot_dumps import read_dot
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT
 from hetero_lab.model.read import prepare
@@ -156,13 +156,6 @@ def test_a_raw_dump_with_any_names_can_be_read(tmp_path, monkeypatch):
 def test_what_is_no_dump_is_refused():
     with pytest.raises(StoredFileError, match="digraph"):
         read_dot("<html>")
-
-
-def test_nothing_is_started_for_bad_input(own_core, monkeypatch):
-    monkeypatch.setattr("subprocess.run", None)
-    with pytest.raises(DeviceError, match="'NPU9'"):
-        hl.hetero_dumps(diamond(), "HETERO:NPU9,CPU", core=own_core)
-    assert own_core.n_compiled == 0
 
 
 def test_a_process_that_takes_too_long_is_ended(core):

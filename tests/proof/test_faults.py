@@ -7,7 +7,6 @@ Each fault is a real one. Workers that crash, hang or eat all memory are in ``te
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 from counting_core import core_with_acc
+from other_process import run_python
 from small_disk import disk_of, mounted
 from small_models import convolutions
 
@@ -266,14 +266,7 @@ def test_a_clock_that_jumps_back(tmp_path):
     store = tmp_path / "store"
     for turns in (2, 4):  # the second call goes on where the first ended
         script = SWEEP.format(root=ROOT, f32=F32, store=str(store), turns=turns, budget=3600)
-        done = subprocess.run(
-            [sys.executable, "-c", script],
-            env={**os.environ, "LD_PRELOAD": str(library)},
-            capture_output=True,
-            timeout=200,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr.decode()
+        run_python(script, LD_PRELOAD=str(library))
     assert (hl.read_sweep(store).summary["n_turns"] >= 4).all()
 
 

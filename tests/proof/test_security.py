@@ -5,14 +5,13 @@ from __future__ import annotations
 import ast
 import copy
 import csv
-import html.parser
 import itertools
 import json
 import os
 import re
 import stat
-import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +21,9 @@ import openvino as ov
 import pytest
 from counting_core import F32, core_with_acc
 from hand_costs import flat_costs
+from html_outline import Outline
 from package_source import PACKAGE, trees
+from slow_index import make_wheel
 from small_models import convolutions, diamond
 
 import hetero_lab as hl
@@ -90,43 +91,26 @@ def hostile() -> SimpleNamespace:
     )
 
 
-class _Tags(html.parser.HTMLParser):
-    """Every tag and attribute of a page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-
-def _tags(text: str) -> _Tags:
-    parser = _Tags()
-    parser.feed(text)
-    return parser
-
-
 def test_names_are_text_in_every_html(hostile, tmp_path):
     k = hostile
     partition = hl.partition(k.model, k.placement, core=k.core)
     shown = [k.profile, k.sweep, k.placement.affinity, partition]
     shown += [hl.hetero_dumps(k.model, k.placement, core=k.core)]
     for result in shown:
-        tags = _tags(result._repr_html_()).tags
-        assert {tag for tag, _ in tags} <= {
+        outline = Outline(result._repr_html_())
+        assert set(outline.tags) <= {
             *("table", "caption", "tr", "th", "td", "div", "p", "b", "details", "summary"),
             *("h3", "h4", "span", "code", "small", "style", "ul", "li", "br", "pre", "section"),
         }, type(result)
-        assert not any(key.startswith("on") for _, found in tags for key in found)
+        assert not any(name.startswith("on") for name, _ in outline.attributes)
     hl.views.page([k.profile, k.sweep], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     for name in HOSTILE[:4]:
         if "<" in name:
             assert name not in page
-    parsed = _tags(page).tags
-    assert not any(tag in ("iframe", "img") for tag, _ in parsed)
-    assert not any(key.startswith("on") for _, found in parsed for key in found)
+    outline = Outline(page)
+    assert not {"iframe", "img"} & set(outline.tags)
+    assert not any(name.startswith("on") for name, _ in outline.attributes)
 
 
 def test_no_cell_of_a_csv_is_a_formula_and_names_come_back(hostile, tmp_path):
@@ -484,16 +468,11 @@ def test_exports_have_the_usual_mode(stored, tmp_path):
 
 
 def _wheel(tmp_path: Path, monkeypatch, content: bytes, sha256: str = "") -> tuple[Wheel, Member]:
-    import hashlib
-
     monkeypatch.setenv("HETERO_LAB_CACHE", str(tmp_path / "cache"))
     (tmp_path / "cache" / "wheels").mkdir(parents=True)
-    name = "made-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(tmp_path / "cache" / "wheels" / name, "w") as archive:
-        archive.writestr("made/data.bin", content)
-    digest = sha256 or hashlib.sha256(content).hexdigest()
-    member = Member("made/data.bin", digest, len(content))
-    return Wheel("made", "1.0", name, 1000, (member,)), member
+    wheel = make_wheel(tmp_path / "cache" / "wheels", {"made/data.bin": content}, "made")
+    member = replace(wheel.members[0], sha256=sha256 or wheel.members[0].sha256)
+    return replace(wheel, members=(member,)), member
 
 
 def test_what_is_fetched_must_have_the_known_hash(tmp_path, monkeypatch):

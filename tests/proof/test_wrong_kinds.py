@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import inspect
 import typing
-from types import FunctionType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-from counting_core import core_with_acc
-from small_models import diamond
+from bad_calls import GOOD
+from package_source import public_functions
 
 import hetero_lab as hl
 from hetero_lab import arguments
@@ -28,10 +27,12 @@ class Wrong:
 
 
 FUNCTIONS = {
-    (f"{space}." if space else "") + name: getattr(module, name)
-    for space, module in {"": hl, "interop": hl.interop, "llm": hl.llm, "views": hl.views}.items()
-    for name in module.__all__
-    if isinstance(getattr(module, name), FunctionType)
+    **public_functions(hl),
+    **{
+        f"{space}.{name}": function
+        for space in ("interop", "llm", "views")
+        for name, function in public_functions(getattr(hl, space)).items()
+    },
 }
 
 
@@ -47,32 +48,15 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def good() -> SimpleNamespace:
-    core = core_with_acc(unsupported=["Sigmoid"])
-    model = hl.load(diamond())
-    affinity = hl.Affinity.automatic(model, "HETERO:ACC,CPU", core=core)
-    example = np.zeros((1, 8), np.float32)
-    return SimpleNamespace(
-        core=core,
-        values={
-            "model": model,
-            "source": model,
-            "placement": affinity,
-            "placements": [affinity],
-            "affinity": affinity,
-            "devices": ["ACC", "CPU"],
-            "fast": "ACC",
-            "accurate": "CPU",
-            "calibration": [example],
-            "data": [example],
-            "name": "digits",
-            "before": affinity,
-            "after": affinity,
-            "a": affinity,
-            "b": affinity,
-        },
-    )
+def given(function: Any, good: SimpleNamespace, default: Any = None) -> dict[str, Any]:
+    """Return good arguments, by name, for all that a function needs."""
+    k = SimpleNamespace(**vars(good), tmp=default, files=lambda *_: default)
+    needed = {
+        each.name: GOOD.get(each.name, default)
+        for each in inspect.signature(function).parameters.values()
+        if each.default is each.empty or each.name in ("core", "progress")
+    }
+    return {name: value(k) if callable(value) else value for name, value in needed.items()}
 
 
 def test_the_cases_are_many():
@@ -85,20 +69,10 @@ def test_the_cases_are_many():
     ("name", "parameter"), CASES, ids=[f"{name}, {parameter}" for name, parameter in CASES]
 )
 def test_a_thing_of_the_wrong_kind_is_an_error_that_says_so(name, parameter, good, tmp_path):
-    function = FUNCTIONS[name]
-    given: dict[str, Any] = {}
-    for each in inspect.signature(function).parameters.values():
-        if each.name == parameter:
-            given[each.name] = Wrong()
-        elif each.name == "core":
-            given[each.name] = good.core
-        elif each.name == "progress":
-            given[each.name] = False
-        elif each.default is inspect.Parameter.empty:
-            given[each.name] = good.values.get(each.name, tmp_path / "t")
     compiled = good.core.n_compiled
+    function = FUNCTIONS[name]
     with pytest.raises(HeteroLabError) as caught:
-        function(**given)
+        function(**given(function, good, tmp_path / "t") | {parameter: Wrong()})
     assert isinstance(caught.value, ArgumentError)
     assert good.core.n_compiled == compiled
     assert list(tmp_path.iterdir()) == []
@@ -120,14 +94,9 @@ BEYOND = [
 
 @pytest.mark.parametrize(("name", "more"), BEYOND, ids=str)
 def test_numbers_that_nobody_can_mean(name, more, good):
-    needed = {
-        each.name: good.values[each.name]
-        for each in inspect.signature(FUNCTIONS[name]).parameters.values()
-        if each.default is inspect.Parameter.empty
-    }
     (parameter,) = more
     with pytest.raises(ArgumentError, match=f"^{parameter}= is at most"):
-        FUNCTIONS[name](**needed, **more)
+        FUNCTIONS[name](**given(FUNCTIONS[name], good), **more)
 
 
 @pytest.mark.parametrize(

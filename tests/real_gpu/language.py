@@ -54,15 +54,10 @@ from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.generation import CompiledSession, generate
 from hetero_lab.samples.catalogue import sample_names, sample_path
-from tests.scripts import F32, alone, options
+from tests.scripts import EXACT, F32, alone, options
 from tests.small_language_models import StaticSession, decoder
 
 PARTS = ("dynamic", "smallest", "static")
-EXACT = {
-    **F32,
-    "KV_CACHE_PRECISION": "f32",
-    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
-}
 KEPT_BYTES = 4096  # constants of less are shapes, norms and the like
 GENERATIONS = 3
 TOLERANCE = 1e-3

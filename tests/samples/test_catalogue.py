@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from slow_index import only_from
 
 from hetero_lab.errors import ArgumentError, HeteroLabError, SampleError
 from hetero_lab.samples import catalogue as samples, made_models, onnx_wire
@@ -30,11 +31,8 @@ LIGHT_MODEL = "onnx/backend/test/data/light/light_inception_v1.onnx"
 @pytest.fixture(autouse=True)
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of its own, and a pip that finds nothing."""
-    for name in [name for name in os.environ if name.startswith("PIP_")]:
-        monkeypatch.delenv(name)
+    only_from(monkeypatch, None)
     monkeypatch.setenv("HETERO_LAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
     return tmp_path / "cache"
 
 

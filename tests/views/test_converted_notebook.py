@@ -9,7 +9,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from widgets.jupyter_in_browser import running_browser
 
 from hetero_lab.samples.catalogue import datasets_dir
 
@@ -23,7 +22,7 @@ CELLS = (
 )
 
 
-def test_every_figure_is_in_the_page(tmp_path: Path):
+def test_every_figure_is_in_the_page(tmp_path: Path, browser):
     pytest.importorskip("kaleido", reason="figures are converted with the extra pictures")
     path = tmp_path / "figures.ipynb"
     cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
@@ -33,11 +32,11 @@ def test_every_figure_is_in_the_page(tmp_path: Path):
         check=True, cwd=tmp_path, timeout=240, capture_output=True,
         env={name: value for name, value in os.environ.items() if name != "PLOTLY_RENDERER"},
     )  # fmt: skip
-    with running_browser() as browser:
-        page = browser.new_context(offline=True).new_page()
-        page.goto(path.with_suffix(".html").as_uri())
-        sizes = page.locator(".jp-OutputArea-output img").evaluate_all(
-            "images => images.map(image => [image.complete, image.naturalWidth])"
-        )
+    page = browser.new_context(offline=True).new_page()
+    page.goto(path.with_suffix(".html").as_uri())
+    sizes = page.locator(".jp-OutputArea-output img").evaluate_all(
+        "images => images.map(image => [image.complete, image.naturalWidth])"
+    )
+    page.context.close()
     assert len(sizes) == 2
     assert all(is_drawn and width >= 1000 for is_drawn, width in sizes)

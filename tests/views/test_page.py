@@ -2,37 +2,16 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import plotly.graph_objects as go
 import pytest
+from html_outline import Outline
 from views.hand_made import NASTY, small_profile
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, OutputPathError
 from hetero_lab.placement.partition import Partition, Subgraph
 from hetero_lab.views.result_views import contents_of
-
-
-class Outline(HTMLParser):
-    """Collects what a page loads, its headings and its visible tags."""
-
-    def __init__(self, text: str):
-        super().__init__()
-        self.loads: list[str] = []
-        self.tags: list[str] = []
-        self.text: dict[str, list[str]] = {}
-        self.open: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.loads += [value or "" for name, value in attrs if name in ("src", "href", "srcset")]
-        self.open.append(tag)
-
-    def handle_data(self, data):
-        if self.open:
-            self.text.setdefault(self.open[-1], []).append(data)
 
 
 def written(path, *args, **options) -> str:

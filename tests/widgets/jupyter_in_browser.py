@@ -131,8 +131,9 @@ def running_browser() -> Iterator[Any]:
         browser = playwright.chromium.launch(
             executable_path=found,
             args=[
-                "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-                "--disable-background-networking", "--disable-component-update", "--disable-sync",
+                "--no-sandbox", "--disable-gpu", "--enable-unsafe-swiftshader", "--disable-quic",
+                "--no-first-run", "--disable-background-networking", "--disable-component-update",
+                "--disable-sync",
                 "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
             ],
         )  # fmt: skip

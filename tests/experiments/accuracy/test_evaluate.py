@@ -111,9 +111,7 @@ def test_what_is_not_a_number_is_wrong_and_reported():
 @pytest.mark.parametrize(
     ("data", "metric", "error", "message"),
     [
-        ([], None, ArgumentError, "no examples"),
         ("digits", None, ArgumentError, "data= is"),
-        (7, None, ArgumentError, "data= is"),
         (RELU_POSITIVE, "accuracy", ArgumentError, "metric= is a function"),
         ([np.zeros((1, 4), np.float32)], is_positive, ArgumentError, "not a pair"),
         (RELU_POSITIVE, lambda o, label: o["nowhere"], ArgumentError, "does not fit"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from exact_digits import QUICK_RECOVERY, exact_digits
 from planning.test_difference import chain_costs
 from small_models import two_parts
 from widgets.hand_sweeps import failed_row, measured_row, small_sweep
@@ -20,7 +21,7 @@ from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import precisions
 from hetero_lab.cli.main import main
 from hetero_lab.errors import DeviceError, MeasurementError
-from hetero_lab.experiments import calibrate, optimize as optimizing, recover
+from hetero_lab.experiments import optimize as optimizing, recover
 from hetero_lab.experiments.accuracy.evaluate import read_data
 from hetero_lab.experiments.advise import advise as advising
 from hetero_lab.experiments.advise.advice import Judged, judge
@@ -40,7 +41,6 @@ from hetero_lab.model.read import save
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.runtime.reference import Agreement
 from hetero_lab.runtime.timing import Stopwatch
-from hetero_lab.samples.datasets import Examples, Metric
 
 JUDGEMENTS = {
     "best", "faster", "as fast", "undecided", "slower", "wrong outputs", "less accurate",
@@ -335,30 +335,9 @@ def recovering(monkeypatch, inquiry):
     """Return a function that makes an inquiry where bf16 loses all answers that f32 has right."""
     hl.emulate("ADVBF16", properties={"INFERENCE_PRECISION_HINT": "bf16"})
     hint = {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
-    digits = hl.dataset("digits")
-    exact = hl.compile("digits_inception", hl.Placement(
-        hl.Affinity.uniform("digits_inception", "CPU"), "f32", hint, direct=True
-    ))  # fmt: skip
-
-    def labelled(examples):
-        made = {
-            key: (x, exact(x)["digit"]) for key, (x, _) in zip(examples.keys, examples, strict=True)
-        }
-        return Examples(examples.keys, made.__getitem__)
-
-    def near(outputs, right):
-        return bool(np.abs(outputs["digit"] - right).max() < 1e-6)
-
-    data = replace(
-        digits,
-        calibration=labelled(digits.calibration[:20]),
-        evaluation=labelled(digits.evaluation[:20]),
-        metric=Metric("near", near),
-    )
-    monkeypatch.setattr(calibrate, "MOST_FITTED", 6)
-    monkeypatch.setattr(calibrate, "MOST_VALIDATED", 0)
-    monkeypatch.setattr(recover, "MOST_PARTS", 4)
-    monkeypatch.setattr(advising, "_RECOVER_LEAST_S", 0.0)
+    data = exact_digits(20)
+    for changed in QUICK_RECOVERY:
+        monkeypatch.setattr(*changed)
     row = small_sweep().rows[0]
     assert row.profile is not None
     profile = replace(row.profile, agreement=())

@@ -10,11 +10,12 @@ import numpy as np
 import openvino as ov
 import pytest
 from random_models import random_affinity, random_model
+from slices import sliced
 from small_language_models import decoder
 
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
-from hetero_lab.errors import InputError, OutputPathError
+from hetero_lab.errors import InputError
 from hetero_lab.experiments.deployment.frozen_profile import profile_frozen
 from hetero_lab.model.language import language_model, tokenizer_files
 from hetero_lab.model.read import prepare
@@ -50,8 +51,8 @@ def test_it_reproduces_the_outputs_without_the_lab(tmp_path):
     directory = hl.freeze(model, placement, tmp_path / "frozen", tolerance=None)
     names = {"inputs.npz", "model.bin", "model.xml", "placement.json", "requests.npz", "run.py"}
     assert {path.name for path in directory.iterdir()} == {*names, "contract.json"}
-    assert run_without_the_lab(directory).stdout.startswith("digit (1, 10)")
-    run_without_the_lab(directory, directory / "inputs.npz", tmp_path / "o.npz")
+    done = run_without_the_lab(directory, directory / "inputs.npz", tmp_path / "o.npz")
+    assert done.stdout.startswith("digit (1, 10)")
     inputs = dict(np.load(directory / "inputs.npz"))
     expected = hl.compile(model, placement)(inputs)
     with np.load(tmp_path / "o.npz") as got:
@@ -59,7 +60,7 @@ def test_it_reproduces_the_outputs_without_the_lab(tmp_path):
             np.testing.assert_allclose(got[name], value, rtol=1e-5)
 
 
-@pytest.mark.parametrize("seed", [3, 14, 86])
+@pytest.mark.parametrize("seed", sliced([86, 3, 14], 1))
 def test_random_placements_freeze(tmp_path, seed):
     hl.emulate("FRZACC")
     prepared = prepare(random_model(seed))
@@ -173,9 +174,3 @@ def test_a_frozen_language_model_writes_text_without_the_lab(tmp_path):
     assert done.stdout.startswith(" Paris.")
     (directory / "openvino_detokenizer.xml").unlink()
     assert "no openvino_detokenizer.xml" in run_without_the_lab(directory, "The").stderr
-
-
-def test_a_place_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(OutputPathError, match="cannot be made"):
-        hl.freeze("digits_inception", "CPU", tmp_path / "file" / "below", tolerance=None)

@@ -144,8 +144,6 @@ def test_joined_over_two_devices(reports, acc):
         hl.interop.read_benchmark_app(reports / "split_average_csv", "digits_inception", "CPU")
     with pytest.raises(ArgumentError, match="another placement"):
         hl.interop.read_benchmark_app(reports / "cpu_average_csv", "digits_inception", placement)
-    with pytest.raises(ArgumentError, match="name it too"):
-        hl.interop.read_benchmark_app(reports / "cpu_average_csv", placement="CPU")
 
 
 @pytest.mark.parametrize("ending", ["csv", "json"])
@@ -175,8 +173,6 @@ def test_one_file_alone(reports, tmp_path):
     assert len(report.counters) > 30
     with pytest.raises(ArgumentError, match="report_folder"):
         _ = report.summary
-    with pytest.raises(ArgumentError, match="placement='CPU'"):
-        hl.interop.read_benchmark_app(renamed, "digits_inception")
     joined = hl.interop.read_benchmark_app(renamed, "digits_inception", "CPU")
     assert "stem/conv" in set(joined.counters["op"])
     detailed = tmp_path / "other.json"
@@ -222,12 +218,6 @@ def test_any_name_a_model_can_have(tmp_path):
             f"{HEAD}\n{ROW}x\nTotal;;;;0.0;0.0\n",
             "could not convert",
         ),
-        (
-            "benchmark_average_counters_report.csv",
-            f"{HEAD}\n{ROW}\nTotal;;;;0.020;0.010\n\n",
-            "do not add up",
-        ),
-        ("benchmark_average_counters_report.csv", "a,b\n1,2\n", "another file"),
         ("benchmark_average_counters_report.csv", "\x89PNG\x00", "can't decode"),
         ("benchmark_detailed_counters_report.json", "{}", "avg_performance"),
         ("benchmark_detailed_counters_report.json", "[1]", "not a JSON object"),
@@ -269,11 +259,7 @@ def test_a_report_cut_anywhere_is_refused(reports, tmp_path, run):
             hl.interop.read_benchmark_app(tmp_path / file.name)
 
 
-def test_folders(reports, tmp_path):
-    with pytest.raises(StoredFileError, match="-report_folder"):
-        hl.interop.read_benchmark_app(tmp_path)
-    with pytest.raises(StoredFileError, match="does not exist"):
-        hl.interop.read_benchmark_app(tmp_path / "nowhere")
+def test_a_folder_of_several_runs_is_refused(reports, tmp_path):
     for run in ("cpu_average_csv", "cpu_detailed_json"):
         for file in (reports / run).iterdir():
             (tmp_path / file.name).write_bytes(file.read_bytes())

@@ -1,7 +1,6 @@
 """Formats of other tools: Model Explorer, Arrow, flat JSON."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -51,9 +50,8 @@ def test_model_explorer_gets_subgraphs_boundaries_and_times(measured, tmp_path):
 
 
 @pytest.mark.browser
-def test_model_explorer_opens_it(measured, tmp_path):
+def test_model_explorer_opens_it(measured, tmp_path, browser):
     pytest.importorskip("model_explorer")
-    playwright = pytest.importorskip("playwright.sync_api")
     hl.interop.export_model_explorer(measured, tmp_path)
     graph, times = tmp_path / "graph.json", tmp_path / "time_us.json"
     server = subprocess.Popen(
@@ -67,17 +65,12 @@ def test_model_explorer_opens_it(measured, tmp_path):
         assert server.stdout is not None
         next(line for line in server.stdout if "http://" in line)
         data = {"models": [{"url": str(graph)}], "nodeData": [str(times)]}
-        with playwright.sync_playwright() as driver:
-            browser = driver.chromium.launch(
-                executable_path=shutil.which("chromium"),
-                args=["--no-sandbox", "--enable-unsafe-swiftshader"],
-            )
-            page = browser.new_page()
-            page.goto(f"http://localhost:8097/?data={quote(json.dumps(data))}")
-            page.get_by_text("time (µs)").first.wait_for()
-            text = page.inner_text("body")
-            assert "Convolution" in text
-            assert measured.graph.name in text
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:8097/?data={quote(json.dumps(data))}")
+        page.get_by_text("time (µs)").first.wait_for()
+        text = page.inner_text("body")
+        assert "Convolution" in text
+        assert measured.graph.name in text
     finally:
         server.terminate()
         server.wait()

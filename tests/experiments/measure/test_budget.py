@@ -66,7 +66,7 @@ def test_a_sweep_without_time_says_what_it_needs():
 
 def test_calls_on_one_store_come_to_an_end(tmp_path):
     hl.emulate("ACC", unsupported={"Concat"})
-    model = hl.load(convolutions())
+    model = hl.load(convolutions(8))
     cpu = hl.Affinity.uniform(model, "CPU")
     placements = [
         hl.Placement(cpu.fix(ops=dict.fromkeys(cpu.ops[:n], "ACC")), f"cut{n}") for n in (1, 3, 5)

@@ -56,11 +56,11 @@ def check(perfetto: TraceProcessor, file: Path, profile: hl.types.Profile, how: 
     assert all(arrow["begin_ts"] <= arrow["end_ts"] for arrow in arrows)
 
 
-def test_a_reconstructed_trace(tmp_path):
+def test_a_reconstructed_trace(tmp_path, browser):
     hl.emulate("PERFACC", unsupported={"Concat", "MaxPool"})
     profile = hl.profile("digits_inception", "HETERO:PERFACC,CPU", iterations=10, progress=False)
     profile.to_trace(tmp_path / "trace.json")
-    with trace_processor((tmp_path / "trace.json").read_bytes()) as perfetto:
+    with trace_processor(browser, (tmp_path / "trace.json").read_bytes()) as perfetto:
         check(perfetto, tmp_path / "trace.json", profile, "reconstructed from counters")
         assert {row["n"] for row in perfetto.query("select count(*) as n from flow")} == {
             profile.partition.n_crossings
@@ -71,7 +71,7 @@ def test_a_reconstructed_trace(tmp_path):
 
 
 @pytest.mark.parametrize("requests", [1, 3])
-def test_a_measured_trace(tmp_path, requests):
+def test_a_measured_trace(tmp_path, browser, requests):
     hl.emulate("PERFACC", unsupported={"Concat"})
     profile = hl.profile(
         "digits_inception",
@@ -82,7 +82,7 @@ def test_a_measured_trace(tmp_path, requests):
         progress=False,
     )
     profile.to_trace(tmp_path / "trace.json")
-    with trace_processor((tmp_path / "trace.json").read_bytes()) as perfetto:
+    with trace_processor(browser, (tmp_path / "trace.json").read_bytes()) as perfetto:
         check(perfetto, tmp_path / "trace.json", profile, "measured")
         asked = perfetto.query(
             "select count(distinct extract_arg(arg_set_id, 'args.request')) as n from slice"
@@ -90,9 +90,9 @@ def test_a_measured_trace(tmp_path, requests):
         assert asked[0]["n"] == len({span.request for span in profile.spans})
 
 
-def test_what_is_broken_is_complained_about():
+def test_what_is_broken_is_complained_about(browser):
     broken = {"ph": "X", "pid": 1, "tid": 1, "name": "a", "ts": 0, "dur": 10}
     crossing = {**broken, "name": "b", "ts": 5}
     text = json.dumps({"traceEvents": [broken, crossing]})
-    with trace_processor(text.encode()) as perfetto:
+    with trace_processor(browser, text.encode()) as perfetto:
         assert perfetto.complaints() != {}
