@@ -44,7 +44,7 @@ _FOR_CHECKERS = re.compile(r"^if (?:\w+\.)?TYPE_CHECKING:\n((?:[ \t]+.*\n|\n)+)"
 # These have a better check inside, which knows the samples, devices or ops. Its error comes first.
 _KNOWN_INSIDE = {
     "model", "source", "shapes", "placement", "placements", "name", "devices",
-    "device", "text", "ops", "types", "patterns", "before",
+    "device", "text", "ops", "types", "patterns",
     "budget_s", "pin", "memory_limit", "calibration", "data", "profile",
     "profiles", "results", "result", "sweep",
     "compile_properties", "executor", "grid", "inputs", "mean",

@@ -59,15 +59,6 @@ def digits() -> ov.Model:
     return hl.load("digits_inception")
 
 
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """A browser without a window; Playwright allows a process no second one."""
-    from widgets.jupyter_in_browser import running_browser
-
-    with running_browser() as started:
-        yield started
-
-
 @pytest.fixture
 def own_core() -> CountingCore:
     """A Core of one test, with ACC in f32, that counts its compiles."""

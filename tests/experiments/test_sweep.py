@@ -641,7 +641,7 @@ def test_comparison_of_a_sweep_with_itself_shows_no_difference(swept):
     sweep, _ = swept
     comparison = hl.compare(sweep, sweep)
     assert list(comparison.table["ratio"]) == pytest.approx([1.0, 1.0, 1.0])
-    assert set(comparison.table["finding"]) == {"undecided"}
+    assert set(comparison.table["finding"]) <= {"as fast", "undecided"}
     with pytest.raises(ArgumentError, match="is a Sweep"):
         hl.compare(sweep, "b")
 
