@@ -196,6 +196,9 @@ def one_model(name: str, devices: list[str], given: argparse.Namespace) -> tuple
     runs = runs[runs["placement"].isin(rows.index)].reset_index(drop=True)
     subgraphs = [guess.n_subgraphs for guess in guesses]
     error, steady = predicted / actual - 1.0, slower * predicted / actual - 1.0
+    intervals = [guess.estimate for guess in guesses]
+    inside = [e.low_us <= us / slower <= e.high_us for e, us in zip(intervals, actual, strict=True)]
+    regret = float(actual[predicted.argmin()] / actual.min() - 1.0)
     again = runs["measured_us"] / runs["placement"].map(rows) - 1.0
     raw = runs["raw_us"] / runs.groupby("placement")["raw_us"].transform("median") - 1.0
     said = f"{costs.mape:.1%}" if costs.validation_rows else "nothing"
@@ -207,7 +210,9 @@ def one_model(name: str, devices: list[str], given: argparse.Namespace) -> tuple
         f"R² {r2(predicted, actual):.3f}; what had been measured before took {slower:.2f} times as "
         f"long ({now.min():.2f} to {now.max():.2f}), without which: mean error "
         f"{np.abs(steady).mean():.1%}, median {np.median(np.abs(steady)):.1%}, bias "
-        f"{steady.mean():+.1%}; a compile differs from its "
+        f"{steady.mean():+.1%}; {np.mean(inside):.0%} in their 90 % interval (median half width "
+        f"{np.median([e.high_us / e.us - 1.0 for e in intervals]):.0%}), the one predicted best "
+        f"{regret:.1%} behind the best; a compile differs from its "
         f"placement's median by {again.abs().mean():.1%}, {raw.abs().mean():.1%} with the drift of "
         f"the machine; its own validation said {said} "
         f"(calibrated in {took:.0f} s, measured in {time.perf_counter() - started - took:.0f})",
