@@ -1,6 +1,6 @@
 """What moves the latency of everything that a process runs by one factor.
 
-Run by hand: ``python -m tests.benchmarks.benchmark_levels [--models NAME …] [--rounds 12]``.
+Run by hand: ``python -m tests.benchmarks.benchmark_levels [--models NAME …] [--seconds 300]``.
 Placements of a model over CPU and an emulated device run in fresh processes with openvino and numpy
 alone. In each round every condition has a process of its own, in random order: alone, beside others
 that are compiled in the same process and run in turns (``living``), after others that were
@@ -18,6 +18,7 @@ import contextlib
 import os
 import random
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from unittest import mock
@@ -102,7 +103,7 @@ def measured(condition: str, places: Mapping[str, list[Path]]) -> float:
 
 def main() -> None:
     """Print a table a model."""
-    given = options(__doc__, models=["digits_inception", "page_orientation"], rounds=12)
+    given = options(__doc__, models=["digits_inception", "page_orientation"], seconds=300.0)
     hl.emulate("LEVEL", properties=F32)
     conditions = [
         "alone", "alone twice", "again", *(f"living {n}" for n in LIVING), "after 14",
@@ -113,13 +114,14 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as directory:
             places = places_of(name, Path(directory))
             rows = []
-            for _ in range(given.rounds):
+            until = time.perf_counter() + given.seconds
+            while len(rows) < 3 or time.perf_counter() < until:
                 order = shuffle.sample(conditions, len(conditions))
                 found = {condition: measured(condition, places) for condition in order}
                 rows.append([found[condition] for condition in conditions])
         levels = np.log(np.array(rows))
         print(
-            f"{name}: alone {np.exp(np.median(levels[:, 0])):.0f} µs, from process to process "
+            f"{name}, {len(rows)} rounds: alone {np.exp(np.median(levels[:, 0])):.0f} µs, from process to process "
             f"{levels[:, 0].std(ddof=1):.1%}"
         )
         for column, condition in enumerate(conditions[1:], start=1):
