@@ -24,15 +24,14 @@ from small_models import (
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
 from hetero_lab.errors import (
-    AffinityError,
     CompileError,
     HeteroLabWarning,
     InputError,
 )
 from hetero_lab.model.read import output_names, prepare
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import Partition, Subgraph, Wiring, predict
-from hetero_lab.runtime.compiled import check_ports, check_states, lonely_results
+from hetero_lab.placement.partition import Wiring, predict
+from hetero_lab.runtime.compiled import check_ports, lonely_results
 from hetero_lab.runtime.exported import match_header, observe, parse_header
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.run_frozen import header_text
@@ -334,15 +333,6 @@ def test_a_torn_stateful_path_would_fail_and_is_moved_as_one(core):
     compiled = hl.compile(stateful(), on_cpu(stateful(), core, middle="ACC"), core=core)
     assert compiled.as_predicted
     assert {"read", "sum", "middle", "assign"} <= set(compiled.partition.subgraphs[0].ops)
-
-
-def test_a_partition_that_tears_a_stateful_path_is_refused():
-    prepared = prepare(stateful())
-    torn = Partition(
-        (Subgraph(0, "CPU", ("read", "sum")), Subgraph(1, "ACC", ("middle", "assign"))), ()
-    )
-    with pytest.raises(AffinityError, match=r"'read', 'sum', 'middle', 'assign' would be torn"):
-        check_states(prepared.graph, torn)
 
 
 def test_duplicate_names_compile_as_different_ops(own_core):
