@@ -4,7 +4,8 @@ Run by hand: ``python -m tests.benchmarks.benchmark_parallel``. Two devices (CPU
 one) of one thread each, without pinning and exclusive requests, in f32; turns of several calls,
 alternating between the two. Printed are the overhead on a chain, a real model with branches against
 the bound of its subgraph times, and the throughput of four requests in flight against a single
-device of one thread. Two independent branches: ``python -m tests.real_gpu.branches --emulate``.
+device of one thread. ``python -m tests.real_gpu.branches --emulate --device ACC`` has independent
+branches, which run at least 1.6 times as fast as by HETERO.
 """
 
 from __future__ import annotations

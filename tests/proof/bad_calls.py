@@ -608,6 +608,8 @@ CALLS: list[tuple[Any, ...]] = [
      "hetero_lab.profile("),
     ("predicted_measured: a profile", lambda k: hl.views.predicted_measured(k.profile),
      ArgumentError, "not Profile", "hetero_lab.calibrate("),
+    ("errors_along_model: no search", lambda k: hl.views.errors_along_model("wrong"), ArgumentError,
+     "find_wrong(model"),
     ("placement_latency: an unknown axis", lambda k: hl.views.placement_latency(k.sweep, x="speed"),
      ArgumentError, "'speed'", "'subgraphs'"),
     ("page: nothing", lambda k: hl.views.page([], k.tmp / "p.html"), ArgumentError, "result"),
