@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import openvino as ov
 from openvino import opset13 as op
-from openvino.op.util import Variable, VariableInfo
 
 from hetero_lab.model.read import input_name
 from hetero_lab.model.static_phases import StaticPhases
 from hetero_lab.runtime.compiled import CompiledPlacement
 from hetero_lab.runtime.inputs import to_tensor
+from tests.small_models import variable
 
 VOCABULARY = 97
 _HEADS, _KV_HEADS, _HEAD = 4, 2, 8
@@ -45,10 +45,10 @@ def decoder(n_blocks: int = 3, seed: int = 0, *, empty_from: str = "inputs") -> 
         gain = op.constant(rng.uniform(0.5, 1.5, _WIDTH).astype(np.float32))
         return op.multiply(op.divide(x, root), gain, name=name)
 
-    ids = _input("input_ids", [-1, -1], np.int64)
-    attention = _input("attention_mask", [-1, -1], np.int64)
-    positions = _input("position_ids", [-1, -1], np.int64)
-    beam = _input("beam_idx", [-1], np.int32)
+    ids = named_input("input_ids", [-1, -1], np.int64)
+    attention = named_input("attention_mask", [-1, -1], np.int64)
+    positions = named_input("position_ids", [-1, -1], np.int64)
+    beam = named_input("beam_idx", [-1], np.int32)
 
     shape = op.shape_of(ids, name="shape_of_ids")
     batch = op.gather(shape, whole(0), whole(0), name="batch")
@@ -87,11 +87,8 @@ def decoder(n_blocks: int = 3, seed: int = 0, *, empty_from: str = "inputs") -> 
         return op.transpose(split, whole(0, 2, 1, 3), name=name)
 
     def cached(x: ov.Node, kind: str, block: int) -> tuple[ov.Node, ov.Node]:
-        info = VariableInfo()
-        info.data_shape = ov.PartialShape([-1, _KV_HEADS, -1, _HEAD])
-        info.data_type = ov.Type.f32
-        info.variable_id = f"past_key_values.{block}.{kind}present.{block}.{kind}"
-        variable, prefix = Variable(info), f"layers.{block}/{kind}"
+        state = f"past_key_values.{block}.{kind}present.{block}.{kind}"
+        kept, prefix = variable(state, -1, _KV_HEADS, -1, _HEAD), f"layers.{block}/{kind}"
         shape = no_past
         if empty_from == "layer":
             n = op.gather(op.shape_of(x, name=f"{prefix}/shape"), whole(0), whole(0))
@@ -100,9 +97,9 @@ def decoder(n_blocks: int = 3, seed: int = 0, *, empty_from: str = "inputs") -> 
         empty = op.broadcast(op.constant(np.float32(0)), shape, name=f"{prefix}/empty")
         if empty_from == "constant":
             empty = op.constant(np.zeros((1, _KV_HEADS, 0, _HEAD), np.float32))
-        past = op.gather(op.read_value(empty, variable, name=f"{prefix}/past"), beam, whole(0))
+        past = op.gather(op.read_value(empty, kept, name=f"{prefix}/past"), beam, whole(0))
         every = op.concat([past, x], 2, name=f"{prefix}/every")
-        assign = op.assign(every, variable, name=f"{prefix}/keep")
+        assign = op.assign(every, kept, name=f"{prefix}/keep")
         # Each group of query heads shares a head: [batch, kv, 1, total, head] is repeated.
         wide = op.broadcast(
             op.unsqueeze(every, whole(2)),
@@ -141,7 +138,8 @@ def decoder(n_blocks: int = 3, seed: int = 0, *, empty_from: str = "inputs") -> 
     return ov.Model([result], sinks, [ids, attention, positions, beam], "small_decoder")
 
 
-def _input(name: str, shape: list[int], kind: type) -> ov.Node:
+def named_input(name: str, shape: list[int], kind: type) -> ov.Node:
+    """Return a parameter whose tensor has its name, too; -1 is an unknown size."""
     parameter = op.parameter(ov.PartialShape(shape), kind, name=name)
     parameter.output(0).set_names({name})
     return parameter

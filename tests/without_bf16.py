@@ -29,10 +29,7 @@ _WINDOW, _NOPS = 96, b"\x90"  # the rest is NOPs, which end any instruction that
 def environment(directory: Path) -> dict[str, str]:
     """Return the environment of such processes; ``directory`` holds what they need.
 
-    Raises
-    ------
-    OSError, subprocess.CalledProcessError
-        There is no C compiler or no objdump, or it fails.
+    Without a C compiler or objdump it raises OSError; CalledProcessError where one of them fails.
     """
     library = str(directory / "without_bf16.so")
     compiler = os.environ.get("CC", "cc")

@@ -155,19 +155,6 @@ def test_a_name_that_the_proxy_uses_inside_is_taken(own_core):
     assert own_core.available_devices == ["ACC", "CPU", "NEW_CPU"]
 
 
-@pytest.mark.parametrize(
-    ("types", "says"),
-    [
-        ("Softmax", r"supported= is a list .*\{'Softmax'\}"),
-        ([""], "not ''"),
-        ([5], "supported= is"),
-    ],
-)
-def test_op_types_are_a_set_of_names(own_core, types, says):
-    with pytest.raises(ArgumentError, match=says):
-        hl.emulate("ACC", supported=types, core=own_core)
-
-
 def test_a_wrong_call_changes_nothing(own_core):
     before = emulated_devices(own_core)
     for wrong in (

@@ -9,7 +9,7 @@ from small_models import chain
 import hetero_lab as hl
 from hetero_lab.backend.core import scratch_core
 from hetero_lab.backend.properties import check_properties
-from hetero_lab.errors import ArgumentError, PropertyError
+from hetero_lab.errors import PropertyError
 from hetero_lab.model.read import prepare
 
 HINT = "INFERENCE_PRECISION_HINT"
@@ -105,18 +105,6 @@ def test_an_unknown_key_is_named_with_those_that_there_are(core, key, says):
     assert says in str(caught.value)
     assert "Properties that can be set:" in str(caught.value)
     assert "'INFERENCE_NUM_THREADS'" in str(caught.value)
-
-
-@pytest.mark.parametrize("properties", [["a"], "PERF_COUNT", 5])
-def test_properties_are_a_mapping(core, properties):
-    affinity = hl.Affinity.uniform(chain("r"), "CPU", core=core)
-    for call in (
-        lambda: hl.emulate("ACC", properties=properties, core=core),
-        lambda: hl.compile(chain("r"), "CPU", compile_properties=properties, core=core),
-        lambda: hl.Placement(affinity, device_properties={"CPU": properties}),
-    ):
-        with pytest.raises(ArgumentError, match="properties= is a mapping of text to"):
-            call()
 
 
 def test_a_check_leaves_no_trace(core):

@@ -1,17 +1,11 @@
 """Whether what is measured is what is deployed: the lab's latencies beside a plain OpenVINO loop.
 
-Run by hand: ``python -m tests.benchmarks.benchmark_deployed [--repeats 8] [--device GPU]``. In each
-repeat a fresh process that knows nothing of the lab loads the frozen placement and runs turns on
-request; beside it are a worker, as a sweep has, this process, and six more workers with other
-placements. Turns are run in blocks of random order: each of the three by itself, turn after turn as
-a profile does, or all nine one after another as a sweep does. Prints the ratio to the plain process
-by itself: geometric mean of the repeats with its 95 % interval.
-
-With ``--calls`` it asks as a user does, each time with a new compile: ``profile`` here and in a
-process of its own, ``sweep``, the rows of ``optimize``, and a fresh plain process, in random order.
-Prints the median over the compiles of each, its ratio to that of the plain processes, and by how
-much two compiles differ. ``--budget`` is that of optimize; after ``--at-most`` seconds no other
-repeat begins.
+Run by hand: ``python -m tests.benchmarks.benchmark_deployed [--repeats 8] [--device GPU]``. It asks
+as a user does, each time with a new compile: ``profile`` here and in a process of its own,
+``sweep``, the rows of ``optimize``, and a fresh process that knows nothing of the lab and loads the
+frozen placement, in random order. Prints the median over the compiles of each, its ratio to that of
+the plain processes, and by how much two compiles differ. ``--budget`` is that of optimize; after
+``--at-most`` seconds no other repeat begins.
 """
 
 from __future__ import annotations
@@ -20,33 +14,21 @@ import argparse
 import math
 import random
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from scipy import stats
 
 import hetero_lab as hl
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.clock import now
-from hetero_lab.experiments.measure.budget import WARM_UP_S
-from hetero_lab.experiments.measure.trial import expand
-from hetero_lab.experiments.measure.workers.bench import AnyBench, Bench
-from hetero_lab.experiments.measure.workers.requests import Compile, RunTurn, WarmUp
-from hetero_lab.experiments.session import Conditions, Session
-from hetero_lab.runtime.inputs import given_or_generated
 from tests.plain_openvino import PlainProcess, frozen
 from tests.real_gpu.networks import model_file, short_name
 from tests.scripts import F32, options
 
-DISCARDED, TIMED = 2, 10
-BLOCKS, BLOCK = 8, 4  # of each kind; turns in one
-WARM_UP, CALL_TURNS = 40, 5
+TIMED, WARM_UP, TURNS = 10, 40, 5
 MODELS = ["digits_inception", "page_orientation", "magika"]
-N_OTHERS = 6
-
-Turn = Callable[[], Sequence[float]]
 
 
 def chosen_placements(bound: BoundModel, device: str) -> dict[str, hl.Placement]:
@@ -68,95 +50,7 @@ def chosen_placements(bound: BoundModel, device: str) -> dict[str, hl.Placement]
     }  # fmt: skip
 
 
-def level(samples: Sequence[float]) -> float:
-    """Return the logarithm of what stands for a turn."""
-    return float(np.log(np.median(samples)))
-
-
-def blocks_of_turns(ways: dict[str, Turn], others: Sequence[Turn], shuffle: random.Random):
-    """Run all blocks; return the levels of each way, by itself and in turn with all others."""
-    levels: dict[str, list[float]] = {}
-    for _ in range(BLOCKS):
-        kinds = [*ways, "in turn"]
-        shuffle.shuffle(kinds)
-        for kind in kinds:
-            for number in range(BLOCK + 1):
-                if kind != "in turn":
-                    samples = ways[kind]()
-                    if number:  # the first one finds the caches of somebody else
-                        levels.setdefault(kind, []).append(level(samples))
-                    continue
-                order: list[tuple[str, Turn]] = [*ways.items(), *(("", turn) for turn in others)]
-                shuffle.shuffle(order)
-                for name, turn in order:
-                    samples = turn()
-                    if name:
-                        levels.setdefault(f"{name}, in turn", []).append(level(samples))
-    return {name: float(stats.trim_mean(logs, 0.2)) for name, logs in levels.items()}
-
-
 def compare(
-    name: str, given: argparse.Namespace, scratch: Path, shuffle: random.Random
-) -> list[float]:
-    """Measure one model; print a line for each placement and way, return the ratios."""
-    bound = bind(hl.load(model_file(name, scratch)))
-    name = short_name(name)
-    chosen = chosen_placements(bound, given.device)
-    ops = (half := chosen["halves"]).affinity.ops
-    everything = hl.Affinity.on_one(bound.graph, "CPU")
-    others = [
-        hl.Placement(
-            everything.fix(ops=dict.fromkeys(ops[: len(ops) * (n + 1) // 9], given.device)),
-            f"{n}",
-            half.device_properties,
-        )
-        for n in range(N_OTHERS)
-    ]
-    arrays = {name: given_or_generated(bound, None)}
-    placements = [*chosen.values(), *others]
-    trials = {t.label: t for t in expand({name: bound}, placements, baselines=False)}
-    benches = Session({name: bound}, Conditions())
-
-    def bench(label: str, made: AnyBench) -> Turn:
-        key = trials[label].key
-        made.ask(Compile(trial=trials[label]), timeout_s=600)
-        made.ask(WarmUp(key=key, at_most_s=WARM_UP_S), timeout_s=600)
-        asked = RunTurn(key=key, discarded=DISCARDED, timed=TIMED)
-        return lambda: made.ask(asked, timeout_s=600).samples_us
-
-    ratios = []
-    for label, placement in chosen.items():
-        place = frozen(bound, placement, scratch / name / label)
-        found: dict[str, list[float]] = {}
-        for _ in range(given.repeats):
-            workers = [benches.start() for _ in range(1 + N_OTHERS)]
-            plain, local = PlainProcess(place), Bench({name: bound}, inputs=arrays)
-            plain.load(place)
-            ways = {
-                "plain": partial(plain.turn, place),
-                "worker": bench(label, workers[0]),
-                "this process": bench(label, local),
-            }
-            turns = [bench(o.label, w) for o, w in zip(others, workers[1:], strict=True)]
-            for way, value in blocks_of_turns(ways, turns, shuffle).items():
-                found.setdefault(way, []).append(value)
-            for process in (plain, local, *workers):
-                process.close()
-        base = np.array(found["plain"])
-        for way in sorted(set(found) - {"plain"}):
-            logs = np.array(found[way]) - base
-            half = stats.t.ppf(0.975, len(logs) - 1) * stats.sem(logs)
-            low, ratio, high = np.exp(logs.mean() + np.array([-half, 0.0, half]))
-            ratios.append(float(ratio))
-            print(
-                f"{name:18} {label:7} plain {np.exp(base.mean()):8.0f} µs  {way:21} "
-                f"{ratio:.3f} ({low:.3f} to {high:.3f})",
-                flush=True,
-            )
-    return ratios
-
-
-def compare_calls(
     name: str, given: argparse.Namespace, scratch: Path, shuffle: random.Random
 ) -> list[float]:
     """Ask as a user does, compile after compile; print a line for each placement and call."""
@@ -186,13 +80,13 @@ def compare_calls(
             with PlainProcess(place) as process:
                 process.load(place)
                 process.turn(place, 0, WARM_UP)
-                turns = [process.turn(place) for _ in range(CALL_TURNS)]
+                turns = [process.turn(place) for _ in range(TURNS)]
             found.setdefault((label, "plain"), []).append(float(np.median(turns)))
 
     def profile(*, isolate: bool) -> None:
         for label, placement in chosen.items():
             made = hl.profile(
-                model, placement, iterations=CALL_TURNS * TIMED, counters=False, reference=False,
+                model, placement, iterations=TURNS * TIMED, counters=False, reference=False,
                 isolate=isolate, progress=False,
             )  # fmt: skip
             way = "profile, own process" if isolate else "profile"
@@ -202,7 +96,7 @@ def compare_calls(
         made = hl.sweep(
             model, [hl.Placement(p.affinity, label, p.device_properties, p.direct)
                     for label, p in chosen.items()],
-            turns=CALL_TURNS, budget_s=None, counters=False, reference=False, baselines=False,
+            turns=TURNS, budget_s=None, counters=False, reference=False, baselines=False,
             dedupe=False, progress=False,
         )  # fmt: skip
         for row in made.rows:
@@ -239,16 +133,14 @@ def compare_calls(
 def main() -> None:
     """Run and print."""
     given = options(
-        __doc__, models=MODELS, device="ACC", calls=False, repeats=8, budget=40.0,
-        at_most=math.inf, seed=0,
+        __doc__, models=MODELS, device="ACC", repeats=8, budget=40.0, at_most=math.inf, seed=0,
     )  # fmt: skip
     if given.device == "ACC":
         hl.emulate("ACC")
     shuffle = random.Random(given.seed)
-    ask = compare_calls if given.calls else compare
     with tempfile.TemporaryDirectory() as scratch:
         ratios = [
-            ratio for name in given.models for ratio in ask(name, given, Path(scratch), shuffle)
+            ratio for name in given.models for ratio in compare(name, given, Path(scratch), shuffle)
         ]
     print(
         f"furthest from 1: {max(ratios, key=lambda r: abs(np.log(r))):.3f}; median distance "

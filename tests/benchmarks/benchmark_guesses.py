@@ -33,13 +33,7 @@ BOTH_F32 = {"CPU": F32, "ACC": F32}
 
 
 def latency_error(pairs: Sequence[tuple[float, float]]) -> float:
-    """Return the mean of how many times too long or too short, less 1: 0 is right.
-
-    Parameters
-    ----------
-    pairs
-        Guessed and measured µs.
-    """
+    """Return the mean factor between guessed and measured µs, either way, less 1: 0 is right."""
     logs = [abs(math.log(guessed / measured)) for guessed, measured in pairs]
     return math.expm1(statistics.fmean(logs))
 

@@ -31,14 +31,6 @@ ONE_THREAD = {
 UNSEEN_AFTER = [2, 7, 12, 17, 22, 27]
 
 
-def calibrated(model, budget_s: float, keep: Path | None) -> hl.CostModel:
-    """Return the costs that were kept, or calibrate."""
-    return kept_costs(
-        keep and keep / "costs.json",
-        lambda: hl.calibrate(model, DEVICES, scenario=SCENARIO, budget_s=budget_s, progress=False),
-    )
-
-
 def measured(model, placements: list[hl.Placement], turns: int, seed: int) -> dict[str, list]:
     """Compile each placement once; return the times of a further and of the first token in ms."""
     first, *others = placements
@@ -56,7 +48,12 @@ def main() -> None:
     given = options(__doc__, budget=90.0, compiles=2, turns=3, keep=Path)
     hl.emulate("SLOW", properties=ONE_THREAD)
     model = hl.load(MODEL)
-    costs = calibrated(model, given.budget, given.keep)
+    costs = kept_costs(
+        given.keep and given.keep / "costs.json",
+        lambda: hl.calibrate(
+            model, DEVICES, scenario=SCENARIO, budget_s=given.budget, progress=False
+        ),
+    )
     print(costs)
     assert costs.prefill is not None
     known = [hl.Placement(hl.Affinity.uniform(model, device), device) for device in DEVICES]

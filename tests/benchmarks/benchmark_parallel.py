@@ -2,9 +2,10 @@
 
 Run by hand: ``python -m tests.benchmarks.benchmark_parallel``. Two devices (CPU, and an emulated
 one) of one thread each, without pinning and exclusive requests, in f32; turns of several calls,
-alternating between the two. Printed are the speed of two equal independent branches, the overhead
-on a chain, a real model with branches against the bound of its subgraph times, and the throughput
-of four requests in flight against a single device of one thread.
+alternating between the two. Printed are the overhead on a chain, a real model with branches against
+the bound of its subgraph times, and the throughput of four requests in flight against a single
+device of one thread. ``python -m tests.real_gpu.branches --emulate --device ACC`` has independent
+branches, which run at least 1.6 times as fast as by HETERO.
 """
 
 from __future__ import annotations
@@ -39,21 +40,6 @@ def both(model, affinity):
     inputs = [np.random.default_rng(0).normal(size=p.shape).astype(np.float32)
               for p in model.inputs]  # fmt: skip
     return hl.compile(model, placement), hl.ParallelExecutor(model, placement), inputs
-
-
-def two_branches() -> None:
-    """Two equal branches on two devices."""
-    x = op.parameter([256, 256], np.float32, name="x")
-    ends = [matmuls(op.relu(x, name=f"{b}_in"), 80, 256, b) for b in ("left", "right")]
-    model = hl.load(ov.Model([op.add(*ends, name="sum")], [x], "two_branches"))
-    affinity = hl.Affinity.uniform(model, "CPU").fix(patterns={"^right": "ACC"})
-    compiled, executor, inputs = both(model, affinity)
-    with executor:
-        hetero, parallel = beside(compiled, executor, inputs)
-    print(
-        f"two branches: HETERO {hetero:.2f} ms, parallel {parallel:.2f} ms: "
-        f"{hetero / parallel:.2f} times as fast (at least 1.6)"
-    )
 
 
 def chain(n_subgraphs: int) -> None:
@@ -150,7 +136,6 @@ def throughput(name: str) -> None:
 def main() -> None:
     """Print all of it."""
     hl.emulate("ACC", properties=ONE_THREAD)
-    two_branches()
     for n in (2, 8, 32):
         chain(n)
     branchy("googlenet_graph")

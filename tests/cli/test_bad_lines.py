@@ -33,6 +33,7 @@ ROWS = [
     ("profile MODEL -d CPU --emulate ACC:bogus=1", "bogus"),
     ("profile MODEL -d CPU --emulate acc", "upper-case"),
     ("profile MODEL -d CPU --export /dev/null", "/dev/null"),
+    ("profile MODEL -d CPU --export /dev/null/below", "/dev/null"),
     ("profile no_such.onnx -d CPU", "does not exist"),
     ("profile MODEL -d CPU --fix (", "PATTERN=DEVICE"),
     ("profile MODEL -d CPU --fix (=CPU", "regular expression"),

@@ -123,16 +123,6 @@ def test_error_is_one_paragraph_without_traceback(run, shell, line, fact, monkey
     assert len(err.strip().splitlines()) == 1
 
 
-def test_export_to_a_file_is_refused_before_anything_is_run(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(bench, "open_runner", pytest.fail)
-    (tmp_path / "file").write_text("")
-    for target in ("file", "file/below"):
-        result, _, err = run(f"%hetero_profile model -d CPU --export {tmp_path}/{target}")
-        assert not result.success
-        assert str(tmp_path / "file") in err
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
-
-
 def test_help(run):
     result, out, _ = run("%hetero_profile -h")
     assert result.success

@@ -8,33 +8,25 @@ from pathlib import Path
 
 import openvino as ov
 import pytest
+from hand_costs import flat_costs
 from small_models import chain
 
 import hetero_lab as hl
 from hetero_lab.model.read import prepare
-from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
+from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.tables import number
 
 EMULATE = ["--emulate", "PLANACC:unsupported=Softmax"]
 MODEL = "digits_inception"
 
 
-def made_costs(slow: float = 3.0) -> CostModel:
+def made_costs() -> CostModel:
     """PLANACC is three times as fast in everything but Softmax."""
-    graph = prepare(MODEL).graph
-    refused = "Softmax"
-    return CostModel(
-        graph=graph,
-        devices=("PLANACC", "CPU"),
-        units=tuple(
-            Unit((graph.ops[i].name,), (None if graph.ops[i].type == refused else 1.0, slow))
-            for i in graph.placeable
-        ),
-        boundaries={("PLANACC", "CPU"): BoundaryCost(5.0), ("CPU", "PLANACC"): BoundaryCost(5.0)},
-        subgraph_us={"PLANACC": 2.0, "CPU": 2.0},
+    return flat_costs(
+        prepare(MODEL).graph, devices=("PLANACC", "CPU"), lacks={"Softmax"},
         environment={"host": "elsewhere", "openvino_version": "2026.4"},
         device_properties={"CPU": {"INFERENCE_PRECISION_HINT": "f32"}},
-    )
+    )  # fmt: skip
 
 
 @pytest.fixture

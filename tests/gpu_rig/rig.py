@@ -56,18 +56,9 @@ def real_devices() -> list[str]:
 def start(build_dir: str | os.PathLike) -> None:
     """Make the GPU plugin find a device, in this process and in those that it starts.
 
-    Does nothing where a real GPU is listed, or where the rig already runs.
-
-    Parameters
-    ----------
-    build_dir
-        An existing directory for the compiled layer and the ``.icd`` file. It has to stay until
-        the last process ends.
-
-    Raises
-    ------
-    RigError
-        If openvino is already imported, or the C compiler or a package is missing.
+    Does nothing where a real GPU is listed, or where the rig already runs. The compiled layer and
+    the ``.icd`` file go to ``build_dir``, which has to stay until the last process ends. Raises a
+    RigError if openvino is already imported, or the C compiler or a package is missing.
     """
     if is_running():
         return

@@ -11,12 +11,12 @@ import sys
 import time
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+sys.path[:0] = [str(Path(__file__).parents[1])]
 
-from graphs import Case, cases  # noqa: E402
 from hypothesis import HealthCheck, Phase, given, seed, settings  # noqa: E402
-from properties import Tally, check  # noqa: E402
 
+from tests.proof.graphs import Case, cases  # noqa: E402
+from tests.proof.properties import Tally, check  # noqa: E402
 from tests.scripts import options  # noqa: E402
 
 PART = 250

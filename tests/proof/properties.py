@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 from counting_core import F32, CountingCore, core_with_acc, in_f32
-from graphs import DEVICES, Case, build, inputs_of
 from hypothesis import note
 from planning.random_costs import random_costs
 
@@ -22,6 +21,7 @@ from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, graph_from_jso
 from hetero_lab.model.read import PreparedModel, prepare
 from hetero_lab.placement.partition import Partition, partition_from_json, partition_to_json
 from hetero_lab.planning.planner import plan_graph
+from tests.proof.graphs import DEVICES, Case, build, inputs_of
 
 
 @dataclass
@@ -67,13 +67,13 @@ def check(case: Case, tally: Tally | None = None) -> None:
     inputs = inputs_of(case, prepared.model)
     expected = hl.compile(prepared, in_f32(cpu, direct=True), core=core())(inputs)
     placement = hl.Placement(affinity, "drawn", {d: case.properties[d] for d in affinity.devices})
-    _check_placement(prepared, placement, inputs, expected, tally)
+    check_placement(prepared, placement, inputs, expected, tally)
     hl.emulate("ACC", unsupported=case.lacks, properties=F32, core=core())
     try:
         automatic = hl.Affinity.automatic(prepared, "HETERO:ACC,CPU", core=core())
         check_totality(prepared, automatic)
         check_greedy(prepared, automatic, case.lacks)
-        _check_placement(prepared, in_f32(automatic), inputs, expected, tally)
+        check_placement(prepared, in_f32(automatic), inputs, expected, tally)
     finally:
         hl.emulate("ACC", properties=F32, core=core())
     check_planners(prepared, case.seed)
@@ -150,7 +150,8 @@ def check_partition(prepared: PreparedModel, affinity: hl.Affinity, found: Parti
                 assert (source, port) in crossing
 
 
-def _check_placement(prepared, placement, inputs, expected, tally: Tally) -> None:
+def check_placement(prepared, placement, inputs, expected, tally: Tally) -> None:
+    """A placement is refused, or is compiled as predicted and has the outputs of one device."""
     try:
         predicted = hl.partition(prepared, placement, core=core())
         with warnings.catch_warnings(record=True) as caught:

@@ -6,6 +6,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as op
 
+from tests.small_language_models import named_input
 from tests.small_models import variable
 
 VOCABULARY, _WIDTH = 13, 8
@@ -18,10 +19,8 @@ def random_dynamic_model(seed: int) -> ov.Model:
     from each other's parts, for reshapes, broadcasts, masks and empty states.
     """
     rng = np.random.default_rng(seed)
-    ids = op.parameter(ov.PartialShape([-1, -1]), np.int64, name="input_ids")
-    ids.output(0).set_names({"input_ids"})
-    beam = op.parameter(ov.PartialShape([-1]), np.int32, name="beam_idx")
-    beam.output(0).set_names({"beam_idx"})
+    ids = named_input("input_ids", [-1, -1], np.int64)
+    beam = named_input("beam_idx", [-1], np.int32)
     tensors = [op.gather(_weights(rng, VOCABULARY, _WIDTH), ids, op.constant(0), name="embedding")]
     sizes = [op.gather(op.shape_of(ids), _whole(0), _whole(0), name="batch")]
     sinks: list[ov.Node] = []

@@ -8,9 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from graphs import Case, build, cases, inputs_of
 from hypothesis import HealthCheck, given, settings, strategies as st
-from properties import Tally, check
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.experiments.measure.environment import current_environment
@@ -18,6 +16,8 @@ from hetero_lab.experiments.measure.records import Counters, Failed, Finished, H
 from hetero_lab.experiments.measure.store import Store, read_store
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime.counters import Counter
+from tests.proof.graphs import Case, build, cases, inputs_of
+from tests.proof.properties import Tally, check
 
 _seen = Tally()
 

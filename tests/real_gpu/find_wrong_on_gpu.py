@@ -1,26 +1,23 @@
-"""Find what a real device gets wrong: ``python tests/real_gpu/find_wrong_on_gpu.py MODEL``.
+"""Find what a real device gets wrong: ``python -m tests.real_gpu.find_wrong_on_gpu``.
 
-MODEL is a model file, a sample's name, or ``torchvision:NAME``: that network with random weights
-(seed 0), exported to ONNX here, for which torch, torchvision and onnx have to be installed. It
-prints what was found, writes it to a directory, and runs the scripts that show each fault in a
+``--model`` is a model file, a sample's name, or ``torchvision:NAME``: that network with random
+weights (seed 0), exported to ONNX here, for which torch, torchvision and onnx have to be installed.
+It prints what was found, writes it to a directory, and runs the scripts that show each fault in a
 process without hetero_lab. The exit code is 0 if the mended placement was proven to be right and
 every script shows its fault, or if nothing was wrong.
 """
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 import hetero_lab as hl
 from tests.real_gpu.networks import model_file
-from tests.scripts import alone
+from tests.scripts import alone, options
 
 
 def shows_its_fault(directory: Path) -> bool:
@@ -35,13 +32,10 @@ def shows_its_fault(directory: Path) -> bool:
 
 def main() -> int:
     """Search on one device, print, export, and prove it with the scripts."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model")
-    parser.add_argument("--device", default="GPU")
-    parser.add_argument("--precision", default="f32")
-    parser.add_argument("--budget", type=float, default=400.0, metavar="SECONDS")
-    parser.add_argument("--out", default="found_wrong", metavar="DIR")
-    given = parser.parse_args()
+    given = options(
+        __doc__, model="digits_inception", device="GPU", precision="f32", budget=400.0,
+        out="found_wrong",
+    )  # fmt: skip
     with tempfile.TemporaryDirectory() as scratch:
         model = hl.load(model_file(given.model, Path(scratch)))
         placement = alone(model, given.device, {"INFERENCE_PRECISION_HINT": given.precision})

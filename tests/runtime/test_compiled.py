@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import concurrent.futures
 import tracemalloc
 import warnings
 from dataclasses import replace
@@ -8,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import openvino as ov
 import pytest
-from counting_core import F32, core_with_acc, in_f32
+from counting_core import F32, in_f32
 from openvino import opset13 as op
 from random_models import random_affinity, random_model
 from small_models import (
@@ -25,17 +24,14 @@ from small_models import (
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
 from hetero_lab.errors import (
-    AffinityError,
     CompileError,
-    DeviceError,
     HeteroLabWarning,
     InputError,
-    PropertyError,
 )
 from hetero_lab.model.read import output_names, prepare
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import Partition, Subgraph, Wiring, predict
-from hetero_lab.runtime.compiled import check_ports, check_states, lonely_results
+from hetero_lab.placement.partition import Wiring, predict
+from hetero_lab.runtime.compiled import check_ports, lonely_results
 from hetero_lab.runtime.exported import match_header, observe, parse_header
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.run_frozen import header_text
@@ -147,22 +143,6 @@ def test_a_split_within_one_device_ignores_threads_too(core):
     assert compiled.partition.n_subgraphs == 2
     got = compiled.compiled_model.get_property("DEVICE_PROPERTIES")
     assert int(got["CPU"]["NUM_STREAMS"]) == 1
-
-
-def test_calls_from_many_threads_do_not_meet(core):
-    model = convolutions(8)
-    compiled = hl.compile(model, in_f32(on_cpu(model, core, softmax="ACC")), core=core)
-    rng = np.random.default_rng(0)
-    given = [rng.random((1, 8, 8, 8), np.float32) for _ in range(16)]
-    expected = [compiled(value)["features"] for value in given]
-
-    def run(index: int) -> bool:
-        return all(
-            np.array_equal(compiled(given[index])["features"], expected[index]) for _ in range(20)
-        )
-
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(run, range(16)))
 
 
 def test_a_request_keeps_the_state_of_a_stateful_model(core):
@@ -355,15 +335,6 @@ def test_a_torn_stateful_path_would_fail_and_is_moved_as_one(core):
     assert {"read", "sum", "middle", "assign"} <= set(compiled.partition.subgraphs[0].ops)
 
 
-def test_a_partition_that_tears_a_stateful_path_is_refused():
-    prepared = prepare(stateful())
-    torn = Partition(
-        (Subgraph(0, "CPU", ("read", "sum")), Subgraph(1, "ACC", ("middle", "assign"))), ()
-    )
-    with pytest.raises(AffinityError, match=r"'read', 'sum', 'middle', 'assign' would be torn"):
-        check_states(prepared.graph, torn)
-
-
 def test_duplicate_names_compile_as_different_ops(own_core):
     model = chain("same", "same", "same")
     affinity = on_cpu(model, own_core, same_2="ACC")
@@ -393,28 +364,7 @@ def test_an_affinity_left_by_the_caller_is_overwritten(core):
     }
 
 
-# -- nothing is compiled that cannot be right --------------------------------------------------
-
-
-def test_bad_placements_compile_nothing():
-    core = core_with_acc(unsupported={"Softmax"})
-    model = hl.load(convolutions(8))
-    cpu = hl.Affinity.uniform(model, "CPU", core=core)
-    other = hl.Affinity.uniform(chain("r"), "CPU", core=core)
-    wrong: list[tuple[object, type[Exception]]] = [
-        ("XPU", DeviceError), ("HETERO:XPU", DeviceError), ("HETERO", DeviceError),
-        ("ACC", DeviceError), (hl.Affinity.uniform(model, "ACC", core=core), DeviceError),
-        (other, AffinityError), (hl.Placement(cpu, "x", {"CPU": {"FOO": 1}}), PropertyError),
-        (hl.Placement(cpu, "x", {"XPU": {}}), DeviceError),
-    ]  # fmt: skip
-    for placement, kind in wrong:
-        with pytest.raises(kind):
-            hl.compile(model, placement, core=core)
-    for properties in ({"FOO": 1}, {"INFERENCE_PRECISION_HINT": "f33"}):
-        for placement in ("CPU", "HETERO:ACC,CPU"):
-            with pytest.raises(PropertyError):
-                hl.compile(model, placement, compile_properties=properties, core=core)
-    assert core.n_compiled == 0
+# -- properties of the compile -----------------------------------------------------------------
 
 
 def test_properties_of_the_compile_reach_every_device(core, tmp_path):
@@ -430,11 +380,6 @@ def test_properties_of_the_compile_reach_every_device(core, tmp_path):
     by_device = compiled.compiled_model.get_property("DEVICE_PROPERTIES")
     assert all(by_device[device]["PERF_COUNT"] for device in ("ACC", "CPU"))
     assert list(tmp_path.iterdir())
-    # A second compile comes out of the cache and is as right.
-    again = hl.compile(model, placement, compile_properties={"CACHE_DIR": str(tmp_path)}, core=core)
-    inputs = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8)
-    assert again.as_predicted
-    np.testing.assert_array_equal(again(inputs)["out"], compiled(inputs)["out"])
 
 
 def test_the_words_of_the_runtime_are_kept(core, tmp_path):

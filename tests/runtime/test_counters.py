@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import datetime
-import re
 
 import numpy as np
 import openvino as ov
@@ -271,11 +270,3 @@ def test_an_unexpected_node_is_kept_as_other():
     prepared = prepare(chain("a"))
     rows = rows_of(prepared, info("a", "Relu", "jit_f32", 1), info("Multiply_8", "Eltwise", "j", 4))
     assert [(row.kind, row.real_time_us) for row in rows] == [("op", 1), ("other", 4)]
-
-
-def test_the_rows_of_the_runtime_begin_with_their_subgraph(core):
-    # The join rests on this; a release that changes it must be noticed.
-    compiled = hl.compile(convolutions(8), "HETERO:ACC,CPU", counters=True, core=core)
-    request = compiled.new_request(generate_inputs(compiled.prepared))
-    request.infer()
-    assert all(re.match(r"^subgraph\d+: ", row.node_name) for row in request.profiling_info)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from counting_core import CountingCore
 from small_language_models import decoder
@@ -10,11 +9,8 @@ from small_language_models import decoder
 import hetero_lab as hl
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.errors import AffinityError
-from hetero_lab.model.language import language_model
-from hetero_lab.placement.partition import partition_of
-from hetero_lab.placement.placement import BoundPlacement
-from hetero_lab.runtime.compiled import compile_placed, labelled_clone
-from tests.proof.dynamic_cuts import EXACT, moved, random_run, refusal
+from hetero_lab.runtime.compiled import compile_placed
+from tests.proof.dynamic_cuts import moved, outcome, random_run
 
 
 @pytest.fixture(scope="module")
@@ -22,33 +18,11 @@ def bound(core) -> BoundModel:
     return bind(hl.load(decoder(2)), core)
 
 
-def first_logits(request, bound: BoundModel) -> np.ndarray:
-    known = language_model(bound.model)
-    request.reset_state()
-    for ids, past in (([[1, 2, 3]], 0), ([[4]], 3)):
-        request.infer(dict(enumerate(known.feed(np.array(ids), past))))
-    return np.array(request.get_output_tensor(0).data)
-
-
-def what_runtime_does(placed: BoundPlacement) -> np.ndarray | None:
-    clone, _ = labelled_clone(placed, partition_of(placed))
-    target, properties = placed.compile_call
-    try:
-        request = placed.core.compile_model(clone, target, properties).create_infer_request()
-        return first_logits(request, placed.bound)
-    except RuntimeError:
-        return None
-
-
-def check(bound: BoundModel, seed: int) -> bool:
+def as_foretold(bound: BoundModel, seed: int) -> bool:
     """Move some ops at random; return whether that runs, after a look at what was foretold."""
-    placed = moved(bound, random_run(bound, seed))
-    told, done = refusal(placed), what_runtime_does(placed)
-    assert (done is None) == bool(told), (seed, told)
-    if done is not None:
-        alone = bound.core.compile_model(bound.model, "CPU", EXACT).create_infer_request()
-        np.testing.assert_allclose(done, first_logits(alone, bound), rtol=1e-4, atol=1e-5)
-    return done is not None
+    how = outcome(bound, random_run(bound, seed))
+    assert how in ("runs as predicted", "refused, and would not run"), seed
+    return how == "runs as predicted"
 
 
 def test_the_parallel_executor_refuses_an_invalid_submodel_before_a_compile(own_core):
@@ -61,23 +35,20 @@ def test_the_parallel_executor_refuses_an_invalid_submodel_before_a_compile(own_
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_few_random_cuts_do_as_foretold(bound, seed):
-    check(bound, seed)
+    as_foretold(bound, seed)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_random_cuts_do_as_foretold(bound):
-    ran = [check(bound, seed) for seed in range(3, 43)]
+    ran = [as_foretold(bound, seed) for seed in range(3, 43)]
     assert 5 < sum(ran) < len(ran) - 5  # of both kinds
 
 
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        (
-            "shape_of_ids",
-            "not a valid model by itself.*Variable shape: .*Keep the ops that",
-        ),
+        ("shape_of_ids", "not a valid model by itself.*Variable shape: .*Keep the ops that"),
         ("layers.0/key/past", "stateful path 'layers.0/.* would be torn into 2 subgraphs"),
     ],
 )
@@ -86,4 +57,4 @@ def test_what_the_runtime_cannot_run_is_refused_before(own_core: CountingCore, n
     with pytest.raises(AffinityError, match=why):
         compile_placed(placed)
     assert own_core.n_compiled == 0
-    assert what_runtime_does(placed) is None
+    assert outcome(placed.bound, [name]) == "refused, and would not run"

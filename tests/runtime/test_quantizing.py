@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 
 import numpy as np
 import openvino as ov
@@ -14,9 +13,7 @@ from small_models import chain
 import hetero_lab as hl
 from hetero_lab import clock
 from hetero_lab.errors import (
-    ArgumentError,
     HeteroLabError,
-    InputError,
     QuantizationError,
 )
 from hetero_lab.model.read import prepare
@@ -254,63 +251,6 @@ def test_nothing_is_printed(capfd, recwarn, monkeypatch):
 
 
 # --- bad input ----------------------------------------------------------------------------
-
-
-def not_a_number() -> list[np.ndarray]:
-    examples = some()
-    examples[2][0, 3] = math.nan
-    return examples
-
-
-FORM = "Calibration data are a sequence of inputs"
-
-
-@pytest.mark.parametrize(
-    ("calibration", "kind", "message"),
-    [
-        (iter(()), InputError, "no examples to calibrate with"),
-        ([{"y": np.zeros((1, 8), np.float32)}], InputError,
-         "example 0: The model has no input 'y'"),
-        (some((1, 9)), InputError,
-         r"example 0: Input 'x' has the shape \[1, 8\], the given array \[1, 9\]"),
-        ([*some(), *some(dtype=np.float64)], InputError,
-         "example 4: Input 'x' has the element type float32"),
-        (not_a_number(), InputError, "example 2: input 'x' holds NaN or infinity"),
-        ([3], InputError, "example 0: "),
-        ([[np.zeros((1, 8), np.float32)] * 2], InputError, "example 0: The model has 1 inputs"),
-        ("data", ArgumentError, FORM),
-        (None, ArgumentError, FORM),
-        (3, ArgumentError, FORM),
-        ({"x": some()[0]}, ArgumentError, FORM),
-    ],
-)  # fmt: skip
-def test_wrong_examples(calibration, kind, message):
-    with pytest.raises(kind, match=message):
-        hl.quantize(matmul(), calibration, progress=False)
-
-
-def test_a_whole_data_set(data, f32):
-    with pytest.raises(ArgumentError, match=r"pass its \.calibration"):
-        hl.quantize(f32, data, progress=False)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"preset": "mixd"}, "preset= is 'mixed' or 'performance', not 'mixd'"),
-        ({"preset": None}, "preset= is"),
-        ({"target_device": "TPU"}, "target_device= is 'ANY' or 'CPU'"),
-        ({"subset_size": True}, "subset_size= is a whole number"),
-        ({"ignored": ["MatMull"]}, "'MatMull' in ignored= matches no op. Did you mean 'MatMul'"),
-        ({"ignored": "("}, "or a regular expression: "),
-        ({"ignored": [""]}, "matches no op"),
-        ({"ignored": [3]}, "ignored= is text or a list of text"),
-        ({"ignored": 3}, "not 3 .int.. For instance .'Softmax'"),
-    ],
-)
-def test_wrong_options(options, message):
-    with pytest.raises(ArgumentError, match=message):
-        hl.quantize(matmul(), some(), progress=False, **options)
 
 
 def test_nothing_to_quantise(int8, data):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import hetero_lab as hl
-from hetero_lab.errors import ArgumentError
 from tests.experiments.faults.cases import chain_case
 from tests.proof import injected_faults as injected
 from tests.proof.faults import Fault
@@ -25,8 +24,3 @@ def test_errors_are_drawn_in_order_and_culprits_are_shaded():
     assert lines["jumps"]["y"][0] == pytest.approx(errors["accumulated_error"][at])
     (shade,) = figure.layout.shapes
     assert (shade["x0"], shade["x1"]) == (at + 0.5, at + 1.5)
-
-
-def test_it_draws_nothing_else():
-    with pytest.raises(ArgumentError, match=r"find_wrong\(model"):
-        hl.views.errors_along_model("wrong")

@@ -9,7 +9,7 @@ from html_outline import Outline
 from views.hand_made import NASTY, small_profile
 
 import hetero_lab as hl
-from hetero_lab.errors import ArgumentError, OutputPathError
+from hetero_lab.errors import OutputPathError
 from hetero_lab.placement.partition import Partition, Subgraph
 from hetero_lab.views.result_views import contents_of
 
@@ -68,16 +68,6 @@ def test_every_view_of_a_gallery_is_public():
         assert view.__name__ in dir(hl.views)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         hl.views.nothing  # noqa: B018
-
-
-def test_what_has_no_views_is_refused(tmp_path):
-    with pytest.raises(ArgumentError, match="views of Profile, Sweep, .*, not of str"):
-        hl.views.gallery("HETERO:ACC,CPU")  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="at least one result"):
-        hl.views.page([], tmp_path / "page.html")
-    with pytest.raises(ArgumentError, match="not of int"):
-        hl.views.page([small_profile(), 3], tmp_path / "page.html")  # type: ignore[list-item]
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_bad_path_is_refused_before_anything_is_drawn(tmp_path, monkeypatch):

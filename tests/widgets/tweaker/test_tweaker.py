@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from hand_costs import flat_costs
 from planning.random_costs import random_costs
 from small_models import chain, stateful
 
@@ -15,7 +16,6 @@ import hetero_lab as hl
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PlanError, PropertyError
 from hetero_lab.experiments.measure.workers.launch import FORK_SERVER
 from hetero_lab.model.read import prepare
-from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.tables import read_csv
 from hetero_lab.widgets.tweaker.measurement import Attempt, attempt_label
 from hetero_lab.widgets.tweaker.view import ABOVE, FILES, PANEL
@@ -373,9 +373,7 @@ def test_wrong_ops_of_another_model_or_none_are_refused(model):
 def test_a_guessed_latency_is_said_to_be_one():
     hl.emulate("ACC")
     known = prepare(chain("a", "b"))
-    units = tuple(Unit((op,), (1.0, 2.0)) for op in ("a", "b"))
-    boundaries = {("ACC", "CPU"): BoundaryCost(3.0), ("CPU", "ACC"): BoundaryCost(3.0)}
-    costs = CostModel(known.graph, ("ACC", "CPU"), units, boundaries, {"ACC": 1.0, "CPU": 1.0})
+    costs = flat_costs(known.graph)
     assert hl.AffinityTweaker(known, ["ACC", "CPU"], costs).view.panel.note == ""
     model = chain("a", "b", "c")
     guessed = hl.guess_costs(model, [costs])
