@@ -69,7 +69,7 @@ def run(directory: str) -> hl.types.Advice:
         [str(target / "index.html"), "the figures; open it in a browser, no network needed"],
         [str(target / "candidates.csv"), "one row a candidate"],
     ]
-    profiles = [c.row.profile for c in split or () if c.row.profile is not None]
+    profiles = [p for c in split or () if (p := c.row.scaled_profile) is not None]
     beside = recorded.loc[:, "label":"ratio_ci95_high"]
     beside.attrs["title"] = (
         f"Not measured here: the same question, recorded on {_RECORDED_ON}, "

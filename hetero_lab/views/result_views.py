@@ -134,7 +134,7 @@ def _(profile: Profile) -> Contents:
 
 @contents_of.register
 def _(sweep: Sweep) -> Contents:
-    profiles = [row.profile for row in sweep.rows if row.profile is not None]
+    profiles = [p for row in sweep.rows if (p := row.scaled_profile) is not None]
     measured = sweep if profiles else None
     return Contents(
         f"Sweep of {sum(not row.same_as for row in sweep.rows)} placements",
@@ -161,7 +161,7 @@ def _(advice: Advice) -> Contents:
         {
             latency_ranking: sweep if any(row.profile for row in sweep.rows) else None,
             placement_graph: next(
-                (c.row.profile for c in advice.candidates if c.judgement == BEST), None
+                (c.row.scaled_profile for c in advice.candidates if c.judgement == BEST), None
             ),
             accuracy_front: _labelled(sweep),
         },
@@ -176,7 +176,7 @@ def _(advice: PipelineAdvice) -> Contents:
 
 @contents_of.register
 def _(best: Optimized) -> Contents:
-    profiles = [row.profile for row in best.sweep.rows if row.profile is not None]
+    profiles = [p for row in best.sweep.rows if (p := row.scaled_profile) is not None]
     return Contents(
         f"The best placement of {best.costs.graph.name}",
         [best.verdict, *best.notes, *_sweep_notes(best.sweep)],

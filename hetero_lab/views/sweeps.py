@@ -256,7 +256,10 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
         x=[min(high, end_us) for _, _, high in latencies],
         y=list(range(len(rows))),
         mode="text",
-        text=[f"   group {r['group']} · {n}" for r, n in zip(rows, subgraphs, strict=True)],
+        text=[
+            f"   group {r['group']}, {r['finding']} · {n}"
+            for r, n in zip(rows, subgraphs, strict=True)
+        ],
         textposition="middle right",
         textfont={"color": TEXT, "size": 11},
         cliponaxis=False,

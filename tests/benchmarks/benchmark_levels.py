@@ -120,10 +120,8 @@ def main() -> None:
                 found = {condition: measured(condition, places) for condition in order}
                 rows.append([found[condition] for condition in conditions])
         levels = np.log(np.array(rows))
-        print(
-            f"{name}, {len(rows)} rounds: alone {np.exp(np.median(levels[:, 0])):.0f} µs, from process to process "
-            f"{levels[:, 0].std(ddof=1):.1%}"
-        )
+        print(f"{name}, {len(rows)} rounds: alone {np.exp(np.median(levels[:, 0])):.0f} µs")
+        print(f"  alone        varies by {levels[:, 0].std(ddof=1):.1%} from process to process")
         for column, condition in enumerate(conditions[1:], start=1):
             apart = levels[:, column] - levels[:, 0]
             print(

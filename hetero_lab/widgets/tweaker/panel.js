@@ -90,7 +90,7 @@ function history(model) {
       ...result, html("td", { class: "hl-number" }, button));
   });
   const heads = [["placement"], ["subgraphs", "hl-number"], ["median, µs", "hl-number"],
-    ["95 % interval"], ["× automatic", "hl-number"], ["predicted, µs", "hl-number"], [""]];
+    ["95 % interval"], ["× automatic", "hl-number"], ["predicted for now, µs", "hl-number"], [""]];
   return [html("h4", {}, "Measured"), html("div", { class: "hl-list" },
     table(heads, rows, "Measured placements"))];
 }

@@ -95,20 +95,26 @@ def finding_rows(findings: Sequence[Finding]) -> list[dict[str, Any]]:
 
 
 def tried_rows(history: Sequence[Attempt], now: Affinity) -> list[dict[str, Any]]:
-    """Return one row per measurement; ``is_here`` where it is of the present affinity."""
+    """Return one row per measurement; ``is_here`` where it is of the present affinity.
+
+    The machine may be slower or faster than when the costs were learnt. What the automatic
+    placement tells of that is taken out of the predictions.
+    """
+    pairs = [(t.median_us, t.predicted_us) for t in history if t.label == AUTOMATIC]
+    level = next((us / predicted for us, predicted in pairs if us and predicted), 1.0)
     return [
         {
             "label": squeeze(tried.label, 100),
             "status": tried.status,
             "detail": squeeze(tried.detail, _LONGEST),
             "is_here": tried.affinity == now,
-            **_numbers(tried),
+            **_numbers(tried, level),
         }
         for tried in history
     ]
 
 
-def _numbers(tried: Attempt) -> dict[str, Any]:
+def _numbers(tried: Attempt, level: float) -> dict[str, Any]:
     low, high = tried.ci95_low_us, tried.ci95_high_us
     if tried.median_us is None or low is None or high is None:
         return {}
@@ -120,7 +126,7 @@ def _numbers(tried: Attempt) -> dict[str, Any]:
         "latency": us_text(tried.median_us),
         "interval": f"{us_text(low)} to {us_text(high)} µs",
         "ratio": _ratio_text(tried),
-        "predicted": us_text(tried.predicted_us),
+        "predicted": us_text(tried.predicted_us and level * tried.predicted_us),
     }
 
 

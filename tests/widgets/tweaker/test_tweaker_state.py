@@ -16,6 +16,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
 from hetero_lab.widgets.tweaker.measurement import Attempt, history_frame, new_rows
 from hetero_lab.widgets.tweaker.state import TweakerState
+from hetero_lab.widgets.tweaker.view import tried_rows
 
 TYPES = ("Parameter", "Convolution", "Relu", "MaxPool", "Softmax", "Result")
 NAMES = ("x", "conv", "relu", "pool", "soft", "out")
@@ -263,3 +264,16 @@ def test_a_failed_first_run_leaves_no_scale(chain):
     own = tried("1.", 80.0, 1.0, affinity)
     assert new_rows([], [failed, own]) == [failed, own]
     assert new_rows([failed], [tried("automatic", 70.0, 1.0, affinity), own])[1] == own
+
+
+def test_predictions_beside_measurements_are_for_the_speed_of_now():
+    graph = random_graph(random.Random(0), 8)
+    first, other = (Affinity.on_one(graph, device) for device in ("A", "B"))
+    history = [
+        Attempt("automatic", first, predicted_us=100.0, median_us=150.0, ci95_low_us=149.0,
+                ci95_high_us=151.0),
+        Attempt("1. moved", other, predicted_us=80.0, median_us=130.0, ci95_low_us=129.0,
+                ci95_high_us=131.0),
+    ]  # fmt: skip
+    assert [row["predicted"] for row in tried_rows(history, first)] == ["150", "120"]
+    assert [row["predicted"] for row in tried_rows(history[1:], first)] == ["80"]

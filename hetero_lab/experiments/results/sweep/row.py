@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hetero_lab.experiments.accuracy.evaluate import Evaluation
@@ -70,6 +70,15 @@ class Row:
             return Estimate(level_us, scale * own.low_us, scale * own.high_us)
         ratio, low, high, _ = self.series.ratio
         return Estimate(level_us * ratio, level_us * low, level_us * high)
+
+    @cached_property
+    def scaled_profile(self) -> Profile | None:
+        """The profile with its samples on the scale of the latency: a report tells one number."""
+        if self.profile is None or self.latency is None:
+            return None
+        scale = self.latency.us / self.profile.latency.median_us
+        turns = tuple(tuple(scale * s for s in turn) for turn in self.profile.latency.turns)
+        return replace(self.profile, latency=Latency(turns))
 
     @property
     def levels_us(self) -> list[float]:
