@@ -21,6 +21,7 @@ from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolv
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.difference import Difference, Measurement, compare_placements
 from hetero_lab.result import Result
+from hetero_lab.runtime.counters import total_us
 from hetero_lab.runtime.runners import HETERO
 from hetero_lab.statistics import (
     Estimate,
@@ -255,9 +256,7 @@ def _counted(before: Profile, after: Profile) -> dict[str, float]:
         counted = {c.device for c in profile.counters}
         if not {s.device for s in profile.partition.subgraphs} <= counted:
             return {}
-        found[name] = float(
-            sum(c.real_time_us for c in profile.counters if c.kind in ("op", "other"))
-        )
+        found[name] = total_us(profile.counters, "op", "other")
     return found
 
 

@@ -8,6 +8,7 @@ to their group.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -78,6 +79,38 @@ def executed_ops_us(counters: Sequence[Counter]) -> dict[str, float]:
             for op in counter.fused_ops:
                 times.setdefault(op, 0.0)
     return times
+
+
+def executed_precisions(counters: Sequence[Counter]) -> dict[str, str]:
+    """Return op → precision of the node that ran it; ops without a counter are left out."""
+    found: dict[str, str] = {}
+    for counter in counters:
+        if counter.kind == "op" and counter.precision:
+            for op in (counter.op, *counter.fused_ops):
+                found.setdefault(op, counter.precision)
+    return found
+
+
+def leaders(counters: Iterable[Counter]) -> dict[str, str]:
+    """Return op → the op that names the node that ran it."""
+    return {op: c.op for c in counters if c.kind == "op" for op in (c.op, *c.fused_ops)}
+
+
+def total_us(counters: Iterable[Counter], *kinds: str) -> float:
+    """Return the time of the counters of some kinds, in µs."""
+    return float(sum(c.real_time_us for c in counters if c.kind in kinds))
+
+
+def reorders_us(counters: Iterable[Counter], partition: Partition) -> dict[str, float]:
+    """Return the tensor of each boundary → time of its reorders on both sides, in µs."""
+    took: defaultdict[tuple[str, int], float] = defaultdict(float)
+    for counter in counters:
+        if counter.kind == "reorder":
+            took[counter.tensor, counter.subgraph] += counter.real_time_us
+    return {
+        b.tensor: sum(took[b.tensor, subgraph] for subgraph in {b.source, *b.targets})
+        for b in partition.boundaries
+    }
 
 
 def unjoined(info: Any, *, hetero: bool) -> Counter:

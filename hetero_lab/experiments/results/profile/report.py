@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hetero_lab.experiments.results.profile.storage import ProfileData
-from hetero_lab.experiments.results.profile.tables import (
-    VERDICTS,
-    executed_precisions,
-    tally,
-    transitions,
-)
+from hetero_lab.experiments.results.profile.tables import VERDICTS, tally, transitions
 from hetero_lab.placement.partition import Boundary, boundary_size
-from hetero_lab.runtime.counters import Counter
+from hetero_lab.runtime.counters import Counter, executed_precisions
 from hetero_lab.runtime.generation import Generation
 from hetero_lab.runtime.runners import HETERO
 from hetero_lab.tables import bytes_text, number
