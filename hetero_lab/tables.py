@@ -23,6 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 from hetero_lab.errors import (
     ArgumentError,
+    HeteroLabError,
     OutputPathError,
     StoredFileError,
     did_you_mean,
@@ -162,6 +163,19 @@ def read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
             f"this release reads version {SCHEMA_VERSION}."
         )
     return data
+
+
+@contextlib.contextmanager
+def reading(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
+    """Turn any error in the data of a file into a StoredFileError that names the file."""
+    try:
+        yield
+    except HeteroLabError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        message = f"{shorten(os.fspath(path))} is not a whole {kind}: {why}"
+        raise StoredFileError(message) from error
 
 
 def read_flat_json(path: str | os.PathLike[str], expected: str) -> dict[str, str]:
