@@ -26,9 +26,8 @@ from hetero_lab.errors import (
     HeteroLabError,
     OutputPathError,
     StoredFileError,
-    did_you_mean,
-    names_at_hand,
     shorten,
+    unknown,
 )
 
 if TYPE_CHECKING:
@@ -56,10 +55,7 @@ class Tables(dict[str, "pd.DataFrame"]):
     """DataFrames by name; a name that is not there is an ArgumentError that says which are."""
 
     def __missing__(self, name: str) -> pd.DataFrame:
-        raise ArgumentError(
-            f"There is no table {shorten(str(name))}.{did_you_mean(str(name), self)} "
-            f"Tables: {names_at_hand(self, len(self))}."
-        )
+        raise ArgumentError(unknown("There is no table", name, self, "Tables", len(self)))
 
 
 def frame_of(rows: Any, columns: list[str] | None = None) -> pd.DataFrame:

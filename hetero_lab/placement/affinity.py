@@ -25,6 +25,7 @@ from hetero_lab.errors import (
     did_you_mean,
     names_at_hand,
     shorten,
+    unknown,
 )
 from hetero_lab.model.blocks import device_by_block, find_blocks
 from hetero_lab.model.opgraph import NOT_OPS, Op, OpGraph
@@ -528,10 +529,7 @@ def of_type(nodes: Collection[N], op_type: str) -> list[N]:
     found = [node for node in nodes if node.type == op_type]
     if not found:
         here = sorted({node.type for node in nodes})
-        raise AffinityError(
-            f"No op has the type {shorten(str(op_type))}."
-            f"{did_you_mean(str(op_type), here)} Types: {names_at_hand(here, most=40)}."
-        )
+        raise AffinityError(unknown("No op has the type", op_type, here, "Types", 40))
     return found
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import openvino as ov
 
 from hetero_lab.arguments import check_whole
-from hetero_lab.errors import InputError, did_you_mean, names_at_hand, shorten
+from hetero_lab.errors import InputError, names_at_hand, shorten, unknown
 from hetero_lab.model.read import PreparedModel, input_name
 
 Inputs: TypeAlias = (
@@ -136,10 +136,7 @@ def _by_name(ports: Sequence[_Port], names: list[str], given: Mapping[Any, Any])
                 found[index] = value
                 break
         else:
-            raise InputError(
-                f"The model has no input {shorten(str(key))}.{did_you_mean(str(key), names)} "
-                f"Inputs: {names_at_hand(names)}."
-            )
+            raise InputError(unknown("The model has no input", key, names, "Inputs"))
     missing = [name for index, name in enumerate(names) if index not in found]
     if missing:
         raise InputError(

@@ -22,7 +22,7 @@ import openvino as ov
 from hetero_lab import clock
 from hetero_lab.arguments import check_whole
 from hetero_lab.backend.bound import BoundModel
-from hetero_lab.errors import ArgumentError, HeteroLabWarning, did_you_mean, shorten
+from hetero_lab.errors import ArgumentError, HeteroLabWarning, unknown
 from hetero_lab.model.language import Scenario, check_scenario, language_model
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.runtime.compiled import (
@@ -74,10 +74,8 @@ class Execution:
 
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
-            name = str(self.executor)
             raise ArgumentError(
-                f"There is no executor {shorten(name)}.{did_you_mean(name, EXECUTORS)} "
-                f"Executors: {', '.join(EXECUTORS)}."
+                unknown("There is no executor", self.executor, EXECUTORS, "Executors")
             )
         check_whole("requests", self.requests, least=1)
         if self.scenario is not None and self.requests > 1:

@@ -21,6 +21,7 @@ from filelock import FileLock
 
 from hetero_lab import __version__
 from hetero_lab.backend.core import runtime_version
+from hetero_lab.backend.devices import full_name
 from hetero_lab.backend.emulation import bases_of, emulated_devices
 from hetero_lab.clock import now
 from hetero_lab.errors import StoredFileError, warn
@@ -81,7 +82,7 @@ def current_environment(devices: Iterable[str], core: ov.Core) -> Environment:
         measured_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         governor=_governor(),
         on_battery=_on_battery(),
-        devices=tuple((name, _full_name(core, name)) for name in used),
+        devices=tuple((name, full_name(core, name)) for name in used),
         emulated=tuple(bases_of(used, core).items()),
         hetero_lab_version=__version__,
         noise=tuple(
@@ -123,7 +124,7 @@ def _key(device: str, core: ov.Core) -> _Key:
     spec = emulated_devices(core).get(device)
     properties = str(sorted((spec.properties if spec else {}).items()))
     n_cpus = os.cpu_count() or 1
-    return platform.node(), n_cpus, runtime_version(), _full_name(core, device), properties
+    return platform.node(), n_cpus, runtime_version(), full_name(core, device), properties
 
 
 def _measured_noise() -> dict[_Key, Noise]:
@@ -166,14 +167,6 @@ def noise_sentence(environment: Environment) -> str:
     return f"Two compiles of one placement differ by {'; '.join(parts)}." + (
         f" hetero_lab.measure_noise({assumed[0]!r}) measures it." if assumed else ""
     )
-
-
-def _full_name(core: ov.Core, device: str) -> str:
-    """Return the full name of a device; empty if its plugin does not report one."""
-    try:
-        return str(core.get_property(device, "FULL_DEVICE_NAME"))
-    except Exception:
-        return ""
 
 
 def machine_state() -> dict[str, Any]:

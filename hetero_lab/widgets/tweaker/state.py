@@ -14,6 +14,7 @@ from hetero_lab.errors import (
     did_you_mean,
     names_at_hand,
     shorten,
+    unknown,
 )
 from hetero_lab.experiments.faults.wrong import Wrong, WrongSet
 from hetero_lab.lint.context import Finding
@@ -165,10 +166,8 @@ class TweakerState:
         wanted = list(names)
         for name in wanted:
             if name not in self._names:
-                raise AffinityError(
-                    f"No op whose device can be chosen is called {shorten(str(name))}."
-                    f"{did_you_mean(str(name), self.ops)}"
-                )
+                fact = "No op whose device can be chosen is called"
+                raise AffinityError(unknown(fact, name, self.ops, "Ops", 5))
         self._selected = frozenset(wanted) | (self._selected if add else frozenset())
 
     def select_pattern(self, pattern: str, *, add: bool = False) -> None:
