@@ -145,10 +145,7 @@ def write_json(
 
 
 def read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
-    """Read a JSON object of one ``kind`` and a schema version that this release knows.
-
-    StoredFileError, if the file is missing, broken, of another kind or of a newer schema.
-    """
+    """Read a JSON object of a ``kind``; StoredFileError if it is broken, another, or too new."""
     name = shorten(os.fspath(path))
     data = _loaded(path, f"{name} cannot be read as a stored {kind}")
     if not isinstance(data, dict) or data.get("kind") != kind:
@@ -272,10 +269,9 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def make_directory(path: str | os.PathLike[str], *, private: bool = False) -> Path:
-    """Make a directory, or take the one that is there, and check that it can be written.
+    """Make a directory or take the one that is there; OutputPathError if it cannot be written.
 
     A new one is for the user alone if ``private``; one that is there keeps its mode.
-    OutputPathError, if it cannot be made or written.
     """
     directory = Path(path)
     try:
@@ -292,10 +288,7 @@ def make_directory(path: str | os.PathLike[str], *, private: bool = False) -> Pa
 def scratch_directory(
     inside: str | os.PathLike[str] | None = None, prefix: str = "hetero_lab-"
 ) -> Iterator[Path]:
-    """Give a directory that is removed again, inside another one or where TMPDIR says.
-
-    OutputPathError, if there is no room, or nothing can be written there.
-    """
+    """Give a directory that is removed again, by default in TMPDIR; OutputPathError if full."""
     place = Path(inside) if inside is not None else Path(tempfile.gettempdir())
     try:
         with tempfile.TemporaryDirectory(

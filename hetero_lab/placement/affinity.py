@@ -553,10 +553,7 @@ def greedy(bound: BoundModel, order: Sequence[str]) -> Affinity:
 
 
 def first_able(graph: OpGraph, supported: Mapping[str, Collection[str]]) -> Affinity:
-    """Put each op on the first device that supports it, in the order of ``supported``.
-
-    Raises DeviceError if no device supports some op.
-    """
+    """Put each op on the first of the devices that supports it; DeviceError if none does."""
     order = list(supported)
     members: dict[int, list[str]] = {leader: [] for leader in graph.leader}
     for op in graph:

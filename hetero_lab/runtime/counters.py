@@ -163,8 +163,7 @@ def _adopted(rows: list[Counter], ops: Sequence[str], graph: OpGraph) -> list[Co
 def _led_by_kernels(rows: list[Counter], ops: Sequence[str], graph: OpGraph) -> list[Counter]:
     """Assign nodes that are named after a fused op to the op whose kernel they run.
 
-    A fully connected layer has the name of its bias, although a multiplication by Gemm's alpha may
-    be between the two.
+    A fully connected layer has its bias's name, though Gemm's alpha may be between the two.
     """
     hidden = set(ops) - {row.op for row in rows}
     found = list(rows)

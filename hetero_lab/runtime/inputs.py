@@ -272,10 +272,7 @@ _VALUES: dict[str, type[np.generic]] = {
 
 
 def array_type(element_type: ov.Type) -> np.dtype[Any] | None:
-    """Return the dtype that :func:`to_tensor` takes; None for strings and packed types.
-
-    It is NumPy's own type, or unsigned integers with the bits of bf16 or f8.
-    """
+    """Return the dtype that tensors take, bits for bf16 and f8; None for strings, packed types."""
     name = element_type.get_type_name()
     if name in _BITS:
         return np.dtype(_BITS[name][0])

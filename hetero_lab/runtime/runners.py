@@ -105,11 +105,7 @@ TurnTimes: TypeAlias = "tuple[tuple[float, ...], float | None]"
 
 
 class Runner:
-    """A compiled placement with its inputs.
-
-    ``partition`` is the compiled one; ``as_predicted`` tells whether it is the predicted one,
-    ``None`` if the runtime does not report it. ``infer`` infers once.
-    """
+    """A compiled placement with its inputs; ``as_predicted`` is ``None`` if nothing is reported."""
 
     def __init__(
         self,
@@ -150,10 +146,7 @@ class Runner:
     def compare(
         self, rows: Sequence[Counter] = (), expected: Mapping[str, np.ndarray] | None = None
     ) -> tuple[Agreement, ...]:
-        """Compare the last outputs with those of one device in f32, ``expected`` if known.
-
-        ``rows`` are the counters, if known: they show the executed precision.
-        """
+        """Compare the last outputs with f32, ``expected`` if known; counters show the precision."""
         precision = executed_precision(rows, self._compiled)
         outputs = self.outputs()
         return compare_with_reference(

@@ -122,11 +122,7 @@ _OPACITY = {OPS: 1.0, SUBGRAPHS: 0.7, BOUNDARIES: 0.45}
 
 @dataclass(frozen=True)
 class WaterfallStep:
-    """One bar of the waterfall, in µs from ``start_us``.
-
-    ``device`` does the work, or is empty. ``kind`` is that of the parts; the whole difference is
-    ``predicted`` or ``measured``.
-    """
+    """A bar of the waterfall in µs: of a part, ``predicted`` or ``measured``, on a ``device``."""
 
     kind: str
     label: str

@@ -92,10 +92,7 @@ def current_environment(devices: Iterable[str], core: ov.Core) -> Environment:
 
 
 def known_noise(device: str, core: ov.Core) -> Noise | None:
-    """Return the measured noise of a device on this host, ``None`` if it was not measured.
-
-    An emulated device that was not measured itself has the noise of its base device.
-    """
+    """Return the noise of a device here, else of its base; ``None`` if neither was measured."""
     measured = _measured_noise()
     specs = emulated_devices(core)
     found = measured.get(_key(device, core))
@@ -105,10 +102,7 @@ def known_noise(device: str, core: ov.Core) -> Noise | None:
 
 
 def keep_noise(device: str, noise: Noise, core: ov.Core) -> Path:
-    """Store the measured noise of a device, replacing an older value; return the file.
-
-    Raises OutputPathError if the cache directory cannot be written.
-    """
+    """Store the noise of a device and return the file; OutputPathError if it cannot be written."""
     path = make_directory(cache_dir()) / _NOISE_FILE
     with FileLock(path.with_suffix(".lock")):
         measured = {**_measured_noise(), _key(device, core): noise}
@@ -172,8 +166,7 @@ def noise_sentence(environment: Environment) -> str:
 def machine_state() -> dict[str, Any]:
     """Return what may disturb a measurement now; ``None`` for what the system does not tell.
 
-    ``cpu_percent`` is that of the whole machine since the last call, ``load`` the number of
-    runnable processes.
+    ``cpu_percent`` is since the last call, ``load`` the number of runnable processes.
     """
     frequency = load = None
     with contextlib.suppress(Exception):  # not available in containers and on some kernels

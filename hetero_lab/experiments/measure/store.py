@@ -132,10 +132,7 @@ class Store:
 
 
 def read_store(directory: str | os.PathLike[str]) -> tuple[Header, list[AnyRecord]]:
-    """Read header and records of a store; no lock and no device is needed.
-
-    Raises StoredFileError if the directory holds no sweep, or a damaged one.
-    """
+    """Read header and records, without a lock; StoredFileError if they are missing or damaged."""
     return _read_header(Path(directory)), read_records(Path(directory))
 
 

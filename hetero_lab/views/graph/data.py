@@ -85,8 +85,7 @@ class GraphNode:
 class GraphEdge:
     """All tensors that one node reads from another.
 
-    ``sizes`` are their bytes, ``None`` where they are not known. ``reorder_us`` is the time of
-    the layout conversions at a boundary, ``None`` if it was not measured.
+    ``sizes`` are bytes, ``reorder_us`` the time of layout conversions; ``None`` if not known.
     """
 
     source: int
@@ -104,10 +103,7 @@ class GraphEdge:
 
 @dataclass(frozen=True, slots=True)
 class GraphBox:
-    """A subgraph, or several that follow each other from ``index`` on.
-
-    ``nodes`` are node indices; ``n_unseen`` counts the ops that are left out.
-    """
+    """One or several subgraphs from ``index`` on; ``n_unseen`` counts ops that are left out."""
 
     index: int
     device: str
@@ -189,10 +185,7 @@ def data_of_profile(profile: Profile, support: Support | None = None) -> GraphDa
 
 
 def supported_ops(support: Support) -> dict[str, frozenset[str]]:
-    """Return the ops that each device supports, the devices in their order.
-
-    Raises ArgumentError if ``support`` is neither a table of support nor a cost model.
-    """
+    """Return the ops of each device, in order; ArgumentError for something else."""
     if isinstance(support, CostModel):
         return {device: support.supports(device) for device in support.devices}
     columns = list(getattr(support, "columns", ()))

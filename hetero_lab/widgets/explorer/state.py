@@ -149,10 +149,9 @@ class ExplorerState:
         return frame
 
     def choose(self, **changes: str) -> None:
-        """Change fields of ``choice``, all or none; an empty ``b`` ends the comparison.
+        """Change fields of ``choice``, all or none; ArgumentError for a wrong one or no match.
 
-        Raises ArgumentError if there is no such axis, grouping or row, if a row was not measured,
-        or if no row matches.
+        An empty ``b`` ends the comparison.
         """
         known = {
             "x": ("axis", self.axes),
@@ -181,10 +180,7 @@ class ExplorerState:
         return self.rows.get(self.choice.a)
 
     def difference(self) -> Difference | None:
-        """Return the difference from A to B, ``None`` without a B or if they are the same row.
-
-        Raises ArgumentError if they are of different models.
-        """
+        """Return the difference from A to another B, if any; ArgumentError if models differ."""
         a, b = self.choice.a, self.choice.b
         if not a or not b or a == b:
             return None

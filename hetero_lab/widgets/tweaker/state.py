@@ -217,10 +217,7 @@ class TweakerState:
         return tuple(device for device in self.devices if not self.refused(device))
 
     def assign(self, device: str) -> None:
-        """Move the selection to a device of the tweaker that can run all of it.
-
-        Raises AffinityError if nothing is selected, DeviceError for another device.
-        """
+        """Move the selection; AffinityError if it is empty, DeviceError if a device refuses it."""
         if not self._selected:
             raise AffinityError("Nothing is selected. Click an op, or select some by name.")
         self._check_device(device)
@@ -244,10 +241,9 @@ class TweakerState:
         return f"No device supports all of the {n} selected ops: {lacks}. Select fewer ops."
 
     def cut(self, position: int, before: str, after: str) -> None:
-        """Put the first ``position`` ops on one device and the others on another one.
+        """Put the first ``position`` ops on one device and the others on another, where supported.
 
-        Ops that their new device does not support stay where they are. Cuts that follow each
-        other are one step of undo.
+        Cuts that follow each other are one step of undo.
         """
         self._check_device(before)
         self._check_device(after)
@@ -275,11 +271,7 @@ class TweakerState:
         self._move(remedy, label)
 
     def replace(self, affinity: Affinity, label: str) -> None:
-        """Take over a whole affinity.
-
-        Raises AffinityError if it is of another model, DeviceError if the tweaker does not know a
-        device or a device does not support an op.
-        """
+        """Take over an affinity; AffinityError if of another model, DeviceError if refused."""
         if not isinstance(affinity, Affinity):
             raise AffinityError(
                 f"An affinity is an hetero_lab.Affinity, not {type(affinity).__name__}."

@@ -177,11 +177,7 @@ class ForkedProcess:
         return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end; return the exit code.
-
-        Raises subprocess.TimeoutExpired if it still runs, or if it ended after the server, so that
-        its exit code is lost.
-        """
+        """Return the exit code; TimeoutExpired if it runs, or its code was lost with the server."""
         with self._lock:
             if self._status is not None and wait([self._status.fileno()], timeout):
                 told = self._status.read(EXIT_CODE.size)
@@ -243,10 +239,10 @@ class _Channel:
 
 
 class ForkServer:
-    """The server that this process forks its workers from; started when it is first needed.
+    """The server that this process forks its workers from; it ends with this process.
 
-    It is restarted when the environment, the directory, the CPUs or the priority of this process
-    have changed, since workers inherit them from it. It ends with this process.
+    It starts when it is needed, and again after a change of the environment, the directory, the
+    CPUs or the priority of this process, which workers inherit.
     """
 
     def __init__(self) -> None:

@@ -19,10 +19,7 @@ _MOST_NAMED = 3
 
 
 def text(profile: ProfileData, *, tables: bool = True, counters: bool = True) -> str:
-    """Return the summary, then the subgraphs and boundaries, then the counters, as text.
-
-    In the lines of counters, names are cut to 30 characters, as in OpenVINO's samples.
-    """
+    """Return a profile as text; names in lines of counters are cut as in OpenVINO's samples."""
     blocks = [summary(profile)]
     if tables and profile.partition.n_subgraphs > 1:
         blocks += [_subgraphs(profile), _boundaries(profile)]

@@ -26,10 +26,7 @@ _EXACT = 1024
 
 
 def write_trace(profile: ProfileData, file: str | os.PathLike[str]) -> None:
-    """Write the trace: a lane per device, slices for subgraphs and nodes, arrows for boundaries.
-
-    Raises MeasurementError if the profile has neither spans nor counters.
-    """
+    """Write lanes, slices and arrows; MeasurementError if there are neither spans nor counters."""
     write_json(file, {"traceEvents": events(profile), "displayTimeUnit": "ms"})
 
 
