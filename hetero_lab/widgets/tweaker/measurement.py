@@ -111,7 +111,7 @@ def _tried(row: Mapping[Any, Any], affinity: Affinity) -> Attempt:
 def new_rows(history: Sequence[Attempt], rows: Sequence[Attempt]) -> list[Attempt]:
     """Return the rows that a run adds, on the scale of the history.
 
-    The automatic placement has one row, however often a run compares with it.
+    A run begins with the automatic placement, which has a new row only if nothing else was run.
     """
     first = next((t for t in history if t.label == AUTOMATIC and t.median_us), None)
     if first is None or first.median_us is None or rows[0].median_us is None:

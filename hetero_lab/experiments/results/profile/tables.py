@@ -51,7 +51,8 @@ def build_tables(profile: ProfileData) -> Tables:
         tables["transitions"] = frame_of(transitions(profile), TRANSITION_COLUMNS)
     if profile.spans:
         tables["timeline"] = frame_of(timeline(profile))
-        tables["idle"] = frame_of(idle(profile))
+        devices = dict.fromkeys(subgraph.device for subgraph in profile.partition.subgraphs)
+        tables["idle"] = frame_of(idle_times(profile.spans, devices))
     if profile.throughput:
         tables["throughput"] = frame_of(_throughput(profile))
     if profile.generation is not None:
@@ -377,9 +378,3 @@ def timeline(profile: ProfileData) -> list[dict[str, Any]]:
         }
         for span in sorted(profile.spans, key=lambda s: (s.start_s, s.end_s, s.subgraph))
     ]
-
-
-def idle(profile: ProfileData) -> list[dict[str, Any]]:
-    """Return a row per device: busy and idle while a request was in flight, and the idle share."""
-    devices = dict.fromkeys(subgraph.device for subgraph in profile.partition.subgraphs)
-    return idle_times(profile.spans, devices)
