@@ -381,7 +381,7 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("a negative memory limit", {"workers": lambda k: hl.Workers(memory_limit=-1)},
          ArgumentError, "memory_limit:", "-1"),
         ("an unknown executor", {"grid": {"executor": ["hetero", "warp"]}}, ArgumentError, "'warp'",
-         "hetero, parallel"),
+         "'hetero', 'parallel'"),
         ("executors without values", {"grid": {"executor": []}}, ArgumentError,
          "The dimension executor needs a list of values"),
         ("no executor", {"grid": {"executor": [None]}}, ArgumentError,
