@@ -117,6 +117,7 @@ class HeteroMagics(Magics):
         # An ov.Model is recognised by its methods: openvino is not imported here.
         if isinstance(value, str | os.PathLike) or hasattr(value, "get_ordered_ops"):
             return value
+        # Some other variable must not hide a sample or a file of the same name.
         if name in sample_names() or os.path.exists(name):
             return name
         if value is None and name.isidentifier():

@@ -260,7 +260,7 @@ class _CoordinateAssignment:
     def sort(self) -> None:
         """Sort ranks by where their neighbours are; keep the order with the shortest wires.
 
-        The sweeps start from the given order, then from that of the numbers, which wins a tie.
+        The sweeps start from the given order, then from the numbers', which wins if hardly worse.
         """
         best: tuple[float, list[list[int]]] | None = None
         for ranks, handicap in ((self.ranks, 1.0), (self.numbered(), _NUMBERED_IS_NICER)):

@@ -26,7 +26,7 @@ class TaskLostError(HeteroLabError):
 
 @dataclass(frozen=True)
 class FleetWorker:
-    """A worker that can measure, on a ``machine`` that several may share, ``host`` in tables."""
+    """A worker that can measure; several may share its ``machine``, whose name is ``host``."""
 
     address: str
     directory: str
