@@ -130,6 +130,13 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return f" Did you mean {shorten(close[0])}?" if close else ""
 
 
+def unknown(fact: str, name: object, names: Iterable[str], kind: str, most: int = 8) -> str:
+    """Return a message: ``fact`` and an unknown name, the one that was meant, those of its kind."""
+    every, text = [str(known) for known in names], str(name)
+    known = names_at_hand(every, most)
+    return f"{fact} {shorten(text)}.{did_you_mean(text, every)} {kind}: {known}."
+
+
 def warn(message: str, category: type[Warning] = HeteroLabWarning) -> None:
     """Warn at the line outside this package that led here, however many calls are in between."""
     level, frame = 1, inspect.currentframe()

@@ -79,10 +79,7 @@ class Wheel:
 
 
 def cache_dir() -> Path:
-    """Return the directory for fetched files; it need not exist yet.
-
-    It is ``HETERO_LAB_CACHE``, else ``hetero_lab`` in the user's directory for caches.
-    """
+    """Return ``HETERO_LAB_CACHE``, else the user's directory for our files; it need not exist."""
     if chosen := os.environ.get(CACHE_VARIABLE):
         return Path(chosen).expanduser().absolute()
     return platformdirs.user_cache_path("hetero_lab", appauthor=False)

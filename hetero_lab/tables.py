@@ -23,11 +23,11 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 from hetero_lab.errors import (
     ArgumentError,
+    HeteroLabError,
     OutputPathError,
     StoredFileError,
-    did_you_mean,
-    names_at_hand,
     shorten,
+    unknown,
 )
 
 if TYPE_CHECKING:
@@ -55,10 +55,7 @@ class Tables(dict[str, "pd.DataFrame"]):
     """DataFrames by name; a name that is not there is an ArgumentError that says which are."""
 
     def __missing__(self, name: str) -> pd.DataFrame:
-        raise ArgumentError(
-            f"There is no table {shorten(str(name))}.{did_you_mean(str(name), self)} "
-            f"Tables: {names_at_hand(self, len(self))}."
-        )
+        raise ArgumentError(unknown("There is no table", name, self, "Tables", len(self)))
 
 
 def frame_of(rows: Any, columns: list[str] | None = None) -> pd.DataFrame:
@@ -148,10 +145,7 @@ def write_json(
 
 
 def read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
-    """Read a JSON object of one ``kind`` and a schema version that this release knows.
-
-    StoredFileError, if the file is missing, broken, of another kind or of a newer schema.
-    """
+    """Read a JSON object of a ``kind``; StoredFileError if it is broken, another, or too new."""
     name = shorten(os.fspath(path))
     data = _loaded(path, f"{name} cannot be read as a stored {kind}")
     if not isinstance(data, dict) or data.get("kind") != kind:
@@ -162,6 +156,19 @@ def read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
             f"this release reads version {SCHEMA_VERSION}."
         )
     return data
+
+
+@contextlib.contextmanager
+def reading(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
+    """Turn any error in the data of a file into a StoredFileError that names the file."""
+    try:
+        yield
+    except HeteroLabError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        message = f"{shorten(os.fspath(path))} is not a whole {kind}: {why}"
+        raise StoredFileError(message) from error
 
 
 def read_flat_json(path: str | os.PathLike[str], expected: str) -> dict[str, str]:
@@ -262,10 +269,9 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def make_directory(path: str | os.PathLike[str], *, private: bool = False) -> Path:
-    """Make a directory, or take the one that is there, and check that it can be written.
+    """Make a directory or take the one that is there; OutputPathError if it cannot be written.
 
     A new one is for the user alone if ``private``; one that is there keeps its mode.
-    OutputPathError, if it cannot be made or written.
     """
     directory = Path(path)
     try:
@@ -282,10 +288,7 @@ def make_directory(path: str | os.PathLike[str], *, private: bool = False) -> Pa
 def scratch_directory(
     inside: str | os.PathLike[str] | None = None, prefix: str = "hetero_lab-"
 ) -> Iterator[Path]:
-    """Give a directory that is removed again, inside another one or where TMPDIR says.
-
-    OutputPathError, if there is no room, or nothing can be written there.
-    """
+    """Give a directory that is removed again, by default in TMPDIR; OutputPathError if full."""
     place = Path(inside) if inside is not None else Path(tempfile.gettempdir())
     try:
         with tempfile.TemporaryDirectory(

@@ -48,10 +48,7 @@ _shared: list[ov.Core] = []
 
 
 def shared_core() -> ov.Core:
-    """Return the one Core of this process that hetero_lab uses by default.
-
-    Devices of other packages are registered on it when it is made.
-    """
+    """Return this process's Core; devices of other packages are registered when it is made."""
     if not _shared:
         _shared.append(ov.Core())  # first, because an extension may ask for the shared Core
         add_devices(_shared[0])

@@ -226,20 +226,25 @@ def property_of(core: ov.Core, device: str, key: str) -> Any:
         return None
 
 
+def full_name(core: ov.Core, device: str) -> str:
+    """Return the full name of a device; empty if its plugin does not report one."""
+    return str(property_of(core, device, "FULL_DEVICE_NAME") or "")
+
+
 def _type_of(core: ov.Core, device: str) -> str:
     return str(property_of(core, device, "DEVICE_TYPE") or "").rpartition(".")[2].lower()
 
 
 def _device_row(core: ov.Core, name: str, spec: EmulatedDevice | None) -> dict[str, Any]:
-    full_name = str(property_of(core, name, "FULL_DEVICE_NAME") or "")
+    named = full_name(core, name)
     return {
         "device": name,
         "available": True,
-        "full_name": full_name,
+        "full_name": named,
         "type": _type_of(core, name),
         "capabilities": ", ".join(property_of(core, name, "OPTIMIZATION_CAPABILITIES") or ()),
         "emulated_on": spec.base if spec else "",
-        "problem": _NOT_INTEL if is_foreign_gpu(spec.base if spec else name, full_name) else "",
+        "problem": _NOT_INTEL if is_foreign_gpu(spec.base if spec else name, named) else "",
     }
 
 

@@ -33,11 +33,7 @@ def merged_properties(*levels: Mapping[str, Mapping[str, Any]]) -> dict[str, dic
 def check_properties(
     device: str, properties: Mapping[str, Any], *, core: ov.Core
 ) -> dict[str, Any]:
-    """Return the properties if ``device`` knows every key and takes every value.
-
-    PropertyError for an unknown or read-only key, a value of the wrong kind, or a precision that
-    the device lacks.
-    """
+    """Return the properties; PropertyError unless ``device`` knows each key and takes its value."""
     if not properties:
         return {}
     emulated = emulated_devices(core).get(device)

@@ -88,10 +88,7 @@ def virtual_device(name: str, core: ov.Core) -> VirtualDevice | None:
 
 
 def parse_virtual(name: str) -> VirtualDevice | None:
-    """Read the name of a virtual device with its devices; ``None`` for other devices.
-
-    DeviceError if it begins like one but cannot be read.
-    """
+    """Read a virtual device; ``None`` for other devices, DeviceError for a broken one."""
     kind, _, rest = name.partition(":")
     if kind not in KINDS:
         return None

@@ -31,10 +31,7 @@ _COURSE = "notebooks/13_what_to_deploy.ipynb"
 
 
 def run(directory: str) -> hl.types.Advice:
-    """Advise on the bundled model step by step, write a page of figures and deploy.
-
-    If Ctrl-C interrupts the advice, nothing is deployed.
-    """
+    """Advise on the bundled model, write a page of figures, and deploy unless Ctrl-C came."""
     model, data = hl.load(MODEL), hl.dataset(DATA)
     print(f"What to deploy of {MODEL}, a small classifier of handwritten digits with branches?")
     print("\n1. The devices")

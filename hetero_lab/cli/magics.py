@@ -110,16 +110,14 @@ class HeteroMagics(Magics):
         return self.shell.user_ns
 
     def _model(self, name: str) -> Any:
-        """Return the variable of that name if it can be a model, else the name itself.
-
-        Some other variable must not hide a sample or a file of the same name.
-        """
+        """Return the variable if it can be a model, else the name, perhaps of a sample or file."""
         from hetero_lab.samples.catalogue import sample_names
 
         value = self._namespace.get(name)
         # An ov.Model is recognised by its methods: openvino is not imported here.
         if isinstance(value, str | os.PathLike) or hasattr(value, "get_ordered_ops"):
             return value
+        # Some other variable must not hide a sample or a file of the same name.
         if name in sample_names() or os.path.exists(name):
             return name
         if value is None and name.isidentifier():

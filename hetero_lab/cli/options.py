@@ -72,10 +72,7 @@ _many = partial(Option, parse={"action": "append"})
 def arguments(
     given: argparse.Namespace, function: Callable[..., Any], options: Sequence[Option]
 ) -> dict[str, Any]:
-    """Return the arguments of a function that the options give; defaults are left to it.
-
-    The argument ``grid.requests`` is a dimension of ``grid``.
-    """
+    """Return the given arguments of a function; ``grid.requests`` is a dimension of ``grid``."""
     known = inspect.signature(function).parameters
     found: dict[str, Any] = {}
     for option in options:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.emulation import bases_of, plain
@@ -21,6 +21,7 @@ from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolv
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.difference import Difference, Measurement, compare_placements
 from hetero_lab.result import Result
+from hetero_lab.runtime.counters import total_us
 from hetero_lab.runtime.runners import HETERO
 from hetero_lab.statistics import (
     Estimate,
@@ -93,11 +94,10 @@ def explain(
     first, second = (resolve(bound, placement) for placement in (before, after))
     measurement, measured_notes = None, []
     if profiles is not None:
-        pair = _pair(profiles, first, second)
-        for name, placement, given in zip(("before", "after"), (first, second), pair, strict=True):
-            _check(name, placement, given)
+        given = _pair(profiles, first, second)
+        pair = (_fitting("before", first, given[0]), _fitting("after", second, given[1]))
         measurement = _measurement(*pair)
-        measured_notes = _measured_notes(pair, costs)
+        measured_notes = _measured_notes(*pair, costs)
     used = dict.fromkeys([*first.affinity.devices, *second.affinity.devices])
     return compare_placements(
         bound.graph,
@@ -116,19 +116,17 @@ def explain_rows(before: Row, after: Row) -> Difference:
     No device is needed: the partitions are those that were observed. ArgumentError, if a row was
     not measured, or they are of different models.
     """
-    for row in (before, after):
-        if row.profile is None:
-            raise ArgumentError(f"{shorten(row.label)} was not measured: {row.status}.")
-    a, b = _profile(before), _profile(after)
+    pair = (_taken(before, shorten(before.label)), _taken(after, shorten(after.label)))
+    a, b = (taken.profile for taken in pair)
     if a.model_fingerprint != b.model_fingerprint:
         raise ArgumentError(
             f"{shorten(before.label)} and {shorten(after.label)} are of different models or "
             "weights; their placements cannot be compared."
         )
-    notes = _measured_notes((before, after), None)
+    notes = _measured_notes(*pair, None)
     measurement = None
     if before.requests == after.requests == 1:
-        measurement = _measurement(before, after)
+        measurement = _measurement(*pair)
     else:
         notes.append("A row with several requests in flight has no latency to compare.")
     return compare_placements(
@@ -177,22 +175,31 @@ def _row_of(name: str, sweep: Sweep, placement: BoundPlacement) -> Row:
     return min(found, key=lambda row: (row.label != placement.label, row.executor != HETERO))
 
 
-def _profile(given: Measured) -> Profile:
-    profile = given.profile if isinstance(given, Row) else given
-    assert profile is not None  # _check has seen to it
-    return profile
+class _Taken(NamedTuple):
+    """A measurement of one placement: the latency of a row is on the scale of its sweep."""
+
+    profile: Profile
+    latency: Estimate
+    series: Series | None = None
 
 
-def _check(name: str, placement: BoundPlacement, given: Measured) -> None:
-    if isinstance(given, Row):
-        if given.profile is None:
-            raise ArgumentError(f"The row of {name} was not measured: {given.status}.")
-        if given.requests != 1:
-            raise ArgumentError(
-                f"The row of {name} has {given.requests} requests in flight, so its times "
-                "are not latencies. Give a row with one request."
-            )
-    profile = _profile(given)
+def _taken(given: Measured, name: str) -> _Taken:
+    if isinstance(given, Profile):
+        return _Taken(given, given.latency.estimate)
+    if given.profile is None or given.latency is None:
+        raise ArgumentError(f"{name} was not measured: {given.status}.")
+    return _Taken(given.profile, given.latency, given.series)
+
+
+def _fitting(name: str, placement: BoundPlacement, given: Measured) -> _Taken:
+    """Return a measurement; ArgumentError if it is not of its placement, or not of a latency."""
+    taken = _taken(given, f"The row of {name}")
+    if isinstance(given, Row) and given.requests != 1:
+        raise ArgumentError(
+            f"The row of {name} has {given.requests} requests in flight, so its times "
+            "are not latencies. Give a row with one request."
+        )
+    profile = taken.profile
     if profile.model_fingerprint != placement.bound.fingerprint:
         raise ArgumentError(f"The profile of {name} is of another model or of other weights.")
     if profile.affinity != placement.affinity:
@@ -200,10 +207,11 @@ def _check(name: str, placement: BoundPlacement, given: Measured) -> None:
             f"The profile of {name} ({shorten(profile.label)}) is of another placement: "
             f"{len(profile.affinity.diff(placement.affinity))} ops are on other devices."
         )
+    return taken
 
 
-def _measurement(a: Measured, b: Measured) -> Measurement:
-    before, after = _latency(a), _latency(b)
+def _measurement(a: _Taken, b: _Taken) -> Measurement:
+    before, after = a.latency, b.latency
     low, high = _ratio_interval(a, b)
     return Measurement(
         before_us=before.us,
@@ -213,37 +221,29 @@ def _measurement(a: Measured, b: Measured) -> Measurement:
         difference_us=after.us - before.us,
         low_us=before.us * (low - 1.0),
         high_us=before.us * (high - 1.0),
-        **_counted(_profile(a), _profile(b)),
+        **_counted(a.profile, b.profile),
     )
 
 
-def _latency(given: Measured) -> Estimate:
-    """Return the latency of a profile, or of a row on the scale of its sweep."""
-    known = given.latency if isinstance(given, Row) else given.latency.estimate
-    assert known is not None  # _check has seen to it
-    return known
-
-
-def _ratio_interval(a: Measured, b: Measured) -> tuple[float, float]:
+def _ratio_interval(a: _Taken, b: _Taken) -> tuple[float, float]:
     """Return the interval of the ratio of b to a, paired if both were measured in turn."""
-    ratio = _latency(b).us / _latency(a).us
+    ratio = b.latency.us / a.latency.us
     series = _paired_series(a, b)
     if series is not None:
         measured = series_ratio(*reversed(series))
     else:
-        profiles = _profile(a), _profile(b)
+        profiles = a.profile, b.profile
         noise = largest_noise(noise_of(p.environment, p.affinity.devices) for p in profiles)
         before, after = ([turn_level(turn) for turn in p.latency.turns] for p in profiles)
         measured = unpaired_ratio(after, before, noise)
     return measured.low * ratio / measured.middle, measured.high * ratio / measured.middle
 
 
-def _paired_series(a: Measured, b: Measured) -> tuple[Series, Series] | None:
+def _paired_series(a: _Taken, b: _Taken) -> tuple[Series, Series] | None:
     """Return the series of two rows that one run measured beside the same reference turns."""
-    if isinstance(a, Row) and isinstance(b, Row):
-        one, other = a.series, b.series
-        if one.log_ratios and one.reference == other.reference:
-            return one, other
+    one, other = a.series, b.series
+    if one and other and one.log_ratios and one.reference == other.reference:
+        return one, other
     return None
 
 
@@ -255,9 +255,7 @@ def _counted(before: Profile, after: Profile) -> dict[str, float]:
         counted = {c.device for c in profile.counters}
         if not {s.device for s in profile.partition.subgraphs} <= counted:
             return {}
-        found[name] = float(
-            sum(c.real_time_us for c in profile.counters if c.kind in ("op", "other"))
-        )
+        found[name] = total_us(profile.counters, "op", "other")
     return found
 
 
@@ -279,10 +277,10 @@ def _properties(placement: BoundPlacement, device: str) -> Mapping[str, Any]:
     return placement.placement.device_properties.get(device, {})
 
 
-def _measured_notes(pair: tuple[Measured, Measured], costs: CostModel | None) -> list[str]:
-    executors = [_profile(given).executor for given in pair]
+def _measured_notes(a: _Taken, b: _Taken, costs: CostModel | None) -> list[str]:
+    executors = (a.profile.executor, b.profile.executor)
     notes = []
-    if _paired_series(*pair) is None:
+    if _paired_series(a, b) is None:
         notes.append(
             "The placements were not measured in turn, so any drift of the machine between them "
             "also shows as a difference."

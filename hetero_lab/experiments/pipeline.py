@@ -339,10 +339,7 @@ class PipelineRace:
         self.dropped: set[int] = set()
 
     def run(self, watch: Stopwatch) -> None:
-        """Measure until the last one beside the reference is known well, or the budget is over.
-
-        The reference has three turns in any case.
-        """
+        """Measure until the last rival is known or time is over; the reference has three turns."""
         for number in range(1, _MOST_TURNS + 1):
             for index in self._racing:
                 if not watch.is_over or (number <= _LEAST_TURNS and index == 0):

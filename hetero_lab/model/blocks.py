@@ -353,10 +353,7 @@ def _total(skeleton: _Skeleton, block: dict[int, int]) -> Blocks:
 
 
 def device_by_block(found: Blocks, name: str, devices: Mapping[Any, str]) -> list[str]:
-    """Return the devices of the ops before the first block, of each block, and of the ops after.
-
-    Raises AffinityError as :meth:`hetero_lab.Affinity.by_block` says.
-    """
+    """Return the devices before, of and after the blocks; AffinityError as in ``by_block``."""
     n_blocks = found.n_blocks
     if not n_blocks:
         raise AffinityError(

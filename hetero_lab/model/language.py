@@ -93,10 +93,7 @@ class LanguageModel:
             )
 
     def feed(self, ids: np.ndarray, past: int) -> list[np.ndarray]:
-        """Return the inputs, in the model's order, that append tokens to sequences.
-
-        ``ids`` has the shape ``[batch, n]``; the states hold ``past`` tokens already.
-        """
+        """Return the inputs that append ``ids``, ``[batch, n]``, to ``past`` tokens in states."""
         batch, n = ids.shape
         made = {
             IDS: lambda: ids,
@@ -130,10 +127,7 @@ class LanguageModel:
 
 
 def language_model(model: ov.Model) -> LanguageModel:
-    """Return the ports and states of a language model.
-
-    Raises ModelError if it has no states, no ``input_ids`` or ``logits``, or an unknown input.
-    """
+    """Return a language model's ports and states; ModelError if some are missing or unknown."""
     states = tuple(variable.get_info().variable_id for variable in model.get_variables())
     inputs = [_name(port, _INPUTS) for port in model.inputs]
     outputs = [_name(port, (_OUTPUT,)) for port in model.outputs]
@@ -198,10 +192,7 @@ def refuse_language_model(model: ov.Model, function: str) -> None:
 
 
 def note_surroundings(model: ov.Model, directory: Path) -> None:
-    """Record in a model where its tokenizer is, and how long a sequence may be.
-
-    The configuration beside the model states the length.
-    """
+    """Record a model's directory in it, and the longest sequence by the configuration there."""
     model.set_rt_info(str(directory.resolve()), _DIRECTORY)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         config = json.loads((directory / "config.json").read_text("utf-8"))

@@ -28,8 +28,7 @@ T = TypeVar("T")
 class Tensor(msgspec.Struct, frozen=True, array_like=True):
     """One output of an op.
 
-    ``shape`` is ``None`` if a dimension is unknown. ``n_bytes`` is then ``None`` as well, and also
-    for strings.
+    ``shape`` is ``None`` if a dimension is unknown, ``n_bytes`` then too, and for strings.
     """
 
     shape: tuple[int, ...] | None
@@ -196,10 +195,7 @@ class OpGraph:
         return {}
 
     def derived(self, make: Callable[[OpGraph], T]) -> T:
-        """Return ``make(self)``, made once and kept with the graph.
-
-        For results that follow from a graph alone and are costly to compute.
-        """
+        """Return ``make(self)``, a costly result that follows from the graph, made once."""
         if make not in self._derived:
             self._derived[make] = make(self)
         return self._derived[make]
@@ -259,11 +255,7 @@ _Rows: TypeAlias = list[tuple[str, str, _Wires, tuple[Tensor, ...], str | None]]
 
 
 def graph_from_json(data: Mapping[str, Any]) -> OpGraph:
-    """Build the graph that :func:`graph_to_json` described.
-
-    Raises KeyError, TypeError or ValueError for anything else, and for an op that reads a later
-    one.
-    """
+    """Build a graph; KeyError, TypeError or ValueError unless :func:`graph_to_json` wrote it."""
     ops: list[Op] = []
     for index, row in enumerate(msgspec.convert(data["ops"], _Rows)):
         for producer, port in row[2]:

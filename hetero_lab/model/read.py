@@ -24,7 +24,15 @@ import openvino as ov
 from openvino import passes
 from openvino.frontend import FrontEnd, FrontEndManager, InputModel
 
-from hetero_lab.errors import ModelError, did_you_mean, names_at_hand, reason, shorten, warn
+from hetero_lab.errors import (
+    ModelError,
+    did_you_mean,
+    names_at_hand,
+    reason,
+    shorten,
+    unknown,
+    warn,
+)
 from hetero_lab.model.language import forget_notes, is_language_model, note_surroundings
 from hetero_lab.model.naming import make_names_unique, name_the_nameless, names_of_file, unique
 from hetero_lab.model.opgraph import (
@@ -269,10 +277,7 @@ def _convert(path: Path, shapes: Shapes | None) -> ov.Model | None:
         shapes = dict.fromkeys(places, shapes or ()) if len(unconverted.get_inputs()) == 1 else {}
     for name in shapes:
         if name not in places:
-            raise ModelError(
-                f"The model has no input {shorten(str(name))}.{did_you_mean(str(name), [*places])} "
-                f"Inputs: {names_at_hand(places)}."
-            )
+            raise ModelError(unknown("The model has no input", name, places, "Inputs"))
     try:
         for name, shape in shapes.items():
             unconverted.set_partial_shape(places[name], ov.PartialShape([*shape]))

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hetero_lab.arguments import checked
 from hetero_lab.backend.bound import BoundModel, bind
@@ -25,9 +25,10 @@ from hetero_lab.errors import (
     did_you_mean,
     names_at_hand,
     shorten,
+    unknown,
 )
 from hetero_lab.model.blocks import device_by_block, find_blocks
-from hetero_lab.model.opgraph import NOT_OPS, OpGraph
+from hetero_lab.model.opgraph import NOT_OPS, Op, OpGraph
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.result import Framed
@@ -56,6 +57,9 @@ class Node:
     name: str
     type: str
     leader: str
+
+
+N = TypeVar("N", Node, Op)
 
 
 class Affinity(Framed, Mapping[str, str]):
@@ -304,11 +308,14 @@ class Affinity(Framed, Mapping[str, str]):
         1   head_digit/matmul    ACC   CPU
         2     head_digit/bias    ACC   CPU
         """
+        ops, types, patterns, subgraphs = (
+            {} if given is None else given for given in (ops, types, patterns, subgraphs)
+        )
         levels = [
-            self._by_subgraph({} if subgraphs is None else subgraphs),
-            self._by_type({} if types is None else types),
-            self._by_pattern({} if patterns is None else patterns),
-            self._by_name({} if ops is None else ops),
+            self._by_subgraph(subgraphs),
+            ((of_type(self._nodes, name), device) for name, device in types.items()),
+            ((of_pattern(self._nodes, text), device) for text, device in patterns.items()),
+            self._by_name(ops),
         ]
         free, here = set(self.ops), set(self.devices)
         devices = {node.leader: self._devices[node.leader] for node in self._nodes}
@@ -507,33 +514,6 @@ class Affinity(Framed, Mapping[str, str]):
                 )
             yield [nodes[name]], device
 
-    def _by_type(self, types: Mapping[str, str]) -> Iterator[tuple[list[Node], str]]:
-        for op_type, device in types.items():
-            matched = [node for node in self._nodes if node.type == op_type]
-            if not matched:
-                here = sorted({node.type for node in self._nodes})
-                raise AffinityError(
-                    f"No op has the type {shorten(str(op_type))}."
-                    f"{did_you_mean(str(op_type), here)} Types: {names_at_hand(here, most=40)}."
-                )
-            yield matched, device
-
-    def _by_pattern(self, patterns: Mapping[str, str]) -> Iterator[tuple[list[Node], str]]:
-        for pattern, device in patterns.items():
-            try:
-                search = re.compile(pattern).search
-            except (re.error, TypeError) as error:
-                raise AffinityError(
-                    f"{shorten(str(pattern))} is not a regular expression: {error}."
-                ) from error
-            matched = [node for node in self._nodes if search(node.name)]
-            if not matched:
-                raise AffinityError(
-                    f"The pattern {shorten(str(pattern))} matches no op. "
-                    f"Ops: {names_at_hand(self.ops)}."
-                )
-            yield matched, device
-
     def _by_subgraph(self, subgraphs: Mapping[Any, str]) -> Iterator[tuple[list[Node], str]]:
         for subgraph, device in subgraphs.items():
             if not hasattr(subgraph, "ops"):
@@ -544,16 +524,36 @@ class Affinity(Framed, Mapping[str, str]):
             yield from self._by_name(dict.fromkeys(subgraph.ops, device))
 
 
+def of_type(nodes: Collection[N], op_type: str) -> list[N]:
+    """Return the nodes of a type; AffinityError if there is none."""
+    found = [node for node in nodes if node.type == op_type]
+    if not found:
+        here = sorted({node.type for node in nodes})
+        raise AffinityError(unknown("No op has the type", op_type, here, "Types", 40))
+    return found
+
+
+def of_pattern(nodes: Collection[N], pattern: str) -> list[N]:
+    """Return the nodes in whose name a regular expression is found; AffinityError if in none."""
+    try:
+        search = re.compile(pattern).search
+    except (re.error, TypeError) as error:
+        message = f"{shorten(str(pattern))} is not a regular expression: {error}."
+        raise AffinityError(message) from error
+    found = [node for node in nodes if search(node.name)]
+    if not found:
+        ops = names_at_hand(node.name for node in nodes if node.type not in NOT_OPS)
+        raise AffinityError(f"The pattern {shorten(pattern)} matches no op. Ops: {ops}.")
+    return found
+
+
 def greedy(bound: BoundModel, order: Sequence[str]) -> Affinity:
     """Put each op on the first device of an order that supports it; see :func:`first_able`."""
     return first_able(bound.graph, {device: supported_ops(bound, device) for device in order})
 
 
 def first_able(graph: OpGraph, supported: Mapping[str, Collection[str]]) -> Affinity:
-    """Put each op on the first device that supports it, in the order of ``supported``.
-
-    Raises DeviceError if no device supports some op.
-    """
+    """Put each op on the first of the devices that supports it; DeviceError if none does."""
     order = list(supported)
     members: dict[int, list[str]] = {leader: [] for leader in graph.leader}
     for op in graph:

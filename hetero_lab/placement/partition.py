@@ -69,8 +69,7 @@ class Boundary:
 class Wiring(msgspec.Struct, frozen=True, array_like=True):
     """The inputs and outputs of a submodel, in its own order.
 
-    An entry is ``("model", index)`` of the whole model's inputs or outputs, or
-    ``("tensor", op, port)`` of a boundary.
+    An entry is ``("model", index)`` of the model's ports, or ``("tensor", op, port)``.
     """
 
     inputs: tuple[tuple[str | int, ...], ...]

@@ -96,11 +96,7 @@ PlacementLike: TypeAlias = "Placement | Affinity | Priorities | str"
 
 @dataclass(frozen=True)
 class BoundPlacement:
-    """A placement of a bound model: all that compiling it takes.
-
-    :func:`resolve` makes and checks it; code that constructs one directly vouches for the
-    placement.
-    """
+    """A placement of a bound model; who makes one without :func:`resolve` vouches for it."""
 
     bound: BoundModel
     placement: Placement

@@ -347,8 +347,7 @@ def valid_submodels(bound: BoundModel, partition: Partition) -> tuple[Submodel, 
     """Cut a model with dynamic shapes into valid submodels, else raise AffinityError.
 
     The result is empty if all shapes are static, or with one subgraph. A submodel knows less about
-    its shapes than the whole model: a shape computed in another submodel is an input of unknown
-    value.
+    its shapes than the model: one that is computed in another submodel is an unknown input.
     """
     is_dynamic = any(output.shape is None for op in bound.graph for output in op.outputs)
     if partition.n_subgraphs < 2 or not is_dynamic:

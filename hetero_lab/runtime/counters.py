@@ -8,6 +8,7 @@ to their group.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -80,6 +81,38 @@ def executed_ops_us(counters: Sequence[Counter]) -> dict[str, float]:
     return times
 
 
+def executed_precisions(counters: Sequence[Counter]) -> dict[str, str]:
+    """Return op → precision of the node that ran it; ops without a counter are left out."""
+    found: dict[str, str] = {}
+    for counter in counters:
+        if counter.kind == "op" and counter.precision:
+            for op in (counter.op, *counter.fused_ops):
+                found.setdefault(op, counter.precision)
+    return found
+
+
+def leaders(counters: Iterable[Counter]) -> dict[str, str]:
+    """Return op → the op that names the node that ran it."""
+    return {op: c.op for c in counters if c.kind == "op" for op in (c.op, *c.fused_ops)}
+
+
+def total_us(counters: Iterable[Counter], *kinds: str) -> float:
+    """Return the time of the counters of some kinds, in µs."""
+    return float(sum(c.real_time_us for c in counters if c.kind in kinds))
+
+
+def reorders_us(counters: Iterable[Counter], partition: Partition) -> dict[str, float]:
+    """Return the tensor of each boundary → time of its reorders on both sides, in µs."""
+    took: defaultdict[tuple[str, int], float] = defaultdict(float)
+    for counter in counters:
+        if counter.kind == "reorder":
+            took[counter.tensor, counter.subgraph] += counter.real_time_us
+    return {
+        b.tensor: sum(took[b.tensor, subgraph] for subgraph in {b.source, *b.targets})
+        for b in partition.boundaries
+    }
+
+
 def unjoined(info: Any, *, hetero: bool) -> Counter:
     """Read one row of profiling info without its model: no device, op or tensor.
 
@@ -130,8 +163,7 @@ def _adopted(rows: list[Counter], ops: Sequence[str], graph: OpGraph) -> list[Co
 def _led_by_kernels(rows: list[Counter], ops: Sequence[str], graph: OpGraph) -> list[Counter]:
     """Assign nodes that are named after a fused op to the op whose kernel they run.
 
-    A fully connected layer has the name of its bias, although a multiplication by Gemm's alpha may
-    be between the two.
+    A fully connected layer has its bias's name, though Gemm's alpha may be between the two.
     """
     hidden = set(ops) - {row.op for row in rows}
     found = list(rows)

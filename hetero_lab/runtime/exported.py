@@ -40,8 +40,7 @@ def reported(model: ov.CompiledModel, key: str) -> dict[str, Any]:
 def observe(compiled: ov.CompiledModel, predicted: Partition) -> tuple[Partition, bool | None]:
     """Return the compiled partition, and whether it is the predicted one.
 
-    If the runtime does not report it, return the predicted one and ``None``. Warns if another one
-    was compiled.
+    It is the predicted one and ``None`` if none is reported. Another one gives a warning.
     """
     header = parse_header(header_text(compiled))
     if header is None:

@@ -14,7 +14,6 @@ import openvino as ov
 
 from hetero_lab.backend.core import runtime_version
 from hetero_lab.backend.emulation import emulated_devices, plugin_of
-from hetero_lab.errors import StoredFileError, shorten
 from hetero_lab.model.language import (
     forget_notes,
     is_language_model,
@@ -28,7 +27,7 @@ from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.compiled import CompiledPlacement, labelled_clone
 from hetero_lab.runtime.generation import CompiledSession, generate
 from hetero_lab.runtime.pieces import affinities_of
-from hetero_lab.tables import SCHEMA_VERSION, read_json, write_json
+from hetero_lab.tables import SCHEMA_VERSION, read_json, reading, write_json
 
 PROGRAM = Path(run_frozen.__file__)
 PROMISED_TOKENS = 8  # the length of a generation in a contract, whose logits are compared
@@ -67,14 +66,9 @@ class FrozenPlacement(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_frozen(directory: str | os.PathLike[str]) -> FrozenPlacement:
     """Read ``placement.json`` of a frozen directory."""
-    data = read_json(Path(directory) / PLACEMENT_FILE, kind=KIND)
-    try:
-        return msgspec.convert(data, FrozenPlacement)
-    except msgspec.ValidationError as error:
-        raise StoredFileError(
-            f"{shorten(os.fspath(directory))} is not a whole frozen placement: {PLACEMENT_FILE}: "
-            f"{error}"
-        ) from error
+    path = Path(directory) / PLACEMENT_FILE
+    with reading(path, KIND):
+        return msgspec.convert(read_json(path, KIND), FrozenPlacement)
 
 
 def write_frozen(

@@ -205,10 +205,7 @@ class ExecutorSession:
 def generate(
     session: TokenSession, model: LanguageModel, prompt: np.ndarray, new_tokens: int
 ) -> Generated:
-    """Generate ``new_tokens`` tokens for each sequence of a prompt, always the likeliest one.
-
-    ``prompt`` has token ids, int64 of shape ``[batch, n]``.
-    """
+    """Generate the likeliest ``new_tokens`` after a prompt, int64 ids of shape ``[batch, n]``."""
     chosen: list[np.ndarray] = []
     logits: list[np.ndarray] = []
     step_us: list[float] = []
@@ -223,10 +220,7 @@ def generate(
 def steps(
     session: TokenSession, model: LanguageModel, prompt: np.ndarray, new_tokens: int
 ) -> Iterator[tuple[np.ndarray, float, np.ndarray]]:
-    """Yield the tokens of each step, its duration in µs, and the logits behind the tokens.
-
-    The duration includes making the inputs and choosing the likeliest tokens.
-    """
+    """Yield each step's tokens, duration in µs (with inputs and choice), and logits."""
     session.reset()
     now_ns = clock.now_ns
     ids, past = prompt, 0
@@ -297,10 +291,7 @@ def generation_precision(placed: BoundPlacement, precision: str) -> str:
 def reference_generation(
     bound: BoundModel, prompt: np.ndarray, scenario: Scenario
 ) -> dict[str, np.ndarray]:
-    """Generate on one device in f32, with a cache in f32 and nothing quantised.
-
-    The outputs are kept for each model, prompt and scenario.
-    """
+    """Generate on one device, cache in f32 and nothing quantised; the outputs are kept."""
     supported = bound.core.get_property(reference_device(bound), "SUPPORTED_PROPERTIES")
     exact = {key: value for key, value in _EXACT.items() if key in supported}
     alone = reference_placement(bound, properties=exact)

@@ -11,7 +11,7 @@ import numpy as np
 import openvino as ov
 
 from hetero_lab.arguments import check_whole
-from hetero_lab.errors import InputError, did_you_mean, names_at_hand, shorten
+from hetero_lab.errors import InputError, names_at_hand, shorten, unknown
 from hetero_lab.model.read import PreparedModel, input_name
 
 Inputs: TypeAlias = (
@@ -136,10 +136,7 @@ def _by_name(ports: Sequence[_Port], names: list[str], given: Mapping[Any, Any])
                 found[index] = value
                 break
         else:
-            raise InputError(
-                f"The model has no input {shorten(str(key))}.{did_you_mean(str(key), names)} "
-                f"Inputs: {names_at_hand(names)}."
-            )
+            raise InputError(unknown("The model has no input", key, names, "Inputs"))
     missing = [name for index, name in enumerate(names) if index not in found]
     if missing:
         raise InputError(
@@ -275,10 +272,7 @@ _VALUES: dict[str, type[np.generic]] = {
 
 
 def array_type(element_type: ov.Type) -> np.dtype[Any] | None:
-    """Return the dtype that :func:`to_tensor` takes; None for strings and packed types.
-
-    It is NumPy's own type, or unsigned integers with the bits of bf16 or f8.
-    """
+    """Return the dtype that tensors take, bits for bf16 and f8; None for strings, packed types."""
     name = element_type.get_type_name()
     if name in _BITS:
         return np.dtype(_BITS[name][0])

@@ -68,10 +68,7 @@ def _status_bytes(key: str) -> int | None:
 
 
 def private_bytes() -> int:
-    """Return the private memory in use, without mapped model files; MeasurementError if unknown.
-
-    The C library first returns its free memory to the system, where possible.
-    """
+    """Return the private memory, free memory given back; MeasurementError if it is unknown."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -117,11 +114,7 @@ def bytes_by_part(
 
 
 def bytes_of_process(placed: BoundPlacement, scenario: Scenario) -> tuple[int, int]:
-    """Measure the memory of this process for a language model on HETERO, all parts together.
-
-    It includes the runtime's copies of the model's nodes. Returns and raises as
-    :func:`bytes_by_part`.
-    """
+    """Do as :func:`bytes_by_part` for all parts together on HETERO, with copies of the nodes."""
     for device, properties in placed.properties.items():
         start_runtime(device, properties, placed.core)
     before = private_bytes()
@@ -148,10 +141,7 @@ def _grown(
 
 
 class _Chain:
-    """A session that runs submodels in order and measures the memory that each adds.
-
-    ``n_bytes`` is the memory that the submodels of each part have taken so far.
-    """
+    """A session of submodels in order; ``n_bytes`` is the memory that each part has taken."""
 
     def __init__(self, logits: int):
         self.n_bytes: Counter[str] = Counter()

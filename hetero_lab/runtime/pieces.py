@@ -29,11 +29,7 @@ _LEFT_CORES, _FEW_CORES = 2, 8
 
 @dataclass(frozen=True)
 class Submodel:
-    """One subgraph as a model.
-
-    ``inputs`` and ``outputs`` have an entry for each port of ``model``: ``("model", index)`` of the
-    whole model's ports, or ``("tensor", op, port)`` of a boundary.
-    """
+    """One subgraph as a model, with an entry of its :class:`Wiring` for each port."""
 
     index: int
     device: str
@@ -165,8 +161,7 @@ def leave_cores(
 class Pieces:
     """Disjoint sets of ops in one model, which share only constants.
 
-    ``inputs`` and ``outputs`` have the whole model's tensor for each port of ``model``;
-    ``outputs`` also has the number of the piece that makes it.
+    Ports are named by the whole model's tensors, outputs also by the number of their piece.
     """
 
     model: ov.Model
@@ -267,10 +262,7 @@ def infer_once(
     arrays: Sequence[np.ndarray],
     core: ov.Core,
 ) -> tuple[list[np.ndarray], dict[str, str]]:
-    """Compile a model for a device or for HETERO and infer once.
-
-    Return the outputs in the model's order, and the precision hint of each device that reports it.
-    """
+    """Compile and infer once; return the outputs in order and the precision hint of each device."""
     compiled = core.compile_model(model, target, dict(properties))
     request = compiled.create_infer_request()
     for index, array in enumerate(arrays):
@@ -292,10 +284,7 @@ def infer_file(
     outputs: str,
     core: ov.Core,
 ) -> dict[str, str]:
-    """Run :func:`infer_once` on a model and arrays from files; write the outputs to a file.
-
-    ``affinities`` maps every node to a device, since model files do not keep it.
-    """
+    """Run :func:`infer_once` on files; ``affinities`` maps nodes to devices: files keep none."""
     model = core.read_model(path)
     if affinities is not None:
         for node in model.get_ordered_ops():

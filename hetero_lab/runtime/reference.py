@@ -355,10 +355,7 @@ def count_right(
     examples: Sequence[Any],
     correct: Correct,
 ) -> int:
-    """Return the number of labelled examples with right answers.
-
-    ``run`` maps inputs in the model's order to outputs by name.
-    """
+    """Count right answers to labelled examples; ``run`` maps inputs in order to outputs by name."""
     right = 0
     for number, example in enumerate(examples):
         inputs, label = _parts(example, number, True)

@@ -122,10 +122,7 @@ class Sum:
 
 
 def distance(value: np.ndarray, reference: np.ndarray, without: np.ndarray | None = None) -> float:
-    """Return the Euclidean norm of a difference, except for elements where ``without`` is true.
-
-    It is infinite if only one of two elements is finite.
-    """
+    """Return the norm of a difference ``without`` some elements; infinite if only one is finite."""
     if value.shape != reference.shape:
         return float("inf")
     if value.dtype.kind not in "fiub":  # strings

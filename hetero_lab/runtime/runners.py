@@ -22,7 +22,7 @@ import openvino as ov
 from hetero_lab import clock
 from hetero_lab.arguments import check_whole
 from hetero_lab.backend.bound import BoundModel
-from hetero_lab.errors import ArgumentError, HeteroLabWarning, did_you_mean, shorten
+from hetero_lab.errors import ArgumentError, HeteroLabWarning, unknown
 from hetero_lab.model.language import Scenario, check_scenario, language_model
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.runtime.compiled import (
@@ -74,10 +74,8 @@ class Execution:
 
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
-            name = str(self.executor)
             raise ArgumentError(
-                f"There is no executor {shorten(name)}.{did_you_mean(name, EXECUTORS)} "
-                f"Executors: {', '.join(EXECUTORS)}."
+                unknown("There is no executor", self.executor, EXECUTORS, "Executors")
             )
         check_whole("requests", self.requests, least=1)
         if self.scenario is not None and self.requests > 1:
@@ -107,11 +105,7 @@ TurnTimes: TypeAlias = "tuple[tuple[float, ...], float | None]"
 
 
 class Runner:
-    """A compiled placement with its inputs.
-
-    ``partition`` is the compiled one; ``as_predicted`` tells whether it is the predicted one,
-    ``None`` if the runtime does not report it. ``infer`` infers once.
-    """
+    """A compiled placement with its inputs; ``as_predicted`` is ``None`` if nothing is reported."""
 
     def __init__(
         self,
@@ -152,10 +146,7 @@ class Runner:
     def compare(
         self, rows: Sequence[Counter] = (), expected: Mapping[str, np.ndarray] | None = None
     ) -> tuple[Agreement, ...]:
-        """Compare the last outputs with those of one device in f32, ``expected`` if known.
-
-        ``rows`` are the counters, if known: they show the executed precision.
-        """
+        """Compare the last outputs with f32, ``expected`` if known; counters show the precision."""
         precision = executed_precision(rows, self._compiled)
         outputs = self.outputs()
         return compare_with_reference(

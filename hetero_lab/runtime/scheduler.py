@@ -140,8 +140,7 @@ class Slot:
     def prepare(self, arrays: Sequence[np.ndarray], share: bool) -> None:
         """Set the inputs, and memory for the outputs.
 
-        With ``share``, arrays are read in place where possible, and must not change until the
-        request is over; others are copied.
+        With ``share``, arrays are read in place where possible, and must not change meanwhile.
         """
         for number, readers in self._readers.items():
             array = arrays[number]
@@ -298,11 +297,7 @@ class Scheduler:
             yield self._free[-1]
 
     def close(self, cancel: bool = False) -> None:
-        """Wait for submitted requests, or cancel those not begun; leave no thread behind.
-
-        In a done callback it does not wait: requests in flight end by themselves, and the threads
-        after them.
-        """
+        """Close as :meth:`ParallelExecutor.close` does."""
         self.stop()
         with self._state:
             cancelled = list(self._waiting) if cancel else []

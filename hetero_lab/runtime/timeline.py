@@ -68,10 +68,7 @@ def critical_path(
 
 
 def idle_times(spans: Iterable[Span], devices: Iterable[str]) -> list[dict[str, Any]]:
-    """Return a row for each device: its busy and idle time while requests were in flight.
-
-    ``share`` is the idle share of that time, 0 to 1.
-    """
+    """Return each device's busy and idle time during requests, and the idle ``share``, 0 to 1."""
     spans = list(spans)
     requests: dict[int, tuple[float, float]] = {}
     for span in spans:

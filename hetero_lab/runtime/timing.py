@@ -89,10 +89,7 @@ def run_turn(
 
 
 def warm_up(run: Run, inferences: int | None = None, at_most_s: float = _MAX_WARMUP_S) -> int:
-    """Run until two consecutive turns agree within 5 %, or a given number of times.
-
-    Returns the number of inferences.
-    """
+    """Run until two turns agree within 5 %, or ``inferences`` times; return the number of runs."""
     if inferences is not None:
         for _ in range(inferences):
             run()

@@ -68,15 +68,12 @@ def predicted_measured(costs: CostModel) -> go.Figure:
     figure.add_scatter(
         x=[row.measured_us for row in rows],
         y=[row.predicted_us for row in rows],
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "color": _POINT,
-            "thickness": 1,
-            "width": 3,
-            "array": [factor * row.predicted_us - row.predicted_us for factor, row in sure],
-            "arrayminus": [row.predicted_us - row.predicted_us / factor for factor, row in sure],
-        },
+        error_y=error_bars(
+            [(row.predicted_us, row.predicted_us / f, row.predicted_us * f) for f, row in sure],
+            color=_POINT,
+            thickness=1,
+            width=3,
+        ),
         mode="markers",
         name="placement",
         showlegend=False,
@@ -125,11 +122,7 @@ _OPACITY = {OPS: 1.0, SUBGRAPHS: 0.7, BOUNDARIES: 0.45}
 
 @dataclass(frozen=True)
 class WaterfallStep:
-    """One bar of the waterfall, in µs from ``start_us``.
-
-    ``device`` does the work, or is empty. ``kind`` is that of the parts; the whole difference is
-    ``predicted`` or ``measured``.
-    """
+    """A bar of the waterfall in µs: of a part, ``predicted`` or ``measured``, on a ``device``."""
 
     kind: str
     label: str

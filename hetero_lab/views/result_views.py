@@ -1,7 +1,7 @@
 """The presentation of results: figures in a gallery; sentences, figures and tables on a page.
 
-To give another kind of result a place in galleries and pages, add it to ``Result`` and register a
-function with :func:`contents_of`. Views of other packages follow those of their kind.
+To give another kind of result a place in galleries and pages, register a function with
+:func:`contents_of`. Views of other packages follow those of their kind.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import singledispatch
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pandas as pd
 
@@ -36,6 +36,7 @@ from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.difference import Difference
 from hetero_lab.planning.language_plans import BlockCurve
 from hetero_lab.planning.schedules import SchedulePlan
+from hetero_lab.result import Displayed
 from hetero_lab.tables import check_writable, html_table, write_text
 from hetero_lab.terminal import count_of
 from hetero_lab.views.accuracy import accuracy_front, errors_along_model, sensitivity
@@ -55,24 +56,7 @@ from hetero_lab.views.times import (
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-Result: TypeAlias = (
-    Profile
-    | Sweep
-    | Optimized
-    | Advice
-    | PipelineAdvice
-    | CostModel
-    | BlockCurve
-    | SchedulePlan
-    | Difference
-    | Evaluation
-    | Recovered
-    | Wrong
-    | Classification
-    | Verification
-    | Across
-    | pd.DataFrame
-)
+Shown: TypeAlias = Displayed | pd.DataFrame
 _HEADLINE = ""  # the title of the table that stands above the figures
 
 
@@ -93,7 +77,7 @@ class Contents:
 @singledispatch
 def contents_of(result: Any) -> Contents:
     """Return the content of a page about a result; ArgumentError if it has no views."""
-    known = ", ".join(kind.__name__ for kind in get_args(Result))
+    known = ", ".join(kind.__name__ for kind in contents_of.registry if kind is not object)
     raise ArgumentError(f"There are views of {known}, not of {type(result).__name__}.")
 
 
@@ -335,7 +319,7 @@ def _emulation_notes(emulated: Iterable[tuple[str, str]]) -> list[str]:
     ]
 
 
-def gallery(result: Result) -> dict[str, go.Figure]:
+def gallery(result: Shown) -> dict[str, go.Figure]:
     """Return every view that applies to a result, by name.
 
     Raises
@@ -376,7 +360,7 @@ _STYLE = Path(__file__).with_name("page.css")
 
 
 def page(
-    results: Result | Iterable[Result],
+    results: Shown | Iterable[Shown],
     file: str | os.PathLike[str],
     title: str = "hetero_lab",
     notes: Sequence[str] = (),
@@ -405,7 +389,7 @@ def page(
         The file cannot be written.
     """
     one: Any = results
-    several = [one] if isinstance(one, Result) or not isinstance(one, Iterable) else list(one)
+    several = [one] if isinstance(one, Shown) or not isinstance(one, Iterable) else list(one)
     if not several:
         raise ArgumentError("Give at least one result to make a page of.")
     check_writable(file)

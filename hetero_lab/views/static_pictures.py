@@ -77,10 +77,7 @@ class PictureRenderer(MimetypeRenderer):
 
 
 def add_static_pictures() -> bool:
-    """Let every plotly figure bring a PNG along, if kaleido is installed.
-
-    Jupyter and VS Code show the figure itself; GitHub and nbconvert the picture.
-    """
+    """Let every plotly figure bring a PNG for GitHub and nbconvert, if kaleido is installed."""
     if importlib.util.find_spec("kaleido") is None:
         return False
     if NAME not in plotly.io.renderers:

@@ -33,10 +33,9 @@ _SHARE = "share "
 
 
 def with_shares(sweep: Sweep) -> pd.DataFrame:
-    """Return the summary with labels that tell hosts apart, and the devices of each placement.
+    """Return the summary with hosts in labels, and the devices of each placement.
 
-    The column ``share DEVICE`` has the share of the ops on a device in %, and ``mostly on`` the
-    device of most ops.
+    ``share DEVICE`` is the share of the ops on it in %, ``mostly on`` the device of most ops.
     """
     frame = sweep.summary.copy()
     if not len(frame):

@@ -48,10 +48,7 @@ def squeeze(text: str, most: int) -> str:
 
 
 def time_text(time_us: float) -> str:
-    """Write a time in microseconds with three significant digits.
-
-    Counters are whole microseconds, so 0 stands for a time too short to count.
-    """
+    """Write a time with three digits; 0 is too short for counters, which are whole µs."""
     if time_us == 0:
         return "≈ 0 µs"
     if time_us >= 99.5:
@@ -133,10 +130,7 @@ def ink_on(colour: str) -> str:
 
 @dataclass(frozen=True)
 class DeviceStyle:
-    """How a device looks in every figure.
-
-    ``label`` is safe to show. Emulated devices have dashed outlines and hatched bars.
-    """
+    """The look of a device: ``label`` is safe to show; emulated ones have dashes and hatching."""
 
     device: str
     colour: str

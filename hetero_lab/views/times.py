@@ -304,8 +304,7 @@ _FADED = 0.4
 class Bar:
     """One run of a subgraph on its device's lane; times in µs from the start of the request.
 
-    ``request`` is 0 for the request that is shown; others ran beside it. ``critical`` is ``None``
-    where nothing was measured.
+    ``request`` is 0 for the one shown. ``critical`` is ``None`` where nothing was measured.
     """
 
     subgraph: int

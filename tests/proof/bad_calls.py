@@ -191,7 +191,7 @@ _PROFILED: list[tuple[Any, ...]] = [
     ("no request", {"requests": 0}, "requests=", "at least 1, not 0"),
     ("half a request", {"requests": 1.5}, "not 1.5"),
     ("an unknown executor", {"executor": "paralel"}, "There is no executor 'paralel'. Did you "
-     "mean 'parallel'? Executors: hetero, parallel."),
+     "mean 'parallel'? Executors: 'hetero', 'parallel'."),
     ("no executor", {"executor": None}, "There is no executor 'None'"),
     ("states in several requests", {"model": stateful(), "placement": "CPU", "requests": 2},
      "Use requests=1"),
@@ -392,7 +392,7 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("a negative memory limit", {"workers": lambda k: hl.Workers(memory_limit=-1)},
          ArgumentError, "memory_limit:", "-1"),
         ("an unknown executor", {"grid": {"executor": ["hetero", "warp"]}}, ArgumentError, "'warp'",
-         "hetero, parallel"),
+         "'hetero', 'parallel'"),
         ("executors without values", {"grid": {"executor": []}}, ArgumentError,
          "The dimension executor needs a list of values"),
         ("no executor", {"grid": {"executor": [None]}}, ArgumentError,

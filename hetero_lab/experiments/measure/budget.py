@@ -72,8 +72,7 @@ LEAST = TurnLength(1, 1)
 class Durations(NamedTuple):
     """How long a placement takes, as far as it is known.
 
-    ``ready_s`` is the time from starting its worker to the end of its first inference,
-    ``inference_s`` that of one inference.
+    ``ready_s`` reaches from the start of its worker to the end of its first inference.
     """
 
     ready_s: float

@@ -21,6 +21,7 @@ from filelock import FileLock
 
 from hetero_lab import __version__
 from hetero_lab.backend.core import runtime_version
+from hetero_lab.backend.devices import full_name
 from hetero_lab.backend.emulation import bases_of, emulated_devices
 from hetero_lab.clock import now
 from hetero_lab.errors import StoredFileError, warn
@@ -81,7 +82,7 @@ def current_environment(devices: Iterable[str], core: ov.Core) -> Environment:
         measured_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         governor=_governor(),
         on_battery=_on_battery(),
-        devices=tuple((name, _full_name(core, name)) for name in used),
+        devices=tuple((name, full_name(core, name)) for name in used),
         emulated=tuple(bases_of(used, core).items()),
         hetero_lab_version=__version__,
         noise=tuple(
@@ -91,10 +92,7 @@ def current_environment(devices: Iterable[str], core: ov.Core) -> Environment:
 
 
 def known_noise(device: str, core: ov.Core) -> Noise | None:
-    """Return the measured noise of a device on this host, ``None`` if it was not measured.
-
-    An emulated device that was not measured itself has the noise of its base device.
-    """
+    """Return the noise of a device here, else of its base; ``None`` if neither was measured."""
     measured = _measured_noise()
     specs = emulated_devices(core)
     found = measured.get(_key(device, core))
@@ -104,10 +102,7 @@ def known_noise(device: str, core: ov.Core) -> Noise | None:
 
 
 def keep_noise(device: str, noise: Noise, core: ov.Core) -> Path:
-    """Store the measured noise of a device, replacing an older value; return the file.
-
-    Raises OutputPathError if the cache directory cannot be written.
-    """
+    """Store the noise of a device and return the file; OutputPathError if it cannot be written."""
     path = make_directory(cache_dir()) / _NOISE_FILE
     with FileLock(path.with_suffix(".lock")):
         measured = {**_measured_noise(), _key(device, core): noise}
@@ -123,7 +118,7 @@ def _key(device: str, core: ov.Core) -> _Key:
     spec = emulated_devices(core).get(device)
     properties = str(sorted((spec.properties if spec else {}).items()))
     n_cpus = os.cpu_count() or 1
-    return platform.node(), n_cpus, runtime_version(), _full_name(core, device), properties
+    return platform.node(), n_cpus, runtime_version(), full_name(core, device), properties
 
 
 def _measured_noise() -> dict[_Key, Noise]:
@@ -168,19 +163,10 @@ def noise_sentence(environment: Environment) -> str:
     )
 
 
-def _full_name(core: ov.Core, device: str) -> str:
-    """Return the full name of a device; empty if its plugin does not report one."""
-    try:
-        return str(core.get_property(device, "FULL_DEVICE_NAME"))
-    except Exception:
-        return ""
-
-
 def machine_state() -> dict[str, Any]:
     """Return what may disturb a measurement now; ``None`` for what the system does not tell.
 
-    ``cpu_percent`` is that of the whole machine since the last call, ``load`` the number of
-    runnable processes.
+    ``cpu_percent`` is since the last call, ``load`` the number of runnable processes.
     """
     frequency = load = None
     with contextlib.suppress(Exception):  # not available in containers and on some kernels

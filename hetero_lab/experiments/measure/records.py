@@ -164,9 +164,8 @@ class StoredModel(msgspec.Struct, frozen=True, kw_only=True):
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """A placement to measure: a row of this call or (if not ``asked``) of an earlier one.
 
-    Trials that share a ``key`` share one measurement; the key does not depend on the label.
-    ``affinity`` holds the device of each op in graph order; ``problem`` says why the trial
-    cannot be measured.
+    Trials of one ``key``, whatever their labels, share one measurement. ``affinity`` has the device
+    of each op in graph order; ``problem`` says why the trial cannot be measured.
     """
 
     key: str
@@ -196,10 +195,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         return {d for name, of in virtual.items() for d in (of.devices if of else [name])}
 
     def placed(self, bound: BoundModel, ops: Sequence[str] = ()) -> BoundPlacement:
-        """Return the placement of a model; it was checked when the trial was made.
-
-        ``ops`` is the order of ``affinity`` if it differs from the order of this graph.
-        """
+        """Return the placement of a model; ``ops`` is the order of ``affinity``, if another."""
         names = ops or [op.name for op in bound.graph]
         devices = dict(zip(names, self.affinity, strict=True))
         affinity = Affinity.from_graph(bound.graph, devices)

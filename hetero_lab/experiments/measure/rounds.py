@@ -80,8 +80,7 @@ class BaseRun:
     """One run of a sweep, wherever it measures: appends record by record.
 
     Trials that share a key are measured once, as the first of them, all beside the trial with the
-    key ``reference``. ``records`` are those of earlier runs; ``append`` is called with each new
-    one.
+    key ``reference``. ``records`` are those of earlier runs; ``append`` takes each new one.
     """
 
     trials: Sequence[Trial]
@@ -528,8 +527,7 @@ class SweepRun(BaseRun):
     def _guarded(self, key: str, request: Request[Answer]) -> Answer | None:
         """Ask the bench about one entry; a failure costs that entry and no other.
 
-        After a crash the request is repeated once on a new bench, since a crash may have other
-        causes than the placement.
+        After a crash, which may have other causes, the request is repeated once on a new bench.
         """
         for attempt in range(_ATTEMPTS):
             try:

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from hetero_lab.errors import OutputPathError, StoredFileError, StoreError, shorten, warn
 from hetero_lab.experiments.measure.records import AnyRecord, Header
-from hetero_lab.tables import make_directory, read_json, write_json
+from hetero_lab.tables import make_directory, read_json, reading, write_json
 
 HEADER, RECORDS, LOCK = "sweep.json", "records.jsonl", ".lock"
 _PRIVATE = 0o600  # names of models, hosts and devices are not for other users
@@ -132,10 +132,7 @@ class Store:
 
 
 def read_store(directory: str | os.PathLike[str]) -> tuple[Header, list[AnyRecord]]:
-    """Read header and records of a store; no lock and no device is needed.
-
-    Raises StoredFileError if the directory holds no sweep, or a damaged one.
-    """
+    """Read header and records, without a lock; StoredFileError if they are missing or damaged."""
     return _read_header(Path(directory)), read_records(Path(directory))
 
 
@@ -198,11 +195,8 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 
 
 def _read_header(directory: Path) -> Header:
-    try:
+    with reading(directory, "sweep"):
         return msgspec.convert(read_json(directory / HEADER, kind="sweep"), Header)
-    except msgspec.ValidationError as error:
-        where = shorten(str(directory))
-        raise StoredFileError(f"{where} is not a whole sweep: {error}") from error
 
 
 def _differences(old: Header, new: Header) -> Iterator[str]:

@@ -13,7 +13,6 @@ from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.opgraph import PARAMETER, RESULT, Op, OpGraph, Tensor
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import (
-    Boundary,
     Displacement,
     Partition,
     Subgraph,
@@ -21,7 +20,13 @@ from hetero_lab.placement.partition import (
     displacements,
 )
 from hetero_lab.planning.cost_model import CostModel
-from hetero_lab.runtime.counters import Counter, executed_ops_us
+from hetero_lab.runtime.counters import (
+    Counter,
+    executed_ops_us,
+    executed_precisions,
+    leaders,
+    reorders_us,
+)
 from hetero_lab.tables import bytes_text
 from hetero_lab.terminal import count_of
 from hetero_lab.views.theme import squeeze, time_text
@@ -80,8 +85,7 @@ class GraphNode:
 class GraphEdge:
     """All tensors that one node reads from another.
 
-    ``sizes`` are their bytes, ``None`` where they are not known. ``reorder_us`` is the time of
-    the layout conversions at a boundary, ``None`` if it was not measured.
+    ``sizes`` are bytes, ``reorder_us`` the time of layout conversions; ``None`` if not known.
     """
 
     source: int
@@ -99,10 +103,7 @@ class GraphEdge:
 
 @dataclass(frozen=True, slots=True)
 class GraphBox:
-    """A subgraph, or several that follow each other from ``index`` on.
-
-    ``nodes`` are node indices; ``n_unseen`` counts the ops that are left out.
-    """
+    """One or several subgraphs from ``index`` on; ``n_unseen`` counts ops that are left out."""
 
     index: int
     device: str
@@ -184,10 +185,7 @@ def data_of_profile(profile: Profile, support: Support | None = None) -> GraphDa
 
 
 def supported_ops(support: Support) -> dict[str, frozenset[str]]:
-    """Return the ops that each device supports, the devices in their order.
-
-    Raises ArgumentError if ``support`` is neither a table of support nor a cost model.
-    """
+    """Return the ops of each device, in order; ArgumentError for something else."""
     if isinstance(support, CostModel):
         return {device: support.supports(device) for device in support.devices}
     columns = list(getattr(support, "columns", ()))
@@ -262,20 +260,19 @@ def graph_data(
 
 def _facts(counters: Sequence[Counter], times_us: Mapping[str, float]) -> dict[str, dict[str, Any]]:
     """Return the known facts about each op, as fields of its node."""
-    leading = [counter for counter in counters if counter.kind == "op"]
+    precisions, leader_of = executed_precisions(counters), leaders(counters)
     if counters:
         times_us = executed_ops_us(counters)
-    facts: dict[str, dict[str, Any]] = {op: {"time_us": us} for op, us in times_us.items()}
-    for counter in leading:
-        own = facts.setdefault(counter.op, {})
-        own["precision"] = counter.precision
-        own["fused"] = own.get("fused", ()) + counter.fused_ops
-    precisions = {counter.op: counter.precision for counter in leading}
-    for counter in leading:
-        for op in counter.fused_ops:
-            inside = {"leader": counter.op, "precision": precisions[counter.op]}
-            facts[op] = facts.get(op, {}) | inside
-    return facts
+    fused = {counter.op: counter.fused_ops for counter in counters if counter.fused_ops}
+    return {
+        op: {
+            "time_us": us,
+            "precision": precisions.get(op, ""),
+            "leader": "" if leader_of.get(op, op) == op else leader_of[op],
+            "fused": fused.get(op, ()),
+        }
+        for op, us in times_us.items()
+    }
 
 
 def _members(graph: OpGraph, partition: Partition) -> dict[int, tuple[int, ...]]:
@@ -328,10 +325,7 @@ def _edges(
     counters: Sequence[Counter],
 ) -> tuple[GraphEdge, ...]:
     boundaries = {(b.op, b.port): b for b in partition.boundaries}
-    reorders: dict[str, list[Counter]] = {}
-    for counter in counters:
-        if counter.kind == "reorder":
-            reorders.setdefault(counter.tensor, []).append(counter)
+    reorders = reorders_us(counters, partition)
     edges = []
     for node in drawn.values():
         by_producer: dict[int, set[int]] = {}
@@ -343,6 +337,7 @@ def _edges(
             found = [boundaries.get((op.name, port)) for port in ports]
             homes = {end.subgraph for end in ends}
             crosses = len(homes) > 1 and NO_SUBGRAPH not in homes
+            measured = crosses and bool(counters)
             edges.append(
                 GraphEdge(
                     source=producer,
@@ -353,20 +348,7 @@ def _edges(
                     ),
                     sizes=tuple(op.outputs[port].n_bytes for port in ports),
                     is_boundary=crosses,
-                    reorder_us=_reorder_us(found, reorders) if crosses and counters else None,
+                    reorder_us=sum(reorders[b.tensor] for b in found if b) if measured else None,
                 )
             )
     return tuple(edges)
-
-
-def _reorder_us(
-    found: Sequence[Boundary | None], reorders: Mapping[str, Sequence[Counter]]
-) -> float:
-    return float(
-        sum(
-            counter.real_time_us
-            for boundary in filter(None, found)
-            for counter in reorders.get(boundary.tensor, ())
-            if counter.subgraph in (boundary.source, *boundary.targets)
-        )
-    )

@@ -32,10 +32,7 @@ def _no_such_op(data: GraphData, name: str, fact: str) -> ArgumentError:
 
 
 def neighbourhood(data: GraphData, op: str, hops: int) -> GraphData:
-    """Return the part of a graph that is at most ``hops`` wires away from an op.
-
-    Raises ArgumentError if no such op is drawn, or ``hops`` is not a number from 0.
-    """
+    """Return what is at most ``hops`` wires from an op; ArgumentError for a wrong op or number."""
     if not isinstance(hops, int) or hops < 0:
         raise ArgumentError(f"hops= is a whole number from 0, not {shorten(str(hops))}.")
     centre = next((node.index for node in data.nodes if node.name == op), None)
@@ -332,10 +329,7 @@ def run_name(run: Sequence[GraphBox]) -> str:
 
 
 def bundled(data: GraphData, runs: Collection[Sequence[GraphBox]]) -> GraphData:
-    """Draw each run of subgraphs as one box, without the boundaries inside it.
-
-    Subgraphs come in execution order, so no wire leaves a run and comes back.
-    """
+    """Draw runs of subgraphs as single boxes; in execution order, no wire leaves and comes back."""
     home = {index: run[0].index for run in runs for box in run for index in box.nodes}
     boxes: list[GraphBox] = []
     run_of = {box.index: run for run in runs for box in run}
@@ -367,8 +361,7 @@ def bundled(data: GraphData, runs: Collection[Sequence[GraphBox]]) -> GraphData:
 def contracted(data: GraphData, groups: Mapping[int, str]) -> GraphData:
     """Draw each group as one node in every subgraph that it is in.
 
-    A group is split where the graph would become cyclic. Nodes are renumbered in an order in
-    which sources come before targets.
+    A group is split where the graph would become cyclic; new numbers follow the flow.
     """
     parts = _parts(data, groups)
     if all(len(members) == 1 for members in parts):

@@ -54,10 +54,7 @@ class Layers:
 
 
 def find_layers(n: int, edges: Iterable[tuple[int, int]]) -> Layers:
-    """Rank the vertices ``0 … n-1`` of an acyclic graph and order each rank.
-
-    ``edges`` are pairs (source, target) with source < target; others are ignored.
-    """
+    """Rank the vertices ``0 … n-1`` and order each rank; edges that do not rise are ignored."""
     clean = sorted({(a, b) for a, b in edges if a < b})
     parts: list[list[list[int]]] = []
     passing: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -156,10 +153,7 @@ def _passing(links: Sequence[tuple[int, int]], n: int) -> dict[tuple[int, int], 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """A connection of two vertices, with the points across the flow where it touches them.
-
-    The points are offsets from the middle of the vertex.
-    """
+    """A connection of two vertices, with the offsets from their middles where it touches them."""
 
     source: int
     target: int
@@ -266,8 +260,7 @@ class _CoordinateAssignment:
     def sort(self) -> None:
         """Sort ranks by where their neighbours are; keep the order with the shortest wires.
 
-        The sweeps start once from the given order and once from that of the vertices' numbers,
-        which wins if it is about as good.
+        The sweeps start from the given order, then from the numbers', which wins if hardly worse.
         """
         best: tuple[float, list[list[int]]] | None = None
         for ranks, handicap in ((self.ranks, 1.0), (self.numbered(), _NUMBERED_IS_NICER)):

@@ -464,10 +464,7 @@ def _trimmed(
 
 
 def choose_cuts(strip: Strip, first: float, last: float, width: float) -> list[float]:
-    """Choose places where breaking costs little and rows become full.
-
-    A shortest path over all places, like breaking a paragraph into lines (Knuth and Plass 1981).
-    """
+    """Choose places that cost little and fill rows, as for paragraphs (Knuth and Plass 1981)."""
     if last - first <= _LONGEST * width:
         return []
     n = int((last - first) / _STEP) + 1

@@ -206,6 +206,7 @@ class GraphPane:
         self.shown = Shown()
         self.data: GraphData | None = None
         self._whole: GraphData | None = None
+        self._setting = False
         self._fold = ipw.Dropdown(
             options=[(f"fold: {name}", name) for name in FOLDS], layout={"width": "140px"}
         )
@@ -244,7 +245,12 @@ class GraphPane:
             return
         self.shown, self.data = shown, data
         self._message.value = ""
-        self._put_controls()
+        self._setting = True
+        try:
+            self._find.value, self._around.value = shown.find, shown.around or ""
+            self._hops.value = shown.hops
+        finally:
+            self._setting = False
         self.place.children = (figure,)
 
     def open_group(self, index: int) -> None:
@@ -269,16 +275,6 @@ class GraphPane:
                 find=self._find.value.strip(),
             )
         )
-
-    _setting = False
-
-    def _put_controls(self) -> None:
-        self._setting = True
-        try:
-            self._find.value, self._around.value = self.shown.find, self.shown.around or ""
-            self._hops.value = self.shown.hops
-        finally:
-            self._setting = False
 
 
 def _text(label: str, placeholder: str) -> ipw.Text:

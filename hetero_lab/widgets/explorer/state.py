@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.errors import ArgumentError, did_you_mean, names_at_hand, shorten
+from hetero_lab.errors import ArgumentError, shorten, unknown
 from hetero_lab.experiments.explain import explain_rows
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.results.sweep.row import Row
@@ -43,11 +43,7 @@ def matching(frame: pd.DataFrame, text: str) -> pd.DataFrame:
         term = _TERM.match(token)
         name, compare, value = term.groups() if term else ("label", "has", token)
         if name not in frame.columns:
-            known = [str(column) for column in frame.columns]
-            raise ArgumentError(
-                f"There is no column {shorten(name)}.{did_you_mean(name, known)} "
-                f"Columns: {names_at_hand(known, 30)}."
-            )
+            raise ArgumentError(unknown("There is no column", name, frame.columns, "Columns", 30))
         column = frame[name]
         texts = pd.Series([str(v).casefold() for v in column], index=frame.index, dtype=object)
         if compare == "has":
@@ -153,10 +149,9 @@ class ExplorerState:
         return frame
 
     def choose(self, **changes: str) -> None:
-        """Change fields of ``choice``, all or none; an empty ``b`` ends the comparison.
+        """Change fields of ``choice``, all or none; ArgumentError for a wrong one or no match.
 
-        Raises ArgumentError if there is no such axis, grouping or row, if a row was not measured,
-        or if no row matches.
+        An empty ``b`` ends the comparison.
         """
         known = {
             "x": ("axis", self.axes),
@@ -171,8 +166,9 @@ class ExplorerState:
                     raise ArgumentError(
                         f"No measured row matches {shorten(value)}; all are still shown."
                     )
-            elif name != "b" or value:
-                _check(value, *known[name])
+            elif (name != "b" or value) and value not in known[name][1]:
+                kind, names = known[name]
+                raise ArgumentError(unknown(f"There is no {kind}", value, names, "Known", 30))
             if name in ("a", "b") and value and self.rows[value].profile is None:
                 status = self.rows[value].status
                 raise ArgumentError(f"{shorten(value)} was not measured: {status}.")
@@ -184,10 +180,7 @@ class ExplorerState:
         return self.rows.get(self.choice.a)
 
     def difference(self) -> Difference | None:
-        """Return the difference from A to B, ``None`` without a B or if they are the same row.
-
-        Raises ArgumentError if they are of different models.
-        """
+        """Return the difference from A to another B, if any; ArgumentError if models differ."""
         a, b = self.choice.a, self.choice.b
         if not a or not b or a == b:
             return None
@@ -211,11 +204,3 @@ def title_of(column: str) -> str:
     if column.startswith("ratio"):
         return f"{column.replace('_', ' ')} to the reference"
     return column.replace("_", " ")
-
-
-def _check(name: str, kind: str, known: list[str]) -> None:
-    if name not in known:
-        raise ArgumentError(
-            f"There is no {kind} {shorten(str(name))}.{did_you_mean(str(name), known)} "
-            f"Known: {names_at_hand(known, 30)}."
-        )

@@ -83,10 +83,7 @@ class BoardPicture:
     def to_json(
         self, able: Mapping[str, frozenset[str]], costs: CostModel | None = None
     ) -> dict[str, Any]:
-        """Return the picture as plain data for the board.
-
-        Names are shown as text by the board, so they are not escaped here.
-        """
+        """Return plain data for the board; it shows names as text, so they are not escaped."""
         data = self._data
         labels = node_labels(data)
         radii = {n.index: _RADIUS if n.kind == "op" else _PORT_RADIUS for n in data.nodes}

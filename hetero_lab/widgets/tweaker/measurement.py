@@ -67,10 +67,7 @@ def progress_of(
 
 
 def attempt_label(history: Sequence[Attempt], affinity: Affinity, changed: str) -> str:
-    """Return a name that no row of a history has: its number, and how the affinity came about.
-
-    An affinity that was measured before keeps its name.
-    """
+    """Name a row by its number and origin; an affinity that was measured before keeps its name."""
     number = 1 + sum(tried.label != AUTOMATIC for tried in history)
     before = next((tried.label for tried in history if tried.affinity == affinity), None)
     return f"{number}. {changed if before is None else f'again {before}'}"
@@ -84,10 +81,7 @@ def measure(
     worker_command: Sequence[str] | None,
     control: SweepControl,
 ) -> list[Attempt]:
-    """Measure affinities, given by label and the automatic one first, in turns.
-
-    Returns one attempt for each affinity; none if ``control`` stopped the measurement.
-    """
+    """Measure affinities by label, the automatic one first; empty if ``control`` stopped it."""
     placements = [
         Placement(a, name, {d: device_properties[d] for d in a.devices if d in device_properties})
         for name, a in affinities.items()
@@ -115,10 +109,9 @@ def _tried(row: Mapping[Any, Any], affinity: Affinity) -> Attempt:
 
 
 def new_rows(history: Sequence[Attempt], rows: Sequence[Attempt]) -> list[Attempt]:
-    """Return the rows that a run adds to the history, on the scale of the history.
+    """Return the rows that a run adds, on the scale of the history.
 
-    A run begins with the automatic placement. Where it only serves to compare, its first row
-    stays the only one.
+    A run begins with the automatic placement, which has a new row only if nothing else was run.
     """
     first = next((t for t in history if t.label == AUTOMATIC and t.median_us), None)
     if first is None or first.median_us is None or rows[0].median_us is None:

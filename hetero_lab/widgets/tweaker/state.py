@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -15,13 +14,14 @@ from hetero_lab.errors import (
     did_you_mean,
     names_at_hand,
     shorten,
+    unknown,
 )
 from hetero_lab.experiments.faults.wrong import Wrong, WrongSet
 from hetero_lab.lint.context import Finding
 from hetero_lab.lint.lint import wrong_findings, wrong_sets
 from hetero_lab.lint.remedies import find_problems
-from hetero_lab.model.opgraph import OpGraph
-from hetero_lab.placement.affinity import Affinity
+from hetero_lab.model.opgraph import Op, OpGraph
+from hetero_lab.placement.affinity import Affinity, of_pattern, of_type
 from hetero_lab.placement.partition import Partition, partition_of_split, predict
 from hetero_lab.statistics import Estimate
 from hetero_lab.terminal import count_of
@@ -112,9 +112,13 @@ class TweakerState:
         self.findings_of = lru_cache(_REMEMBERED)(self._find_problems)
 
     @cached_property
+    def _placeable(self) -> tuple[Op, ...]:
+        return tuple(self.graph.ops[index] for index in self.graph.placeable)
+
+    @cached_property
     def ops(self) -> tuple[str, ...]:
         """Names of the ops whose device can be chosen, in topological order."""
-        return tuple(self.graph.ops[index].name for index in self.graph.placeable)
+        return tuple(op.name for op in self._placeable)
 
     @cached_property
     def _names(self) -> frozenset[str]:
@@ -123,7 +127,7 @@ class TweakerState:
     @cached_property
     def op_types(self) -> tuple[str, ...]:
         """The types of these ops."""
-        return tuple(sorted({self.graph.ops[index].type for index in self.graph.placeable}))
+        return tuple(sorted({op.type for op in self._placeable}))
 
     @property
     def step(self) -> Step:
@@ -162,40 +166,22 @@ class TweakerState:
         wanted = list(names)
         for name in wanted:
             if name not in self._names:
-                raise AffinityError(
-                    f"No op whose device can be chosen is called {shorten(str(name))}."
-                    f"{did_you_mean(str(name), self.ops)}"
-                )
+                fact = "No op whose device can be chosen is called"
+                raise AffinityError(unknown(fact, name, self.ops, "Ops", 5))
         self._selected = frozenset(wanted) | (self._selected if add else frozenset())
 
     def select_pattern(self, pattern: str, *, add: bool = False) -> None:
         """Select the ops in whose name a regular expression is found."""
-        try:
-            search = re.compile(pattern).search
-        except (re.error, TypeError) as error:
-            raise AffinityError(
-                f"{shorten(str(pattern))} is not a regular expression: {error}."
-            ) from error
         if not pattern:
             raise AffinityError("Write a part of a name, or a regular expression.")
-        found = [name for name in self.ops if search(name)]
-        if not found:
-            raise AffinityError(
-                f"The pattern {shorten(pattern)} matches no op. Ops: {names_at_hand(self.ops, 5)}."
-            )
-        self.select(found, add=add)
+        self._select_ops(of_pattern(self._placeable, pattern), add)
 
     def select_type(self, op_type: str, *, add: bool = False) -> None:
         """Select the ops of a type."""
-        placeable = (self.graph.ops[index] for index in self.graph.placeable)
-        found = [op.name for op in placeable if op.type == op_type]
-        if not found:
-            raise AffinityError(
-                f"No op has the type {shorten(str(op_type))}."
-                f"{did_you_mean(str(op_type), self.op_types)} "
-                f"Types: {names_at_hand(self.op_types, 40)}."
-            )
-        self.select(found, add=add)
+        self._select_ops(of_type(self._placeable, op_type), add)
+
+    def _select_ops(self, ops: Iterable[Op], add: bool) -> None:
+        self.select([op.name for op in ops], add=add)
 
     def select_subgraph(self, index: int, *, add: bool = False) -> None:
         """Select the ops of a subgraph of the present partition."""
@@ -231,10 +217,7 @@ class TweakerState:
         return tuple(device for device in self.devices if not self.refused(device))
 
     def assign(self, device: str) -> None:
-        """Move the selection to a device of the tweaker that can run all of it.
-
-        Raises AffinityError if nothing is selected, DeviceError for another device.
-        """
+        """Move the selection; AffinityError if it is empty, DeviceError if a device refuses it."""
         if not self._selected:
             raise AffinityError("Nothing is selected. Click an op, or select some by name.")
         self._check_device(device)
@@ -258,10 +241,9 @@ class TweakerState:
         return f"No device supports all of the {n} selected ops: {lacks}. Select fewer ops."
 
     def cut(self, position: int, before: str, after: str) -> None:
-        """Put the first ``position`` ops on one device and the others on another one.
+        """Put the first ``position`` ops on one device and the others on another, where supported.
 
-        Ops that their new device does not support stay where they are. Cuts that follow each
-        other are one step of undo.
+        Cuts that follow each other are one step of undo.
         """
         self._check_device(before)
         self._check_device(after)
@@ -289,11 +271,7 @@ class TweakerState:
         self._move(remedy, label)
 
     def replace(self, affinity: Affinity, label: str) -> None:
-        """Take over a whole affinity.
-
-        Raises AffinityError if it is of another model, DeviceError if the tweaker does not know a
-        device or a device does not support an op.
-        """
+        """Take over an affinity; AffinityError if of another model, DeviceError if refused."""
         if not isinstance(affinity, Affinity):
             raise AffinityError(
                 f"An affinity is an hetero_lab.Affinity, not {type(affinity).__name__}."

@@ -171,11 +171,7 @@ def _export(tweaker: AffinityTweaker, view: TweakerView) -> None:
 
 
 class Background:
-    """Runs work in a thread and keeps its error.
-
-    ``failed`` is called in that thread with the text of the error, since a thread has no caller to
-    raise it to.
-    """
+    """Runs work in a thread and keeps its error, whose text ``failed`` gets there."""
 
     def __init__(self, failed: Callable[[str], object]):
         self._failed = failed

@@ -87,10 +87,7 @@ class Cluster:
         self._listens = False
 
     def identity(self) -> dict[str, dict[str, Any]] | None:
-        """Return the scheduler's description of each worker, ``None`` without a connection.
-
-        Raises SchedulerGoneError if there has been no connection for a while.
-        """
+        """Return the scheduler's workers; ``None`` while it is away, SchedulerGoneError if long."""
         client = self._client
         if client.status == "running" and client.scheduler is not None:
             with contextlib.suppress(OSError, TimeoutError):
@@ -102,10 +99,7 @@ class Cluster:
         return None
 
     def describe(self, addresses: Sequence[str], devices: Sequence[str]) -> dict[str, Any]:
-        """Return each worker's description of itself, or the exception that it raised.
-
-        Workers whose connection broke are left out.
-        """
+        """Return each worker's description or exception; broken connections are left out."""
         try:
             told: Any = self._client.run(
                 describe, list(devices), workers=list(addresses), on_error="return"
@@ -124,8 +118,7 @@ class Cluster:
     ) -> bool:
         """Start a task on a worker; ``False`` if the worker does not answer.
 
-        The files travel with the first task of each worker, which raises OutputPathError if it
-        cannot write them.
+        The files travel with a worker's first task; OutputPathError if it cannot write them.
         """
         if not self._listens:
             self._client.subscribe_topic(self._name, self._heard)

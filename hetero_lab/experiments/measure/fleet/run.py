@@ -93,10 +93,7 @@ class FleetRun(BaseRun):
         self._n_items = self._n_settled = 0
 
     def pending(self) -> list[str]:
-        """Return the keys that are still to be measured on some host.
-
-        With ``every_host``, raises MeasurementError if the scheduler has no worker.
-        """
+        """Return the keys still to measure; MeasurementError if ``every_host`` finds no worker."""
         if self.header.every_host:
             self._look_for_workers()
         else:
@@ -108,8 +105,7 @@ class FleetRun(BaseRun):
     def measure(self) -> None:
         """Measure all pending items.
 
-        Raises MeasurementError if no worker can measure, and StoreError if a host has another
-        OpenVINO version than the store has for it.
+        Raises MeasurementError if no worker can, StoreError if a host's OpenVINO has changed.
         """
         self._set_up, self._files = set_up_files(self.set_up())
         self._look_for_workers()

@@ -26,11 +26,7 @@ class TaskLostError(HeteroLabError):
 
 @dataclass(frozen=True)
 class FleetWorker:
-    """A worker that can measure.
-
-    ``machine`` identifies the machine, which several workers may share; ``host`` is its name in
-    tables.
-    """
+    """A worker that can measure; several may share its ``machine``, whose name is ``host``."""
 
     address: str
     directory: str
@@ -184,10 +180,7 @@ class WorkQueue:
     def choose(
         self, workers: Iterable[FleetWorker], busy: Collection[str]
     ) -> tuple[FleetWorker, list[Item], float] | None:
-        """Choose a worker on an idle machine, its items, and their share of the time that is left.
-
-        ``None`` if there is nothing to do for any idle machine.
-        """
+        """Choose an idle worker, its items and their share of the time; ``None`` without work."""
         machines: dict[str, list[FleetWorker]] = {}
         for worker in workers:
             machines.setdefault(worker.machine, []).append(worker)

@@ -75,10 +75,9 @@ _PER_TURN = DISCARDED_PER_TURN + TIMED_PER_TURN
 
 
 class Bench:
-    """Compiled placements by key, on one core.
+    """Compiled placements by key, on one core, with ``models`` and ``inputs`` by variant.
 
-    ``models`` and ``inputs`` (arrays in input order) are by variant; missing inputs are generated
-    from the seed of ``set_up``.
+    Inputs are arrays in order; missing ones are generated from the seed of ``set_up``.
     """
 
     start_s = 0.0  # to start another one

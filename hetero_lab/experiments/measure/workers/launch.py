@@ -177,11 +177,7 @@ class ForkedProcess:
         return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end; return the exit code.
-
-        Raises subprocess.TimeoutExpired if it still runs, or if it ended after the server, so that
-        its exit code is lost.
-        """
+        """Return the exit code; TimeoutExpired if it runs, or its code was lost with the server."""
         with self._lock:
             if self._status is not None and wait([self._status.fileno()], timeout):
                 told = self._status.read(EXIT_CODE.size)
@@ -243,14 +239,14 @@ class _Channel:
 
 
 class ForkServer:
-    """The server that this process forks its workers from; started when it is first needed.
+    """The server that this process forks its workers from; it ends with this process.
 
-    It is restarted when the environment, the directory, the CPUs or the priority of this process
-    have changed, since workers inherit them from it. It ends with this process.
+    It starts when it is needed, and again after a change of the environment, the directory, the
+    CPUs or the priority of this process, which workers inherit.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._channel: _Channel | None = None
         self._set_up: tuple[SetUp, _Channel | None] | None = None  # None: it cannot be shared
         self._process: subprocess.Popen[bytes] | None = None
@@ -293,30 +289,35 @@ class ForkServer:
             except TimeoutError:
                 return False
             except OSError:  # it ended; the next fork tries to start it again
-                self._disconnect()
+                self.close()
         return True
 
     def forget_set_up(self) -> None:
         """Let go of the last set-up and its models, after the last of its workers."""
         with self._lock:
-            self._forget()
+            if self._set_up is not None and self._set_up[1] is not None:
+                self._set_up[1].close()
+            self._set_up = None
 
     def close(self) -> None:
         """End the server after its last worker."""
         with self._lock:
-            self._disconnect()
+            self.forget_set_up()
+            if self._channel is not None:
+                self._channel.close()
+                self._channel = None
 
     def _fork(self, what: bytes, descriptors: Sequence[int], timeout_s: float) -> int:
         for _ in range(2):  # a server that was idle for long may just have ended
             try:
                 pid = self._connect().fork(what, descriptors, timeout_s)
             except TimeoutError:
-                self._disconnect()
+                self.close()
                 return REFUSED
             except OSError:
-                self._disconnect()
+                self.close()
             except BaseException:  # else the next request would read this one's answer
-                self._disconnect()
+                self.close()
                 raise
             else:
                 self._is_refused = pid == REFUSED
@@ -327,7 +328,7 @@ class ForkServer:
     def _fork_set_up(self, set_up: SetUp, descriptors: Sequence[int], timeout_s: float) -> int:
         """Fork from the server of a set-up; ``REFUSED`` where a worker has to set up by itself."""
         if self._set_up is None or self._set_up[0] != set_up:
-            self._forget()
+            self.forget_set_up()
             channel = self._serve_set_up(set_up, timeout_s)
             if self._channel is not None:
                 self._set_up = set_up, channel
@@ -340,7 +341,7 @@ class ForkServer:
         except OSError:
             pid, ended = REFUSED, True
         except BaseException:
-            self._forget()
+            self.forget_set_up()
             raise
         if pid == REFUSED:
             channel.kill()
@@ -362,7 +363,7 @@ class ForkServer:
     def _connect(self) -> _Channel:
         conditions = _conditions()
         if self._channel is None or conditions != self._conditions:
-            self._disconnect()
+            self.close()
             own, its_end = socket.socketpair()
             with its_end:
                 self._process = subprocess.Popen(
@@ -375,17 +376,6 @@ class ForkServer:
             self._channel = _Channel(own, self._process.pid)
             self._conditions = conditions
         return self._channel
-
-    def _disconnect(self) -> None:
-        self._forget()
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
-
-    def _forget(self) -> None:
-        if self._set_up is not None and self._set_up[1] is not None:
-            self._set_up[1].close()
-        self._set_up = None
 
 
 FORK_SERVER = ForkServer()

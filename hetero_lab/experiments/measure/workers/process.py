@@ -28,10 +28,9 @@ _GIB = float(1 << 30)
 
 
 class WorkerError(HeteroLabError):
-    """A request that a worker could not answer.
+    """A request that a worker could not answer, with the ``status`` of its row.
 
-    ``status`` is the status of the row in a sweep; ``died`` tells whether the process is gone, and
-    ``crashed`` whether it ended by itself, so that another attempt may succeed.
+    ``died`` says that the process is gone, ``crashed`` that it ended by itself: a retry may help.
     """
 
     def __init__(self, status: str, detail: str = "", *, died: bool, crashed: bool = False):
@@ -102,11 +101,7 @@ class WorkerProcess:
         return self._process.pid
 
     def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer:
-        """Send a request and wait for its answer.
-
-        Raises WorkerError if the process died, did not answer in time, used too much memory, or
-        answered with an error.
-        """
+        """Send a request and wait for its answer; WorkerError if there is no good one in time."""
         assert self._process.stdin is not None
         # If it has ended or was killed, its last answer is read below.
         with contextlib.suppress(OSError, ValueError):

@@ -138,10 +138,9 @@ class Release(Request[None], frozen=True, kw_only=True):
 
 
 class InferFile(Request[dict[str, str]], frozen=True, kw_only=True):
-    """Infer a model from a file once and write the outputs to another file.
+    """Infer a model from a file once, write the outputs; the answer has the precision hints.
 
-    ``affinities`` maps every node to a device, since model files do not store them. The answer
-    is the precision hint of each device that reports one.
+    ``affinities`` maps every node to a device, since model files do not store them.
     """
 
     path: str

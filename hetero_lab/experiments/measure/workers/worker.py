@@ -58,10 +58,7 @@ _IDLE_S, _IDLE_SET_UP_S = 600.0, 5.0  # a set-up holds a model
 def serve(
     answer: Callable[[Bench, AnyRequest], Any] = Bench.answer, *, set_up: Bench | None = None
 ) -> None:
-    """Answer requests until the input ends.
-
-    The first one sets up the bench, unless that is what ``set_up`` was set up with.
-    """
+    """Answer requests until the input ends; the first one sets up, unless ``set_up`` is that."""
     requests, replies = _private_streams()
     # Ctrl-C in a terminal also reaches this process, but the caller decides what happens.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hetero_lab.experiments.results.profile.storage import ProfileData
-from hetero_lab.experiments.results.profile.tables import (
-    VERDICTS,
-    executed_precisions,
-    tally,
-    transitions,
-)
+from hetero_lab.experiments.results.profile.tables import VERDICTS, tally, transitions
 from hetero_lab.placement.partition import Boundary, boundary_size
-from hetero_lab.runtime.counters import Counter
+from hetero_lab.runtime.counters import Counter, executed_precisions
 from hetero_lab.runtime.generation import Generation
 from hetero_lab.runtime.runners import HETERO
 from hetero_lab.tables import bytes_text, number
@@ -24,10 +19,7 @@ _MOST_NAMED = 3
 
 
 def text(profile: ProfileData, *, tables: bool = True, counters: bool = True) -> str:
-    """Return the summary, then the subgraphs and boundaries, then the counters, as text.
-
-    In the lines of counters, names are cut to 30 characters, as in OpenVINO's samples.
-    """
+    """Return a profile as text; names in lines of counters are cut as in OpenVINO's samples."""
     blocks = [summary(profile)]
     if tables and profile.partition.n_subgraphs > 1:
         blocks += [_subgraphs(profile), _boundaries(profile)]

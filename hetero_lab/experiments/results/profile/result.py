@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.arguments import checked
-from hetero_lab.errors import HeteroLabError, MeasurementError, StoredFileError, shorten
+from hetero_lab.errors import MeasurementError
 from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.experiments.measure.records import Compiled, Trial, Turn
 from hetero_lab.experiments.results.profile.report import summary, text
@@ -32,6 +32,7 @@ from hetero_lab.tables import (
     SCHEMA_VERSION,
     Tables,
     read_json,
+    reading,
     write_json,
     write_tables,
 )
@@ -224,13 +225,7 @@ def read_profile(directory: str | os.PathLike[str]) -> Profile:
 
 def profile_from(data: Mapping[str, Any], path: str | os.PathLike[str]) -> Profile:
     """Build a profile from plain data; StoredFileError naming ``path`` if it is incomplete."""
-    try:
+    with reading(path, "profile"):
         result = Profile(**fields_from_json(data))
         result._repr_html_()  # data that cannot be shown is incomplete too
-        return result
-    except Exception as error:
-        if isinstance(error, HeteroLabError):
-            raise
-        raise StoredFileError(
-            f"{shorten(os.fspath(path))} is not a whole profile: {type(error).__name__}: {error}"
-        ) from error
+    return result

@@ -9,7 +9,14 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.experiments.results.profile.storage import ProfileData
-from hetero_lab.runtime.counters import Counter, executed_ops_us
+from hetero_lab.runtime.counters import (
+    Counter,
+    executed_ops_us,
+    executed_precisions,
+    leaders,
+    reorders_us,
+    total_us,
+)
 from hetero_lab.runtime.generation import Generation
 from hetero_lab.runtime.reference import Agreement
 from hetero_lab.runtime.timeline import Span, critical_path, idle_times, sources
@@ -44,7 +51,8 @@ def build_tables(profile: ProfileData) -> Tables:
         tables["transitions"] = frame_of(transitions(profile), TRANSITION_COLUMNS)
     if profile.spans:
         tables["timeline"] = frame_of(timeline(profile))
-        tables["idle"] = frame_of(idle(profile))
+        devices = dict.fromkeys(subgraph.device for subgraph in profile.partition.subgraphs)
+        tables["idle"] = frame_of(idle_times(profile.spans, devices))
     if profile.throughput:
         tables["throughput"] = frame_of(_throughput(profile))
     if profile.generation is not None:
@@ -161,12 +169,12 @@ def time_parts(counters: Sequence[Counter], latency_us: float) -> dict[str, Any]
     """Split a latency into ops, reorders, and the rest, which counters do not cover."""
     if not counters:
         return dict.fromkeys(["ops_us", "reorders_us", "rest_us", "counters_exceed_latency"])
-    ops_us = _total(c for c in counters if c.kind in ("op", "other"))
-    reorders_us = _total(c for c in counters if c.kind == "reorder")
-    rest_us = latency_us - ops_us - reorders_us
+    ops_us = total_us(counters, "op", "other")
+    reordered_us = total_us(counters, "reorder")
+    rest_us = latency_us - ops_us - reordered_us
     return {
         "ops_us": ops_us,
-        "reorders_us": reorders_us,
+        "reorders_us": reordered_us,
         # Counters are from a second compile: their sum may exceed the wall time (overlap, noise).
         "rest_us": max(0.0, rest_us),
         "counters_exceed_latency": rest_us < 0,
@@ -195,8 +203,8 @@ def _subgraphs(profile: ProfileData) -> list[dict[str, Any]]:
                 "emulated": subgraph.device in emulated,
                 "n_ops": len(subgraph.ops),
                 "n_executed": sum(c.status == "EXECUTED" for c in own) if counted else None,
-                "ops_us": _total(c for c in own if c.kind in ("op", "other")) if counted else None,
-                "reorders_us": _total(c for c in own if c.kind == "reorder") if counted else None,
+                "ops_us": total_us(own, "op", "other") if counted else None,
+                "reorders_us": total_us(own, "reorder") if counted else None,
                 "n_inputs": len(incoming),
                 "input_bytes": sum(b.n_bytes or 0 for b in incoming),
                 "n_outputs": len(outgoing),
@@ -223,16 +231,11 @@ def counter_rows(counters: Iterable[Counter], emulated: Container[str]) -> list[
 def _boundaries(profile: ProfileData) -> list[dict[str, Any]]:
     graph, partition = profile.graph, profile.partition
     device = [s.device for s in partition.subgraphs]
+    reorders = reorders_us(profile.counters, partition)
     rows = []
     for boundary in partition.boundaries:
         index = graph.index_of.get(boundary.op)
         tensor = graph.ops[index].outputs[boundary.port] if index is not None else None
-        touching = {boundary.source, *boundary.targets}
-        reorders = [
-            c
-            for c in profile.counters
-            if c.kind == "reorder" and c.tensor == boundary.tensor and c.subgraph in touching
-        ]
         rows.append(
             {
                 "tensor": boundary.tensor,
@@ -243,7 +246,7 @@ def _boundaries(profile: ProfileData) -> list[dict[str, Any]]:
                 "source_device": device[boundary.source],
                 "targets": " ".join(map(str, boundary.targets)),
                 "target_devices": " ".join(dict.fromkeys(device[t] for t in boundary.targets)),
-                "reorder_us": _total(reorders) if profile.counters else None,
+                "reorder_us": reorders[boundary.tensor] if profile.counters else None,
             }
         )
     return rows
@@ -253,7 +256,7 @@ def _placement(profile: ProfileData) -> list[dict[str, Any]]:
     graph = profile.graph
     where = profile.partition.subgraph_of
     times = executed_ops_us(profile.counters)
-    leader_of = _fused_with(profile.counters)
+    leader_of = leaders(profile.counters)
     precision = executed_precisions(profile.counters)
     emulated = dict(profile.environment.emulated)
     rows = []
@@ -298,25 +301,6 @@ def _throughput(profile: ProfileData) -> list[dict[str, Any]]:
     return rows
 
 
-def _total(counters: Iterable[Counter]) -> float:
-    return float(sum(c.real_time_us for c in counters))
-
-
-def executed_precisions(counters: Sequence[Counter]) -> dict[str, str]:
-    """Return op → precision of the node that ran it; ops without a counter are left out."""
-    found = {}
-    for counter in counters:
-        if counter.kind == "op" and counter.precision:
-            for op in (counter.op, *counter.fused_ops):
-                found.setdefault(op, counter.precision)
-    return found
-
-
-def _fused_with(counters: Iterable[Counter]) -> dict[str, str]:
-    """Return op → the op that names the node that ran it."""
-    return {op: c.op for c in counters if c.kind == "op" for op in (c.op, *c.fused_ops)}
-
-
 def tally(precisions: Iterable[str]) -> str:
     """Say how many ops ran in each precision, the most frequent first: ``"9 bf16, 2 f32"``."""
     counted = Tally(precisions)
@@ -333,7 +317,7 @@ def transitions(profile: ProfileData) -> list[dict[str, Any]]:
     """
     graph, home = profile.graph, profile.partition.subgraph_of
     precision = executed_precisions(profile.counters)
-    node = _fused_with(profile.counters)
+    node = leaders(profile.counters)
     rows = []
     for consumer in profile.affinity.ops:
         ports: dict[int, set[int]] = {}
@@ -394,9 +378,3 @@ def timeline(profile: ProfileData) -> list[dict[str, Any]]:
         }
         for span in sorted(profile.spans, key=lambda s: (s.start_s, s.end_s, s.subgraph))
     ]
-
-
-def idle(profile: ProfileData) -> list[dict[str, Any]]:
-    """Return a row per device: busy and idle while a request was in flight, and the idle share."""
-    devices = dict.fromkeys(subgraph.device for subgraph in profile.partition.subgraphs)
-    return idle_times(profile.spans, devices)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from hetero_lab.errors import MeasurementError
 from hetero_lab.experiments.results.profile.storage import ProfileData
@@ -24,12 +24,12 @@ from hetero_lab.tables import write_json
 _LEAST_US = 1 / 128
 _EXACT = 1024
 
+_Times: TypeAlias = tuple[float, float]  # start and end in µs
+_Lanes: TypeAlias = tuple[list[dict[str, Any]], list[dict[int, _Times]]]  # slices; requests
+
 
 def write_trace(profile: ProfileData, file: str | os.PathLike[str]) -> None:
-    """Write the trace: a lane per device, slices for subgraphs and nodes, arrows for boundaries.
-
-    Raises MeasurementError if the profile has neither spans nor counters.
-    """
+    """Write lanes, slices and arrows; MeasurementError if there are neither spans nor counters."""
     write_json(file, {"traceEvents": events(profile), "displayTimeUnit": "ms"})
 
 
@@ -37,12 +37,16 @@ def events(profile: ProfileData) -> list[dict[str, Any]]:
     """Return the trace events; times in µs."""
     lanes = {device: index + 1 for index, device in enumerate(profile.affinity.devices)}
     if profile.spans:
-        return _named(profile, lanes, "measured") + _measured(profile, lanes)
-    if not profile.counters:
+        how, (slices, requests) = "measured", _measured(profile, lanes)
+    elif profile.counters:
+        how, (slices, requests) = "reconstructed from counters", _reconstructed(profile, lanes)
+    else:
         raise MeasurementError(
             "A trace is made of counters, and this profile has none. Profile with counters=True."
         )
-    return _named(profile, lanes, "reconstructed from counters") + _reconstructed(profile, lanes)
+    number = itertools.count(1)
+    arrows = [arrow for spans in requests for arrow in _arrows(profile, lanes, spans, number)]
+    return [*_named(profile, lanes, how), *slices, *arrows]
 
 
 def _named(profile: ProfileData, lanes: dict[str, int], how: str) -> list[dict[str, Any]]:
@@ -58,49 +62,34 @@ def _named(profile: ProfileData, lanes: dict[str, int], how: str) -> list[dict[s
     return made
 
 
-def _slice(
-    name: str, category: str, lane: int, start: float, end: float, **args: Any
+def _slice(name: str, category: str, lane: int, span: _Times, **args: Any) -> dict[str, Any]:
+    start, end = span
+    place = {"ph": "X", "pid": 1, "tid": lane}
+    return {**place, "name": name, "cat": category, "ts": start, "dur": end - start, "args": args}
+
+
+def _of_subgraph(
+    profile: ProfileData, lanes: dict[str, int], index: int, span: _Times, **args: Any
 ) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "pid": 1,
-        "tid": lane,
-        "name": name,
-        "cat": category,
-        "ts": start,
-        "dur": end - start,
-        "args": args,
-    }
+    subgraph = profile.partition.subgraphs[index]
+    args["ops"] = len(subgraph.ops)
+    return _slice(f"subgraph{index}", "subgraph", lanes[subgraph.device], span, **args)
 
 
-def _measured(profile: ProfileData, lanes: dict[str, int]) -> list[dict[str, Any]]:
-    """Return a slice for each run of a subgraph, and the arrows of each request."""
-    made: list[dict[str, Any]] = []
-    of_request: dict[int, dict[int, tuple[float, float]]] = {}
+def _measured(profile: ProfileData, lanes: dict[str, int]) -> _Lanes:
+    slices: list[dict[str, Any]] = []
+    requests: dict[int, dict[int, _Times]] = {}
     for row in timeline(profile):
-        index, start, end = row["subgraph"], row["start_us"], row["end_us"]
-        of_request.setdefault(row["request"], {})[index] = (start, end)
-        made.append(
-            _slice(
-                f"subgraph{index}",
-                "subgraph",
-                lanes[row["device"]],
-                start,
-                end,
-                request=row["request"],
-                critical=row["critical"],
-                ops=len(profile.partition.subgraphs[index].ops),
-            )
-        )
-    number = itertools.count(1)
-    for spans in of_request.values():
-        made += _arrows(profile, lanes, spans, number)
-    return made
+        span = row["start_us"], row["end_us"]
+        requests.setdefault(row["request"], {})[row["subgraph"]] = span
+        more = {name: row[name] for name in ("request", "critical")}
+        slices.append(_of_subgraph(profile, lanes, row["subgraph"], span, **more))
+    return slices, list(requests.values())
 
 
-def _reconstructed(profile: ProfileData, lanes: dict[str, int]) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = []
-    spans: dict[int, tuple[float, float]] = {}
+def _reconstructed(profile: ProfileData, lanes: dict[str, int]) -> _Lanes:
+    slices: list[dict[str, Any]] = []
+    spans: dict[int, _Times] = {}
     at = 0.0
     for subgraph in profile.partition.subgraphs:
         start, lane = at, lanes[subgraph.device]
@@ -108,36 +97,21 @@ def _reconstructed(profile: ProfileData, lanes: dict[str, int]) -> list[dict[str
         for counter in profile.counters:
             if counter.subgraph != subgraph.index or counter.status != "EXECUTED":
                 continue
-            end = at + round(counter.real_time_us * _EXACT) / _EXACT
-            nodes.append(
-                _slice(
-                    counter.node_name,
-                    counter.kind,
-                    lane,
-                    at,
-                    end,
-                    type=counter.node_type,
-                    exec_type=counter.exec_type,
-                    tensor=counter.tensor,
-                    fused="\n".join(counter.fused_ops),
-                )
-            )
-            at = end
+            span = at, at + round(counter.real_time_us * _EXACT) / _EXACT
+            more = {"type": counter.node_type, "exec_type": counter.exec_type}
+            more |= {"tensor": counter.tensor, "fused": "\n".join(counter.fused_ops)}
+            nodes.append(_slice(counter.node_name, counter.kind, lane, span, **more))
+            at = span[1]
         at = max(at, start + _LEAST_US)
         spans[subgraph.index] = (start, at)
         # The subgraph precedes its nodes: of slices with equal times, the first is the outer one.
-        name = f"subgraph{subgraph.index}"
-        made += [_slice(name, "subgraph", lane, start, at, ops=len(subgraph.ops)), *nodes]
-    return made + _arrows(profile, lanes, spans, itertools.count(1))
+        slices += [_of_subgraph(profile, lanes, subgraph.index, (start, at)), *nodes]
+    return slices, [spans]
 
 
 def _arrows(
-    profile: ProfileData,
-    lanes: dict[str, int],
-    spans: dict[int, tuple[float, float]],
-    number: Iterator[int],
-) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = []
+    profile: ProfileData, lanes: dict[str, int], spans: dict[int, _Times], number: Iterator[int]
+) -> Iterator[dict[str, Any]]:
     lane_of = [lanes[subgraph.device] for subgraph in profile.partition.subgraphs]
     for boundary in profile.partition.boundaries:
         source = boundary.source
@@ -152,6 +126,5 @@ def _arrows(
                 "args": {"n_bytes": boundary.n_bytes},
             }
             into = spans[target][0]
-            made.append({**common, "ph": "s", "tid": lane_of[source], "ts": out_at})
-            made.append({**common, "ph": "f", "bp": "e", "tid": lane_of[target], "ts": into})
-    return made
+            yield {**common, "ph": "s", "tid": lane_of[source], "ts": out_at}
+            yield {**common, "ph": "f", "bp": "e", "tid": lane_of[target], "ts": into}

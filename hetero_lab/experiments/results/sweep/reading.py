@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hetero_lab.errors import ArgumentError, StoredFileError, names_at_hand, shorten
+from hetero_lab.errors import ArgumentError, names_at_hand, shorten
 from hetero_lab.experiments.measure.environment import is_busy, noise_of
 from hetero_lab.experiments.measure.records import (
     Accuracy,
@@ -38,7 +38,7 @@ from hetero_lab.experiments.results.sweep.row import BUDGET_ENDED, INTERRUPTED, 
 from hetero_lab.model.opgraph import graph_from_json
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
 from hetero_lab.statistics import Latency, Series
-from hetero_lab.tables import number
+from hetero_lab.tables import number, reading
 
 _HERE = ""  # the host of a record that names none
 _NOISY_MAD = 0.1  # share of the median
@@ -126,16 +126,10 @@ def _beside_others(row: Row, name: str, first_group: int, run: str, level: Laten
 
 def _read_one(directory: str | os.PathLike[str]) -> Sweep:
     header, records = read_store(directory)
-    try:
+    with reading(directory, "sweep"):
         sweep = sweep_from(header, records)
         repr(sweep)
         sweep._repr_html_()  # data that cannot be shown is incomplete too
-    except StoredFileError:
-        raise
-    except Exception as error:
-        raise StoredFileError(
-            f"{shorten(os.fspath(directory))} is not a whole sweep: {type(error).__name__}: {error}"
-        ) from error
     return sweep
 
 

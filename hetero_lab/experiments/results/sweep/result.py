@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from hetero_lab.errors import ArgumentError, did_you_mean, names_at_hand, shorten
+from hetero_lab.errors import ArgumentError, shorten, unknown
 from hetero_lab.experiments.measure.environment import Environment, noise_of, noise_sentence
 from hetero_lab.experiments.results.evidence import Ranking, rank
 from hetero_lab.experiments.results.profile.result import Profile
@@ -112,10 +112,7 @@ class Sweep(Result):
         for row in own:
             raise ArgumentError(f"{shorten(label)} was not measured: {row.status}.")
         labels = list(dict.fromkeys(row.label for row in self.rows))
-        raise ArgumentError(
-            f"No row is called {shorten(str(label))}.{did_you_mean(str(label), labels)} "
-            f"Rows: {names_at_hand(labels, 20)}."
-        )
+        raise ArgumentError(unknown("No row is called", label, labels, "Rows", 20))
 
     def report(self) -> str:
         """Return the whole ranking, what went wrong and every note, as text."""

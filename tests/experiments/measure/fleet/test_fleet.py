@@ -299,7 +299,7 @@ pathlib.Path.write_bytes = full
 """
 OTHER_CPU = """
 from hetero_lab.experiments.measure import environment
-environment._full_name = lambda core, device: "another CPU"
+environment.full_name = lambda core, device: "another CPU"
 """
 
 
