@@ -85,13 +85,8 @@ def _outcome(context: LintContext, remedy: Mapping[str, str]) -> Outcome:
         predictor = None
         devices = np.array([number[affinity[op.name]] for op in graph])
         _, ids = SubgraphCollector.of(graph).split(devices)
-    wires = np.flatnonzero((ids[top.source] != ids[top.target]) & ~top.from_constant)
-    receivers = ids[top.target[wires]]
-    n_crossings = len(np.unique(top.tensor[wires] * (len(graph) + 1) + receivers))
-    sinks = [op.index for op in graph if op.type == "Assign"]
-    ends = ids[[*graph.parameters, *graph.results, *sinks]]
-    real = np.unique(np.concatenate([ends, receivers, ids[top.source[wires]]]))
-    return Outcome(ids, len(real), n_crossings, predictor)
+    crossing = top.crossing(ids)
+    return Outcome(ids, len(top.compiled(ids, crossing)), len(crossing), predictor)
 
 
 def find_problems(

@@ -18,7 +18,7 @@ import numpy as np
 from hetero_lab.arguments import checked
 from hetero_lab.errors import PlanError, StoredFileError, names_at_hand, shorten
 from hetero_lab.model.language import Scenario
-from hetero_lab.model.opgraph import PARAMETER, RESULT, OpGraph, graph_from_json, graph_to_json
+from hetero_lab.model.opgraph import OpGraph, graph_from_json, graph_to_json
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.topology import topology
 from hetero_lab.planning.memory import MemoryTable
@@ -32,8 +32,7 @@ from hetero_lab.planning.objective import (
     check_devices,
     whole_ns,
 )
-from hetero_lab.planning.prediction import Prediction, Predictor, breakdown
-from hetero_lab.planning.uncertainty import Uncertainty
+from hetero_lab.planning.prediction import Prediction, Predictor, Uncertainty, breakdown
 from hetero_lab.result import Framed
 from hetero_lab.statistics import Estimate
 from hetero_lab.tables import SCHEMA_VERSION, frame_of, read_json, write_json
@@ -511,9 +510,7 @@ def _to_data(costs: CostModel) -> dict[str, Any]:
 
 
 def _from_data(data: dict[str, Any]) -> CostModel:
-    graph = graph_from_json(data["graph"])
-    _check_graph(graph)
-    known: dict[str, Any] = {"graph": graph}
+    known: dict[str, Any] = {"graph": graph_from_json(data["graph"])}
     for key, (name, row_type) in _ROWS.items():
         known[name] = _rows(key, data[key], row_type)
     known["boundaries"] = {
@@ -558,24 +555,6 @@ _ROWS = {  # key in a file → field, type of a row
 _ADDED_LATER = {
     "notes", "interrupted", "guessed_from", "scenario", "prefill", "seen_us", "distance",
 }  # fmt: skip
-
-
-def _check_graph(graph: OpGraph) -> None:
-    """Raise ValueError if no model could have such a graph."""
-    if len(graph.index_of) != len(graph):
-        raise ValueError("two ops have one name")
-    for op in graph:
-        if not (op.variable is None or isinstance(op.variable, str)):
-            raise ValueError(f"the variable of op {op.index} is not a name")
-        if op.type == RESULT and len(op.inputs) != 1:
-            raise ValueError(f"result {op.index} has {len(op.inputs)} inputs")
-        for tensor in op.outputs:
-            n_bytes = tensor.n_bytes
-            if n_bytes is not None and not (isinstance(n_bytes, int) and 0 <= n_bytes < 1 << 50):
-                raise ValueError(f"{n_bytes!r} is not a number of bytes (op {op.index})")
-    for indices, kind in ((graph.parameters, PARAMETER), (graph.results, RESULT)):
-        if sorted(indices) != [op.index for op in graph if op.type == kind]:
-            raise ValueError(f"the {kind.lower()}s are not those of the ops")
 
 
 def _check_terms(costs: CostModel) -> None:

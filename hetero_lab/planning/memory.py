@@ -199,13 +199,13 @@ class MemoryTable:
         constant, user = self.constant_uses
         keys = np.unique(constant * n_ids + ids[user])
         weights = self.n_bytes[self.first_tensor[keys // n_ids]]
-        wires = np.flatnonzero((ids[top.source] != ids[top.target]) & ~top.from_constant)
-        received = np.unique(top.tensor[wires] * n_ids + ids[top.target[wires]])
-        made, at = np.unique(top.tensor[wires], return_index=True)
+        wires = top.crossing(ids)
+        received = top.tensor[wires]
+        made, at = np.unique(received, return_index=True)
         where = (
             (0, device_of_id[keys % n_ids], weights),
             (1, devices[self.states], self.n_bytes[self.first_tensor[self.states]]),
-            (2, device_of_id[received % n_ids], self.n_bytes[received // n_ids]),
+            (2, device_of_id[ids[top.target[wires]]], self.n_bytes[received]),
             (2, devices[top.source[wires[at]]], self.n_bytes[made]),
         )
         held = np.zeros((n_devices, 3), dtype=np.int64)

@@ -249,25 +249,21 @@ class Objective:
         n_ids = int(ids.max()) + 1
         device_of_id = np.zeros(n_ids, dtype=np.int64)
         device_of_id[ids] = devices
-        wires = np.flatnonzero((ids[top.source] != ids[top.target]) & ~top.from_constant)
-        keys = top.tensor[wires] * n_ids + ids[top.target[wires]]
-        wires = wires[np.unique(keys, return_index=True)[1]]
+        wires = top.crossing(ids)
         tensor, producer, user = top.tensor[wires], top.source[wires], top.target[wires]
         source, target = devices[producer], device_of_id[ids[user]]
         ns, leave = self.hand_over_ns(tensor, source, target)
         pays = self._pays_leaving(devices, ids, tensor, target)
         ns, leave = ns - np.where(pays, 0, leave), np.where(pays, leave, 0)
-        # A group of constants alone is copied to its users, so that it is not compiled.
-        real = np.zeros(n_ids, dtype=bool)
-        for nodes in (self._ends, producer, user):
-            real[ids[nodes]] = True
-        work = np.where(real, self.subgraph_ns[device_of_id], 0)
+        compiled = top.compiled(ids, wires)
+        work = np.zeros(n_ids, dtype=np.int64)
+        work[compiled] = self.subgraph_ns[device_of_id[compiled]]
         work += _summed(ids, self.op_ns[self._rows, devices], n_ids)
         work += _summed(ids[producer], leave, n_ids) + _summed(ids[user], ns - leave, n_ids)
         lost = np.flatnonzero(ids[self.fused[:, 0]] != ids[self.fused[:, 1]])
         for nodes, prices in zip(self.fused[lost].T, (self.first_ns, self.second_ns), strict=True):
             work += _summed(ids[nodes], prices[lost, devices[nodes]], n_ids)
-        subgraphs = np.bincount(device_of_id[real], minlength=n_devices)
+        subgraphs = np.bincount(device_of_id[compiled], minlength=n_devices)
         return PlacementCost(
             ids=ids,
             subgraphs=subgraphs,
@@ -427,12 +423,6 @@ class Objective:
     @cached_property
     def _rows(self) -> np.ndarray:
         return np.arange(len(self.graph))
-
-    @cached_property
-    def _ends(self) -> np.ndarray:
-        """Nodes whose subgraph is always compiled."""
-        sinks = [op.index for op in self.graph if op.type == "Assign"]
-        return np.array([*self.graph.parameters, *self.graph.results, *sinks], dtype=np.int64)
 
     @cached_property
     def first_tensor(self) -> np.ndarray:

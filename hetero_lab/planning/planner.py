@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from hetero_lab.placement.affinity import Affinity
     from hetero_lab.planning.cost_model import CostModel
-    from hetero_lab.planning.uncertainty import Uncertainty
+    from hetero_lab.planning.prediction import Uncertainty
 
 GREEDY = "greedy"
 OBJECTIVES = (LATENCY, THROUGHPUT, BALANCED)
