@@ -169,12 +169,6 @@ class LintContext:
             return float(n_bytes)
         return sum(self.overhead_us[subgraph] for subgraph in set(subgraphs))
 
-    @property
-    def op_us(self) -> Mapping[str, tuple[float | None, ...]]:
-        """For each op, its time on each device of the cost model."""
-        assert self.costs is not None
-        return self.costs.op_us
-
     @cached_property
     def is_placeable(self) -> np.ndarray:
         """For each node, whether its device can be chosen."""

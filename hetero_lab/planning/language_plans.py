@@ -542,5 +542,5 @@ def _excess(held: np.ndarray, pools: Pools) -> np.ndarray:
     """Return by how much rows of bytes ``[rows, devices, 3]`` exceed memory limits, ``[rows]``."""
     excess = np.zeros(len(held), dtype=np.int64)
     for pool, limit in pools.items():
-        excess += np.maximum(held[:, list(pool.devices)].sum(axis=(1, 2)) - limit, 0)
+        excess += np.maximum(pool.held_bytes(held) - limit, 0)
     return excess

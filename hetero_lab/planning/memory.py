@@ -44,9 +44,9 @@ class Pool(NamedTuple):
     devices: tuple[int, ...]
     boundaries: bool = True
 
-    def held_bytes(self, held: np.ndarray) -> int:
-        """Return the bytes that they hold together, given those of each, ``[devices, 3]``."""
-        return int(held[list(self.devices), : 3 if self.boundaries else 2].sum())
+    def held_bytes(self, held: np.ndarray) -> np.ndarray:
+        """Return the bytes that they hold together, given those of each, ``[…, devices, 3]``."""
+        return held[..., list(self.devices), : 3 if self.boundaries else 2].sum(axis=(-2, -1))
 
 
 Pools: TypeAlias = "Mapping[Pool, int]"  # bytes
@@ -146,7 +146,7 @@ def names_of(devices: Sequence[str], pool: Pool) -> str:
 
 def excess_bytes(held: np.ndarray, pools: Pools) -> dict[Pool, int]:
     """Return by how much bytes ``[devices, 3]`` exceed each limit; within it, it is left out."""
-    over = {pool: pool.held_bytes(held) - limit for pool, limit in pools.items()}
+    over = {pool: int(pool.held_bytes(held)) - limit for pool, limit in pools.items()}
     return {pool: excess for pool, excess in over.items() if excess > 0}
 
 
@@ -154,7 +154,7 @@ def excess_text(devices: Sequence[str], held: np.ndarray, pools: Pools) -> str:
     """Say which devices would exceed a limit first; empty if none would."""
     for pool in excess_bytes(held, pools):
         return (
-            f"{names_of(devices, pool)} would hold {bytes_text(pool.held_bytes(held))}, "
+            f"{names_of(devices, pool)} would hold {bytes_text(int(pool.held_bytes(held)))}, "
             f"more than the limit of {bytes_text(pools[pool])}"
         )
     return ""

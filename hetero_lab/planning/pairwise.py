@@ -135,11 +135,19 @@ class Pairwise:
         """Return the pairwise part of a choice."""
         return self.objective.pairwise_ns(self.devices(choice))
 
-    def values_ns(self, choices: np.ndarray, objective: str) -> np.ndarray:
-        """Return latency or busiest device, pairwise part, of many choices ``[n, units]``."""
-        busy = self.busy_ns(choices)
+    def values_ns(
+        self, choices: np.ndarray, objective: str, subgraphs: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return latency or busiest device, pairwise part, of many choices ``[n, units]``.
+
+        Given numbers of ``subgraphs``, ``[n, devices]``, their cost is included.
+        """
+        busy, more = self.busy_ns(choices), self.objective.constant_ns
+        if subgraphs is not None:
+            busy = busy + subgraphs * self.objective.subgraph_ns
+            more = more + self.objective.spread_ns(subgraphs.sum(axis=1))
         work = busy.sum(axis=1) if objective == LATENCY else busy.max(axis=1)
-        return work + self.objective.constant_ns
+        return work + more
 
     def change_ns(self, choice: np.ndarray, units: list[int], device: int) -> int:
         """Return by how much the pairwise part changes if units move to a device."""

@@ -239,10 +239,6 @@ def face_patches() -> np.ndarray:
     return patches
 
 
-def _turned(name: str, make: Callable[[str], Example], output: str) -> Dataset:
-    return _classes(name, *_drawn(name, make), output)
-
-
 def _ppocr_rec() -> Dataset:
     parts = _drawn("ppocr_rec", drawn_text.line_example)
     output = "softmax_11.tmp_0"
@@ -306,12 +302,14 @@ def _chosen(outputs: Outputs, output: str) -> np.ndarray:
 DATASETS: dict[str, Callable[[], Dataset]] = {
     "digits": _digits,
     "magika": _magika,
-    "page_orientation": functools.partial(
-        _turned, "page_orientation", drawn_text.page_example, "fetch_name_0"
+    "page_orientation": lambda: _classes(
+        "page_orientation", *_drawn("page_orientation", drawn_text.page_example), "fetch_name_0"
     ),
     "blazeface": _blazeface,
-    "ppocr_cls": functools.partial(
-        _turned, "ppocr_cls", drawn_text.direction_example, "save_infer_model/scale_0.tmp_1"
+    "ppocr_cls": lambda: _classes(
+        "ppocr_cls",
+        *_drawn("ppocr_cls", drawn_text.direction_example),
+        "save_infer_model/scale_0.tmp_1",
     ),
     "ppocr_rec": _ppocr_rec,
 }
