@@ -241,7 +241,7 @@ class Calibration:
         self.layers = None if search.session.scenario is None else block_units(graph)
         if self.layers is None:
             self.base = _base(graph, self.support)
-            reference = middling_affinity(graph, self.support, _single_ops(graph))
+            reference = middling_affinity(graph, self.support, inseparable_ops(graph))
         else:
             self.support = _supporting_whole(self.layers, self.support)
             self.base = _alone(graph, self.support)
@@ -442,7 +442,7 @@ class Calibration:
         torn = segmented_affinities(
             graph,
             support,
-            units if is_coarse else _single_ops(graph),
+            units if is_coarse else inseparable_ops(graph),
             n - len(alternating) - len(whole) - len(divided),
             most_switches=most,
             seed=seed + 2,
@@ -521,10 +521,6 @@ def _alone(graph: OpGraph, support: Mapping[str, frozenset[str]]) -> dict[str, A
 
 def _labelled(kind: str, affinities: Iterable[Affinity]) -> dict[str, Affinity]:
     return {f"{kind} {number}": affinity for number, affinity in enumerate(affinities, start=1)}
-
-
-def _single_ops(graph: OpGraph) -> list[list[str]]:
-    return [[graph.ops[index].name for index in ops] for ops in inseparable_ops(graph)]
 
 
 def _mixed(first: Sequence[Affinity], second: Sequence[Affinity]) -> list[Affinity]:

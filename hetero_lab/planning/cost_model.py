@@ -167,10 +167,7 @@ class CostModel(Framed):
 
     @property
     def origin(self) -> str:
-        """Where these costs come from: machine, runtime, time, devices; whether they are a guess.
-
-        The machine is the one that measured, which need not be this one.
-        """
+        """Machine that measured, runtime, time, devices; for a guess, the models it is from."""
         about = self.environment
         parts = [f"on {about['host']}" if about.get("host") else ""]
         parts += [f"OpenVINO {about['openvino_version']}" if about.get("openvino_version") else ""]
@@ -271,11 +268,7 @@ class CostModel(Framed):
         return breakdown(self.objective, affinity)
 
     def with_boundaries_scaled(self, factor: float) -> CostModel:
-        """Return a copy in which hand-overs between devices cost ``factor`` times as much.
-
-        Planning with several factors gives placements worth measuring while the price of a
-        boundary is still uncertain.
-        """
+        """Return a copy in which hand-overs between devices cost ``factor`` times as much."""
         scaled = {
             (source, target): BoundaryCost(cost.fixed_us * factor, cost.us_per_byte * factor)
             for (source, target), cost in self.boundaries.items()

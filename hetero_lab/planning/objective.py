@@ -411,16 +411,6 @@ class Objective:
         return Affinity.from_graph(self.graph, by_name)
 
     @cached_property
-    def placeable(self) -> frozenset[int]:
-        """Nodes whose device can be chosen."""
-        return frozenset(self.graph.placeable)
-
-    @cached_property
-    def leader(self) -> np.ndarray:
-        """For each node, the node that decides its device."""
-        return np.array(self.graph.leader, dtype=np.int64)
-
-    @cached_property
     def _rows(self) -> np.ndarray:
         return np.arange(len(self.graph))
 

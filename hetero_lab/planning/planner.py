@@ -285,7 +285,12 @@ class _PlanSearch(Problem):
 
     def run(self) -> tuple[Placed, int, str]:
         """Return the best placement, a lower bound in ns and how it was found."""
-        return self._small() if self.solver is None and self._is_small() else self._large()
+        if self.solver is not None or not self._is_small():
+            return self._large()
+        best, bound_ns, in_time = best_of_all(self)
+        if best is None:
+            raise nothing_fits(self.pairwise, self.pools) if in_time else self._not_found()
+        return best, bound_ns, "all choices, by branch and bound"
 
     def balanced(self, budget_s: float) -> _PlanSearch:
         """Return the same search among placements whose fullest device holds little too much."""
@@ -342,12 +347,6 @@ class _PlanSearch(Problem):
     def _is_small(self) -> bool:
         free = int((self.pairwise.allowed.sum(axis=1) > 1).sum())
         return free <= SMALL and small_enough(self.pairwise)
-
-    def _small(self) -> tuple[Placed, int, str]:
-        best, bound_ns, in_time = best_of_all(self)
-        if best is None:
-            raise nothing_fits(self.pairwise, self.pools) if in_time else self._not_found()
-        return best, bound_ns, "all choices, by branch and bound"
 
     def _large(self) -> tuple[Placed, int, str]:
         exact = self._exact()

@@ -120,7 +120,7 @@ class Predictor:
         or the device does not support the op.
         """
         objective, graph = self.objective, self.objective.graph
-        leader = objective.leader
+        leader, placeable = np.array(graph.leader), set(graph.placeable)
         chosen = np.full(len(graph), -1)  # for each leader that moves
         for name, device in ops.items():
             if name not in graph.index_of:
@@ -130,7 +130,7 @@ class Predictor:
                 )
             check_devices([device], objective.devices)
             index = graph.index_of[name]
-            if index in objective.placeable:
+            if index in placeable:
                 chosen[leader[index]] = objective.devices.index(device)
         devices = np.where(chosen[leader] < 0, self.devices, chosen[leader])
         objective.check_support(devices)

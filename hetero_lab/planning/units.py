@@ -81,12 +81,12 @@ def check_supported(graph: OpGraph, support: Mapping[str, Collection[str]]) -> N
         )
 
 
-def inseparable_ops(graph: OpGraph) -> list[list[int]]:
-    """Return the ops that have to stay together: single ones, and stateful paths."""
-    found: dict[int, list[int]] = {}
+def inseparable_ops(graph: OpGraph) -> list[tuple[str, ...]]:
+    """Return the names of ops that have to stay together: single ones, and stateful paths."""
+    found: dict[int, list[str]] = {}
     for index in graph.placeable:
-        found.setdefault(graph.leader[index], []).append(index)
-    return list(found.values())
+        found.setdefault(graph.leader[index], []).append(graph.ops[index].name)
+    return list(map(tuple, found.values()))
 
 
 def block_units(graph: OpGraph) -> tuple[tuple[str, ...], ...]:
