@@ -158,10 +158,7 @@ def wrong_sets(wrong: Wrong, partition: Partition) -> tuple[WrongSet, ...]:
 def wrong_findings(
     wrong: Wrong, partition: Partition, affinity: Affinity, costs: CostModel | None = None
 ) -> list[Finding]:
-    """Return a finding for each set of wrong ops that is still as it was found.
-
-    Its remedy is the move by which the search mended it.
-    """
+    """Return a finding, with the move that mends it, for each wrong set that is still together."""
     findings = []
     for found in wrong_sets(wrong, partition):
         remedy = {op: device for op, device in wrong.fix.items() if op in found.ops}

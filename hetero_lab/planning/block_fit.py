@@ -184,10 +184,7 @@ def _splits(alone: Sequence[int], n_devices: int, pools: Pools) -> Iterator[tupl
 
 
 def _needs(graph: OpGraph, found: Blocks) -> Needs:
-    """Count the bytes of a model by its parts.
-
-    Part 0 are the ops before the first block, the last part those after the last one.
-    """
+    """Count bytes by part: ops before the first block, each block, ops after the last one."""
     part = [block + 1 for block in found.of_op]
     needs: Counter[tuple[int, frozenset[int]]] = Counter()
     for op in graph:

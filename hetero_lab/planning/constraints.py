@@ -74,10 +74,7 @@ def check_constraints(
     limits: MemoryLimit | None,
     pins: Mapping[str, str] | None,
 ) -> None:
-    """Check limits and pins as far as that is possible before costs are known.
-
-    Raises PlanError as :func:`memory_pools` and :func:`apply_pins` do.
-    """
+    """Check limits and pins before costs are known; PlanError as where they are applied."""
     memory_pools(devices, limits)
     for _ in _pinned(graph, devices, pins or {}):
         pass

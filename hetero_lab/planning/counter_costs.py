@@ -54,10 +54,7 @@ class ExecutedNode:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """Layout conversions of a tensor at a boundary, on the device that it leaves or enters.
-
-    ``us`` is 0 where the tensor crossed without any.
-    """
+    """Layout conversions of a tensor on the device that it leaves or enters; 0 µs without any."""
 
     op: str
     port: int

@@ -83,10 +83,7 @@ def _least(
 
 
 def runs(n_units: int, n_devices: int, most: int) -> Iterator[list[int]]:
-    """Yield the device of each unit for every way to give devices a run each, few runs first.
-
-    Stops before a number of runs with which there would be more than ``most`` ways in total.
-    """
+    """Yield the ways to give each device one run of units, few runs first, up to ``most`` ways."""
     count = 0
     for n_runs in range(1, min(n_devices, n_units) + 1):
         count += math.perm(n_devices, n_runs) * math.comb(n_units - 1, n_runs - 1)
@@ -113,8 +110,7 @@ def runs_ns(pairwise: Pairwise, choices: np.ndarray, blocks: np.ndarray) -> np.n
 def best_runs(pairwise: Pairwise, pools: Pools) -> tuple[np.ndarray, ...]:
     """Return the best few choices of a run for each device, predicted without their partition.
 
-    The units of ``pairwise`` are the layers in their order. Limits count a constant once for each
-    device.
+    Units are layers in their order. Limits count a constant once for each device.
     """
     n_units, n_devices = pairwise.allowed.shape
     choices = np.array(list(runs(n_units, n_devices, _MOST_RUNS)), dtype=np.int64)

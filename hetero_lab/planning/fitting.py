@@ -258,10 +258,7 @@ def _most_probable(
 
 
 def with_prefill(costs: CostModel, observations: Sequence[Observation]) -> CostModel:
-    """Add the costs of a language model's first token.
-
-    They are the costs of a further token, scaled kind by kind to the measured first tokens.
-    """
+    """Add the costs of the first token: those of a further token, scaled kind by kind to it."""
     firsts = first_tokens(observations)
     return replace(costs, prefill=adjust(replace(costs, prefill=None), firsts)) if firsts else costs
 

@@ -306,10 +306,7 @@ def plan_static_phases(
 
 @dataclass(frozen=True, eq=False)
 class _Runs:
-    """One model in every placement in which each device has one run of layers, or none.
-
-    Ops before the first layer go with it, those after the last one with that.
-    """
+    """A model in every placement by runs of layers; other ops go with the nearest layer."""
 
     costs: CostModel
     pairwise: Pairwise
@@ -380,10 +377,7 @@ class _Runs:
 
 @dataclass(frozen=True, eq=False)
 class _Phases:
-    """The prompt and further tokens of a language model, in the same placements.
-
-    Both phases are one model with states, which holds its weights once, or two static models.
-    """
+    """The prompt and further tokens of one model with states, or of two static ones."""
 
     first: _Runs
     step: _Runs

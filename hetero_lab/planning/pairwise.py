@@ -57,10 +57,7 @@ class PairTerm:
 
 @dataclass(frozen=True, eq=False)
 class HeldTerm:
-    """Constants and states that some units use: each device that has one of them holds all.
-
-    The bytes are those on each device, shape ``[devices]``.
-    """
+    """Constants and states that units share, by device: one that has any of the units holds all."""
 
     users: tuple[int, ...]
     weight_bytes: np.ndarray
@@ -74,10 +71,7 @@ class HeldTerm:
 
 @dataclass(frozen=True, eq=False)
 class Pairwise:
-    """Units, their cost on each device, and the terms that bind them to each other.
-
-    ``allowed`` says for each (unit, device) whether it may be there.
-    """
+    """Units, their cost on each device, where they are ``allowed``, and the terms between them."""
 
     objective: Objective
     units: tuple[tuple[str, ...], ...]
@@ -124,10 +118,7 @@ class Pairwise:
         )
 
     def devices(self, choice: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Return the device of every node of the graph.
-
-        A node that follows no op, such as an unused parameter, goes with the first unit.
-        """
+        """Return the device of every node; one that follows no op goes with the first unit."""
         chosen = np.asarray(choice, dtype=np.int64)
         return chosen[np.maximum(self.objective.unit_of, 0)]
 

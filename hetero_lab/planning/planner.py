@@ -418,10 +418,7 @@ class _PlanSearch(Problem):
             )
 
     def _surcharged(self) -> Iterator[np.ndarray]:
-        """Yield choices for which each hand-over costs about a subgraph more.
-
-        With more than two devices, each choice uses two of them.
-        """
+        """Yield choices of two devices for which each hand-over costs about a subgraph more."""
         fixed = self.pairwise.objective.subgraph_ns
         for pair in itertools.combinations(range(self.pairwise.n_devices), 2):
             if not self.pairwise.allowed[:, pair].any(axis=1).all():

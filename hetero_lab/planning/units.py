@@ -90,10 +90,7 @@ def inseparable_ops(graph: OpGraph) -> list[tuple[str, ...]]:
 
 
 def block_units(graph: OpGraph) -> tuple[tuple[str, ...], ...]:
-    """Return a model's repeated layers as units, and the ops before and after them as further ones.
-
-    PlanError if it has no repeated layers.
-    """
+    """Return the ops before the layers, each layer, and the ops after; PlanError without layers."""
     found = find_blocks(graph)
     if not found.n_blocks:
         raise PlanError(
@@ -109,11 +106,7 @@ def block_units(graph: OpGraph) -> tuple[tuple[str, ...], ...]:
 def fused_pairs(
     graph: OpGraph, fusion_groups: Mapping[str, Iterable[Collection[str]]]
 ) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
-    """Return the wires within a fusion group of some device.
-
-    Each is the producing op, the receiving op, and the devices that fuse them, for a
-    :class:`~hetero_lab.planning.objective.LostFusion`.
-    """
+    """Return wires within a fusion group: producing op, receiving op, devices that fuse them."""
     groups = {device: _group_of(device, every) for device, every in fusion_groups.items()}
     placeable = set(graph.placeable)
     pairs: dict[tuple[str, str], tuple[str, ...]] = {}

@@ -34,10 +34,7 @@ LEAST_SCORE = 0.75
 
 @dataclass(frozen=True)
 class Examples(Sequence[Example]):
-    """A sequence of examples, each made on demand.
-
-    An example is the inputs of the model, fresh arrays by name, and the label.
-    """
+    """A sequence of examples, each made on demand: fresh input arrays by name, and the label."""
 
     keys: tuple[Any, ...]
     make: Callable[[Any], Example]
@@ -71,11 +68,7 @@ class Metric:
     correct: Callable[[Outputs, Any], bool]
 
     def __call__(self, outputs: Sequence[Outputs], labels: Sequence[Any]) -> float:
-        """Return the share of right answers, 0 to 1, given the outputs and the label of each
-        example.
-
-        Raises ArgumentError if there are none, or their numbers differ.
-        """
+        """Return the share of right answers; ArgumentError without any, or if the numbers differ."""
         if not len(outputs) or len(outputs) != len(labels):
             raise ArgumentError(
                 f"A share of right answers needs as many outputs as labels, at least one of "

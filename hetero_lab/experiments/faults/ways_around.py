@@ -44,7 +44,7 @@ class WaysAround:
         self.way: Way | None = None
 
     def way_out(self) -> Way:
-        """Run the ways around the fault, the cheapest first; return the first that is right.
+        """Run ways around the fault, the cheapest first, until one is right.
 
         If none is, return the last, which moves all ops known to be wrong.
         """

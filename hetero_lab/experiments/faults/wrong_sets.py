@@ -122,10 +122,7 @@ class WrongSetSearch:
         )
 
     def keep_unshrunk(self) -> None:
-        """Keep the smallest wrong sets that share no op with those found before.
-
-        Only sets of ops that also ran one by one count: that the whole is wrong is known.
-        """
+        """Keep the smallest disjoint wrong sets, of ops that also ran one by one."""
         taken = {op for found in self.found for op in found.ops}
         alone = self._with_members(self.isolated)
         for (device, ops), trial in sorted(self.trials.items(), key=lambda known: len(known[0][1])):

@@ -243,10 +243,7 @@ def _requests(
 
 
 def _as_it_ran(predicted: Partition, rows: Sequence[Counter], hetero: bool) -> Partition:
-    """Return the partition with its subgraphs in the order of the counters.
-
-    ArgumentError, if the counters are of another model or placement.
-    """
+    """Return the partition in the order of the counters; ArgumentError if these do not fit it."""
     if not hetero and predicted.n_subgraphs == 1:
         predicted = one_subgraph(predicted, predicted.subgraphs[0].device)
     where = predicted.subgraph_of
