@@ -171,10 +171,7 @@ def calibrate_bound(
     until_s: float,
     validate: int | None = None,
 ) -> CostModel:
-    """Calibrate until the watch of a search shows ``until_s``.
-
-    Ctrl-C ends it earlier; the costs are then marked ``interrupted``.
-    """
+    """Calibrate until the watch shows ``until_s``; Ctrl-C ends it earlier and marks the costs."""
     calibration = Calibration(search, devices, properties)
     with UntilInterrupted(lambda: calibration.observed) as until:
         calibration.run(until_s, validate)
@@ -495,10 +492,7 @@ def _validation(costs: CostModel, observations: Iterable[Observation]) -> tuple[
 def _supporting_whole(
     units: Sequence[tuple[str, ...]], support: Mapping[str, frozenset[str]]
 ) -> dict[str, frozenset[str]]:
-    """Return the ops of each device in units that it supports wholly.
-
-    PlanError, if no device supports all of some unit.
-    """
+    """Return the ops of units that a device supports wholly; PlanError if none supports a unit."""
     found = {
         device: frozenset(op for ops in units if able.issuperset(ops) for op in ops)
         for device, able in support.items()

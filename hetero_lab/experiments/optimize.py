@@ -263,11 +263,7 @@ def optimize_bound(
     costs: CostModel | None = None,
     store: Path | None = None,
 ) -> Optimized:
-    """Search for a placement of a bound model, and prove it; the proof is stored.
-
-    Ctrl-C before the proof passes as ``KeyboardInterrupt``, with the costs that were learnt set
-    aside.
-    """
+    """Search for a placement of a bound model and prove it; Ctrl-C sets aside what was learnt."""
     if costs is not None:
         costs.check_conditions(devices, properties)
         costs.check_scenario(search.session.scenario)
@@ -388,10 +384,7 @@ class _Optimization:
         return keeps_limits(self.costs, affinity, memory_limit=self.memory_limit, pin=self.pin)
 
     def _cuts(self, most: int) -> list[Affinity]:
-        """Return up to ``most`` ways to cut the model once that are predicted to be the fastest.
-
-        They are well apart, and none is predicted to be much slower than a single device.
-        """
+        """Return up to ``most`` single cuts, well apart, that are predicted to be the fastest."""
         graph, support = self.costs.graph, self.calibration.support
         cuts = lone_cuts(graph, _MOST_CUTS) if most else []
         spread = [before for start in range(_STRIDE) for before in cuts[start::_STRIDE]]

@@ -324,10 +324,7 @@ def recover_bound(
     max_drop: float,
     costs: CostModel | None = None,
 ) -> Recovered:
-    """Recover the accuracy of a bound model with checked arguments.
-
-    Ctrl-C passes as ``KeyboardInterrupt``, with the costs that were learnt set aside.
-    """
+    """Recover the accuracy of a bound model; Ctrl-C sets the costs that were learnt aside."""
     bound, names = search.bound, (fast, accurate)
     properties = {device: dict(own) for device, own in device_properties.items()}
     properties.setdefault(accurate, {}).setdefault("INFERENCE_PRECISION_HINT", "f32")

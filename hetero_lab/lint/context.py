@@ -30,8 +30,7 @@ class Finding:
     ``remedy`` maps ops to devices, ready for ``affinity.fix(ops=remedy)``; it is empty where
     there is none. ``cost_us`` is the predicted latency now minus that after the remedy, 0 without
     a remedy and None without a cost model; ``margin_us`` is by how much that may be off, at 90 %.
-    ``cause`` says why the ops are apart from their
-    neighbours; findings with the same cause belong together.
+    ``cause`` says why the ops are apart from their neighbours; related findings share one.
     """
 
     rule: str

@@ -133,11 +133,7 @@ def _extra_drafts(context: LintContext) -> list[Draft]:
 def follow_remedies(
     graph: OpGraph, affinity: Affinity, able: Mapping[str, frozenset[str]]
 ) -> Affinity:
-    """Follow the remedies of a placement's findings while they reduce the number of subgraphs.
-
-    Findings without a remedy, and those of severity ``info``, are left alone. The arguments are
-    those of :func:`find_problems`.
-    """
+    """Follow remedies, but none of severity ``info``, while they reduce the number of subgraphs."""
     for _ in range(_ROUNDS):
         remedied = affinity
         for finding in find_problems(graph, affinity, able):

@@ -47,10 +47,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ValidationRow:
-    """Predicted and measured latency of one placement that the fit has not seen.
-
-    ``distance`` is how unlike it is to all that the fit has seen.
-    """
+    """Predicted and measured latency of a placement unlike the fitted ones by ``distance``."""
 
     label: str
     predicted_us: float

@@ -101,11 +101,7 @@ def parse_bytes(limit: int | str) -> int:
 
 
 def memory_pools(devices: Sequence[str], limits: MemoryLimit | None) -> dict[Pool, int]:
-    """Read limits of devices, and of pools of memory that several devices share.
-
-    PlanError if a device is not planned for, a pool has no devices, or a limit is not a number of
-    bytes.
-    """
+    """Read limits of devices and of pools that share a memory; PlanError for an invalid one."""
     if limits is None:
         return {}
     if not isinstance(limits, Mapping):

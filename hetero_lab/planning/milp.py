@@ -224,7 +224,7 @@ class _Program:
         self._minimise_most(device, variable, size / whole)
 
     def _minimise_most(self, device: np.ndarray, variable: np.ndarray, load: np.ndarray) -> None:
-        """Minimise the largest sum of loads of a device, as a variable that is at least each sum."""
+        """Minimise the largest sum of loads of a device: a variable that bounds each sum."""
         n = self.pairwise.n_devices
         most = int(self._variables(np.array([np.inf]))[0])
         self.rows.append((device + self.n_rows, variable, load))

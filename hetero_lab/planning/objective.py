@@ -317,11 +317,7 @@ class Objective:
         return total + int(self.second_ns[apart, where[apart, 1]].sum())
 
     def memory_bytes(self, devices: np.ndarray, evaluation: PlacementCost) -> np.ndarray:
-        """Return the bytes of weights, states and boundary tensors, shape ``[devices, 3]``.
-
-        :mod:`hetero_lab.planning.memory` counts them. Where a device's memory was measured, these
-        are its weights and states.
-        """
+        """Return bytes of weights, states (measured if known) and boundaries, ``[devices, 3]``."""
         held = self.memory.held_bytes(devices, evaluation.ids, len(self.devices))
         for device, parts in self.measured_memory.items():
             number = self.devices.index(device)

@@ -68,7 +68,7 @@ class Metric:
     correct: Callable[[Outputs, Any], bool]
 
     def __call__(self, outputs: Sequence[Outputs], labels: Sequence[Any]) -> float:
-        """Return the share of right answers; ArgumentError without any, or if the numbers differ."""
+        """Return the share of right answers; ArgumentError without any, or if numbers differ."""
         if not len(outputs) or len(outputs) != len(labels):
             raise ArgumentError(
                 f"A share of right answers needs as many outputs as labels, at least one of "
