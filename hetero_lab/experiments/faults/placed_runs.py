@@ -72,7 +72,7 @@ class PlacedRuns(ExitStack):
     def placed(
         self, placement: Placement, shown: Collection[TensorKey] = ()
     ) -> tuple[list[np.ndarray], dict[TensorKey, np.ndarray]]:
-        """Return the outputs and ``shown`` inner tensors of a placement; CompileError if refused."""
+        """Return the outputs of a placement and inner tensors; CompileError if it is refused."""
         placed = BoundPlacement(self.bound, placement)
         partition = partition_of(placed)
         model, graph = self.bound.model.clone(), self.bound.graph
