@@ -12,11 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import MeasurementError, PlanError, names_at_hand
-from hetero_lab.experiments.calibrate import (
-    Calibration,
-    check_device_properties,
-    check_devices,
-)
+from hetero_lab.experiments.calibrate import Calibration, check_device_properties, check_devices
 from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.observer import Search, searching
 from hetero_lab.experiments.results.evidence import FASTER, decide

@@ -309,13 +309,12 @@ class CostModel(Framed):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per unit: ``unit, ops, n_ops`` and one column of µs per device."""
-        names = [f"{device}_us" for device in self.devices]
-        times = np.array([unit.time_us for unit in self.units], dtype=float)
-        frame = frame_of(times.reshape(-1, len(names)), names)
-        frame.insert(0, "unit", range(len(frame)))
-        frame.insert(1, "ops", ["\n".join(unit.ops) for unit in self.units])
-        frame.insert(2, "n_ops", [len(unit.ops) for unit in self.units])
-        return frame
+        rows = [
+            (number, "\n".join(unit.ops), len(unit.ops), *unit.time_us)
+            for number, unit in enumerate(self.units)
+        ]
+        times = [f"{device}_us" for device in self.devices]
+        return frame_of(rows, ["unit", "ops", "n_ops", *times]).astype(dict.fromkeys(times, float))
 
     def check_graph(self, graph: OpGraph) -> None:
         """Raise PlanError unless this is the cost model of ``graph``."""
