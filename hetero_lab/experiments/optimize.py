@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.core import shared_core
-from hetero_lab.errors import MeasurementError, PlanError, names_at_hand
+from hetero_lab.errors import MeasurementError, names_at_hand
 from hetero_lab.experiments.calibrate import Calibration, check_device_properties, check_devices
 from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.observer import Search, searching
@@ -218,7 +218,7 @@ def optimize(
     >>> sorted(best.summary["label"])
     ['CPU', 'greedy', 'optimized']
     """
-    check_objective(objective, (LATENCY, THROUGHPUT))
+    check_objective(objective, (LATENCY, THROUGHPUT), scenario)
     watch = Stopwatch.start(budget_s)
     core = core or shared_core()
     names = check_devices(devices, core)
@@ -227,11 +227,6 @@ def optimize(
         properties = costs.device_properties
     bound = bind(model, core)
     check_scenario(bound.model, scenario)
-    if scenario is not None and objective != LATENCY:
-        raise PlanError(
-            "A language model has one request in flight, so its objective is 'latency': the time "
-            "of a further token."
-        )
     if costs is not None:
         costs.check_graph(bound.graph)
     conditions = Conditions(inputs, seed, isolate=isolate)

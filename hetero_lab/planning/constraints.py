@@ -15,6 +15,7 @@ from hetero_lab.planning.memory import (
     MemoryLimit,
     Pool,
     Pools,
+    check_planned,
     excess_bytes,
     memory_pools,
     names_of,
@@ -121,11 +122,7 @@ def _pinned(
         raise PlanError("pin= maps patterns to devices, for instance {'^block3/': 'CPU'}.")
     ops = [graph.ops[index].name for index in graph.placeable]
     for pattern, device in pins.items():
-        if device not in devices:
-            raise PlanError(
-                f"{shorten(str(pattern))} pins to {shorten(str(device))}, which is not planned for."
-                f"{did_you_mean(str(device), devices)} Devices: {', '.join(devices)}."
-            )
+        check_planned(f"{shorten(str(pattern))} pins to", device, devices)
         try:
             search = re.compile(pattern).search
         except (re.error, TypeError) as error:

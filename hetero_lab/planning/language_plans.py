@@ -31,6 +31,7 @@ from hetero_lab.planning.memory import (
 )
 from hetero_lab.planning.objective import LATENCY
 from hetero_lab.planning.pairwise import Pairwise
+from hetero_lab.planning.units import repeated_layers
 from hetero_lab.result import Framed
 from hetero_lab.tables import bytes_text, frame_of
 
@@ -316,10 +317,8 @@ class _Runs:
     @classmethod
     def of(cls, costs: CostModel) -> _Runs:
         graph = costs.graph
-        found = find_blocks(graph)
+        found = repeated_layers(graph, "to place.")
         n, n_devices = found.n_blocks, len(costs.devices)
-        if not n:
-            raise PlanError(f"{shorten(graph.name)} has no repeated layers to place.")
         blocks = np.array(list(runs(n, n_devices, _MOST_RUNS)), dtype=np.int64)
         block_of = [found.of_op[graph.index_of[unit.ops[0]]] for unit in costs.units]
         pairwise = Pairwise.build(costs.objective)

@@ -100,6 +100,15 @@ def parse_bytes(limit: int | str) -> int:
     )
 
 
+def check_planned(named: str, device: Any, devices: Sequence[str]) -> None:
+    """Raise PlanError, which says who ``named`` a device, unless it is one of ``devices``."""
+    if device not in devices:
+        raise PlanError(
+            f"{named} {shorten(str(device))}, which is not planned for."
+            f"{did_you_mean(str(device), devices)} Devices: {', '.join(devices)}."
+        )
+
+
 def memory_pools(devices: Sequence[str], limits: MemoryLimit | None) -> dict[Pool, int]:
     """Read limits of devices and of pools that share a memory; PlanError for an invalid one."""
     if limits is None:
@@ -118,11 +127,7 @@ def memory_pools(devices: Sequence[str], limits: MemoryLimit | None) -> dict[Poo
                 f"instance {tuple(devices)!r}, or leave it out."
             )
         for device in members:
-            if device not in devices:
-                raise PlanError(
-                    f"memory_limit names {shorten(str(device))}, which is not planned for."
-                    f"{did_you_mean(str(device), devices)} Devices: {', '.join(devices)}."
-                )
+            check_planned("memory_limit names", device, devices)
         pool = Pool(tuple(sorted({devices.index(device) for device in members})))
         n_bytes = parse_bytes(limit)
         pools[pool] = min(n_bytes, pools.get(pool, n_bytes))

@@ -29,6 +29,7 @@ from functools import cached_property
 import numpy as np
 
 from hetero_lab.errors import PlanError, names_at_hand, shorten
+from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import RESULT, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import SubgraphCollector
@@ -51,12 +52,19 @@ def check_devices(devices: Iterable[str], known: Sequence[str]) -> None:
         )
 
 
-def check_objective(objective: str, allowed: Sequence[str]) -> None:
-    """Raise PlanError unless an objective is allowed."""
+def check_objective(
+    objective: str, allowed: Sequence[str], scenario: Scenario | None = None
+) -> None:
+    """Raise PlanError unless an objective is allowed: of a language model, only the latency is."""
     if objective not in allowed:
         raise PlanError(
             f"{shorten(str(objective))} is not an objective. Objectives: "
             f"{', '.join(map(repr, allowed))}."
+        )
+    if scenario is not None and objective != LATENCY:
+        raise PlanError(
+            "A language model has one request in flight, so its objective is 'latency': the time "
+            "of a further token. hetero_lab.plan(model, costs.prefill) is for the first one."
         )
 
 

@@ -197,12 +197,7 @@ def plan_graph(
 
 
 def _check_arguments(costs: CostModel, objective: str, budget_s: float) -> None:
-    check_objective(objective, OBJECTIVES)
-    if costs.scenario is not None and objective != LATENCY:
-        raise PlanError(
-            "A language model has one request in flight, so its plan is for 'latency': the time "
-            "of a further token; plan(model, costs.prefill) is for that of the first one."
-        )
+    check_objective(objective, OBJECTIVES, costs.scenario)
     check_budget(budget_s)
     if len(costs.devices) < 2:
         raise PlanError(
@@ -356,7 +351,8 @@ class _PlanSearch(Problem):
             starts += [*self._surcharged(), greedy_choice(self.pairwise)]
             starts += [choice for _, choice in _single_choices(self.pairwise)]
             starts += self.starts
-            starts = _distinct([*starts, self._away()] if self.pools else starts)
+            starts += [self._away()] if self.pools else []
+            starts = list({choice.astype(np.int64).tobytes(): choice for choice in starts}.values())
         placed = [p for p in map(self.place, starts) if not self.excess_bytes(p)]
         placed = sorted(placed or self._squeezed(starts), key=lambda p: p.value_ns)
         if self.by_layers:
@@ -462,7 +458,3 @@ class _PlanSearch(Problem):
                 f"{' or raise a limit' if listed else ''}."
             )
         return PlanError(f"No placement{limit} was found. Raise a limit a little.")
-
-
-def _distinct(choices: list[np.ndarray]) -> list[np.ndarray]:
-    return list({choice.astype(np.int64).tobytes(): choice for choice in choices}.values())

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from scipy.cluster.hierarchy import DisjointSet
 
 from hetero_lab.errors import PlanError, names_at_hand, shorten
-from hetero_lab.model.blocks import find_blocks
+from hetero_lab.model.blocks import Blocks, find_blocks
 from hetero_lab.model.opgraph import OpGraph
 
 
@@ -89,14 +89,17 @@ def inseparable_ops(graph: OpGraph) -> list[tuple[str, ...]]:
     return list(map(tuple, found.values()))
 
 
-def block_units(graph: OpGraph) -> tuple[tuple[str, ...], ...]:
-    """Return the ops before the layers, each layer, and the ops after; PlanError without layers."""
+def repeated_layers(graph: OpGraph, what_for: str) -> Blocks:
+    """Return the layers of a model; PlanError, with what they are needed for, if it has none."""
     found = find_blocks(graph)
     if not found.n_blocks:
-        raise PlanError(
-            f"{shorten(graph.name)} has no repeated layers, between which a language model could "
-            "be cut."
-        )
+        raise PlanError(f"{shorten(graph.name)} has no repeated layers {what_for}")
+    return found
+
+
+def block_units(graph: OpGraph) -> tuple[tuple[str, ...], ...]:
+    """Return the ops before the layers, each layer, and the ops after; PlanError without layers."""
+    found = repeated_layers(graph, "between which a language model could be cut.")
     units: list[list[str]] = [[] for _ in range(found.n_blocks + 2)]
     for index in graph.placeable:
         units[found.of_op[index] + 1].append(graph.ops[index].name)

@@ -68,7 +68,8 @@ def googlenet(light_model: bytes) -> bytes:
     values = {name: onnx_wire.messages(initializers.pop(s), 9)[0] for name, s in made.items()}
     shapes = {name: np.frombuffer(raw, "<i8").tolist() for name, raw in values.items()}
     for name in [name for name in initializers if name.endswith("_b_0")]:
-        shapes[name] = _dimensions(initializers.pop(name))
+        fields = onnx_wire.fields(initializers.pop(name))
+        shapes[name] = [v for n, v in fields if n == 1 and isinstance(v, int)]
     tensors = [*initializers.values()]  # only the shapes of the two Reshapes are left
     tensors += [onnx_wire.tensor(n, _draw(bits, n, shape)) for n, shape in sorted(shapes.items())]
 
@@ -140,10 +141,6 @@ def _output(node: bytes) -> str:
 
 def _op_type(node: bytes) -> str:
     return onnx_wire.strings(node, 4)[0]
-
-
-def _dimensions(tensor: bytes) -> list[int]:
-    return [v for n, v in onnx_wire.fields(tensor) if n == 1 and isinstance(v, int)]
 
 
 # -- EfficientNet-Lite0 -------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from hetero_lab.experiments.faults.wrong_sets import WrongSetSearch
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import Placement
+from hetero_lab.placement.topology import topology
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.planner import plan_graph
 
@@ -144,9 +145,8 @@ class WaysAround:
         beside: dict[str, None] = {}
         for op in placeable:
             if affinity[op.name] != self.given.affinity[op.name]:
-                near = [producer for producer, _ in op.inputs]
-                near += [use.index for use in graph.consumers[op.index]]
-                beside.update((graph.ops[index].name, None) for index in near)
+                near = topology(graph).around[op.index]
+                beside.update((graph.ops[index].name, None) for _, index in near)
         yield from ((name,) for name in beside if name in free)
         for subgraph in predict(graph, affinity).subgraphs:
             if subgraph.device != trusted and 1 < len(subgraph.ops) <= most:
