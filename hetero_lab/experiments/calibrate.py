@@ -462,11 +462,10 @@ def _base(graph: OpGraph, support: Mapping[str, frozenset[str]]) -> dict[str, Af
     base = _alone(graph, support)
     for device in support:
         order = dict.fromkeys(graph.leader, (device, *support))
-        base[f"{device} first"] = on_first_able(graph, support, order)
-    distinct: dict[Affinity, str] = {}
-    for label, affinity in base.items():
-        distinct.setdefault(affinity, label)
-    return {label: affinity for affinity, label in distinct.items()}
+        affinity = on_first_able(graph, support, order)
+        if affinity not in base.values():
+            base[f"{device} first"] = affinity
+    return base
 
 
 def _that_saw(costs: CostModel, observations: Iterable[Observation]) -> CostModel:

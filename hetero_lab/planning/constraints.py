@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,6 +79,11 @@ def check_constraints(
     memory_pools(devices, limits)
     for _ in _pinned(graph, devices, pins or {}):
         pass
+
+
+def only(ops: Iterable[str]) -> str:
+    """Return the pattern that pins these ops alone."""
+    return rf"\A(?:{'|'.join(map(re.escape, ops))})\Z"
 
 
 def apply_pins(pairwise: Pairwise, pins: Mapping[str, str]) -> Pairwise:

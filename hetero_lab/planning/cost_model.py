@@ -294,10 +294,7 @@ class CostModel(Framed):
         """One row per validation placement: label, subgraphs, predicted and measured µs, error."""
         names = ["label", "n_subgraphs", "predicted_us", "measured_us", "error"]
         rows = [[getattr(row, name) for name in names] for row in self.validation_rows]
-        frame = frame_of(rows, names)
-        return frame.astype(
-            {"label": "str", "predicted_us": float, "measured_us": float, "error": float}
-        )
+        return frame_of(rows, names).astype({"label": "str", **dict.fromkeys(names[2:], float)})
 
     def _validated(self) -> tuple[ValidationRow, ...]:
         if not self.validation_rows:
@@ -420,9 +417,8 @@ def _as_arrays(costs: CostModel) -> Objective:
             supported[nodes, column] = time is not None
             total = np.rint((time or 0.0) * 1000.0)
             op_ns[nodes, column] = np.diff(np.rint(shares * total), prepend=0.0)
-    table = MemoryTable.of(graph)
-    first_tensor, sizes = table.first_tensor, table.n_bytes
-    leave, enter = (np.zeros((len(sizes), d), dtype=np.int64) for _ in range(2))
+    first_tensor = MemoryTable.of(graph).first_tensor
+    leave, enter = (np.zeros((first_tensor[-1], d), dtype=np.int64) for _ in range(2))
     chooses = np.zeros((n, d), dtype=bool)
     for term in costs.reorders:
         tensor = first_tensor[index_of[term.op]] + term.port
@@ -443,7 +439,6 @@ def _as_arrays(costs: CostModel) -> Objective:
         unit_of=unit_of_leader[list(graph.leader)],
         op_ns=op_ns,
         supported=supported,
-        n_bytes=sizes,
         fixed_ns=np.array([[cost.fixed_us * 1e3 for cost in row] for row in boundary]),
         ns_per_byte=np.array([[cost.us_per_byte * 1e3 for cost in row] for row in boundary]),
         leave_ns=leave,

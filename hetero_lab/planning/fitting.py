@@ -208,7 +208,7 @@ def _features(raw: CostModel, parts: Parts, observations: Sequence[Observation])
         nodes = np.bincount(devices, weights=runs[np.arange(len(devices)), devices], minlength=n)
         nodes = nodes + np.bincount(devices[objective.fused[cost.lost, 1]], minlength=n)
         pair = cost.crossing.source * n + cost.crossing.target
-        n_bytes = objective.n_bytes[cost.crossing.tensor]
+        n_bytes = objective.memory.n_bytes[cost.crossing.tensor]
         columns = [cost.busy_ns / 1000.0, nodes, cost.subgraphs]
         columns += [np.bincount(pair, weights=w, minlength=n * n) for w in (None, n_bytes)]
         rows.append(np.concatenate([*columns, [cost.spread_ns / 1e9, 1.0]]))

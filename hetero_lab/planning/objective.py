@@ -209,7 +209,6 @@ class Objective:
     unit_of: np.ndarray  # for each node; -1 if no op decides its device
     op_ns: np.ndarray  # [nodes, devices]
     supported: np.ndarray  # [nodes, devices]
-    n_bytes: np.ndarray  # for each tensor, 0 where it is not known
     fixed_ns: np.ndarray  # [source, target]
     ns_per_byte: np.ndarray  # [source, target]
     leave_ns: np.ndarray  # [tensors, devices]
@@ -239,7 +238,7 @@ class Objective:
     def wire_ns(self, tensor: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         """Return the price of handing each tensor over, without layout conversions."""
         price = self.fixed_ns[source, target] + (
-            self.ns_per_byte[source, target] * self.n_bytes[tensor]
+            self.ns_per_byte[source, target] * self.memory.n_bytes[tensor]
         )
         return np.rint(price).astype(np.int64)
 

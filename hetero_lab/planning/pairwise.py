@@ -307,7 +307,7 @@ def _tensor_terms(objective: Objective) -> tuple[TensorTerm, ...]:
 
     for row, ((producer, _), units) in enumerate(users.items()):
         at, maker = tensor[row], int(unit_of[producer])
-        n_bytes = int(objective.n_bytes[at])
+        n_bytes = int(objective.memory.n_bytes[at])
         add(maker, units, objective.pairwise_leave_ns[at], enter[row], n_bytes)
     for layout in objective.layouts:
         unit = int(unit_of[layout.root])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +14,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import Placement
 from hetero_lab.placement.topology import topology
+from hetero_lab.planning.constraints import only
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.planner import plan_graph
 
@@ -110,9 +110,7 @@ class WaysAround:
         if self.costs is None:
             return self._with_neighbours(affinity)
         given = self.given.affinity
-        pins = {
-            rf"\A{re.escape(op)}\Z": affinity[op] for op in given.ops if affinity[op] != given[op]
-        }
+        pins = {only([op]): affinity[op] for op in given.ops if affinity[op] != given[op]}
         try:
             return plan_graph(self.graph, self.costs, pin=pins, budget_s=_PLAN_S).affinity
         except PlanError:
