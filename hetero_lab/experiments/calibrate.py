@@ -193,8 +193,7 @@ def check_device_properties(
     given: Mapping[str, Mapping[str, Any]] | None, names: Sequence[str], core: ov.Core
 ) -> dict[str, dict[str, Any]]:
     """Return the properties of each device, checked."""
-    if given is None:
-        return {}
+    given = given or {}
     for device, properties in given.items():
         if device not in names:
             raise DeviceError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -132,16 +133,14 @@ class LintContext:
         subgraphs = self.partition.subgraphs
         feeds: list[set[int]] = [set() for _ in subgraphs]
         fed_by: list[set[int]] = [set() for _ in subgraphs]
-        bytes_with: list[dict[str, int]] = [{} for _ in subgraphs]
+        bytes_with: list[Counter[str]] = [Counter() for _ in subgraphs]
         n_tensors = [0] * len(subgraphs)
         for boundary in self.partition.boundaries:
             for target in boundary.targets:
                 feeds[boundary.source].add(target)
                 fed_by[target].add(boundary.source)
                 for here, there in ((boundary.source, target), (target, boundary.source)):
-                    device = subgraphs[there].device
-                    known = bytes_with[here].get(device, 0)
-                    bytes_with[here][device] = known + (boundary.n_bytes or 0)
+                    bytes_with[here][subgraphs[there].device] += boundary.n_bytes or 0
                     n_tensors[here] += 1
         return tuple(
             Exchange(frozenset(f), frozenset(b), sum(w.values()), w, n)

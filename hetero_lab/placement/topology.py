@@ -79,8 +79,7 @@ def _topology(graph: OpGraph) -> Topology:
     edges = [(p, op.index, port) for op in graph for p, port in op.inputs]
     source = np.array([w[0] for w in edges], dtype=np.int32)
     target = np.array([w[1] for w in edges], dtype=np.int32)
-    first_port = np.zeros(len(graph) + 1, dtype=np.int64)
-    np.cumsum([len(op.outputs) for op in graph], out=first_port[1:])
+    first_port = np.cumsum([0, *(len(op.outputs) for op in graph)], dtype=np.int64)
     tensor = first_port[source] + np.array([w[2] for w in edges], dtype=np.int64)
     types = [op.type for op in graph]
     result = np.array([t == RESULT for t in types], dtype=bool)

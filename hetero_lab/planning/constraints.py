@@ -77,8 +77,7 @@ def check_constraints(
 ) -> None:
     """Check limits and pins before costs are known; PlanError as where they are applied."""
     memory_pools(devices, limits)
-    for _ in _pinned(graph, devices, pins or {}):
-        pass
+    list(_pinned(graph, devices, pins or {}))
 
 
 def only(ops: Iterable[str]) -> str:

@@ -174,8 +174,9 @@ class MemoryTable:
 
     def __init__(self, graph: OpGraph):
         self.graph = graph
-        counts = [len(op.outputs) for op in graph]
-        self.first_tensor: np.ndarray = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        counts = [0, *(len(op.outputs) for op in graph)]
+        # For each node the number of its first tensor; at the end the number of all.
+        self.first_tensor: np.ndarray = np.cumsum(counts, dtype=np.int64)
         self.n_bytes: np.ndarray = np.array(
             [t.n_bytes or 0 for op in graph for t in op.outputs], np.int64
         )

@@ -355,13 +355,13 @@ class Objective:
             root = root_of.get(above, above)
             if node not in root_of and self.chooses[root].any():
                 root_of[node] = root
-                kept = tensors.setdefault(root, [int(self.first_tensor[root])])
-                kept.append(int(self.first_tensor[node]))
+                kept = tensors.setdefault(root, [int(self.memory.first_tensor[root])])
+                kept.append(int(self.memory.first_tensor[node]))
         root_of_tensor = {tensor: root for root, kept in tensors.items() for tensor in kept}
         users: dict[int, set[int]] = {root: set() for root in tensors}
         for op in self.graph:
             for producer, port in op.inputs:
-                root = root_of_tensor.get(int(self.first_tensor[producer]) + port)
+                root = root_of_tensor.get(int(self.memory.first_tensor[producer]) + port)
                 if op.type != RESULT and root is not None:
                     users[root].add(op.index)
         return tuple(
@@ -373,7 +373,7 @@ class Objective:
     def pairwise_leave_ns(self) -> np.ndarray:
         """The pairwise part of ``leave_ns`` that is paid for each tensor by itself."""
         leave = np.where(self._is_keeper[self.producer, None], 0, self.leave_ns)
-        leave[[int(self.first_tensor[layout.root]) for layout in self.layouts]] = 0
+        leave[[int(self.memory.first_tensor[layout.root]) for layout in self.layouts]] = 0
         return leave
 
     @cached_property
@@ -418,14 +418,9 @@ class Objective:
         return np.arange(len(self.graph))
 
     @cached_property
-    def first_tensor(self) -> np.ndarray:
-        """For each node the number of its first tensor; at the end the number of all."""
-        return self.memory.first_tensor
-
-    @cached_property
     def producer(self) -> np.ndarray:
         """For each tensor the node that makes it."""
-        return np.repeat(self._rows, np.diff(self.first_tensor))
+        return np.repeat(self._rows, np.diff(self.memory.first_tensor))
 
 
 def whole_ns(values: Sequence[float] | Sequence[Sequence[float]] | np.ndarray) -> np.ndarray:

@@ -288,7 +288,7 @@ def _tensor_terms(objective: Objective) -> tuple[TensorTerm, ...]:
                 users.setdefault((producer, port), set()).add(user)
     if not users:
         return ()
-    first_tensor = objective.first_tensor
+    first_tensor = objective.memory.first_tensor
     n_devices = len(objective.devices)
     tensor = np.array([first_tensor[producer] + port for producer, port in users])
     source, target = (grid.ravel() for grid in np.indices((n_devices, n_devices)))

@@ -257,7 +257,7 @@ def _subgraphs(objective: Objective, partition: Partition) -> Iterator[Predicted
 def _boundaries(
     objective: Objective, evaluation: PlacementCost, partition: Partition
 ) -> Iterator[PredictedShare]:
-    graph, first_tensor = objective.graph, objective.first_tensor
+    graph, first_tensor = objective.graph, objective.memory.first_tensor
     crossing = evaluation.crossing
     columns = [column.tolist() for column in vars(crossing).values()]
     for tensor, producer, user, source, target, ns in zip(*columns, strict=True):
