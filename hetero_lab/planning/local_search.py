@@ -102,7 +102,7 @@ def _moves(problem: Problem, placed: Placed) -> Iterator[tuple[int, list[int], i
 
 
 def _promising(problem: Problem, placed: Placed) -> Iterator[tuple[int, list[int], int]]:
-    """Yield (optimistic gain below 0, units, device) of moves to a neighbour's device."""
+    """Yield (optimistic difference, units, device) of promising moves to a neighbour's device."""
     pairwise, choice = problem.pairwise, placed.choice
     objective = pairwise.objective
     subgraph_ns, n = objective.subgraph_ns, placed.cost.n_subgraphs
