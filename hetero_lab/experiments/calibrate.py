@@ -171,10 +171,7 @@ def calibrate_bound(
     until_s: float,
     validate: int | None = None,
 ) -> CostModel:
-    """Calibrate until the watch of a search shows ``until_s``.
-
-    Ctrl-C ends it earlier; the costs are then marked ``interrupted``.
-    """
+    """Calibrate until the watch shows ``until_s``; Ctrl-C ends it earlier and marks the costs."""
     calibration = Calibration(search, devices, properties)
     with UntilInterrupted(lambda: calibration.observed) as until:
         calibration.run(until_s, validate)
@@ -196,8 +193,7 @@ def check_device_properties(
     given: Mapping[str, Mapping[str, Any]] | None, names: Sequence[str], core: ov.Core
 ) -> dict[str, dict[str, Any]]:
     """Return the properties of each device, checked."""
-    if given is None:
-        return {}
+    given = given or {}
     for device, properties in given.items():
         if device not in names:
             raise DeviceError(
@@ -241,7 +237,7 @@ class Calibration:
         self.layers = None if search.session.scenario is None else block_units(graph)
         if self.layers is None:
             self.base = _base(graph, self.support)
-            reference = middling_affinity(graph, self.support, _single_ops(graph))
+            reference = middling_affinity(graph, self.support, inseparable_ops(graph))
         else:
             self.support = _supporting_whole(self.layers, self.support)
             self.base = _alone(graph, self.support)
@@ -442,7 +438,7 @@ class Calibration:
         torn = segmented_affinities(
             graph,
             support,
-            units if is_coarse else _single_ops(graph),
+            units if is_coarse else inseparable_ops(graph),
             n - len(alternating) - len(whole) - len(divided),
             most_switches=most,
             seed=seed + 2,
@@ -465,11 +461,10 @@ def _base(graph: OpGraph, support: Mapping[str, frozenset[str]]) -> dict[str, Af
     base = _alone(graph, support)
     for device in support:
         order = dict.fromkeys(graph.leader, (device, *support))
-        base[f"{device} first"] = on_first_able(graph, support, order)
-    distinct: dict[Affinity, str] = {}
-    for label, affinity in base.items():
-        distinct.setdefault(affinity, label)
-    return {label: affinity for affinity, label in distinct.items()}
+        affinity = on_first_able(graph, support, order)
+        if affinity not in base.values():
+            base[f"{device} first"] = affinity
+    return base
 
 
 def _that_saw(costs: CostModel, observations: Iterable[Observation]) -> CostModel:
@@ -495,10 +490,7 @@ def _validation(costs: CostModel, observations: Iterable[Observation]) -> tuple[
 def _supporting_whole(
     units: Sequence[tuple[str, ...]], support: Mapping[str, frozenset[str]]
 ) -> dict[str, frozenset[str]]:
-    """Return the ops of each device in units that it supports wholly.
-
-    PlanError, if no device supports all of some unit.
-    """
+    """Return the ops of units that a device supports wholly; PlanError if none supports a unit."""
     found = {
         device: frozenset(op for ops in units if able.issuperset(ops) for op in ops)
         for device, able in support.items()
@@ -521,10 +513,6 @@ def _alone(graph: OpGraph, support: Mapping[str, frozenset[str]]) -> dict[str, A
 
 def _labelled(kind: str, affinities: Iterable[Affinity]) -> dict[str, Affinity]:
     return {f"{kind} {number}": affinity for number, affinity in enumerate(affinities, start=1)}
-
-
-def _single_ops(graph: OpGraph) -> list[list[str]]:
-    return [[graph.ops[index].name for index in ops] for ops in inseparable_ops(graph)]
 
 
 def _mixed(first: Sequence[Affinity], second: Sequence[Affinity]) -> list[Affinity]:

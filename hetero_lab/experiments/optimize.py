@@ -11,12 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.core import shared_core
-from hetero_lab.errors import MeasurementError, PlanError, names_at_hand
-from hetero_lab.experiments.calibrate import (
-    Calibration,
-    check_device_properties,
-    check_devices,
-)
+from hetero_lab.errors import MeasurementError, names_at_hand
+from hetero_lab.experiments.calibrate import Calibration, check_device_properties, check_devices
 from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.observer import Search, searching
 from hetero_lab.experiments.results.evidence import FASTER, decide
@@ -222,7 +218,7 @@ def optimize(
     >>> sorted(best.summary["label"])
     ['CPU', 'greedy', 'optimized']
     """
-    check_objective(objective, (LATENCY, THROUGHPUT))
+    check_objective(objective, (LATENCY, THROUGHPUT), scenario)
     watch = Stopwatch.start(budget_s)
     core = core or shared_core()
     names = check_devices(devices, core)
@@ -231,11 +227,6 @@ def optimize(
         properties = costs.device_properties
     bound = bind(model, core)
     check_scenario(bound.model, scenario)
-    if scenario is not None and objective != LATENCY:
-        raise PlanError(
-            "A language model has one request in flight, so its objective is 'latency': the time "
-            "of a further token."
-        )
     if costs is not None:
         costs.check_graph(bound.graph)
     conditions = Conditions(inputs, seed, isolate=isolate)
@@ -263,11 +254,7 @@ def optimize_bound(
     costs: CostModel | None = None,
     store: Path | None = None,
 ) -> Optimized:
-    """Search for a placement of a bound model, and prove it; the proof is stored.
-
-    Ctrl-C before the proof passes as ``KeyboardInterrupt``, with the costs that were learnt set
-    aside.
-    """
+    """Search for a placement of a bound model and prove it; Ctrl-C sets aside what was learnt."""
     if costs is not None:
         costs.check_conditions(devices, properties)
         costs.check_scenario(search.session.scenario)
@@ -388,10 +375,7 @@ class _Optimization:
         return keeps_limits(self.costs, affinity, memory_limit=self.memory_limit, pin=self.pin)
 
     def _cuts(self, most: int) -> list[Affinity]:
-        """Return up to ``most`` ways to cut the model once that are predicted to be the fastest.
-
-        They are well apart, and none is predicted to be much slower than a single device.
-        """
+        """Return up to ``most`` single cuts, well apart, that are predicted to be the fastest."""
         graph, support = self.costs.graph, self.calibration.support
         cuts = lone_cuts(graph, _MOST_CUTS) if most else []
         spread = [before for start in range(_STRIDE) for before in cuts[start::_STRIDE]]

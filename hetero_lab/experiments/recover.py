@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -37,6 +36,7 @@ from hetero_lab.interrupts import set_aside
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, resolve
+from hetero_lab.planning.constraints import only
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.result import Result
@@ -324,10 +324,7 @@ def recover_bound(
     max_drop: float,
     costs: CostModel | None = None,
 ) -> Recovered:
-    """Recover the accuracy of a bound model with checked arguments.
-
-    Ctrl-C passes as ``KeyboardInterrupt``, with the costs that were learnt set aside.
-    """
+    """Recover the accuracy of a bound model; Ctrl-C sets the costs that were learnt aside."""
     bound, names = search.bound, (fast, accurate)
     properties = {device: dict(own) for device, own in device_properties.items()}
     properties.setdefault(accurate, {}).setdefault("INFERENCE_PRECISION_HINT", "f32")
@@ -487,10 +484,7 @@ class _Recovery:
         """Return a set of parts on the accurate device, the others as they are and as planned."""
         ways = [(name, self.affinity(chosen))]
         if self._has_time(_TRIED):
-            pins = {
-                rf"\A(?:{'|'.join(re.escape(op) for op in self.parts[i].ops)})\Z": self.accurate
-                for i in sorted(chosen)
-            }
+            pins = {only(self.parts[i].ops): self.accurate for i in sorted(chosen)}
             with contextlib.suppress(PlanError):
                 graph = self.search.bound.graph
                 plan = plan_graph(graph, self.costs, pin=pins, budget_s=_PLAN_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,8 +31,7 @@ class Finding:
     ``remedy`` maps ops to devices, ready for ``affinity.fix(ops=remedy)``; it is empty where
     there is none. ``cost_us`` is the predicted latency now minus that after the remedy, 0 without
     a remedy and None without a cost model; ``margin_us`` is by how much that may be off, at 90 %.
-    ``cause`` says why the ops are apart from their
-    neighbours; findings with the same cause belong together.
+    ``cause`` says why the ops are apart from their neighbours; related findings share one.
     """
 
     rule: str
@@ -133,16 +133,14 @@ class LintContext:
         subgraphs = self.partition.subgraphs
         feeds: list[set[int]] = [set() for _ in subgraphs]
         fed_by: list[set[int]] = [set() for _ in subgraphs]
-        bytes_with: list[dict[str, int]] = [{} for _ in subgraphs]
+        bytes_with: list[Counter[str]] = [Counter() for _ in subgraphs]
         n_tensors = [0] * len(subgraphs)
         for boundary in self.partition.boundaries:
             for target in boundary.targets:
                 feeds[boundary.source].add(target)
                 fed_by[target].add(boundary.source)
                 for here, there in ((boundary.source, target), (target, boundary.source)):
-                    device = subgraphs[there].device
-                    known = bytes_with[here].get(device, 0)
-                    bytes_with[here][device] = known + (boundary.n_bytes or 0)
+                    bytes_with[here][subgraphs[there].device] += boundary.n_bytes or 0
                     n_tensors[here] += 1
         return tuple(
             Exchange(frozenset(f), frozenset(b), sum(w.values()), w, n)
@@ -168,12 +166,6 @@ class LintContext:
         if self.costs is None:
             return float(n_bytes)
         return sum(self.overhead_us[subgraph] for subgraph in set(subgraphs))
-
-    @property
-    def op_us(self) -> Mapping[str, tuple[float | None, ...]]:
-        """For each op, its time on each device of the cost model."""
-        assert self.costs is not None
-        return self.costs.op_us
 
     @cached_property
     def is_placeable(self) -> np.ndarray:

@@ -14,6 +14,7 @@ from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_of, predict
 from hetero_lab.placement.placement import PlacementLike, affinity_elsewhere, resolve
+from hetero_lab.tables import frame_of
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -132,8 +133,6 @@ def able_ops(bound: BoundModel, device: str) -> frozenset[str]:
 
 def to_frame(found: list[Finding], *, priced: bool) -> pd.DataFrame:
     """Return one row per finding."""
-    import pandas as pd
-
     rows = [
         {**vars(f), "ops": list(f.ops), "remedy": dict(f.remedy), "n_ops": len(f.ops)}
         for f in found
@@ -141,7 +140,7 @@ def to_frame(found: list[Finding], *, priced: bool) -> pd.DataFrame:
     columns = ["rule", "severity", "ops", "finding", "advice", "remedy", "cause", "n_ops"]
     texts = dict.fromkeys(("rule", "severity", "finding", "advice", "cause"), "str")
     priced_by = ["cost_us", "margin_us"] if priced else []
-    frame = pd.DataFrame(rows, columns=[*columns, *priced_by])
+    frame = frame_of(rows, [*columns, *priced_by])
     return frame.astype({**texts, "n_ops": "int64", **dict.fromkeys(priced_by, float)})
 
 
@@ -158,10 +157,7 @@ def wrong_sets(wrong: Wrong, partition: Partition) -> tuple[WrongSet, ...]:
 def wrong_findings(
     wrong: Wrong, partition: Partition, affinity: Affinity, costs: CostModel | None = None
 ) -> list[Finding]:
-    """Return a finding for each set of wrong ops that is still as it was found.
-
-    Its remedy is the move by which the search mended it.
-    """
+    """Return a finding, with the move that mends it, for each wrong set that is still together."""
     findings = []
     for found in wrong_sets(wrong, partition):
         remedy = {op: device for op, device in wrong.fix.items() if op in found.ops}

@@ -85,13 +85,8 @@ def _outcome(context: LintContext, remedy: Mapping[str, str]) -> Outcome:
         predictor = None
         devices = np.array([number[affinity[op.name]] for op in graph])
         _, ids = SubgraphCollector.of(graph).split(devices)
-    wires = np.flatnonzero((ids[top.source] != ids[top.target]) & ~top.from_constant)
-    receivers = ids[top.target[wires]]
-    n_crossings = len(np.unique(top.tensor[wires] * (len(graph) + 1) + receivers))
-    sinks = [op.index for op in graph if op.type == "Assign"]
-    ends = ids[[*graph.parameters, *graph.results, *sinks]]
-    real = np.unique(np.concatenate([ends, receivers, ids[top.source[wires]]]))
-    return Outcome(ids, len(real), n_crossings, predictor)
+    crossing = top.crossing(ids)
+    return Outcome(ids, len(top.compiled(ids, crossing)), len(crossing), predictor)
 
 
 def find_problems(
@@ -138,11 +133,7 @@ def _extra_drafts(context: LintContext) -> list[Draft]:
 def follow_remedies(
     graph: OpGraph, affinity: Affinity, able: Mapping[str, frozenset[str]]
 ) -> Affinity:
-    """Follow the remedies of a placement's findings while they reduce the number of subgraphs.
-
-    Findings without a remedy, and those of severity ``info``, are left alone. The arguments are
-    those of :func:`find_problems`.
-    """
+    """Follow remedies, but none of severity ``info``, while they reduce the number of subgraphs."""
     for _ in range(_ROUNDS):
         remedied = affinity
         for finding in find_problems(graph, affinity, able):

@@ -57,6 +57,7 @@ def expensive_boundaries(context: LintContext) -> Iterator[Draft]:
     if context.costs is None:
         return
     number = {device: n for n, device in enumerate(context.costs.devices)}
+    op_us = context.costs.op_us
     for subgraph, nodes, link in context.subgraphs():
         if not nodes:
             continue
@@ -66,7 +67,7 @@ def expensive_boundaries(context: LintContext) -> Iterator[Draft]:
             # An upper limit: all overhead of the subgraph, and the difference of its ops' times.
             gain = context.overhead_us[subgraph.index]
             for op, to in remedy.items():
-                here, there = (context.op_us[op][number[d]] for d in (context.affinity[op], to))
+                here, there = (op_us[op][number[d]] for d in (context.affinity[op], to))
                 gain += (here or 0.0) - (there or 0.0)
             if remedy and gain > 0.0:
                 options.append((gain, remedy))
@@ -321,7 +322,7 @@ def small_subgraphs(context: LintContext) -> Iterator[Draft]:
         if context.costs:
             own_us = context.overhead_us[subgraph.index]
             at = context.costs.devices.index(subgraph.device)
-            ops_us = sum(context.op_us[op][at] or 0.0 for op in subgraph.ops)
+            ops_us = sum(context.costs.op_us[op][at] or 0.0 for op in subgraph.ops)
             few = ops_us < own_us
             price = f"; its ops take {ops_us:.1f} µs, to have it apart costs {own_us:.1f} µs"
         else:

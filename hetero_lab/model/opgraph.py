@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -33,7 +33,7 @@ class Tensor(msgspec.Struct, frozen=True, array_like=True):
 
     shape: tuple[int, ...] | None
     element_type: str
-    n_bytes: int | None
+    n_bytes: Annotated[int, msgspec.Meta(ge=0, lt=1 << 50)] | None
     name: str
 
 
@@ -255,12 +255,23 @@ _Rows: TypeAlias = list[tuple[str, str, _Wires, tuple[Tensor, ...], str | None]]
 
 
 def graph_from_json(data: Mapping[str, Any]) -> OpGraph:
-    """Build a graph; KeyError, TypeError or ValueError unless :func:`graph_to_json` wrote it."""
+    """Build the graph that :func:`graph_to_json` described.
+
+    KeyError, TypeError or ValueError for anything else, and for a graph that no model could have.
+    """
     ops: list[Op] = []
     for index, row in enumerate(msgspec.convert(data["ops"], _Rows)):
         for producer, port in row[2]:
             if not (0 <= producer < index and 0 <= port < len(ops[producer].outputs)):
                 raise ValueError(f"op {index} reads output {port} of op {producer}")
+        if row[1] == RESULT and len(row[2]) != 1:
+            raise ValueError(f"result {index} has {len(row[2])} inputs")
         ops.append(Op(index, *row))
     ends = (msgspec.convert(data[key], tuple[int, ...]) for key in ("parameters", "results"))
-    return OpGraph(str(data["name"]), tuple(ops), *ends)
+    graph = OpGraph(str(data["name"]), tuple(ops), *ends)
+    if len(graph.index_of) != len(graph):
+        raise ValueError("two ops have one name")
+    for indices, kind in ((graph.parameters, PARAMETER), (graph.results, RESULT)):
+        if sorted(indices) != [op.index for op in graph if op.type == kind]:
+            raise ValueError(f"the {kind.lower()}s are not those of the ops")
+    return graph

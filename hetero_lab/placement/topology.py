@@ -39,6 +39,7 @@ class Topology:
     ins: Adjacency
     outs: Adjacency
     private: tuple[tuple[int, ...], ...]
+    ends: np.ndarray  # nodes whose subgraph is always compiled
     single_use: tuple[bool, ...]  # for each edge: it is the only use of its tensor
     graph_input: tuple[bool, ...]
     n_uses: tuple[int, ...]  # for each node: uses of its outputs, results not counted
@@ -52,6 +53,22 @@ class Topology:
         """Number of nodes."""
         return len(self.graph_input)
 
+    def crossing(self, ids: np.ndarray) -> np.ndarray:
+        """Return edges between subgraphs, one for each tensor and subgraph that receives it.
+
+        ``ids`` is the subgraph of each node. Constants do not cross: they are copied.
+        """
+        edges = np.flatnonzero((ids[self.source] != ids[self.target]) & ~self.from_constant)
+        keys = self.tensor[edges] * (int(ids.max()) + 1) + ids[self.target[edges]]
+        return edges[np.unique(keys, return_index=True)[1]]
+
+    def compiled(self, ids: np.ndarray, crossing: np.ndarray) -> np.ndarray:
+        """Return the subgraphs that are compiled; one of constants alone is copied to its users."""
+        real = np.zeros(int(ids.max()) + 1, dtype=bool)
+        for nodes in (self.ends, self.source[crossing], self.target[crossing]):
+            real[ids[nodes]] = True
+        return np.flatnonzero(real)
+
 
 def topology(graph: OpGraph) -> Topology:
     """Return the topology of a graph, made once and kept with it."""
@@ -62,8 +79,7 @@ def _topology(graph: OpGraph) -> Topology:
     edges = [(p, op.index, port) for op in graph for p, port in op.inputs]
     source = np.array([w[0] for w in edges], dtype=np.int32)
     target = np.array([w[1] for w in edges], dtype=np.int32)
-    first_port = np.zeros(len(graph) + 1, dtype=np.int64)
-    np.cumsum([len(op.outputs) for op in graph], out=first_port[1:])
+    first_port = np.cumsum([0, *(len(op.outputs) for op in graph)], dtype=np.int64)
     tensor = first_port[source] + np.array([w[2] for w in edges], dtype=np.int64)
     types = [op.type for op in graph]
     result = np.array([t == RESULT for t in types], dtype=bool)
@@ -73,6 +89,7 @@ def _topology(graph: OpGraph) -> Topology:
     n_all = np.bincount(source, minlength=len(graph))
     n_uses = np.bincount(source[~to_result], minlength=len(graph))
     private_nodes = _private_nodes(graph, n_all)
+    sinks = [op.index for op in graph if op.type == "Assign"]
     ins: list[list[tuple[int, int]]] = [[] for _ in types]
     outs: list[list[tuple[int, int]]] = [[] for _ in types]
     all_ins: list[list[tuple[int, int]]] = [[] for _ in types]
@@ -96,6 +113,7 @@ def _topology(graph: OpGraph) -> Topology:
         ins=tuple(map(tuple, ins)),
         outs=tuple(map(tuple, outs)),
         private=tuple(map(tuple, private)),
+        ends=np.array([*graph.parameters, *graph.results, *sinks], dtype=np.int64),
         single_use=tuple((uses_of_tensor[tensor] == 1).tolist()),
         graph_input=tuple(op.is_graph_input for op in graph),
         n_uses=tuple(n_uses.tolist()),

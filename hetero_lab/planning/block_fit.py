@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from hetero_lab.errors import PlanError, shorten
-from hetero_lab.model.blocks import Blocks, find_blocks
+from hetero_lab.errors import PlanError
+from hetero_lab.model.blocks import Blocks
 from hetero_lab.model.opgraph import CONSTANT, RESULT, OpGraph
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.model.static_phases import graph_at_context
@@ -27,6 +27,7 @@ from hetero_lab.planning.memory import (
     memory_pools,
     pools_text,
 )
+from hetero_lab.planning.units import repeated_layers
 from hetero_lab.result import Framed
 from hetero_lab.tables import bytes_text
 
@@ -120,12 +121,8 @@ def fit_blocks(
         raise PlanError("context_tokens= and batch= are at least 1.")
     pools = memory_pools(every, memory_limit)
     prepared = prepare(model)
-    found = find_blocks(prepared.graph)
-    if not found.n_blocks:
-        raise PlanError(
-            f"{shorten(prepared.graph.name)} has no repeated layers to place. Plan by op: "
-            "hetero_lab.plan(model, costs, memory_limit=…)."
-        )
+    by_op = "hetero_lab.plan(model, costs, memory_limit=…)"
+    found = repeated_layers(prepared.graph, f"to place. Plan by op: {by_op}.")
     needs = _needs(graph_at_context(prepared, context_tokens, batch), found)
     tried = itertools.islice(
         _splits(_alone(needs, found.n_blocks), len(every), pools), _MOST_SPLITS + 1
@@ -184,10 +181,7 @@ def _splits(alone: Sequence[int], n_devices: int, pools: Pools) -> Iterator[tupl
 
 
 def _needs(graph: OpGraph, found: Blocks) -> Needs:
-    """Count the bytes of a model by its parts.
-
-    Part 0 are the ops before the first block, the last part those after the last one.
-    """
+    """Count bytes by part: ops before the first block, each block, ops after the last one."""
     part = [block + 1 for block in found.of_op]
     needs: Counter[tuple[int, frozenset[int]]] = Counter()
     for op in graph:

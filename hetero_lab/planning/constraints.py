@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from hetero_lab.planning.memory import (
     MemoryLimit,
     Pool,
     Pools,
+    check_planned,
     excess_bytes,
     memory_pools,
     names_of,
@@ -74,13 +75,14 @@ def check_constraints(
     limits: MemoryLimit | None,
     pins: Mapping[str, str] | None,
 ) -> None:
-    """Check limits and pins as far as that is possible before costs are known.
-
-    Raises PlanError as :func:`memory_pools` and :func:`apply_pins` do.
-    """
+    """Check limits and pins before costs are known; PlanError as where they are applied."""
     memory_pools(devices, limits)
-    for _ in _pinned(graph, devices, pins or {}):
-        pass
+    list(_pinned(graph, devices, pins or {}))
+
+
+def only(ops: Iterable[str]) -> str:
+    """Return the pattern that pins these ops alone."""
+    return rf"\A(?:{'|'.join(map(re.escape, ops))})\Z"
 
 
 def apply_pins(pairwise: Pairwise, pins: Mapping[str, str]) -> Pairwise:
@@ -124,11 +126,7 @@ def _pinned(
         raise PlanError("pin= maps patterns to devices, for instance {'^block3/': 'CPU'}.")
     ops = [graph.ops[index].name for index in graph.placeable]
     for pattern, device in pins.items():
-        if device not in devices:
-            raise PlanError(
-                f"{shorten(str(pattern))} pins to {shorten(str(device))}, which is not planned for."
-                f"{did_you_mean(str(device), devices)} Devices: {', '.join(devices)}."
-            )
+        check_planned(f"{shorten(str(pattern))} pins to", device, devices)
         try:
             search = re.compile(pattern).search
         except (re.error, TypeError) as error:

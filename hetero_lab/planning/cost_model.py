@@ -18,7 +18,7 @@ import numpy as np
 from hetero_lab.arguments import checked
 from hetero_lab.errors import PlanError, StoredFileError, names_at_hand, shorten
 from hetero_lab.model.language import Scenario
-from hetero_lab.model.opgraph import PARAMETER, RESULT, OpGraph, graph_from_json, graph_to_json
+from hetero_lab.model.opgraph import OpGraph, graph_from_json, graph_to_json
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.topology import topology
 from hetero_lab.planning.memory import MemoryTable
@@ -32,8 +32,7 @@ from hetero_lab.planning.objective import (
     check_devices,
     whole_ns,
 )
-from hetero_lab.planning.prediction import Prediction, Predictor, breakdown
-from hetero_lab.planning.uncertainty import Uncertainty
+from hetero_lab.planning.prediction import Prediction, Predictor, Uncertainty, breakdown
 from hetero_lab.result import Framed
 from hetero_lab.statistics import Estimate
 from hetero_lab.tables import SCHEMA_VERSION, frame_of, read_json, write_json
@@ -48,10 +47,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ValidationRow:
-    """Predicted and measured latency of one placement that the fit has not seen.
-
-    ``distance`` is how unlike it is to all that the fit has seen.
-    """
+    """Predicted and measured latency of a placement unlike the fitted ones by ``distance``."""
 
     label: str
     predicted_us: float
@@ -168,10 +164,7 @@ class CostModel(Framed):
 
     @property
     def origin(self) -> str:
-        """Where these costs come from: machine, runtime, time, devices; whether they are a guess.
-
-        The machine is the one that measured, which need not be this one.
-        """
+        """Machine that measured, runtime, time, devices; for a guess, the models it is from."""
         about = self.environment
         parts = [f"on {about['host']}" if about.get("host") else ""]
         parts += [f"OpenVINO {about['openvino_version']}" if about.get("openvino_version") else ""]
@@ -272,11 +265,7 @@ class CostModel(Framed):
         return breakdown(self.objective, affinity)
 
     def with_boundaries_scaled(self, factor: float) -> CostModel:
-        """Return a copy in which hand-overs between devices cost ``factor`` times as much.
-
-        Planning with several factors gives placements worth measuring while the price of a
-        boundary is still uncertain.
-        """
+        """Return a copy in which hand-overs between devices cost ``factor`` times as much."""
         scaled = {
             (source, target): BoundaryCost(cost.fixed_us * factor, cost.us_per_byte * factor)
             for (source, target), cost in self.boundaries.items()
@@ -305,10 +294,7 @@ class CostModel(Framed):
         """One row per validation placement: label, subgraphs, predicted and measured µs, error."""
         names = ["label", "n_subgraphs", "predicted_us", "measured_us", "error"]
         rows = [[getattr(row, name) for name in names] for row in self.validation_rows]
-        frame = frame_of(rows, names)
-        return frame.astype(
-            {"label": "str", "predicted_us": float, "measured_us": float, "error": float}
-        )
+        return frame_of(rows, names).astype({"label": "str", **dict.fromkeys(names[2:], float)})
 
     def _validated(self) -> tuple[ValidationRow, ...]:
         if not self.validation_rows:
@@ -320,13 +306,12 @@ class CostModel(Framed):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per unit: ``unit, ops, n_ops`` and one column of µs per device."""
-        names = [f"{device}_us" for device in self.devices]
-        times = np.array([unit.time_us for unit in self.units], dtype=float)
-        frame = frame_of(times.reshape(-1, len(names)), names)
-        frame.insert(0, "unit", range(len(frame)))
-        frame.insert(1, "ops", ["\n".join(unit.ops) for unit in self.units])
-        frame.insert(2, "n_ops", [len(unit.ops) for unit in self.units])
-        return frame
+        rows = [
+            (number, "\n".join(unit.ops), len(unit.ops), *unit.time_us)
+            for number, unit in enumerate(self.units)
+        ]
+        times = [f"{device}_us" for device in self.devices]
+        return frame_of(rows, ["unit", "ops", "n_ops", *times]).astype(dict.fromkeys(times, float))
 
     def check_graph(self, graph: OpGraph) -> None:
         """Raise PlanError unless this is the cost model of ``graph``."""
@@ -432,9 +417,8 @@ def _as_arrays(costs: CostModel) -> Objective:
             supported[nodes, column] = time is not None
             total = np.rint((time or 0.0) * 1000.0)
             op_ns[nodes, column] = np.diff(np.rint(shares * total), prepend=0.0)
-    table = MemoryTable.of(graph)
-    first_tensor, sizes = table.first_tensor, table.n_bytes
-    leave, enter = (np.zeros((len(sizes), d), dtype=np.int64) for _ in range(2))
+    first_tensor = MemoryTable.of(graph).first_tensor
+    leave, enter = (np.zeros((first_tensor[-1], d), dtype=np.int64) for _ in range(2))
     chooses = np.zeros((n, d), dtype=bool)
     for term in costs.reorders:
         tensor = first_tensor[index_of[term.op]] + term.port
@@ -455,7 +439,6 @@ def _as_arrays(costs: CostModel) -> Objective:
         unit_of=unit_of_leader[list(graph.leader)],
         op_ns=op_ns,
         supported=supported,
-        n_bytes=sizes,
         fixed_ns=np.array([[cost.fixed_us * 1e3 for cost in row] for row in boundary]),
         ns_per_byte=np.array([[cost.us_per_byte * 1e3 for cost in row] for row in boundary]),
         leave_ns=leave,
@@ -511,9 +494,7 @@ def _to_data(costs: CostModel) -> dict[str, Any]:
 
 
 def _from_data(data: dict[str, Any]) -> CostModel:
-    graph = graph_from_json(data["graph"])
-    _check_graph(graph)
-    known: dict[str, Any] = {"graph": graph}
+    known: dict[str, Any] = {"graph": graph_from_json(data["graph"])}
     for key, (name, row_type) in _ROWS.items():
         known[name] = _rows(key, data[key], row_type)
     known["boundaries"] = {
@@ -558,24 +539,6 @@ _ROWS = {  # key in a file → field, type of a row
 _ADDED_LATER = {
     "notes", "interrupted", "guessed_from", "scenario", "prefill", "seen_us", "distance",
 }  # fmt: skip
-
-
-def _check_graph(graph: OpGraph) -> None:
-    """Raise ValueError if no model could have such a graph."""
-    if len(graph.index_of) != len(graph):
-        raise ValueError("two ops have one name")
-    for op in graph:
-        if not (op.variable is None or isinstance(op.variable, str)):
-            raise ValueError(f"the variable of op {op.index} is not a name")
-        if op.type == RESULT and len(op.inputs) != 1:
-            raise ValueError(f"result {op.index} has {len(op.inputs)} inputs")
-        for tensor in op.outputs:
-            n_bytes = tensor.n_bytes
-            if n_bytes is not None and not (isinstance(n_bytes, int) and 0 <= n_bytes < 1 << 50):
-                raise ValueError(f"{n_bytes!r} is not a number of bytes (op {op.index})")
-    for indices, kind in ((graph.parameters, PARAMETER), (graph.results, RESULT)):
-        if sorted(indices) != [op.index for op in graph if op.type == kind]:
-            raise ValueError(f"the {kind.lower()}s are not those of the ops")
 
 
 def _check_terms(costs: CostModel) -> None:

@@ -54,10 +54,7 @@ class ExecutedNode:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """Layout conversions of a tensor at a boundary, on the device that it leaves or enters.
-
-    ``us`` is 0 where the tensor crossed without any.
-    """
+    """Layout conversions of a tensor on the device that it leaves or enters; 0 µs without any."""
 
     op: str
     port: int
@@ -228,13 +225,9 @@ def _lost_fusion(
         more = node.us - sum(op_us.get((op, node.device), 0.0) for op in node.ops)
         cut_above = [(p, op) for op in node.ops for p in above[op] if p not in members]
         cut_below = [(op, s) for op in node.ops for s in below[op] if s not in members]
-        if len(cut_above) == 1 and not cut_below:
-            later[(*cut_above[0], node.device)].append(more)
-        elif cut_above:
-            # A middle piece; its loss above is divided among the cuts.
-            for pair in cut_above:
-                later[(*pair, node.device)].append(more / len(cut_above))
-        elif len(cut_below) == 1:
+        for pair in cut_above:  # a loss above is divided among the cuts
+            later[(*pair, node.device)].append(more / len(cut_above))
+        if not cut_above and len(cut_below) == 1:
             earlier[(*cut_below[0], node.device)].append(more)
     before, after = (
         {key: max(0.0, float(np.median(us))) for key, us in table.items()}

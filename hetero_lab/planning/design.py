@@ -168,9 +168,8 @@ def _neighbourhoods(graph: OpGraph, share: float, rng: np.random.Generator) -> s
 def lone_cuts(graph: OpGraph, most: int | None = None) -> list[frozenset[str]]:
     """Return the beginnings of a model from which a single tensor goes on, the shortest first.
 
-    Each is the set of names of the ops before such a cut: a natural choice for splitting the
-    stages of a network between two devices. If there are more than ``most``, that many are
-    returned, spread over all of them.
+    Each is the set of names of the ops before such a cut. If there are more than ``most``, that
+    many are returned, spread over all of them.
     """
     order = graph.placeable
     position = {index: number for number, index in enumerate(order)}

@@ -407,11 +407,7 @@ def compare_placements(
     emulated: Mapping[str, str] | None = None,
     notes: tuple[str, ...] = (),
 ) -> Difference:
-    """Compare two placements, each given as label, affinity and partition.
-
-    AffinityError or PlanError if an affinity or the costs are of another model, or the costs do
-    not know a device.
-    """
+    """Compare two placements, each a label, an affinity and a partition of ``graph``."""
     for _, affinity, _ in (before, after):
         affinity.check_model(graph)
     predicted_ns = None

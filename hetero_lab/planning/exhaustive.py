@@ -42,7 +42,8 @@ def best_of_all(problem: Problem) -> tuple[Placed | None, int, bool]:
     whether the search ended in time.
     """
     choices = _within(problem.pairwise, _all_choices(problem.pairwise), problem.pools)
-    bounds = _bounds(problem.pairwise, choices, problem.objective)
+    subgraphs = _subgraphs(problem.pairwise, choices)
+    bounds = problem.pairwise.values_ns(choices, problem.objective, subgraphs)
     return _least(problem, choices, bounds, lambda placed: placed.value_ns)
 
 
@@ -82,10 +83,7 @@ def _least(
 
 
 def runs(n_units: int, n_devices: int, most: int) -> Iterator[list[int]]:
-    """Yield the device of each unit for every way to give devices a run each, few runs first.
-
-    Stops before a number of runs with which there would be more than ``most`` ways in total.
-    """
+    """Yield the ways to give each device one run of units, few runs first, up to ``most`` ways."""
     count = 0
     for n_runs in range(1, min(n_devices, n_units) + 1):
         count += math.perm(n_devices, n_runs) * math.comb(n_units - 1, n_runs - 1)
@@ -104,16 +102,15 @@ def runs_ns(pairwise: Pairwise, choices: np.ndarray, blocks: np.ndarray) -> np.n
     """
     ends = np.ones_like(blocks, dtype=bool)
     ends[:, :-1] = blocks[:, 1:] != blocks[:, :-1]
-    fixed = np.where(ends, pairwise.objective.subgraph_ns[blocks], 0).sum(axis=1)
-    fixed += pairwise.objective.spread_ns(ends.sum(axis=1))
-    return pairwise.values_ns(choices, LATENCY) + fixed
+    devices = np.arange(pairwise.n_devices)
+    subgraphs = (ends[:, :, None] & (blocks[:, :, None] == devices)).sum(axis=1)
+    return pairwise.values_ns(choices, LATENCY, subgraphs)
 
 
 def best_runs(pairwise: Pairwise, pools: Pools) -> tuple[np.ndarray, ...]:
     """Return the best few choices of a run for each device, predicted without their partition.
 
-    The units of ``pairwise`` are the layers in their order. Limits count a constant once for each
-    device.
+    Units are layers in their order. Limits count a constant once for each device.
     """
     n_units, n_devices = pairwise.allowed.shape
     choices = np.array(list(runs(n_units, n_devices, _MOST_RUNS)), dtype=np.int64)
@@ -142,16 +139,6 @@ def _all_choices(pairwise: Pairwise) -> np.ndarray:
         choices = np.repeat(choices, grids[0].size, axis=0)
         choices[:, free] = np.stack([grid.ravel() for grid in grids], axis=1)
     return choices
-
-
-def _bounds(pairwise: Pairwise, choices: np.ndarray, objective: str) -> np.ndarray:
-    """Return a lower bound on the prediction of each choice."""
-    subgraphs = _subgraphs(pairwise, choices)
-    fixed = pairwise.objective.subgraph_ns
-    work = pairwise.busy_ns(choices) + subgraphs * fixed
-    total = work.sum(axis=1) if objective == LATENCY else work.max(axis=1)
-    spread = pairwise.objective.spread_ns(subgraphs.sum(axis=1))
-    return total + spread + pairwise.objective.constant_ns
 
 
 def _subgraphs(pairwise: Pairwise, choices: np.ndarray) -> np.ndarray:

@@ -29,12 +29,11 @@ _ROUNDS = 6
 _WEIGHT_SPREAD = 0.15  # standard deviation of the prior of the counters' weight, around 1
 _LEVELS = (0.5, 2.0)  # limits to the correction of a placement's counters
 # Standard deviations of priors: µs of a hand-over, and spread memory as a share of the shortest
-# latency. A copy over a bus waits in a queue, so that each hand-over to a device with its own
-# memory costs more; data that misses a CPU's caches costs less. With the priors for one shared
-# memory, the fit takes hand-overs to a GPU for spread memory: it predicts placements with few
-# hand-overs too slow, and those with many too fast.
-_HAND_OVER_US, _SPREAD = 5.0, 0.3
-_HAND_OVER_TO_OWN_MEMORY_US, _SPREAD_OVER_OWN_MEMORY = 15.0, 0.1
+# latency. A copy over a bus into a device's own memory waits in a queue, so that it costs more;
+# data that misses a CPU's caches costs less. With the priors for shared memory, the fit takes
+# hand-overs to a GPU for spread memory: placements with few are predicted too slow, with many too
+# fast.
+_SHARED_MEMORY, _OWN_MEMORY = (5.0, 0.3), (15.0, 0.1)
 
 
 def fit(
@@ -209,7 +208,7 @@ def _features(raw: CostModel, parts: Parts, observations: Sequence[Observation])
         nodes = np.bincount(devices, weights=runs[np.arange(len(devices)), devices], minlength=n)
         nodes = nodes + np.bincount(devices[objective.fused[cost.lost, 1]], minlength=n)
         pair = cost.crossing.source * n + cost.crossing.target
-        n_bytes = objective.n_bytes[cost.crossing.tensor]
+        n_bytes = objective.memory.n_bytes[cost.crossing.tensor]
         columns = [cost.busy_ns / 1000.0, nodes, cost.subgraphs]
         columns += [np.bincount(pair, weights=w, minlength=n * n) for w in (None, n_bytes)]
         rows.append(np.concatenate([*columns, [cost.spread_ns / 1e9, 1.0]]))
@@ -225,15 +224,12 @@ def _estimate(
     """Fit the coefficients; each row is weighted by its latency, so that relative errors count."""
     n = len(devices)
     least = min(seen.measured_us for seen in observations)
-    expected = [1.0] * n + [0.3] * n + [3.0] * n
-    expected += [1.5] * (n * n) + [US_PER_BYTE] * (n * n) + [0.0, 5.0]
-    hand_over_us, memory = _HAND_OVER_US, _SPREAD
-    if own_memory:
-        hand_over_us, memory = _HAND_OVER_TO_OWN_MEMORY_US, _SPREAD_OVER_OWN_MEMORY
-    spread = [_WEIGHT_SPREAD] * n + [0.5] * n + [6.0] * n
-    spread += [hand_over_us] * (n * n) + [2.0 * US_PER_BYTE] * (n * n)
+    sizes = [n, n, n, n * n, n * n, 1, 1]
+    hand_over_us, memory = _OWN_MEMORY if own_memory else _SHARED_MEMORY
+    expected = [1.0, 0.3, 3.0, 1.5, US_PER_BYTE, 0.0, 5.0]
+    spread = [_WEIGHT_SPREAD, 0.5, 6.0, hand_over_us, 2.0 * US_PER_BYTE]
     spread += [memory * least, 0.02 * least + 10.0]
-    return _most_probable(table, observations, np.array(expected), np.array(spread))
+    return _most_probable(table, observations, np.repeat(expected, sizes), np.repeat(spread, sizes))
 
 
 def _most_probable(
@@ -258,10 +254,7 @@ def _most_probable(
 
 
 def with_prefill(costs: CostModel, observations: Sequence[Observation]) -> CostModel:
-    """Add the costs of a language model's first token.
-
-    They are the costs of a further token, scaled kind by kind to the measured first tokens.
-    """
+    """Add the costs of the first token: those of a further token, scaled kind by kind to it."""
     firsts = first_tokens(observations)
     return replace(costs, prefill=adjust(replace(costs, prefill=None), firsts)) if firsts else costs
 

@@ -84,16 +84,15 @@ def guess_from_graph(graph: OpGraph, known: Sequence[CostModel]) -> CostModel:
     devices = known[0].devices
     lines = {device: _lines(known, at) for at, device in enumerate(devices)}
     refused = {device: _refused_types(known, device) for device in devices}
+
+    def guessed(members: tuple[str, ...], device: str) -> float | None:
+        ops = [graph.ops[graph.index_of[name]] for name in members]
+        if any(op.type in refused[device] for op in ops):
+            return None
+        return math.fsum(lines[device](graph, op) for op in ops)
+
     units = [
-        Unit(
-            tuple(graph.ops[index].name for index in members),
-            tuple(
-                None
-                if any(graph.ops[i].type in refused[device] for i in members)
-                else math.fsum(lines[device](graph, graph.ops[i]) for i in members)
-                for device in devices
-            ),
-        )
+        Unit(members, tuple(guessed(members, device) for device in devices))
         for members in inseparable_ops(graph)
     ]
     if not units:

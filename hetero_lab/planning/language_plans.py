@@ -31,6 +31,7 @@ from hetero_lab.planning.memory import (
 )
 from hetero_lab.planning.objective import LATENCY
 from hetero_lab.planning.pairwise import Pairwise
+from hetero_lab.planning.units import repeated_layers
 from hetero_lab.result import Framed
 from hetero_lab.tables import bytes_text, frame_of
 
@@ -306,10 +307,7 @@ def plan_static_phases(
 
 @dataclass(frozen=True, eq=False)
 class _Runs:
-    """One model in every placement in which each device has one run of layers, or none.
-
-    Ops before the first layer go with it, those after the last one with that.
-    """
+    """A model in every placement by runs of layers; other ops go with the nearest layer."""
 
     costs: CostModel
     pairwise: Pairwise
@@ -319,10 +317,8 @@ class _Runs:
     @classmethod
     def of(cls, costs: CostModel) -> _Runs:
         graph = costs.graph
-        found = find_blocks(graph)
+        found = repeated_layers(graph, "to place.")
         n, n_devices = found.n_blocks, len(costs.devices)
-        if not n:
-            raise PlanError(f"{shorten(graph.name)} has no repeated layers to place.")
         blocks = np.array(list(runs(n, n_devices, _MOST_RUNS)), dtype=np.int64)
         block_of = [found.of_op[graph.index_of[unit.ops[0]]] for unit in costs.units]
         pairwise = Pairwise.build(costs.objective)
@@ -380,10 +376,7 @@ class _Runs:
 
 @dataclass(frozen=True, eq=False)
 class _Phases:
-    """The prompt and further tokens of a language model, in the same placements.
-
-    Both phases are one model with states, which holds its weights once, or two static models.
-    """
+    """The prompt and further tokens of one model with states, or of two static ones."""
 
     first: _Runs
     step: _Runs
@@ -542,5 +535,5 @@ def _excess(held: np.ndarray, pools: Pools) -> np.ndarray:
     """Return by how much rows of bytes ``[rows, devices, 3]`` exceed memory limits, ``[rows]``."""
     excess = np.zeros(len(held), dtype=np.int64)
     for pool, limit in pools.items():
-        excess += np.maximum(held[:, list(pool.devices)].sum(axis=(1, 2)) - limit, 0)
+        excess += np.maximum(pool.held_bytes(held) - limit, 0)
     return excess

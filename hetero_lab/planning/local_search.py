@@ -24,10 +24,9 @@ _KICK_WORK = 1_000_000  # kicks × units × nodes; counted, not timed, so that p
 
 
 def repair(problem: Problem, start: Placed, patience: int = _PATIENCE) -> Placed:
-    """Climb from a placement to one that no single move improves.
+    """Climb from a placement within limits to one that no single move improves.
 
-    ``start`` keeps to the limits; ``patience`` is the number of moves without a pairwise gain to
-    try.
+    ``patience`` is the number of moves without a pairwise gain to try.
     """
     best = start
     while True:
@@ -45,10 +44,7 @@ def repair(problem: Problem, start: Placed, patience: int = _PATIENCE) -> Placed
 
 
 def kick(problem: Problem, start: Placed) -> Placed:
-    """Move patches of neighbours at random and repair, keeping improvements.
-
-    Iterated local search (Lourenço, Martin and Stützle 2003).
-    """
+    """Move random patches and repair: iterated local search (Lourenço, Martin, Stützle 2003)."""
     pairwise = problem.pairwise
     n_units = len(pairwise.units)
     kicks = min(_MOST_KICKS, _KICK_WORK // (n_units * len(pairwise.objective.graph)))
@@ -67,10 +63,7 @@ def kick(problem: Problem, start: Placed) -> Placed:
 
 
 def squeeze(problem: Problem, start: Placed) -> Placed | None:
-    """Move units and pairs of units until a placement keeps to the limits.
-
-    Returns None if no move makes the excess smaller, or the deadline is over.
-    """
+    """Move units and pairs of them until limits are kept; None if no move helps or time is over."""
 
     def excess(placed: Placed) -> int:
         return sum(problem.excess_bytes(placed).values())
@@ -102,20 +95,14 @@ def _moved(problem: Problem, placed: Placed, units: list[int], device: int) -> P
 
 
 def _moves(problem: Problem, placed: Placed) -> Iterator[tuple[int, list[int], int]]:
-    """Yield (patience used up, units, device): promising moves, then all small ones.
-
-    Of each kind, the largest gain comes first.
-    """
+    """Yield (patience used up, units, device): promising moves, then all small ones, by gain."""
     for used, kind in enumerate((_promising, _all_small)):
         for _, units, device in sorted(kind(problem, placed), key=itemgetter(0)):
             yield used, units, device
 
 
 def _promising(problem: Problem, placed: Placed) -> Iterator[tuple[int, list[int], int]]:
-    """Yield moves of units and subgraphs to a neighbour's device: (difference, units, device).
-
-    Only moves whose optimistic difference is a gain.
-    """
+    """Yield (optimistic difference, units, device) of promising moves to a neighbour's device."""
     pairwise, choice = problem.pairwise, placed.choice
     objective = pairwise.objective
     subgraph_ns, n = objective.subgraph_ns, placed.cost.n_subgraphs

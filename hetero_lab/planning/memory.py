@@ -44,9 +44,9 @@ class Pool(NamedTuple):
     devices: tuple[int, ...]
     boundaries: bool = True
 
-    def held_bytes(self, held: np.ndarray) -> int:
-        """Return the bytes that they hold together, given those of each, ``[devices, 3]``."""
-        return int(held[list(self.devices), : 3 if self.boundaries else 2].sum())
+    def held_bytes(self, held: np.ndarray) -> np.ndarray:
+        """Return the bytes that they hold together, given those of each, ``[…, devices, 3]``."""
+        return held[..., list(self.devices), : 3 if self.boundaries else 2].sum(axis=(-2, -1))
 
 
 Pools: TypeAlias = "Mapping[Pool, int]"  # bytes
@@ -100,12 +100,17 @@ def parse_bytes(limit: int | str) -> int:
     )
 
 
-def memory_pools(devices: Sequence[str], limits: MemoryLimit | None) -> dict[Pool, int]:
-    """Read limits of devices, and of pools of memory that several devices share.
+def check_planned(named: str, device: Any, devices: Sequence[str]) -> None:
+    """Raise PlanError, which says who ``named`` a device, unless it is one of ``devices``."""
+    if device not in devices:
+        raise PlanError(
+            f"{named} {shorten(str(device))}, which is not planned for."
+            f"{did_you_mean(str(device), devices)} Devices: {', '.join(devices)}."
+        )
 
-    PlanError if a device is not planned for, a pool has no devices, or a limit is not a number of
-    bytes.
-    """
+
+def memory_pools(devices: Sequence[str], limits: MemoryLimit | None) -> dict[Pool, int]:
+    """Read limits of devices and of pools that share a memory; PlanError for an invalid one."""
     if limits is None:
         return {}
     if not isinstance(limits, Mapping):
@@ -122,11 +127,7 @@ def memory_pools(devices: Sequence[str], limits: MemoryLimit | None) -> dict[Poo
                 f"instance {tuple(devices)!r}, or leave it out."
             )
         for device in members:
-            if device not in devices:
-                raise PlanError(
-                    f"memory_limit names {shorten(str(device))}, which is not planned for."
-                    f"{did_you_mean(str(device), devices)} Devices: {', '.join(devices)}."
-                )
+            check_planned("memory_limit names", device, devices)
         pool = Pool(tuple(sorted({devices.index(device) for device in members})))
         n_bytes = parse_bytes(limit)
         pools[pool] = min(n_bytes, pools.get(pool, n_bytes))
@@ -146,7 +147,7 @@ def names_of(devices: Sequence[str], pool: Pool) -> str:
 
 def excess_bytes(held: np.ndarray, pools: Pools) -> dict[Pool, int]:
     """Return by how much bytes ``[devices, 3]`` exceed each limit; within it, it is left out."""
-    over = {pool: pool.held_bytes(held) - limit for pool, limit in pools.items()}
+    over = {pool: int(pool.held_bytes(held)) - limit for pool, limit in pools.items()}
     return {pool: excess for pool, excess in over.items() if excess > 0}
 
 
@@ -154,7 +155,7 @@ def excess_text(devices: Sequence[str], held: np.ndarray, pools: Pools) -> str:
     """Say which devices would exceed a limit first; empty if none would."""
     for pool in excess_bytes(held, pools):
         return (
-            f"{names_of(devices, pool)} would hold {bytes_text(pool.held_bytes(held))}, "
+            f"{names_of(devices, pool)} would hold {bytes_text(int(pool.held_bytes(held)))}, "
             f"more than the limit of {bytes_text(pools[pool])}"
         )
     return ""
@@ -173,8 +174,9 @@ class MemoryTable:
 
     def __init__(self, graph: OpGraph):
         self.graph = graph
-        counts = [len(op.outputs) for op in graph]
-        self.first_tensor: np.ndarray = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        counts = [0, *(len(op.outputs) for op in graph)]
+        # For each node the number of its first tensor; at the end the number of all.
+        self.first_tensor: np.ndarray = np.cumsum(counts, dtype=np.int64)
         self.n_bytes: np.ndarray = np.array(
             [t.n_bytes or 0 for op in graph for t in op.outputs], np.int64
         )
@@ -199,13 +201,13 @@ class MemoryTable:
         constant, user = self.constant_uses
         keys = np.unique(constant * n_ids + ids[user])
         weights = self.n_bytes[self.first_tensor[keys // n_ids]]
-        wires = np.flatnonzero((ids[top.source] != ids[top.target]) & ~top.from_constant)
-        received = np.unique(top.tensor[wires] * n_ids + ids[top.target[wires]])
-        made, at = np.unique(top.tensor[wires], return_index=True)
+        wires = top.crossing(ids)
+        received = top.tensor[wires]
+        made, at = np.unique(received, return_index=True)
         where = (
             (0, device_of_id[keys % n_ids], weights),
             (1, devices[self.states], self.n_bytes[self.first_tensor[self.states]]),
-            (2, device_of_id[received % n_ids], self.n_bytes[received // n_ids]),
+            (2, device_of_id[ids[top.target[wires]]], self.n_bytes[received]),
             (2, devices[top.source[wires[at]]], self.n_bytes[made]),
         )
         held = np.zeros((n_devices, 3), dtype=np.int64)

@@ -65,7 +65,7 @@ def milp(
 def even_choice(pairwise: Pairwise, pools: Pools, budget_s: float) -> np.ndarray | None:
     """Return a choice within limits whose fullest device has nearly the least weights and states.
 
-    Its latency does not count. None if time ran out, or nothing keeps within the limits.
+    None if time ran out, or nothing keeps within the limits.
     """
     program = _Program(pairwise)
     program.limit_memory(pools)
@@ -224,10 +224,7 @@ class _Program:
         self._minimise_most(device, variable, size / whole)
 
     def _minimise_most(self, device: np.ndarray, variable: np.ndarray, load: np.ndarray) -> None:
-        """Set as the cost the largest sum of loads of a device.
-
-        A new variable is at least each device's sum; minimising it makes it the largest.
-        """
+        """Minimise the largest sum of loads of a device: a variable that bounds each sum."""
         n = self.pairwise.n_devices
         most = int(self._variables(np.array([np.inf]))[0])
         self.rows.append((device + self.n_rows, variable, load))

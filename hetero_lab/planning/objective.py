@@ -29,6 +29,7 @@ from functools import cached_property
 import numpy as np
 
 from hetero_lab.errors import PlanError, names_at_hand, shorten
+from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import RESULT, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import SubgraphCollector
@@ -51,12 +52,19 @@ def check_devices(devices: Iterable[str], known: Sequence[str]) -> None:
         )
 
 
-def check_objective(objective: str, allowed: Sequence[str]) -> None:
-    """Raise PlanError unless an objective is allowed."""
+def check_objective(
+    objective: str, allowed: Sequence[str], scenario: Scenario | None = None
+) -> None:
+    """Raise PlanError unless an objective is allowed: of a language model, only the latency is."""
     if objective not in allowed:
         raise PlanError(
             f"{shorten(str(objective))} is not an objective. Objectives: "
             f"{', '.join(map(repr, allowed))}."
+        )
+    if scenario is not None and objective != LATENCY:
+        raise PlanError(
+            "A language model has one request in flight, so its objective is 'latency': the time "
+            "of a further token. hetero_lab.plan(model, costs.prefill) is for the first one."
         )
 
 
@@ -201,7 +209,6 @@ class Objective:
     unit_of: np.ndarray  # for each node; -1 if no op decides its device
     op_ns: np.ndarray  # [nodes, devices]
     supported: np.ndarray  # [nodes, devices]
-    n_bytes: np.ndarray  # for each tensor, 0 where it is not known
     fixed_ns: np.ndarray  # [source, target]
     ns_per_byte: np.ndarray  # [source, target]
     leave_ns: np.ndarray  # [tensors, devices]
@@ -231,7 +238,7 @@ class Objective:
     def wire_ns(self, tensor: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         """Return the price of handing each tensor over, without layout conversions."""
         price = self.fixed_ns[source, target] + (
-            self.ns_per_byte[source, target] * self.n_bytes[tensor]
+            self.ns_per_byte[source, target] * self.memory.n_bytes[tensor]
         )
         return np.rint(price).astype(np.int64)
 
@@ -249,25 +256,21 @@ class Objective:
         n_ids = int(ids.max()) + 1
         device_of_id = np.zeros(n_ids, dtype=np.int64)
         device_of_id[ids] = devices
-        wires = np.flatnonzero((ids[top.source] != ids[top.target]) & ~top.from_constant)
-        keys = top.tensor[wires] * n_ids + ids[top.target[wires]]
-        wires = wires[np.unique(keys, return_index=True)[1]]
+        wires = top.crossing(ids)
         tensor, producer, user = top.tensor[wires], top.source[wires], top.target[wires]
         source, target = devices[producer], device_of_id[ids[user]]
         ns, leave = self.hand_over_ns(tensor, source, target)
         pays = self._pays_leaving(devices, ids, tensor, target)
         ns, leave = ns - np.where(pays, 0, leave), np.where(pays, leave, 0)
-        # A group of constants alone is copied to its users, so that it is not compiled.
-        real = np.zeros(n_ids, dtype=bool)
-        for nodes in (self._ends, producer, user):
-            real[ids[nodes]] = True
-        work = np.where(real, self.subgraph_ns[device_of_id], 0)
+        compiled = top.compiled(ids, wires)
+        work = np.zeros(n_ids, dtype=np.int64)
+        work[compiled] = self.subgraph_ns[device_of_id[compiled]]
         work += _summed(ids, self.op_ns[self._rows, devices], n_ids)
         work += _summed(ids[producer], leave, n_ids) + _summed(ids[user], ns - leave, n_ids)
         lost = np.flatnonzero(ids[self.fused[:, 0]] != ids[self.fused[:, 1]])
         for nodes, prices in zip(self.fused[lost].T, (self.first_ns, self.second_ns), strict=True):
             work += _summed(ids[nodes], prices[lost, devices[nodes]], n_ids)
-        subgraphs = np.bincount(device_of_id[real], minlength=n_devices)
+        subgraphs = np.bincount(device_of_id[compiled], minlength=n_devices)
         return PlacementCost(
             ids=ids,
             subgraphs=subgraphs,
@@ -321,11 +324,7 @@ class Objective:
         return total + int(self.second_ns[apart, where[apart, 1]].sum())
 
     def memory_bytes(self, devices: np.ndarray, evaluation: PlacementCost) -> np.ndarray:
-        """Return the bytes of weights, states and boundary tensors, shape ``[devices, 3]``.
-
-        :mod:`hetero_lab.planning.memory` counts them. Where a device's memory was measured, these
-        are its weights and states.
-        """
+        """Return bytes of weights, states (measured if known) and boundaries, ``[devices, 3]``."""
         held = self.memory.held_bytes(devices, evaluation.ids, len(self.devices))
         for device, parts in self.measured_memory.items():
             number = self.devices.index(device)
@@ -356,13 +355,13 @@ class Objective:
             root = root_of.get(above, above)
             if node not in root_of and self.chooses[root].any():
                 root_of[node] = root
-                kept = tensors.setdefault(root, [int(self.first_tensor[root])])
-                kept.append(int(self.first_tensor[node]))
+                kept = tensors.setdefault(root, [int(self.memory.first_tensor[root])])
+                kept.append(int(self.memory.first_tensor[node]))
         root_of_tensor = {tensor: root for root, kept in tensors.items() for tensor in kept}
         users: dict[int, set[int]] = {root: set() for root in tensors}
         for op in self.graph:
             for producer, port in op.inputs:
-                root = root_of_tensor.get(int(self.first_tensor[producer]) + port)
+                root = root_of_tensor.get(int(self.memory.first_tensor[producer]) + port)
                 if op.type != RESULT and root is not None:
                     users[root].add(op.index)
         return tuple(
@@ -374,7 +373,7 @@ class Objective:
     def pairwise_leave_ns(self) -> np.ndarray:
         """The pairwise part of ``leave_ns`` that is paid for each tensor by itself."""
         leave = np.where(self._is_keeper[self.producer, None], 0, self.leave_ns)
-        leave[[int(self.first_tensor[layout.root]) for layout in self.layouts]] = 0
+        leave[[int(self.memory.first_tensor[layout.root]) for layout in self.layouts]] = 0
         return leave
 
     @cached_property
@@ -415,34 +414,13 @@ class Objective:
         return Affinity.from_graph(self.graph, by_name)
 
     @cached_property
-    def placeable(self) -> frozenset[int]:
-        """Nodes whose device can be chosen."""
-        return frozenset(self.graph.placeable)
-
-    @cached_property
-    def leader(self) -> np.ndarray:
-        """For each node, the node that decides its device."""
-        return np.array(self.graph.leader, dtype=np.int64)
-
-    @cached_property
     def _rows(self) -> np.ndarray:
         return np.arange(len(self.graph))
 
     @cached_property
-    def _ends(self) -> np.ndarray:
-        """Nodes whose subgraph is always compiled."""
-        sinks = [op.index for op in self.graph if op.type == "Assign"]
-        return np.array([*self.graph.parameters, *self.graph.results, *sinks], dtype=np.int64)
-
-    @cached_property
-    def first_tensor(self) -> np.ndarray:
-        """For each node the number of its first tensor; at the end the number of all."""
-        return self.memory.first_tensor
-
-    @cached_property
     def producer(self) -> np.ndarray:
         """For each tensor the node that makes it."""
-        return np.repeat(self._rows, np.diff(self.first_tensor))
+        return np.repeat(self._rows, np.diff(self.memory.first_tensor))
 
 
 def whole_ns(values: Sequence[float] | Sequence[Sequence[float]] | np.ndarray) -> np.ndarray:

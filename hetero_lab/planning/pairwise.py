@@ -57,10 +57,7 @@ class PairTerm:
 
 @dataclass(frozen=True, eq=False)
 class HeldTerm:
-    """Constants and states that some units use: each device that has one of them holds all.
-
-    The bytes are those on each device, shape ``[devices]``.
-    """
+    """Constants and states that units share, by device: one that has any of the units holds all."""
 
     users: tuple[int, ...]
     weight_bytes: np.ndarray
@@ -74,10 +71,7 @@ class HeldTerm:
 
 @dataclass(frozen=True, eq=False)
 class Pairwise:
-    """Units, their cost on each device, and the terms that bind them to each other.
-
-    ``allowed`` says for each (unit, device) whether it may be there.
-    """
+    """Units, their cost on each device, where they are ``allowed``, and the terms between them."""
 
     objective: Objective
     units: tuple[tuple[str, ...], ...]
@@ -124,10 +118,7 @@ class Pairwise:
         )
 
     def devices(self, choice: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Return the device of every node of the graph.
-
-        A node that follows no op, such as an unused parameter, goes with the first unit.
-        """
+        """Return the device of every node; one that follows no op goes with the first unit."""
         chosen = np.asarray(choice, dtype=np.int64)
         return chosen[np.maximum(self.objective.unit_of, 0)]
 
@@ -135,11 +126,19 @@ class Pairwise:
         """Return the pairwise part of a choice."""
         return self.objective.pairwise_ns(self.devices(choice))
 
-    def values_ns(self, choices: np.ndarray, objective: str) -> np.ndarray:
-        """Return latency or busiest device, pairwise part, of many choices ``[n, units]``."""
-        busy = self.busy_ns(choices)
+    def values_ns(
+        self, choices: np.ndarray, objective: str, subgraphs: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return latency or busiest device, pairwise part, of many choices ``[n, units]``.
+
+        Given numbers of ``subgraphs``, ``[n, devices]``, their cost is included.
+        """
+        busy, more = self.busy_ns(choices), self.objective.constant_ns
+        if subgraphs is not None:
+            busy = busy + subgraphs * self.objective.subgraph_ns
+            more = more + self.objective.spread_ns(subgraphs.sum(axis=1))
         work = busy.sum(axis=1) if objective == LATENCY else busy.max(axis=1)
-        return work + self.objective.constant_ns
+        return work + more
 
     def change_ns(self, choice: np.ndarray, units: list[int], device: int) -> int:
         """Return by how much the pairwise part changes if units move to a device."""
@@ -289,7 +288,7 @@ def _tensor_terms(objective: Objective) -> tuple[TensorTerm, ...]:
                 users.setdefault((producer, port), set()).add(user)
     if not users:
         return ()
-    first_tensor = objective.first_tensor
+    first_tensor = objective.memory.first_tensor
     n_devices = len(objective.devices)
     tensor = np.array([first_tensor[producer] + port for producer, port in users])
     source, target = (grid.ravel() for grid in np.indices((n_devices, n_devices)))
@@ -308,7 +307,7 @@ def _tensor_terms(objective: Objective) -> tuple[TensorTerm, ...]:
 
     for row, ((producer, _), units) in enumerate(users.items()):
         at, maker = tensor[row], int(unit_of[producer])
-        n_bytes = int(objective.n_bytes[at])
+        n_bytes = int(objective.memory.n_bytes[at])
         add(maker, units, objective.pairwise_leave_ns[at], enter[row], n_bytes)
     for layout in objective.layouts:
         unit = int(unit_of[layout.root])

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from hetero_lab.placement.affinity import Affinity
     from hetero_lab.planning.cost_model import CostModel
-    from hetero_lab.planning.uncertainty import Uncertainty
+    from hetero_lab.planning.prediction import Uncertainty
 
 GREEDY = "greedy"
 OBJECTIVES = (LATENCY, THROUGHPUT, BALANCED)
@@ -197,12 +197,7 @@ def plan_graph(
 
 
 def _check_arguments(costs: CostModel, objective: str, budget_s: float) -> None:
-    check_objective(objective, OBJECTIVES)
-    if costs.scenario is not None and objective != LATENCY:
-        raise PlanError(
-            "A language model has one request in flight, so its plan is for 'latency': the time "
-            "of a further token; plan(model, costs.prefill) is for that of the first one."
-        )
+    check_objective(objective, OBJECTIVES, costs.scenario)
     check_budget(budget_s)
     if len(costs.devices) < 2:
         raise PlanError(
@@ -285,7 +280,12 @@ class _PlanSearch(Problem):
 
     def run(self) -> tuple[Placed, int, str]:
         """Return the best placement, a lower bound in ns and how it was found."""
-        return self._small() if self.solver is None and self._is_small() else self._large()
+        if self.solver is not None or not self._is_small():
+            return self._large()
+        best, bound_ns, in_time = best_of_all(self)
+        if best is None:
+            raise nothing_fits(self.pairwise, self.pools) if in_time else self._not_found()
+        return best, bound_ns, "all choices, by branch and bound"
 
     def balanced(self, budget_s: float) -> _PlanSearch:
         """Return the same search among placements whose fullest device holds little too much."""
@@ -343,12 +343,6 @@ class _PlanSearch(Problem):
         free = int((self.pairwise.allowed.sum(axis=1) > 1).sum())
         return free <= SMALL and small_enough(self.pairwise)
 
-    def _small(self) -> tuple[Placed, int, str]:
-        best, bound_ns, in_time = best_of_all(self)
-        if best is None:
-            raise nothing_fits(self.pairwise, self.pools) if in_time else self._not_found()
-        return best, bound_ns, "all choices, by branch and bound"
-
     def _large(self) -> tuple[Placed, int, str]:
         exact = self._exact()
         method = "min_cut" if self._can_cut() else self.name
@@ -357,7 +351,8 @@ class _PlanSearch(Problem):
             starts += [*self._surcharged(), greedy_choice(self.pairwise)]
             starts += [choice for _, choice in _single_choices(self.pairwise)]
             starts += self.starts
-            starts = _distinct([*starts, self._away()] if self.pools else starts)
+            starts += [self._away()] if self.pools else []
+            starts = list({choice.astype(np.int64).tobytes(): choice for choice in starts}.values())
         placed = [p for p in map(self.place, starts) if not self.excess_bytes(p)]
         placed = sorted(placed or self._squeezed(starts), key=lambda p: p.value_ns)
         if self.by_layers:
@@ -419,10 +414,7 @@ class _PlanSearch(Problem):
             )
 
     def _surcharged(self) -> Iterator[np.ndarray]:
-        """Yield choices for which each hand-over costs about a subgraph more.
-
-        With more than two devices, each choice uses two of them.
-        """
+        """Yield choices of two devices for which each hand-over costs about a subgraph more."""
         fixed = self.pairwise.objective.subgraph_ns
         for pair in itertools.combinations(range(self.pairwise.n_devices), 2):
             if not self.pairwise.allowed[:, pair].any(axis=1).all():
@@ -466,7 +458,3 @@ class _PlanSearch(Problem):
                 f"{' or raise a limit' if listed else ''}."
             )
         return PlanError(f"No placement{limit} was found. Raise a limit a little.")
-
-
-def _distinct(choices: list[np.ndarray]) -> list[np.ndarray]:
-    return list({choice.astype(np.int64).tobytes(): choice for choice in choices}.values())

@@ -213,10 +213,7 @@ def run_partition(costs: CostModel, devices: np.ndarray, partition: Partition) -
 def _critical_path(
     entries: Sequence[ScheduledTask], sources: Sequence[Iterable[int]]
 ) -> list[ScheduledTask]:
-    """Return the chain that determines the end, first to last.
-
-    ``entries`` are in the order of their starts; ``sources`` are the subgraphs that each waits for.
-    """
+    """Return the chain that determines the end; entries are by start, ``sources`` by subgraph."""
     run_of = {entry.index: entry for entry in entries}
     waits: dict[int, list[ScheduledTask]] = {}
     last_on: dict[str, ScheduledTask] = {}

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from scipy.cluster.hierarchy import DisjointSet
 
 from hetero_lab.errors import PlanError, names_at_hand, shorten
-from hetero_lab.model.blocks import find_blocks
+from hetero_lab.model.blocks import Blocks, find_blocks
 from hetero_lab.model.opgraph import OpGraph
 
 
@@ -81,25 +81,25 @@ def check_supported(graph: OpGraph, support: Mapping[str, Collection[str]]) -> N
         )
 
 
-def inseparable_ops(graph: OpGraph) -> list[list[int]]:
-    """Return the ops that have to stay together: single ones, and stateful paths."""
-    found: dict[int, list[int]] = {}
+def inseparable_ops(graph: OpGraph) -> list[tuple[str, ...]]:
+    """Return the names of ops that have to stay together: single ones, and stateful paths."""
+    found: dict[int, list[str]] = {}
     for index in graph.placeable:
-        found.setdefault(graph.leader[index], []).append(index)
-    return list(found.values())
+        found.setdefault(graph.leader[index], []).append(graph.ops[index].name)
+    return list(map(tuple, found.values()))
+
+
+def repeated_layers(graph: OpGraph, what_for: str) -> Blocks:
+    """Return the layers of a model; PlanError, with what they are needed for, if it has none."""
+    found = find_blocks(graph)
+    if not found.n_blocks:
+        raise PlanError(f"{shorten(graph.name)} has no repeated layers {what_for}")
+    return found
 
 
 def block_units(graph: OpGraph) -> tuple[tuple[str, ...], ...]:
-    """Return a model's repeated layers as units, and the ops before and after them as further ones.
-
-    PlanError if it has no repeated layers.
-    """
-    found = find_blocks(graph)
-    if not found.n_blocks:
-        raise PlanError(
-            f"{shorten(graph.name)} has no repeated layers, between which a language model could "
-            "be cut."
-        )
+    """Return the ops before the layers, each layer, and the ops after; PlanError without layers."""
+    found = repeated_layers(graph, "between which a language model could be cut.")
     units: list[list[str]] = [[] for _ in range(found.n_blocks + 2)]
     for index in graph.placeable:
         units[found.of_op[index] + 1].append(graph.ops[index].name)
@@ -109,11 +109,7 @@ def block_units(graph: OpGraph) -> tuple[tuple[str, ...], ...]:
 def fused_pairs(
     graph: OpGraph, fusion_groups: Mapping[str, Iterable[Collection[str]]]
 ) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
-    """Return the wires within a fusion group of some device.
-
-    Each is the producing op, the receiving op, and the devices that fuse them, for a
-    :class:`~hetero_lab.planning.objective.LostFusion`.
-    """
+    """Return wires within a fusion group: producing op, receiving op, devices that fuse them."""
     groups = {device: _group_of(device, every) for device, every in fusion_groups.items()}
     placeable = set(graph.placeable)
     pairs: dict[tuple[str, str], tuple[str, ...]] = {}

@@ -26,6 +26,7 @@ from hetero_lab.fetch import (
     keep_directory,
 )
 from hetero_lab.samples import made_models, onnx_wire
+from hetero_lab.tables import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,8 +89,6 @@ def samples() -> pd.DataFrame:
     >>> found.loc["digits_inception", "dataset"]
     'digits'
     """
-    import pandas as pd
-
     rows = [
         {
             "name": sample.name,
@@ -103,7 +102,7 @@ def samples() -> pd.DataFrame:
         }
         for sample in _manifest(datasets_dir()).values()
     ]
-    return pd.DataFrame(rows)
+    return frame_of(rows)
 
 
 def sample_names() -> tuple[str, ...]:

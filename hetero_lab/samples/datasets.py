@@ -34,10 +34,7 @@ LEAST_SCORE = 0.75
 
 @dataclass(frozen=True)
 class Examples(Sequence[Example]):
-    """A sequence of examples, each made on demand.
-
-    An example is the inputs of the model, fresh arrays by name, and the label.
-    """
+    """A sequence of examples, each made on demand: fresh input arrays by name, and the label."""
 
     keys: tuple[Any, ...]
     make: Callable[[Any], Example]
@@ -71,11 +68,7 @@ class Metric:
     correct: Callable[[Outputs, Any], bool]
 
     def __call__(self, outputs: Sequence[Outputs], labels: Sequence[Any]) -> float:
-        """Return the share of right answers, 0 to 1, given the outputs and the label of each
-        example.
-
-        Raises ArgumentError if there are none, or their numbers differ.
-        """
+        """Return the share of right answers; ArgumentError without any, or if numbers differ."""
         if not len(outputs) or len(outputs) != len(labels):
             raise ArgumentError(
                 f"A share of right answers needs as many outputs as labels, at least one of "
@@ -239,10 +232,6 @@ def face_patches() -> np.ndarray:
     return patches
 
 
-def _turned(name: str, make: Callable[[str], Example], output: str) -> Dataset:
-    return _classes(name, *_drawn(name, make), output)
-
-
 def _ppocr_rec() -> Dataset:
     parts = _drawn("ppocr_rec", drawn_text.line_example)
     output = "softmax_11.tmp_0"
@@ -306,12 +295,14 @@ def _chosen(outputs: Outputs, output: str) -> np.ndarray:
 DATASETS: dict[str, Callable[[], Dataset]] = {
     "digits": _digits,
     "magika": _magika,
-    "page_orientation": functools.partial(
-        _turned, "page_orientation", drawn_text.page_example, "fetch_name_0"
+    "page_orientation": lambda: _classes(
+        "page_orientation", *_drawn("page_orientation", drawn_text.page_example), "fetch_name_0"
     ),
     "blazeface": _blazeface,
-    "ppocr_cls": functools.partial(
-        _turned, "ppocr_cls", drawn_text.direction_example, "save_infer_model/scale_0.tmp_1"
+    "ppocr_cls": lambda: _classes(
+        "ppocr_cls",
+        *_drawn("ppocr_cls", drawn_text.direction_example),
+        "save_infer_model/scale_0.tmp_1",
     ),
     "ppocr_rec": _ppocr_rec,
 }

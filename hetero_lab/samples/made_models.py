@@ -63,11 +63,14 @@ def googlenet(light_model: bytes) -> bytes:
     kept = [n for n in nodes if _op_type(n) != "ConstantOfShape"]
 
     bits = np.random.PCG64(SEED)
-    initializers = {_tensor_name(t): t for t in onnx_wire.messages(graph, _INITIALIZER)}
-    shapes = {name: _int64_values(initializers.pop(source)) for name, source in made.items()}
+    tensors = onnx_wire.messages(graph, _INITIALIZER)
+    initializers = {onnx_wire.strings(t, 8)[0]: t for t in tensors}
+    values = {name: onnx_wire.messages(initializers.pop(s), 9)[0] for name, s in made.items()}
+    shapes = {name: np.frombuffer(raw, "<i8").tolist() for name, raw in values.items()}
     for name in [name for name in initializers if name.endswith("_b_0")]:
-        shapes[name] = _dimensions(initializers.pop(name))
-    tensors = list(initializers.values())  # only the shapes of the two Reshapes are left
+        fields = onnx_wire.fields(initializers.pop(name))
+        shapes[name] = [v for n, v in fields if n == 1 and isinstance(v, int)]
+    tensors = [*initializers.values()]  # only the shapes of the two Reshapes are left
     tensors += [onnx_wire.tensor(n, _draw(bits, n, shape)) for n, shape in sorted(shapes.items())]
 
     inputs = onnx_wire.messages(graph, _INPUT)
@@ -138,19 +141,6 @@ def _output(node: bytes) -> str:
 
 def _op_type(node: bytes) -> str:
     return onnx_wire.strings(node, 4)[0]
-
-
-def _tensor_name(tensor: bytes) -> str:
-    return onnx_wire.strings(tensor, 8)[0]
-
-
-def _dimensions(tensor: bytes) -> list[int]:
-    return [v for n, v in onnx_wire.fields(tensor) if n == 1 and isinstance(v, int)]
-
-
-def _int64_values(tensor: bytes) -> list[int]:
-    raw = onnx_wire.messages(tensor, 9)
-    return np.frombuffer(raw[0], "<i8").tolist()
 
 
 # -- EfficientNet-Lite0 -------------------------------------------------------------------------

@@ -89,10 +89,7 @@ def sample_preprocessing(sample: str) -> Preprocessing:
 
 
 def picture_input(graph: OpGraph) -> PictureInput:
-    """Find out how a model takes pictures, from the shape of its input.
-
-    Raises ModelError if it has several inputs, or its input is not a picture.
-    """
+    """Return how a model takes pictures, from its input's shape; ModelError if it takes none."""
     inputs = [graph.ops[i] for i in graph.parameters]
     found = ", ".join(f"{shorten(op.name)} {_shape(op.outputs[0].shape)}" for op in inputs[:4])
     wanted = "An image classifier has one input, 1x3x224x224 or 1x224x224x3 (or 1 channel)"

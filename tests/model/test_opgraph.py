@@ -81,6 +81,10 @@ def test_json_keeps_any_name_and_unknown_shapes():
         lambda data: data["ops"][1].__setitem__(2, [[0, 3]]),
         lambda data: data["ops"][1].__setitem__(2, "x"),
         lambda data: data.__setitem__("parameters", None),
+        lambda data: data.__setitem__("parameters", []),
+        lambda data: data["ops"][1].__setitem__(0, data["ops"][0][0]),
+        lambda data: data["ops"][-1].__setitem__(2, []),
+        lambda data: data["ops"][0][3][0].__setitem__(2, -1),
     ],
 )
 def test_json_that_is_no_graph(change):

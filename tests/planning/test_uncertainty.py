@@ -13,7 +13,7 @@ from planning.test_difference import chain_costs
 import hetero_lab as hl
 from hetero_lab.planning.cost_model import CostModel, ValidationRow
 from hetero_lab.planning.planner import plan_graph
-from hetero_lab.planning.uncertainty import Uncertainty
+from hetero_lab.planning.prediction import Uncertainty
 
 
 def validated(costs: CostModel, *errors: float) -> CostModel:

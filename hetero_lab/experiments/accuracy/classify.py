@@ -15,14 +15,7 @@ import numpy as np
 from hetero_lab.arguments import check_whole
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.emulation import bases_of
-from hetero_lab.errors import (
-    ArgumentError,
-    ModelError,
-    SampleError,
-    names_at_hand,
-    shorten,
-    warn,
-)
+from hetero_lab.errors import ArgumentError, ModelError, SampleError, names_at_hand, shorten, warn
 from hetero_lab.experiments.results.profile import report as profile_report
 from hetero_lab.model.read import Source
 from hetero_lab.placement.partition import Partition

@@ -13,12 +13,7 @@ from hetero_lab.model.opgraph import Op
 from hetero_lab.placement.placement import Placement
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.pieces import TensorKey
-from hetero_lab.runtime.reference import (
-    TOLERANCE,
-    Reference,
-    asked_precision,
-    quantised_ops,
-)
+from hetero_lab.runtime.reference import TOLERANCE, Reference, asked_precision, quantised_ops
 from hetero_lab.runtime.rounding import distance, size
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.runtime.transparent import TransparentModel

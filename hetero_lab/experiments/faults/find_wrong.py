@@ -248,10 +248,7 @@ def answer(
 
 
 def _op_errors(sets: WrongSetSearch, *, interrupted: bool) -> tuple[tuple[OpError, ...], bool]:
-    """Run the placement once more with its tensors visible.
-
-    Returns the errors of each op, and whether Ctrl-C was pressed by now.
-    """
+    """Run the placement with visible tensors; return the errors, and whether Ctrl-C came."""
     expected = sets.expected
     arrived, rounding = dict[TensorKey, np.ndarray](), dict[TensorKey, Rounding]()
     measured = bool(expected.refused)

@@ -72,10 +72,7 @@ class PlacedRuns(ExitStack):
     def placed(
         self, placement: Placement, shown: Collection[TensorKey] = ()
     ) -> tuple[list[np.ndarray], dict[TensorKey, np.ndarray]]:
-        """Run a placement; return the outputs, and the inner tensors in ``shown``.
-
-        CompileError if the runtime refuses to compile or run it.
-        """
+        """Return the outputs of a placement and inner tensors; CompileError if it is refused."""
         placed = BoundPlacement(self.bound, placement)
         partition = partition_of(placed)
         model, graph = self.bound.model.clone(), self.bound.graph
@@ -107,10 +104,7 @@ class PlacedRuns(ExitStack):
         pieces: Sequence[Collection[str]],
         values: Mapping[TensorKey, np.ndarray],
     ) -> list[dict[TensorKey, np.ndarray]]:
-        """Run pieces side by side on a device, on given tensors; return the tensors of each piece.
-
-        CompileError if the device refuses them.
-        """
+        """Return the tensors of pieces that run side by side; CompileError if these are refused."""
         cut = cut_pieces(self.bound, pieces, values)
         self.before_compile(cut.model, [(device, frozenset(piece)) for piece in pieces])
         arrays = [values[key] for key in cut.inputs]

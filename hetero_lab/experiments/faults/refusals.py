@@ -37,10 +37,7 @@ _MOST_REFUSALS = 20
 
 @dataclass(frozen=True)
 class Refusal:
-    """Ops that a device refuses together, and its message.
-
-    ``ops`` is minimal: without any one of them, the rest compiles.
-    """
+    """Ops that a device refuses together, none of which can be left out, and its message."""
 
     device: str
     ops: tuple[str, ...]

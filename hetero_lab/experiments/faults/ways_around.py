@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +13,8 @@ from hetero_lab.experiments.faults.wrong_sets import WrongSetSearch
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import Placement
+from hetero_lab.placement.topology import topology
+from hetero_lab.planning.constraints import only
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.planner import plan_graph
 
@@ -44,7 +45,7 @@ class WaysAround:
         self.way: Way | None = None
 
     def way_out(self) -> Way:
-        """Run the ways around the fault, the cheapest first; return the first that is right.
+        """Run ways around the fault, the cheapest first, until one is right.
 
         If none is, return the last, which moves all ops known to be wrong.
         """
@@ -109,9 +110,7 @@ class WaysAround:
         if self.costs is None:
             return self._with_neighbours(affinity)
         given = self.given.affinity
-        pins = {
-            rf"\A{re.escape(op)}\Z": affinity[op] for op in given.ops if affinity[op] != given[op]
-        }
+        pins = {only([op]): affinity[op] for op in given.ops if affinity[op] != given[op]}
         try:
             return plan_graph(self.graph, self.costs, pin=pins, budget_s=_PLAN_S).affinity
         except PlanError:
@@ -144,9 +143,8 @@ class WaysAround:
         beside: dict[str, None] = {}
         for op in placeable:
             if affinity[op.name] != self.given.affinity[op.name]:
-                near = [producer for producer, _ in op.inputs]
-                near += [use.index for use in graph.consumers[op.index]]
-                beside.update((graph.ops[index].name, None) for index in near)
+                near = topology(graph).around[op.index]
+                beside.update((graph.ops[index].name, None) for _, index in near)
         yield from ((name,) for name in beside if name in free)
         for subgraph in predict(graph, affinity).subgraphs:
             if subgraph.device != trusted and 1 < len(subgraph.ops) <= most:

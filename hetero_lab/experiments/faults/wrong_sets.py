@@ -18,6 +18,7 @@ from hetero_lab.experiments.faults.expected import Expected, SetResult
 from hetero_lab.experiments.faults.wrong import WrongSet
 from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement
+from hetero_lab.placement.topology import topology
 from hetero_lab.runtime.pieces import cut_pieces
 
 _WINDOW = 16  # ops
@@ -122,10 +123,7 @@ class WrongSetSearch:
         )
 
     def keep_unshrunk(self) -> None:
-        """Keep the smallest wrong sets that share no op with those found before.
-
-        Only sets of ops that also ran one by one count: that the whole is wrong is known.
-        """
+        """Keep the smallest disjoint wrong sets, of ops that also ran one by one."""
         taken = {op for found in self.found for op in found.ops}
         alone = self._with_members(self.isolated)
         for (device, ops), trial in sorted(self.trials.items(), key=lambda known: len(known[0][1])):
@@ -245,11 +243,9 @@ class WrongSetSearch:
     def _nearest(self, leader: str, others: Sequence[str]) -> list[str]:
         """Sort ops by their distance in the graph; of equally distant ones, later ones first."""
         start = self.graph.index_of[leader]
-        steps, queue = {start: 0}, [start]
+        steps, queue, around = {start: 0}, [start], topology(self.graph).around
         for index in queue:
-            around = [use.index for use in self.graph.consumers[index]]
-            around += [producer for producer, _ in self.graph.ops[index].inputs]
-            for other in around:
+            for _, other in around[index]:
                 if other not in steps and self.graph.ops[other].name in self.expected.placeable:
                     steps[other] = steps[index] + 1
                     queue.append(other)

@@ -26,12 +26,7 @@ from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import ArgumentError, StoredFileError, names_at_hand, shorten, warn
 from hetero_lab.experiments.results.profile.tables import COUNTER_COLUMNS, counter_rows
 from hetero_lab.model.read import Source
-from hetero_lab.placement.partition import (
-    Partition,
-    one_subgraph,
-    partition_of,
-    reordered,
-)
+from hetero_lab.placement.partition import Partition, one_subgraph, partition_of, reordered
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.result import Result
 from hetero_lab.runtime.counters import Counter, read_counters, unjoined
@@ -243,10 +238,7 @@ def _requests(
 
 
 def _as_it_ran(predicted: Partition, rows: Sequence[Counter], hetero: bool) -> Partition:
-    """Return the partition with its subgraphs in the order of the counters.
-
-    ArgumentError, if the counters are of another model or placement.
-    """
+    """Return the partition in the order of the counters; ArgumentError if these do not fit it."""
     if not hetero and predicted.n_subgraphs == 1:
         predicted = one_subgraph(predicted, predicted.subgraphs[0].device)
     where = predicted.subgraph_of

@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -230,11 +230,10 @@ def _write(directory: Path, placed: BoundPlacement) -> dict[str, str]:
     return names
 
 
-def _rename(nodes: Iterable[Any]) -> dict[str, str]:
-    every = list(nodes)
-    taken = {node.get_friendly_name() for node in every}
+def _rename(nodes: Sequence[Any]) -> dict[str, str]:
+    taken = {node.get_friendly_name() for node in nodes}
     names: dict[str, str] = {}
-    for index, node in enumerate(every):
+    for index, node in enumerate(nodes):
         name = node.get_friendly_name()
         if _HARMLESS.fullmatch(name):
             continue
