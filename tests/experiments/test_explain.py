@@ -27,8 +27,9 @@ def sweep(digits):
 @pytest.fixture(scope="module")
 def costs(digits):
     return flat_costs(
-        prepare(digits).graph, (1.0, 2.0), devices=("EXPLACC", "CPU"), lacks={"Softmax", "Concat"},
-        boundary_us=3.0, subgraph_us=1.0, device_properties={"CPU": F32},
+        prepare(digits).graph, op_us=(1.0, 2.0), devices=("EXPLACC", "CPU"),
+        lacks={"Softmax", "Concat"}, boundary_us=3.0, subgraph_us=1.0,
+        device_properties={"CPU": F32},
     )  # fmt: skip
 
 

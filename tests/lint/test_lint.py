@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import openvino as ov
 import pytest
+from hand_costs import flat_costs
 from openvino import opset13 as op
 from planning.random_costs import GraphMaker, affinity_of, random_case
 from random_models import random_affinity, random_model
@@ -22,7 +24,7 @@ from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity, Node
 from hetero_lab.placement.partition import predict
-from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Unit
+from hetero_lab.planning.cost_model import CostModel, LostFusion
 from tests.experiments.faults.cases import chain_case
 from tests.proof import injected_faults
 from tests.proof.faults import Fault
@@ -68,17 +70,7 @@ def line(*types: str, n_bytes: int = 100) -> OpGraph:
     return maker.graph()
 
 
-def costs_of(graph: OpGraph, times: dict[str, tuple[float | None, ...]], **more) -> CostModel:
-    """Return costs on A and B: 1 µs an op if not given, 2 a subgraph, 5 a hand-over."""
-    names = [graph.ops[i].name for i in graph.placeable]
-    return CostModel(
-        graph=graph,
-        devices=("A", "B"),
-        units=tuple(Unit((name,), times.get(name, (1.0, 1.0))) for name in names),
-        boundaries={(a, b): BoundaryCost(5.0) for a in "AB" for b in "AB"},
-        subgraph_us={"A": 2.0, "B": 2.0},
-        **more,
-    )
+costs_of = partial(flat_costs, devices=("A", "B"), op_us=1.0)
 
 
 # --- the rules, by hand -------------------------------------------------------------------
@@ -545,14 +537,7 @@ def test_wrong_numbers_are_findings_while_their_ops_are_together():
     assert finding["remedy"] == wrong.fix
     mended = lint(model, wrong.affinity, wrong=wrong)
     assert "wrong-numbers" not in list(mended["rule"])
-    names = [case.prepared.graph.ops[i].name for i in case.prepared.graph.placeable]
-    costs = CostModel(
-        graph=case.prepared.graph,
-        devices=("ACC", "CPU"),
-        units=tuple(Unit((name,), (10.0, 30.0)) for name in names),
-        boundaries=dict.fromkeys([("ACC", "CPU"), ("CPU", "ACC")], BoundaryCost(5.0)),
-        subgraph_us={"ACC": 1.0, "CPU": 1.0},
-    )
+    costs = flat_costs(case.prepared.graph, op_us=(10.0, 30.0), subgraph_us=1.0)
     priced = lint(model, case.placement, costs, wrong=wrong).iloc[0]
     assert priced["rule"] == "wrong-numbers"
     assert priced["cost_us"] == -(20.0 + 2 * 5.0 + 2 * 1.0)  # the right numbers cost time

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -283,26 +283,4 @@ def any_choice(costs: CostModel, rng: random.Random) -> tuple[int, ...]:
     return tuple(
         rng.choice([n for n, time in enumerate(unit.time_us) if time is not None])
         for unit in costs.units
-    )
-
-
-def costs_by_op(
-    graph: OpGraph,
-    times: Mapping[str, float | tuple[float | None, ...]],
-    devices: Sequence[str] = ("A", "B"),
-    *,
-    boundary: float = 0.0,
-    subgraph: float = 0.0,
-    **more: Any,
-) -> CostModel:
-    """Return costs with a unit for each op; a time that is a number is that of every device."""
-    units = [Unit((op,), us if isinstance(us, tuple) else (us,) * 2) for op, us in times.items()]
-    pairs = itertools.permutations(devices, 2)
-    return CostModel(
-        graph=graph,
-        devices=tuple(devices),
-        units=tuple(units),
-        boundaries=dict.fromkeys(pairs, BoundaryCost(boundary)),
-        subgraph_us=dict.fromkeys(devices, subgraph),
-        **more,
     )

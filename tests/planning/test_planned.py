@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from planning.random_costs import costs_by_op
+from hand_costs import flat_costs
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
 from hetero_lab.model.read import prepare
-
-DEVICES = ("ACC", "CPU")
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +24,7 @@ def model():
 @pytest.fixture(scope="module")
 def costs(model):
     times = {"one": 100.0, "two": 100.0, "sum": 10.0}
-    return costs_by_op(
-        prepare(model).graph, times, DEVICES, boundary=5.0, subgraph=1.0, emulated={"ACC": "CPU"}
-    )
+    return flat_costs(prepare(model).graph, times, subgraph_us=1.0, emulated={"ACC": "CPU"})
 
 
 def test_one_after_the_other_nothing_is_won_by_a_split(model, costs):

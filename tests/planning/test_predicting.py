@@ -8,8 +8,9 @@ import random
 
 import numpy as np
 import pytest
+from hand_costs import costs_by_op
 from planning.brute_force import latency_ns, pairwise_ns
-from planning.random_costs import GraphMaker, affinity_of, any_choice, costs_by_op, random_case
+from planning.random_costs import GraphMaker, affinity_of, any_choice, random_case
 
 import hetero_lab as hl
 from hetero_lab.errors import AffinityError, PlanError, StoredFileError
@@ -212,7 +213,7 @@ def eltwise_chain() -> tuple[OpGraph, dict[bool, CostModel]]:
         keeps: costs_by_op(
             graph,
             dict.fromkeys(names, 1.0),
-            boundary=2.0,
+            boundary_us=2.0,
             reorders=(
                 Reorder("conv", 0, leave, (0.0, 0.0)),
                 Reorder("add", 0, leave, (0.0, 0.0), ("conv",) if keeps else ()),

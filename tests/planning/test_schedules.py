@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hand_costs import costs_by_op
 from planning.brute_force import choices
-from planning.random_costs import GraphMaker, affinity_of, any_choice, costs_by_op, random_case
+from planning.random_costs import GraphMaker, affinity_of, any_choice, random_case
 from slices import sliced
 
 from hetero_lab.errors import AffinityError, PlanError
@@ -54,19 +55,18 @@ def diamond():
     return maker.graph()
 
 
+TIMES = {"one": 3.0, "two": 4.0, "three": 5.0}
+
+
 def test_a_chain_on_one_device_is_the_sum():
-    costs = costs_by_op(
-        chain(), {"one": 3.0, "two": 4.0, "three": 5.0}, subgraph=2.0, constant_us=10.0
-    )
+    costs = costs_by_op(chain(), TIMES, subgraph_us=2.0, constant_us=10.0)
     schedule = simulate(costs, affinity_of(costs, (0, 0, 0)))
     assert schedule.makespan_us == 10 + 2 + 3 + 4 + 5
     (only,) = schedule.entries
     assert (only.task, only.device, only.start_us, only.n_ops) == ("subgraph0", "A", 10.0, 3)
     assert schedule.idle_us == {"A": 10.0, "B": 24.0}
-    there_and_back = simulate(
-        costs_by_op(chain(), {"one": 3.0, "two": 4.0, "three": 5.0}, boundary=7.0, constant_us=1.0),
-        affinity_of(costs, (0, 1, 0)),
-    )
+    dear = costs_by_op(chain(), TIMES, boundary_us=7.0, constant_us=1.0)
+    there_and_back = simulate(dear, affinity_of(costs, (0, 1, 0)))
     assert there_and_back.makespan_us == 1 + 3 + 7 + 4 + 7 + 5
     assert len(there_and_back.critical_path) == 3
 
@@ -84,7 +84,7 @@ def test_two_branches_on_two_devices_are_the_longer_one():
 
 def test_a_hand_over_is_the_receivers_work():
     times = {"head": 5.0, "left": 20.0, "right": 20.0, "tail": 6.0}
-    costs = costs_by_op(diamond(), times, boundary=3.0)
+    costs = costs_by_op(diamond(), times, boundary_us=3.0)
     schedule = simulate(costs, affinity_of(costs, (0, 0, 1, 0)))
     # B receives before it runs "right"; the tail receives from B.
     assert schedule.makespan_us == 5 + (3 + 20) + (3 + 6)
@@ -170,7 +170,7 @@ def test_the_plan_is_no_worse_than_what_it_is_compared_with(seed, least_work, mo
 
 def test_the_plan_spreads_branches_over_devices():
     times = {"head": 5.0, "left": 20.0, "right": 21.0, "tail": 6.0}
-    costs = costs_by_op(diamond(), times, boundary=1.0)
+    costs = costs_by_op(diamond(), times, boundary_us=1.0)
     made = plan_schedule(costs.graph, costs)
     assert made.affinity["left"] != made.affinity["right"]
     # The longer branch stays; the other is handed over and back: 5 + max(21, 1 + 20) + 1 + 6.
@@ -232,7 +232,7 @@ def test_what_cannot_be_simulated_or_planned_says_why():
 
 
 def test_tables():
-    costs = costs_by_op(chain(), {"one": 3.0, "two": 4.0, "three": 5.0})
+    costs = costs_by_op(chain(), TIMES)
     made = plan_schedule(costs.graph, costs)
     frame = made.schedule.to_frame()
     assert list(frame) == ["task", "device", "start_us", "end_us", "n_ops", "critical"]

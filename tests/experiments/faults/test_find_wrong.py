@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import openvino as ov
 import pytest
+from hand_costs import flat_costs
 from openvino import opset13 as op
 from slices import sliced
 from small_language_models import decoder
@@ -18,7 +19,6 @@ from hetero_lab.experiments.faults import placed_runs, refusals
 from hetero_lab.experiments.faults.find_wrong import search_wrong
 from hetero_lab.experiments.measure.workers.launch import Workers
 from hetero_lab.placement.partition import predict
-from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.runtime.timing import Stopwatch
 from tests import small_models
 from tests.experiments.faults.cases import (
@@ -352,43 +352,37 @@ def test_without_costs_the_cut_is_where_the_fewest_bytes_are_handed_over():
     assert wrong.proven
 
 
-def costs_of(case, on_cpu_us, boundary_us, other="CPU"):
+def costs_of(case, boundary_us, other="CPU", **dear):
     """Return a cost model by which every op takes 10 µs on the suspect."""
-    graph = case.prepared.graph
-    devices = (injected.SUSPECT, other)
-    names = [graph.ops[index].name for index in graph.placeable]
-    return CostModel(
-        graph=graph,
-        devices=devices,
-        units=tuple(Unit((name,), (10.0, on_cpu_us.get(name, 30.0))) for name in names),
-        boundaries=dict.fromkeys([devices, devices[::-1]], BoundaryCost(boundary_us)),
-        subgraph_us=dict.fromkeys(devices, 1.0),
-    )
+    return flat_costs(
+        case.prepared.graph, {op: (10.0, us) for op, us in dear.items()}, op_us=(10.0, 30.0),
+        devices=(injected.SUSPECT, other), boundary_us=boundary_us, subgraph_us=1.0,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("dear", "moved"), [("shift", "sigmoid"), ("sigmoid", "shift")])
 def test_with_costs_the_cheaper_op_of_a_combination_moves(dear, moved):
     case = chain_case(fault("shift", "sigmoid"))
-    costs = costs_of(case, {dear: 500.0}, boundary_us=5.0)
+    costs = costs_of(case, 5.0, **{dear: 500.0})
     wrong = search(case, costs)
     assert wrong.fix == {moved: "CPU"}
     assert wrong.proven
     assert costs.predict_us(wrong.affinity) == 4 * 10 + 30 + 2 * 5 + 3 * 1
 
 
-@pytest.mark.parametrize(("on_cpu_us", "moved"), [({}, OPS), ({"matmul": 500.0}, OPS[1:])])
-def test_with_costs_more_may_move_than_is_wrong(on_cpu_us, moved):
+@pytest.mark.parametrize(("dear", "moved"), [({}, OPS), ({"matmul": 500.0}, OPS[1:])])
+def test_with_costs_more_may_move_than_is_wrong(dear, moved):
     """Hand-overs are so dear that all that comes after goes to CPU as well."""
     # 10 + 100 + 4 × 30 and two subgraphs, or 5 × 30 and one of them: the latter.
     case = chain_case(fault("tanh"))
-    wrong = search(case, costs_of(case, on_cpu_us, boundary_us=100.0))
+    wrong = search(case, costs_of(case, 100.0, **dear))
     assert wrong.fix == dict.fromkeys(moved, "CPU")
     assert wrong.proven
 
 
 def test_costs_of_another_model_or_without_the_trusted_device_are_refused():
     case = chain_case()
-    costs = costs_of(case, {}, boundary_us=5.0, other="GPU")
+    costs = costs_of(case, 5.0, other="GPU")
     with pytest.raises(PlanError, match="not in it"):
         hl.find_wrong("digits_inception", injected.SUSPECT, costs=costs)
     with pytest.raises(PlanError, match="does not know 'CPU'"):
