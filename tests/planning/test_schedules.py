@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hand_costs import costs_by_op
 from planning.brute_force import choices
-from planning.random_costs import GraphMaker, affinity_of, any_choice, random_case
+from planning.random_costs import GraphMaker, affinity_of, any_choice, fork, random_case
 from slices import sliced
 
 from hetero_lab.errors import AffinityError, PlanError
@@ -25,6 +25,7 @@ from hetero_lab.planning.schedules import Schedule, branches, plan_schedule, sim
 from hetero_lab.runtime.timeline import sources
 
 NEAR = 1e-6
+TIMES = {"one": 3.0, "two": 4.0, "three": 5.0}
 MUCH = 10_000_000  # bytes of a tensor that make an op worth a subgraph of its own
 
 
@@ -39,23 +40,8 @@ def check_no_overlap(schedule: Schedule) -> None:
 
 def chain():
     maker = GraphMaker()
-    at = maker.add("Parameter")
-    for name in ("one", "two", "three"):
-        at = maker.add("Relu", [at], name=name)
+    maker.chain(maker.add("Parameter"), TIMES)
     return maker.graph()
-
-
-def diamond():
-    """Return head → (left, right) → tail."""
-    maker = GraphMaker()
-    head = maker.add("Relu", [maker.add("Parameter")], name="head", n_bytes=MUCH)
-    left = maker.add("Relu", [head], name="left", n_bytes=MUCH)
-    right = maker.add("Relu", [head], name="right", n_bytes=MUCH)
-    maker.add("Add", [left, right], name="tail", n_bytes=MUCH)
-    return maker.graph()
-
-
-TIMES = {"one": 3.0, "two": 4.0, "three": 5.0}
 
 
 def test_a_chain_on_one_device_is_the_sum():
@@ -73,7 +59,7 @@ def test_a_chain_on_one_device_is_the_sum():
 
 def test_two_branches_on_two_devices_are_the_longer_one():
     times = {"head": 5.0, "left": 20.0, "right": 20.0, "tail": 6.0}
-    costs = costs_by_op(diamond(), times, constant_us=2.0)
+    costs = costs_by_op(fork(MUCH), times, constant_us=2.0)
     placement = affinity_of(costs, (0, 0, 1, 0))
     # Neither device is idle while the branches run: left is a subgraph of its own.
     apart = simulate(costs, placement)
@@ -84,7 +70,7 @@ def test_two_branches_on_two_devices_are_the_longer_one():
 
 def test_a_hand_over_is_the_receivers_work():
     times = {"head": 5.0, "left": 20.0, "right": 20.0, "tail": 6.0}
-    costs = costs_by_op(diamond(), times, boundary_us=3.0)
+    costs = costs_by_op(fork(MUCH), times, boundary_us=3.0)
     schedule = simulate(costs, affinity_of(costs, (0, 0, 1, 0)))
     # B receives before it runs "right"; the tail receives from B.
     assert schedule.makespan_us == 5 + (3 + 20) + (3 + 6)
@@ -170,7 +156,7 @@ def test_the_plan_is_no_worse_than_what_it_is_compared_with(seed, least_work, mo
 
 def test_the_plan_spreads_branches_over_devices():
     times = {"head": 5.0, "left": 20.0, "right": 21.0, "tail": 6.0}
-    costs = costs_by_op(diamond(), times, boundary_us=1.0)
+    costs = costs_by_op(fork(MUCH), times, boundary_us=1.0)
     made = plan_schedule(costs.graph, costs)
     assert made.affinity["left"] != made.affinity["right"]
     # The longer branch stays; the other is handed over and back: 5 + max(21, 1 + 20) + 1 + 6.
