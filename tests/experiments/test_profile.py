@@ -34,7 +34,7 @@ from hetero_lab.errors import (
     MeasurementError,
 )
 from hetero_lab.experiments import profile as profiling
-from hetero_lab.experiments.results.profile import tables
+from hetero_lab.experiments.results.profile.tables import SUMMARY_COLUMNS, summary_row
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime import runners
 from hetero_lab.tables import read_csv
@@ -94,6 +94,7 @@ def test_tables(measured):
     assert list(tables) == TABLES
     summary = tables["summary"].iloc[0]
     assert len(tables["summary"]) == 1
+    assert {*summary_row(measured)} == {*SUMMARY_COLUMNS}  # no value is left out
     assert summary["label"] == "mine"
     assert summary["status"] == "ok"
     assert summary["verdict"] == "equal"
@@ -260,16 +261,11 @@ def test_a_model_and_inputs_from_files(core, tmp_path):
     assert result.model_fingerprint == prepare(model).fingerprint
 
 
-def test_a_budget_instead_of_a_number(core):
-    result = profile(
-        diamond(), "CPU", core, iterations=None, budget_s=1e-6, counters=False, reference=False
-    )
+def test_a_budget_instead_of_a_number_and_a_hundred_iterations_unless_told(core):
+    options = {"warmup": 0, "counters": False, "reference": False, "progress": False, "core": core}
+    result = hl.profile(diamond(), "CPU", iterations=None, budget_s=1e-6, **options)
     assert [len(turn) for turn in result.latency.turns] == [10]
-
-
-def test_a_hundred_iterations_unless_told(core):
-    result = hl.profile(diamond(), "CPU", warmup=0, counters=False, progress=False, core=core)
-    assert len(result.latency) == 100
+    assert len(hl.profile(diamond(), "CPU", **options).latency) == 100
 
 
 def test_an_interrupt_keeps_what_is_there(core, monkeypatch):
@@ -291,13 +287,6 @@ def test_an_interrupt_keeps_what_is_there(core, monkeypatch):
     assert result.tables["summary"]["status"].tolist() == ["interrupted"]
     assert "was interrupted" in result.report()
     assert result.agreement[0].verdict in ("equal", "rounding")
-
-
-def test_bare_hetero_with_priorities_of_the_core(own_core):
-    own_core.set_property("HETERO", {"MULTI_DEVICE_PRIORITIES": "ACC,CPU"})
-    result = profile(convolutions(8), "HETERO", own_core)
-    assert result.label == "HETERO:ACC,CPU"
-    assert {s.device for s in result.partition.subgraphs} == {"ACC"}
 
 
 # -- in a process of its own -------------------------------------------------------------------
@@ -328,13 +317,6 @@ def test_a_hang_is_an_error_that_says_so(monkeypatch):
         hl.profile(
             "digits_inception", "CPU", isolate=True, workers=limits, budget_s=30, progress=False
         )
-
-
-# -- files -------------------------------------------------------------------------------------
-
-
-def test_no_value_of_a_summary_is_left_out_of_its_table(measured):
-    assert set(tables.summary_row(measured)) == set(tables.SUMMARY_COLUMNS)
 
 
 # -- any name ----------------------------------------------------------------------------------

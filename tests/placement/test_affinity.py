@@ -91,6 +91,7 @@ def test_bare_hetero_takes_the_cores_priorities(own_core):
     own_core.set_property("HETERO", {"MULTI_DEVICE_PRIORITIES": "CPU,ACC"})
     assert Priorities.parse("HETERO", own_core) == Priorities(("CPU", "ACC"))
     compiled = hl.compile(two_parts(), "HETERO", core=own_core)
+    assert compiled.placement.label == "HETERO:CPU,ACC"
     assert {s.device for s in compiled.partition.subgraphs} == {"CPU"}
 
 

@@ -110,6 +110,7 @@ BREAKS = {
     "a wire to nowhere": lambda data: data["graph"]["ops"][-1].__setitem__(2, [[999, 0]]),
     "a broken partition": lambda data: data["partition"]["boundaries"].append([1, 2]),
     "no boundaries": lambda data: data["partition"].pop("boundaries"),
+    "a span of no subgraph": lambda data: data["spans"].append([0, 999, 0.0, 1.0]),
     "no compile time": lambda data: data.__setitem__("compile_ms", None),
 }
 

@@ -18,21 +18,6 @@ def measured(executor: str) -> hl.types.Profile:
     )  # fmt: skip
 
 
-def test_trace_of_a_split(tmp_path):
-    profile = measured("hetero")
-    profile.to_trace(tmp_path / "trace.json")
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    lanes = {e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
-    assert lanes == {"CPU", "TRCACC (emulated on CPU)"}
-    subgraphs = [e for e in events if e["ph"] == "X" and e["cat"] == "subgraph"]
-    assert len(subgraphs) == profile.partition.n_subgraphs
-    ends = [e["ts"] + e["dur"] for e in subgraphs]
-    assert all(e["ts"] >= end for e, end in zip(subgraphs[1:], ends, strict=False))
-    starts = [e for e in events if e["ph"] == "s"]
-    assert len(starts) == len([e for e in events if e["ph"] == "f"])
-    assert len(starts) == profile.partition.n_crossings
-
-
 def test_a_profile_without_counters_has_no_trace(tmp_path):
     profile = hl.profile("digits_inception", "CPU", iterations=10, counters=False, progress=False)
     with pytest.raises(MeasurementError, match="counters=True"):
@@ -67,7 +52,9 @@ def test_the_trace_event_format_is_kept_strictly(tmp_path, executor):
         assert set(event) <= {"ph", *fields, *OPTIONAL}
         assert event.get("ts", 0) >= 0
         assert event.get("dur", 0) >= 0
-    lanes = {e["tid"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+    named = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert set(named.values()) == {"CPU", "TRCACC (emulated on CPU)"}
+    lanes = set(named)
     slices = [e for e in events if e["ph"] == "X"]
     assert {e["tid"] for e in slices} <= lanes
     for lane in lanes:
@@ -87,6 +74,12 @@ def test_the_trace_event_format_is_kept_strictly(tmp_path, executor):
     assert len(begins) == len([e for e in events if e["ph"] == "s"]) > 0
     assert begins.keys() == ends.keys()
     subgraphs = [e for e in slices if e["cat"] == "subgraph"]
+    if executor == "hetero":  # one after the other
+        stops = [e["ts"] + e["dur"] for e in subgraphs]
+        assert all(e["ts"] >= end for e, end in zip(subgraphs[1:], stops, strict=False))
+    n_requests = 1 if executor == "hetero" else 10
+    assert len(subgraphs) == profile.partition.n_subgraphs * n_requests
+    assert len(begins) == profile.partition.n_crossings * n_requests
     for number, begin in begins.items():
         end = ends[number]
         assert begin["ts"] <= end["ts"]
