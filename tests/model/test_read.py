@@ -232,18 +232,15 @@ COMPRESSED = ["i8", "u8", "f16", "bf16", "i4", "u4", "u2", "u1", "nf4", "f8e4m3"
 
 
 @pytest.mark.parametrize("kind", COMPRESSED)
-def test_compressed_weights_stay_compressed(kind):
-    graph = prepare(compressed(getattr(ov.Type, kind))).graph
+def test_compressed_weights_stay_compressed_and_give_the_same_numbers(core, kind):
+    model = compressed(getattr(ov.Type, kind))
+    graph = prepare(model).graph
     weights = graph.ops[graph.index_of["weights"]]
     assert (weights.type, weights.outputs[0].element_type) == ("Constant", kind)
     assert graph.ops[graph.index_of["decompress"]].type == "Convert"
-
-
-@pytest.mark.parametrize("kind", ["i8", "u8", "f16"])
-def test_compressed_weights_give_the_same_numbers(core, kind):
-    model = compressed(getattr(ov.Type, kind))
-    x = np.random.default_rng(0).random((1, 16), np.float32)
-    np.testing.assert_array_equal(infer(hl.load(model), core, [x])[0], infer(model, core, [x])[0])
+    if kind in ("i8", "u8", "f16"):
+        x = [np.random.default_rng(0).random((1, 16), np.float32)]
+        np.testing.assert_array_equal(infer(hl.load(model), core, x)[0], infer(model, core, x)[0])
 
 
 @pytest.mark.parametrize("users", [1, 2])
