@@ -24,6 +24,7 @@ import pandas as pd
 import psutil
 import pytest
 from openvino import opset13 as op
+from small_models import chain
 
 import hetero_lab as hl
 from hetero_lab import clock
@@ -36,7 +37,7 @@ from hetero_lab.errors import (
     StoreError,
 )
 from hetero_lab.experiments.measure.budget import RunOptions
-from hetero_lab.experiments.measure.records import Turn
+from hetero_lab.experiments.measure.records import Compiled, Finished, Turn
 from hetero_lab.experiments.measure.rounds import SweepRun
 from hetero_lab.experiments.measure.store import read_store
 from hetero_lab.experiments.measure.trial import by_name, expand
@@ -44,7 +45,7 @@ from hetero_lab.experiments.measure.workers.bench import Bench
 from hetero_lab.experiments.measure.workers.process import WorkerError, WorkerProcess
 from hetero_lab.experiments.measure.workers.requests import Compile, CompileCounted, Expect
 from hetero_lab.experiments.results.sweep.reading import sweep_from
-from hetero_lab.experiments.session import Conditions, Session
+from hetero_lab.experiments.session import Conditions, Session, SweepControl
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import ASSUMED_NOISE
 from hetero_lab.tables import number
@@ -652,3 +653,49 @@ def test_the_model_cache_is_a_row(model, placements, tmp_path):
             assert any(loads in note for note in sweep.notes)
     places = [path for path in tmp_path.iterdir() if any(path.iterdir())]
     assert len(places) == len(placements)  # a directory each, and none for what is not cached
+
+
+# -- watched and stopped through its control ----------------------------------------------------
+
+
+WATCHED = {"isolate": False, "counters": False, "reference": False, "progress": False}
+
+
+def test_it_tells_every_record(core):
+    seen = []
+    hl.sweep(
+        chain("a", "b"), ["CPU", "ACC"], turns=2, core=core,
+        control=SweepControl(lambda record: seen.append(type(record))), **WATCHED,
+    )  # fmt: skip
+    assert seen[:2] == [Compiled, Compiled]
+    assert seen.count(Turn) == 4
+    assert seen.count(Finished) == 2
+
+
+def test_stopped_it_returns_what_it_has(core):
+    turns = []
+
+    def on_record(record):
+        if isinstance(record, Turn):
+            turns.append(record.entry)
+            if len(turns) == 3:
+                control.stop()
+
+    control = SweepControl(on_record)
+    sweep = hl.sweep(
+        chain("a", "b"), ["CPU", "ACC"], turns=50, core=core, control=control, **WATCHED
+    )
+    assert sweep.interrupted
+    assert control.is_stopped
+    assert len(turns) == 3
+    assert len(sweep.tables["samples"]) == 30
+    assert list(sweep.summary["label"]) == ["CPU", "ACC"]
+
+
+def test_stopped_before_it_begins_nothing_is_compiled(own_core):
+    control = SweepControl()
+    control.stop()
+    sweep = hl.sweep(chain("a"), ["CPU"], turns=2, core=own_core, control=control, **WATCHED)
+    assert sweep.interrupted
+    assert own_core.n_compiled == 0
+    assert list(sweep.summary["status"]) == ["not measured: interrupted"]
