@@ -10,7 +10,7 @@ import numpy as np
 import openvino as ov
 import pandas as pd
 import pytest
-from counting_core import CountingCore, core_with_acc, in_f32
+from counting_core import CountingCore, core_with_acc, in_f32, on_acc, torn_by_a_file
 from openvino import opset13 as op
 from small_models import convolutions, dynamic_inside, odd_ends, stateful
 
@@ -60,8 +60,7 @@ def branches(size: int = 32) -> ov.Model:
 def branchy(core, size: int = 32) -> tuple:
     """Two branches, each a convolution, on two devices."""
     model = branches(size)
-    cpu = hl.Affinity.uniform(model, "CPU", core=core)
-    return model, in_f32(cpu.fix(ops={"left": "ACC"}, core=core), "branches")
+    return model, in_f32(on_acc(model, core, "left"), "branches")
 
 
 def inception(core, **more) -> hl.types.Profile:
@@ -142,9 +141,7 @@ def test_idle_times_add_up(measured):
 
 def test_counters_belong_to_the_subgraphs_that_ran(core):
     model = convolutions()
-    placement = in_f32(
-        hl.Affinity.uniform(model, "CPU", core=core).fix(ops={"softmax": "ACC"}, core=core), "mine"
-    )
+    placement = in_f32(on_acc(model, core, "softmax"), "mine")
     ours = hl.profile(model, placement, executor="parallel", core=core, **QUICK)
     theirs = hl.profile(model, placement, core=core, **QUICK)
     assert ours.tables["subgraphs"]["n_executed"].gt(0).all()
@@ -270,11 +267,7 @@ def test_interrupted_in_flight_keeps_the_latency(core, monkeypatch):
 
 def test_a_state_that_a_file_tears(own_core: CountingCore, tmp_path):
     model = hl.load(stateful())
-    frame = hl.Affinity.uniform(model, "CPU", core=own_core).to_frame()
-    frame["leader"] = frame["node"]
-    frame.loc[frame["node"] == "middle", "device"] = "ACC"
-    frame.to_csv(tmp_path / "torn.csv", index=False)
-    torn = hl.Affinity.from_csv(tmp_path / "torn.csv")
+    torn = torn_by_a_file(hl.Affinity.uniform(model, "CPU", core=own_core), tmp_path / "a.csv")
     with pytest.raises(AffinityError, match="would be torn into 3 subgraphs"):
         hl.profile(model, torn, executor="parallel", core=own_core, **QUICK)
     with pytest.raises(AffinityError, match="would be torn into 3 subgraphs"):

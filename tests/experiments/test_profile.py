@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import pytest
-from counting_core import core_with_acc, in_f32
+from counting_core import core_with_acc, in_f32, on_acc
 from openvino import opset13 as op
 from small_models import (
     NASTY_NAMES,
@@ -53,16 +53,10 @@ def profile(model, placement, core, **more) -> hl.types.Profile:
     return hl.profile(model, placement, core=core, **{**QUICK, **more})
 
 
-def split_of(model, core, **elsewhere) -> hl.Placement:
-    return in_f32(
-        hl.Affinity.uniform(model, "CPU", core=core).fix(ops=elsewhere, core=core), "mine"
-    )
-
-
 @pytest.fixture(scope="module")
 def measured(core) -> hl.types.Profile:
     model = convolutions()
-    return profile(model, split_of(model, core, softmax="ACC"), core, iterations=25)
+    return profile(model, in_f32(on_acc(model, core, "softmax"), "mine"), core, iterations=25)
 
 
 # -- what a profile says -----------------------------------------------------------------------
@@ -208,7 +202,7 @@ def test_shared_weights_are_read_right_both_ways_round(core):
     turned = op.matmul(op.relu(x, name="relu"), wide, False, True, name="turned")
     outputs = [op.result(plain, name="p"), op.result(turned, name="t")]
     model = ov.Model(outputs, [x], "both_ways_round")
-    result = profile(model, split_of(model, core, plain="ACC"), core, counters=False)
+    result = profile(model, in_f32(on_acc(model, core, "plain")), core, counters=False)
     assert [a.verdict for a in result.agreement] == ["equal", "equal"]
     compiled = hl.compile(model, in_f32(hl.Affinity.uniform(model, "CPU", core=core)), core=core)
     given = np.random.default_rng(1).random((1, 16), np.float32)
@@ -327,8 +321,7 @@ def nasty(core) -> hl.types.Profile:
     model = chain(*NASTY_NAMES, size=100_000)
     model.set_friendly_name('<script>alert("m")</script>\n=1+1')
     model.outputs[0].set_names({"<b>out</b>\n"})
-    elsewhere = dict.fromkeys(NASTY_NAMES[::2], "ACC")
-    affinity = hl.Affinity.uniform(model, "CPU", core=core).fix(ops=elsewhere, core=core)
+    affinity = on_acc(model, core, *NASTY_NAMES[::2])
     return profile(model, in_f32(affinity, '=label<script>"\r\n'), core, iterations=10)
 
 

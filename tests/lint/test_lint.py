@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import openvino as ov
 import pytest
+from counting_core import torn_by_a_file
 from hand_costs import flat_costs
 from openvino import opset13 as op
 from planning.random_costs import GraphMaker, affinity_of, random_case
@@ -201,11 +202,7 @@ def test_subgraphs_that_only_copy():
 def test_a_stateful_path_torn_by_a_file(tmp_path, core):
     model = hl.load(stateful())
     whole = hl.Affinity.uniform(model, "CPU", core=core)
-    frame = whole.to_frame()
-    frame["leader"] = frame["node"]
-    frame.loc[frame["node"] == "middle", "device"] = "ACC"
-    frame.to_csv(tmp_path / "torn.csv", index=False)
-    torn = hl.Affinity.from_csv(tmp_path / "torn.csv")
+    torn = torn_by_a_file(whole, tmp_path / "torn.csv")
     rows = lint(model, torn, core=core)
     row = rows.iloc[0]
     assert (row.rule, row.severity) == ("torn-state", "error")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from counting_core import in_f32
+from counting_core import in_f32, on_acc
 from small_models import convolutions, dynamic_inside, odd_ends
 
 import hetero_lab as hl
@@ -139,8 +139,7 @@ QUICK = {"iterations": 20, "warmup": 0, "progress": False}
 @pytest.fixture(scope="module")
 def measured(core) -> hl.types.Profile:
     model = convolutions()
-    cpu = hl.Affinity.uniform(model, "CPU", core=core)
-    placement = in_f32(cpu.fix(ops={"softmax": "ACC"}, core=core), "mine")
+    placement = in_f32(on_acc(model, core, "softmax"), "mine")
     return hl.profile(model, placement, core=core, **QUICK)
 
 
