@@ -193,21 +193,6 @@ def test_text_and_html():
     assert "&lt;script&gt;" in partition._repr_html_()
 
 
-def test_a_big_model_is_predicted():
-    x = op.parameter([1], np.float32, name="x")
-    tensor, ends = x, []
-    for index in range(600):
-        tensor = op.relu(tensor, name=f"r{index}")
-        if index % 7 == 0:
-            ends.append(op.result(op.abs(tensor, name=f"a{index}"), name=f"o{index}"))
-    model = ov.Model([op.result(tensor, name="out"), *ends], [x], "long")
-    graph = prepare(model).graph
-    affinity = Affinity.from_graph(graph, lambda name: DEVICES[int(name[1:]) % 2])
-    # Each r but the first begins a subgraph; a goes with its r or is one by itself.
-    partition = predict(graph, affinity)
-    assert partition.n_subgraphs == 600
-
-
 # -- ops that are not on their preferred device ------------------------------------------------
 
 NAMES = ("a", "b", "c", "d", "e")

@@ -354,10 +354,10 @@ def test_without_costs_the_cut_is_where_the_fewest_bytes_are_handed_over():
     assert wrong.proven
 
 
-def costs_of(case, boundary_us, other="CPU", **dear):
+def costs_of(case, boundary_us, dear=(), other="CPU"):
     """Return a cost model by which every op takes 10 µs on the suspect."""
     return flat_costs(
-        case.prepared.graph, {op: (10.0, us) for op, us in dear.items()}, op_us=(10.0, 30.0),
+        case.prepared.graph, {op: (10.0, us) for op, us in dict(dear).items()}, op_us=(10.0, 30.0),
         devices=(injected.SUSPECT, other), boundary_us=boundary_us, subgraph_us=1.0,
     )  # fmt: skip
 
@@ -365,7 +365,7 @@ def costs_of(case, boundary_us, other="CPU", **dear):
 @pytest.mark.parametrize(("dear", "moved"), [("shift", "sigmoid"), ("sigmoid", "shift")])
 def test_with_costs_the_cheaper_op_of_a_combination_moves(dear, moved):
     case = chain_case(fault("shift", "sigmoid"))
-    costs = costs_of(case, 5.0, **{dear: 500.0})
+    costs = costs_of(case, 5.0, {dear: 500.0})
     wrong = search(case, costs)
     assert wrong.fix == {moved: "CPU"}
     assert wrong.proven
@@ -377,7 +377,7 @@ def test_with_costs_more_may_move_than_is_wrong(dear, moved):
     """Hand-overs are so dear that all that comes after goes to CPU as well."""
     # 10 + 100 + 4 × 30 and two subgraphs, or 5 × 30 and one of them: the latter.
     case = chain_case(fault("tanh"))
-    wrong = search(case, costs_of(case, 100.0, **dear))
+    wrong = search(case, costs_of(case, 100.0, dear))
     assert wrong.fix == dict.fromkeys(moved, "CPU")
     assert wrong.proven
 

@@ -8,6 +8,7 @@ import math
 import shutil
 from pathlib import Path
 
+import openvino as ov
 import pandas as pd
 import pytest
 from counting_core import in_f32, on_acc
@@ -50,16 +51,22 @@ def test_counters_accuracy_and_sustained_turns_of_before_are_read():
     assert sweep.profile("auto · parallel").spans
 
 
+def measured_before() -> tuple[ov.Model, list[hl.Placement]]:
+    """Return the model and the placements that the stored sweeps are of."""
+    hl.emulate("ACC", unsupported={"Softmax"})
+    model = hl.load(convolutions(3))
+    auto = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
+    mixed = auto.fix(types={"Add": "CPU"})
+    return model, [in_f32(auto, "auto"), in_f32(mixed, "mixed")]
+
+
 def test_the_keys_of_entries_stay_so_that_stores_go_on():
     """Written down: a key that changes makes a stored sweep begin anew."""
     keys = {row.label: row.key for row in hl.read_sweep(BEFORE / "one_machine").rows}
-    hl.emulate("ACC", unsupported={"Softmax"})
-    bound = bind(hl.load(convolutions(3)), shared_core())
-    auto = hl.Affinity.automatic(bound.model, "HETERO:ACC,CPU")
-    f32 = {name: {"INFERENCE_PRECISION_HINT": "f32"} for name in ("ACC", "CPU")}
-    placements = {"auto": hl.Placement(auto, "", f32)}
+    model, placements = measured_before()
+    bound = bind(model, shared_core())
     grid = {"executor": ["hetero", "parallel"], "requests": [1, 4], "model_cache": [False, True]}
-    found = {e.label: e.key for e in expand({"convolutions": bound}, placements, grid)}
+    found = {e.label: e.key for e in expand({"convolutions": bound}, placements[:1], grid)}
     for label in ("auto", "auto · parallel", "CPU"):
         assert found.pop(label) == keys[label]
     assert found == {
@@ -110,14 +117,7 @@ def test_a_store_of_before_is_gone_on_with_here(tmp_path):
     """Its header is said to be of this machine, since numbers of two are not mixed."""
     store = tmp_path / "store"
     shutil.copytree(BEFORE / "crashed", store)
-    hl.emulate("ACC", unsupported={"Softmax"})
-    model = hl.load(convolutions(3))
-    auto = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
-    f32 = {name: {"INFERENCE_PRECISION_HINT": "f32"} for name in ("ACC", "CPU")}
-    placements = [
-        hl.Placement(auto, "auto", f32),
-        hl.Placement(auto.fix(types={"Add": "CPU"}), "mixed", f32),
-    ]
+    model, placements = measured_before()
     options = {"isolate": False, "counters": False, "progress": False, "budget_s": None}
     fresh = hl.sweep(model, placements[:1], turns=2, store=tmp_path / "fresh", **options)
     header = json.loads((store / "sweep.json").read_text())
