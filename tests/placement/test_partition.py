@@ -211,10 +211,7 @@ def test_what_is_refused_is_a_cause_and_what_goes_along_a_consequence():
     assert both == {"b": Displacement("GPU", True), "c": Displacement("GPU", False, ("b",))}
     assert str(both["b"]) == "GPU cannot run it"
     assert str(both["c"]) == "GPU can run it; it goes along with 'b'"
-
-
-def test_a_choice_is_neither():
-    able = {"GPU": set(NAMES) - {"b"}, "CPU": set(NAMES)}
+    # What the user chose is neither.
     assert displaced(able, b="CPU", d="CPU") == {"b": Displacement("GPU", True)}
     assert displaced({"GPU": set(NAMES), "CPU": set(NAMES)}, d="CPU") == {}
     assert displaced({"CPU": set(NAMES)}, b="CPU") == {}  # of GPU nothing is known

@@ -580,7 +580,7 @@ def test_what_is_measured_again_fits_the_time_that_is_left(raced, rows, left_s, 
     assert labels(raced(**rows), left_s, n_models=n_models) == expected
 
 
-def test_at_most_four_are_measured_beside_the_reference(raced, bound):
+def test_at_most_four_are_measured_beside_the_reference(raced):
     known = raced(CPU=(1.0, 0.5, "slower"), FINFAST=(0.5, 0.5, "best"))
     first = known[0]
     known += [
@@ -595,7 +595,7 @@ def test_at_most_four_are_measured_beside_the_reference(raced, bound):
     assert set(labels(known, math.inf)) == {"CPU", "FINFAST", "as good 0", "as good 1", "as good 2"}
 
 
-def test_what_was_found_is_measured_unless_it_is_there_already(raced, bound):
+def test_what_was_found_is_measured_unless_it_is_there_already(raced):
     known = raced(CPU=(1.0, 0.5, "best"), FINFAST=(1.5, 0.5, "slower"))
     split = hl.Affinity.uniform("digits_inception", "CPU").fix(types={"Softmax": "FINFAST"})
     found = {"optimized": hl.Placement(split, "x"), "recovered": known[0].placement}
