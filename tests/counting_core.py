@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import openvino as ov
 
 import hetero_lab as hl
@@ -31,6 +33,21 @@ def core_with_acc(**emulation) -> CountingCore:
     core = CountingCore()
     hl.emulate("ACC", **{"properties": F32, **emulation}, core=core)
     return core
+
+
+def on_acc(model: ov.Model, core: ov.Core, *ops: str) -> hl.Affinity:
+    """Put some ops on ACC and all others on CPU."""
+    cpu = hl.Affinity.uniform(model, "CPU", core=core)
+    return cpu.fix(ops=dict.fromkeys(ops, "ACC"), core=core)
+
+
+def torn_by_a_file(affinity: hl.Affinity, path: Path) -> hl.Affinity:
+    """Put the op 'middle' of a stateful path on ACC, as only an edited file can."""
+    frame = affinity.to_frame()
+    frame["leader"] = frame["node"]
+    frame.loc[frame["node"] == "middle", "device"] = "ACC"
+    frame.to_csv(path, index=False)
+    return hl.Affinity.from_csv(path)
 
 
 def in_f32(affinity: hl.Affinity, label: str = "f32", direct: bool = False) -> hl.Placement:

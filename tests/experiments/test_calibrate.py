@@ -109,15 +109,8 @@ def test_what_is_computed_from_constants_goes_with_its_op(digits):
 
 @pytest.mark.filterwarnings("ignore::hetero_lab.errors.BudgetWarning")
 def test_optimize_without_time_returns_a_measured_baseline(digits, tmp_path):
-    best = hl.optimize(
-        digits,
-        ["ACC", "CPU"],
-        budget_s=TIMELESS,
-        device_properties=F32,
-        store=tmp_path / "proof",
-        isolate=False,
-        progress=False,
-    )
+    options = {"device_properties": F32, "store": tmp_path / "proof", **QUICK}
+    best = hl.optimize(digits, ["ACC", "CPU"], budget_s=TIMELESS, **options)
     assert not best.improved
     assert best.notes
     rows = best.summary.set_index("label")
@@ -149,14 +142,8 @@ def test_optimize_tries_to_cut_the_model_once(costs, digits, monkeypatch):
 @pytest.mark.filterwarnings("ignore::hetero_lab.errors.BudgetWarning")
 def test_optimize_goes_on_from_stored_costs(costs, digits, tmp_path):
     costs.to_json(tmp_path / "costs.json")
-    best = hl.optimize(
-        digits,
-        ["ACC", "CPU"],
-        budget_s=6,
-        costs=hl.CostModel.from_json(tmp_path / "costs.json"),
-        isolate=False,
-        progress=False,
-    )
+    stored = hl.CostModel.from_json(tmp_path / "costs.json")
+    best = hl.optimize(digits, ["ACC", "CPU"], budget_s=6, costs=stored, **QUICK)
     assert [unit.ops for unit in best.costs.units] == [unit.ops for unit in costs.units]
     assert best.placement.device_properties == F32
     with pytest.raises(PlanError, match="calibrate with these"):
@@ -256,19 +243,13 @@ def test_an_op_that_no_device_supports_is_named(digits):
 @pytest.mark.parametrize("changes", [{"pin": {"^conv1": "ACC"}}, {"objective": "throughput"}])
 def test_optimize_returns_what_measured_best(digits, few_placements, changes):
     hl.emulate("ACC", unsupported={"Softmax", "Concat"})
-    best = hl.optimize(
-        digits,
-        ["ACC", "CPU"],
-        budget_s=None,
-        device_properties=F32,
-        progress=False,
-        **changes,
-    )
+    options = {"device_properties": F32, **QUICK, **changes}
+    best = hl.optimize(digits, ["ACC", "CPU"], budget_s=None, **options)
     rows = best.summary.set_index("label")
     assert list(rows.index) == ["optimized", "greedy", "CPU"]
     assert (rows["status"] == "ok").all()
     assert rows.loc["greedy", "ratio"] == 1.0
-    assert best.improved != best.verdict.startswith("No plan was measurably faster")
+    assert best.improved != best.verdict.startswith(("No plan is faster", "Undecided"))
     if not best.improved:
         best_baseline = rows.loc[["greedy", "CPU"], "ratio"].min()
         assert rows.loc["optimized", "ratio"] == best_baseline

@@ -27,8 +27,9 @@ def sweep(digits):
 @pytest.fixture(scope="module")
 def costs(digits):
     return flat_costs(
-        prepare(digits).graph, (1.0, 2.0), devices=("EXPLACC", "CPU"), lacks={"Softmax", "Concat"},
-        boundary_us=3.0, subgraph_us=1.0, device_properties={"CPU": F32},
+        prepare(digits).graph, op_us=(1.0, 2.0), devices=("EXPLACC", "CPU"),
+        lacks={"Softmax", "Concat"}, boundary_us=3.0, subgraph_us=1.0,
+        device_properties={"CPU": F32},
     )  # fmt: skip
 
 
@@ -82,12 +83,13 @@ def test_other_properties_are_noted(digits, costs):
 def test_wrong_arguments_say_so(digits, sweep):
     a, b = sweep.rows[:2]
     order = "HETERO:EXPLACC,CPU"
+    half = hl.Affinity.automatic(digits, order).fix(patterns={"^mixed1": "CPU"})
     with pytest.raises(ArgumentError, match="profile of before .* is of another placement"):
         explain(digits, "CPU", order, profiles=(b, a))
     with pytest.raises(ArgumentError, match=r"\(profile_before, profile_after\)"):
         explain(digits, "CPU", order, profiles=(a,))
     with pytest.raises(ArgumentError, match="no measured row with the affinity of after"):
-        explain(digits, "CPU", _half(digits), profiles=sweep)
+        explain(digits, "CPU", half, profiles=sweep)
     failed = dataclasses.replace(b, profile=None, status="failed")
     with pytest.raises(ArgumentError, match="row of after was not measured: failed"):
         explain(digits, "CPU", order, profiles=(a, failed))
@@ -96,7 +98,3 @@ def test_wrong_arguments_say_so(digits, sweep):
     other = dataclasses.replace(a.profile, model_fingerprint="0")
     with pytest.raises(ArgumentError, match="another model"):
         explain(digits, "CPU", order, profiles=(other, b))
-
-
-def _half(digits) -> hl.Affinity:
-    return hl.Affinity.automatic(digits, "HETERO:EXPLACC,CPU").fix(patterns={"^mixed1": "CPU"})

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import pytest
-from counting_core import core_with_acc, in_f32
+from counting_core import core_with_acc, in_f32, on_acc
 from openvino import opset13 as op
 from small_models import (
     NASTY_NAMES,
@@ -34,7 +34,7 @@ from hetero_lab.errors import (
     MeasurementError,
 )
 from hetero_lab.experiments import profile as profiling
-from hetero_lab.experiments.results.profile import tables
+from hetero_lab.experiments.results.profile.tables import SUMMARY_COLUMNS, summary_row
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime import runners
 from hetero_lab.tables import read_csv
@@ -53,16 +53,10 @@ def profile(model, placement, core, **more) -> hl.types.Profile:
     return hl.profile(model, placement, core=core, **{**QUICK, **more})
 
 
-def split_of(model, core, **elsewhere) -> hl.Placement:
-    return in_f32(
-        hl.Affinity.uniform(model, "CPU", core=core).fix(ops=elsewhere, core=core), "mine"
-    )
-
-
 @pytest.fixture(scope="module")
 def measured(core) -> hl.types.Profile:
     model = convolutions()
-    return profile(model, split_of(model, core, softmax="ACC"), core, iterations=25)
+    return profile(model, in_f32(on_acc(model, core, "softmax"), "mine"), core, iterations=25)
 
 
 # -- what a profile says -----------------------------------------------------------------------
@@ -94,6 +88,7 @@ def test_tables(measured):
     assert list(tables) == TABLES
     summary = tables["summary"].iloc[0]
     assert len(tables["summary"]) == 1
+    assert {*summary_row(measured)} == {*SUMMARY_COLUMNS}  # no value is left out
     assert summary["label"] == "mine"
     assert summary["status"] == "ok"
     assert summary["verdict"] == "equal"
@@ -207,7 +202,7 @@ def test_shared_weights_are_read_right_both_ways_round(core):
     turned = op.matmul(op.relu(x, name="relu"), wide, False, True, name="turned")
     outputs = [op.result(plain, name="p"), op.result(turned, name="t")]
     model = ov.Model(outputs, [x], "both_ways_round")
-    result = profile(model, split_of(model, core, plain="ACC"), core, counters=False)
+    result = profile(model, in_f32(on_acc(model, core, "plain")), core, counters=False)
     assert [a.verdict for a in result.agreement] == ["equal", "equal"]
     compiled = hl.compile(model, in_f32(hl.Affinity.uniform(model, "CPU", core=core)), core=core)
     given = np.random.default_rng(1).random((1, 16), np.float32)
@@ -260,16 +255,11 @@ def test_a_model_and_inputs_from_files(core, tmp_path):
     assert result.model_fingerprint == prepare(model).fingerprint
 
 
-def test_a_budget_instead_of_a_number(core):
-    result = profile(
-        diamond(), "CPU", core, iterations=None, budget_s=1e-6, counters=False, reference=False
-    )
+def test_a_budget_instead_of_a_number_and_a_hundred_iterations_unless_told(core):
+    options = {"warmup": 0, "counters": False, "reference": False, "progress": False, "core": core}
+    result = hl.profile(diamond(), "CPU", iterations=None, budget_s=1e-6, **options)
     assert [len(turn) for turn in result.latency.turns] == [10]
-
-
-def test_a_hundred_iterations_unless_told(core):
-    result = hl.profile(diamond(), "CPU", warmup=0, counters=False, progress=False, core=core)
-    assert len(result.latency) == 100
+    assert len(hl.profile(diamond(), "CPU", **options).latency) == 100
 
 
 def test_an_interrupt_keeps_what_is_there(core, monkeypatch):
@@ -291,13 +281,6 @@ def test_an_interrupt_keeps_what_is_there(core, monkeypatch):
     assert result.tables["summary"]["status"].tolist() == ["interrupted"]
     assert "was interrupted" in result.report()
     assert result.agreement[0].verdict in ("equal", "rounding")
-
-
-def test_bare_hetero_with_priorities_of_the_core(own_core):
-    own_core.set_property("HETERO", {"MULTI_DEVICE_PRIORITIES": "ACC,CPU"})
-    result = profile(convolutions(8), "HETERO", own_core)
-    assert result.label == "HETERO:ACC,CPU"
-    assert {s.device for s in result.partition.subgraphs} == {"ACC"}
 
 
 # -- in a process of its own -------------------------------------------------------------------
@@ -330,13 +313,6 @@ def test_a_hang_is_an_error_that_says_so(monkeypatch):
         )
 
 
-# -- files -------------------------------------------------------------------------------------
-
-
-def test_no_value_of_a_summary_is_left_out_of_its_table(measured):
-    assert set(tables.summary_row(measured)) == set(tables.SUMMARY_COLUMNS)
-
-
 # -- any name ----------------------------------------------------------------------------------
 
 
@@ -345,8 +321,7 @@ def nasty(core) -> hl.types.Profile:
     model = chain(*NASTY_NAMES, size=100_000)
     model.set_friendly_name('<script>alert("m")</script>\n=1+1')
     model.outputs[0].set_names({"<b>out</b>\n"})
-    elsewhere = dict.fromkeys(NASTY_NAMES[::2], "ACC")
-    affinity = hl.Affinity.uniform(model, "CPU", core=core).fix(ops=elsewhere, core=core)
+    affinity = on_acc(model, core, *NASTY_NAMES[::2])
     return profile(model, in_f32(affinity, '=label<script>"\r\n'), core, iterations=10)
 
 

@@ -49,11 +49,15 @@ def test_a_variant_that_cannot_be_made_is_a_failed_row(f32, quantize, core, tmp_
     assert list(precisions) == ["i8"] * 4
 
 
-def test_baselines_of_a_failed_variant_are_left_out(f32, quantize, core):
+def test_baselines_of_a_failed_variant_are_left_out_and_without_any_nothing_is_measured(
+    f32, quantize, core
+):
     variants = {"f32": f32, "none": partial(quantize, ignored=".")}
     sweep = quick(variants, ["HETERO:ACC,CPU"], core=core)
     assert list(sweep.summary.loc[sweep.summary["variant"] == "none", "status"]) == ["failed"]
     assert "CPU · f32" in list(sweep.summary["label"])
+    with pytest.raises(QuantizationError, match="no op that it can quantise"):
+        bind_variants({n: partial(quantize, ignored=".") for n in "ab"}, core)
 
 
 def test_a_mistake_in_an_argument_stops_the_sweep(f32, core):
@@ -71,8 +75,3 @@ def test_a_recipe_that_fails_in_its_own_way_is_a_failed_row_too(f32, core):
     assert "RuntimeError: 'nncf: no such algorithm'" in sweep.summary["detail"].iloc[1]
     with pytest.raises(ModelError, match="The variant 'own' cannot be made: RuntimeError"):
         bind_variants({"own": recipe}, core)
-
-
-def test_nothing_to_measure(quantize, core):
-    with pytest.raises(QuantizationError, match="no op that it can quantise"):
-        bind_variants({n: partial(quantize, ignored=".") for n in "ab"}, core)

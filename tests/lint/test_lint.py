@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import openvino as ov
 import pytest
+from counting_core import torn_by_a_file
+from hand_costs import flat_costs
 from openvino import opset13 as op
 from planning.random_costs import GraphMaker, affinity_of, random_case
 from random_models import random_affinity, random_model
@@ -16,13 +19,14 @@ import hetero_lab as hl
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PlanError
 from hetero_lab.lint.context import Finding
 from hetero_lab.lint.lint import lint
+from hetero_lab.lint.quantized_blocks import quantized_blocks
 from hetero_lab.lint.remedies import find_problems, most_remedies
 from hetero_lab.lint.rules import fusion_pairs
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity, Node
 from hetero_lab.placement.partition import predict
-from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Unit
+from hetero_lab.planning.cost_model import CostModel, LostFusion
 from tests.experiments.faults.cases import chain_case
 from tests.proof import injected_faults
 from tests.proof.faults import Fault
@@ -68,17 +72,7 @@ def line(*types: str, n_bytes: int = 100) -> OpGraph:
     return maker.graph()
 
 
-def costs_of(graph: OpGraph, times: dict[str, tuple[float | None, ...]], **more) -> CostModel:
-    """Return costs on A and B: 1 µs an op if not given, 2 a subgraph, 5 a hand-over."""
-    names = [graph.ops[i].name for i in graph.placeable]
-    return CostModel(
-        graph=graph,
-        devices=("A", "B"),
-        units=tuple(Unit((name,), times.get(name, (1.0, 1.0))) for name in names),
-        boundaries={(a, b): BoundaryCost(5.0) for a in "AB" for b in "AB"},
-        subgraph_us={"A": 2.0, "B": 2.0},
-        **more,
-    )
+costs_of = partial(flat_costs, devices=("A", "B"), op_us=1.0)
 
 
 # --- the rules, by hand -------------------------------------------------------------------
@@ -123,15 +117,13 @@ def test_a_tiny_subgraph_at_the_end():
 def biased(n_uses: int = 1) -> OpGraph:
     maker = GraphMaker()
     here = maker.add("Parameter", name="x")
-    for index in range(3):
-        here = maker.add("Abs", [here], name=f"before{index}")
+    here = maker.chain(here, ["before0", "before1", "before2"], "Abs")
     conv = maker.add("Convolution", [here, maker.add("Constant")], name="conv", n_bytes=64)
     bias = maker.add("Add", [conv, maker.add("Constant")], name="bias", n_bytes=64)
     relu = maker.add("Relu", [bias], name="relu", n_bytes=64)
-    for index in range(n_uses - 1):
-        maker.add("Abs", [conv], name=f"use{index}")
-    for index in range(3):
-        relu = maker.add("Softmax", [relu], name=f"after{index}")
+    for _ in range(n_uses - 1):
+        maker.add("Abs", [conv])
+    maker.chain(relu, ["after0", "after1", "after2"], "Softmax")
     return maker.graph()
 
 
@@ -181,8 +173,7 @@ def test_a_cycle_by_a_way_over_two_devices():
     x = maker.add("Parameter")
     top = maker.add("Abs", [x], name="top")
     left = maker.add("Abs", [top], name="left")
-    first = maker.add("Abs", [top], name="first")
-    second = maker.add("Abs", [first], name="second")
+    second = maker.chain(top, ["first", "second"], "Abs")
     maker.add("Add", [left, second], name="join")
     graph = maker.graph()
     affinity = on(graph, first="B", second="C")
@@ -211,11 +202,7 @@ def test_subgraphs_that_only_copy():
 def test_a_stateful_path_torn_by_a_file(tmp_path, core):
     model = hl.load(stateful())
     whole = hl.Affinity.uniform(model, "CPU", core=core)
-    frame = whole.to_frame()
-    frame["leader"] = frame["node"]
-    frame.loc[frame["node"] == "middle", "device"] = "ACC"
-    frame.to_csv(tmp_path / "torn.csv", index=False)
-    torn = hl.Affinity.from_csv(tmp_path / "torn.csv")
+    torn = torn_by_a_file(whole, tmp_path / "torn.csv")
     rows = lint(model, torn, core=core)
     row = rows.iloc[0]
     assert (row.rule, row.severity) == ("torn-state", "error")
@@ -251,13 +238,11 @@ def test_a_stateful_path_torn_by_a_cycle():
 def test_a_remedy_takes_the_whole_stateful_path_along():
     maker = GraphMaker()
     here = maker.add("Parameter")
-    for index in range(3):
-        here = maker.add("Abs", [here], name=f"before{index}")
+    here = maker.chain(here, ["before0", "before1", "before2"], "Abs")
     read = maker.add("ReadValue", [maker.add("Constant")], name="read", variable="v")
     here = maker.add("Add", [read, here], name="sum")
     maker.add("Assign", [here], name="assign", variable="v")
-    for index in range(3):
-        here = maker.add("Abs", [here], name=f"after{index}")
+    maker.chain(here, ["after0", "after1", "after2"], "Abs")
     graph = maker.graph()
     path = ("read", "sum", "assign")
     (found,) = problems(graph, on(graph, "B", read="A"))
@@ -307,16 +292,21 @@ def test_a_remedy_takes_the_whole_stateful_path_along():
             ("dear-boundary", "warning", tuple("def"), dict.fromkeys("def", "A")), 4.0, (),
             id="a boundary that costs more than it saves",
         ),
+        pytest.param(
+            6, dict.fromkeys("abc", (10.0, 16.0)) | dict.fromkeys("def", (10.0, 6.0)), "def",
+            None, 0.0, (), id="a boundary that pays is no finding",
+        ),
     ],
 )  # fmt: skip
 def test_a_finding_is_priced(n_ops, times, on_b, expected, cost_us, texts):
     graph = line(*["Abs"] * n_ops)
     affinity = on(graph, **dict.fromkeys(on_b, "B"))
-    (found,) = problems(graph, affinity, costs_of(graph, times))
-    assert told([found]) == [expected]
-    assert found.cost_us == pytest.approx(cost_us)
-    for text in texts:
-        assert text in f"{found.finding} {found.advice}"
+    found = problems(graph, affinity, costs_of(graph, times))
+    assert told(found) == [expected] * (expected is not None)
+    for one in found:
+        assert one.cost_us == pytest.approx(cost_us)
+        for text in texts:
+            assert text in f"{one.finding} {one.advice}"
 
 
 def test_with_costs_small_is_what_its_ops_take():
@@ -325,13 +315,6 @@ def test_with_costs_small_is_what_its_ops_take():
     assert "tiny-subgraph" not in {f.rule for f in problems(graph, on(graph, e="B"), dear)}
     rules = [f.rule for f in problems(graph, on(graph, d="B", e="B"), costs_of(graph, {}))]
     assert rules == ["tiny-subgraph", "tiny-subgraph"]
-
-
-def test_a_boundary_that_pays_is_no_finding():
-    graph = line(*["Abs"] * 6)
-    times = dict.fromkeys("def", (10.0, 6.0))
-    times |= dict.fromkeys("abc", (10.0, 16.0))
-    assert problems(graph, on(graph, d="B", e="B", f="B"), costs_of(graph, times)) == []
 
 
 def test_with_costs_fusion_is_what_they_say():
@@ -353,13 +336,73 @@ def test_with_costs_fusion_is_what_they_say():
     assert "cut-fusion" not in {f.rule for f in found}
 
 
-def test_worst_first():
-    costs = random_case(5, n_ops=30)
-    affinity = feasible(costs, 5)
-    found = find_problems(costs.graph, affinity, supports(costs), costs)
-    prices = [f.cost_us for f in found]
-    assert len(prices) > 3
-    assert prices == sorted(prices, reverse=True)
+# --- cut quantisation on hand-made graphs; tests/runtime has it on the runtime -------------
+
+
+def quantised_chain(n: int = 3) -> OpGraph:
+    """Return n times quantiser → MaxPool → convolution, with weights in i8, between two Tanhs."""
+    maker = GraphMaker()
+    here = maker.add("Tanh", [maker.add("Parameter", name="x")], name="first")
+    for number in range(n):
+        here = maker.add("FakeQuantize", [here], name=f"quantise{number}")
+        here = maker.add("MaxPool", [here], name=f"pool{number}")
+        small = maker.add("Constant", element_type="i8", n_bytes=25)
+        weights = maker.add("Convert", [small])
+        here = maker.add("Convolution", [here, weights], name=f"conv{number}")
+    maker.add("Tanh", [here], name="last")
+    return maker.graph()
+
+
+def cuts(graph: OpGraph, away: set[str], costs: CostModel | None = None):
+    found = problems(graph, on(graph, **dict.fromkeys(away, "B")), costs)
+    return [finding for finding in found if finding.rule == "cut-quantization"]
+
+
+def test_a_block_is_the_op_with_its_quantiser_and_what_is_between():
+    graph = quantised_chain(1)
+    (block,) = quantized_blocks(graph)
+    assert [graph.ops[i].name for i in (*block.quantizers, *block.between, block.op)] == [
+        "quantise0", "pool0", "conv0",
+    ]  # fmt: skip
+    assert block.origins == ()
+
+
+@pytest.mark.parametrize(
+    ("away", "remedies"),
+    [
+        ({"first"}, []),
+        ({"first", "quantise0"}, [{"quantise0": "A"}]),
+        ({"first", "quantise0", "pool0"}, [{"quantise0": "A", "pool0": "A"}]),
+        ({"first", "quantise0", "pool0", "conv0"}, []),
+        ({"pool1"}, [{"pool1": "A"}]),
+        ({"last"}, []),
+    ],
+)
+def test_where_a_cut_loses_int8(away, remedies):
+    found = cuts(quantised_chain(), away)
+    assert [dict(finding.remedy) for finding in found] == remedies
+    for finding in found:
+        assert finding.severity == "warning"
+        assert finding.cost_us is None
+        assert "would run in int8" in finding.finding
+
+
+def test_without_small_weights_nothing_is_lost():
+    maker = GraphMaker()
+    quantised = maker.add("FakeQuantize", [maker.add("Parameter")], name="quantise")
+    maker.add("Convolution", [quantised, maker.add("Constant")], name="conv")
+    graph = maker.graph()
+    assert quantized_blocks(graph) == ()
+    assert cuts(graph, {"quantise"}) == []
+
+
+def test_with_costs_it_is_what_the_prediction_saves():
+    graph = quantised_chain()
+    costs = costs_of(graph, {"conv0": (9.0, 1.0)})
+    (found,) = cuts(graph, {"quantise1", "pool1"}, costs)
+    # Two of three subgraphs and both hand-overs go.
+    assert dict(found.remedy) == {"quantise1": "A", "pool1": "A"}
+    assert found.cost_us == pytest.approx(2 * 5.0 + 2 * 2.0)
 
 
 # --- what holds of every finding ----------------------------------------------------------
@@ -384,6 +427,8 @@ def test_a_remedy_removes_its_finding(abc, block, priced):
         graph, able, affinity = costs.graph, supports(costs), feasible(costs, seed)
         found = find_problems(graph, affinity, able, costs if priced else None)
         assert len({(f.rule, f.ops) for f in found}) == len(found)
+        if priced:  # the worst first
+            assert found == sorted(found, key=lambda one: one.cost_us, reverse=True)
         for one in found:
             assert (one.cost_us is not None) == priced
             for name, device in one.remedy.items():
@@ -545,14 +590,7 @@ def test_wrong_numbers_are_findings_while_their_ops_are_together():
     assert finding["remedy"] == wrong.fix
     mended = lint(model, wrong.affinity, wrong=wrong)
     assert "wrong-numbers" not in list(mended["rule"])
-    names = [case.prepared.graph.ops[i].name for i in case.prepared.graph.placeable]
-    costs = CostModel(
-        graph=case.prepared.graph,
-        devices=("ACC", "CPU"),
-        units=tuple(Unit((name,), (10.0, 30.0)) for name in names),
-        boundaries=dict.fromkeys([("ACC", "CPU"), ("CPU", "ACC")], BoundaryCost(5.0)),
-        subgraph_us={"ACC": 1.0, "CPU": 1.0},
-    )
+    costs = flat_costs(case.prepared.graph, op_us=(10.0, 30.0), subgraph_us=1.0)
     priced = lint(model, case.placement, costs, wrong=wrong).iloc[0]
     assert priced["rule"] == "wrong-numbers"
     assert priced["cost_us"] == -(20.0 + 2 * 5.0 + 2 * 1.0)  # the right numbers cost time

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from graphlib import TopologicalSorter
 
 import pytest
 from big_graphs import transformer_graph
+from planning.random_costs import GraphMaker
 from small_models import stateful
 
 import hetero_lab as hl
 from hetero_lab.errors import HeteroLabWarning
 from hetero_lab.model.blocks import find_blocks
-from hetero_lab.model.opgraph import Op, OpGraph, Tensor
+from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import prepare
 
 KINDS = ["MatMul", "Add", "Multiply", "Softmax", "Relu", "Transpose", "Concat", "Sigmoid"]
@@ -22,20 +25,14 @@ def repeated(seed: int, n_layers: int, *, numbered: bool) -> tuple[OpGraph, dict
     and may have a state. Its ops are in a random topological order among all others.
     """
     draw = random.Random(seed)
-    names, types, inputs, block = [], [], [], {}
-    variables = {}
+    maker, block = GraphMaker("random"), {}
 
     def add(kind, reads=(), layer=None, variable=None):
-        index = len(types)
-        label = f"layers.{layer}.{len(names)}" if numbered and layer is not None else "op"
-        names.append(f"{label}_{index}")
-        types.append(kind)
-        inputs.append(list(reads))
-        if variable:
-            variables[index] = variable
+        label = f"layers.{layer}.{len(maker.ops)}" if numbered and layer is not None else "op"
+        name = f"{label}_{len(maker.ops)}"
         if layer is not None:
-            block[names[-1]] = layer
-        return index
+            block[name] = layer
+        return maker.add(kind, reads, name=name, n_bytes=None, variable=variable)
 
     tokens = add("Parameter")
     mask = tokens
@@ -70,31 +67,23 @@ def repeated(seed: int, n_layers: int, *, numbered: bool) -> tuple[OpGraph, dict
     head = add("LogSoftmax", [stream])
     add("Result", [head])
 
-    waits = [len(reads) for reads in inputs]
-    users = [[u for u in range(len(types)) for r in inputs[u] if r == i] for i in range(len(types))]
-    ready = [i for i, n in enumerate(waits) if not n]
-    order = []
-    while ready:
-        index = ready.pop(draw.randrange(len(ready)))
-        order.append(index)
-        for user in users[index]:
-            waits[user] -= 1
-            if not waits[user]:
-                ready.append(user)
+    sorter = TopologicalSorter({o.index: [p for p, _ in o.inputs] for o in maker.ops})
+    sorter.prepare()
+    ready, order = [], []
+    while sorter.is_active():
+        ready += sorted(sorter.get_ready())
+        order.append(ready.pop(draw.randrange(len(ready))))
+        sorter.done(order[-1])
     place = {old: new for new, old in enumerate(order)}
     ops = tuple(
-        Op(
-            place[old],
-            names[old],
-            types[old],
-            tuple((place[read], 0) for read in inputs[old]),
-            () if types[old] == "Result" else (Tensor(None, "f32", None, ""),),
-            variables.get(old),
+        replace(
+            maker.ops[old],
+            index=place[old],
+            inputs=tuple((place[read], port) for read, port in maker.ops[old].inputs),
         )
         for old in order
     )
-    results = tuple(op.index for op in ops if op.type == "Result")
-    return OpGraph("random", ops, (place[tokens],), results), block
+    return OpGraph("random", ops, (place[tokens],), (place[head + 1],)), block
 
 
 @pytest.mark.parametrize("numbered", [True, False])

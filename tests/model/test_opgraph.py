@@ -18,6 +18,7 @@ from small_models import (
     dynamic_inside,
     odd_ends,
     stateful,
+    variable,
 )
 
 from hetero_lab.model.opgraph import OpGraph, graph_from_json, graph_to_json
@@ -157,15 +158,8 @@ def test_a_stateful_path_is_one():
 
 
 def test_stateful_paths_that_meet_are_one():
-    from openvino.op.util import Variable, VariableInfo
-
     x = op.parameter([1, 4], np.float32, name="x")
-    variables = []
-    for name in ("v", "w"):
-        info = VariableInfo()
-        info.data_shape, info.data_type = ov.PartialShape([1, 4]), ov.Type.f32
-        info.variable_id = name
-        variables.append(Variable(info))
+    variables = [variable(name, 1, 4) for name in "vw"]
     zero = op.constant(np.zeros((1, 4), np.float32))
     reads = [op.read_value(zero, variable) for variable in variables]
     total = op.add(op.add(reads[0], reads[1]), x, name="total")

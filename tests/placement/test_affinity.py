@@ -91,6 +91,7 @@ def test_bare_hetero_takes_the_cores_priorities(own_core):
     own_core.set_property("HETERO", {"MULTI_DEVICE_PRIORITIES": "CPU,ACC"})
     assert Priorities.parse("HETERO", own_core) == Priorities(("CPU", "ACC"))
     compiled = hl.compile(two_parts(), "HETERO", core=own_core)
+    assert compiled.placement.label == "HETERO:CPU,ACC"
     assert {s.device for s in compiled.partition.subgraphs} == {"CPU"}
 
 
@@ -220,20 +221,19 @@ def test_a_whole_subgraph_is_fixed(core, cpu):
     assert moved(both, cpu) == ["conv1", "relu1"]
 
 
-def test_constants_parameters_and_results_are_accepted_and_change_nothing(core, cpu):
-    followers = [name for name in cpu if name not in cpu.ops]
-    assert len(followers) >= 4
-    for name in followers:
-        assert cpu.fix(ops={name: "ACC"}, core=core) == cpu
-    assert cpu.fix(types={"Constant": "ACC", "Parameter": "ACC", "Result": "ACC"}, core=core) == cpu
-
-
-def test_a_fixed_op_takes_its_constants_and_results_along(core, cpu):
+def test_constants_parameters_and_results_go_with_their_ops_and_fixing_them_changes_nothing(
+    core, cpu
+):
     fixed = cpu.fix(ops={"conv1": "ACC", "relu2": "ACC"}, core=core)
     graph = prepare(convolutions()).graph
     for producer, _ in graph.ops[graph.index_of["conv1"]].inputs:
         assert fixed[graph.ops[producer].name] == "ACC"
     assert fixed["out"] == "ACC"
+    followers = [name for name in cpu if name not in cpu.ops]
+    assert len(followers) >= 4
+    for name in followers:
+        assert cpu.fix(ops={name: "ACC"}, core=core) == cpu
+    assert cpu.fix(types={"Constant": "ACC", "Parameter": "ACC", "Result": "ACC"}, core=core) == cpu
 
 
 def test_an_op_of_a_stateful_path_moves_the_path(core):

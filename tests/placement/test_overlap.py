@@ -10,7 +10,7 @@ import random
 
 import numpy as np
 import pytest
-from planning.random_costs import GraphMaker
+from planning.random_costs import GraphMaker, fork
 from random_models import random_affinity, random_model
 from slices import sliced
 from small_language_models import decoder
@@ -35,40 +35,28 @@ def parts(partition: Partition) -> set[tuple[str, ...]]:
     return {subgraph.ops for subgraph in partition.subgraphs}
 
 
-def branches(n_bytes: int) -> OpGraph:
-    """Return two branches with an end in common."""
-    maker = GraphMaker()
-    top = maker.add("Relu", [maker.add("Parameter")], name="top", n_bytes=n_bytes)
-    left = maker.add("Relu", [top], name="left", n_bytes=n_bytes)
-    right = maker.add("Relu", [top], name="right", n_bytes=n_bytes)
-    maker.add("Add", [left, right], name="end")
-    return maker.graph()
-
-
 def test_an_op_that_waits_for_another_device_holds_back_no_other():
-    graph = branches(MUCH)
-    affinity = placed(graph, {"top", "left"})
-    assert parts(predict(graph, affinity)) == {("top", "left"), ("right", "end")}
+    graph = fork(MUCH)
+    affinity = placed(graph, {"head", "left"})
+    assert parts(predict(graph, affinity)) == {("head", "left"), ("right", "tail")}
     found = predict_overlapping(graph, affinity)
-    assert parts(found) == {("top",), ("left",), ("right",), ("end",)}
+    assert parts(found) == {("head",), ("left",), ("right",), ("tail",)}
     assert [(s.index, s.device) for s in found.subgraphs] == [
         (0, "ACC"), (1, "ACC"), (2, "CPU"), (3, "CPU"),
     ]  # fmt: skip
 
 
 def test_little_work_is_not_worth_a_subgraph():
-    graph = branches(100)
-    affinity = placed(graph, {"top", "left"})
+    graph = fork(100)
+    affinity = placed(graph, {"head", "left"})
     assert predict_overlapping(graph, affinity) == predict(graph, affinity)
 
 
 @pytest.mark.parametrize("accelerated", [(), (0, 1), (2, 3), (1, 3)])
 def test_a_chain_is_cut_as_hetero_cuts_it(accelerated):
     maker = GraphMaker()
-    at = skip = maker.add("Parameter")
-    for number in range(5):
-        at = maker.add("Relu", [at], name=f"op{number}", n_bytes=MUCH)
-        skip = at if number == 0 else skip
+    skip = maker.chain(maker.add("Parameter"), ["op0"], n_bytes=MUCH)
+    at = maker.chain(skip, [f"op{number}" for number in range(1, 5)], n_bytes=MUCH)
     maker.add("Add", [at, skip], name="end", n_bytes=MUCH)
     graph = maker.graph()
     affinity = placed(graph, {f"op{number}" for number in accelerated})
@@ -111,14 +99,9 @@ def test_random_graphs_are_cut_finer_and_without_cycles(least_work, monkeypatch)
 
 
 def test_what_has_a_tensor_of_unknown_shape_stays_whole():
-    maker = GraphMaker()
-    top = maker.add("Relu", [maker.add("Parameter")], name="top", n_bytes=MUCH)
-    left = maker.add("Relu", [top], name="left", n_bytes=MUCH)
-    right = maker.add("NonZero", [top], name="right", n_bytes=None)
-    maker.add("Add", [left, right], name="end", n_bytes=MUCH)
-    graph = maker.graph()
-    affinity = placed(graph, {"top", "left"})
-    assert ("right", "end") in parts(predict_overlapping(graph, affinity))
+    graph = fork(MUCH, "NonZero", None)
+    affinity = placed(graph, {"head", "left"})
+    assert ("right", "tail") in parts(predict_overlapping(graph, affinity))
 
 
 @pytest.mark.parametrize("seed", sliced(range(60), quick=10))
@@ -134,12 +117,7 @@ def test_models_of_the_runtime(seed, monkeypatch):
 def test_the_cut_of_many_branches_takes_time_in_proportion(monkeypatch):
     maker = GraphMaker()
     inputs = maker.add("Parameter")
-    ends = []
-    for branch in range(100):
-        at = inputs
-        for number in range(6):
-            at = maker.add("Relu", [at], name=f"{branch}_{number}")
-        ends.append(at)
+    ends = [maker.chain(inputs, [f"{branch}_{n}" for n in range(6)]) for branch in range(100)]
     maker.add("Concat", ends, name="end")
     graph = maker.graph()
     affinity = placed(graph, {op.name for op in graph if op.name[-1] in "024"})

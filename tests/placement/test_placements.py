@@ -26,15 +26,11 @@ def test_every_form_of_a_placement_is_understood(core):
     single = resolve(bind(model, core), "CPU")
     assert (single.label, single.direct) == ("CPU", True)
     assert set(single.affinity.values()) == {"CPU"}
+    through = resolve(bind(model, core), "HETERO:CPU")
+    assert (through.direct, through.affinity.devices) == (False, ("CPU",))
     mine = hl.Placement(automatic, "mine")
     assert resolve(bind(model, core), mine).placement is mine
     assert repr(mine) == "Placement('mine', Affinity(2 ops; ACC: 2))"
-
-
-def test_a_single_device_through_hetero_is_not_direct(core):
-    resolved = resolve(bind(two_parts(), core), "HETERO:CPU")
-    assert not resolved.direct
-    assert resolved.affinity.devices == ("CPU",)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -54,6 +54,12 @@ class GraphMaker:
             self.results.append(index)
         return index
 
+    def chain(self, at: int, names: Iterable[str], op_type: str = "Relu", **options: Any) -> int:
+        """Add ops that read each other, the first one ``at``; return the index of the last."""
+        for name in names:
+            at = self.add(op_type, [at], name=name, **options)
+        return at
+
     def graph(self) -> OpGraph:
         """Return the graph; ops that nothing uses get a result."""
         used = {producer for op in self.ops for producer, _ in op.inputs}
@@ -62,6 +68,17 @@ class GraphMaker:
             if op.index not in used and not is_sink:
                 self.add("Result", [op.index])
         return OpGraph(self.name, tuple(self.ops), tuple(self.parameters), tuple(self.results))
+
+
+def fork(n_bytes: int, right: str = "Relu", right_bytes: int | None = 0) -> OpGraph:
+    """Return head → (left, right) → tail; ``right`` is the type of that op."""
+    maker = GraphMaker()
+    head = maker.add("Relu", [maker.add("Parameter")], name="head", n_bytes=n_bytes)
+    ends = [maker.add("Relu", [head], name="left", n_bytes=n_bytes)]
+    right_bytes = n_bytes if right_bytes == 0 else right_bytes
+    ends.append(maker.add(right, [head], name="right", n_bytes=right_bytes))
+    maker.add("Add", ends, name="tail", n_bytes=n_bytes)
+    return maker.graph()
 
 
 def random_graph(rng: random.Random, n_ops: int, *, state: bool = False) -> OpGraph:
@@ -283,26 +300,4 @@ def any_choice(costs: CostModel, rng: random.Random) -> tuple[int, ...]:
     return tuple(
         rng.choice([n for n, time in enumerate(unit.time_us) if time is not None])
         for unit in costs.units
-    )
-
-
-def costs_by_op(
-    graph: OpGraph,
-    times: Mapping[str, float | tuple[float | None, ...]],
-    devices: Sequence[str] = ("A", "B"),
-    *,
-    boundary: float = 0.0,
-    subgraph: float = 0.0,
-    **more: Any,
-) -> CostModel:
-    """Return costs with a unit for each op; a time that is a number is that of every device."""
-    units = [Unit((op,), us if isinstance(us, tuple) else (us,) * 2) for op, us in times.items()]
-    pairs = itertools.permutations(devices, 2)
-    return CostModel(
-        graph=graph,
-        devices=tuple(devices),
-        units=tuple(units),
-        boundaries=dict.fromkeys(pairs, BoundaryCost(boundary)),
-        subgraph_us=dict.fromkeys(devices, subgraph),
-        **more,
     )

@@ -6,7 +6,8 @@ import dataclasses
 import random
 
 import pytest
-from planning.random_costs import GraphMaker, affinity_of, any_choice, costs_by_op, random_case
+from hand_costs import costs_by_op
+from planning.random_costs import GraphMaker, affinity_of, any_choice, random_case
 
 from hetero_lab.errors import AffinityError, MeasurementError, PlanError
 from hetero_lab.placement.affinity import Affinity

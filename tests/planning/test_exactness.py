@@ -129,8 +129,12 @@ def check_between_bound_and_baselines(costs: CostModel, objective: str) -> None:
 @pytest.mark.parametrize("seed", sliced([4, *range(4)], quick=2))
 @pytest.mark.parametrize("n_devices", [2, 3])
 def test_a_plan_is_between_its_bound_and_every_baseline(seed, n_devices):
-    # Every other model supports everything everywhere, so that there are single devices.
     costs = random_case(seed, most_units=45, n_devices=n_devices, n_ops=45, state=seed == 4)
+    if seed % 2 == 0:  # everything is supported everywhere, so there are single devices
+        whole = [tuple(7.0 if us is None else us for us in u.time_us) for u in costs.units]
+        units = zip(costs.units, whole, strict=True)
+        units = tuple(dataclasses.replace(unit, time_us=us) for unit, us in units)
+        costs = dataclasses.replace(costs, units=units)
     check_between_bound_and_baselines(costs, "latency")
 
 
@@ -161,20 +165,6 @@ def test_the_bound_of_the_large_method_holds(monkeypatch, seed, objective, limit
     assert ns(made.lower_bound_us) <= best <= ns(made.predicted_us)
     assert VALUE[objective](costs, made.affinity) == ns(made.predicted_us)
     assert not limit or sum(held_bytes(costs, made.affinity)[d] for d in limited) <= most
-
-
-@pytest.mark.parametrize("seed", sliced(range(12), quick=3))
-def test_two_devices_that_can_do_everything_are_not_worse_than_either(seed):
-    costs = random_case(seed, most_units=30, n_devices=2, n_ops=30)
-    units = tuple(
-        dataclasses.replace(u, time_us=tuple(7.0 if us is None else us for us in u.time_us))
-        for u in costs.units
-    )
-    free = dataclasses.replace(costs, units=units)
-    made = plan_graph(free.graph, free, budget_s=10)
-    assert set(made.regret) == {"greedy", "A", "B"}
-    assert made.regret["greedy"] == made.regret["A"] >= 0
-    assert made.regret["B"] >= 0
 
 
 @settings(max_examples=25)

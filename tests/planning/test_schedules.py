@@ -7,12 +7,17 @@ import random
 from typing import Any
 
 import numpy as np
+import openvino as ov
 import pytest
+from hand_costs import costs_by_op, flat_costs
+from openvino import opset13 as op
 from planning.brute_force import choices
-from planning.random_costs import GraphMaker, affinity_of, any_choice, costs_by_op, random_case
+from planning.random_costs import GraphMaker, affinity_of, any_choice, fork, random_case
 from slices import sliced
 
-from hetero_lab.errors import AffinityError, PlanError
+import hetero_lab as hl
+from hetero_lab.errors import AffinityError, ArgumentError, PlanError
+from hetero_lab.model.read import prepare
 from hetero_lab.placement import overlap
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.overlap import predict_overlapping
@@ -24,6 +29,7 @@ from hetero_lab.planning.schedules import Schedule, branches, plan_schedule, sim
 from hetero_lab.runtime.timeline import sources
 
 NEAR = 1e-6
+TIMES = {"one": 3.0, "two": 4.0, "three": 5.0}
 MUCH = 10_000_000  # bytes of a tensor that make an op worth a subgraph of its own
 
 
@@ -38,42 +44,26 @@ def check_no_overlap(schedule: Schedule) -> None:
 
 def chain():
     maker = GraphMaker()
-    at = maker.add("Parameter")
-    for name in ("one", "two", "three"):
-        at = maker.add("Relu", [at], name=name)
-    return maker.graph()
-
-
-def diamond():
-    """Return head → (left, right) → tail."""
-    maker = GraphMaker()
-    head = maker.add("Relu", [maker.add("Parameter")], name="head", n_bytes=MUCH)
-    left = maker.add("Relu", [head], name="left", n_bytes=MUCH)
-    right = maker.add("Relu", [head], name="right", n_bytes=MUCH)
-    maker.add("Add", [left, right], name="tail", n_bytes=MUCH)
+    maker.chain(maker.add("Parameter"), TIMES)
     return maker.graph()
 
 
 def test_a_chain_on_one_device_is_the_sum():
-    costs = costs_by_op(
-        chain(), {"one": 3.0, "two": 4.0, "three": 5.0}, subgraph=2.0, constant_us=10.0
-    )
+    costs = costs_by_op(chain(), TIMES, subgraph_us=2.0, constant_us=10.0)
     schedule = simulate(costs, affinity_of(costs, (0, 0, 0)))
     assert schedule.makespan_us == 10 + 2 + 3 + 4 + 5
     (only,) = schedule.entries
     assert (only.task, only.device, only.start_us, only.n_ops) == ("subgraph0", "A", 10.0, 3)
     assert schedule.idle_us == {"A": 10.0, "B": 24.0}
-    there_and_back = simulate(
-        costs_by_op(chain(), {"one": 3.0, "two": 4.0, "three": 5.0}, boundary=7.0, constant_us=1.0),
-        affinity_of(costs, (0, 1, 0)),
-    )
+    dear = costs_by_op(chain(), TIMES, boundary_us=7.0, constant_us=1.0)
+    there_and_back = simulate(dear, affinity_of(costs, (0, 1, 0)))
     assert there_and_back.makespan_us == 1 + 3 + 7 + 4 + 7 + 5
     assert len(there_and_back.critical_path) == 3
 
 
 def test_two_branches_on_two_devices_are_the_longer_one():
     times = {"head": 5.0, "left": 20.0, "right": 20.0, "tail": 6.0}
-    costs = costs_by_op(diamond(), times, constant_us=2.0)
+    costs = costs_by_op(fork(MUCH), times, constant_us=2.0)
     placement = affinity_of(costs, (0, 0, 1, 0))
     # Neither device is idle while the branches run: left is a subgraph of its own.
     apart = simulate(costs, placement)
@@ -84,7 +74,7 @@ def test_two_branches_on_two_devices_are_the_longer_one():
 
 def test_a_hand_over_is_the_receivers_work():
     times = {"head": 5.0, "left": 20.0, "right": 20.0, "tail": 6.0}
-    costs = costs_by_op(diamond(), times, boundary=3.0)
+    costs = costs_by_op(fork(MUCH), times, boundary_us=3.0)
     schedule = simulate(costs, affinity_of(costs, (0, 0, 1, 0)))
     # B receives before it runs "right"; the tail receives from B.
     assert schedule.makespan_us == 5 + (3 + 20) + (3 + 6)
@@ -170,7 +160,7 @@ def test_the_plan_is_no_worse_than_what_it_is_compared_with(seed, least_work, mo
 
 def test_the_plan_spreads_branches_over_devices():
     times = {"head": 5.0, "left": 20.0, "right": 21.0, "tail": 6.0}
-    costs = costs_by_op(diamond(), times, boundary=1.0)
+    costs = costs_by_op(fork(MUCH), times, boundary_us=1.0)
     made = plan_schedule(costs.graph, costs)
     assert made.affinity["left"] != made.affinity["right"]
     # The longer branch stays; the other is handed over and back: 5 + max(21, 1 + 20) + 1 + 6.
@@ -232,7 +222,7 @@ def test_what_cannot_be_simulated_or_planned_says_why():
 
 
 def test_tables():
-    costs = costs_by_op(chain(), {"one": 3.0, "two": 4.0, "three": 5.0})
+    costs = costs_by_op(chain(), TIMES)
     made = plan_schedule(costs.graph, costs)
     frame = made.schedule.to_frame()
     assert list(frame) == ["task", "device", "start_us", "end_us", "n_ops", "critical"]
@@ -243,3 +233,46 @@ def test_tables():
         "Schedule(12.0 µs, 1 subgraph, 1 on the critical path, idle µs: A 0.0, B 12.0)"
     )
     assert "subgraph0" in made._repr_html_()
+
+
+# -- hl.plan: one function for both executors ---------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Two equal matmuls that both read the input, added up."""
+    x = op.parameter([8, 8], name="x")
+    one = op.matmul(x, op.constant([[1.0] * 8] * 8, dtype="f4"), False, False, name="one")
+    two = op.matmul(x, op.constant([[2.0] * 8] * 8, dtype="f4"), False, False, name="two")
+    return hl.load(ov.Model([op.add(one, two, name="sum")], [x], "branches"))
+
+
+@pytest.fixture(scope="module")
+def costs(model):
+    times = {"one": 100.0, "two": 100.0, "sum": 10.0}
+    return flat_costs(prepare(model).graph, times, subgraph_us=1.0, emulated={"ACC": "CPU"})
+
+
+def test_one_after_the_other_nothing_is_won_by_a_split(model, costs):
+    made = hl.plan(model, costs)
+    assert made.n_subgraphs == 1
+    assert made.predicted_us == 211.0
+
+
+def test_side_by_side_the_branches_are_split(model, costs):
+    made = hl.plan(model, costs, executor="parallel")
+    assert made.affinity["one"] != made.affinity["two"]
+    # The later of the two branches, the hand-over, the sum.
+    assert 100.0 < made.predicted_us < 130.0
+    assert made.regret["greedy"] == pytest.approx(211.0 - made.predicted_us)
+    assert made.emulated == {"ACC": "CPU"}
+
+
+def test_arguments_of_the_other_executor_are_refused(model, costs):
+    with pytest.raises(ArgumentError, match="'hetero' or 'parallel', not 'serial'"):
+        hl.plan(model, costs, executor="serial")  # type: ignore[call-overload]
+    for extra in ({"pin": {"one": "CPU"}}, {"memory_limit": {"ACC": 1}}):
+        with pytest.raises(
+            ArgumentError, match="leave objective=, memory_limit=, pin= and solver= out"
+        ):
+            hl.plan(model, costs, executor="parallel", **extra)

@@ -552,35 +552,35 @@ def test_compile_times_are_the_longest_of_each_device_alone(raced):
     assert compile_times(known) == {"CPU": 0.75, "FINFAST": 4.0, "": 4.0}
 
 
-def test_a_device_that_was_never_compiled_for_counts_as_the_slowest(raced):
-    known = raced(CPU=(1.0, 0.5, "best"), AUTO=(None, 0.0, "not measured"))
-    # FINFAST and CPU take a quarter of the 4 s that are left beside CPU, but not of 3.9 s.
-    assert labels(known, 4.5) == ["CPU", "AUTO:FINFAST,CPU"]
-    assert labels(known, 4.4) == ["CPU"]
+# FINFAST and CPU take a quarter of the 4 s that are left beside CPU, but not of 3.9 s.
+UNKNOWN = {"CPU": (1.0, 0.5, "best"), "AUTO": (None, 0.0, "not measured")}
+# 4 s of the 19.5 s left are less than a quarter; then 4.5 s of 15.5 s are more.
+UNFINISHED = {
+    "CPU": (1.0, 0.5, "best"), "ONE": (1.25, 0.5, "slower"), "FINFAST": (1.0, 4.0, "as fast"),
+    "AUTO": (None, 0.0, "not measured"),
+}  # fmt: skip
+FAST = {"CPU": (1.0, 0.5, "slower"), "ONE": (1.0, 0.5, "slower"), "FINFAST": (0.5, 4.0, "best")}
 
 
-def test_what_the_race_did_not_get_to_is_measured_where_there_is_time(raced):
-    known = raced(
-        CPU=(1.0, 0.5, "best"),
-        ONE=(1.25, 0.5, "slower"),
-        FINFAST=(1.0, 4.0, "as fast"),
-        AUTO=(None, 0.0, "not measured"),
-    )
-    assert labels(known, math.inf) == ["CPU", "FINFAST", "AUTO:FINFAST,CPU"]
-    assert labels(known, 60.0) == ["CPU", "FINFAST", "AUTO:FINFAST,CPU"]
-    # 4 s of the 19.5 s left are less than a quarter; then 4.5 s of 15.5 s are more.
-    assert labels(known, 20.0) == ["CPU", "FINFAST"]
-    assert labels(known, 20.0, n_models=2) == ["CPU"]
-    assert labels(known, 10.0) == ["CPU"]
+@pytest.mark.parametrize(
+    ("rows", "left_s", "n_models", "expected"),
+    [
+        pytest.param(UNKNOWN, 4.5, 1, ["CPU", "AUTO:FINFAST,CPU"], id="never compiled for: slow"),
+        (UNKNOWN, 4.4, 1, ["CPU"]),
+        (UNFINISHED, math.inf, 1, ["CPU", "FINFAST", "AUTO:FINFAST,CPU"]),
+        pytest.param(UNFINISHED, 60.0, 1, ["CPU", "FINFAST", "AUTO:FINFAST,CPU"], id="not raced"),
+        (UNFINISHED, 20.0, 1, ["CPU", "FINFAST"]),
+        (UNFINISHED, 20.0, 2, ["CPU"]),
+        (UNFINISHED, 10.0, 1, ["CPU"]),
+        (FAST, 5.0, 1, ["CPU", "FINFAST"]),
+        pytest.param(FAST, 4.0, 1, [], id="the best has to fit, or there is no final"),
+    ],
+)
+def test_what_is_measured_again_fits_the_time_that_is_left(raced, rows, left_s, n_models, expected):
+    assert labels(raced(**rows), left_s, n_models=n_models) == expected
 
 
-def test_the_best_has_to_fit_or_there_is_no_final(raced):
-    known = raced(CPU=(1.0, 0.5, "slower"), ONE=(1.0, 0.5, "slower"), FINFAST=(0.5, 4.0, "best"))
-    assert labels(known, 5.0) == ["CPU", "FINFAST"]
-    assert labels(known, 4.0) == []
-
-
-def test_at_most_four_are_measured_beside_the_reference(raced, bound):
+def test_at_most_four_are_measured_beside_the_reference(raced):
     known = raced(CPU=(1.0, 0.5, "slower"), FINFAST=(0.5, 0.5, "best"))
     first = known[0]
     known += [
@@ -595,7 +595,7 @@ def test_at_most_four_are_measured_beside_the_reference(raced, bound):
     assert set(labels(known, math.inf)) == {"CPU", "FINFAST", "as good 0", "as good 1", "as good 2"}
 
 
-def test_what_was_found_is_measured_unless_it_is_there_already(raced, bound):
+def test_what_was_found_is_measured_unless_it_is_there_already(raced):
     known = raced(CPU=(1.0, 0.5, "best"), FINFAST=(1.5, 0.5, "slower"))
     split = hl.Affinity.uniform("digits_inception", "CPU").fix(types={"Softmax": "FINFAST"})
     found = {"optimized": hl.Placement(split, "x"), "recovered": known[0].placement}

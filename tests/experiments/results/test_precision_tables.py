@@ -7,7 +7,7 @@ import math
 import numpy as np
 import openvino as ov
 import pytest
-from counting_core import F32, core_with_acc
+from counting_core import F32, core_with_acc, on_acc
 from openvino import opset13 as op
 from small_models import convolutions
 
@@ -21,12 +21,12 @@ from hetero_lab.experiments.results.profile.tables import (
     tally,
 )
 from hetero_lab.model.language import Scenario
-from hetero_lab.model.read import prepare
 from hetero_lab.runtime.generation import Generation
 from hetero_lab.statistics import Estimate, Latency
 from hetero_lab.tables import read_csv
 
 QUICK = {"iterations": 10, "warmup": 0, "progress": False, "reference": False}
+FIRST = ["conv1", "bias1", "relu1"]
 LOW = precisions("CPU", core=shared_core())[0]
 needs_low = pytest.mark.skipif(LOW == "f32", reason="this CPU has f32 only")
 
@@ -36,18 +36,14 @@ def low_core():
     return core_with_acc(properties={"INFERENCE_PRECISION_HINT": LOW})
 
 
-def measure(model, core, on_acc=(), **more) -> hl.types.Profile:
-    prepared = prepare(model)
-    affinity = hl.Affinity.uniform(prepared, "CPU", core=core).fix(
-        ops=dict.fromkeys(on_acc, "ACC"), core=core
-    )
-    placement = hl.Placement(affinity, "mine", {"CPU": F32})
-    return hl.profile(prepared, placement, core=core, **{**QUICK, **more})
+def measure(model, core, *ops, in_cpu=F32, **more) -> hl.types.Profile:
+    placement = hl.Placement(on_acc(model, core, *ops), "mine", {"CPU": in_cpu})
+    return hl.profile(model, placement, core=core, **{**QUICK, **more})
 
 
 @needs_low
 def test_transitions_at_boundaries_are_those_between_the_devices(low_core, tmp_path):
-    found = measure(convolutions(8), low_core, ["conv1", "bias1", "relu1"])
+    found = measure(convolutions(8), low_core, *FIRST)
     frame = found.precision_transitions
     assert list(frame.columns) == TRANSITION_COLUMNS
     crossing = frame[frame["where"] == "boundary"]
@@ -60,7 +56,7 @@ def test_transitions_at_boundaries_are_those_between_the_devices(low_core, tmp_p
     assert row["n_bytes"] == boundary.n_bytes
     assert (row["from_subgraph"], row["to_subgraph"]) == (0, 1)
     by_op = found.tables["placement"].set_index("op")["precision"]
-    assert set(by_op[["conv1", "bias1", "relu1"]]) == {LOW}
+    assert set(by_op[FIRST]) == {LOW}
     for _, row in frame.iterrows():
         assert by_op[row["producer"]] == row["from_precision"]
         assert by_op[row["consumer"]] == row["to_precision"]
@@ -78,12 +74,8 @@ def test_transitions_at_boundaries_are_those_between_the_devices(low_core, tmp_p
 
 @needs_low
 def test_two_low_devices_hand_over_in_the_models_type(low_core):
-    prepared = prepare(convolutions(8))
-    affinity = hl.Affinity.uniform(prepared, "CPU", core=low_core).fix(
-        ops=dict.fromkeys(["conv1", "bias1", "relu1"], "ACC"), core=low_core
-    )
-    low = hl.Placement(affinity, "low", {"CPU": {"INFERENCE_PRECISION_HINT": LOW}})
-    found = hl.profile(prepared, low, core=low_core, **QUICK)
+    low = {"INFERENCE_PRECISION_HINT": LOW}
+    found = measure(convolutions(8), low_core, *FIRST, in_cpu=low)
     frame = found.precision_transitions
     precision = found.tables["placement"].set_index("op")["precision"]
     (boundary,) = found.partition.boundaries
@@ -98,9 +90,7 @@ def test_all_in_f32_there_are_none(core):
     found = measure(convolutions(8), core)
     assert found.precision_transitions.empty
     assert list(found.precision_transitions.columns) == TRANSITION_COLUMNS
-    split = hl.Affinity.uniform(convolutions(8), "CPU", core=core).fix(
-        ops={"softmax": "ACC"}, core=core
-    )
+    split = on_acc(convolutions(8), core, "softmax")
     both = {"CPU": F32, "ACC": F32}
     found = hl.profile(convolutions(8), hl.Placement(split, "f32", both), core=core, **QUICK)
     assert len(found.partition.boundaries) > 0
@@ -121,7 +111,7 @@ def test_booleans_and_integers_are_no_precision(low_core):
     floats = op.convert(same, "f32", name="floats")
     weights = op.constant(np.ones((256, 64), np.float32))
     model = ov.Model([op.matmul(floats, weights, False, False, name="m")], [x], "hot")
-    found = measure(model, low_core, ["same", "floats", "m"])
+    found = measure(model, low_core, "same", "floats", "m")
     assert {c.precision for c in found.counters if c.op == "floats"} <= {"boolean", ""}
     assert found.precision_transitions.empty
 
