@@ -20,7 +20,7 @@ from hetero_lab.errors import AffinityError, PlanError, StoredFileError
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.planning.cost_model import CostModel, Reorder, Unit, ValidationRow
 from hetero_lab.planning.planner import plan_graph
-from hetero_lab.planning.uncertainty import Uncertainty
+from hetero_lab.planning.prediction import Uncertainty
 from hetero_lab.planning.units import fused_pairs, split_into_units
 
 

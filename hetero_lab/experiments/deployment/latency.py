@@ -30,7 +30,7 @@ ONE_CORE: Reference = (
 OK, BROKEN, UNDECIDED, UNKNOWN = "ok", "broken", "undecided", "not checked"
 N_PROMISED = 4  # processes that a promise is measured in
 _LEAST_AGAIN, _MOST_AGAIN = 3, 6  # processes that confirm an alarm
-QUIET_S, QUIET_SHARE = 5.0, 0.2  # the longest wait for a quiet machine, and of the budget
+QUIET_S, QUIET_SHARE = 2.0, 0.1  # the longest wait for a quiet machine, and of the budget
 PAUSE_S = 2.0
 BUDGET_S = 30.0
 

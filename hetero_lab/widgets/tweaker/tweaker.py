@@ -22,6 +22,7 @@ from hetero_lab.errors import (
     MeasurementError,
     names_at_hand,
 )
+from hetero_lab.experiments.deployment.contract import TOLERANCE
 from hetero_lab.experiments.deployment.freeze import freeze_placed
 from hetero_lab.experiments.faults.wrong import Wrong
 from hetero_lab.experiments.session import SweepControl
@@ -525,12 +526,14 @@ class AffinityTweaker(ipywidgets.VBox):
         """Write the history as CSV."""
         write_csv(file, self.history)
 
-    def freeze(self, directory: str | os.PathLike[str]) -> Path:
-        """Write a directory that runs the placement with openvino and numpy alone."""
+    def freeze(
+        self, directory: str | os.PathLike[str], *, tolerance: float | None = TOLERANCE
+    ) -> Path:
+        """Write the placement as :func:`hetero_lab.freeze` does."""
         used = self.affinity.devices
         properties = {d: p for d, p in self._device_properties.items() if d in used}
         placement = Placement(self.affinity, self.state.step.label, properties)
-        return freeze_placed(resolve(self._bound, placement), directory)
+        return freeze_placed(resolve(self._bound, placement), directory, tolerance=tolerance)
 
     def refresh(self) -> None:
         """Bring the widget up to date."""

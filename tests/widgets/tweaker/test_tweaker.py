@@ -197,7 +197,7 @@ def test_files(tweaker, tmp_path):
         tweaker.undo()
         tweaker.load(tmp_path / name)
         assert tweaker.affinity == mine
-    frozen = tweaker.freeze(tmp_path / "frozen")
+    frozen = tweaker.freeze(tmp_path / "frozen", tolerance=None)
     assert (frozen / "run.py").exists()
 
 
