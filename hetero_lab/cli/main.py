@@ -188,7 +188,7 @@ _ALL = (
     Command("explain", "compare two placements", "model before after costs shape html emulate"),
     Command(
         "freeze", "write a placement that runs with openvino and numpy alone",
-        f"{_PLACED} directory", texts.freeze_text,
+        f"{_PLACED} directory quiet", texts.freeze_text,
     ),
     Command(
         "noise", "measure how much two compiles of one placement differ on a device",

@@ -139,9 +139,12 @@ def observe(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> di
         seen["execution_devices"] = list(compiled.get_property("EXECUTION_DEVICES"))
         seen["step"] = "outputs"
         seen["outputs"] = [_infer(compiled, plan, inputs)[0] for inputs in _requests(directory)]
-        seen["step"] = "latency"
         if options["reference"] is not None:
-            seen.update(_time_beside_reference(core, directory, compiled, plan, options))
+            seen["step"] = "reference"
+            model = core.read_model(Path(directory) / "model.xml")
+            reference = core.compile_model(model, *options["reference"])
+            seen["step"] = "latency"
+            seen.update(_time_beside_reference(directory, compiled, reference, plan, options))
         seen["step"] = ""
     except Exception as error:  # any failure is an observation
         seen["error"] = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
@@ -285,21 +288,18 @@ def _tokens(
 
 
 def _time_beside_reference(
-    core: ov.Core,
     directory: str | os.PathLike[str],
     compiled: ov.CompiledModel,
+    reference: ov.CompiledModel,
     plan: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    device, properties = options["reference"]
-    model = core.read_model(Path(directory) / "model.xml")
-    reference = core.compile_model(model, device, properties)
     inputs = next(iter(_requests(directory)))
     runs = [_infer(one, plan, inputs)[1] for one in (compiled, reference)]
     until = perf_counter() + options["budget_s"]
     each_s = max(_warm_up(run) for run in runs)
     # A reference on one thread gets a free core, so that load on a device does not slow it.
-    alone = properties.get("INFERENCE_NUM_THREADS") == 1
+    alone = options["reference"][1].get("INFERENCE_NUM_THREADS") == 1
     cores = None, _free_core(runs[1], each_s, options["budget_s"]) if alone else None
     affordable = options["budget_s"] / (options["turns"] * len(runs) * each_s)
     timed = int(min(_TIMED, max(1, affordable - _DISCARDED)))

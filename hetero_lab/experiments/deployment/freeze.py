@@ -28,6 +28,7 @@ from hetero_lab.experiments.deployment.contract import (
 from hetero_lab.experiments.deployment.latency import (
     N_PROMISED,
     QUIET_S,
+    REFERENCE,
     promised,
     reference_for,
 )
@@ -41,6 +42,7 @@ from hetero_lab.fetch import file_digest
 from hetero_lab.model.language import TOKENIZER_FILES, Scenario, is_language_model
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
+from hetero_lab.progress import Progress
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.frozen_placement import PLACEMENT_FILE, PROMISED_TOKENS, write_frozen
 from hetero_lab.runtime.generation import (
@@ -67,6 +69,7 @@ def freeze(
     examples: Sequence[Inputs] | None = None,
     accuracy: AccuracyPromise | None = None,
     tolerance: float | None = TOLERANCE,
+    progress: bool = True,
     core: ov.Core | None = None,
 ) -> Path:
     """Write a directory that reproduces placement and outputs with openvino and numpy alone.
@@ -98,6 +101,8 @@ def freeze(
         The share by which the latency may be worse than promised. The promise is relative to the
         CPU alone, or to one core of it where the placement is the CPU alone; it is measured in
         several processes. With ``None`` no latency is promised.
+    progress
+        Show how many processes have run, if it takes more than two seconds.
 
     Returns
     -------
@@ -126,7 +131,12 @@ def freeze(
     """
     placed = resolve(bind(model, core), placement)
     return freeze_placed(
-        placed, directory, examples=examples, accuracy=accuracy, tolerance=tolerance
+        placed,
+        directory,
+        examples=examples,
+        accuracy=accuracy,
+        tolerance=tolerance,
+        progress=progress,
     )
 
 
@@ -139,6 +149,7 @@ def freeze_placed(
     tolerance: float | None = TOLERANCE,
     baseline: Placement | None = None,
     spread: float = 0.0,
+    progress: bool = True,
 ) -> Path:
     """Freeze a placement that is already bound.
 
@@ -160,9 +171,9 @@ def freeze_placed(
         precision = generation_precision(placed, precision)
     with scratch_directory(target, ".hetero_lab-") as draft:
         frozen = write_frozen(draft, compiled, arrays)
-        runs = _runs(draft, reference)
+        runs = _runs(draft, reference, progress)
         seen = runs[-1]
-        if seen.error:
+        if seen.error and seen.step != REFERENCE:  # without a reference no latency is promised
             raise CompileError(
                 f"The frozen placement fails ({seen.step}): {seen.error}. Nothing was written."
             )
@@ -209,13 +220,17 @@ def freeze_placed(
     return target
 
 
-def _runs(directory: Path, reference: Reference | None) -> list[ObservedRun]:
+def _runs(directory: Path, reference: Reference | None, progress: bool) -> list[ObservedRun]:
     """Run a directory, several times if its latency is to be promised, up to a run that fails."""
-    runs = []
-    if reference is not None:
-        wait_until_quiet(QUIET_S)
-    while len(runs) < (1 if reference is None else N_PROMISED) and not (runs and runs[-1].error):
-        runs.append(observe(directory, reference=reference))
+    runs: list[ObservedRun] = []
+    n = 1 if reference is None else N_PROMISED
+    with Progress("freeze", show=progress, total=n, unit="processes") as bar:
+        bar.note("run the directory")
+        if reference is not None:
+            wait_until_quiet(QUIET_S)
+        while len(runs) < n and not (runs and runs[-1].error):
+            runs.append(observe(directory, reference=reference))
+            bar.advance()
     return runs
 
 

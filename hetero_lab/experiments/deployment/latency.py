@@ -28,6 +28,7 @@ ONE_CORE: Reference = (
     },
 )
 OK, BROKEN, UNDECIDED, UNKNOWN = "ok", "broken", "undecided", "not checked"
+REFERENCE = "reference"  # the step of a run that compiles the reference
 N_PROMISED = 4  # processes that a promise is measured in
 _LEAST_AGAIN, _MOST_AGAIN = 3, 6  # processes that confirm an alarm
 QUIET_S, QUIET_SHARE = 2.0, 0.1  # the longest wait for a quiet machine, and of the budget
@@ -102,6 +103,8 @@ def judged_latency(
     ratios = [run.ratio for run in runs if run.ratio is not None]
     if then is None:
         return Settlement(UNKNOWN, "none is promised")
+    if failed.error and failed.step == REFERENCE:
+        return Settlement(UNDECIDED, f"the reference {then.reference} fails: {failed.error}")
     if len(ratios) < len(runs):
         status = BROKEN if failed.error and failed.step == "latency" else UNKNOWN
         return Settlement(status, failed.error or "it was not measured")

@@ -57,6 +57,11 @@ def deployed(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def promising(tmp_path_factory):
+    return hl.freeze("digits_inception", "CPU", tmp_path_factory.mktemp("promising"))
+
+
+@pytest.fixture(scope="module")
 def seen(deployed):
     return observe(deployed, turns=3)
 
@@ -76,11 +81,6 @@ def edit(directory, change):
 def judge(directory, seen, **changes):
     contract = msgspec.structs.replace(read_contract(directory), **changes)
     return judged(directory, contract, read_frozen(directory), [seen], (OK, ""))
-
-
-@pytest.fixture(scope="module")
-def promising(tmp_path_factory):
-    return hl.freeze("digits_inception", "CPU", tmp_path_factory.mktemp("promising"))
 
 
 def test_what_is_untouched_is_kept(promising):
