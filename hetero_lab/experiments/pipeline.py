@@ -33,7 +33,7 @@ from hetero_lab.experiments.results.evidence import (
     MAY_BE_BEST,
     SLOWER,
     UNDECIDED,
-    finding,
+    against_best,
     judged,
 )
 from hetero_lab.interrupts import UntilInterrupted
@@ -353,7 +353,8 @@ class PipelineRace:
             if watch.is_over:
                 return
             best = min(racing, key=self._median)
-            self.dropped |= {i for i in racing if i > 0 and finding(self._ratio(i, best)) == SLOWER}
+            found = {i: against_best(self._ratio(i, best), len(racing)) for i in racing if i > 0}
+            self.dropped |= {i for i in found if found[i] == SLOWER and i != best}
             others = [index for index in self._racing if index > 0]
             if len(self._racing) == 1 or (len(others) == 1 and self._is_precise(others[0])):
                 return

@@ -135,7 +135,9 @@ def ab(times: int, budget_s: float) -> None:
     seen = 0
     for _ in range(times):
         models = {"34": chain(34), "33": chain(33)}
-        sweep = hl.sweep(models, ["CPU"], budget_s=budget_s, counters=False, progress=False)
+        sweep = hl.sweep(
+            models, ["CPU"], budget_s=budget_s, precision=0.01, counters=False, progress=False
+        )
         ranking = sweep.ranking
         less = sweep.summary["label"][1]
         seen += ranking["group"].nunique() > 1 and ranking["label"][0] == less

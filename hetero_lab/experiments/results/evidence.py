@@ -71,6 +71,15 @@ def between(row: Row, best: Row) -> Ratio | None:
     return Ratio(ratio, ratio, ratio, 0.0) if ratio > _HOPELESS else None
 
 
+def against_best(ratio: Ratio | None, n: int) -> str:
+    """Return the finding of a ratio to the best of ``n``, which the same data chose.
+
+    The p-value is corrected for all of their pairs (Bonferroni): of equal candidates, one is
+    always the best by chance.
+    """
+    return UNDECIDED if ratio is None else finding(ratio, min(1.0, ratio.p * n * (n - 1) / 2))
+
+
 def judged(
     us: Mapping[Key, float],
     ratio: Callable[[Key, Key], Ratio | None],
@@ -86,7 +95,8 @@ def judged(
     fastest = min(us, key=lambda key: us[key])
     simpler = us if preferred is None else [key for key in us if key in {*preferred, fastest}]
     best = next(key for key in simpler if us[key] <= AS_GOOD * us[fastest])
-    return {key: BEST if key == best else finding(ratio(key, best)) for key in us}
+    found = {key: against_best(ratio(key, best), len(us)) for key in us}
+    return found | {best: BEST}
 
 
 class Decision(NamedTuple):
