@@ -123,8 +123,8 @@ def test_every_command_with_a_result_writes_a_page():
 @pytest.mark.slow
 def test_a_verified_directory_has_a_page(said, tmp_path):
     page = tmp_path / "verify.html"
-    said("freeze", MODEL, str(tmp_path / "frozen"), "-d", "CPU")
-    said("verify", str(tmp_path / "frozen"), "--tolerance", "1e6", "--html", str(page))
+    hl.freeze(MODEL, "CPU", tmp_path / "frozen", tolerance=None)
+    said("verify", str(tmp_path / "frozen"), "--html", str(page))
     text = page.read_text("utf-8")
     assert "The contract is kept" in text
     assert ">partition<" in text
