@@ -275,7 +275,7 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
         "Latency ranking",
         " · ".join(marks),
         130 + _ROW_PX * max(1, len(rows)),
-        (20, 130, 80, 50),
+        (20, 190, 80, 50),
         x={"title": "latency (µs)", "range": [0, end_us], "gridcolor": GRID},
         y=row_axis(names),
         bargap=0.3,
