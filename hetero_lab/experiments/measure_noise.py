@@ -20,6 +20,8 @@ from hetero_lab.experiments.measure.workers.launch import Workers
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.session import Conditions, Session
 from hetero_lab.model.read import load
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.placement import Placement
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import Noise, compile_noise
 
@@ -89,9 +91,11 @@ def measure_noise(
     for name in itertools.cycle(models):
         began_s = watch.elapsed_s
         own = {name: models[name]}
+        # Through HETERO, whose hand-overs between threads vary as well.
+        placement = Placement(Affinity.on_one(models[name].graph, device), device)
         with Session(own, Conditions(workers=Workers(group=_COMPILES))) as session:
             made = session.measure(
-                expand(own, [device] * _COMPILES, dedupe=False, baselines=False),
+                expand(own, [placement] * _COMPILES, dedupe=False, baselines=False),
                 RunOptions(turns=_TURNS, counters=False, reference=False),
                 Stopwatch.start(None),
                 progress=progress,
