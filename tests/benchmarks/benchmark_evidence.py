@@ -110,8 +110,8 @@ def aa(times: int) -> None:
         model = hl.load("digits_inception")
         placement = hl.Placement(hl.Affinity.uniform(model, "CPU"), "A", {"CPU": F32})
         sweep = hl.sweep(
-            model, [placement] * 3, dedupe=False, baselines=False, budget_s=AA_BUDGET_S, counters=False,
-            progress=False,
+            model, [placement] * 3, dedupe=False, baselines=False, budget_s=AA_BUDGET_S,
+            counters=False, progress=False,
         )  # fmt: skip
         rows = {row.label: row for row in sweep.rows}
         first = next(iter(rows))
