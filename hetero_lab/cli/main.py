@@ -137,12 +137,6 @@ def _run(arguments: Sequence[str]) -> int:
     return command.exit_code(given, result) if command.exit_code else 0
 
 
-def _of_verified(given: Namespace, verified: Any) -> int:
-    if not verified.ok:
-        return FAILED
-    return NOT_KNOWN if given.strict and not verified.is_decided else 0
-
-
 def _demo(given: Namespace) -> Any:
     from hetero_lab.cli import demo
 
@@ -236,9 +230,9 @@ _ALL = (
     Command(
         "verify", "prove deployed directories again on what is installed here",
         "directories across tolerance strict data junit csv html quiet",
-        exit_code=_of_verified,
-        more="\nThe exit code is 1 if a part of a contract is broken, and with --strict 3 if one "
-        "is\nundecided.",
+        exit_code=lambda given, verified: NOT_KNOWN * (given.strict and not verified.is_decided)
+        if verified.ok else FAILED,
+        more="\nThe exit code is 1 if a part is broken, and with --strict 3 if one is undecided.",
     ),
 )  # fmt: skip
 COMMANDS = {command.name: command for command in _ALL}

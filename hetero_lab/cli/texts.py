@@ -176,8 +176,7 @@ def plan_lines(planned: Planned) -> Iterator[str]:
     proof = "proven best" if plan.gap == 0 else f"at most {plan.relative_gap:.1%} from the best"
     low, high = plan.interval_us
     if high < math.inf:
-        us = number(plan.predicted_us)
-        yield f"       {us} µs predicted (90 %: {number(low)} to {number(high)})"
+        yield f"       predicted (90 %): {number(low)} to {number(high)} µs"
     yield f"       {proof} for {plan.objective} by these costs ({plan.method})"
     yield f"Costs: {planned.source}"
     yield f"       {costs.origin[0].lower()}{costs.origin[1:].removesuffix('.')}"
@@ -202,9 +201,8 @@ def _baselines(planned: Planned) -> str:
     for row in planned.plan.to_frame().to_dict("records"):
         ratio = f"{row['predicted_us'] / us - 1.0:+.1%}" if us and row["label"] != "plan" else ""
         if ratio and 0.0 < row["margin_us"] < math.inf:
-            ratio += f" ± {row['margin_us'] / us:.1%}"
-        if row["label"] in planned.plan.undecided and row["margin_us"] < math.inf:
-            ratio += ", not told apart by prediction"
+            same = ", not told apart by prediction" * (row["label"] in planned.plan.undecided)
+            ratio += f" ± {row['margin_us'] / us:.1%}{same}"
         rows.append([row["label"], number(row["predicted_us"]), ratio])
     return columns(rows)
 
