@@ -186,7 +186,7 @@ def freeze_placed(
         latency = None
         if reference is not None and tolerance is not None:
             noise = noise_here([*placed.devices, reference[0]], placed.core)
-            latency = promised(runs, reference, tolerance, max(spread, noise.relative))
+            latency = promised(runs, reference, tolerance, noise, spread)
         write_contract(
             draft,
             Contract(

@@ -16,7 +16,7 @@ from hetero_lab.experiments.deployment.check_run import ObservedRun, Reference
 from hetero_lab.experiments.deployment.contract import LatencyPromise
 from hetero_lab.experiments.measure.environment import is_busy
 from hetero_lab.placement.placement import Placement
-from hetero_lab.statistics import log_spread, ratio_of_runs
+from hetero_lab.statistics import Noise, log_spread, ratio_of_runs
 
 # It runs anywhere. OpenVINO's own pinning could choose a busy core.
 ONE_CORE: Reference = (
@@ -50,32 +50,37 @@ def reference_for(placement: Placement, baseline: Placement | None) -> Reference
     It is the baseline if that is a device alone, by default the CPU. A placement that is this
     device itself is compared with one core of the CPU in f32.
     """
-    known = baseline is not None and baseline.direct and baseline.virtual is None
-    own = baseline if known and baseline is not None else None
-    device = own.devices[0] if own else "CPU"
-    properties = dict(own.device_properties.get(device, {})) if own else {}
-    if placement.direct and placement.devices == (device,):
-        return ONE_CORE
-    return device, properties
+    device, properties = "CPU", {}
+    if baseline is not None and baseline.direct and baseline.virtual is None:
+        device = baseline.devices[0]
+        properties = dict(baseline.device_properties.get(device, {}))
+    own = dict(placement.device_properties.get(device, {}))
+    is_same = placement.direct and placement.devices == (device,) and own == properties
+    return ONE_CORE if is_same else (device, properties)
 
 
 def promised(
-    runs: Sequence[ObservedRun], reference: Reference, tolerance: float, least_spread: float
+    runs: Sequence[ObservedRun],
+    reference: Reference,
+    tolerance: float,
+    noise: Noise,
+    least_spread: float = 0.0,
 ) -> LatencyPromise | None:
     """Return the promise of a directory that was run several times; ``None`` if untimed.
 
-    ``least_spread`` is how far the logarithm of the ratio is known to vary from process to process.
+    ``noise`` is that of compiles on its devices, and ``least_spread`` how far the logarithm of the
+    ratio was seen to vary from measurement to measurement.
     """
     ratios = [run.ratio for run in runs if run.ratio is not None]
     if not ratios:
         return None
-    spread = max(least_spread, log_spread(ratios))
-    middle, low, high, _ = ratio_of_runs(ratios, (), spread)
     device, properties = reference
     ours, theirs = (
         float(np.median([sample for run in runs for turn in getattr(run, name) for sample in turn]))
         for name in ("turns_us", "reference_us")
     )
+    spread = max(least_spread, log_spread(ratios), noise.spread(min(ours, theirs)))
+    middle, low, high, _ = ratio_of_runs(ratios, (), spread)
     return LatencyPromise(
         reference_device=device,
         reference_properties=dict(properties),
