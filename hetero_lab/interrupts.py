@@ -9,9 +9,11 @@ on with half a result as if it were whole.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import functools
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
@@ -23,6 +25,7 @@ _T = TypeVar("_T")
 
 _last: Any = None
 _set_aside: Any = None  # by the guarded call that runs now
+_CALLBACK_S = 0.01  # long enough for a destructor or a callback to end
 _seen = False  # whether Ctrl-C came since the outermost guarded call began
 
 
@@ -48,8 +51,8 @@ def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Return a function that ends in ``KeyboardInterrupt`` if Ctrl-C came while it ran.
 
     Python drops a ``KeyboardInterrupt`` that is raised in a destructor or in a callback of a
-    library, so the signal itself is what counts. Signals come to the main thread only, and a
-    handler set by other code is left alone.
+    library. It is raised again a moment later, and the call ends in one even if it is over by then.
+    Signals come to the main thread only, and a handler set by other code is left alone.
     """
 
     @functools.wraps(function)
@@ -64,7 +67,8 @@ def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
                 _seen = False
             signal.signal(signal.SIGINT, _on_signal)
         try:
-            result = function(*args, **options)
+            with _dropped_ones_again() if listening else contextlib.nullcontext():
+                result = function(*args, **options)
         except KeyboardInterrupt:
             _last = _set_aside
             raise
@@ -141,6 +145,36 @@ def set_aside(result: object) -> None:
 def what_was_set_aside() -> object:
     """Return what the running call, or one inside it, has set aside."""
     return _set_aside
+
+
+@contextlib.contextmanager
+def _dropped_ones_again() -> Generator[None, None, None]:
+    """Raise a ``KeyboardInterrupt`` again, once the callback that Python dropped it in is over."""
+    before = sys.unraisablehook
+    timers: list[threading.Timer] = []
+
+    def hook(dropped: sys.UnraisableHookArgs) -> None:
+        if not issubclass(dropped.exc_type, KeyboardInterrupt):
+            before(dropped)
+            return
+        timers.append(threading.Timer(_CALLBACK_S, _interrupt_main))
+        timers[-1].daemon = True
+        timers[-1].start()
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+        for timer in timers:
+            timer.cancel()
+
+
+def _interrupt_main() -> None:
+    if sys.platform == "win32":
+        _thread.interrupt_main()
+    else:  # which ends a system call that the main thread waits in, too
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:

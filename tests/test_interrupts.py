@@ -14,7 +14,7 @@ from package_source import public_functions
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 import hetero_lab as hl
-from hetero_lab.interrupts import guarded, interruptible
+from hetero_lab.interrupts import UntilInterrupted, guarded, interruptible
 
 
 @pytest.fixture(autouse=True)
@@ -89,11 +89,29 @@ def test_nothing_done_is_not_the_result_of_an_earlier_call():
     assert hl.last_interrupted() is None
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_that_python_drops_is_not_lost():
     with pytest.raises(KeyboardInterrupt, match="returns the str"):
         swallowing()
     assert hl.last_interrupted() == "whole"
+
+
+def test_an_interrupt_that_python_drops_still_ends_a_long_call():
+    class Dropped:
+        def __del__(self) -> None:
+            press_ctrl_c()
+
+    @guarded
+    def long() -> str:
+        with UntilInterrupted() as turns:
+            Dropped()
+            time.sleep(20)
+        return "interrupted" if turns.interrupted else "whole"
+
+    began = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt, match="long was interrupted"):
+        long()
+    assert hl.last_interrupted() == "interrupted"
+    assert time.perf_counter() - began < 10
 
 
 def test_a_call_within_a_call_ends_the_outer_one():
