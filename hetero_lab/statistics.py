@@ -17,6 +17,7 @@ import numpy as np
 from hetero_lab.errors import ArgumentError
 
 _Z_95 = 1.959963984540054  # 97.5 % of the normal distribution
+_LEAST_LOG_P = -300.0  # smaller p-values are 0
 _ALPHA = 0.05  # of the test by which two placements differ
 # The half width of an interval, in standard deviations from compile to compile, that more turns
 # hardly narrow.
@@ -28,6 +29,9 @@ _LEAST_RESAMPLES = 200
 _MOST_DRAWN = 40_000_000  # values drawn in all resamples together
 _DRAWN_AT_ONCE = 1_000_000
 _SEED = 20260101
+# Standard deviation of the log level of a run: all that a process runs can be faster or slower by a
+# fifth than in another one, minutes apart on a quiet machine.
+_BETWEEN_RUNS = 0.1
 _FEW = 5  # fewer turns than this say little; then single samples are resampled
 
 
@@ -239,12 +243,12 @@ def unpaired_ratio(ours: Sequence[float], reference: Sequence[float], noise: Noi
     """Like :func:`paired_ratio` for turns that were not measured beside each other.
 
     Welch (1947) on the logarithms, widened by how far the machine drifted within each of the two
-    runs: each is one draw of what it drifts through. A drift from run to run that is larger than
-    that within a run remains unseen.
+    runs, each of which is one draw of what it drifts through, and by how far the levels of two runs
+    lie apart on a quiet machine.
     """
     first, second = (np.log(np.asarray(x, dtype=np.float64)) for x in (ours, reference))
-    spread = math.hypot(compile_spread(ours, reference, noise), _drift(first), _drift(second))
-    return _welch(first, second, spread)
+    drifts = _drift(first), _drift(second), _BETWEEN_RUNS
+    return _welch(first, second, math.hypot(compile_spread(ours, reference, noise), *drifts))
 
 
 def ratio_of_runs(ours: Sequence[float], before: Sequence[float], spread: float) -> Ratio:
@@ -302,18 +306,25 @@ def _mean_ratio(logs: np.ndarray, spread: float) -> Ratio:
 
 
 def _ratio(middle: float, error: float, freedom: float, spread: float) -> Ratio:
-    """Return a ratio from its logarithm and standard error, to which compiles add their spread."""
-    from scipy import stats
+    """Return a ratio from its logarithm and standard error, to which compiles add their spread.
+
+    The error is estimated, the spread is known: their intervals add in squares (Graybill and Wang
+    1980), so that an error which looks small by chance, of a few turns, counts with its freedom.
+    """
+    from scipy import optimize, special
 
     if error == 0.0 and middle == 0.0:
         return Ratio(1.0, 1.0, 1.0, 1.0)  # a placement beside itself
     if not math.isfinite(error):
         return Ratio(math.exp(middle), 0.0, math.inf, 1.0)
-    # The spread is known, so that the sum has more freedom than the error (Satterthwaite 1946).
-    turns, error = error, math.hypot(error, spread)
-    freedom *= min(error / turns, 1e6) ** 4 if turns else math.inf
-    half = float(stats.t.ppf(0.975, freedom)) * error
-    p = float(2 * stats.t.sf(abs(middle) / error, freedom))
+
+    def half_width(log_p: float) -> float:
+        tail = math.exp(log_p) / 2
+        return math.hypot(special.stdtrit(freedom, tail) * error, special.ndtri(tail) * spread)
+
+    half, p = half_width(math.log(_ALPHA)), 0.0
+    if half_width(_LEAST_LOG_P) > abs(middle):
+        p = math.exp(optimize.brentq(lambda x: half_width(x) - abs(middle), _LEAST_LOG_P, 0.0))
     # NumPy's exp may warn of infinity, where OpenVINO has set how the processor rounds.
     return Ratio(math.exp(middle), math.exp(middle - half), math.exp(middle + half), p)
 
@@ -398,12 +409,13 @@ def series_ratio(a: Series, b: Series) -> Ratio:
     return _welch(first, second, spread)
 
 
-def rank_groups(series: Sequence[Series]) -> tuple[list[int], float]:
+def rank_groups(series: Sequence[Series]) -> tuple[list[int], list[float], float]:
     """Group placements, sorted from fast to slow, that cannot be told apart.
 
     No two of a group differ by a Holm-corrected test of all pairs, there are as few groups as that
     allows, and they part where the evidence between neighbours is strongest. Returns the group
-    number of each, from 1, and the smallest relative difference that any pair could have shown.
+    number of each, from 1, the corrected p-value of its difference from the first, and the smallest
+    relative difference that any pair could have shown.
     """
     n = len(series)
     pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
@@ -429,7 +441,8 @@ def rank_groups(series: Sequence[Series]) -> tuple[list[int], float]:
         end = start
     # Two that are the same turns have a width of 0, which no measurement has.
     widths = [test.high / test.middle for test in tests if test.middle < test.high < math.inf]
-    return groups, min(widths, default=math.inf) - 1.0
+    from_first = [adjusted.get((0, i), 1.0) for i in range(n)]
+    return groups, from_first, min(widths, default=math.inf) - 1.0
 
 
 def compile_noise(groups: Sequence[np.ndarray]) -> Noise:

@@ -104,16 +104,17 @@ def made(levels: dict[str, float], noise: float, rounds: int = 30) -> list[Serie
 
 
 def test_what_differs_clearly_is_in_groups_of_its_own():
-    groups, smallest = rank_groups(made({"a": 1.0, "b": 1.001, "c": 1.2, "d": 1.5}, 0.01))
+    groups, p, smallest = rank_groups(made({"a": 1.0, "b": 1.001, "c": 1.2, "d": 1.5}, 0.01))
     assert groups == [1, 1, 2, 3]
+    assert [one < 0.05 for one in p] == [False, False, True, True]
     assert 0.005 < smallest < 0.05
-    assert rank_groups([]) == ([], float("inf"))
+    assert rank_groups([]) == ([], [], float("inf"))
     assert rank_groups(made({"a": 1.0}, 0.01))[0] == [1]
 
 
 def test_groups_part_where_the_evidence_is_strongest():
     # The third differs from the first but not from the second, which is much nearer to it.
-    groups, _ = rank_groups(made({"a": 1.0, "b": 1.018, "c": 1.022}, 0.004))
+    groups, *_ = rank_groups(made({"a": 1.0, "b": 1.018, "c": 1.022}, 0.004))
     assert groups == [1, 2, 2]
 
 
@@ -132,21 +133,32 @@ def test_equal_placements_differ_from_compile_to_compile():
     assert paired_ratio(*turns, Noise(0.05, 0.0, 12))[3] > 0.2
 
 
-def test_paired_and_unpaired_ratios_agree():
+def test_runs_apart_tell_less_than_turns_beside_each_other():
     rng = np.random.default_rng(0)
     ours, reference = (1e3 * rng.lognormal(x, 0.01, 60) for x in (0.1, 0.0))
-    for ratio, low, high, p in (
-        compare(ours, reference, ASSUMED_NOISE) for compare in (paired_ratio, unpaired_ratio)
-    ):
-        assert ratio == pytest.approx(np.exp(0.1), rel=0.01)
-        assert low < np.exp(0.1) < high
-        assert p < 1e-3
+    paired = paired_ratio(ours, reference, ASSUMED_NOISE)
+    apart = unpaired_ratio(ours, reference, ASSUMED_NOISE)
+    for ratio in (paired, apart):
+        assert ratio.middle == pytest.approx(np.exp(0.1), rel=0.01)
+        assert ratio.low < np.exp(0.1) < ratio.high
+    # All times of a run can be a tenth above or below those of another one.
+    assert paired.p < 1e-3 < 0.05 < apart.p
+    assert unpaired_ratio(1.5 * ours, reference, ASSUMED_NOISE).p < 1e-3
     assert unpaired_ratio([1.0], [2.0, 2.0], ASSUMED_NOISE)[3] == 1.0
+
+
+@pytest.mark.parametrize("turns", [3, 12])
+def test_small_p_values_of_few_turns_are_as_rare_as_they_say(turns):
+    rng = np.random.default_rng(0)
+    draws = np.exp(rng.normal(0, 0.03, (3000, 2, turns)))
+    p = [paired_ratio(1e4 * a, 1e4 * b, Noise(0.005, 0.0, 12)).p for a, b in draws]
+    assert sum(one < 0.001 for one in p) <= 9
+    assert 60 < sum(one < 0.05 for one in p) < 180
 
 
 def test_the_same_turns_twice_do_not_make_a_difference_visible():
     both = made({"a": 1.0, "b": 1.2}, 0.01)
-    assert rank_groups([both[0], both[0], both[1]])[1] == rank_groups(both)[1] > 0.0
+    assert rank_groups([both[0], both[0], both[1]])[2] == rank_groups(both)[2] > 0.0
 
 
 def compiles(level_us, relative, absolute_us, rng, n=6, rounds=24, turn_noise=0.01):

@@ -56,6 +56,8 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _OPTIONS = 4  # candidates of each model that are combined
 _MOST = 16  # combinations that are measured
 _LEAST_TURNS, _MOST_TURNS = 3, 30
+_LOOKS = (3, 6, 12, 24)  # turns after which slower combinations drop out
+_N_LOOKS = len(_LOOKS) + 1  # and the last one
 _PRECISION = 0.015  # half the width of the interval of a ratio
 _COLUMNS = ("judgement", "median_us", "ratio", "ratio_ci95_low", "ratio_ci95_high", "n_turns")
 
@@ -352,9 +354,9 @@ class PipelineRace:
                 continue
             if watch.is_over:
                 return
-            best = min(racing, key=self._median)
-            found = {i: against_best(self._ratio(i, best), len(racing)) for i in racing if i > 0}
-            self.dropped |= {i for i in found if found[i] == SLOWER and i != best}
+            if number in _LOOKS:
+                best = min(racing, key=self._median)
+                self.dropped |= {i for i in racing if i > 0 and self._is_slower(i, best)}
             others = [index for index in self._racing if index > 0]
             if len(self._racing) == 1 or (len(others) == 1 and self._is_precise(others[0])):
                 return
@@ -368,7 +370,7 @@ class PipelineRace:
         racing = [index for index in self._racing if self.combinations[index].turns_us]
         shared = min((len(self.combinations[index].turns_us) for index in racing), default=0)
         us = {index: self._median(index, shared) for index in racing}
-        found = judged(us, self._ratio, preferred=[0])
+        found = judged(us, self._ratio, preferred=[0], n=len(self.combinations), looks=_N_LOOKS)
         found |= dict.fromkeys(self.dropped, SLOWER)
         return [
             replace(combination, judgement=found.get(index, UNMEASURED))
@@ -395,6 +397,10 @@ class PipelineRace:
         """Whether more turns would tell nothing more about its ratio to the reference."""
         pair = self.combinations[index].beside(self.combinations[0], self.objective)
         return len(pair[0]) > 1 and known_within(_PRECISION, *pair, self.noise)
+
+    def _is_slower(self, index: int, best: int) -> bool:
+        n = len(self.combinations)
+        return against_best(self._ratio(index, best), n, _N_LOOKS) == SLOWER
 
     def _ratio(self, index: int, other: int) -> Ratio | None:
         return self.combinations[index].ratio(self.combinations[other], self.objective, self.noise)

@@ -71,31 +71,41 @@ def between(row: Row, best: Row) -> Ratio | None:
     return Ratio(ratio, ratio, ratio, 0.0) if ratio > _HOPELESS else None
 
 
-def against_best(ratio: Ratio | None, n: int) -> str:
+def against_best(ratio: Ratio | None, n: int, looks: int = 1) -> str:
     """Return the finding of a ratio to the best of ``n``, which the same data chose.
 
-    The p-value is corrected for all of their pairs (Bonferroni): of equal candidates, one is
-    always the best by chance.
+    The p-value is corrected for all of their pairs and for how often the data are looked at
+    (Bonferroni): of equal candidates, one is always the best by chance.
     """
-    return UNDECIDED if ratio is None else finding(ratio, min(1.0, ratio.p * n * (n - 1) / 2))
+    tests = looks * n * (n - 1) / 2
+    return UNDECIDED if ratio is None else finding(ratio, min(1.0, ratio.p * tests))
 
 
 def judged(
     us: Mapping[Key, float],
     ratio: Callable[[Key, Key], Ratio | None],
     preferred: Collection[Key] | None = None,
+    *,
+    n: int = 0,
+    looks: int = 1,
 ) -> dict[Key, str]:
     """Judge each candidate, the simplest first: ``best``, or a :func:`finding` against that.
 
-    ``ratio`` compares two candidates. The ``preferred`` candidates are preferred to the fastest if
-    they are at most 1 % slower; by default all, so that the simplest of them is chosen.
+    ``ratio`` compares two candidates. The ``preferred`` candidates, by default all, are preferred
+    to the fastest, the simplest first, unless the fastest is shown to be faster by more than 1 %.
+    ``n`` counts those that dropped out as well; ``looks`` is as for :func:`against_best`.
     """
     if not us:
         return {}
+    n = n or len(us)
     fastest = min(us, key=lambda key: us[key])
     simpler = us if preferred is None else [key for key in us if key in {*preferred, fastest}]
-    best = next(key for key in simpler if us[key] <= AS_GOOD * us[fastest])
-    found = {key: against_best(ratio(key, best), len(us)) for key in us}
+    best = next(
+        key
+        for key in simpler
+        if us[key] <= AS_GOOD * us[fastest] or against_best(ratio(fastest, key), n, looks) != FASTER
+    )
+    found = {key: against_best(ratio(key, best), n, looks) for key in us}
     return found | {best: BEST}
 
 
@@ -122,10 +132,9 @@ def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[
         verdict = f"Nothing that keeps to the limits was measured: this is the plan.{but}"
         return Decision([*planned, *baselines][0], verdict)
     if not known and left_out:
-        return Decision(tried[0], f"This is the fastest plan that was measured.{but}")
+        return Decision(tried[0], f"This plan was measured, and no baseline.{but}")
     if not known:
-        verdict = "No baseline keeps to the limits; this is the fastest plan that does."
-        return Decision(tried[0], verdict, FASTER)
+        return Decision(tried[0], "No baseline keeps to the limits; this plan does.")
     best = known[0]
     if not tried:
         return Decision(best, f"No plan was measured beside {best}, the best baseline.{but}")
@@ -141,7 +150,7 @@ def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[
         )
         return Decision(label, said, FASTER)
     label, ratio, word = min(found, key=lambda one: one[2] != UNDECIDED)
-    said = f"No plan is faster than {best}, the best baseline: {label} is {word}"
+    said = f"No plan was shown to be faster than {best}, the best baseline: {label} is {word}"
     if word == UNDECIDED:
         said = f"Undecided whether {label} is faster than {best}, the best baseline"
     return Decision(best, f"{said}; {reason(ratio)}.{but}", word)
@@ -179,12 +188,13 @@ def rank(rows: Sequence[Row]) -> Ranking:
     could_be_seen: list[float] = []
     for of_host in apart.values():
         of_host.sort(key=lambda row: row.latency.us if row.latency else 0.0)
-        groups, smallest = rank_groups([row.series for row in of_host])
-        for number, (row, group) in enumerate(zip(of_host, groups, strict=True), start=1):
-            told = series_ratio(row.series, of_host[0].series)
-            # Groups are tested together: two of one group do not differ.
-            word = SLOWER if group > 1 else finding(told, 1.0) if number > 1 else BEST
-            ranked.append((row, number, group, word))
+        groups, from_first, smallest = rank_groups([row.series for row in of_host])
+        words = [
+            finding(series_ratio(row.series, of_host[0].series), p)
+            for row, p in zip(of_host, from_first, strict=True)
+        ]
+        numbers = range(1, len(of_host) + 1)
+        ranked += zip(of_host, numbers, groups, [BEST, *words[1:]], strict=True)
         could_be_seen.append(smallest)
     ordered, ranks, groups, found = zip(*ranked, strict=True) if ranked else ((), (), (), ())
     return Ranking(ordered, ranks, groups, found, max(could_be_seen, default=math.inf))

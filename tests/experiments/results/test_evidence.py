@@ -56,6 +56,15 @@ def test_the_measured_noise_decides():
     assert undecided.verdict.startswith("Undecided whether candidate is faster than greedy")
 
 
+def test_the_simplest_stays_until_another_is_shown_to_be_faster():
+    def best(ratio):
+        us = {"simple": 1.0, "fast": ratio.middle}
+        return judged(us, lambda a, _: ratio if a == "fast" else None)
+
+    assert best(Ratio(0.8, 0.6, 1.1, 0.2)) == {"simple": "best", "fast": "undecided"}
+    assert best(Ratio(0.8, 0.7, 0.9, 1e-4))["fast"] == "best"
+
+
 RATIOS = {
     "faster": Ratio(0.97, 0.96, 0.98, 1e-6),
     "as fast": Ratio(1.0, 0.97, 1.03, 0.9),
