@@ -21,11 +21,11 @@ import plotly.graph_objects as go
 from PIL import Image
 
 import hetero_lab as hl
-from docs.site import SITE
 from hetero_lab.samples.catalogue import datasets_dir
 from tests.widgets.jupyter_in_browser import opened, running_browser, running_lab, write_notebook
 
 PICTURES = Path(__file__).parent / "pictures"
+SITE = Path(__file__).parent / "_build" / "html"
 THUMBNAILS = Path(__file__).parent / "_static" / "thumbnails"
 NAMES = ("graph", "ranking", "tweaker", "thumbnails")
 MODEL, DEVICE = "digits_inception", "HETERO:ACC,CPU"
