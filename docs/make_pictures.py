@@ -105,14 +105,13 @@ def photograph_pages(browser: Any, directory: Path) -> None:
         path for part in ("tutorial", "gallery") for path in sorted(SITE.glob(f"{part}/*.html"))
     ]
     for path in (path for path in pages if path.stem != "index"):
-        page = browser.new_page(viewport={"width": 1000, "height": 1000})
+        page = browser.new_page(viewport={"width": 1440, "height": 1000})
         page.goto(path.as_uri())
         page.wait_for_selector("html[data-drawn]", state="attached")
         figures = page.locator(".figure:not([hidden]), .output img")
         if figures.count():
             box = figures.first.bounding_box()
-            width = min(box["width"], 720)
-            clip = {**box, "width": width, "height": min(box["height"], width * 2 / 3)}
+            clip = {**box, "height": min(box["height"], box["width"] * 2 / 3)}
             picture = directory / f"{path.parent.name}_{path.stem}.png"
             page.screenshot(path=picture, clip=clip, full_page=True)
             with Image.open(picture) as large:
