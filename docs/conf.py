@@ -10,6 +10,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 import plotly  # noqa: E402
+from sphinx.application import Sphinx  # noqa: E402
 
 import hetero_lab as hl  # noqa: E402
 from docs import pages  # noqa: E402
@@ -29,6 +30,7 @@ suppress_warnings = ["mystnb.unknown_mime_type"]
 autodoc_typehints = "none"  # the numpy docstrings say it in words
 napoleon_google_docstring = False
 napoleon_use_rtype = False
+napoleon_use_param = False  # arguments that are explained together stay together
 add_module_names = False
 
 html_theme = "furo"
@@ -40,8 +42,9 @@ html_show_sphinx = False
 html_copy_source = False
 
 
-def setup(_: object) -> None:
+def setup(app: Sphinx) -> None:
     """Write the pages that are made: course, gallery, reference."""
+    app.connect("source-read", pages.mark_searched)
     source = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
     shutil.copyfile(source, HERE / "_static" / "plotly.min.js")
     pages.write_course()

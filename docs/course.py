@@ -19,6 +19,14 @@ OUTPUTS = Path(__file__).parent / "outputs"
 _PLOTLY = "application/vnd.plotly.v1+json"
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _SHOWN = (_PLOTLY, "image/png", "text/html", "text/markdown", "text/plain")  # the best first
+_A_WIDGET = "*A widget, which needs a running notebook.*"
+# What a page shows in its place, by the call that made it.
+WIDGETS = {
+    "AffinityTweaker": "![The affinity tweaker](../pictures/tweaker.png)\n\n"
+    "*The affinity tweaker of another model. It lives in a running notebook.*",
+    "SweepExplorer": "*The explorer lives in a running notebook; the gallery has "
+    "[one that needs none](../gallery/explorer.md).*",
+}
 
 
 def store_outputs(executed: NotebookNode, name: str) -> Path:
@@ -43,10 +51,12 @@ def with_outputs(notebook: Path) -> NotebookNode:
     shown = nbformat.read(notebook, as_version=4)
     path = OUTPUTS / f"{notebook.stem}.json.xz"
     kept = json.loads(lzma.decompress(path.read_bytes())) if path.exists() else {}
+    so_far = ""
     for cell in shown.cells:
         if cell.cell_type == "code":
+            so_far += cell.source
             outputs = kept.get(_key(cell.source), [])
-            cell.outputs = [nbformat.from_dict(_drawn(output)) for output in outputs]
+            cell.outputs = [nbformat.from_dict(_drawn(each, so_far)) for each in outputs]
     return shown
 
 
@@ -69,15 +79,18 @@ def _slim(output: NotebookNode) -> dict[str, Any]:
         plain = output.data.get("text/plain", "")
         # A widget is written as a call, AffinityTweaker(…); a bar of progress as "race |▋  | …".
         bar = plain.startswith("HBox(") or not re.match(r"\w+\(", plain)
-        data = {} if bar else {"text/markdown": "*A widget, which needs a running notebook.*"}
+        data = {} if bar else {"text/markdown": _A_WIDGET}
     else:
         best = next((mime for mime in _SHOWN if mime in output.data), None)
         data = {} if best is None else {best: output.data[best]}
     return {"output_type": "display_data", "metadata": {}, "data": data}
 
 
-def _drawn(output: dict[str, Any]) -> dict[str, Any]:
+def _drawn(output: dict[str, Any], code: str) -> dict[str, Any]:
     data = output.get("data", {})
+    if data.get("text/markdown") == _A_WIDGET:
+        widget = max(WIDGETS, key=lambda name: code.rfind(f"{name}("))
+        return {**output, "data": {"text/markdown": WIDGETS[widget]}}
     if _PLOTLY not in data:
         return output
     figure = {key: data[_PLOTLY][key] for key in ("data", "layout")}

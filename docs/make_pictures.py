@@ -1,8 +1,10 @@
 """The pictures of the README and the docs, from real runs: ``python -m docs.make_pictures``.
 
 It profiles the bundled model, reads a sweep that was recorded on a real GPU, opens the affinity
-tweaker in a real JupyterLab, and photographs all three with the Chromium of this machine. It needs
-the extras ``test`` and ``samples`` and takes about a minute.
+tweaker in a real JupyterLab, and photographs all three with the Chromium of this machine. For the
+indexes of the site it photographs the first figure of each page of the course and the gallery, as
+``python -m docs.site`` built them. It needs the extras ``test`` and ``samples`` and takes about a
+minute.
 """
 
 from __future__ import annotations
@@ -23,10 +25,15 @@ from hetero_lab.samples.catalogue import datasets_dir
 from tests.widgets.jupyter_in_browser import opened, running_browser, running_lab, write_notebook
 
 PICTURES = Path(__file__).parent / "pictures"
-NAMES = ("graph", "ranking", "tweaker")
+SITE = Path(__file__).parent / "_build" / "html"
+THUMBNAILS = Path(__file__).parent / "_static" / "thumbnails"
+NAMES = ("graph", "ranking", "tweaker", "thumbnails")
 MODEL, DEVICE = "digits_inception", "HETERO:ACC,CPU"
 RECORDING, SWEEP = "nvidia_h200", "eight/alexnet.all"
 UNSUPPORTED = ("Concat", "MaxPool", "Softmax")
+ENDS = ("Interpolate", "ReduceMean", "Sigmoid", "Softmax")  # as in the first notebook
+GRAPH_PX = 860  # GitHub shows no more, so that letters keep their size
+THUMBNAIL_PX = (480, 320)
 MOVED = "^mixed[12]/"
 COLOURS = 160  # enough for lines and letters, a third of the bytes
 MOST_BYTES = 200_000
@@ -59,7 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             photograph_figure(browser, recorded(Path(scratch)), PICTURES / "ranking.png")
         if "tweaker" in wanted:
             photograph_tweaker(browser, Path(scratch), PICTURES / "tweaker.png")
-    for name in wanted:
+        if "thumbnails" in wanted:
+            photograph_pages(browser, THUMBNAILS)
+    for name in (name for name in wanted if name != "thumbnails"):
         said = f"{PICTURES / name}.png: {shrink(PICTURES / f'{name}.png'):,} bytes"
         print(said)  # noqa: T201
     return 0
@@ -67,8 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def profiled() -> go.Figure:
     """Draw the graph of the bundled model as HETERO places it."""
-    hl.emulate("ACC", unsupported=set(UNSUPPORTED))
-    return hl.views.placement_graph(hl.profile(hl.load(MODEL), DEVICE, progress=False))
+    hl.emulate("ACC", unsupported=set(ENDS))
+    profile = hl.profile(hl.load(MODEL), DEVICE, progress=False)
+    return hl.views.placement_graph(profile, width=GRAPH_PX)
 
 
 def recorded(scratch: Path) -> go.Figure:
@@ -85,6 +95,30 @@ def photograph_figure(browser: Any, figure: go.Figure, path: Path) -> None:
     page.wait_for_selector(".main-svg")
     page.locator(".plotly-graph-div").screenshot(path=path)
     page.close()
+
+
+def photograph_pages(browser: Any, directory: Path) -> None:
+    """Photograph the upper left of the first figure of each page of the course and the gallery."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    pages = [
+        path for part in ("tutorial", "gallery") for path in sorted(SITE.glob(f"{part}/*.html"))
+    ]
+    for path in (path for path in pages if path.stem != "index"):
+        page = browser.new_page(viewport={"width": 1440, "height": 1000})
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-drawn]", state="attached")
+        figures = page.locator(".figure:not([hidden]), .output img")
+        if figures.count():
+            box = figures.first.bounding_box()
+            clip = {**box, "height": min(box["height"], box["width"] * 2 / 3)}
+            picture = directory / f"{path.parent.name}_{path.stem}.png"
+            page.screenshot(path=picture, clip=clip, full_page=True)
+            with Image.open(picture) as large:
+                large.thumbnail(THUMBNAIL_PX)
+                large.save(picture)
+            shrink(picture)
+        page.close()
 
 
 def photograph_tweaker(browser: Any, scratch: Path, path: Path) -> None:

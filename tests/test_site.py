@@ -7,9 +7,9 @@ import lzma
 import nbformat
 
 import hetero_lab as hl
-from docs.course import NOTEBOOKS, OUTPUTS, figure_html, store_outputs, with_outputs
+from docs.course import NOTEBOOKS, OUTPUTS, WIDGETS, figure_html, store_outputs, with_outputs
 from docs.links import broken_links
-from docs.pages import SPACES, groups
+from docs.pages import SPACES, TASKS, groups
 
 
 def test_outputs_follow_the_text_of_a_cell(tmp_path, monkeypatch):
@@ -59,7 +59,8 @@ def test_only_a_widget_is_said_to_be_one():
     widgets = []
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         for cell in with_outputs(path).cells:
-            if "A widget, which needs" in json.dumps(cell.get("outputs", [])):
+            shown = [output.get("data", {}) for output in cell.get("outputs", [])]
+            if any(data.get("text/markdown") in WIDGETS.values() for data in shown):
                 widgets.append(cell.source.splitlines()[0])
     assert widgets
     assert all("AffinityTweaker(" in line or "SweepExplorer(" in line for line in widgets)
@@ -72,6 +73,8 @@ def test_a_figure_cannot_end_its_script():
 def test_every_public_name_is_in_the_reference():
     documented = [name for names in groups().values() for name in names]
     assert sorted(documented) == sorted(set(hl.__all__) - set(SPACES))
+    by_task = [page for pages in TASKS.values() for page in pages]
+    assert sorted(by_task) == sorted([*groups(), *SPACES.values(), "Command line"])
 
 
 def test_links_that_lead_nowhere_are_found(tmp_path):

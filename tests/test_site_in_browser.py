@@ -96,6 +96,27 @@ def test_every_page_is_accessible_and_fits(site, browser, part):
     assert wrong == []
 
 
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("dynamic shape", "howto/troubleshooting.html#dynamic-shapes"),
+        ("NPU", "howto/intel_devices.html#npu"),
+        ("wrong output", "howto/troubleshooting.html#wrong-outputs"),
+        ("slower than CPU", "howto/troubleshooting.html#slower-than-cpu-alone"),
+        ("install", "install.html"),
+    ],
+)
+def test_a_search_finds_the_right_page_first(site, browser, query, found):
+    page = browser.new_page()
+    page.goto(f"{(site / 'search.html').as_uri()}?q={query.replace(' ', '+')}")
+    first = page.locator("#search-results li a").first.get_attribute("href")
+    where, _, place = first.partition("#")
+    assert where.split("?")[0].endswith(found.partition("#")[0])
+    answer = opened(browser, site / found.partition("#")[0])
+    heading = found.partition("#")[2] or "install"
+    assert answer.locator(f"section[id='{heading}'] #{place}").count() == 1
+
+
 def test_letters_that_cannot_be_read_are_found(browser, tmp_path):
     text = '<text x="{}" y="{}" style="font: {}px sans-serif">{}</text>'
     texts = [(9, 30, 12, "first"), (9, 34, 12, "second"), (9, 60, 9, "small"), (195, 60, 12, "far"),
