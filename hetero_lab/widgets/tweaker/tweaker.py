@@ -298,7 +298,7 @@ class AffinityTweaker(ipywidgets.VBox):
             far = affinity_elsewhere(bound, listed, costs)
             names = tuple(listed.removeprefix("HETERO:").split(","))
         if far is None:
-            names = Priorities.parse(devices, bound.core).devices
+            names = Priorities.parse(devices or (), bound.core).devices
         if costs is not None:
             costs.check_devices(names)
         if wrong is not None:
