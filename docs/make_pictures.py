@@ -10,7 +10,6 @@ minute.
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -21,7 +20,6 @@ import plotly.graph_objects as go
 from PIL import Image
 
 import hetero_lab as hl
-from hetero_lab.samples.catalogue import datasets_dir
 from tests.widgets.jupyter_in_browser import opened, running_browser, running_lab, write_notebook
 
 PICTURES = Path(__file__).parent / "pictures"
@@ -29,7 +27,7 @@ SITE = Path(__file__).parent / "_build" / "html"
 THUMBNAILS = Path(__file__).parent / "_static" / "thumbnails"
 NAMES = ("graph", "ranking", "tweaker", "thumbnails")
 MODEL, DEVICE = "digits_inception", "HETERO:ACC,CPU"
-RECORDING, SWEEP = "nvidia_h200", "eight/alexnet.all"
+SWEEP = "eight/alexnet.all"
 UNSUPPORTED = ("Concat", "MaxPool", "Softmax")
 ENDS = ("Interpolate", "ReduceMean", "Sigmoid", "Softmax")  # as in the first notebook
 GRAPH_PX = 860  # GitHub shows no more, so that letters keep their size
@@ -63,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if "graph" in wanted:
             photograph_figure(browser, profiled(), PICTURES / "graph.png")
         if "ranking" in wanted:
-            photograph_figure(browser, recorded(Path(scratch)), PICTURES / "ranking.png")
+            photograph_figure(browser, recorded(), PICTURES / "ranking.png")
         if "tweaker" in wanted:
             photograph_tweaker(browser, Path(scratch), PICTURES / "tweaker.png")
         if "thumbnails" in wanted:
@@ -81,11 +79,9 @@ def profiled() -> go.Figure:
     return hl.views.placement_graph(profile, width=GRAPH_PX)
 
 
-def recorded(scratch: Path) -> go.Figure:
+def recorded() -> go.Figure:
     """Draw the ranking of a recorded sweep."""
-    archive = datasets_dir() / "recordings" / f"{RECORDING}.tar.xz"
-    shutil.unpack_archive(archive, scratch, filter="data")
-    return hl.views.latency_ranking(hl.read_sweep(scratch / RECORDING / SWEEP))
+    return hl.views.latency_ranking(hl.read_sweep(hl.interop.recordings() / SWEEP))
 
 
 def photograph_figure(browser: Any, figure: go.Figure, path: Path) -> None:

@@ -141,7 +141,7 @@ def keep_directory(target: Path, fill: Callable[[Path], None]) -> None:
         made.mkdir(mode=0o700)
         fill(made)
         for path in made.iterdir():
-            path.chmod(0o600)
+            path.chmod(0o700 if path.is_dir() else 0o600)
         shutil.rmtree(target, ignore_errors=True)
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.replace(made, target)

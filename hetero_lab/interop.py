@@ -14,5 +14,9 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.interop.model_explorer import (
         export_model_explorer as export_model_explorer,
     )
+    from hetero_lab.experiments.interop.recordings import (
+        read_recording as read_recording,
+        recordings as recordings,
+    )
 
 __all__, __getattr__, __dir__ = facade.attach(__name__)  # pyright: ignore[reportUnsupportedDunderAll]

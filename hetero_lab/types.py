@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.faults.wrong import Wrong as Wrong
     from hetero_lab.experiments.interop.benchmark_app import BenchmarkReport as BenchmarkReport
     from hetero_lab.experiments.interop.dot_dumps import HeteroDumps as HeteroDumps
+    from hetero_lab.experiments.interop.recordings import Recording as Recording
     from hetero_lab.experiments.optimize import Optimized as Optimized
     from hetero_lab.experiments.pipeline import PipelineAdvice as PipelineAdvice
     from hetero_lab.experiments.recover import Recovered as Recovered

@@ -12,6 +12,7 @@ import pytest
 nbformat = pytest.importorskip("nbformat")
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+MOST_WORDS = 500  # who runs a notebook wants to get to the next cell
 CLEAR = "jupyter nbconvert --clear-output --inplace notebooks/*.ipynb"
 
 
@@ -43,6 +44,11 @@ def test_a_notebook_has_calls_for_any_kernel_a_picture_and_no_outputs(path):
     # The devices are chosen once.
     assert code.count('name.startswith(("GPU", "NPU"))') == 1
     assert not re.search(r"HETERO:ACC|\[\"ACC\", \"CPU\"\]", code)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_read_in_minutes(path):
+    assert len(text_of(path).split()) <= MOST_WORDS
 
 
 def test_they_are_one_course():

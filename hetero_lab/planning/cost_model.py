@@ -167,8 +167,8 @@ class CostModel(Framed):
         """Machine that measured, runtime, time, devices; for a guess, the models it is from."""
         about = self.environment
         parts = [f"on {about['host']}" if about.get("host") else ""]
-        parts += [f"OpenVINO {about['openvino_version']}" if about.get("openvino_version") else ""]
-        parts += [about.get("measured_at", "")]
+        version = about.get("openvino_version", "").partition("-")[0]
+        parts += [f"OpenVINO {version}" if version else "", about.get("measured_at", "")[:10]]
         parts += [f"{device} is {about[device]}" for device in self.devices if about.get(device)]
         where = ", ".join(text for text in parts if text) or "on an unknown machine"
         if not self.guessed_from:

@@ -11,7 +11,6 @@ from html_outline import Outline
 
 import hetero_lab as hl
 from hetero_lab.cli import main as cli
-from hetero_lab.cli.demo import recorded_advice
 from hetero_lab.experiments.measure.workers import bench
 
 EMULATE = "CLIACC:unsupported=Softmax,Sigmoid"
@@ -149,17 +148,8 @@ def test_demo(tmp_path):
     n_measured = table.loc[splits, "median_us"].notna().sum()
     assert page.count("plotly-graph-div") >= 1 + n_measured
     for told in (out, page):
-        assert "recorded on a machine with an NVIDIA H200" in told
-        assert "GPU computes wrong outputs (output parity is off by 0.007)" in told
-
-
-def test_the_demo_has_a_decision_from_a_real_gpu():
-    recorded, verdict = recorded_advice()
-    table = recorded.set_index("label")
-    (best,) = table.index[table["judgement"] == "best"]
-    assert verdict.startswith(f"Deploy {best}: {table['median_us'][best]:.0f} µs")
-    assert table["execution_devices"]["GPU"] == "GPU.0"
-    assert f"off by {table['max_relative_error']['GPU']:.1g}" in verdict
+        assert "candidate 1 (recorded)" in told
+        assert "GPU is NVIDIA H200" in told
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import textwrap
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from counting_core import core_with_acc
 from other_process import run_python
 
 import hetero_lab as hl
-from hetero_lab.samples.catalogue import datasets_dir
 
 MODEL = "digits_inception"
 # The search there ended with its time, and not with the best placement.
@@ -76,12 +74,9 @@ def test_a_plan_made_without_the_device_is_the_plan_made_with_it(tmp_path: Path)
 
 
 @pytest.fixture(scope="module")
-def gpu(tmp_path_factory) -> Path:
+def gpu() -> Path:
     """What was recorded on a real GPU."""
-    directory = tmp_path_factory.mktemp("recorded")
-    archive = datasets_dir() / "recordings" / "nvidia_h200.tar.xz"
-    shutil.unpack_archive(archive, directory, filter="data")
-    return directory / "nvidia_h200"
+    return hl.interop.recordings()
 
 
 @pytest.mark.slow

@@ -234,7 +234,7 @@ SHARED: list[tuple[Any, ...]] = [
      {"file": lambda k: k.tmp / "no.json"}, StoredFileError, "no.json"),
     ("measure_noise, advise", "no time", {"budget_s": 0}, ArgumentError, "more than 0 seconds"),
     ("sweep, calibrate", "a wrong input", {"inputs": {"z": EXAMPLE}}, InputError, "'z'", "'x'"),
-    ("read_sweep, read_profile, read_wrong", "nothing there",
+    ("read_sweep, read_profile, read_wrong, interop.read_recording", "nothing there",
      {"directory": lambda k: k.tmp / "nothing"}, StoredFileError, "nothing"),
     ("calibrate, optimize", "one device", {"devices": ["CPU"]}, ArgumentError, "two devices"),
     ("calibrate, optimize", "no budget", {"budget_s": 0}, ArgumentError, "time budget", "not 0"),

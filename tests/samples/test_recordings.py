@@ -7,19 +7,20 @@ import numpy as np
 import pytest
 
 import hetero_lab as hl
+from hetero_lab.errors import AffinityError, MeasurementError, PlanError
 from hetero_lab.planning.fitting import fit
 from hetero_lab.planning.planner import plan_graph
-from hetero_lab.samples.catalogue import datasets_dir
 from tests.benchmarks.benchmark_fitting import errors, measured, observed
-
-ARCHIVE = datasets_dir() / "recordings" / "nvidia_h200.tar.xz"
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("recorded")
-    shutil.unpack_archive(ARCHIVE, directory, filter="data")
-    return directory / "nvidia_h200"
+def recorded():
+    return hl.interop.recordings()
+
+
+@pytest.fixture(scope="module")
+def split_that_wins(recorded):
+    return hl.interop.read_recording(recorded / "eight" / "alexnet.all")
 
 
 def results(recorded):
@@ -113,3 +114,45 @@ def test_eight_models_hold_on_a_gpu_what_the_readme_says(recorded):
     assert np.exp(np.mean([np.log(row["gain"]) for row in rows])) >= 2
     assert sum(row["to_best"] <= 0.95 for row in rows) >= 8
     assert max(row["to_best"] for row in rows) <= 1.03
+
+
+def test_every_table_and_figure_of_a_recording_says_that_it_is_one(split_that_wins):
+    sweep = split_that_wins
+    assert "NVIDIA H200" in sweep.notes[0]
+    assert repr(sweep).startswith("Fastest: 'candidate 1 (recorded)'")
+    assert sweep.notes[0] in repr(sweep)
+    assert sweep.summary["label"].str.endswith("(recorded)").all()
+    assert sweep.ranking["ratio"].iloc[0] < 0.55
+    assert "(recorded)" in str(hl.views.latency_ranking(sweep).to_dict())
+    best = sweep.profile(sweep.ranking["label"].iloc[0])
+    assert "(recorded)" in hl.views.placement_graph(best).layout.title.text
+    explorer = hl.SweepExplorer(sweep)
+    assert "Nothing was measured here" in explorer.children[1].value
+    assert explorer.exploring.choice.a.endswith("(recorded)")
+
+
+def test_a_recording_is_replayed_in_the_tweaker(split_that_wins, tmp_path):
+    tweaker = hl.AffinityTweaker(split_that_wins)
+    assert "NVIDIA H200" in tweaker.children[0].value
+    assert tweaker.affinity.counts() == {"GPU": 31}
+    assert tweaker.history["label"].str.endswith("(recorded)").all()
+    tweaker.cut(18, "CPU", "GPU")  # behind the convolutions
+    tweaker.measure()
+    assert "candidate 1 (recorded): 1,432 µs" in tweaker.view.controls.messages["above"].value
+    predicted_us = tweaker.what_if.predicted_us
+    assert predicted_us == pytest.approx(tweaker.history["median_us"][3], rel=0.05)
+    tweaker.cut(17, "CPU", "GPU")
+    with pytest.raises(MeasurementError, match="was not recorded"):
+        tweaker.measure()
+    tweaker.go_to(3)
+    with pytest.raises(AffinityError, match="no weights"):
+        tweaker.freeze(tmp_path / "frozen")
+
+
+def test_a_recording_of_another_model_is_refused(recorded, split_that_wins, tmp_path):
+    with pytest.raises(PlanError, match="'alexnet', not 'digits_inception'"):
+        hl.AffinityTweaker("digits_inception", ["GPU", "CPU"], split_that_wins.costs)
+    shutil.copytree(recorded / "eight" / "alexnet.all", tmp_path / "mixed")
+    shutil.copy(recorded / "eight" / "cnn_f.all" / "costs.json", tmp_path / "mixed")
+    with pytest.raises(PlanError, match="'cnn_f', not 'alexnet'"):
+        hl.interop.read_recording(tmp_path / "mixed")

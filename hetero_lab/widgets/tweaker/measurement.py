@@ -12,9 +12,11 @@ from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.records import AnyRecord, Compiled, Turn
 from hetero_lab.experiments.measure.trial import by_name, expand
 from hetero_lab.experiments.measure.workers.launch import Workers
+from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.session import Conditions, Session, SweepControl
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
+from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.runtime.timing import Stopwatch
 
 if TYPE_CHECKING:
@@ -106,6 +108,13 @@ def _tried(row: Mapping[Any, Any], affinity: Affinity) -> Attempt:
     if row["status"] == "ok":
         known = {name: row[name] for name in _NUMBERS if name in row and row[name] == row[name]}
     return Attempt(row["label"], affinity, **known)
+
+
+def recorded_attempts(sweep: Sweep, costs: CostModel) -> list[Attempt]:
+    """Return what a recorded sweep measured."""
+    rows = zip(sweep.summary.to_dict("records"), sweep.rows, strict=True)
+    tried = [_tried(row, r.profile.affinity) for row, r in rows if r.profile is not None]
+    return [replace(t, predicted_us=costs.predict_us(t.affinity)) for t in tried]
 
 
 def new_rows(history: Sequence[Attempt], rows: Sequence[Attempt]) -> list[Attempt]:

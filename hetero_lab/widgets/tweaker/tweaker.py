@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets
 
 from hetero_lab.arguments import checked
-from hetero_lab.backend.bound import bind
+from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import (
     AffinityError,
@@ -25,6 +26,7 @@ from hetero_lab.errors import (
 from hetero_lab.experiments.deployment.contract import TOLERANCE
 from hetero_lab.experiments.deployment.freeze import freeze_placed
 from hetero_lab.experiments.faults.wrong import Wrong
+from hetero_lab.experiments.interop.recordings import Recording
 from hetero_lab.experiments.session import SweepControl
 from hetero_lab.lint.context import Finding
 from hetero_lab.lint.lint import able_ops, to_frame
@@ -45,6 +47,7 @@ from hetero_lab.widgets.tweaker.measurement import (
     measure,
     new_rows,
     progress_of,
+    recorded_attempts,
 )
 from hetero_lab.widgets.tweaker.state import TweakerState, WhatIf
 from hetero_lab.widgets.tweaker.view import ABOVE, EXPORTS, FILES, PANEL, TweakerView
@@ -225,7 +228,9 @@ class AffinityTweaker(ipywidgets.VBox):
     Parameters
     ----------
     model
-        Anything that :func:`hetero_lab.load` takes.
+        Anything that :func:`hetero_lab.load` takes. Or the result of
+        :func:`hetero_lab.interop.read_recording`, which brings devices and costs along: the
+        history begins with what was recorded, and *Measure* looks there.
     devices
         In order of priority; the tweaker starts from their automatic placement.
     costs
@@ -268,8 +273,8 @@ class AffinityTweaker(ipywidgets.VBox):
     @checked
     def __init__(
         self,
-        model: Source,
-        devices: Sequence[str],
+        model: Source | Recording,
+        devices: Sequence[str] | None = None,
         costs: CostModel | None = None,
         *,
         device_properties: Mapping[str, Mapping[str, Any]] | None = None,
@@ -281,15 +286,19 @@ class AffinityTweaker(ipywidgets.VBox):
         if budget_s is None:
             raise ArgumentError("budget_s= is how many seconds Measure may take, not None.")
         Stopwatch.start(budget_s)  # raises unless it is a number above 0
+        self._history: list[Attempt] = []
+        if isinstance(model, Recording):
+            self._replay(model, costs or model.costs)
+            return
         bound = bind(model, core)
         far, names = None, ()
         if costs is not None:
             costs.check_graph(bound.graph)
-            listed = devices if isinstance(devices, str) else ",".join(map(str, devices))
+            listed = devices if isinstance(devices, str) else ",".join(map(str, devices or ()))
             far = affinity_elsewhere(bound, listed, costs)
             names = tuple(listed.removeprefix("HETERO:").split(","))
         if far is None:
-            names = Priorities.parse(devices, bound.core).devices
+            names = Priorities.parse(devices or (), bound.core).devices
         if costs is not None:
             costs.check_devices(names)
         if wrong is not None:
@@ -306,13 +315,27 @@ class AffinityTweaker(ipywidgets.VBox):
             # Mistakes in the properties show now, not in a worker.
             resolve(bound, Placement(automatic, AUTOMATIC, device_properties))
             able = {device: able_ops(bound, device) for device in names}
-        self.state = TweakerState(bound.graph, automatic, able, costs, wrong)
-        self._bound, self._device_properties = bound, device_properties
+        self._device_properties = device_properties
         self._budget_s, self._worker_command = budget_s, worker_command
-        self._history: list[Attempt] = []
+        state = TweakerState(bound.graph, automatic, able, costs, wrong)
+        self._open(state, BoardPicture(bound.graph, names, emulated, attributes_of(bound)), bound)
+
+    def _replay(self, recorded: Recording, costs: CostModel) -> None:
+        """Open on a recording, which takes the place of model and devices."""
+        reference = recorded.profile(recorded.reference)
+        graph, origin = reference.graph, recorded.notes[0]
+        costs.check_graph(graph)
+        able = {device: costs.supports(device) for device in costs.devices}
+        told = {op.name: {"times": origin} for op in graph.ops}
+        picture = BoardPicture(graph, costs.devices, costs.emulated, told)
+        self._history = recorded_attempts(recorded, costs)
+        self._open(TweakerState(graph, reference.affinity, able, costs), picture, None)
+        title = f"<b>A recording of {html.escape(graph.name)}</b><br>{html.escape(origin)}"
+        self.children = (ipywidgets.HTML(title), *self.children)
+
+    def _open(self, state: TweakerState, picture: BoardPicture, bound: BoundModel | None) -> None:
+        self.state, self._bound = state, bound
         self._control: SweepControl | None = None
-        attributes = attributes_of(bound)
-        picture = BoardPicture(bound.graph, names, emulated, attributes)
         self.view = TweakerView(self.state, picture)
         self.background = Background(lambda text: self.view.controls.say(text, is_error=True))
         connect(self, self.view)
@@ -452,8 +475,12 @@ class AffinityTweaker(ipywidgets.VBox):
         Raises
         ------
         MeasurementError
-            Something is running.
+            Something is running, or this is a recording that lacks the present placement.
         """
+        bound = self._bound
+        if bound is None:
+            self._look_up()
+            return
         step, what_if = self.state.step, self.state.what_if
         affinities = {AUTOMATIC: self.state.automatic}
         if step.affinity != self.state.automatic:
@@ -464,7 +491,7 @@ class AffinityTweaker(ipywidgets.VBox):
 
         def work() -> None:
             rows = measure(
-                self._bound, affinities, self._device_properties, self._budget_s,
+                bound, affinities, self._device_properties, self._budget_s,
                 self._worker_command, control,
             )  # fmt: skip
             self._keep(rows, what_if)
@@ -489,7 +516,7 @@ class AffinityTweaker(ipywidgets.VBox):
             raise ArgumentError(_NO_COSTS)
 
         def work() -> None:
-            found = plan_graph(self._bound.graph, costs, budget_s=_PLANNING_S)
+            found = plan_graph(self.state.graph, costs, budget_s=_PLANNING_S)
             before = self.affinity
             self._change(lambda: self.state.replace(found.affinity, "suggested"))
             same = " It is where you are." if before == self.affinity else ""
@@ -530,6 +557,8 @@ class AffinityTweaker(ipywidgets.VBox):
         self, directory: str | os.PathLike[str], *, tolerance: float | None = TOLERANCE
     ) -> Path:
         """Write the placement as :func:`hetero_lab.freeze` does."""
+        if self._bound is None:
+            raise AffinityError("A recording has no weights: freeze the model itself.")
         used = self.affinity.devices
         properties = {d: p for d, p in self._device_properties.items() if d in used}
         placement = Placement(self.affinity, self.state.step.label, properties)
@@ -540,6 +569,13 @@ class AffinityTweaker(ipywidgets.VBox):
         self.view.refresh(self._history)
 
     # Inside
+
+    def _look_up(self) -> None:
+        """Say what was recorded of the present placement; MeasurementError if nothing was."""
+        found = next((t for t in self._history if t.affinity == self.affinity), None)
+        if found is None:
+            raise MeasurementError("This was not recorded. The history has all that was.")
+        self.view.controls.say(f"{found.label}: {found.median_us:,.0f} µs, see the history.")
 
     def _change(self, action: Callable[[], object]) -> None:
         with self.view.lock:
