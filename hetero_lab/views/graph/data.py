@@ -202,6 +202,15 @@ def supported_ops(support: Support) -> dict[str, frozenset[str]]:
     }
 
 
+def times_by_device(costs: CostModel, devices: Sequence[str]) -> dict[str, list[float | None]]:
+    """Return the time of each op on each of ``devices`` in µs, where the cost model knows it."""
+    columns = [costs.devices.index(d) if d in costs.devices else None for d in devices]
+    return {
+        op: [None if at is None or (us := known[at]) is None else round(us, 2) for at in columns]
+        for op, known in costs.op_us.items()
+    }
+
+
 def structure(partition: Partition) -> str:
     """Describe a partition in words."""
     subgraphs = count_of(partition.n_subgraphs, "subgraph")
