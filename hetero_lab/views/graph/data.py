@@ -11,6 +11,7 @@ from hetero_lab.backend.bound import bind
 from hetero_lab.backend.emulation import bases_of
 from hetero_lab.errors import ArgumentError, names_at_hand
 from hetero_lab.experiments.advise.candidates import order_of
+from hetero_lab.experiments.results.profile.report import counted_beyond
 from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.opgraph import PARAMETER, RESULT, Op, OpGraph, Tensor
@@ -192,6 +193,7 @@ def data_of_profile(
         costs=costs,
         title=f"{what}: {median}, {structure(profile.partition)}",
         support=support,
+        notes=tuple(filter(None, [counted_beyond(profile)])),
     )
 
 
@@ -265,6 +267,7 @@ def graph_data(
     costs: CostModel | None = None,
     title: str = "",
     support: Support | None = None,
+    notes: tuple[str, ...] = (),
 ) -> GraphData:
     """Build the data of any placement, without constants and ops computed from constants alone.
 
@@ -301,7 +304,7 @@ def graph_data(
         edges=_edges(graph, {node.index: node for node in nodes}, partition, counters),
         boxes=tuple(GraphBox(s.index, s.device, members[s.index]) for s in partition.subgraphs),
         emulated=dict(emulated or {}),
-        notes=("times of ops: predicted by the cost model",) if predicted_us else (),
+        notes=("times of ops: predicted by the cost model",) if predicted_us else notes,
     )
 
 
