@@ -99,6 +99,7 @@ def checked(function: _F) -> _F:
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
+        __tracebackhide__ = True
         known = hints()
         given = {**dict(zip(names, args, strict=False)), **options}
         for name, value in given.items():

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import itertools
 import os
+import sys
+import traceback
 import warnings
 from collections.abc import Iterable
+from typing import Any
 
 _LONGEST = 400  # characters of an error of the runtime in a message
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -18,6 +22,24 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 class HeteroLabError(Exception):
     """Base of everything that hetero_lab raises on purpose."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Show IPython the caller's line and the message; ``%xmode Verbose`` shows every frame."""
+        shell = sys.modules["IPython"].get_ipython()
+        if shell is not None and shell.InteractiveTB.mode == "Verbose":
+            return shell.InteractiveTB.structured_traceback(type(self), self, self.__traceback__)
+        frames = traceback.extract_tb(self.__traceback__)
+        outside = itertools.takewhile(lambda f: not f.filename.startswith(_PACKAGE), frames)
+        own = [f for f in outside if f"{os.sep}IPython{os.sep}" not in f.filename]
+        shown = [_frame_text(shell, frame) for frame in own[-2:]]
+        return [*shown, "", f"\x1b[31m{type(self).__name__}\x1b[39m: {self}"]
+
+
+def _frame_text(shell: Any, frame: traceback.FrameSummary) -> str:
+    """Return place and text of a line, as IPython shows them."""
+    named = shell and shell.compile.format_code_name(frame.filename)
+    place = " ".join(named) if named else frame.filename
+    return f"{place}, line {frame.lineno}\n----> {frame.lineno} {frame.line or ''}"
 
 
 class ArgumentError(HeteroLabError, ValueError):

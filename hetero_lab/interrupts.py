@@ -57,6 +57,7 @@ def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
     @functools.wraps(function)
     def call(*args: _P.args, **options: _P.kwargs) -> _T:
+        __tracebackhide__ = True
         global _last, _seen, _set_aside
         _set_aside = None
         handler = signal.getsignal(signal.SIGINT)

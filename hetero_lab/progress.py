@@ -66,6 +66,8 @@ class Progress:
             leave=False,
             bar_format=counted if budget_s is None else _TIMED,
         )
+        if show:
+            self._bar.leave = self._bar.gui  # a notebook keeps it, full and green
         self._in_a_log = show and not self._bar.gui and not sys.stderr.isatty()
         self._lock = threading.RLock()
         self._closed = threading.Event()
@@ -76,14 +78,15 @@ class Progress:
     def step(self, what: str, total: int | None = None) -> None:
         """Name the current step; ``total`` restarts the count with its own steps."""
         if total is not None:
-            self._bar.n, self._bar.total, self._bar.bar_format = 0, total, _COUNTED
+            self._bar.n, self._bar.bar_format = 0, _COUNTED
+            self._set_total(total)
         self._bar.set_description_str(what if len(what) <= 60 else what[:59] + "…", refresh=False)
         self._draw(_EVERY_S)
 
     def limit(self, budget_s: float) -> None:
         """Show the time used as a part of so many seconds, counted from the beginning."""
-        self.budget_s = self._bar.total = budget_s
-        self._bar.bar_format = _TIMED
+        self.budget_s, self._bar.bar_format = budget_s, _TIMED
+        self._set_total(budget_s)
 
     def advance(self) -> None:
         """Count a finished step."""
@@ -95,11 +98,22 @@ class Progress:
         self._bar.set_postfix_str(text, refresh=False)
         self._draw(_EVERY_S)
 
-    def close(self) -> None:
-        """Remove the line."""
+    def close(self, *, failed: bool = False) -> None:
+        """Remove the line; a notebook keeps it, full unless the call failed."""
         self._closed.set()
         with self._lock:
+            if not (failed or self._bar.disable or self._bar.total is None):
+                if self.budget_s is not None:
+                    self._bar.n = min(now() - self._began, self.budget_s)
+                self._set_total(max(self._bar.n, 1e-9))  # less than planned may be enough
+                self._bar.n = self._bar.total
             self._bar.close()
+
+    def _set_total(self, total: float) -> None:
+        self._bar.total = total
+        if not self._bar.disable and self._bar.gui:
+            _, bar, _ = self._bar.container.children
+            bar.max, bar.layout.width = total, None
 
     def __enter__(self: _Self) -> _Self:
         return self
@@ -110,7 +124,7 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        self.close(failed=kind is not None)
 
     def _tick(self) -> None:
         while not self._closed.wait(_EVERY_S):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.explain import Comparison as Comparison
     from hetero_lab.experiments.faults.refusals import Refusals as Refusals
     from hetero_lab.experiments.faults.wrong import Wrong as Wrong
+    from hetero_lab.experiments.hotspots import Hotspots as Hotspots
     from hetero_lab.experiments.interop.benchmark_app import BenchmarkReport as BenchmarkReport
     from hetero_lab.experiments.interop.dot_dumps import HeteroDumps as HeteroDumps
     from hetero_lab.experiments.interop.recordings import Recording as Recording

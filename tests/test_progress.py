@@ -4,6 +4,7 @@ import sys
 import time
 
 import pytest
+import tqdm.notebook
 
 from hetero_lab import clock
 from hetero_lab.progress import Progress
@@ -128,3 +129,31 @@ def test_a_log_gets_a_line_every_half_minute(seconds, capsys):
         "measure: 62 of 100 s , 61 placements measured",
         "measure: 92 of 100 s , 91 placements measured",
     ]
+
+
+def in_notebook(monkeypatch, **options):
+    """Return a bar as a notebook draws it, and the widget of that."""
+    monkeypatch.setattr("hetero_lab.progress.tqdm", tqdm.notebook.tqdm)
+    progress = Progress("measure", show=True, **options)
+    return progress, progress._bar.container.children[1]
+
+
+@pytest.mark.parametrize("options", [{"budget_s": 30}, {"total": 20, "unit": "examples"}, {}])
+def test_a_bar_in_a_notebook_ends_full_and_green(seconds, monkeypatch, options):
+    progress, bar = in_notebook(monkeypatch, **options)
+    with progress:
+        seconds(24)
+        progress.step("enough is known", *([5] if not options else []))
+        progress.advance()
+    assert bar.bar_style == "success"
+    assert bar.value == bar.max > 0
+
+
+def test_a_bar_in_a_notebook_shows_that_a_call_failed(seconds, monkeypatch):
+    progress, bar = in_notebook(monkeypatch, budget_s=30)
+    with pytest.raises(ValueError, match="no"), progress:
+        seconds(24)
+        progress.step("measure")
+        raise ValueError("no")
+    assert bar.bar_style == "danger"
+    assert bar.value < bar.max

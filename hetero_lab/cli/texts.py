@@ -56,10 +56,11 @@ def samples_text(_: Namespace, samples: pd.DataFrame) -> str:
 
 def profile_text(given: Namespace, profile: hl.types.Profile) -> str:
     """Report a profile; after its first block, the findings and the next command."""
-    text = profile.report(tables=given.table, counters=given.show_counters)
-    first, *blocks = text.rstrip().split("\n\n")
+    first, *blocks = profile.report(tables=given.table, counters=given.show_counters).split("\n\n")
     top = "\n".join([first, *after_profile(given, given.prepared, profile)])
-    return "\n\n".join([top, *blocks])
+    if given.table and profile.counters:
+        blocks.append(str(hl.hotspots(profile)))
+    return "\n\n".join([top, *blocks]).rstrip()
 
 
 def after_profile(given: Namespace, prepared: Any, profile: hl.types.Profile) -> list[str]:
@@ -161,17 +162,15 @@ def lint_text(given: Namespace, findings: pd.DataFrame) -> str:
 
 def plan_text(given: Namespace, planned: Planned) -> str:
     """Report the plan and how to measure it."""
-    lines = [*plan_lines(planned)]
-    if given.affinity_out is not None:
-        lines.append(f"Next:  {again(given, 'apply', given.affinity_out)}")
-    return "\n".join(lines)
+    file = given.affinity_out
+    next_ = [] if file is None else [f"Next:  {again(given, 'apply', file)}"]
+    return "\n".join([*plan_lines(planned), *next_])
 
 
 def plan_lines(planned: Planned) -> Iterator[str]:
     """Report the plan, its costs, the baselines, the findings and the files."""
     plan, costs = planned.plan, planned.costs
-    placed = plan.affinity.counts().items()
-    counts = ", ".join(f"{count_of(n, 'op')} on {device}" for device, n in placed)
+    counts = ", ".join(f"{count_of(n, 'op')} on {d}" for d, n in plan.affinity.counts().items())
     yield f"Plan:  {counts}; {count_of(plan.n_subgraphs, 'subgraph')}"
     proof = "proven best" if plan.gap == 0 else f"at most {plan.relative_gap:.1%} from the best"
     low, high = plan.interval_us
@@ -191,6 +190,7 @@ def plan_lines(planned: Planned) -> Iterator[str]:
     alone = {baseline.label for baseline in plan.baselines}
     yield from (f"{d} alone cannot run every op." for d in costs.devices if d not in alone)
     yield from _findings(planned)
+    yield str(hl.hotspots(costs, placement=plan.affinity))
     yield from (f"Written: {path}" for path in planned.written)
 
 

@@ -14,10 +14,7 @@ if TYPE_CHECKING:
         errors_along_model as errors_along_model,
         sensitivity as sensitivity,
     )
-    from hetero_lab.views.graph.drawing import (
-        placement_graph as placement_graph,
-        placement_graph_of as placement_graph_of,
-    )
+    from hetero_lab.views.graph.drawing import placement_graph as placement_graph
     from hetero_lab.views.op_types import (
         op_types_by_device as op_types_by_device,
         time_by_op_type as time_by_op_type,

@@ -26,9 +26,11 @@ from hetero_lab.experiments.accuracy.evaluate import Evaluation
 from hetero_lab.experiments.advise.advice import BEST, Advice
 from hetero_lab.experiments.deployment.verification import Across, Verification
 from hetero_lab.experiments.faults.wrong import Wrong
+from hetero_lab.experiments.hotspots import Hotspots, hotspots
 from hetero_lab.experiments.optimize import Optimized
 from hetero_lab.experiments.pipeline import PipelineAdvice
 from hetero_lab.experiments.recover import Recovered
+from hetero_lab.experiments.results.profile.report import cause, counted_beyond
 from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.experiments.results.profile.tables import headline
 from hetero_lab.experiments.results.sweep.result import Sweep
@@ -87,7 +89,7 @@ def _(profile: Profile) -> Contents:
     counted = profile if profile.counters else None
     split = counted if partition.n_subgraphs > 1 else None
     transitions = tables["transitions"] if counted else None
-    notes = _emulation_notes(emulated)
+    notes = [*_emulation_notes(emulated), counted_beyond(profile), cause(profile)]
     if profile.interrupted:
         notes.append("The measurement was interrupted; the results up to then are valid.")
     if not partition.observed:
@@ -103,7 +105,7 @@ def _(profile: Profile) -> Contents:
             else transitions,
             "Throughput": tables.get("throughput"),
             "Idle devices": tables.get("idle"),
-            "Slowest nodes": slowest_nodes(profile) if counted else None,
+            "Hotspots": hotspots(profile).summary if counted else None,
             "Agreement": tables["agreement"] if profile.agreement else None,
         },
         {
@@ -123,7 +125,11 @@ def _(sweep: Sweep) -> Contents:
     return Contents(
         f"Sweep of {sum(not row.same_as for row in sweep.rows)} placements",
         _sweep_notes(sweep),
-        {_HEADLINE: _ranking(sweep) if profiles else None, "Summary": sweep.summary},
+        {
+            _HEADLINE: _ranking(sweep) if profiles else None,
+            "Summary": sweep.summary,
+            "Hotspots": hotspots(sweep).summary if any(p.counters for p in profiles) else None,
+        },
         {
             latency_ranking: measured,
             placement_latency: measured,
@@ -193,9 +199,15 @@ def _(costs: CostModel) -> Contents:
     return Contents(
         f"Costs of {costs.graph.name} on {', '.join(costs.devices)}",
         notes,
-        {"Validation": costs.validation, "Units": costs.to_frame()},
+        {"Validation": costs.validation, "Hotspots": hotspots(costs).summary},
         {op_types_by_device: costs, predicted_measured: costs},
     )
+
+
+@contents_of.register
+def _(found: Hotspots) -> Contents:
+    notes = [found.verdict, *found.notes, *_emulation_notes(found.emulated.items())]
+    return Contents(f"Hotspots of {found.graph.name}", notes, {_HEADLINE: found.summary})
 
 
 @contents_of.register

@@ -117,6 +117,7 @@ LINE = "#9a9a9a"
 GRID = "rgba(128, 128, 128, 0.22)"
 BOUNDARY = "#8a8f98"
 CAUSE, CONSEQUENCE = "#e0314f", "#9d6bdb"  # at least 3 to 1 on white and on #111111
+TIME_SCALE = ("#7f93ad", "#c9781a", "#d32f2f")  # from 0 to the longest; 3 to 1 on both, too
 CLEAR = "rgba(0, 0, 0, 0)"
 
 

@@ -141,20 +141,24 @@ def _round_width(least: float) -> float:
     return float(next(power * step for step in (1, 2, 5, 10) if power * step >= least * 0.999))
 
 
-def latency_samples(profiles: Profile | Iterable[Profile]) -> go.Figure:
-    """Draw the latency samples of one or more profiles, each with its median.
+def latency_samples(profiles: Profile | Sweep | Iterable[Profile]) -> go.Figure:
+    """Draw the latency samples of one or more placements, each with its median.
 
     Parameters
     ----------
     profiles
         A Profile, or several on one scale. An interval is that of its own run. Profiles are not
-        measured in turn, so intervals do not tell which placement is faster.
+        measured in turn, so intervals do not tell which placement is faster. A Sweep is measured
+        in turn: its placements are drawn from fast to slow, with the latencies of its ranking.
 
     Raises
     ------
     ArgumentError
         No profile.
     """
+    in_turn = isinstance(profiles, Sweep)
+    if isinstance(profiles, Sweep):
+        profiles = [p for row in profiles.ranked.rows if (p := row.scaled_profile) is not None]
     chosen = [profiles] if isinstance(profiles, Profile) else list(profiles)
     if not chosen:
         raise ArgumentError("Give at least one profile to draw the latency samples of.")
@@ -210,7 +214,7 @@ def latency_samples(profiles: Profile | Iterable[Profile]) -> go.Figure:
         figure,
         "Latency samples",
         "line: median · band: its 95 % interval in this run · height: share of samples"
-        + (f" · {NOT_IN_TURN}" if len(chosen) > 1 else ""),
+        + (f" · {NOT_IN_TURN}" if len(chosen) > 1 and not in_turn else ""),
         _SAMPLES_PX * len(chosen) + 134,
         (16, 16, 84, 50),
         x={

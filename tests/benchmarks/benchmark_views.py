@@ -9,7 +9,9 @@ from __future__ import annotations
 import time
 
 from hetero_lab.placement.partition import predict
-from hetero_lab.views.graph.drawing import placement_graph_of
+from hetero_lab.views.graph.data import graph_data
+from hetero_lab.views.graph.drawing import draw
+from hetero_lab.views.graph.folding import Shown
 from tests.big_graphs import by_type, transformer_graph
 
 LIMIT_S = 3.0
@@ -31,7 +33,7 @@ def main() -> int:
                 affinity = by_type(graph, types)
                 partition = predict(graph, affinity)
                 started = time.perf_counter()
-                figure = placement_graph_of(graph, affinity, partition, emulated={"ACC": "CPU"})
+                figure = draw(Shown().of(graph_data(graph, affinity, partition)))
                 size = len(figure.to_json()) / 1e6
                 took = time.perf_counter() - started
                 slowest = max(slowest, took)

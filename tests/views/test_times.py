@@ -12,6 +12,7 @@ import hetero_lab as hl
 from hetero_lab.errors import MeasurementError
 from hetero_lab.placement.partition import Partition, Subgraph
 from hetero_lab.statistics import Latency
+from hetero_lab.views.theme import time_text
 from hetero_lab.views.times import histograms, splits
 
 
@@ -40,6 +41,18 @@ def test_profiles_share_their_bins_and_no_sample_is_lost():
 def test_samples_without_a_range(samples):
     _, (counts,) = histograms([with_samples(*samples)])
     assert sum(counts) == len(samples)
+
+
+def test_placements_of_a_sweep_were_measured_in_turn():
+    sweep = small_sweep()
+    figure = hl.views.latency_samples(sweep)
+    assert "not measured in turn" not in figure.layout.title.subtitle.text
+    first = sweep.ranking.iloc[0]
+    texts = [annotation.text for annotation in figure.layout.annotations]
+    assert texts[0].startswith(f"<b>{first['label']}</b>")
+    assert texts[1].startswith(f"median {time_text(first['median_us'])}")
+    apart = hl.views.latency_samples([small_profile(), small_profile()])
+    assert "not measured in turn" in apart.layout.title.subtitle.text
 
 
 def test_the_axis_has_its_unit_and_each_row_its_numbers():

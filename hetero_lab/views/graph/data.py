@@ -7,10 +7,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from hetero_lab.backend.bound import bind
+from hetero_lab.backend.emulation import bases_of
 from hetero_lab.errors import ArgumentError, names_at_hand
+from hetero_lab.experiments.advise.candidates import order_of
+from hetero_lab.experiments.results.profile.report import counted_beyond
 from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.opgraph import PARAMETER, RESULT, Op, OpGraph, Tensor
+from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import (
     Displacement,
@@ -18,7 +23,11 @@ from hetero_lab.placement.partition import (
     Subgraph,
     boundary_size,
     displacements,
+    partition_of,
+    predict,
 )
+from hetero_lab.placement.placement import PlacementLike, affinity_elsewhere, resolve
+from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.runtime.counters import (
     Counter,
@@ -169,8 +178,10 @@ class GraphData:
         return float(sum(known)) if known and not box.n_unseen else None
 
 
-def data_of_profile(profile: Profile, support: Support | None = None) -> GraphData:
-    """Build the data of a measured placement."""
+def data_of_profile(
+    profile: Profile, support: Support | None = None, costs: CostModel | None = None
+) -> GraphData:
+    """Build the data of a measured placement; without counters, ``costs`` tell the ops' times."""
     median = time_text(profile.latency.median_us)
     what = f"{squeeze(profile.graph.name, 50)} on {squeeze(profile.label, 50)}"
     return graph_data(
@@ -179,7 +190,33 @@ def data_of_profile(profile: Profile, support: Support | None = None) -> GraphDa
         profile.partition,
         emulated=dict(profile.environment.emulated),
         counters=profile.counters,
+        costs=costs,
         title=f"{what}: {median}, {structure(profile.partition)}",
+        support=support,
+        notes=tuple(filter(None, [counted_beyond(profile)])),
+    )
+
+
+def data_of_placement(
+    model: Source,
+    placement: PlacementLike | None = None,
+    support: Support | None = None,
+    costs: CostModel | None = None,
+) -> GraphData:
+    """Build the data of a placement that was not measured, by default that of all devices here."""
+    bound = bind(model)
+    if placement is None:
+        placement = Priorities(order_of(None, bound.core))
+    far = None if costs is None else affinity_elsewhere(bound, placement, costs)
+    placed = resolve(bound, placement) if far is None else None
+    affinity = far if placed is None else placed.affinity
+    assert affinity is not None
+    return graph_data(
+        bound.graph,
+        affinity,
+        predict(bound.graph, affinity) if placed is None else partition_of(placed),
+        emulated=bases_of(affinity.devices, bound.core),
+        costs=costs,
         support=support,
     )
 
@@ -202,6 +239,15 @@ def supported_ops(support: Support) -> dict[str, frozenset[str]]:
     }
 
 
+def times_by_device(costs: CostModel, devices: Sequence[str]) -> dict[str, list[float | None]]:
+    """Return the time of each op on each of ``devices`` in µs, where the cost model knows it."""
+    columns = [costs.devices.index(d) if d in costs.devices else None for d in devices]
+    return {
+        op: [None if at is None or (us := known[at]) is None else round(us, 2) for at in columns]
+        for op, known in costs.op_us.items()
+    }
+
+
 def structure(partition: Partition) -> str:
     """Describe a partition in words."""
     subgraphs = count_of(partition.n_subgraphs, "subgraph")
@@ -218,14 +264,16 @@ def graph_data(
     *,
     emulated: Mapping[str, str] | None = None,
     counters: Sequence[Counter] = (),
-    times_us: Mapping[str, float] | None = None,
+    costs: CostModel | None = None,
     title: str = "",
     support: Support | None = None,
+    notes: tuple[str, ...] = (),
 ) -> GraphData:
     """Build the data of any placement, without constants and ops computed from constants alone.
 
-    The ops' times are those of the counters or, without counters, ``times_us``. Raises
-    ArgumentError if the partition is of another model, or ``support`` is something else.
+    The ops' times are those of the counters or, without counters, predicted by ``costs``. Raises
+    ArgumentError if the partition is of another model, or ``support`` is something else; PlanError
+    if the costs are, or do not know a device.
     """
     affinity.check_model(graph)
     named = [op for s in partition.subgraphs for op in s.ops]
@@ -239,7 +287,8 @@ def graph_data(
     where = {op: subgraph for subgraph in partition.subgraphs for op in members[subgraph.index]}
     displaced = {} if support is None else displacements(partition, supported_ops(support))
     how = "observed" if partition.observed else "predicted"
-    facts = _facts(counters, times_us or {})
+    predicted_us = {} if costs is None or counters else _predicted_us(costs, graph, affinity)
+    facts = _facts(counters, predicted_us)
     nodes = tuple(
         replace(
             _node(op, graph, affinity, where.get(op.index)),
@@ -255,7 +304,16 @@ def graph_data(
         edges=_edges(graph, {node.index: node for node in nodes}, partition, counters),
         boxes=tuple(GraphBox(s.index, s.device, members[s.index]) for s in partition.subgraphs),
         emulated=dict(emulated or {}),
+        notes=("times of ops: predicted by the cost model",) if predicted_us else notes,
     )
+
+
+def _predicted_us(costs: CostModel, graph: OpGraph, affinity: Affinity) -> dict[str, float]:
+    costs.check_graph(graph)
+    costs.check_devices(affinity.devices)
+    column = {device: number for number, device in enumerate(costs.devices)}
+    times = ((op, known[column[affinity[op]]]) for op, known in costs.op_us.items())
+    return {op: us for op, us in times if us is not None}
 
 
 def _facts(counters: Sequence[Counter], times_us: Mapping[str, float]) -> dict[str, dict[str, Any]]:

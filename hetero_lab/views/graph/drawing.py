@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal, cast
 
 import plotly.graph_objects as go
 
+from hetero_lab.errors import ArgumentError, MeasurementError
 from hetero_lab.experiments.results.profile.result import Profile
-from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import Partition
+from hetero_lab.placement.placement import Placement, PlacementLike
+from hetero_lab.placement.priorities import Priorities
+from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.tables import bytes_text
 from hetero_lab.views.graph import labels as graph_words
 from hetero_lab.views.graph.data import (
@@ -19,8 +22,8 @@ from hetero_lab.views.graph.data import (
     GraphEdge,
     GraphNode,
     Support,
+    data_of_placement,
     data_of_profile,
-    graph_data,
 )
 from hetero_lab.views.graph.folding import AUTO, Fold, Shown
 from hetero_lab.views.graph.layout import (
@@ -40,6 +43,7 @@ from hetero_lab.views.theme import (
     CONSEQUENCE,
     LINE,
     TEXT,
+    TIME_SCALE,
     DeviceStyle,
     device_styles,
     escape,
@@ -52,6 +56,7 @@ _BOUNDARY_WIDTHS = (1.8, 2.4, 3.2, 4.4, 6.0)
 _CROWDED = 150  # with more boundaries than this they are drawn thinner
 _FUSED, _SMALLEST, _LARGEST, _UNTIMED, _PORT = 2.6, 3.6, 16.0, 6.0, 3.5  # radii
 _TOP, _MARGIN, _EDGE = 104, 12, 12
+_COLOUR_BAR = 64  # height
 _LEGEND_ROW, _LEGEND_ENTRY, _LETTER = 22, 45, 7  # height; width beside the text, of a letter
 # A white mark in an op says that it computes in less than f32.
 _MARKS = {"bf16": "circle", "f16": "diamond", "i8": "square", "u8": "triangle-up"}
@@ -59,8 +64,11 @@ _MARK, _SMALLEST_MARK = 0.8, 3.0  # diameter in radii, and its least
 
 
 def placement_graph(
-    profile: Profile,
+    placed: Profile | PlacementLike | Source,
+    model: Source | None = None,
     *,
+    color: Literal["device", "time"] = "device",
+    costs: CostModel | None = None,
     width: int = WIDTH,
     fold: Fold = AUTO,
     unfold: Sequence[str] = (),
@@ -69,16 +77,25 @@ def placement_graph(
     find: str = "",
     support: Support | None = None,
 ) -> go.Figure:
-    """Draw a measured placement: ops in their subgraphs, boundaries between them.
+    """Draw a placement: ops in their subgraphs, boundaries between them.
 
-    Colour is the device, a node's area its time, a white mark in it a precision below f32, a
+    A node's area is its time, where that is known; a white mark in it is a precision below f32, a
     boundary's width its bytes; hovering tells the rest. The flow goes from left to right and on
     in the next row, like text.
 
     Parameters
     ----------
-    profile
-        The result of :func:`hetero_lab.profile`.
+    placed
+        The result of :func:`hetero_lab.profile`. Or, to look before anything is measured, a
+        placement (an Affinity, a Placement, ``"HETERO:GPU,CPU"``) with its ``model``, or a model
+        alone, which is drawn as HETERO places it on the devices of this machine.
+    model
+        The model of a placement: anything that :func:`hetero_lab.load` takes.
+    color
+        ``"device"``, or ``"time"``: grey ops are quick, red ones slow. The frames of the subgraphs
+        have the colours of the devices in either case.
+    costs
+        A cost model, for the times of ops that were not measured.
     width
         Approximate width of a row in pixels.
     fold, unfold, around, hops, find
@@ -97,73 +114,42 @@ def placement_graph(
     Raises
     ------
     ArgumentError
-        An unknown way to fold, op or group, nothing is found, or ``support`` is something else.
+        A placement without its model, an unknown way to fold, op or group, nothing is found, or
+        ``support`` is something else.
+    MeasurementError
+        ``color="time"``, and no time is known.
+    AffinityError, DeviceError, PlanError
+        A placement or costs of another model, or a device that cannot run what is placed on it.
 
     Examples
     --------
     >>> import hetero_lab as hl
     >>> model = hl.load("digits_inception")
+    >>> whole = hl.views.placement_graph("CPU", model)  # at once: nothing is measured
     >>> measured = hl.profile(model, "CPU", iterations=20, progress=False)
-    >>> whole = hl.views.placement_graph(measured)
-    >>> near = hl.views.placement_graph(measured, around="head_digit/matmul", hops=1)
+    >>> near = hl.views.placement_graph(measured, around="head_digit/matmul", color="time")
     >>> near.layout.height < whole.layout.height
     True
     """
-    shown = Shown(fold, unfold, around, hops, find)
-    return draw(shown.of(data_of_profile(profile, support)), width)
+    if isinstance(placed, Profile):
+        data = data_of_profile(placed, support, costs)
+    elif model is not None:
+        data = data_of_placement(model, cast(PlacementLike, placed), support, costs)
+    elif isinstance(placed, Placement | Affinity | Priorities):
+        raise ArgumentError("A placement is drawn with its model: placement_graph(placed, model).")
+    else:
+        data = data_of_placement(placed, None, support, costs)
+    if color == "time" and not data.is_timed:
+        raise MeasurementError(
+            "There are no times to colour by. Give a profile with counters=True, or "
+            "costs=hetero_lab.calibrate(model, devices)."
+        )
+    return draw(Shown(fold, unfold, around, hops, find).of(data), width, color)
 
 
-def placement_graph_of(
-    graph: OpGraph,
-    affinity: Affinity,
-    partition: Partition,
-    *,
-    emulated: Mapping[str, str] | None = None,
-    times_us: Mapping[str, float] | None = None,
-    title: str = "",
-    width: int = WIDTH,
-    fold: Fold = AUTO,
-    unfold: Sequence[str] = (),
-    around: str | None = None,
-    hops: int = 2,
-    find: str = "",
-    support: Support | None = None,
-) -> go.Figure:
-    """Draw a placement that may not have been measured.
-
-    Parameters
-    ----------
-    graph, affinity, partition
-        A model's graph, the device of each of its nodes, and the resulting subgraphs.
-    emulated
-        Emulated device → the device that really runs it.
-    times_us
-        Op → time in µs, where it is known.
-    title, width
-        Title of the figure, and the approximate width of a row in pixels.
-    fold, unfold, around, hops, find, support
-        The part to draw, and the ops to ring, as in :func:`placement_graph`.
-
-    Raises
-    ------
-    ArgumentError
-        Affinity or partition are of another model, or ``support`` is something else.
-    """
-    data = graph_data(
-        graph,
-        affinity,
-        partition,
-        emulated=emulated,
-        times_us=times_us,
-        title=title,
-        support=support,
-    )
-    return draw(Shown(fold, unfold, around, hops, find).of(data), width)
-
-
-def draw(data: GraphData, width: int = WIDTH) -> go.Figure:
+def draw(data: GraphData, width: int = WIDTH, color: str = "device") -> go.Figure:
     """Draw the data of a placement graph."""
-    drawing = _Drawing(data, width)
+    drawing = _Drawing(data, width, color)
     styles = device_styles(data.devices, data.emulated)
     for style in styles.values():
         drawing.add_boxes(style)
@@ -192,18 +178,34 @@ def _finished(drawing: _Drawing, width: int) -> go.Figure:
     if page.n_rows > 1:
         hints.append("the flow continues in the next row")
     top = _TOP + _LEGEND_ROW * (_n_legend_rows(drawing.figure, across - 2 * _MARGIN) - 1)
+    bottom = _MARGIN
+    if drawing.by_time:
+        bottom = _COLOUR_BAR
+        drawing.figure.update_layout(coloraxis=_colour_axis(drawing.longest or 0.0))
     return finish(
         drawing.figure,
         plain(data.title, 105),
         " · ".join(hints),
-        int(page.height) + top + _MARGIN,
-        (_MARGIN, _MARGIN, top, _MARGIN),
+        int(page.height) + top + bottom,
+        (_MARGIN, _MARGIN, top, bottom),
         x={"visible": False, "range": [-_EDGE, span + _EDGE]},
         y={"visible": False, "range": [page.height + 2, -2]},
         width=across,  # squeezed, labels would lie on each other
         hovermode="closest",
         dragmode="pan",
     )
+
+
+def _colour_axis(longest_us: float) -> dict[str, Any]:
+    """Return the scale of the times, and the bar under the graph that explains it."""
+    return {
+        "colorscale": list(TIME_SCALE), "cmin": 0.0, "cmax": longest_us or 1.0,
+        "colorbar": {
+            "orientation": "h", "x": 0, "xanchor": "left", "y": 0, "yanchor": "top",
+            "lenmode": "pixels", "len": 300, "thickness": 10, "nticks": 5, "outlinewidth": 0,
+            "title": {"text": "time of an op (µs)", "side": "top"},
+        },
+    }  # fmt: skip
 
 
 def _n_legend_rows(figure: go.Figure, available: float) -> int:
@@ -261,11 +263,12 @@ def width_level(n_bytes: int | None, largest: int) -> int:
 class _Drawing:
     """The figure of a placement graph while it is drawn, with the places of everything in it."""
 
-    def __init__(self, data: GraphData, width: int):
+    def __init__(self, data: GraphData, width: int, color: str):
         times = [node.time_us or 0.0 for node in data.nodes]
-        longest = max(times, default=0.0) if data.is_timed else None
+        self.longest = max(times, default=0.0) if data.is_timed else None
+        self.by_time = color == "time"
         self.data = data
-        self.radii = {node.index: node_radius(node, longest) for node in data.nodes}
+        self.radii = {node.index: node_radius(node, self.longest) for node in data.nodes}
         self.labels = graph_words.node_labels(data)
         self.exits = graph_words.exit_labels(data)
         self.titles = graph_words.box_titles(data)
@@ -286,6 +289,7 @@ class _Drawing:
             [line for piece in own for line in _outline(piece)],
             {"width": 1.2, "color": style.faded(0.8), "dash": style.dash},
             legendgroup=style.device,
+            **({"name": style.label, "showlegend": True} if self.by_time else {}),
         )
 
     def add_boundaries(self) -> None:
@@ -319,10 +323,13 @@ class _Drawing:
         marker: dict[str, Any] = {
             "size": [2 * self.radii[n.index] for n in ops], "color": style.colour, "opacity": 1,
         }  # fmt: skip
+        if self.by_time:
+            marker["color"] = [TEXT if n.time_us is None else n.time_us for n in ops]
+            marker["coloraxis"] = "coloraxis"
         if any(n.kind == "group" for n in ops):
             marker["symbol"] = ["hexagon2" if n.kind == "group" else "circle" for n in ops]
         hover = [graph_words.op_hover(n, self.data) for n in ops]
-        legend = {"name": style.label, "legendgroup": style.device}
+        legend = {"name": style.label, "legendgroup": style.device, "showlegend": not self.by_time}
         self.add_nodes(ops, marker, ["bottom center"] * len(ops), hover, **legend)
 
     def add_ports(self) -> None:
@@ -440,6 +447,5 @@ class _Drawing:
             ys += [*(round(y, 1) for _, y in points), None]
         if xs:
             self.figure.add_scatter(
-                x=xs, y=ys, mode="lines", line=dict(line), showlegend=False,
-                **more,
+                x=xs, y=ys, mode="lines", line=dict(line), **{"showlegend": False, **more},
             )  # fmt: skip

@@ -15,7 +15,7 @@ from hetero_lab.model.opgraph import OpGraph, Tensor
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, one_subgraph, predict
 from hetero_lab.tables import bytes_text
-from hetero_lab.views.graph.data import GraphData, graph_data
+from hetero_lab.views.graph.data import GraphData, graph_data, times_by_device
 from hetero_lab.views.graph.labels import is_big, node_labels
 from hetero_lab.views.graph.layout import DENSE, ROOMY, Page, Strip, break_into_rows, lay_out
 from hetero_lab.views.theme import device_styles, squeeze
@@ -89,7 +89,7 @@ class BoardPicture:
         radii = {n.index: _RADIUS if n.kind == "op" else _PORT_RADIUS for n in data.nodes}
         spacing = DENSE if is_big(data) else ROOMY
         page = _largest(lay_out(data, radii, labels, {}, {0: ""}, spacing))
-        times = _times(costs, self._devices)
+        times = {} if costs is None else times_by_device(costs, self._devices)
         nodes = []
         for name, node in zip(self.names, data.nodes, strict=True):
             x, y = page.spots[node.index]
@@ -167,15 +167,3 @@ def tensor_text(tensor: Tensor) -> str:
 
 def _path(points: Sequence[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-
-
-def _times(costs: CostModel | None, devices: Sequence[str]) -> dict[str, list[float | None]]:
-    """Return the time of each op on each device, where the cost model knows it."""
-    if costs is None:
-        return {}
-    columns = [costs.devices.index(d) if d in costs.devices else None for d in devices]
-    times = {}
-    for op, known in costs.op_us.items():
-        own = [None if column is None else known[column] for column in columns]
-        times[op] = [None if us is None else round(us, 2) for us in own]
-    return times

@@ -1,18 +1,20 @@
 from __future__ import annotations
 
+import time
+
 import pandas as pd
 import pytest
 from random_models import random_affinity, random_model
 from views.hand_made import small_graph, small_profile
 
 import hetero_lab as hl
-from hetero_lab.errors import ArgumentError
+from hetero_lab.errors import ArgumentError, MeasurementError
 from hetero_lab.model.read import prepare
-from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
 from hetero_lab.views.graph import labels as graph_words
-from hetero_lab.views.graph.data import GraphNode, data_of_profile
-from hetero_lab.views.graph.drawing import node_radius, placement_graph_of, width_level
+from hetero_lab.views.graph.data import GraphNode, data_of_profile, graph_data
+from hetero_lab.views.graph.drawing import draw, node_radius, width_level
+from hetero_lab.views.graph.folding import Shown
 
 
 def traces(figure, name):
@@ -86,16 +88,43 @@ def test_labels_and_titles(monkeypatch):
     assert graph_words.node_labels(data) == {2: "MatMul\n10 µs", 4: "Softmax\n5 µs", 5: "Add\n3 µs"}
 
 
-def test_a_prediction_can_be_drawn_without_a_profile():
-    graph = small_graph()
-    devices = {op.name: "CPU" if op.type == "Softmax" else "ACC" for op in graph}
-    affinity = Affinity.from_graph(graph, devices)
-    figure = placement_graph_of(
-        graph, affinity, predict(graph, affinity), emulated={"ACC": "CPU"},
-        times_us={"matmul": 4.0}, title="what if",
-    )  # fmt: skip
-    assert figure.layout.title.text == "what if"
-    assert traces(figure, "ACC (emulated on CPU)")
+def test_a_placement_is_drawn_before_anything_is_measured():
+    hl.emulate("ACC", unsupported={"Softmax"})
+    model = hl.load("digits_inception")
+    automatic = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
+    figure = hl.views.placement_graph(automatic, model)
+    assert "predicted" in figure.layout.title.text
+    (acc,) = traces(figure, "ACC (emulated on CPU)")
+    again = hl.views.placement_graph("HETERO:ACC,CPU", model)
+    assert again.to_json() == figure.to_json()
+    # Of a model alone, all devices of the machine.
+    (drawn,) = traces(hl.views.placement_graph(model), "ACC (emulated on CPU)")
+    assert len(drawn.x) == len(acc.x)
+    with pytest.raises(ArgumentError, match="with its model"):
+        hl.views.placement_graph(automatic)
+
+
+def test_ops_are_coloured_by_their_times():
+    figure = hl.views.placement_graph(small_profile(), color="time")
+    times = [t.marker.color for t in figure.data if t.marker.coloraxis]
+    assert times == [(10.0, 0.0, 3.0), (5.0,)]
+    assert figure.layout.coloraxis.cmax == 10.0
+    # The frames keep the devices' colours, and the legend explains those.
+    (frame,) = [t for t in traces(figure, "CPU") if t.showlegend]
+    assert frame.line.color == "rgba(0, 114, 178, 0.8)"
+
+
+def test_times_that_are_not_there_cannot_colour():
+    with pytest.raises(MeasurementError, match="no times to colour by"):
+        hl.views.placement_graph(small_profile(counters=()), color="time")
+    started = time.perf_counter()
+    with pytest.raises(MeasurementError, match="no times to colour by"):
+        hl.views.placement_graph("CPU", random_model(3, 5000), color="time")
+    assert time.perf_counter() - started < 30
+
+
+def drawn_of(graph, affinity, **options):
+    return draw(Shown(**options).of(graph_data(graph, affinity, predict(graph, affinity))), 1000)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -103,7 +132,7 @@ def test_random_models_are_drawn_the_same_way_each_time(seed):
     graph = prepare(random_model(seed)).graph
     affinity = random_affinity(graph, ["A", "B"], seed)
     partition = predict(graph, affinity)
-    first, again = (placement_graph_of(graph, affinity, partition) for _ in range(2))
+    first, again = (drawn_of(graph, affinity) for _ in range(2))
     assert first.to_json() == again.to_json()
     drawn = sum(len(t.x) for t in first.data if t.name in ("A", "B"))
     assert drawn == sum(len(s.ops) for s in partition.subgraphs)
@@ -112,7 +141,7 @@ def test_random_models_are_drawn_the_same_way_each_time(seed):
 def test_a_big_graph_keeps_to_its_width():
     graph = prepare(random_model(5, 500)).graph
     affinity = random_affinity(graph, ["A", "B"], 5)
-    figure = placement_graph_of(graph, affinity, predict(graph, affinity), width=1000, fold="none")
+    figure = drawn_of(graph, affinity, fold="none")
     low, high = figure.layout.xaxis.range
     assert high - low < 1300
     assert figure.layout.width == int(high - low) + 24  # a unit is a pixel: labels keep apart
@@ -148,7 +177,7 @@ def test_causes_and_consequences_are_ringed():
     along = hl.Affinity.from_graph(
         graph, {op.name: "ACC" if op.name in ("x", "matmul", "relu") else "CPU" for op in graph}
     )
-    drawn = placement_graph_of(graph, along, predict(graph, along), support=table)
+    drawn = draw(graph_data(graph, along, predict(graph, along), support=table))
     assert rings(drawn) == {"cause": ["softmax"], "consequence": ["add"]}
     said = [text for trace in drawn.data for text in trace.hovertext or ()]
     assert any("ACC can run it; it goes along with" in text and "softmax" in text for text in said)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from hand_costs import flat_costs
 from views.hand_made import small_graph, small_profile, tensor
 
 from hetero_lab.errors import ArgumentError
@@ -73,9 +74,11 @@ def test_a_prediction_is_called_one():
     graph = small_graph()
     devices = {op.name: "CPU" if op.type == "Softmax" else "ACC" for op in graph}
     affinity = Affinity.from_graph(graph, devices)
-    data = graph_data(graph, affinity, predict(graph, affinity), times_us={"softmax": 7.0})
+    costs = flat_costs(graph, {"softmax": (9.0, 7.0)})
+    data = graph_data(graph, affinity, predict(graph, affinity), costs=costs)
     assert data.title == "small: 3 subgraphs, 2 boundaries of 64 B (predicted)"
     assert [n.time_us for n in data.nodes if n.name == "softmax"] == [7.0]
+    assert data.notes == ("times of ops: predicted by the cost model",)
     assert [e.is_boundary for e in data.edges] == [False, False, True, True, True, False]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hetero_lab.experiments.results.profile.storage import ProfileData
-from hetero_lab.experiments.results.profile.tables import VERDICTS, tally, transitions
+from hetero_lab.experiments.results.profile.tables import VERDICTS, tally, time_parts, transitions
 from hetero_lab.placement.partition import Boundary, boundary_size
-from hetero_lab.runtime.counters import Counter, executed_precisions
+from hetero_lab.runtime.counters import Counter, executed_precisions, reorders_us
 from hetero_lab.runtime.generation import Generation
 from hetero_lab.runtime.runners import HETERO
 from hetero_lab.tables import bytes_text, number
@@ -16,6 +16,7 @@ from hetero_lab.terminal import columns, count_of, one_line
 _WIDTH = 30
 _MOST_ROWS = 20
 _MOST_NAMED = 3
+_MUCH = 0.25  # the least share of the latency that is worth a sentence
 
 
 def text(profile: ProfileData, *, tables: bool = True, counters: bool = True) -> str:
@@ -45,6 +46,8 @@ def summary(profile: ProfileData) -> str:
         f"{boundary_size(partition, bytes_text(partition.boundary_bytes))} "
         f"({'observed' if partition.observed else 'predicted'})",
         *_longest(profile),
+        *_labelled("Caution:", counted_beyond(profile)),
+        *_labelled("Cause:", cause(profile)),
     ]
     if profile.generation is not None:
         lines[1:2] = _generated(profile.generation)
@@ -72,6 +75,56 @@ def summary(profile: ProfileData) -> str:
     if profile.interrupted:
         lines.append("The measurement was interrupted; the numbers are those of its turns so far.")
     return "\n".join(lines)
+
+
+def _labelled(label: str, sentence: str) -> list[str]:
+    return [f"{label:<12}{sentence}"] if sentence else []
+
+
+def cause(profile: ProfileData) -> str:
+    """Say in a sentence which part takes most of the latency; empty if the counters do not tell.
+
+    They do not where they add up to more, or where devices work at the same time.
+    """
+    if not profile.counters or profile.spans or counted_beyond(profile):
+        return ""
+    parts = time_parts(profile.counters, profile.latency.median_us)
+    return overhead(profile) or _share(profile, parts["ops_us"], "are ops")
+
+
+def overhead(profile: ProfileData) -> str:
+    """Say as :func:`cause` which part beside the ops takes most; empty if that is little."""
+    if not profile.counters or profile.spans or counted_beyond(profile):
+        return ""
+    us = profile.latency.median_us
+    parts = time_parts(profile.counters, us)
+    boundaries = profile.partition.boundaries
+    reorders = sum(reorders_us(profile.counters, profile.partition).values())
+    crossed = count_of(len(boundaries), "boundary")
+    rest = f"hand-overs at {crossed}, and the runtime" if boundaries else "the runtime"
+    most_us, said = max(
+        (reorders, f"are reorders at {crossed}"),
+        (parts["reorders_us"] - reorders, "are reorders inside subgraphs"),
+        (parts["rest_us"], f"are neither ops nor reorders: {rest}"),
+    )
+    return _share(profile, most_us, said) if most_us >= _MUCH * us else ""
+
+
+def _share(profile: ProfileData, part_us: float, said: str) -> str:
+    us = profile.latency.median_us
+    scale, unit = (1e3, "ms") if us >= 1e3 else (1.0, "µs")
+    return f"{number(part_us / scale)} of {number(us / scale)} {unit} {said}."
+
+
+def counted_beyond(profile: ProfileData) -> str:
+    """Say that the counters add up to more than the latency, if they do."""
+    counted_us = sum(counter.real_time_us for counter in profile.counters)
+    if counted_us <= profile.latency.median_us:
+        return ""
+    return (
+        f"The times of ops add up to {number(counted_us)} µs, more than the latency: take them as "
+        "shares. The machine was busy meanwhile, or ops ran at the same time."
+    )
 
 
 def _interval(value: float, ends: tuple[float, float], unit: str) -> str:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from hetero_lab.errors import ArgumentError, shorten, unknown
 from hetero_lab.experiments.measure.environment import Environment, noise_of, noise_sentence
 from hetero_lab.experiments.results.evidence import Ranking, rank
+from hetero_lab.experiments.results.profile.report import overhead
 from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.experiments.results.sweep import tables as sweep_tables
 from hetero_lab.experiments.results.sweep.row import Row
 from hetero_lab.result import Result
 from hetero_lab.statistics import Noise
-from hetero_lab.tables import Tables
+from hetero_lab.tables import Tables, number
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
@@ -139,7 +140,23 @@ class Sweep(Result):
         if not self.ranked.rows:
             return list(self.notes)
         return [
+            *filter(None, [self._cause()]),
             sweep_tables.could_be_seen(self.ranked),
             *self.notes,
             noise_sentence(self.environment),
         ]
+
+    def _cause(self) -> str:
+        """Say why a split is slower than one device alone, where the figures carry it."""
+        ranked = [
+            (profile.partition.n_subgraphs > 1, group, profile)
+            for row, group in zip(self.ranked.rows, self.ranked.groups, strict=True)
+            if (profile := row.scaled_profile) is not None
+        ]
+        split = next((found for found in ranked if found[0]), None)
+        alone = next((found for found in ranked if not found[0]), None)
+        if len(self.hosts) > 1 or split is None or alone is None or split[1] <= alone[1]:
+            return ""
+        slow, quick, why = split[2], alone[2], overhead(split[2])
+        took = f"{shorten(quick.label, 60)} takes {number(quick.latency.median_us)} µs."
+        return why and f"{shorten(slow.label, 60)}: {why} {took}"

@@ -1,0 +1,359 @@
+"""Hotspots: which ops take the time, and what it would gain to move them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from statistics import median
+from typing import TYPE_CHECKING, Literal
+
+from hetero_lab.errors import ArgumentError, MeasurementError
+from hetero_lab.experiments.results.profile.report import counted_beyond
+from hetero_lab.experiments.results.profile.result import Profile
+from hetero_lab.experiments.results.sweep.result import Sweep
+from hetero_lab.model.blocks import find_blocks
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.placement.affinity import Affinity, first_able
+from hetero_lab.placement.placement import Placement
+from hetero_lab.planning.cost_model import CostModel
+from hetero_lab.planning.prediction import OPS
+from hetero_lab.result import Result
+from hetero_lab.runtime.counters import executed_ops_us, leaders
+from hetero_lab.statistics import Estimate
+from hetero_lab.tables import frame_of, number
+from hetero_lab.terminal import columns, count_of, one_line
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MOST, _SHOWN = 0.8, 10  # the share of the time that a sentence is about; rows of the text
+_NODES_MOVED = 500_000  # nodes times moves: a move takes 1 to 4 µs a node
+
+
+@dataclass(frozen=True)
+class Hotspot:
+    """Ops that run as one, or those of a repeated layer on one device, and their time there.
+
+    ``times_us`` are the measured times by device, ``predicted_us`` those of a cost model. ``gain``
+    is the predicted latency now minus that with the ops on ``move_to``, with its 90 % interval.
+    """
+
+    name: str
+    ops: tuple[str, ...]
+    device: str
+    us: float
+    times_us: Mapping[str, float] = field(default_factory=dict)
+    predicted_us: Mapping[str, float] = field(default_factory=dict)
+    move_to: str = ""
+    gain: Estimate | None = None
+
+
+@dataclass(frozen=True)
+class Hotspots(Result):
+    """The ops of a placement by their time, the slowest first.
+
+    Attributes
+    ----------
+    rows
+        One per group of ops.
+    graph, affinity
+        The model, and where its ops are.
+    notes
+        Reasons to be careful with the times.
+    is_measured
+        Whether the times are measured, not predicted.
+    emulated
+        Emulated device → the device that really runs it.
+    """
+
+    rows: tuple[Hotspot, ...]
+    graph: OpGraph
+    affinity: Affinity
+    notes: tuple[str, ...] = ()
+    is_measured: bool = True
+    emulated: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def total_us(self) -> float:
+        """The time of all ops in µs."""
+        return sum(row.us for row in self.rows)
+
+    @property
+    def priced(self) -> tuple[Hotspot, ...]:
+        """The rows with a predicted gain, the largest first."""
+        return tuple(sorted((r for r in self.rows if r.gain), key=_gain_us, reverse=True))
+
+    @cached_property
+    def verdict(self) -> str:
+        """How few ops take most of the time, and which move gains most."""
+        n_rows = n_ops = 0
+        reached = 0.0
+        for row in self.rows:
+            if reached >= _MOST * self.total_us:
+                break
+            n_rows, n_ops, reached = n_rows + 1, n_ops + len(row.ops), reached + row.us
+        said = (
+            f"{n_ops} of {count_of(len(self.affinity.ops), 'op')}, in {count_of(n_rows, 'group')}, "
+            f"take 80 % of the {'' if self.is_measured else 'predicted '}time of all ops."
+        )
+        return f"{said} {_best_move(self.priced[0])}" if self.priced else said
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """One row per group of ops, the slowest first.
+
+        ``op`` (the one that names the group, or the block), ``op_types``, ``n_ops``, ``device``,
+        ``time_us`` (``predicted_us`` without a measurement), ``share`` of the time of all ops,
+        ``cumulative_share``; the measured time on each device in ``CPU_us`` and so on, where the
+        same ops were measured there, and the predicted one in ``CPU_predicted_us``; with costs
+        ``move_to``, ``gain_us`` and the ends of its 90 % interval; ``ops``, a name a line.
+        """
+        own = "time_us" if self.is_measured else "predicted_us"
+        seen = dict.fromkeys(device for row in self.rows for device in row.times_us)
+        known = dict.fromkeys(device for row in self.rows for device in row.predicted_us)
+        total, reached, found = self.total_us or 1.0, 0.0, []
+        for row in self.rows:
+            reached += row.us
+            gain = row.gain
+            types = (self.graph.ops[self.graph.index_of[op]].type for op in row.ops)
+            found.append(
+                {
+                    "op": row.name,
+                    "op_types": ", ".join(dict.fromkeys(types)),
+                    "n_ops": len(row.ops),
+                    "device": row.device,
+                    own: row.us,
+                    "share": row.us / total,
+                    "cumulative_share": reached / total,
+                    **{f"{device}_us": row.times_us.get(device) for device in seen},
+                    **{f"{d}_predicted_us": row.predicted_us.get(d) for d in known},
+                    **(
+                        {
+                            "move_to": row.move_to,
+                            "gain_us": gain and gain.us,
+                            "gain_low_us": gain and gain.low_us,
+                            "gain_high_us": gain and gain.high_us,
+                        }
+                        if self.priced
+                        else {}
+                    ),
+                    "ops": "\n".join(row.ops),
+                }
+            )
+        return frame_of(found)
+
+    def _shown(self) -> dict[str, pd.DataFrame]:
+        return {"": self.summary.drop(columns="ops")}
+
+    def __repr__(self) -> str:
+        several = any(len(row.times_us) > 1 for row in self.rows)
+        known = [row.times_us if several else row.predicted_us for row in self.rows]
+        devices = dict.fromkeys(device for times in known for device in times)
+        unit = "µs" if several else "µs PREDICTED"
+        heading = [
+            "OP",
+            "OPS",
+            "DEVICE",
+            "µs",
+            "SHARE",
+            "SO FAR",
+            *(f"{d} {unit}" for d in devices),
+        ]
+        heading += ["MOVE TO", "GAIN µs  [90 %]"] if self.priced else []
+        lines, reached = [heading], 0.0
+        for row, times in zip(self.rows[:_SHOWN], known, strict=False):
+            reached += row.us
+            share, so_far = row.us / (self.total_us or 1.0), reached / (self.total_us or 1.0)
+            cells = [one_line(row.name, 60), str(len(row.ops)), row.device, number(row.us)]
+            cells += [f"{share:.1%}", f"{so_far:.0%}"]
+            cells += [number(times[d]) if d in times else "" for d in devices]
+            if row.gain:
+                cells += [row.move_to, f"{number(row.gain.us)}  {_ends(row.gain)}"]
+            lines.append(cells + [""] * (len(heading) - len(cells)))
+        more = len(self.rows) - _SHOWN
+        rest = [f"… {more:,} more"] if more > 0 else []
+        return "\n".join([self.verdict, *self.notes, columns(lines), *rest])
+
+
+def hotspots(
+    measured: Profile | Sweep | CostModel,
+    costs: CostModel | None = None,
+    *,
+    placement: Affinity | Placement | None = None,
+    by: Literal["group", "block"] = "group",
+) -> Hotspots:
+    """List the ops that take the time, and what it would gain to move them.
+
+    An op that runs inside another's node is in the group of that one. Nothing is measured, and a
+    gain needs costs: it is predicted with the boundaries that come and go and the fusion that is
+    lost.
+
+    Parameters
+    ----------
+    measured
+        The result of :func:`hetero_lab.profile`; of :func:`hetero_lab.sweep`, whose fastest
+        placement is listed beside the times that other placements show for the same ops on other
+        devices; or of :func:`hetero_lab.calibrate`, whose times are predicted.
+    costs
+        A cost model of the same model, to predict times on other devices, and gains.
+    placement
+        Where the ops of a cost model are; by default each is on the first device that can run it.
+    by
+        ``"group"``: ops that a device runs as one node; or ``"block"``: the repeated layers of a
+        network, each as a whole where its ops are on one device.
+
+    Raises
+    ------
+    ArgumentError
+        A placement beside a profile or a sweep, which have their own.
+    MeasurementError
+        Nothing has counters.
+    AffinityError, PlanError
+        The costs or the placement are of another model or other devices.
+
+    Notes
+    -----
+    So that an answer takes about 2 s, 500,000 divided by the number of nodes are moved, the
+    slowest first.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> measured = hl.profile("digits_inception", "CPU", iterations=20, progress=False)
+    >>> round(hl.hotspots(measured).summary["share"].sum(), 6)
+    1.0
+    """
+    if isinstance(measured, CostModel):
+        found, costs = _predicted(measured, placement), measured
+    elif placement is not None:
+        raise ArgumentError(f"A {type(measured).__name__} has its own placement: leave it out.")
+    else:
+        found = _measured(*_profiles(measured))
+    rows = found.rows
+    if by == "block":
+        rows = _by_block(rows, found.graph)
+    found = replace(found, rows=tuple(sorted(rows, key=lambda row: -row.us)))
+    return found if costs is None else _priced(found, costs)
+
+
+def _predicted(costs: CostModel, placement: Affinity | Placement | None) -> Hotspots:
+    """List the units of a cost model."""
+    affinity = placement.affinity if isinstance(placement, Placement) else placement
+    if affinity is None:
+        constant = {costs.graph.ops[index].name for index in costs.graph.constant_side}
+        able = {device: costs.supports(device) | constant for device in costs.devices}
+        affinity = first_able(costs.graph, able)
+    shares = costs.explain(affinity).of(OPS)
+    rows = tuple(Hotspot(s.ops[0], s.ops, s.device, s.us) for s in shares)
+    return Hotspots(rows, costs.graph, affinity, costs.notes, False, costs.emulated)
+
+
+def _profiles(measured: Profile | Sweep) -> tuple[Profile, list[Profile]]:
+    """Return the profile to list, of a sweep the fastest, and all of the same model."""
+    if isinstance(measured, Profile):
+        every = [measured]
+    else:
+        every = [row.scaled_profile for row in measured.ranked.rows]
+    counted = [profile for profile in every if profile is not None and profile.counters]
+    if not counted:
+        raise MeasurementError("There are no times of single ops. Measure with counters=True.")
+    same = counted[0].model_fingerprint
+    return counted[0], [p for p in counted if p.model_fingerprint == same]
+
+
+def _measured(profile: Profile, every: Sequence[Profile]) -> Hotspots:
+    """List the nodes that ran, with the times of the same ops elsewhere."""
+    ops: dict[str, tuple[str, ...]] = {}
+    took: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for counter in profile.counters:
+        if counter.kind in ("op", "other"):
+            name = counter.op or counter.node_name
+            took[name, counter.device] += counter.real_time_us
+            ops.setdefault(name, (counter.op, *counter.fused_ops) if counter.op else ())
+    known = [(p.affinity, executed_ops_us(p.counters), leaders(p.counters)) for p in every]
+    rows = [
+        Hotspot(name, ops[name], device, us, {**_elsewhere(ops[name], known), device: us})
+        for (name, device), us in took.items()
+        if ops[name] or us
+    ]
+    n_unknown = len(profile.affinity.ops) - sum(len(row.ops) for row in rows)
+    untold = f"The counters do not tell the time of {count_of(n_unknown, 'op')}."
+    notes = [*filter(None, [counted_beyond(profile)]), *[untold] * (n_unknown > 0)]
+    emulated = dict(profile.environment.emulated)
+    return Hotspots(tuple(rows), profile.graph, profile.affinity, tuple(notes), emulated=emulated)
+
+
+def _elsewhere(
+    ops: Sequence[str],
+    known: Iterable[tuple[Affinity, Mapping[str, float], Mapping[str, str]]],
+) -> dict[str, float]:
+    """Return the median time of some ops on each device that ran all of them by themselves."""
+    times: defaultdict[str, list[float]] = defaultdict(list)
+    for affinity, op_us, leader in known:
+        devices = {affinity[op] for op in ops}
+        if len(devices) == 1 and {leader.get(op) for op in ops} <= {*ops}:
+            times[devices.pop()].append(sum(op_us[op] for op in ops))
+    return {device: median(us) for device, us in times.items()}
+
+
+def _by_block(rows: Iterable[Hotspot], graph: OpGraph) -> Iterator[Hotspot]:
+    """Yield the rows of each block and device as one, and those outside of blocks."""
+    blocks, joined = find_blocks(graph), dict[tuple[int | None, str], list[Hotspot]]()
+    for row in rows:
+        number = blocks.numbered(graph.index_of[row.ops[0]]) if row.ops else None
+        if number is None:
+            yield row
+        else:
+            joined.setdefault((number, row.device), []).append(row)
+    for (number, device), parts in joined.items():
+        ops = tuple(op for part in parts for op in part.ops)
+        seen = set.intersection(*({*part.times_us} for part in parts))
+        times_us = {d: sum(part.times_us[d] for part in parts) for d in sorted(seen)}
+        us = sum(part.us for part in parts)
+        yield Hotspot(f"block {number}", ops, device, us, times_us)
+
+
+def _priced(found: Hotspots, costs: CostModel) -> Hotspots:
+    """Predict the time of each row on each device, and the best move of it."""
+    costs.check_graph(found.graph)
+    now = costs.predictor(found.affinity)
+    able = {device: costs.supports(device) for device in costs.devices}
+    left = max(1, _NODES_MOVED // len(found.graph))
+    rows = []
+    for row in found.rows:
+        fits = [d for d in costs.devices if row.ops and able[d].issuperset(row.ops)]
+        at = {device: costs.devices.index(device) for device in fits}
+        predicted = {d: sum(costs.op_us[op][at[d]] or 0.0 for op in row.ops) for d in fits}
+        row = replace(row, predicted_us=predicted)
+        for device in (d for d in fits if d != row.device and left > 0):
+            moved, left = now.moved(dict.fromkeys(row.ops, device)), left - 1
+            us, margin = now.predicted_us - moved.predicted_us, now.margin_us(moved)
+            if row.gain is None or us > row.gain.us:
+                row = replace(row, move_to=device, gain=Estimate(us, us - margin, us + margin))
+        rows.append(row)
+    notes = found.notes
+    if any(row.gain is None and {*row.predicted_us} - {row.device} for row in rows):
+        notes += ("Only the moves of the slowest ops were predicted, for lack of time.",)
+    if not costs.uncertainty.n:
+        notes += ("The costs are not validated, so nobody knows how far a gain may be off.",)
+    return replace(found, rows=tuple(rows), notes=notes)
+
+
+def _gain_us(row: Hotspot) -> float:
+    return row.gain.us if row.gain else 0.0
+
+
+def _best_move(row: Hotspot) -> str:
+    gain = row.gain
+    assert gain is not None
+    if gain.us <= 0.0:
+        return "Moving one group alone gains nothing."
+    where = f"Moving {one_line(row.name, 60)} from {row.device} to {row.move_to}"
+    gains = "gains most" if gain.low_us > 0.0 else "may gain most, or nothing"
+    return f"{where} {gains}: {number(gain.us)} µs, 90 % {_ends(gain)}."
+
+
+def _ends(gain: Estimate) -> str:
+    return f"[{number(gain.low_us)}, {number(gain.high_us)}]"
