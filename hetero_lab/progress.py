@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from tqdm.auto import tqdm
 
@@ -112,7 +112,7 @@ class Progress:
     def _set_total(self, total: float) -> None:
         self._bar.total = total
         if not self._bar.disable and self._bar.gui:
-            _, bar, _ = self._bar.container.children
+            _, bar, _ = cast(Any, self._bar).container.children
             bar.max, bar.layout.width = total, None
 
     def __enter__(self: _Self) -> _Self:

@@ -127,8 +127,6 @@ class Hotspots(Result):
                     own: row.us,
                     "share": row.us / total,
                     "cumulative_share": reached / total,
-                    **{f"{device}_us": row.times_us.get(device) for device in seen},
-                    **{f"{d}_predicted_us": row.predicted_us.get(d) for d in known},
                     **(
                         {
                             "move_to": row.move_to,
@@ -139,19 +137,21 @@ class Hotspots(Result):
                         if self.priced
                         else {}
                     ),
+                    **{f"{device}_us": row.times_us.get(device) for device in seen},
+                    **{f"{d}_predicted_us": row.predicted_us.get(d) for d in known},
                     "ops": "\n".join(row.ops),
                 }
             )
         return frame_of(found)
 
     def _shown(self) -> dict[str, pd.DataFrame]:
-        return {"": self.summary.drop(columns="ops")}
+        return {"": self.summary.drop(columns=["ops", "op_types"])}
 
     def __repr__(self) -> str:
         several = any(len(row.times_us) > 1 for row in self.rows)
         known = [row.times_us if several else row.predicted_us for row in self.rows]
         devices = dict.fromkeys(device for times in known for device in times)
-        unit = "µs" if several else "µs PREDICTED"
+        unit = "µs" if several else "µs BY COSTS"
         heading = [
             "OP",
             "OPS",
@@ -336,7 +336,9 @@ def _priced(found: Hotspots, costs: CostModel) -> Hotspots:
     notes = found.notes
     if any(row.gain is None and {*row.predicted_us} - {row.device} for row in rows):
         notes += ("Only the moves of the slowest ops were predicted, for lack of time.",)
-    if not costs.uncertainty.n:
+    if costs.guessed_from:
+        notes += ("The costs are a guess from those of other models, not measured.",)
+    elif not costs.uncertainty.n:
         notes += ("The costs are not validated, so nobody knows how far a gain may be off.",)
     return replace(found, rows=tuple(rows), notes=notes)
 

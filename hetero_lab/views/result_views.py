@@ -207,7 +207,11 @@ def _(costs: CostModel) -> Contents:
 @contents_of.register
 def _(found: Hotspots) -> Contents:
     notes = [found.verdict, *found.notes, *_emulation_notes(found.emulated.items())]
-    return Contents(f"Hotspots of {found.graph.name}", notes, {_HEADLINE: found.summary})
+    return Contents(
+        f"Hotspots of {found.graph.name}",
+        notes,
+        {_HEADLINE: found.summary.drop(columns=["ops", "op_types"])},
+    )
 
 
 @contents_of.register

@@ -98,22 +98,30 @@ def overhead(profile: ProfileData) -> str:
         return ""
     us = profile.latency.median_us
     parts = time_parts(profile.counters, us)
-    boundaries = profile.partition.boundaries
-    reorders = sum(reorders_us(profile.counters, profile.partition).values())
-    crossed = count_of(len(boundaries), "boundary")
-    rest = f"hand-overs at {crossed}, and the runtime" if boundaries else "the runtime"
-    most_us, said = max(
-        (reorders, f"are reorders at {crossed}"),
-        (parts["reorders_us"] - reorders, "are reorders inside subgraphs"),
-        (parts["rest_us"], f"are neither ops nor reorders: {rest}"),
-    )
-    return _share(profile, most_us, said) if most_us >= _MUCH * us else ""
+    reorders, rest = parts["reorders_us"], parts["rest_us"]
+    said = "are the runtime's, neither ops nor reorders"
+    most = rest
+    if crossed := len(profile.partition.boundaries):
+        reorders = sum(reorders_us(profile.counters, profile.partition).values())
+        most = reorders + rest
+        scale = _scale(us)[0]
+        said = (
+            f"are spent at {count_of(crossed, 'boundary')}: reorders {number(reorders / scale)}, "
+            f"hand-overs and the runtime {number(rest / scale)}"
+        )
+    elif reorders > rest:
+        most, said = reorders, "are reorders"
+    return _share(profile, most, said) if most >= _MUCH * us else ""
 
 
 def _share(profile: ProfileData, part_us: float, said: str) -> str:
     us = profile.latency.median_us
-    scale, unit = (1e3, "ms") if us >= 1e3 else (1.0, "µs")
+    scale, unit = _scale(us)
     return f"{number(part_us / scale)} of {number(us / scale)} {unit} {said}."
+
+
+def _scale(us: float) -> tuple[float, str]:
+    return (1e3, "ms") if us >= 1e3 else (1.0, "µs")
 
 
 def counted_beyond(profile: ProfileData) -> str:
