@@ -39,8 +39,15 @@ import hetero_lab as hl
 from hetero_lab.backend.core import shared_core
 from hetero_lab.experiments.advise.advice import judge
 from hetero_lab.experiments.measure.environment import current_environment, noise_sentence
-from hetero_lab.experiments.results.evidence import FASTER, decide
-from hetero_lab.statistics import Noise, median_interval, paired_drop, paired_ratio, wilson_interval
+from hetero_lab.experiments.results.evidence import BEST, FASTER, SLOWER, decide
+from hetero_lab.statistics import (
+    Noise,
+    median_interval,
+    paired_drop,
+    paired_ratio,
+    unpaired_ratio,
+    wilson_interval,
+)
 from tests.real_gpu.networks import model_file, short_name
 from tests.scripts import F32, matmuls, options
 
@@ -52,7 +59,7 @@ MODELS = (
 )  # fmt: skip
 SIMULATED = 1000
 # Makes each inference of the model that is compiled first take longer.
-SLOWER = """
+SLOW_DOWN = """
 import os, time
 import openvino as ov
 share, first = float(os.environ["SLOWER"]), []
@@ -89,6 +96,12 @@ def simulate() -> None:
         )
         _, low, high, _ = paired_ratio(1.1e3 * ours, 1e3 * reference, Noise(0.01, 0.0, 12))
         covered["ratio of two compiles, 20 turns in a drift"] += low <= 1.1 <= high
+        few = np.exp(rng.normal(0.0, 0.03, (2, 3)))
+        _, low, high, _ = paired_ratio(*(1e4 * few), Noise(0.005, 0.0, 12))
+        covered["ratio of two compiles, 3 turns"] += low <= 1.0 <= high
+        apart = rng.normal(0.0, 0.1 / 2**0.5, (2, 1)) + rng.normal(0.0, 0.01, (2, 20))
+        _, low, high, _ = unpaired_ratio(*(1e3 * np.exp(apart)), Noise(0.005, 0.0, 12))
+        covered["ratio of two runs apart"] += low <= 1.0 <= high
         turns = np.exp(rng.normal(0.0, 0.03, (30, 1)) + rng.normal(0.0, 0.05, (30, 10)))
         low, high = median_interval(turns)
         covered["median of 30 turns of 10"] += low <= 1.0 <= high
@@ -105,7 +118,7 @@ def simulate() -> None:
 
 def aa(times: int) -> None:
     """Sweep equal placements; print how often they were told apart or called better."""
-    apart = better = judged_faster = 0
+    apart = better = judged_otherwise = 0
     for _ in range(times):
         model = hl.load("digits_inception")
         placement = hl.Placement(hl.Affinity.uniform(model, "CPU"), "A", {"CPU": F32})
@@ -119,9 +132,12 @@ def aa(times: int) -> None:
         better += decide(rows, [first], list(rows)).finding == FASTER
         bound = dict.fromkeys(rows)
         found = judge(rows, bound, dict.fromkeys(rows, placement), stage="", max_drop=1.0)
-        judged_faster += any(c.judgement == "slower" for c in found)
+        judged_otherwise += found[0].judgement != BEST or any(
+            c.judgement in (FASTER, SLOWER) for c in found
+        )
     print(f"A/A: told apart in {apart} of {times}; optimize would call one better in {better}, "
-          f"advise one slower in {judged_faster}", flush=True)  # fmt: skip
+          f"advise another than the first, or one faster or slower, in {judged_otherwise}",
+          flush=True)  # fmt: skip
 
 
 def chain(count: int) -> ov.Model:
@@ -164,7 +180,7 @@ def deployments() -> Iterator[list[Path]]:
 def slowed(share: float) -> Iterator[None]:
     """Let every inference of what is verified take longer by a share."""
     with tempfile.TemporaryDirectory() as hook:
-        Path(hook, "sitecustomize.py").write_text(SLOWER, encoding="utf-8")
+        Path(hook, "sitecustomize.py").write_text(SLOW_DOWN, encoding="utf-8")
         with mock.patch.dict(os.environ, PYTHONPATH=hook, SLOWER=str(share)):
             yield
 
