@@ -193,7 +193,7 @@ BUSY = timed(1.0, 1, foreign_cpus=1.1), timed(2.0, 1, foreign_cpus=1.1)
         # Within the tolerance it is kept at once.
         (timed(0.5), {}, "ok", True, "0.50 times the promise"),
         (timed(1.0), {}, "ok", True, "1.00 times the promise"),
-        (timed(1.02), {}, "ok", True, "1.02 times the promise"),
+        (timed(1.01), {}, "ok", True, "1.01 times the promise"),
         # An alarm is confirmed before it is believed.
         *((timed(1.25, n), {}, "undecided", False, "") for n in (1, 2, 3)),
         (timed(1.25, 4), {}, "broken", True, ""),
