@@ -251,11 +251,14 @@ def unpaired_ratio(ours: Sequence[float], reference: Sequence[float], noise: Noi
     return _welch(first, second, math.hypot(compile_spread(ours, reference, noise), *drifts))
 
 
-def ratio_of_runs(ours: Sequence[float], before: Sequence[float], spread: float) -> Ratio:
+def ratio_of_runs(
+    ours: Sequence[float], before: Sequence[float], spread: float, drift: float
+) -> Ratio:
     """Return by how much a ratio changed that was measured once in each of several processes.
 
     Student's t on the logarithms with pooled variance, which is at least ``spread`` squared.
-    Without ``before`` it is the ratio itself.
+    Without ``before`` it is the ratio itself. What moves a ratio by ``drift`` from one time to
+    another moves all processes of that time, so that no number of them averages it out.
     """
     parts = [np.log(np.asarray(values, dtype=np.float64)) for values in (ours, before or [1.0])]
     counted = parts if before else parts[:1]
@@ -263,7 +266,8 @@ def ratio_of_runs(ours: Sequence[float], before: Sequence[float], spread: float)
     squares = sum(float(np.sum((part - part.mean()) ** 2)) for part in counted)
     pooled = max(math.sqrt(squares / freedom) if freedom else 0.0, spread)
     error = pooled * math.sqrt(sum(1.0 / len(part) for part in counted))
-    return _ratio(float(parts[0].mean() - parts[1].mean()), error, max(1, freedom), 0.0)
+    middle = float(parts[0].mean() - parts[1].mean())
+    return _ratio(middle, error, max(1, freedom), drift * math.sqrt(len(counted)))
 
 
 def log_spread(values: Sequence[float]) -> float:
@@ -313,8 +317,8 @@ def _ratio(middle: float, error: float, freedom: float, spread: float) -> Ratio:
     """
     from scipy import optimize, special
 
-    if error == 0.0 and middle == 0.0:
-        return Ratio(1.0, 1.0, 1.0, 1.0)  # a placement beside itself
+    if error == 0.0 and not (middle and spread):  # a placement beside itself, or nothing varies
+        return Ratio(*[math.exp(middle)] * 3, p=float(middle == 0.0))
     if not math.isfinite(error):
         return Ratio(math.exp(middle), 0.0, math.inf, 1.0)
 

@@ -206,3 +206,10 @@ def test_beside_busy_cores_compiles_differ_by_more():
     quiet = Noise(0.01, 0.5, 12, "2026-01-01")
     assert quiet.when_busy.spread(100.0) == pytest.approx(2.0 * quiet.spread(100.0))
     assert quiet.when_busy.is_measured
+
+
+def test_a_ratio_of_what_does_not_vary():
+    exact = Noise(0.0, 0.0, 12)
+    for factor, p in ((1.0, 1.0), (2.0, 0.0)):
+        found = paired_ratio([factor * 10.0] * 4, [10.0] * 4, exact)
+        assert found == pytest.approx((factor, factor, factor, p))

@@ -230,9 +230,9 @@ _ALL = (
     Command(
         "verify", "prove deployed directories again on what is installed here",
         "directories across tolerance strict data junit csv html quiet",
-        exit_code=lambda given, verified: NOT_KNOWN * (given.strict and not verified.is_decided)
-        if verified.ok else FAILED,
-        more="\nThe exit code is 1 if a part is broken, and with --strict 3 if one is undecided.",
+        exit_code=lambda given, verified: {"broken": FAILED, "error": ERROR}.get(
+            verified.status, NOT_KNOWN * (given.strict and not verified.is_decided)),
+        more="\nThe exit code is 1 if a part is broken, with --strict 3 if one is not decided.",
     ),
 )  # fmt: skip
 COMMANDS = {command.name: command for command in _ALL}

@@ -229,7 +229,7 @@ _OWN = [
     Option("--tolerance", "SHARE"),
     Option("--data", "NAME", "judge accuracy on a data set: digits", "", lambda n: hl.dataset(n)),
     Option("--max-drop", "SHARE"),
-    _switch("--strict", help="end with 3, not 0, if a part is undecided"),
+    _switch("--strict", help="end with 3, not 0, if a part is undecided or was not checked"),
     Option("--junit", "FILE", "write a report in JUnit's XML"),
     Option(
         "--across",
@@ -295,7 +295,6 @@ OPTIONS = {option.flags.split()[-1].lstrip("-"): option for option in _OWN} | {
         "DIR",
         "directories of deployed models",
         "directory",
-        read=lambda paths: paths if len(paths) > 1 else paths[0],
         parse={"nargs": "+"},
     ),
     "kept-costs": Option("--costs", "FILE", "take the costs from here, or keep them here"),

@@ -284,12 +284,15 @@ def _(found: Verification) -> Contents:
         "ok": "The contract is kept",
         "undecided": "Undecided whether the contract is kept",
         "broken": "The contract is broken",
+        "error": "It cannot be checked whether the contract is kept",
     }[found.status]
     return Contents(heading, [found.verdict, *found.changes], {_HEADLINE: found.summary})
 
 
 @contents_of.register
 def _(found: Across) -> Contents:
+    if len(found.verifications) == 1:
+        return contents_of(found.verifications[0])
     heading = count_of(len({proven.directory for proven in found.verifications}), "contract")
     if found.releases:
         heading += f" with {count_of(len(found.releases), 'release')}"

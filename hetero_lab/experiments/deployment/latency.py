@@ -10,13 +10,12 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
+from hetero_lab.errors import warn
 from hetero_lab.experiments.deployment.check_run import ObservedRun, Reference
-from hetero_lab.experiments.deployment.contract import LatencyPromise
+from hetero_lab.experiments.deployment.contract import DRIFT, LatencyPromise, Promise
 from hetero_lab.experiments.measure.environment import is_busy
 from hetero_lab.placement.placement import Placement
-from hetero_lab.statistics import Noise, log_spread, ratio_of_runs
+from hetero_lab.statistics import Noise, log_spread, ratio_of_runs, turn_level
 
 # It runs anywhere. OpenVINO's own pinning could choose a busy core.
 ONE_CORE: Reference = (
@@ -28,6 +27,7 @@ ONE_CORE: Reference = (
     },
 )
 OK, BROKEN, UNDECIDED, UNKNOWN = "ok", "broken", "undecided", "not checked"
+UNPROMISED, ERROR = "not promised", "error"
 REFERENCE = "reference"  # the step of a run that compiles the reference
 N_PROMISED = 4  # processes that a promise is measured in
 _LEAST_AGAIN, _MOST_AGAIN = 3, 6  # processes that confirm an alarm
@@ -59,44 +59,55 @@ def reference_for(placement: Placement, baseline: Placement | None) -> Reference
     return ONE_CORE if is_same else (device, properties)
 
 
+def disturbed(runs: Sequence[ObservedRun]) -> str:
+    """Say how many CPUs other processes kept busy; nothing if that matters little."""
+    cpus, n_cpus = max(run.foreign_cpus for run in runs), runs[0].n_cpus or os.cpu_count() or 1
+    busy = is_busy(cpus, n_cpus)
+    return f"other processes kept {cpus:.1f} of {n_cpus} CPUs busy" if busy else ""
+
+
 def promised(
     runs: Sequence[ObservedRun],
     reference: Reference,
     tolerance: float,
     noise: Noise,
-    least_spread: float = 0.0,
-) -> LatencyPromise | None:
-    """Return the promise of a directory that was run several times; ``None`` if untimed.
+    drift: float = 0.0,
+) -> LatencyPromise | str:
+    """Return the promise of a directory that was run several times, or warn why there is none.
 
-    ``noise`` is that of compiles on its devices, and ``least_spread`` how far the logarithm of the
-    ratio was seen to vary from measurement to measurement.
+    ``noise`` is that of compiles on its devices, and ``drift`` how far the logarithm of the ratio
+    was seen to vary from measurement to measurement. Warns if that leaves nothing to hold it to.
     """
-    ratios = [run.ratio for run in runs if run.ratio is not None]
-    if not ratios:
-        return None
     device, properties = reference
-    ours, theirs = (
-        float(np.median([sample for run in runs for turn in getattr(run, name) for sample in turn]))
-        for name in ("turns_us", "reference_us")
-    )
-    spread = max(least_spread, log_spread(ratios), noise.spread(min(ours, theirs)))
-    middle, low, high, _ = ratio_of_runs(ratios, (), spread)
+    error, way = runs[-1].error, " Freeze again on a quiet machine, or pass tolerance=None."
+    ratios = [run.ratio for run in runs if run.ratio is not None]
+    if why := f"the reference {device} fails: {error}" if error else disturbed(runs):
+        warn(f"No latency is promised: {why}.{'' if error else way}")
+        return why
+    levels = [turn_level(turn) for run in runs for turn in (*run.turns_us, *run.reference_us)]
+    spread, drift = max(log_spread(ratios), noise.spread(min(levels))), max(drift, DRIFT)
+    middle, low, high, _ = ratio_of_runs(ratios, (), spread, drift)
+    unchanged = ratio_of_runs(ratios, ratios, spread, drift)
+    if unchanged.high > 1.0 + tolerance:
+        warn(
+            f"The latency varies too much for a tolerance of {tolerance:.0%}: it may look "
+            f"{unchanged.high - 1:.0%} slower though nothing changed. Give a larger one.{way}"
+        )
     return LatencyPromise(
         reference_device=device,
         reference_properties=dict(properties),
-        median_us=ours,
-        reference_us=theirs,
         ratio=middle,
         ratio_ci95_low=low,
         ratio_ci95_high=high,
         ratios=tuple(ratios),
         spread=spread,
+        drift=drift,
         tolerance=tolerance,
     )
 
 
 def judged_latency(
-    then: LatencyPromise | None, runs: Sequence[ObservedRun], tolerance: float | None, moved: str
+    then: Promise, runs: Sequence[ObservedRun], tolerance: float | None, moved: str
 ) -> Settlement:
     """Tell whether a promise is kept, by the runs so far.
 
@@ -107,20 +118,19 @@ def judged_latency(
     failed = next((run for run in runs if run.error), first)
     ratios = [run.ratio for run in runs if run.ratio is not None]
     if then is None:
-        return Settlement(UNKNOWN, "none is promised")
+        return Settlement(UNPROMISED, "")
+    if isinstance(then, str):
+        return Settlement(UNDECIDED, f"no latency was promised: {then}")
     if failed.error and failed.step == REFERENCE:
         return Settlement(UNDECIDED, f"the reference {then.reference} fails: {failed.error}")
     if len(ratios) < len(runs):
         status = BROKEN if failed.error and failed.step == "latency" else UNKNOWN
         return Settlement(status, failed.error or "it was not measured")
     limit = 1.0 + (then.tolerance if tolerance is None else tolerance)
-    cpus = max(run.foreign_cpus for run in runs)
-    n_cpus = first.n_cpus or os.cpu_count() or 1
-    if is_busy(cpus, n_cpus):
-        why = f"other processes kept {cpus:.1f} of {n_cpus} CPUs busy"
+    if why := disturbed(runs):
         return Settlement(UNDECIDED, f"{why}; promised is {then}")
     spread = then.spread or math.log(then.ratio_ci95_high / then.ratio_ci95_low) / 3.92
-    found = ratio_of_runs(ratios[1:] or ratios, then.ratios or (then.ratio,), spread)
+    found = ratio_of_runs(ratios[1:] or ratios, then.ratios or (then.ratio,), spread, then.drift)
     text = (
         f"{found.middle:.2f} times the promise ({found.low:.2f} to {found.high:.2f}), which is "
         f"{then}"
@@ -131,6 +141,9 @@ def judged_latency(
         return Settlement(UNDECIDED, f"{text}, but this is other hardware: {moved}")
     worse = found.low > limit and min(ratios) > limit * then.ratio
     if worse and len(again) >= _LEAST_AGAIN:
-        return Settlement(BROKEN, text)
+        if then.ratios:
+            return Settlement(BROKEN, text)
+        text += "; one process promised that: deploy again to promise a latency between processes"
+        return Settlement(UNDECIDED, text)
     text += f"; {limit:.2f} times is allowed"
     return Settlement(UNDECIDED, text, settled=len(again) >= _MOST_AGAIN)

@@ -14,7 +14,7 @@ from hetero_lab.arguments import checked
 from hetero_lab.errors import names_at_hand, shorten
 from hetero_lab.experiments.deployment.check_run import ObservedRun, expected_outputs
 from hetero_lab.experiments.deployment.contract import Contract
-from hetero_lab.experiments.deployment.latency import BROKEN, OK, UNDECIDED, UNKNOWN
+from hetero_lab.experiments.deployment.latency import BROKEN, ERROR, OK, UNDECIDED, UNKNOWN
 from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.fetch import file_digest
 from hetero_lab.result import Result
@@ -28,8 +28,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_OPEN = (UNDECIDED, UNKNOWN)  # promised, and not known whether it is kept
+
+
 class ContractPart(NamedTuple):
-    """One part of a contract: ``ok``, ``broken``, ``undecided`` or ``not checked``, and why."""
+    """One part of a contract: its status, and why.
+
+    It is ``ok``, ``broken``, ``undecided``, ``not checked`` or ``not promised``; ``error`` where
+    the directory could not be run at all.
+    """
 
     name: str
     status: str
@@ -44,21 +51,30 @@ class _Gate(Result):
         raise NotImplementedError
 
     @property
+    def status(self) -> str:
+        """``ok``, ``broken``, ``error`` or ``undecided``, for all parts together."""
+        return next((s for s in (BROKEN, ERROR, UNDECIDED) if s in self._statuses), OK)
+
+    @property
     def ok(self) -> bool:
-        """Whether no part is broken. Parts may be undecided."""
-        return not any(proven.broken for proven in self._members)
+        """Whether all could be run and no part is broken. Parts may be undecided."""
+        return not {BROKEN, ERROR} & self._statuses
 
     @property
     def is_decided(self) -> bool:
-        """Whether no part is undecided."""
-        return not any(proven.undecided for proven in self._members)
+        """Whether no part is undecided, or promised and not checked."""
+        return not {*_OPEN} & self._statuses
+
+    @property
+    def _statuses(self) -> set[str]:
+        return {part.status for proven in self._members for part in proven.parts}
 
     @checked
     def to_junit(self, file: str | os.PathLike[str], *, strict: bool = False) -> None:
         """Write a report in JUnit's XML, whole or not at all: a suite a directory, a case a part.
 
-        A part that is undecided or was not checked is skipped; with ``strict`` an undecided one is
-        a failure.
+        A part that is undecided, not checked or not promised is skipped; with ``strict`` the first
+        two are failures.
 
         Raises
         ------
@@ -73,15 +89,17 @@ class _Gate(Result):
                 case = ElementTree.SubElement(
                     suite, "testcase", classname=_plain(owner), name=part.name
                 )
-                failed = part.status == BROKEN or (strict and part.status == UNDECIDED)
+                other = "failure" if strict and part.status in _OPEN else "skipped"
+                kind = {BROKEN: "failure", ERROR: "error"}.get(part.status, other)
                 if part.status != OK:
-                    kind = "failure" if failed else "skipped"
                     message = f"{part.status}: {part.detail}"
                     ElementTree.SubElement(case, kind, message=_plain(message), type=part.status)
             tags = [case[0].tag if len(case) else "" for case in suite]
             suite.set("tests", str(len(tags)))
             suite.set("failures", str(tags.count("failure")))
+            suite.set("errors", str(tags.count("error")))
             suite.set("skipped", str(tags.count("skipped")))
+            ElementTree.SubElement(suite, "system-out").text = _plain(proven.verdict)
         ElementTree.indent(root)
         write_text(file, ElementTree.tostring(root, "unicode", xml_declaration=True) + "\n")
 
@@ -134,11 +152,6 @@ class Verification(_Gate):
         return tuple(part.name for part in self.parts if part.status == UNDECIDED)
 
     @property
-    def status(self) -> str:
-        """``ok``, ``broken`` or ``undecided``, for all parts together."""
-        return BROKEN if self.broken else UNDECIDED if self.undecided else OK
-
-    @property
     def summary(self) -> pd.DataFrame:
         """One row a part: ``part``, ``status``, ``detail``."""
         import pandas as pd
@@ -152,11 +165,12 @@ class Verification(_Gate):
         directory = shorten(self.directory)
         if self.broken:
             return f"{directory} breaks {with_version}: {', '.join(self.broken)}."
-        if self.undecided:
-            reasons = "; ".join(
-                f"{p.name}, because {p.detail}" for p in self.parts if p.status == UNDECIDED
-            )
-            return f"{directory} keeps {with_version}; undecided: {reasons}."
+        reasons = "; ".join(
+            f"{p.name}, because {p.detail}" for p in self.parts if p.status in (ERROR, UNDECIDED)
+        )
+        if reasons:
+            why = "Undecided" if self.ok else "It cannot be checked"
+            return f"{why} whether {directory} keeps {with_version}: {reasons}."
         return f"{directory} keeps {with_version}."
 
     def __repr__(self) -> str:
@@ -196,7 +210,8 @@ class Across(_Gate):
     @property
     def changed_by(self) -> str | None:
         """The first release that breaks other parts of a directory than the one before it."""
-        pairs = zip(self.verifications[1:], self.verifications, strict=False)
+        run = [proven for proven in self.verifications if proven.status != ERROR]
+        pairs = zip(run[1:], run, strict=False)
         return next(
             (
                 now.release
@@ -215,17 +230,20 @@ class Across(_Gate):
         return pd.DataFrame(rows, columns=["directory", "release", "part", "status", "detail"])
 
     def __str__(self) -> str:
+        if len(self.verifications) == 1:
+            return str(self.verifications[0])
         lines = []
         width = max(len(proven.name) for proven in self.verifications)
         for proven in self.verifications:
             named = ", ".join(proven.broken or proven.undecided)
             said = f"{proven.name:<{width}}  {proven.status}"
             lines.append(f"{said}: {named}" if named else said)
-            told = (p for p in proven.parts if p.status in (BROKEN, UNDECIDED))
+            told = (p for p in proven.parts if p.status in (BROKEN, ERROR, *_OPEN))
             lines += [f"    {part.name}: {part.detail}" for part in told]
         if len(self.releases) > 1:
             by = self.changed_by
-            lines.append(f"OpenVINO {by} changed it." if by else "All releases do the same.")
+            same = "All releases do the same." * (ERROR not in self._statuses)
+            lines.append(f"OpenVINO {by} changed it." if by else same)
         return "\n".join(lines) + "\n"
 
     __repr__ = __str__

@@ -26,10 +26,11 @@ from hetero_lab.clock import now
 from hetero_lab.errors import ArgumentError, MeasurementError, last_line, shorten, warn
 from hetero_lab.experiments.accuracy.evaluate import ReadData, read_optional_data
 from hetero_lab.experiments.deployment.check_run import TURNS, ObservedRun, observe
-from hetero_lab.experiments.deployment.contract import Contract, read_contract
+from hetero_lab.experiments.deployment.contract import Contract, LatencyPromise, read_contract
 from hetero_lab.experiments.deployment.latency import (
     BROKEN,
     BUDGET_S,
+    ERROR,
     OK,
     PAUSE_S,
     QUIET_S,
@@ -111,8 +112,8 @@ def verify(
     The directory is compiled and run in a process of its own. Its latency is compared as the
     ratio to the reference that the contract names, so that the speed of the machine does not
     count. If it looks worse than promised, it is measured again in new processes after a pause;
-    it is broken only if it stays worse. Beside other processes that keep the CPUs busy, on other
-    hardware, or where the processes differ too much, the latency is undecided.
+    it is broken only if it stays worse. It is undecided beside other processes that keep the CPUs
+    busy, where measurements differ too much, and where it looks worse on other hardware.
 
     Parameters
     ----------
@@ -140,9 +141,9 @@ def verify(
     Returns
     -------
     Verification
-        ``.ok`` (nothing is broken), ``.broken``, ``.undecided``, ``.changes``, ``.summary``,
-        ``.to_junit(file)``; for several directories or with ``releases=`` an Across of these, with
-        ``.changed_by``.
+        ``.ok`` (all ran and nothing is broken), ``.broken``, ``.undecided``, ``.changes``,
+        ``.summary``, ``.to_junit(file)``; for several directories or with ``releases=`` an Across
+        of these, with ``.changed_by``.
 
     Raises
     ------
@@ -152,15 +153,16 @@ def verify(
     StoredFileError
         There is no contract, it is of a newer version, or it was edited.
     MeasurementError
-        The directory's program does not run at all, or a release cannot be installed.
+        The directory's program does not run at all. Of several directories or releases, where one
+        may not be installed, the others are still verified, and this one has an ``error``.
 
     Examples
     --------
     >>> import hetero_lab as hl
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as scratch:
-    ...     directory = hl.freeze("digits_inception", "CPU", f"{scratch}/deploy")
-    ...     proven = hl.verify(directory, tolerance=10)
+    ...     directory = hl.freeze("digits_inception", "CPU", f"{scratch}/deploy", tolerance=None)
+    ...     proven = hl.verify(directory)
     >>> proven.ok
     True
     """
@@ -185,26 +187,26 @@ def verify(
     if not directories:
         raise ArgumentError("Name at least one deployed directory.")
     read = [(path, read_contract(path), read_frozen(path)) for path in directories]
-    asked = [""] if releases is None else list(releases)
+    asked, is_across = list(releases or [""]), several or releases is not None
     found = []
     total = len(read) * len(asked)
     with Progress("verification", show=progress, total=total, unit="runs") as bar:
         for path, contract, frozen in read:
             for release in asked:
-                if release:
-                    bar.note(f"install {release}")
-                python = environment_of(release) if release else sys.executable
-                made = _proven(
-                    path, contract, frozen, release, tolerance, budget_s, bar,
-                    python=python, turns=turns,
-                )  # fmt: skip
-                if not release and (labelled is not None or contract.accuracy is not None):
-                    bar.note("count the right answers")
-                    accuracy = _accuracy(path, contract, frozen, labelled, max_drop)
-                    made = replace(made, parts=(*made.parts, accuracy))
+                try:
+                    made = _proven(path, contract, frozen, release, tolerance, budget_s, bar, turns)
+                    if not release and (labelled is not None or contract.accuracy is not None):
+                        bar.note("count the right answers")
+                        accuracy = _accuracy(path, contract, frozen, labelled, max_drop)
+                        made = replace(made, parts=(*made.parts, accuracy))
+                except MeasurementError as error:
+                    if not is_across:
+                        raise
+                    failed = (ContractPart("run", ERROR, str(error)),)
+                    made = Verification(os.fspath(path), failed, (), release or "here", release)
                 found.append(made)
                 bar.advance()
-    return Across(tuple(found)) if several or releases is not None else found[0]
+    return Across(tuple(found)) if is_across else found[0]
 
 
 def _proven(
@@ -215,17 +217,21 @@ def _proven(
     tolerance: float | None,
     budget_s: float,
     bar: Progress,
-    **how: Any,
+    turns: int,
 ) -> Verification:
     """Run a directory once, and again while its latency is an alarm; judge all of its parts."""
+    if release:
+        bar.note(f"install {release}")
+    python = environment_of(release) if release else sys.executable
     then, until_s = contract.latency, now() + budget_s
-    reference = (then.reference_device, then.reference_properties) if then else None
+    is_promised = isinstance(then, LatencyPromise)
+    reference = (then.reference_device, then.reference_properties) if is_promised else None
     bar.note(f"run {release or shorten(os.fspath(directory))}")
-    if then is not None:
+    if is_promised:
         wait_until_quiet(min(QUIET_S, QUIET_SHARE * budget_s))
 
     def run() -> ObservedRun:
-        return observe(directory, reference=reference, **how)
+        return observe(directory, reference=reference, python=python, turns=turns)
 
     runs = [run()]
     hardware = other_hardware(contract, runs[0])
