@@ -341,7 +341,7 @@ def readable(frame: pd.DataFrame) -> dict[str, list[str]]:
     A cell has its unit and the interval of its value. Columns without any value are left out.
     """
     given = {str(name): frame[name].tolist() for name in frame.columns}
-    lows = [low for low in given if "ci95_low" in low]
+    lows = [name for name in given if re.search("_low(_|$)", f"_{name}")]
     ends = {value: low for low in lows if (value := _estimate(low, given))}
     inside = {end for low in ends.values() for end in (low, low.replace("low", "high"))}
     shown: dict[str, list[str]] = {}
@@ -355,7 +355,7 @@ def readable(frame: pd.DataFrame) -> dict[str, list[str]]:
             write = partial(_value_text, name)
             rows = zip(values, *bounds, strict=True)
             cells = [interval_text(value, low, high, write) for value, low, high in rows]
-            heading += "  [95 %]"
+            heading += "  [95 %]" if "ci95" in ends[name] else "  [90 %]"
         shown[heading if heading not in shown else name.replace("_", " ")] = cells
     return shown
 
@@ -368,7 +368,8 @@ def text_table(frame: pd.DataFrame) -> str:
 
 def _estimate(low: str, given: Collection[str]) -> str:
     """Return the column of the values whose intervals begin in the column ``low``, if any."""
-    names = (low.replace("_ci95_low", ""), low.replace("ci95_low", "median"), "time_per_result_us")
+    names = [low.replace("_ci95_low", ""), low.replace("ci95_low", "median"), "time_per_result_us"]
+    names = names if "ci95" in low else [low.replace("_low", "")]
     return next((name for name in names if name in given and name != low), "")
 
 
@@ -394,6 +395,8 @@ def _value_text(name: str, value: Any) -> str:
         return bytes_text(round(value))
     if name.startswith("accuracy"):
         return f"{value:.2%}"
+    if name.endswith("share"):
+        return f"{value:.1%}"
     if name.startswith("ratio") and math.isfinite(value):
         return f"{value:.3f}"
     return f"{value:,}" if isinstance(value, int) else number(value)
