@@ -17,12 +17,27 @@ if TYPE_CHECKING:
 _MOST_ROWS = 60
 
 
+def told(verdict: str) -> tuple[str, list[str], list[str]]:
+    """Split a verdict: the answer, its reasons, and the details, which follow an empty line."""
+    above, _, details = verdict.partition("\n\n")
+    answer, *reasons = above.splitlines() or [""]
+    return answer, reasons, details.splitlines()
+
+
 class Displayed:
     """Anything that a notebook shows as sentences followed by tables."""
+
+    def _answer(self) -> str:
+        """Return the sentence that stands first, in larger letters; empty if there is none."""
+        return ""
 
     def _sentences(self) -> Sequence[str]:
         """Return the text above the tables; text of several lines keeps its columns aligned."""
         return [repr(self)]
+
+    def _details(self) -> Sequence[str]:
+        """Return the sentences below the tables, folded up."""
+        return ()
 
     def _shown(self) -> Mapping[str, pd.DataFrame]:
         """Return the tables to show, each under its title."""
@@ -30,8 +45,15 @@ class Displayed:
 
     def _repr_html_(self) -> str:
         tables = [html_table(frame, title, _MOST_ROWS) for title, frame in self._shown().items()]
-        marked = [("pre" if "\n" in text else "p", text) for text in self._sentences() if text]
-        return "".join([*(f"<{tag}>{html.escape(text)}</{tag}>" for tag, text in marked), *tables])
+        answer, details = self._answer(), "".join(map(_marked, self._details()))
+        large = f'<p style="font-size:1.3em">{html.escape(answer)}</p>' if answer else ""
+        folded = f"<details><summary>Details</summary>{details}</details>" if details else ""
+        return "".join([large, *map(_marked, self._sentences()), *tables, folded])
+
+
+def _marked(text: str) -> str:
+    tag = "pre" if "\n" in text else "p"
+    return f"<{tag}>{html.escape(text)}</{tag}>" if text else ""
 
 
 class Framed(Displayed):
@@ -49,15 +71,22 @@ class Result(Displayed):
     """An answer with named tables, which can be written to files.
 
     A subclass names the properties that are its tables in ``_TABLES``, the main one first, or
-    builds ``tables`` itself.
+    builds ``tables`` itself. A ``verdict`` begins with the answer; sentences after an empty line
+    are details.
     """
 
     _TABLES: ClassVar[tuple[str, ...]] = ("summary",)
 
+    def _answer(self) -> str:
+        return told(getattr(self, "verdict", ""))[0]
+
     def _sentences(self) -> Sequence[str]:
-        """Return the verdict and the notes of a result that has a verdict, otherwise its repr."""
+        """Return the reasons and the notes of a result that has a verdict, otherwise its repr."""
         verdict = getattr(self, "verdict", None)
-        return [repr(self)] if verdict is None else [verdict, *getattr(self, "notes", ())]
+        return [repr(self)] if verdict is None else [*told(verdict)[1], *getattr(self, "notes", ())]
+
+    def _details(self) -> Sequence[str]:
+        return told(getattr(self, "verdict", ""))[2]
 
     @cached_property
     def tables(self) -> Tables:

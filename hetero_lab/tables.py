@@ -13,11 +13,13 @@ import html
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -29,6 +31,7 @@ from hetero_lab.errors import (
     shorten,
     unknown,
 )
+from hetero_lab.terminal import columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -147,7 +150,7 @@ def write_json(
 def read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     """Read a JSON object of a ``kind``; StoredFileError if it is broken, another, or too new."""
     name = shorten(os.fspath(path))
-    data = _loaded(path, f"{name} cannot be read as a stored {kind}")
+    data = load_json(path, f"{name} cannot be read as a stored {kind}")
     if not isinstance(data, dict) or data.get("kind") != kind:
         raise StoredFileError(f"{name} is not a stored {kind}.")
     if data.get("schema_version") != SCHEMA_VERSION:
@@ -171,16 +174,7 @@ def reading(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
         raise StoredFileError(message) from error
 
 
-def read_flat_json(path: str | os.PathLike[str], expected: str) -> dict[str, str]:
-    """Read a JSON object of strings, ``{"op": "device"}``, that any tool may have written."""
-    name = shorten(os.fspath(path))
-    data = _loaded(path, f"{name} {expected}; it cannot be read")
-    if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
-        raise StoredFileError(f"{name} {expected}.")
-    return data
-
-
-def _loaded(path: str | os.PathLike[str], fault: str) -> Any:
+def load_json(path: str | os.PathLike[str], fault: str) -> Any:
     """Return the content of a JSON file; StoredFileError with the ``fault`` if it is broken."""
     try:
         if os.path.getsize(path) > _MAX_JSON_BYTES:
@@ -310,30 +304,124 @@ def _try_to_write(directory: Path) -> None:
             pass
     except OSError as error:
         raise OutputPathError(
-            f"The directory {shorten(str(directory))} cannot be written: {error}"
+            f"The directory {shorten(str(directory))} cannot be written: {error.strerror}."
         ) from error
 
 
 def html_table(frame: pd.DataFrame, caption: str = "", most: int = 60) -> str:
-    """Return an escaped HTML table of the first ``most`` rows; long texts are shortened."""
-    shown = frame.head(most)
-    head = "".join(f"<th>{html.escape(str(column))}</th>" for column in shown.columns)
-    body = "".join(
-        "<tr>" + "".join(_cell(value) for value in row) + "</tr>"
-        for row in shown.itertuples(index=False, name=None)
-    )
+    """Return the first ``most`` rows of :func:`readable`, escaped; long texts are shortened."""
+    shown = readable(frame.head(most))
+    head = "".join(f"<th>{html.escape(heading)}</th>" for heading in shown)
+    rows = zip(*map(_cells, shown.values()), strict=True)
+    body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
     more = f"<p>… {len(frame) - most} more rows</p>" if len(frame) > most else ""
     title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
     return f'<table class="hetero-lab">{title}<tr>{head}</tr>{body}</table>{more}'
 
 
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f'<td style="text-align:right">{number(value)}</td>'
-    if isinstance(value, bool | str):
-        text = str(value)
-        return f"<td>{html.escape(text if len(text) <= 200 else text[:199] + '…')}</td>"
-    return f'<td style="text-align:right">{html.escape(str(value))}</td>'
+def _cells(texts: Sequence[str]) -> list[str]:
+    numeric = any(texts) and all(_NUMERIC.match(text) for text in texts if text)
+    style = ' style="text-align:right;white-space:nowrap"' if numeric else ""
+    short = (text if len(text) <= 200 else text[:199] + "…" for text in texts)
+    return [f"<td{style}>{html.escape(text)}</td>" for text in short]
+
+
+# A number with its unit and its interval.
+_NUMERIC = re.compile(r"[-−≈ ]*[\d.,∞]+( (µs|ms|s|B|KB|MB|GB)|%)?(\s+\[.*)?$")
+_HEADERS = {
+    "label": "placement", "judgement": "is", "median_us": "latency", "cost_us": "saves",
+    "p90_us": "90 % within", "throughput_per_s": "per second", "execution_devices": "ran on",
+    "verdict": "outputs", "boundary_bytes": "crosses", "first_inference_ms": "first inference",
+}  # fmt: skip
+
+
+def readable(frame: pd.DataFrame) -> dict[str, list[str]]:
+    """Return the columns of a table as text for people, by heading.
+
+    A cell has its unit and the interval of its value. Columns without any value are left out.
+    """
+    given = {str(name): frame[name].tolist() for name in frame.columns}
+    lows = [name for name in given if re.search("_low(_|$)", f"_{name}")]
+    ends = {value: low for low in lows if (value := _estimate(low, given))}
+    inside = {end for low in ends.values() for end in (low, low.replace("low", "high"))}
+    shown: dict[str, list[str]] = {}
+    for name, values in given.items():
+        if name in inside or (values and all(v is None or v != v or v == "" for v in values)):
+            continue
+        cells = [_value_text(name, value) for value in values]
+        heading = _heading(name)
+        if name in ends:
+            bounds = (given[ends[name].replace("low", end)] for end in ("low", "high"))
+            write = partial(_value_text, name)
+            rows = zip(values, *bounds, strict=True)
+            cells = [interval_text(value, low, high, write) for value, low, high in rows]
+            heading += "  [95 %]" if "ci95" in ends[name] else "  [90 %]"
+        shown[heading if heading not in shown else name.replace("_", " ")] = cells
+    return shown
+
+
+def text_table(frame: pd.DataFrame) -> str:
+    """Return :func:`readable` for a terminal."""
+    shown = readable(frame)
+    return columns([[heading.upper() for heading in shown], *zip(*shown.values(), strict=True)])
+
+
+def _estimate(low: str, given: Collection[str]) -> str:
+    """Return the column of the values whose intervals begin in the column ``low``, if any."""
+    names = [low.replace("_ci95_low", ""), low.replace("ci95_low", "median"), "time_per_result_us"]
+    names = names if "ci95" in low else [low.replace("_low", "")]
+    return next((name for name in names if name in given and name != low), "")
+
+
+def _heading(name: str) -> str:
+    if name in _HEADERS:
+        return _HEADERS[name]
+    stem, _, unit = name.rpartition("_")
+    words = stem if stem and unit in ("us", "ms", "s") else name
+    words += " time" if unit == "us" and not stem.endswith("time") else ""
+    return words.removeprefix("n_").replace("_", " ")
+
+
+def _value_text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    is_missing = value is None or value != value
+    if is_missing or not isinstance(value, int | float):
+        return "" if is_missing else str(value)
+    for suffix, scale in (("_us", 1.0), ("_ms", 1e3), ("_s", 1e6)):
+        if name.endswith(suffix) and not name.endswith("per_s"):
+            return time_text(scale * value)
+    if name.endswith("bytes"):
+        return bytes_text(round(value))
+    if name.startswith("accuracy"):
+        return f"{value:.2%}"
+    if name.endswith("share"):
+        return f"{value:.1%}"
+    if name.startswith("ratio") and math.isfinite(value):
+        return f"{value:.3f}"
+    return f"{value:,}" if isinstance(value, int) else number(value)
+
+
+def interval_text(value: float, low: float, high: float, write: Callable[[float], str]) -> str:
+    """Write a value with its unit, and its interval; an end in the same unit does without."""
+    text = write(value)
+    if not text or low != low or low == high:
+        return text
+    unit = text.partition(" ")[2]
+    ends = (write(end).removesuffix(f" {unit}") for end in (low, high))
+    return f"{text}  [{', '.join(ends)}]"
+
+
+def time_text(time_us: float) -> str:
+    """Write a time with three digits; 0 is too short for counters, which are whole µs."""
+    if time_us == 0:
+        return "≈ 0 µs"
+    if not math.isfinite(time_us):
+        return number(time_us)
+    for unit, size in (("s", 1e6), ("ms", 1e3)):
+        if abs(time_us) >= 0.9995 * size:
+            return f"{number(time_us / size)} {unit}"
+    return f"{time_us:.0f} µs" if abs(time_us) >= 99.5 else f"{time_us:.3g} µs"
 
 
 def bytes_text(n_bytes: int | None) -> str:

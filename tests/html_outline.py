@@ -19,7 +19,8 @@ class Outline(HTMLParser):
     @property
     def loads(self) -> list[str]:
         """What the page loads or leads to."""
-        return [value for name, value in self.attributes if name in ("src", "href", "srcset")]
+        leads = [value for name, value in self.attributes if name in ("src", "href", "srcset")]
+        return [value for value in leads if not value.startswith("#")]  # to the page itself
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from hetero_lab.errors import ArgumentError
-from hetero_lab.experiments.advise.advice import Advice
 from hetero_lab.result import Framed, Result
 from hetero_lab.tables import read_csv
 
@@ -61,7 +60,3 @@ def test_tables_are_written_as_csv_and_parquet(tmp_path):
     with pytest.raises(ArgumentError, match="'csv' or 'parquet'"):
         found.export(tmp_path / "other", format="xml")
     assert not (tmp_path / "other").exists()
-
-
-def test_advice_is_written_like_any_other_result():
-    assert issubclass(Advice, Result)

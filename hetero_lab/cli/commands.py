@@ -89,6 +89,12 @@ def plan(given: Namespace) -> Planned:
     return Planned(found, costs, source, findings, unchecked, tuple(f for f in files if f))
 
 
+def advise(given: Namespace) -> Any:
+    """Say what to deploy, with options in place of arguments."""
+    found = call(given, "advise")
+    return replace(found, verdict=options.spelled(found.verdict))
+
+
 def apply(given: Namespace) -> Any:
     """Run a stored affinity or a frozen placement, compare its outputs, time it."""
     from hetero_lab.backend.bound import bind

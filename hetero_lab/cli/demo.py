@@ -6,19 +6,16 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import hetero_lab as hl
 from hetero_lab.cli.commands import until_interrupted
-from hetero_lab.experiments.advise.advice import Judged
+from hetero_lab.cli.options import spelled
+from hetero_lab.experiments.advise.advice import Judged, ranking
 from hetero_lab.experiments.advise.candidates import remedied_label
-from hetero_lab.tables import make_directory, number, write_csv
+from hetero_lab.tables import make_directory, text_table, write_csv
 from hetero_lab.terminal import columns
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MODEL, DATA = "digits_inception", "digits"
 EMULATED = "ACC"
@@ -37,8 +34,9 @@ def run(directory: str) -> hl.types.Advice:
     advice = until_interrupted(
         hl.advise, model, devices, data=data, budget_s=BUDGET_S, isolate=False
     )
-    _show(_candidates(advice.summary))
-    print("   A ratio below 1 is faster than the first. The slow are dropped after a short race;")
+    advice = replace(advice, verdict=spelled(advice.verdict))
+    _show(text_table(ranking(advice.summary)))
+    print("   Below a ratio of 1 it is faster. The slow are dropped after a short race;")
     print("   the others are measured longer, and quantised to int8, in a final.")
     split = _split(advice)
     if split is not None:
@@ -92,25 +90,6 @@ def _devices() -> list[str]:
         print(f"   {EMULATED} is emulated: it is the CPU under a second name, on the same cores.")
         print("   The subgraphs and the costs of boundaries are real; its speed is the CPU's.")
     return names
-
-
-def _candidates(summary: pd.DataFrame) -> str:
-    rows = [["CANDIDATE", "RAN ON", "COMPILE ms", "MEDIAN µs  [95 %]", "RATIO  [95 %]", "IS"]]
-    for row in summary.fillna({"execution_devices": ""}).to_dict("records"):
-        us = _interval(row, "median_us", "ci95_low_us", "ci95_high_us")
-        ratio = _interval(row, "ratio", "ratio_ci95_low", "ratio_ci95_high")
-        compile_ms = number(row["compile_ms"]) if row["compile_ms"] > 0 else ""
-        rows.append(
-            [row["label"], row["execution_devices"], compile_ms, us, ratio, row["judgement"]]
-        )
-    return columns(rows)
-
-
-def _interval(row: Mapping[Any, Any], *names: str) -> str:
-    middle, low, high = (row[name] for name in names)
-    if not middle > 0:  # not measured
-        return ""
-    return number(middle) if low == high else f"{number(middle)}  [{number(low)}, {number(high)}]"
 
 
 def _split(advice: hl.types.Advice) -> tuple[Judged, Judged] | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import hetero_lab as hl
 from hetero_lab.cli import commands, texts
-from hetero_lab.cli.options import OPTIONS, OptionParser
+from hetero_lab.cli.options import OPTIONS, OptionParser, spelled
 from hetero_lab.errors import ArgumentError, HeteroLabError, did_you_mean
 
 FAILED, ERROR, NOT_KNOWN, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
@@ -83,9 +83,12 @@ def parser() -> OptionParser:
         "hetero-lab", "A laboratory for OpenVINO's HETERO device: placement, cost, evidence."
     )
     top.add_argument("--version", action="store_true", help="print the versions and end")
-    listed = top.add_subparsers(metavar="COMMAND")
-    for command in COMMANDS.values():
-        listed.add_parser(command.name, help=command.help)
+    top.usage = "hetero-lab COMMAND [-h] [OPTION ...]"
+    listed = (
+        [f"{title}:", *(f"  {name:<12}{COMMANDS[name].help}" for name in names.split()), ""]
+        for title, names in GROUPS.items()
+    )
+    top.epilog = "\n".join(line for group in listed for line in group)
     return top
 
 
@@ -128,7 +131,7 @@ def _run(arguments: Sequence[str]) -> int:
     command = COMMANDS[first]
     given = command.parser().parse_args(rest)
     result = command.result(given)
-    said = command.text(given, result).rstrip("\n")
+    said = spelled(command.text(given, result).rstrip("\n"))
     commands.write(given, result, said)
     if said and not vars(given).get("quiet"):
         print(said)
@@ -223,7 +226,7 @@ _ALL = (
         "advise", "say what to deploy, and why",
         f"models all-devices data max-drop requests {_MEASURED} objective memory-limit costs "
         "property store deploy csv",
-        texts.advise_text,
+        texts.advise_text, run=commands.advise,
         more=" Single devices, AUTO, MULTI, HETERO, an optimised\nplacement and int8 are measured "
         "in turn.",
     ),
@@ -236,6 +239,12 @@ _ALL = (
     ),
 )  # fmt: skip
 COMMANDS = {command.name: command for command in _ALL}
+GROUPS = {
+    "start": "demo devices samples",
+    "see what runs where, its cost and faults": "profile support lint explain classify find-wrong",
+    "change and measure": "sweep optimize plan apply noise",
+    "be advised and deploy": "advise freeze verify",
+}
 
 
 def _print_anything() -> None:
@@ -246,4 +255,4 @@ def _print_anything() -> None:
 
 
 def _say_aside(text: str) -> None:
-    print(f"hetero-lab: {text}", file=sys.stderr)
+    print(f"hetero-lab: {spelled(text)}", file=sys.stderr)

@@ -87,6 +87,16 @@ def arguments(
     return found
 
 
+def spelled(text: str) -> str:
+    """Write the arguments in sentences as options: ``budget_s=`` as ``--budget``."""
+
+    def option(found: re.Match[str]) -> str:
+        return f"{flags[found[1]]} {found[2] or ''}".rstrip() if found[1] in flags else found[0]
+
+    flags = {o.gives: o.flags.split()[-1] for o in _OWN if o.parse.get("action") != "store_true"}
+    return re.sub(r"\b([a-z_]+)=(?:'(\w+)')?(?=[\s,.;:)]|$)", option, text)
+
+
 def explanation(function: Callable[..., Any], argument: str) -> str:
     """Return the first sentence of a numpydoc docstring about an argument."""
     text = inspect.getdoc(function) or ""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hetero_lab as hl
-from hetero_lab.tables import number
+from hetero_lab.tables import number, text_table
 from hetero_lab.terminal import columns, count_of, first_of, one_line
 
 if TYPE_CHECKING:
@@ -139,11 +139,7 @@ def support_text(given: Namespace, table: pd.DataFrame) -> str:
         some = f"{len(table) - refused.sum()} of {ops}; not: {types}"
         lines.append(f"{device} can run {some if len(refused) else f'all {ops}'}.")
     if given.table:
-        rows = [
-            [one_line(op, 60), op_type, *("yes" if able else "no" for able in each)]
-            for op, op_type, *each in table.itertuples(index=False)
-        ]
-        lines += ["", columns([["OP", "TYPE", *names], *rows])]
+        lines += ["", text_table(table.assign(op=[one_line(op, 60) for op in table["op"]]))]
     return "\n".join(lines)
 
 
@@ -151,12 +147,9 @@ def lint_text(given: Namespace, findings: pd.DataFrame) -> str:
     """Report the findings by cause, or list every finding."""
     lines = _finding_lines(findings, most=10)
     if given.table and len(findings):
-        priced = "cost_us" in findings
-        rows = [["SEVERITY", "RULE", *["SAVES µs"] * priced, "FINDING AND REMEDY"]]
-        for row in findings.to_dict("records"):
-            saved = [number(row["cost_us"])] if priced else []
-            rows.append([row["severity"], row["rule"], *saved, f"{row['finding']} {row['advice']}"])
-        lines += ["", columns(rows)]
+        names = [n for n in ("severity", "rule", "cost_us", "finding") if n in findings]
+        said = findings.assign(finding=findings["finding"] + " " + findings["advice"])
+        lines += ["", text_table(said.loc[:, names])]
     return "\n".join(lines)
 
 

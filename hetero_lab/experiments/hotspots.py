@@ -22,8 +22,8 @@ from hetero_lab.planning.prediction import OPS
 from hetero_lab.result import Result
 from hetero_lab.runtime.counters import executed_ops_us, leaders
 from hetero_lab.statistics import Estimate
-from hetero_lab.tables import frame_of, number
-from hetero_lab.terminal import columns, count_of, one_line
+from hetero_lab.tables import frame_of, text_table, time_text
+from hetero_lab.terminal import count_of, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -148,33 +148,11 @@ class Hotspots(Result):
         return {"": self.summary.drop(columns=["ops", "op_types"])}
 
     def __repr__(self) -> str:
-        several = any(len(row.times_us) > 1 for row in self.rows)
-        known = [row.times_us if several else row.predicted_us for row in self.rows]
-        devices = dict.fromkeys(device for times in known for device in times)
-        unit = "µs" if several else "µs BY COSTS"
-        heading = [
-            "OP",
-            "OPS",
-            "DEVICE",
-            "µs",
-            "SHARE",
-            "SO FAR",
-            *(f"{d} {unit}" for d in devices),
-        ]
-        heading += ["MOVE TO", "GAIN µs  [90 %]"] if self.priced else []
-        lines, reached = [heading], 0.0
-        for row, times in zip(self.rows[:_SHOWN], known, strict=False):
-            reached += row.us
-            share, so_far = row.us / (self.total_us or 1.0), reached / (self.total_us or 1.0)
-            cells = [one_line(row.name, 60), str(len(row.ops)), row.device, number(row.us)]
-            cells += [f"{share:.1%}", f"{so_far:.0%}"]
-            cells += [number(times[d]) if d in times else "" for d in devices]
-            if row.gain:
-                cells += [row.move_to, f"{number(row.gain.us)}  {_ends(row.gain)}"]
-            lines.append(cells + [""] * (len(heading) - len(cells)))
+        first = self._shown()[""].head(_SHOWN)
+        named = first.assign(op=[one_line(op, 60) for op in first["op"]])
         more = len(self.rows) - _SHOWN
         rest = [f"… {more:,} more"] if more > 0 else []
-        return "\n".join([self.verdict, *self.notes, columns(lines), *rest])
+        return "\n".join([self.verdict, *self.notes, text_table(named), *rest])
 
 
 def hotspots(
@@ -354,8 +332,5 @@ def _best_move(row: Hotspot) -> str:
         return "Moving one group alone gains nothing."
     where = f"Moving {one_line(row.name, 60)} from {row.device} to {row.move_to}"
     gains = "gains most" if gain.low_us > 0.0 else "may gain most, or nothing"
-    return f"{where} {gains}: {number(gain.us)} µs, 90 % {_ends(gain)}."
-
-
-def _ends(gain: Estimate) -> str:
-    return f"[{number(gain.low_us)}, {number(gain.high_us)}]"
+    ends = f"{time_text(gain.low_us)} to {time_text(gain.high_us)}"
+    return f"{where} {gains}: {time_text(gain.us)}, 90 % {ends}."

@@ -46,7 +46,7 @@ from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, infer
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.timing import Stopwatch, run_side_by_side_turn
 from hetero_lab.statistics import Noise, Ratio, known_within, paired_ratio, turn_level
-from hetero_lab.tables import frame_of, make_directory
+from hetero_lab.tables import frame_of, make_directory, time_text
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -459,9 +459,10 @@ def _what_is_best(advice: PipelineAdvice, what: str) -> list[str]:
     """Say which combination is best, and how far it is from the reference, which is ``what``."""
     reference, best, objective = advice.combinations[0], advice.chosen, advice.objective
     whole = "an item through all of them" if objective == LATENCY else "between two items"
+    us = float(np.median(best.levels_us(objective)))
     sentences = [
-        f"Deploy {best.label}: {np.median(best.levels_us(objective)):,.0f} µs {whole}, all at work "
-        "at once, one request of each model at a time."
+        f"Deploy {best.label}: {time_text(us)} {whole}, all at work at once, one request of each "
+        "model at a time."
     ]
     found = best.ratio(reference, objective, advice.noise)
     if best is reference:
@@ -475,8 +476,8 @@ def _what_is_best(advice: PipelineAdvice, what: str) -> list[str]:
     for name, candidate in best.chosen.items():
         together = float(np.median([turn[name] for turn in best.turns_us]))
         alone_us = _alone_us(candidate)
-        alone = "" if alone_us is None else f", alone {alone_us:,.0f}"
-        parts.append(f"{name} {together:,.0f} µs{alone}")
+        alone = "" if alone_us is None else f", alone {time_text(alone_us)}"
+        parts.append(f"{name} {time_text(together)}{alone}")
     sentences.append(f"Beside the others: {'; '.join(parts)}.")
     for judgement, begins in (
         (ALIKE, f"As fast, within {AS_FAST:.0%}"),

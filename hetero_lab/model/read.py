@@ -7,6 +7,7 @@ model keeps its dynamic shapes.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -57,6 +58,7 @@ _COMPRESSED = re.compile(r"^(f16|bf16|[iu][1-8]|nf4|f8\w*|f4\w*)$")
 _UNREADABLE = "Unable to read the model"
 _UNCONVERTED = "OpConversionFailure"
 _STRUCTURE_BYTES = 1 << 20  # more than the XML of most models
+_LIKELY_SIZES = (224, 128, 512, 16, 1)  # of dynamic inputs, tried for an example
 _SAMPLED = 256  # values of each constant that tell whether a model was changed
 _lock = threading.Lock()
 _graphs: weakref.WeakKeyDictionary[ov.Model, tuple[str, OpGraph]] = weakref.WeakKeyDictionary()
@@ -346,7 +348,7 @@ def _set_static_shapes(model: ov.Model, shapes: Shapes) -> None:
         partial.rank.is_dynamic or any(size.is_dynamic for size in list(partial)[1:])
         for _, partial in open_ends.values()
     ):
-        examples = {name: _example_shape(partial) for name, (_, partial) in open_ends.items()}
+        examples = _example_shapes(model, given)
         example = ", ".join(f'"{name}": {shape}' for name, shape in examples.items())
         options = " ".join(
             f"--shape {name}={','.join(map(str, shape))}" for name, shape in examples.items()
@@ -400,11 +402,28 @@ def _describe_inputs(model: ov.Model) -> str:
     return names_at_hand(f"{input_name(p)} {p.get_partial_shape()}" for p in model.inputs)
 
 
-def _example_shape(partial: ov.PartialShape) -> list[int]:
+def _example_shapes(model: ov.Model, given: Mapping[int, list[int]]) -> dict[str, list[Any]]:
+    """Return shapes of the dynamic inputs that the model takes, with N where none is found."""
+    shapes = {i: p.get_partial_shape() for i, p in enumerate(model.inputs) if i not in given}
+    open_ends = {i: shape for i, shape in shapes.items() if shape.is_dynamic}
+    for size in (*_LIKELY_SIZES, "N"):
+        found = {i: _example_shape(shape, size) for i, shape in open_ends.items()}
+        with contextlib.suppress(Exception):
+            model.clone().reshape({i: ov.PartialShape(s) for i, s in {**given, **found}.items()})
+            break
+    return {input_name(model.inputs[i]): shape for i, shape in found.items()}
+
+
+def _example_shape(partial: ov.PartialShape, size: Any) -> list[Any]:
+    """Return a shape with a batch of 1, the channels of a picture, and ``size`` elsewhere."""
     if partial.rank.is_dynamic:
-        return [1]
-    likely = [1, 3, 224, 224]
-    return [likely[i % 4] if d.is_dynamic else d.get_length() for i, d in enumerate(list(partial))]
+        return [size]
+    sizes = list(partial)
+    likely = [size] * len(sizes)
+    likely[next(i for i, d in enumerate(sizes) if d.is_dynamic)] = 1
+    if len(sizes) == 4 and sizes[-1].is_dynamic:
+        likely = [1, 3, size, size]
+    return [likely[i] if d.is_dynamic else d.get_length() for i, d in enumerate(sizes)]
 
 
 def _keep_broadcast_sizes(model: ov.Model) -> None:

@@ -34,8 +34,8 @@ from hetero_lab.placement.priorities import Priorities
 from hetero_lab.result import Framed
 from hetero_lab.tables import (
     SCHEMA_VERSION,
+    load_json,
     read_csv,
-    read_flat_json,
     read_json,
     write_csv,
     write_json,
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MIN_SHARE = 0.5  # of a variant's ops must be known; with fewer, it counts as another model
-_FLAT = "must be a JSON object that maps op names to devices"
 _QUANTIZER_TYPES = frozenset(["FakeQuantize", "Convert", "Multiply", "Subtract"])
 
 
@@ -438,12 +437,26 @@ class Affinity(Framed, Mapping[str, str]):
         StoredFileError
             The file is missing or is not an affinity.
         AffinityError
-            A flat file leaves out ops of the model, or names others.
+            The file leaves out ops of the model, or names others.
         """
-        if model is not None:
-            return cls.from_mapping(model, read_flat_json(file, _FLAT))
-        data = read_json(file, kind="affinity")
-        return cls._from_rows(data.get("nodes"), file)
+        name = shorten(os.fspath(file))
+        data = load_json(file, f"{name} cannot be read as a stored affinity")
+        if isinstance(data, dict) and data.get("kind") == "affinity":
+            affinity = cls._from_rows(read_json(file, kind="affinity").get("nodes"), file)
+            if model is not None:
+                affinity.check_model(prepare(model).graph)
+            return affinity
+        is_flat = isinstance(data, dict) and all(isinstance(d, str) for d in data.values())
+        if not data or not is_flat:
+            raise StoredFileError(
+                f"{name} is not a stored affinity: neither a file of Affinity.to_json nor a JSON "
+                "object that maps op names to devices."
+            )
+        if model is None:
+            raise StoredFileError(
+                f"{name} is a flat affinity, which needs its model: from_json(file, model)."
+            )
+        return cls.from_mapping(model, data)
 
     @checked
     def to_csv(self, file: str | os.PathLike[str]) -> None:

@@ -6,6 +6,7 @@ To give another kind of result a place in galleries and pages, register a functi
 
 from __future__ import annotations
 
+import datetime
 import html
 import itertools
 import os
@@ -20,26 +21,26 @@ import pandas as pd
 
 from hetero_lab import views
 from hetero_lab.arguments import hints_of
-from hetero_lab.errors import ArgumentError
+from hetero_lab.errors import ArgumentError, shorten
 from hetero_lab.experiments.accuracy.classify import Classification
 from hetero_lab.experiments.accuracy.evaluate import Evaluation
-from hetero_lab.experiments.advise.advice import BEST, Advice
-from hetero_lab.experiments.deployment.verification import Across, Verification
+from hetero_lab.experiments.advise.advice import BEST, Advice, ranking
 from hetero_lab.experiments.faults.wrong import Wrong
 from hetero_lab.experiments.hotspots import Hotspots, hotspots
+from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.experiments.optimize import Optimized
-from hetero_lab.experiments.pipeline import PipelineAdvice
 from hetero_lab.experiments.recover import Recovered
 from hetero_lab.experiments.results.profile.report import cause, counted_beyond
 from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.experiments.results.profile.tables import headline
 from hetero_lab.experiments.results.sweep.result import Sweep
+from hetero_lab.experiments.results.sweep.tables import shown, verdict
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.difference import Difference
 from hetero_lab.planning.language_plans import BlockCurve
 from hetero_lab.planning.schedules import SchedulePlan
-from hetero_lab.result import Displayed
-from hetero_lab.tables import check_writable, html_table, write_text
+from hetero_lab.result import Displayed, told
+from hetero_lab.tables import check_writable, html_table, number, time_text, write_text
 from hetero_lab.terminal import count_of
 from hetero_lab.views.accuracy import accuracy_front, errors_along_model, sensitivity
 from hetero_lab.views.graph.drawing import placement_graph
@@ -66,26 +67,39 @@ _HEADLINE = ""  # the title of the table that stands above the figures
 class Contents:
     """The content of a page about one result.
 
-    ``tables`` are by title, folded up below the figures unless the title is ``_HEADLINE``.
-    ``figures`` maps each view to what it draws. ``None`` in either marks what does not apply.
+    The ``heading`` is the answer, if there is one. ``tables`` are by title, folded up below the
+    figures unless the title is ``_HEADLINE``. ``figures`` maps each view to what it draws. ``None``
+    in either marks what does not apply. ``details`` are more sentences, folded up as well.
     """
 
     heading: str
     notes: Sequence[str]
     tables: Mapping[str, pd.DataFrame | None]
     figures: Mapping[Callable[..., go.Figure], Any] = field(default_factory=dict)
+    environment: Environment | None = None
+    details: Sequence[str] = ()
 
 
 @singledispatch
 def contents_of(result: Any) -> Contents:
-    """Return the content of a page about a result; ArgumentError if it has no views."""
-    known = ", ".join(kind.__name__ for kind in contents_of.registry if kind is not object)
-    raise ArgumentError(f"There are views of {known}, not of {type(result).__name__}.")
+    """Return the content of a page about a result; ArgumentError if it cannot be shown.
+
+    A kind of result without views is shown as in a notebook.
+    """
+    if not isinstance(result, Displayed):
+        known = ", ".join(kind.__name__ for kind in contents_of.registry if kind is not object)
+        raise ArgumentError(f"There are views of {known}, not of {type(result).__name__}.")
+    answer, sentences, tables = result._answer(), result._sentences(), dict(result._shown())
+    headline = {_HEADLINE: tables.pop(next(iter(tables)))} if tables else {}
+    heading = answer or type(result).__name__
+    return Contents(heading, sentences, {**headline, **tables}, details=result._details())
 
 
 @contents_of.register
 def _(profile: Profile) -> Contents:
     tables, partition, emulated = profile.tables, profile.partition, profile.environment.emulated
+    us, one = profile.latency.median_us, not (profile.throughput or profile.generation)
+    per_second = f" ({number(1e6 / us)} a second)" * one
     counted = profile if profile.counters else None
     split = counted if partition.n_subgraphs > 1 else None
     transitions = tables["transitions"] if counted else None
@@ -95,7 +109,7 @@ def _(profile: Profile) -> Contents:
     if not partition.observed:
         notes.append("The subgraphs are predicted: the compiled ones could not be observed.")
     return Contents(
-        f"{profile.graph.name} on {profile.label}",
+        f"{profile.graph.name} on {profile.label}: {time_text(us)}{per_second}",
         notes,
         {
             _HEADLINE: headline(profile),
@@ -115,6 +129,7 @@ def _(profile: Profile) -> Contents:
             time_by_op_type: counted,
             timeline: profile if profile.spans else split,
         },
+        profile.environment,
     )  # fmt: skip
 
 
@@ -122,12 +137,16 @@ def _(profile: Profile) -> Contents:
 def _(sweep: Sweep) -> Contents:
     profiles = [p for row in sweep.rows if (p := row.scaled_profile) is not None]
     measured = sweep if profiles else None
+    n_placements = count_of(sum(not row.same_as for row in sweep.rows), "placement")
     return Contents(
-        f"Sweep of {sum(not row.same_as for row in sweep.rows)} placements",
-        _sweep_notes(sweep),
+        verdict(sweep.tables) or f"Sweep of {n_placements}",
+        [
+            f"{n_placements}, ratios to {shorten(sweep.reference)} (below 1 is faster).",
+            *_sweep_notes(sweep),
+        ],
         {
-            _HEADLINE: _ranking(sweep) if profiles else None,
-            "Summary": sweep.summary,
+            _HEADLINE: shown(sweep.tables)[_HEADLINE] if profiles else None,
+            "Every placement": _varying(sweep.summary),
             "Hotspots": hotspots(sweep).summary if any(p.counters for p in profiles) else None,
         },
         {
@@ -137,17 +156,18 @@ def _(sweep: Sweep) -> Contents:
             hosts: sweep if len(sweep.hosts) > 1 else None,
             accuracy_front: _labelled(sweep),
         },
+        sweep.environment,
     )
 
 
 @contents_of.register
 def _(advice: Advice) -> Contents:
     sweep = advice.sweep
-    judged = ["label", "judgement", "why", "stage", "median_us", "ratio", "execution_devices"]
+    answer, reasons, details = told(advice.verdict)
     return Contents(
-        f"What to deploy: {advice.best.label}",
-        advice.verdict.splitlines(),
-        {_HEADLINE: advice.summary.loc[:, judged], "Summary": advice.summary},
+        answer,
+        reasons,
+        {_HEADLINE: ranking(advice.summary), "Every candidate": _varying(advice.summary)},
         {
             latency_ranking: sweep if any(row.profile for row in sweep.rows) else None,
             placement_graph: next(
@@ -155,27 +175,24 @@ def _(advice: Advice) -> Contents:
             ),
             accuracy_front: _labelled(sweep),
         },
+        sweep.environment,
+        details,
     )
-
-
-@contents_of.register
-def _(advice: PipelineAdvice) -> Contents:
-    heading = f"What to deploy: {', '.join(advice.best)} together"
-    return Contents(heading, advice.verdict.splitlines(), {_HEADLINE: advice.summary})
 
 
 @contents_of.register
 def _(best: Optimized) -> Contents:
     profiles = [p for row in best.sweep.rows if (p := row.scaled_profile) is not None]
     return Contents(
-        f"The best placement of {best.costs.graph.name}",
-        [best.verdict, *best.notes, *_sweep_notes(best.sweep)],
-        {_HEADLINE: _ranking(best.sweep), "Tried on the way": best.history},
+        f"Take {best.placement.label}. {best.verdict}",
+        [*best.notes, *_sweep_notes(best.sweep)],
+        {_HEADLINE: shown(best.sweep.tables)[_HEADLINE], "Tried on the way": best.history},
         {
             latency_ranking: best.sweep,
             placement_graph: next((p for p in profiles if p.affinity == best.affinity), None),
             predicted_measured: best.costs,
         },
+        best.sweep.environment,
     )
 
 
@@ -260,8 +277,8 @@ def _(found: Evaluation) -> Contents:
 def _(found: Recovered) -> Contents:
     tried = any(tried.only_fast is not None for tried in found.tried)
     return Contents(
-        f"{found.costs.graph.name}: accuracy and latency",
-        [found.verdict, *_sweep_notes(found.sweep)],
+        found.verdict,
+        _sweep_notes(found.sweep),
         {
             _HEADLINE: found.summary,
             "Front": found.front,
@@ -269,6 +286,7 @@ def _(found: Recovered) -> Contents:
             "Tried on calibration examples": found.trials,
         },
         {accuracy_front: found, sensitivity: found if tried else None},
+        found.sweep.environment,
     )
 
 
@@ -276,27 +294,6 @@ def _(found: Recovered) -> Contents:
 def _(found: Classification) -> Contents:
     notes = _emulation_notes(found.emulated)
     return Contents(f"{found.image} on {found.placement}", notes, {_HEADLINE: found.table})
-
-
-@contents_of.register
-def _(found: Verification) -> Contents:
-    heading = {
-        "ok": "The contract is kept",
-        "undecided": "Undecided whether the contract is kept",
-        "broken": "The contract is broken",
-        "error": "It cannot be checked whether the contract is kept",
-    }[found.status]
-    return Contents(heading, [found.verdict, *found.changes], {_HEADLINE: found.summary})
-
-
-@contents_of.register
-def _(found: Across) -> Contents:
-    if len(found.verifications) == 1:
-        return contents_of(found.verifications[0])
-    heading = count_of(len({proven.directory for proven in found.verifications}), "contract")
-    if found.releases:
-        heading += f" with {count_of(len(found.releases), 'release')}"
-    return Contents(heading, str(found).splitlines(), {_HEADLINE: found.summary})
 
 
 @contents_of.register
@@ -322,8 +319,10 @@ def _labelled(sweep: Sweep) -> Sweep | None:
     return sweep if any(known) else None
 
 
-def _ranking(sweep: Sweep) -> pd.DataFrame:
-    return sweep.ranking.drop(columns=["labels", "variant"], errors="ignore")
+def _varying(summary: pd.DataFrame) -> pd.DataFrame:
+    """Leave out columns that are the same in all rows."""
+    text = summary.astype("str")
+    return summary.loc[:, [n for n in summary if n == "label" or text[n].nunique() > 1]]
 
 
 def _sweep_notes(sweep: Sweep) -> list[str]:
@@ -386,7 +385,8 @@ def page(
 ) -> None:
     """Write the figures and tables of some results to one self-contained HTML file.
 
-    Several profiles are compared at the top of the page.
+    It begins with the answer; details are folded up. A page of several profiles alone begins with
+    their comparison.
 
     Parameters
     ----------
@@ -416,29 +416,38 @@ def page(
     profiles = [result for result in several if isinstance(result, Profile)]
     numbers = itertools.count(1)
     parts = [*_notes(notes)]
-    if len(profiles) > 1:
+    if 1 < len(profiles) == len(several):
         parts += _section(_side_by_side(profiles), [latency_samples(profiles)], numbers)
-    for result, about in zip(several, contents, strict=True):
-        parts += _section(about, (figure for _, figure in drawn(result)), numbers)
+    if len(several) > 1:
+        parts.append(_links(contents))
+    for index, (result, about) in enumerate(zip(several, contents, strict=True)):
+        figures = (figure for _, figure in drawn(result))
+        parts += _section(about, figures, numbers, f"result-{index}")
     style = _STYLE.read_text(encoding="utf-8")
     name = html.escape(squeeze(title, 200))
     write_text(
         file,
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{style}</style></head>\n<body><h1>{name}</h1>\n{''.join(parts)}</body></html>\n",
+        f"<style>{style}</style></head>\n<body><main><h1>{name}</h1>\n{''.join(parts)}</main></body>"
+        "</html>\n",
     )
 
 
 def _embedded(figure: go.Figure, number: int) -> str:
     """Return a figure as HTML; the first one brings plotly.js along for all."""
+    layout: Any = figure.layout
+    least, layout.width = layout.width or 0, None  # narrower, labels would lie on each other
     drawn = figure.to_html(
         full_html=False,
         include_plotlyjs=number == 1,
         config=_CONFIG,
         div_id=f"figure-{number}",
     )
-    return f'<div class="figure" tabindex="0">{drawn}</div>\n'  # it may scroll: by keys, too
+    # It may scroll: by keys, too.
+    held = f'<div style="min-width:{least}px">{drawn}</div>'
+    label = f"figure {number}"
+    return f'<div class="figure" tabindex="0" role="group" aria-label="{label}">{held}</div>\n'
 
 
 def _side_by_side(profiles: Sequence[Profile]) -> Contents:
@@ -448,18 +457,41 @@ def _side_by_side(profiles: Sequence[Profile]) -> Contents:
 
 
 def _section(
-    contents: Contents, figures: Iterable[go.Figure], numbers: Iterator[int]
+    contents: Contents, figures: Iterable[go.Figure], numbers: Iterator[int], name: str = "all"
 ) -> Iterator[str]:
-    """Give heading and notes, the headline, the figures, then the other tables folded up."""
+    """Give the answer, where it was measured, the headline, notes and figures; the rest folded."""
     tables = {title: frame for title, frame in contents.tables.items() if frame is not None}
-    yield f"<section><h2>{html.escape(squeeze(contents.heading, 200))}</h2>\n"
-    yield from _notes(contents.notes)
+    yield f"<section id={name}><h2>{html.escape(squeeze(contents.heading, 400))}</h2>\n"
+    if contents.environment is not None:
+        yield f'<p class="where">{html.escape(_where(contents.environment))}</p>\n'
     if _HEADLINE in tables:
         yield _table(tables.pop(_HEADLINE))
+    yield from _notes(contents.notes)
     yield from map(_embedded, figures, numbers)
+    if contents.details:
+        yield f"<details><summary>Details</summary>{''.join(_notes(contents.details))}</details>\n"
     for title, frame in tables.items():
         yield f"<details><summary>{html.escape(title)}</summary>{_table(frame)}</details>\n"
     yield "</section>\n"
+
+
+def _links(several: Sequence[Contents]) -> str:
+    links = (
+        f'<a href="#result-{index}">{html.escape(squeeze(contents.heading, 60))}</a>'
+        for index, contents in enumerate(several)
+    )
+    return f"<nav>{' '.join(links)}</nav>\n"
+
+
+def _where(environment: Environment) -> str:
+    """Name the machine and the date of a measurement."""
+    emulated = dict(environment.emulated)
+    devices = [f"{name}: {full}" for name, full in environment.devices if name not in emulated]
+    measured = datetime.datetime.fromisoformat(environment.measured_at)
+    version = environment.openvino_version.partition("-")[0]
+    cpus = count_of(environment.n_cpus, "CPU")
+    facts = [f"Measured on {environment.host}", cpus, *devices, f"{measured:%d %B %Y, %H:%M %Z}"]
+    return " · ".join([*facts, f"OpenVINO {version}"])
 
 
 def _notes(sentences: Iterable[str]) -> Iterator[str]:
@@ -468,4 +500,5 @@ def _notes(sentences: Iterable[str]) -> Iterator[str]:
 
 
 def _table(frame: pd.DataFrame) -> str:
-    return f'<div class="table" tabindex="0">{html_table(frame)}</div>\n'
+    table = html_table(frame)
+    return f'<div class="table" tabindex="0" role="group" aria-label="table">{table}</div>\n'

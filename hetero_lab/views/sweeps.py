@@ -22,7 +22,7 @@ from hetero_lab.views.theme import (
     error_bars,
     finish,
     interval_of,
-    latency_end_us,
+    latency_axis,
     latency_text,
     plain,
     row_axis,
@@ -93,15 +93,16 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
     if x not in columns:
         raise ArgumentError(f"x= is one of {names_at_hand(columns, 20)}, not {shorten(str(x))}.")
     column, title = columns[x]
-    scale, shares = (0.01, {"tickformat": ".0%"}) if x in devices else (1, {})
+    share, shares = (0.01, {"tickformat": ".0%"}) if x in devices else (1, {})
+    scale, axis = latency_axis([interval_of(row) for row in found])
     styles = device_styles(devices, dict(sweep.environment.emulated))
     figure = go.Figure()
     for device, style in styles.items():
         # A placement has the colour of the device that does most of it.
         own = [row for row in found if row[MOSTLY] == device]
         figure.add_scatter(
-            x=[scale * row[column] for row in own],
-            y=[row["median_us"] for row in own],
+            x=[share * row[column] for row in own],
+            y=[scale * row["median_us"] for row in own],
             mode="markers",
             name=f"mostly {style.label}",
             marker={
@@ -110,7 +111,7 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
                 "symbol": "circle-open-dot" if style.emulated else "circle",
                 "line": {"width": 2},
             },
-            error_y=error_bars([interval_of(row) for row in own]),
+            error_y=error_bars([interval_of(row) for row in own], scale),
             hovertext=[
                 f"<b>{plain(row['label'], 200)}</b><br>{latency_text(interval_of(row))}<br>"
                 f"{count_of(int(row['n_subgraphs']), 'subgraph')}, "
@@ -121,14 +122,13 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
                 for row in own
             ],
         )
-    end_us = latency_end_us([interval_of(row) for row in found])
     return finish(
         figure,
         "Placement against latency",
         height=460,
         margins=(70, 30, 80, 60),
         x={"title": title, "gridcolor": GRID, "zeroline": False, **shares},
-        y={"title": "latency (µs)", "gridcolor": GRID, "range": [0, end_us]},
+        y=axis,
     )
 
 
@@ -159,6 +159,7 @@ def hosts(sweep: Sweep) -> go.Figure:
     labels = list(dict.fromkeys(row["label"] for row in rows))
     names = list(dict.fromkeys(row["host"] for row in rows))
     emulated = {row["label"] for row in rows if row["emulated"]}
+    scale, axis = latency_axis([interval_of(row) for row in rows])
     figure = make_subplots(cols=2, shared_yaxes=True, horizontal_spacing=0.04)
     for number, host in enumerate(names):
         own = [row for row in rows if row["host"] == host]
@@ -167,21 +168,22 @@ def hosts(sweep: Sweep) -> go.Figure:
             "symbol": _SYMBOLS[number % len(_SYMBOLS)], "size": 9, "color": TEXT,
             "line": {"width": 1.5, "color": TEXT},
         }  # fmt: skip
-        for col, column in enumerate(("median_us", "ratio"), start=1):
+        for col, (column, factor) in enumerate((("median_us", scale), ("ratio", 1.0)), start=1):
             drawn = [row for row in own if row[column] == row[column]]
             figure.add_scatter(
                 col=col, row=1, mode="markers", marker=marker,
                 name=plain(host, 40), legendgroup=str(number),
                 showlegend=None if col == 1 else False,
-                x=[row[column] for row in drawn],
+                x=[factor * row[column] for row in drawn],
                 y=[labels.index(row["label"]) + offset for row in drawn],
-                error_x=error_bars([interval_of(row, column) for row in drawn], **_WHISKERS),
+                error_x=error_bars(
+                    [interval_of(row, column) for row in drawn], factor, **_WHISKERS
+                ),
                 hovertext=[_host_hover(row) for row in drawn],
             )  # fmt: skip
     right: Any = 2  # a number; plotly's annotation says text
     figure.add_vline(x=1, col=right, line={"color": LINE, "width": 1, "dash": "dot"})
-    end_us = latency_end_us([interval_of(row) for row in rows])
-    figure.update_xaxes(title="latency (µs)", range=[0, end_us], col=1)
+    figure.update_xaxes(axis, col=1)
     figure.update_xaxes(title="ratio to the reference on the same host", col=2)
     for number in range(1, len(labels)):
         figure.add_hline(y=number - 0.5, line={"color": GRID, "width": 1})
@@ -208,23 +210,21 @@ def _host_hover(row: Mapping[Any, Any]) -> str:
     )
 
 
-# Two alternating shades show where one group ends and the next begins. They are greys, because
-# colours stand for devices.
-_SHADES = ("#6f7783", "#aeb4be")
+# Of the first group, and of all others: greys, because colours stand for devices.
+_FIRST, _OTHERS = "#6f7783", "#aeb4be"
 _ROW_PX = 34
 
 
 def latency_ranking(sweep: Sweep) -> go.Figure:
     """Draw the ranking: bars of latency with 95 % intervals, fastest on top.
 
-    This run cannot tell the bars of one group apart; shades alternate from group to group. Several
+    This run cannot tell the bars of one group apart; those of the first group are darker. Several
     hosts follow each other.
     """
     rows = sweep.ranking.to_dict("records")
     labels = [sweep.name_of(row) for row in sweep.ranked.rows]
-    groups = list(dict.fromkeys((r["host"], r["group"]) for r in rows))
     latencies = [interval_of(r) for r in rows]
-    end_us = latency_end_us(latencies)
+    scale, axis = latency_axis(latencies)
     names = [
         f"{plain(label, 48)}{' ⌂' if r['baseline'] else ''}"
         for label, r in zip(labels, rows, strict=True)
@@ -234,16 +234,16 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
         go.Bar(
             orientation="h",
             y=list(range(len(rows))),
-            x=[r["median_us"] for r in rows],
+            x=[scale * r["median_us"] for r in rows],
             marker={
-                "color": [_SHADES[groups.index((r["host"], r["group"])) % 2] for r in rows],
+                "color": [_FIRST if r["group"] == 1 else _OTHERS for r in rows],
                 "pattern": {
                     "shape": ["/" if r["emulated"] else "" for r in rows],
                     "solidity": 0.15,
                     "fillmode": "overlay",
                 },
             },
-            error_x=error_bars(latencies, color=TEXT, thickness=1.5),
+            error_x=error_bars(latencies, scale, color=TEXT, thickness=1.5),
             hovertext=[
                 f"<b>{plain(label, 200)}</b><br>{latency_text(interval_of(r))}<br>"
                 f"group {r['group']}, {n}{_emulated(r)}"
@@ -252,7 +252,7 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
         )
     )
     figure.add_scatter(
-        x=[min(high, end_us) for _, _, high in latencies],
+        x=[min(scale * high, axis["range"][1]) for _, _, high in latencies],
         y=list(range(len(rows))),
         mode="text",
         text=[
@@ -267,7 +267,8 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
     seen = f"smallest difference this run could show: {smallest:.1%}"
     if not math.isfinite(smallest):
         seen = "too little to tell placements apart" if rows else "nothing measured"
-    marks = ["same group: cannot be told apart", seen]
+    marks = ["darker: group 1, which may be the fastest"] * any(r["group"] > 1 for r in rows)
+    marks += ["same group: cannot be told apart", seen]
     marks += ["⌂ one device alone"] if any(r["baseline"] for r in rows) else []
     marks += ["hatched: emulated"] if any(r["emulated"] for r in rows) else []
     return finish(
@@ -276,7 +277,7 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
         " · ".join(marks),
         130 + _ROW_PX * max(1, len(rows)),
         (20, 190, 80, 50),
-        x={"title": "latency (µs)", "range": [0, end_us], "gridcolor": GRID},
+        x=axis,
         y=row_axis(names),
         bargap=0.3,
         showlegend=False,

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from hetero_lab.tables import interval_text, time_text
+
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
@@ -47,15 +49,6 @@ def squeeze(text: str, most: int) -> str:
     return f"{line[:head]}…{line[len(line) - (most - 1 - head) :]}"
 
 
-def time_text(time_us: float) -> str:
-    """Write a time with three digits; 0 is too short for counters, which are whole µs."""
-    if time_us == 0:
-        return "≈ 0 µs"
-    if time_us >= 99.5:
-        return f"{time_us:,.0f} µs"
-    return f"{time_us:.3g} µs"
-
-
 _WIDEST = 2.0  # times the largest value: an interval of a few turns would squeeze all the rest
 
 
@@ -74,11 +67,11 @@ def interval_of(row: Mapping[Any, Any], column: str = "median_us") -> Interval:
     return row[column], row[low], row[high]
 
 
-def error_bars(intervals: Sequence[Interval], **style: Any) -> dict[str, Any]:
-    """Return plotly's error bars; an infinite end has no bar."""
+def error_bars(intervals: Sequence[Interval], scale: float = 1.0, **style: Any) -> dict[str, Any]:
+    """Return plotly's error bars, their lengths times ``scale``; an infinite end has no bar."""
 
     def lengths(ends: list[tuple[float, float]]) -> list[float]:
-        return [abs(end - value) if math.isfinite(end) else 0.0 for value, end in ends]
+        return [scale * abs(end - v) if math.isfinite(end) else 0.0 for v, end in ends]
 
     return {
         "type": "data",
@@ -96,13 +89,19 @@ def latency_end_us(latencies: Sequence[Interval]) -> float:
     return 1.05 * max(largest, min(max(ends, default=0.0), _WIDEST * largest))
 
 
+def latency_axis(latencies: Sequence[Interval]) -> tuple[float, dict[str, Any]]:
+    """Return the factor from µs to the unit of an axis of latencies, and the axis from 0 on."""
+    end_us = latency_end_us(latencies)
+    scale, unit = (1e-3, "ms") if end_us >= 1e3 else (1.0, "µs")
+    return scale, {"title": f"latency ({unit})", "range": [0, scale * end_us], "gridcolor": GRID}
+
+
 def latency_text(latency: Interval) -> str:
-    """Write a latency in µs with its interval."""
+    """Write a latency with its interval."""
     us, low, high = latency
     if not math.isfinite(high):
         return f"{time_text(us)}, from too few turns for an interval"
-    ends = (time_text(end).removesuffix(" µs") for end in (low, high))
-    return f"{time_text(us)} [{', '.join(ends)}]"
+    return interval_text(us, low, high, time_text)
 
 
 SEVERAL = "several devices"
@@ -257,6 +256,7 @@ def finish(
         },
         "modebar": {
             "bgcolor": CLEAR, "color": "#9a9a9a", "activecolor": TEXT, "remove": _NO_BUTTONS,
+            "orientation": "v",  # beside the title, not on it
         },
     }  # fmt: skip
     figure.update_layout(common, height=height, **layout)

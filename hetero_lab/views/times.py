@@ -30,6 +30,7 @@ from hetero_lab.views.theme import (
     escape,
     finish,
     ink_on,
+    latency_axis,
     latency_text,
     plain,
     row_axis,
@@ -167,7 +168,8 @@ def latency_samples(profiles: Profile | Sweep | Iterable[Profile]) -> go.Figure:
         [device for profile in chosen for device in profile.affinity.devices],
         {name: base for profile in chosen for name, base in profile.environment.emulated},
     )
-    low, high = edges[0], edges[-1]
+    scale, axis = latency_axis([(edges[-1], edges[-1], edges[-1])])
+    low, high = scale * edges[0], scale * edges[-1]
     margin = 0.02 * (high - low)
     bins = list(pairwise(edges))
     tallest = max(max(n) / len(p.latency) for p, n in zip(chosen, counted, strict=True))
@@ -176,9 +178,9 @@ def latency_samples(profiles: Profile | Sweep | Iterable[Profile]) -> go.Figure:
         base, latency = -float(place), profile.latency
         n_samples = len(latency)
         figure.add_bar(
-            x=[(a + b) / 2 for a, b in bins],
+            x=[scale * (a + b) / 2 for a, b in bins],
             y=[_BARS_SHARE * n / n_samples / tallest for n in counts],
-            base=base, width=edges[1] - edges[0],
+            base=base, width=scale * (edges[1] - edges[0]),
             marker={"color": BOUNDARY, "line": {"width": 0}},
             hovertext=[
                 f"<b>{plain(profile.label)}</b><br>{n} of {n_samples} samples<br>"
@@ -191,12 +193,12 @@ def latency_samples(profiles: Profile | Sweep | Iterable[Profile]) -> go.Figure:
             line={"width": 1, "color": GRID},
         )  # fmt: skip
         figure.add_shape(
-            type="rect", x0=latency.ci95_us[0], x1=latency.ci95_us[1], y0=base, y1=base + 0.68,
-            fillcolor=TEXT, opacity=0.3, line={"width": 0},
+            type="rect", y0=base, y1=base + 0.68, fillcolor=TEXT, opacity=0.3, line={"width": 0},
+            **dict(zip(("x0", "x1"), [scale * end for end in latency.ci95_us], strict=True)),
         )  # fmt: skip
         figure.add_shape(
-            type="line", x0=latency.median_us, x1=latency.median_us, y0=base, y1=base + 0.68,
-            line={"width": 2, "color": TEXT},
+            type="line", x0=scale * latency.median_us, x1=scale * latency.median_us, y0=base,
+            y1=base + 0.68, line={"width": 2, "color": TEXT},
         )  # fmt: skip
         squares = " ".join(
             f'<span style="color:{styles[d].colour}">■</span> {styles[d].label}'
@@ -217,10 +219,7 @@ def latency_samples(profiles: Profile | Sweep | Iterable[Profile]) -> go.Figure:
         + (f" · {NOT_IN_TURN}" if len(chosen) > 1 and not in_turn else ""),
         _SAMPLES_PX * len(chosen) + 134,
         (16, 16, 84, 50),
-        x={
-            "title": "latency (µs)", "range": [low - margin, high + margin], "gridcolor": GRID,
-            "zeroline": False, "showline": False,
-        },
+        x={**axis, "range": [low - margin, high + margin], "zeroline": False, "showline": False},
         y={"visible": False, "range": [0.96 - len(chosen), 1.0], "fixedrange": True},
         bargap=0,
         showlegend=False,

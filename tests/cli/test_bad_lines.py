@@ -52,7 +52,7 @@ ROWS = [
     ("advise a=MODEL b=MODEL --shape image=1,1,8,8", "Models: 'a', 'b'"),
     ("advise MODEL b=MODEL", "NAME=VALUE, for instance det=det.onnx"),
     ("advise a=MODEL b=MODEL --shape b.image=1,1,8", "4 dimensions"),
-    ("verify x --across openvino==2026.3 --data digits", "not with releases="),
+    ("verify x --across openvino==2026.3 --data digits", "not with --across"),
     ("plan MODEL", "Name two devices or more"),
     ("plan MODEL -d NOPE,CPU", "'NOPE' is not a device"),
     ("plan MODEL -d CPU", "two devices or more"),

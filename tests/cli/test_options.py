@@ -5,7 +5,8 @@ import argparse
 import pytest
 
 from hetero_lab.cli import values
-from hetero_lab.cli.main import COMMANDS
+from hetero_lab.cli.main import COMMANDS, GROUPS, parser
+from hetero_lab.cli.options import spelled
 from hetero_lab.errors import ArgumentError
 
 
@@ -117,3 +118,17 @@ def test_given_twice():
     ):
         with pytest.raises(ArgumentError, match="twice"):
             read([text, text])
+
+
+def test_sentences_name_options_in_place_of_arguments():
+    text = "a larger budget_s=; data=, with which; objective='throughput', if; x=1"
+    options = "a larger --budget; --data, with which; --objective throughput, if; x=1"
+    assert spelled(text) == options
+
+
+def test_every_command_is_in_one_group_of_the_help(capsys):
+    assert sorted(" ".join(GROUPS.values()).split()) == sorted(COMMANDS)
+    with pytest.raises(SystemExit):
+        parser().parse_args(["-h"])
+    out = capsys.readouterr().out
+    assert out.index("start:") < out.index("  demo ") < out.index("be advised and deploy:")

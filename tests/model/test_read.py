@@ -184,6 +184,19 @@ def test_any_other_dynamic_dimension_is_an_error_that_shows_the_call(sizes):
     assert list(hl.load(dynamic(*sizes), shapes=example).inputs[0].get_shape()) == example["x"]
 
 
+def test_the_shapes_that_an_error_shows_fit_together():
+    x, state = (
+        op.parameter(ov.PartialShape(list(sizes)), np.float32, name=name)
+        for name, sizes in (("x", (-1, -1)), ("state", (2, -1, 4)))
+    )
+    first = op.gather(state, op.constant(0), op.constant(0))  # as many rows as x
+    model = ov.Model([op.result(op.concat([x, first], 1), name="out")], [x, state], "recurrent")
+    with pytest.raises(ModelError, match="--shape x=1,224 --shape state=2,1,4") as caught:
+        hl.load(model)
+    example = eval(str(caught.value).partition("shapes=")[2].partition(")")[0])  # our own text
+    assert list(hl.load(model, shapes=example).inputs[1].get_shape()) == [2, 1, 4]
+
+
 def test_an_input_of_unknown_rank():
     x = op.parameter(ov.PartialShape.dynamic(), np.float32, name="x")
     model = ov.Model([op.result(op.relu(x), name="out")], [x], "rankless")

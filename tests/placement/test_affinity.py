@@ -347,6 +347,19 @@ def test_an_edit_that_parts_a_stateful_path(core, tmp_path):
         Affinity.from_csv(path)
 
 
+def test_either_form_is_read_with_a_model(tmp_path):
+    model, path = chain("one", "two"), tmp_path / "a.json"
+    affinity = Affinity.from_mapping(model, {"one": "CPU", "two": "ACC"})
+    for flat in (True, False):
+        affinity.to_json(path, flat=flat)
+        assert Affinity.from_json(path, model) == affinity
+    with pytest.raises(AffinityError, match="another model"):
+        Affinity.from_json(path, chain("three"))
+    affinity.to_json(path, flat=True)
+    with pytest.raises(StoredFileError, match=r"needs its model: from_json\(file, model\)"):
+        Affinity.from_json(path)
+
+
 def nodes_json(nodes) -> str:
     return json.dumps({"kind": "affinity", "schema_version": 1, "nodes": nodes})
 

@@ -28,7 +28,10 @@ def test_rows_are_ranked_from_fast_to_slow():
     assert list(figure.data[0].x) == pytest.approx(LATENCIES)
     assert figure.layout.xaxis.title.text == "latency (µs)"
     assert len(set(figure.data[0].marker.color[:2])) == 2  # they can be told apart
-    assert "could show: " in figure.layout.title.subtitle.text
+    said = figure.layout.title.subtitle.text.replace("<br>", " ")
+    assert "darker: group 1, which may be the fastest" in said
+    assert "could show: " in said
+    assert len(set(figure.data[0].marker.color[1:])) == 1  # not of the first group
 
 
 @pytest.mark.parametrize(("n_rows", "n_turns"), [(1, 3), (3, 1)])

@@ -86,7 +86,14 @@ def test_bytes(n_bytes, text):
 
 @pytest.mark.parametrize(
     ("time_us", "text"),
-    [(0.0, "≈ 0 µs"), (0.25, "0.25 µs"), (12.0, "12 µs"), (99.6, "100 µs"), (12345.6, "12,346 µs")],
+    [
+        (0.0, "≈ 0 µs"),
+        (0.25, "0.25 µs"),
+        (12.0, "12 µs"),
+        (99.6, "100 µs"),
+        (12345.6, "12.3 ms"),
+        (1.25e6, "1.25 s"),
+    ],
 )
 def test_times(time_us, text):
     assert time_text(time_us) == text

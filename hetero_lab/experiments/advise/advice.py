@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from hetero_lab.experiments.results.evidence import (
     AS_FAST,
     BEST,
     FASTER,
+    MAY_BE_BEST,
     SLOWER,
     UNDECIDED,
     between,
@@ -33,7 +34,8 @@ from hetero_lab.experiments.results.sweep.row import BUDGET_ENDED, Row
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.result import Result
 from hetero_lab.runtime.inputs import Inputs
-from hetero_lab.tables import number
+from hetero_lab.statistics import Latency
+from hetero_lab.tables import number, time_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,6 +60,14 @@ class Judged:
         """The latency, infinite if it was not measured."""
         return self.row.latency.us if self.row.latency else math.inf
 
+    def after_the_race(self, reference: Latency | None) -> Judged:
+        """Return this candidate beside those of the final, where ``reference`` sets the scale."""
+        why = f"{self.why} in the race" if self.judgement in (SLOWER, *MAY_BE_BEST) else self.why
+        if self.judgement in MAY_BE_BEST:
+            why += ", not measured again"
+        row = replace(self.row, reference_latency=reference or self.row.reference_latency)
+        return replace(self, row=row, why=why)
+
 
 @dataclass(frozen=True)
 class Advice(Result):
@@ -68,8 +78,8 @@ class Advice(Result):
     best
         The placement to deploy.
     verdict
-        Sentences: the best candidate, by how much and how sure, wrong and unusable ones and why,
-        and arguments that could change the answer.
+        Sentences: the best candidate, by how much and how sure, and the judgement on the others;
+        after an empty line why placements are no candidates, and what could change the answer.
     candidates
         All candidates that were measured or tried, in order of simplicity.
     left_out
@@ -102,20 +112,11 @@ class Advice(Result):
     @cached_property
     def summary(self) -> pd.DataFrame:
         """One row a candidate: columns as in ``sweep.summary``, and ``stage``, ``judgement``."""
-        import pandas as pd
-
-        frames = []
-        key = next((r.key for r in self.sweep.rows if r.label == self.sweep.reference), "")
-        for stage in dict.fromkeys(c.stage for c in self.candidates):
-            own = [c for c in self.candidates if c.stage == stage]
-            rows = tuple(c.row for c in own)
-            reference = next((row.label for row in rows if row.key == key), "")
-            frame = Sweep(rows, reference, self.sweep.environment, ()).summary.copy()
-            frame.insert(1, "stage", stage)
-            frame.insert(2, "judgement", [c.judgement for c in own])
-            frame.insert(3, "why", [c.why for c in own])
-            frames.append(frame)
-        return pd.concat(frames, ignore_index=True)
+        rows = tuple(c.row for c in self.candidates)
+        frame = replace(self.sweep, rows=rows, notes=()).summary.copy()
+        for index, name in enumerate(("stage", "judgement", "why"), start=1):
+            frame.insert(index, name, [getattr(c, name) for c in self.candidates])
+        return frame
 
     @property
     def chosen(self) -> Judged:
@@ -172,9 +173,17 @@ class Advice(Result):
         return f"{self.verdict}\n"
 
     def _shown(self) -> dict[str, pd.DataFrame]:
-        shown = ["label", "judgement", "why", "stage", "median_us", "ratio", "ratio_ci95_low"]
-        shown += ["ratio_ci95_high", "execution_devices", "verdict"]
-        return {"": self.summary.loc[:, shown]}
+        return {"": ranking(self.summary)}
+
+
+def ranking(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return the summary of an advice for a reader: the best first, then from fast to slow."""
+    columns = [
+        "label", "judgement", "median_us", "ci95_low_us", "ci95_high_us", "throughput_per_s",
+        "ratio", "ratio_ci95_low", "ratio_ci95_high", "accuracy", "execution_devices", "compile_ms",
+    ]  # fmt: skip
+    first = summary.assign(others=summary["judgement"] != BEST).sort_values(["others", "median_us"])
+    return first.reindex(columns=[name for name in columns if name in summary])
 
 
 def by_label(candidates: Sequence[Judged], judgement: str) -> list[Judged]:
@@ -207,7 +216,10 @@ def judge(
         share = usable[label] / usable[best] - 1.0
         why = f"{abs(share):.1%} {'slower' if share >= 0 else 'faster'} than {best}"
         if found[label] == UNDECIDED:
-            why += f", but {reason(between(rows[label], rows[best]))}"
+            ratio = between(rows[label], rows[best])
+            why += f", but {reason(ratio)}"
+            if ratio is not None and not ratio.low <= 1.0 <= ratio.high:
+                why += ", which may be chance among so many candidates"
         reasons[label] = found[label], "" if label == best else why
     return [
         Judged(row, placements[label], models[label], stage, *(reasons[label] or ("", "")))
@@ -236,8 +248,8 @@ def verdict_sentences(
 ) -> list[str]:
     """Return the sentences of a verdict.
 
-    ``notes`` are on stages that did not work, ``would_change`` arguments that, besides a larger
-    budget, could lead to another answer.
+    ``notes`` are on stages that did not work, ``would_change`` arguments that could lead to another
+    answer.
     """
     known, made = advice.candidates, advice.sweep
     labels = {
@@ -246,18 +258,18 @@ def verdict_sentences(
     }
     sentences = [f"Nothing usable was measured; {advice.best.label} is OpenVINO's own choice."]
     if labels[BEST]:
-        sentences = [_what_is_best(advice.chosen, made, n_requests)]
-    as_good = [*labels[FASTER], *labels[ALIKE]]
-    if as_good:
-        sentences.append(
-            f"As fast, within {AS_FAST:.0%}: {names_at_hand(as_good, 4)}. Of those within 1 %, "
-            "the simplest is recommended."
-        )
+        sentences = [*_what_is_best(advice, n_requests)]
+    if labels[FASTER]:
+        sentences.append(f"Faster, but by 1 % at most: {names_at_hand(labels[FASTER], 4)}.")
+    if labels[ALIKE]:
+        sentences.append(f"As fast, within {AS_FAST:.0%}: {names_at_hand(labels[ALIKE], 4)}.")
+    if labels[FASTER] or labels[ALIKE]:
+        sentences.append("Of those within 1 %, the simplest is recommended.")
     if labels[UNDECIDED]:
-        one, *_ = by_label(known, UNDECIDED)
-        sentences.append(
-            f"Undecided: {names_at_hand(labels[UNDECIDED], 4)} ({one.row.label}: {one.why})."
-        )
+        one, *others = by_label(known, UNDECIDED)
+        whose = f"{one.row.label}: " * bool(others)
+        named = names_at_hand(labels[UNDECIDED], 4)
+        sentences.append(f"Undecided: {named} ({whose}{one.why}).")
     if labels[SLOWER]:
         sentences.append(f"Slower, beyond the uncertainty: {names_at_hand(labels[SLOWER], 4)}.")
     for candidate in by_label(known, WRONG):
@@ -274,6 +286,7 @@ def verdict_sentences(
         if several:
             named = names_at_hand(labels[judgement], 4)
             sentences.append(f"{judgement.capitalize()}: {named} ({'; '.join(reasons)[:300]}).")
+    sentences.append("")
     for label, why in advice.left_out:
         sentences.append(f"Not a candidate: {label}, because {why.rstrip('.')}.")
     emulated = dict(made.environment.emulated)
@@ -285,34 +298,38 @@ def verdict_sentences(
     sentences += notes
     if advice.interrupted:
         sentences.append("Ctrl-C ended it early: the turns until then decide.")
-    larger = "a larger budget_s="
     if np.isfinite(made.smallest_difference):
-        larger += f" (differences below {made.smallest_difference:.1%} could not be seen)"
-    sentences.append(f"What could change the answer: {'; '.join([larger, *would_change])}.")
-    return sentences
+        sentences.append(
+            f"Differences below {made.smallest_difference:.1%} could not be seen in this run."
+        )
+    changes = "; ".join(would_change)
+    return [*sentences, f"What could change the answer: {changes}."] if changes else sentences
 
 
-def _what_is_best(best: Judged, made: Sweep, n_requests: int) -> str:
+def _what_is_best(advice: Advice, n_requests: int) -> Iterator[str]:
+    """Say what to deploy in one sentence, then how sure that is."""
+    best, reference = advice.chosen, advice.sweep.reference
     latency, ratio = best.row.latency, best.row.series.ratio
     assert latency is not None
-    what = "a request" if n_requests == 1 else f"a result, with {n_requests} in flight"
-    text = f"Deploy {best.row.label}: {number(latency.us)} µs {what}"
+    each = "a request" if n_requests == 1 else f"a result, with {n_requests} in flight"
+    text = f"Deploy {best.row.label}: {time_text(latency.us)} {each}"
+    text += f" ({number(1e6 / latency.us)} a second)"
+    sure = "There were too few turns for an interval."
     if np.isfinite(latency.high_us):
-        text += f" (95 %: {number(latency.low_us)} to {number(latency.high_us)})"
-    else:
-        text += " (too few turns for an interval)"
-    if best.row.label == made.reference:
-        others = sum(row.profile is not None for row in made.rows) - 1
-        none = f"None of the {others} others measured with it is worth the change"
-        text += f". {none if others else 'Nothing else was measured with it'}"
+        ends = f"{time_text(latency.low_us)} to {time_text(latency.high_us)}"
+        sure = f"The 95 % interval is {ends}."
+    if best.row.label == reference:
+        others = sum(c.row.latency is not None for c in advice.candidates) - 1
+        text += f", and none of the {others} others measured is worth the change" if others else ""
     elif ratio is not None:
         middle, low, high, _ = ratio
-        text += f", {middle:.3f} of the time of {made.reference}"
+        text += f", {middle:.3f} of the time of {reference}"
         if np.isfinite(high):
-            text += f" (95 %: {low:.3f} to {high:.3f})"
+            sure = f"{sure[:-1]}, that of the ratio {low:.3f} to {high:.3f}."
         if high > 1.0:
-            text += f". It is probably faster than {made.reference}, but that is not proven"
+            sure += f" It is probably faster than {reference}, but that is not proven."
+    yield f"{text}."
     found = best.row.evaluation
     if found is not None and found.is_labelled:
-        text += f". Accuracy {found.accuracy:.1%}, {-found.paired.drop:+.1%} against f32"
-    return f"{text}."
+        sure += f" Accuracy {found.accuracy:.1%}, {-found.paired.drop:+.1%} against f32."
+    yield sure

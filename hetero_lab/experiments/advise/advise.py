@@ -47,7 +47,7 @@ from hetero_lab.experiments.pipeline import (
     check_pipeline,
 )
 from hetero_lab.experiments.recover import check_recovery, evaluated, recover_bound
-from hetero_lab.experiments.results.evidence import BEST, MAY_BE_BEST
+from hetero_lab.experiments.results.evidence import BEST
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.session import Conditions
 from hetero_lab.fetch import file_digest
@@ -83,6 +83,7 @@ RECOVERED = "recovered"
 _RACE_PRECISION, _FINAL_PRECISION = 0.05, 0.01
 _IN_FLIGHT = 4
 _EXAMPLES = 3
+_USED_UP = 0.1  # of the budget left: measuring stopped for lack of time
 _ALONE = 0.5  # of the budget of a pipeline, for each model alone
 _INT8 = "int8"
 
@@ -508,14 +509,9 @@ class _Inquiry:
                 self.ratios.setdefault(label, []).append(row.series.ratio.middle)
         usable = bool(by_label(last, BEST))
         if usable or not self.known:
-            earlier = [
-                replace(c, why=f"{c.why} in the race, not measured again")
-                if c.judgement in MAY_BE_BEST
-                else c
-                for c in self.known
-                if c.row.label not in rows
-            ]
-            self.known = [*last, *earlier]
+            level = made.rows[0].reference_latency
+            earlier = (c for c in self.known if c.row.label not in rows)
+            self.known = [*last, *(c.after_the_race(level) for c in earlier)]
             self.sweep = replace(made, rows=tuple(rows.values()), reference=next(iter(rows)))
         if made.interrupted:
             raise KeyboardInterrupt
@@ -611,12 +607,16 @@ class _Inquiry:
             advice,
             notes=self.notes,
             n_requests=self.requests,
-            would_change=self._would_change(),
+            would_change=self._would_change(interrupted),
         )
         return replace(advice, verdict="\n".join(sentences))
 
-    def _would_change(self) -> Iterator[str]:
+    def _would_change(self, interrupted: bool) -> Iterator[str]:
         """Say which other arguments could lead to another answer."""
+        left_out = any(c.row.was_left_out for c in self.known)
+        short = left_out or any(note.startswith("The budget") for note in self.notes)
+        if interrupted or short or self.watch.left_s < _USED_UP * (self.watch.budget_s or 0.0):
+            yield "more time, with a larger budget_s="
         if self.data is None:
             yield "data=, with which int8 and lower precisions are judged by accuracy"
         if self.objective == LATENCY:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from xml.etree import ElementTree
@@ -124,6 +125,8 @@ class Verification(_Gate):
         The version of the runtime that it was verified with.
     release
         The release that was asked for, empty for the one that is here.
+    where
+        The machine and the date.
     """
 
     directory: str
@@ -131,6 +134,7 @@ class Verification(_Gate):
     changes: tuple[str, ...]
     openvino_version: str
     release: str = ""
+    where: str = ""
 
     @property
     def _members(self) -> Sequence[Verification]:
@@ -161,7 +165,7 @@ class Verification(_Gate):
     @property
     def verdict(self) -> str:
         """A sentence that says whether the contract is kept."""
-        with_version = f"its contract with OpenVINO {self.openvino_version}"
+        with_version = f"its contract with OpenVINO {self.openvino_version.partition('-')[0]}"
         directory = shorten(self.directory)
         if self.broken:
             return f"{directory} breaks {with_version}: {', '.join(self.broken)}."
@@ -182,8 +186,11 @@ class Verification(_Gate):
         lines += [f"  changed: {change}" for change in self.changes]
         return "\n".join(lines) + "\n"
 
-    def _sentences(self) -> list[str]:
-        return [self.verdict, *self.changes]
+    def _answer(self) -> str:
+        return f"{self.verdict.partition(', because ')[0].removesuffix('.')}."
+
+    def _sentences(self) -> Sequence[str]:
+        return [*filter(None, [self.where]), *(f"Changed: {change}." for change in self.changes)]
 
 
 @dataclass(frozen=True)
@@ -248,6 +255,13 @@ class Across(_Gate):
 
     __repr__ = __str__
 
+    def _answer(self) -> str:
+        n_kept = sum(proven.ok for proven in self.verifications)
+        return f"{n_kept} of {len(self.verifications)} verifications find the contract kept."
+
+    def _sentences(self) -> list[str]:
+        return str(self).splitlines()
+
 
 Checked: TypeAlias = tuple[str, str]  # status and detail of a part
 
@@ -278,6 +292,7 @@ def judged(
         tuple(_changes(contract, seen)),
         seen.openvino_version or "unknown",
         release,
+        f"Verified on {seen.host} · {seen.n_cpus} CPUs · {datetime.now(UTC):%d %B %Y, %H:%M} UTC",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from hetero_lab.errors import DeviceError, MeasurementError
 from hetero_lab.experiments import optimize as optimizing, recover
 from hetero_lab.experiments.accuracy.evaluate import read_data
 from hetero_lab.experiments.advise import advise as advising
-from hetero_lab.experiments.advise.advice import Judged, judge
+from hetero_lab.experiments.advise.advice import Advice, Judged, judge, verdict_sentences
 from hetero_lab.experiments.advise.candidates import (
     candidates_for,
     choose_finalists,
@@ -92,8 +93,16 @@ def test_every_candidate_is_judged_and_the_simplest_of_the_fastest_advised(advic
     assert made.chosen == next(c for c in last if c.row.latency.us <= 1.01 * least)
     hl.views.page(made, tmp_path / "advice.html")
     text = (tmp_path / "advice.html").read_text()
-    assert f"What to deploy: {made.best.label}" in text
-    assert "What could change the answer" in text
+    answer, *_ = made.verdict.splitlines()
+    assert text.count(html.escape(answer)) == 1
+    assert text.index(html.escape(answer)) < text.index("Measured on") < text.index("<table")
+    assert "What could change the answer" in text.partition("<details>")[2]
+    assert made._repr_html_().startswith(f'<p style="font-size:1.3em">{html.escape(answer)}')
+    made.export(tmp_path / "tables")
+    assert [file.name for file in (tmp_path / "tables").iterdir()] == ["summary.csv"]
+    measured = made.summary.dropna(subset=["ratio", "median_us"])
+    level = measured["median_us"] / measured["ratio"]  # of race and final, one scale
+    assert level.min() == pytest.approx(level.max())
 
 
 @pytest.mark.slow
@@ -498,8 +507,10 @@ def test_a_model_that_runs_nowhere():
 def test_the_command(tmp_path, capsys):
     arguments = ["advise", "digits_inception", "-d", "CPU", "-b", "1", "--no-isolate", "-q"]
     arguments += ["--csv", str(tmp_path / "a.csv"), "--deploy", str(tmp_path / "deploy")]
+    arguments += ["--html", str(tmp_path / "a.html")]
     assert main(arguments) == 0
     assert capsys.readouterr().out == ""
+    assert "with a larger --budget" in (tmp_path / "a.html").read_text()
     header = (tmp_path / "a.csv").read_text().partition("\n")[0]
     assert header.startswith('"label","stage","judgement","why","status"')
     assert (tmp_path / "deploy" / "contract.json").is_file()
@@ -540,6 +551,17 @@ def raced(bound):
 
 def labels(known, left_s, found=None, **options):
     return list(choose_finalists(known, found or {}, left_s=left_s, **options))
+
+
+def test_a_verdict_does_not_contradict_itself(raced):
+    known = raced(CPU=(1.0, 0.1, "best"), FINFAST=(0.995, 0.1, "faster"), ONE=(1.5, 0.1, "slower"))
+    sweep = replace(small_sweep(), rows=(known[0].row,), reference="CPU")
+    made = Advice(known[0].placement, "", tuple(known), (), "hetero", sweep)
+    said = verdict_sentences(made, notes=[], n_requests=1, would_change=[])
+    assert "none of the 2 others measured is worth the change" in said[0]
+    assert "Faster, but by 1 % at most: 'FINFAST'." in said
+    assert "Slower, beyond the uncertainty: 'CPU · 1 thread'." in said
+    assert not any("As fast" in text or "budget" in text for text in said)
 
 
 def test_compile_times_are_the_longest_of_each_device_alone(raced):

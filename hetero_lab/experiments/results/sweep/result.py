@@ -122,6 +122,9 @@ class Sweep(Result):
     def __repr__(self) -> str:
         return sweep_tables.text(self.tables, self._heading, self._remarks).rstrip()
 
+    def _answer(self) -> str:
+        return sweep_tables.verdict(self.tables)
+
     def _sentences(self) -> list[str]:
         return [self._heading, *self._remarks]
 

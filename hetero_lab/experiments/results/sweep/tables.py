@@ -12,8 +12,8 @@ from hetero_lab.experiments.results.answers import summary_columns
 from hetero_lab.experiments.results.evidence import ALIKE, UNDECIDED, Ranking
 from hetero_lab.experiments.results.profile import tables as profile_tables
 from hetero_lab.experiments.results.sweep.row import Row
-from hetero_lab.tables import TEXT_COLUMNS, Tables, frame_of, number
-from hetero_lab.terminal import columns, count_of, one_line
+from hetero_lab.tables import TEXT_COLUMNS, Tables, frame_of, number, text_table, time_text
+from hetero_lab.terminal import count_of, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,9 +65,10 @@ def text(
         host = f" @ {row['host']}" if isinstance(row.get("host"), str) else ""
         detail = f": {row['detail']}" if row["detail"] else ""
         failures.append(one_line(f"{row['label']}{host}: {row['status']}{detail}", 300))
-    lines = [*_verdict(tables), heading]
+    lines = [*filter(None, [verdict(tables)]), heading]
     if len(ranking):
-        lines.append(columns(_ranked_rows(tables, most)))
+        first = shown(tables)[""].iloc[:most].drop(columns="throughput_per_s")
+        lines.append(text_table(first.assign(label=[one_line(n, 60) for n in first["label"]])))
         lines += _more(len(ranking), most, "placement")
     few = None if most is None else most // 2
     for listed, noun in ((failures, "failure"), (list(remarks), "note")):
@@ -75,48 +76,24 @@ def text(
     return "\n".join(lines) + "\n"
 
 
-def _verdict(tables: Tables) -> list[str]:
+def verdict(tables: Tables) -> str:
     """Say which placement is fastest, which ones are as fast, and for which that is undecided."""
     ranking = tables["ranking"]
     if not len(ranking) or ranking["host"].nunique() > 1:
-        return []
+        return ""
     best = ranking.iloc[0]
-    verdict = f"Fastest: {shorten(best['label'], 60)}, {number(best['median_us'])} µs"
+    text = f"Fastest: {shorten(best['label'], 60)}, {time_text(best['median_us'])}"
+    text += f" ({number(best['throughput_per_s'])} a second)"
     references = tables["summary"].loc[tables["summary"]["reference"], "label"]
     is_reference = best["label"] in set(references)
     if best["ratio"] == best["ratio"] and not is_reference:
-        low, high = number(best["ratio_ci95_low"]), number(best["ratio_ci95_high"])
-        verdict += f", {number(best['ratio'])} × the reference's time (95 % [{low}, {high}])"
+        ends = (f"{best[name]:.3f}" for name in ("ratio_ci95_low", "ratio_ci95_high"))
+        text += f", {best['ratio']:.3f} of the reference's time (95 %: {' to '.join(ends)})"
     for word, said in ((ALIKE, "as fast, within 5 %"), (UNDECIDED, "undecided")):
         labels = list(ranking.loc[ranking["finding"] == word, "label"])
         if labels:
-            verdict += f"; {said}: {names_at_hand(labels, 2)}"
-    return [f"{verdict}."]
-
-
-def _ranked_rows(tables: Tables, most: int | None) -> list[list[str]]:
-    ranking = tables["ranking"]
-    optional = {"emulated": "EMULATED", "accuracy": "ACCURACY", "accuracy_drop": "DROP"}
-    extra = [
-        name for name in optional if name in ranking and any(v and v == v for v in ranking[name])
-    ]
-    hosts = _host_column(tables)
-    heading = ["RANK", "GROUP", "PLACEMENT", "SUBGRAPHS", "MEDIAN µs", "RATIO  [95 %]", "IS"]
-    rows = [[*(name.upper() for name in hosts), *heading, *(optional[name] for name in extra)]]
-    for row in ranking.head(most if most is not None else len(ranking)).to_dict("records"):
-        ratio = number(row["ratio"])
-        if row["ratio_ci95_low"] != row["ratio_ci95_high"]:
-            low, high = number(row["ratio_ci95_low"]), number(row["ratio_ci95_high"])
-            ratio += f"  [{low}, {high}]"
-        cells = [str(row["rank"]), str(row["group"]), one_line(row["label"], 60)]
-        cells += [str(row["n_subgraphs"]), number(row["median_us"]), ratio, row["finding"]]
-        shares = [str(row[name]) if name == "emulated" else _percent(row[name]) for name in extra]
-        rows.append([*(str(row[name]) for name in hosts), *cells, *shares])
-    return rows
-
-
-def _percent(share: float) -> str:
-    return "" if share != share else f"{share:.2%}"
+            text += f"; {said}: {names_at_hand(labels, 2)}"
+    return f"{text}."
 
 
 def _more(n: int, most: int | None, noun: str) -> list[str]:
@@ -132,8 +109,9 @@ def shown(tables: Tables) -> dict[str, pd.DataFrame]:
 
 
 _SHOWN = [
-    "rank", "group", "finding", "label", "n_subgraphs", "median_us", "ratio", "ratio_ci95_low",
-    "ratio_ci95_high", "emulated", "accuracy", "accuracy_drop",
+    "rank", "group", "label", "n_subgraphs", "median_us", "ci95_low_us", "ci95_high_us",
+    "throughput_per_s", "ratio", "ratio_ci95_low", "ratio_ci95_high", "finding", "emulated",
+    "accuracy",
 ]  # fmt: skip
 
 
@@ -273,6 +251,6 @@ _GENERATED = [
 ]  # fmt: skip
 _RANKED = [
     "label", "variant", "executor", "requests", "n_subgraphs", "boundary_bytes", "median_us",
-    "ci95_low_us", "ci95_high_us", "ratio", "ratio_ci95_low", "ratio_ci95_high", "baseline",
-    "emulated", "host",
+    "ci95_low_us", "ci95_high_us", "throughput_per_s", "ratio", "ratio_ci95_low",
+    "ratio_ci95_high", "baseline", "emulated", "host",
 ]  # fmt: skip
