@@ -198,8 +198,8 @@ def _quickly(command: str) -> list[str]:
     for word in shlex.split(command):
         words += sorted(map(str, Path().glob(word))) if "*" in word else [word]
     options = COMMANDS[words[0]].options.split()
-    if "budget" in options and "--budget" not in words:
-        words += ["--budget", str(BUDGET_S)]
+    if "budget" in options:
+        words += ["--budget", str(BUDGET_S)]  # the last one counts
     if "emulate" in options and "--emulate" not in words and "ACC" in command:
         words += ["--emulate", EMULATED]
     return words
