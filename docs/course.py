@@ -25,7 +25,7 @@ WIDGETS = {
     "AffinityTweaker": "![The affinity tweaker](../pictures/tweaker.png)\n\n"
     "*The affinity tweaker of another model. It lives in a running notebook.*",
     "SweepExplorer": "*The explorer lives in a running notebook; the gallery has "
-    "[one that needs none](../gallery/explorer.md).*",
+    "[one that needs none](../gallery/explorer.html).*",
 }
 
 
