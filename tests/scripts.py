@@ -7,29 +7,24 @@ here imports openvino at once: the GPU rig has to be started before.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import hetero_lab as hl
-from hetero_lab.samples.catalogue import datasets_dir
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 BF16 = {"INFERENCE_PRECISION_HINT": "bf16"}
 # By default the CPU plugin keeps the cache in 8 bits and quantises what is multiplied with
 # weights of few bits: neither is f32.
 EXACT = {**F32, "KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
-RECORDED = datasets_dir() / "recordings" / "nvidia_h200.tar.xz"
 
 Run = Callable[[], object]
 
@@ -114,14 +109,6 @@ def append_json(file: Path | None, row: Mapping[str, Any]) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(file, "a", encoding="utf-8") as lines:
             lines.write(json.dumps(row) + "\n")
-
-
-@contextlib.contextmanager
-def recordings() -> Iterator[Path]:
-    """Yield a directory with what was recorded on a real GPU."""
-    with tempfile.TemporaryDirectory() as directory:
-        shutil.unpack_archive(RECORDED, directory, filter="data")
-        yield Path(directory)
 
 
 def alone(model: Any, device: str, properties: Mapping[str, Any] = F32) -> hl.Placement:

@@ -19,7 +19,6 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.counter_costs import Conversion, ExecutedNode, Observation
 from hetero_lab.planning.fitting import fit
 from tests.benchmarks.benchmark_prediction import unseen
-from tests.scripts import recordings
 
 
 def measured(file: Path) -> pd.Series:
@@ -58,22 +57,21 @@ def errors(costs: hl.CostModel, seen: Sequence[Observation], actual_us: pd.Serie
 
 def main() -> None:
     """Print a line for each recorded model."""
-    with recordings() as directory:
-        for file in sorted(directory.rglob("*.observations.json")):
-            name = file.name.partition(".")[0]
-            costs = hl.CostModel.from_json(file.with_name(f"{name}.costs.json"))
-            actual_us = measured(file.with_name(f"{name}.jsonl"))
-            seen = list(observed(file, costs))
-            support = {device: costs.supports(device) for device in costs.devices}
-            text = [f"{name:20} {len(seen)} placements"]
-            for label, model in (
-                ("as recorded", costs),
-                ("one memory", fit(costs.graph, support, seen)),
-                ("memory of its own", fit(costs.graph, support, seen, own_memory=True)),
-            ):
-                off = errors(model, seen, actual_us)
-                text.append(f"{label} {np.abs(off).mean():.1%} (bias {off.mean():+.1%})")
-            print(", ".join(text), flush=True)
+    for file in sorted(hl.interop.recordings().rglob("*.observations.json")):
+        name = file.name.partition(".")[0]
+        costs = hl.CostModel.from_json(file.with_name(f"{name}.costs.json"))
+        actual_us = measured(file.with_name(f"{name}.jsonl"))
+        seen = list(observed(file, costs))
+        support = {device: costs.supports(device) for device in costs.devices}
+        text = [f"{name:20} {len(seen)} placements"]
+        for label, model in (
+            ("as recorded", costs),
+            ("one memory", fit(costs.graph, support, seen)),
+            ("memory of its own", fit(costs.graph, support, seen, own_memory=True)),
+        ):
+            off = errors(model, seen, actual_us)
+            text.append(f"{label} {np.abs(off).mean():.1%} (bias {off.mean():+.1%})")
+        print(", ".join(text), flush=True)
 
 
 if __name__ == "__main__":

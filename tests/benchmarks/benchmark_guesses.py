@@ -23,7 +23,7 @@ from scipy.stats import spearmanr
 import hetero_lab as hl
 from hetero_lab.placement.affinity import first_able
 from hetero_lab.planning.guessing import guess_from_graph
-from tests.scripts import F32, kept_costs, options, recordings
+from tests.scripts import F32, kept_costs, options
 
 SAMPLES = (
     "digits_inception", "magika", "ppocr_det", "ppocr_rec", "ppocr_cls", "page_orientation",
@@ -63,12 +63,11 @@ def placements(model, costs: hl.CostModel) -> dict[str, hl.Affinity]:
 
 def recorded() -> None:
     """Print how far off guesses are from what was recorded on a real GPU."""
-    with recordings() as directory:
-        cases = sorted(directory.glob("*/*.all"))
-        known = {case.stem: hl.CostModel.from_json(case / "costs.json") for case in cases}
-        measured = {
-            case.stem: hl.read_sweep(case).summary.set_index("label")["median_us"] for case in cases
-        }
+    cases = sorted(hl.interop.recordings().glob("*.all"))
+    known = {case.stem: hl.CostModel.from_json(case / "costs.json") for case in cases}
+    measured = {
+        case.stem: hl.read_sweep(case).summary.set_index("label")["median_us"] for case in cases
+    }
     pairs: dict[str, list[tuple[float, float]]] = {}
     for name, costs in known.items():
         guess = guess_from_graph(costs.graph, [c for other, c in known.items() if other != name])

@@ -24,7 +24,7 @@ from typing import Any
 
 import hetero_lab as hl
 from tests.real_gpu.networks import NETWORKS, model_file, short_name
-from tests.scripts import BF16, F32, append_json, options, recordings
+from tests.scripts import BF16, F32, append_json, options
 
 MODELS = ("efficientnet_lite0", "ppocr_det", "minilm_int8", "googlenet_graph", "magika")
 SUPPORT: dict[str, dict[str, set[str]]] = {
@@ -150,16 +150,16 @@ def main() -> None:
 
 def print_recorded() -> None:
     """Print a table of each recorded set of cases, and what is asked of all of them."""
-    with recordings() as scratch:
-        for file in sorted(scratch.rglob("results.jsonl")):
-            rows = [json.loads(line) for line in file.read_text().splitlines()]
-            print(file.parent.relative_to(scratch))
-            for row in rows:
-                print(
-                    f"  {row['model']:<20} {row['kind']:<3}: greedy / optimized "
-                    f"{row['gain']:.2f}, {row['to_best']:.3f} of the best baseline's time"
-                )
-            print(f"  {in_all(rows)}")
+    directory = hl.interop.recordings()
+    for file in sorted(directory.rglob("results.jsonl")):
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        print(file.parent.relative_to(directory.parent))
+        for row in rows:
+            print(
+                f"  {row['model']:<20} {row['kind']:<3}: greedy / optimized "
+                f"{row['gain']:.2f}, {row['to_best']:.3f} of the best baseline's time"
+            )
+        print(f"  {in_all(rows)}")
 
 
 def in_all(rows: list[dict[str, Any]]) -> str:
