@@ -55,7 +55,7 @@ class Draft:
 
     ``gone`` tells whether the finding is gone, given the subgraph of every node after a remedy; it
     is None if every option removes the finding, whatever else happens. ``slack`` is the largest
-    change that a remedy may make to the sum of subgraphs and crossings; None if that does not
+    change that a remedy may make to the sum of subgraphs and boundaries; None if that does not
     matter. With costs the prediction decides instead, and with ``must_save`` there is no finding
     unless its remedy lowers the prediction. ``stuck`` is the advice if no remedy is known.
     """
@@ -134,17 +134,19 @@ class LintContext:
         feeds: list[set[int]] = [set() for _ in subgraphs]
         fed_by: list[set[int]] = [set() for _ in subgraphs]
         bytes_with: list[Counter[str]] = [Counter() for _ in subgraphs]
-        n_tensors = [0] * len(subgraphs)
+        n_tensors, n_bytes = ([0] * len(subgraphs) for _ in range(2))
         for boundary in self.partition.boundaries:
+            for one in (boundary.source, *boundary.targets):
+                n_tensors[one] += 1
+                n_bytes[one] += boundary.n_bytes or 0
             for target in boundary.targets:
                 feeds[boundary.source].add(target)
                 fed_by[target].add(boundary.source)
                 for here, there in ((boundary.source, target), (target, boundary.source)):
                     bytes_with[here][subgraphs[there].device] += boundary.n_bytes or 0
-                    n_tensors[here] += 1
         return tuple(
-            Exchange(frozenset(f), frozenset(b), sum(w.values()), w, n)
-            for f, b, w, n in zip(feeds, fed_by, bytes_with, n_tensors, strict=True)
+            Exchange(frozenset(f), frozenset(b), size, w, n)
+            for f, b, size, w, n in zip(feeds, fed_by, n_bytes, bytes_with, n_tensors, strict=True)
         )
 
     @cached_property

@@ -55,13 +55,13 @@ class Outcome:
 
     ids: np.ndarray  # the subgraph of every node
     n_subgraphs: int
-    n_crossings: int
+    n_boundaries: int
     predictor: Predictor | None
 
     @property
     def size(self) -> int:
-        """Subgraphs and crossings together."""
-        return self.n_subgraphs + self.n_crossings
+        """Subgraphs and boundaries together."""
+        return self.n_subgraphs + self.n_boundaries
 
 
 Tried: TypeAlias = dict[frozenset[tuple[str, str]], Outcome]  # by remedy; the empty one is first
@@ -86,7 +86,8 @@ def _outcome(context: LintContext, remedy: Mapping[str, str]) -> Outcome:
         devices = np.array([number[affinity[op.name]] for op in graph])
         _, ids = SubgraphCollector.of(graph).split(devices)
     crossing = top.crossing(ids)
-    return Outcome(ids, len(top.compiled(ids, crossing)), len(crossing), predictor)
+    n_boundaries = len(np.unique(top.tensor[crossing]))
+    return Outcome(ids, len(top.compiled(ids, crossing)), n_boundaries, predictor)
 
 
 def find_problems(
@@ -215,7 +216,7 @@ def _advice(remedy: Mapping[str, str], now: Outcome, after: Outcome | None) -> s
         return f"{move}, {how}. The effect on the rest was not tried."
     return (
         f"{move}, {how}: subgraphs {now.n_subgraphs} → {after.n_subgraphs}, "
-        f"boundaries {now.n_crossings} → {after.n_crossings}."
+        f"boundaries {now.n_boundaries} → {after.n_boundaries}."
     )
 
 
@@ -248,9 +249,7 @@ def _refused(context: LintContext, ops: Sequence[str]) -> set[tuple[str, str]]:
     found = set()
     for name in ops:
         index = graph.index_of[name]
-        neighbours = [producer for producer, _ in graph.ops[index].inputs]
-        neighbours += [use.index for use in graph.consumers[index]]
-        for other in neighbours:
+        for other in graph.neighbours(index):
             if context.device_of[index] == context.device_of[other]:
                 continue
             for here, there in ((index, other), (other, index)):

@@ -200,6 +200,11 @@ class OpGraph:
             self._derived[make] = make(self)
         return self._derived[make]
 
+    def neighbours(self, index: int) -> list[int]:
+        """Return the nodes that a node reads from, then those that read from it."""
+        producers = [producer for producer, _ in self.ops[index].inputs]
+        return producers + [use.index for use in self.consumers[index]]
+
     def reach(self, start: Iterable[int], *, forward: bool) -> set[int]:
         """Return some ops and all ops that come after them, or else before them."""
         queue = list(start)

@@ -406,7 +406,7 @@ class Displacement:
     """Why an op is not on its preferred device.
 
     ``is_cause`` says that ``device``, an earlier one, cannot run the op; otherwise it can, and the
-    op went along with ``causes``.
+    op went along with ``causes``, which are next to it.
     """
 
     device: str
@@ -420,14 +420,14 @@ class Displacement:
 
 
 def displacements(
-    partition: Partition, able: Mapping[str, Collection[str]]
+    graph: OpGraph, partition: Partition, able: Mapping[str, Collection[str]]
 ) -> dict[str, Displacement]:
     """Return the ops that are not on their preferred device, by name, and why.
 
     Every op prefers the first device of ``able``, which maps devices to the ops that they support.
     An op on a later one is a cause if no earlier device supports it; it is a consequence if one
-    does and its subgraph holds a cause. Subgraphs on other devices and ops that no device supports
-    are left out.
+    does and it exchanges a tensor with a cause of its subgraph. Subgraphs on other devices and ops
+    that no device supports are left out.
     """
     order = list(able)
     known = frozenset().union(*able.values())
@@ -441,7 +441,11 @@ def displacements(
             for op in subgraph.ops
             if op in known
         }
-        causes = tuple(op for op, device in first_able.items() if device is None)
-        for op, device in first_able.items() if causes else ():
-            found[op] = Displacement(device or earlier[0], device is None, causes if device else ())
+        for op, device in first_able.items():
+            if device is None:
+                found[op] = Displacement(earlier[0], is_cause=True)
+                continue
+            beside = (graph.ops[i].name for i in graph.neighbours(graph.index_of[op]))
+            if causes := tuple(name for name in beside if first_able.get(name, "") is None):
+                found[op] = Displacement(device, is_cause=False, causes=causes)
     return found

@@ -189,6 +189,16 @@ class CostModel(Framed):
             for op, share in zip(unit.ops, unit.share_of_each, strict=True)
         }
 
+    @cached_property
+    def fused_into(self) -> Mapping[str, str]:
+        """Each op that runs inside another one → that op, which has the time of both."""
+        return {
+            op: unit.ops[int(np.argmax(unit.shares))]
+            for unit in self.units
+            for op, share in zip(unit.ops, unit.share_of_each, strict=True)
+            if share == 0.0
+        }
+
     def supports(self, device: str) -> frozenset[str]:
         """Return the ops that a device supports."""
         at = self.devices.index(device)

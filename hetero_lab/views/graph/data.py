@@ -285,7 +285,7 @@ def graph_data(
         )
     members = _members(graph, partition)
     where = {op: subgraph for subgraph in partition.subgraphs for op in members[subgraph.index]}
-    displaced = {} if support is None else displacements(partition, supported_ops(support))
+    displaced = {} if support is None else displacements(graph, partition, supported_ops(support))
     how = "observed" if partition.observed else "predicted"
     predicted_us = {} if costs is None or counters else _predicted_us(costs, graph, affinity)
     facts = _facts(counters, predicted_us)

@@ -38,11 +38,25 @@ function warning() {
   return svg("path", { class: "hl-warning", d: "M8 -13L13.5 -3.5H2.5ZM8 -10V-7M8 -5.8V-4.8" });
 }
 
-// A ring around a node that is not on the device of its choice; hidden until it is so.
-function ring() {
-  return svg("path", { class: "hl-ring" });
+// A badge beside a node that is not on the device of its choice: a disc with a bar for a cause, an
+// open diamond for a consequence. Hidden until it is so.
+function badge() {
+  return svg("path", { class: "hl-badge", "fill-rule": "evenodd" });
 }
-const RINGS = { cause: SHAPES.circle(8.5), consequence: SHAPES.diamond(8) };
+const BADGES = {
+  cause: "M-12.5 -8A4.5 4.5 0 1 1 -3.5 -8A4.5 4.5 0 1 1 -12.5 -8ZM-11 -9V-7H-5V-9Z",
+  consequence: "M-8 -13L-3 -8L-8 -3L-13 -8ZM-8 -10.6L-10.6 -8L-8 -5.4L-5.4 -8Z",
+};
+
+// The colour of a share of the longest time.
+function timeColour(share, scale) {
+  const at = Math.min(0.999, Math.max(0, share)) * (scale.length - 1), i = Math.floor(at);
+  const [from, to] = [scale[i], scale[i + 1]].map(c => [1, 3, 5].map(k => parseInt(c.slice(k, k + 2), 16)));
+  return `rgb(${from.map((v, k) => Math.round(v + (at - i) * (to[k] - v))).join(" ")})`;
+}
+
+// The last part of a name, which says most.
+const brief = name => name.split("/").at(-1);
 
 function microseconds(us) {
   if (us === null || us === undefined) return "–";
@@ -78,7 +92,8 @@ function makeGraph(model, selection) {
   const picture = model.get("picture"), palette = model.get("palette");
   const ops = picture.nodes.map((n, i) => i).filter(i => picture.nodes[i].kind === "op");
   const view = { x: 0, y: 0, k: 1 };
-  let mode = "pan", here = -1, fitted = null, lettered = 0, devices = [];
+  let mode = "pan", here = -1, fitted = null, lettered = 0, byTime = false;
+  const longest = Math.max(0, ...picture.nodes.flatMap(n => n.able.map(d => n.us[d] ?? 0)));
 
   const wires = svg("path", { class: "hl-wire" });
   const crossing = svg("path", { class: "hl-cross", "data-hl": "boundaries" });
@@ -88,8 +103,8 @@ function makeGraph(model, selection) {
     const shape = svg("path", { d: SHAPES.square(radius), fill: "#7a7a7a" });
     const title = svg("title");
     const parts = [shape, title];
-    if (node.kind === "op") parts.unshift(svg("circle", { class: "hl-halo", r: 9.5 }));
-    if (node.kind === "op") parts.push(ring(), warning());
+    if (node.kind === "op") parts.unshift(svg("circle", { class: "hl-halo", r: 11 }));
+    if (node.kind === "op") parts.push(badge(), warning());
     if (node.label) {
       const beside = { input: ["end", -8, 3], output: ["start", 8, 3] }[node.kind]
         ?? ["middle", 0, 16];
@@ -102,15 +117,16 @@ function makeGraph(model, selection) {
     }, ...parts);
     if (node.kind === "op") {
       group.setAttribute("data-op", place);
+      group.setAttribute("role", "option");
       group.setAttribute("id", `hl-${model._hlId}-op-${place}`);
     }
     return { group, shape, title, text: group.querySelector("text"),
-      ring: group.querySelector(".hl-ring") };
+      badge: group.querySelector(".hl-badge") };
   });
-  const stage = svg("g", { "data-hl": "stage" }, wires, crossing,
-    svg("g", {}, ...nodes.map(n => n.group)), rope);
+  const stage = svg("g", { "data-hl": "stage", role: "none" }, wires, crossing,
+    svg("g", { role: "none" }, ...nodes.map(n => n.group)), rope);
   const element = svg("svg", {
-    class: "hl-graph", tabindex: "0", role: "application", "data-mode": mode,
+    class: "hl-graph", tabindex: "0", role: "listbox", "aria-multiselectable": "true", "data-mode": mode,
     "aria-label": "Graph of the model. Arrow keys go from op to op, Enter selects, Shift+Enter "
       + "adds, plus and minus zoom, 0 shows everything, s the selection, Escape clears the selection.",
   }, stage);
@@ -282,49 +298,73 @@ function makeGraph(model, selection) {
     button.addEventListener("click", act);
     return button;
   };
-  const keys = palette.map(look => html("span", { class: "hl-key" }, chip(look), look.label));
+  // Colours: the device's, or the time on the device that an op is on.
+  const colours = [["Device", "Colour the ops by device", false], ["Time", picture.timed
+    ? "Colour the ops by their time on their device"
+    : "The times of the ops are not known: give costs= of hetero_lab.calibrate()", true]]
+    .map(([text, title, isTime]) => {
+      const button = html("button", { type: "button", title, "aria-pressed": String(!isTime) }, text);
+      button.disabled = isTime && !picture.timed;
+      button.addEventListener("click", () => {
+        byTime = isTime;
+        for (const other of colours) other.setAttribute("aria-pressed", other === button);
+        colour();
+      });
+      return button;
+    });
+  const timeKey = html("span", { class: "hl-key" }, "0 ", html("span", { class: "hl-scale",
+    style: `background: linear-gradient(to right, ${picture.timeScale.join(", ")})` }),
+    ` ${microseconds(longest)} µs; hollow: fused`);
+  const keys = palette.map(look => html("span", { class: "hl-key hl-device" }, chip(look), look.label));
   const line = svg("svg", { class: "hl-chip", viewBox: "0 0 14 14", "aria-hidden": "true" },
     svg("path", { class: "hl-cross", d: "M0 7H14" }));
   const bar = html("div", { class: "hl-bar" }, ...modes,
     tool("+", "Zoom in (also Ctrl and the wheel)", () => zoom(1.3)),
     tool("−", "Zoom out", () => zoom(1 / 1.3)), tool("Fit", "Show everything", () => fit()),
     tool("Fit selection", "Show the selected ops", fitSelection),
+    html("span", { class: "hl-key", role: "group", "aria-label": "Colour" }, ...colours), timeKey,
     ...keys, html("span", { class: "hl-key" }, line, "boundary"));
   const wrongKey = html("span", { class: "hl-key hl-wrong" },
     svg("svg", { class: "hl-chip", viewBox: "1 -15 14 14", "aria-hidden": "true" }, warning()),
     "wrong numbers");
-  const ringKeys = [["cause", "cause: not supported where preferred"],
-    ["consequence", "consequence: goes along with it"]].map(([kind, text]) => {
-    const mark = ring();
-    mark.setAttribute("d", RINGS[kind]);
-    return html("span", { class: "hl-key", "data-ring": kind },
-      svg("svg", { class: "hl-chip", viewBox: "-11 -11 22 22", "aria-hidden": "true" }, mark), text);
+  const badgeKeys = [["cause", "cause: not supported where preferred"],
+    ["consequence", "consequence: goes along with a cause beside it"]].map(([kind, text]) => {
+    const mark = badge();
+    mark.setAttribute("d", BADGES[kind]);
+    return html("span", { class: "hl-key", "data-badge": kind },
+      svg("svg", { class: "hl-chip", viewBox: "-14 -14 12 12", "aria-hidden": "true" }, mark), text);
   });
-  bar.append(wrongKey, ...ringKeys);
+  const selectedKey = html("span", { class: "hl-key" }, svg("svg", { class: "hl-chip",
+    viewBox: "-13 -13 26 26", "aria-hidden": "true" }, svg("g", { class: "hl-node",
+    "data-selected": "true" }, svg("circle", { class: "hl-halo", r: 11 }))), "selected");
+  bar.append(selectedKey, ...badgeKeys, wrongKey);
 
   function colour() {
     const { devices: now, subgraphs } = model.get("placed");
     const wrong = new Map(model.get("placed").wrong);
     const displaced = new Map(model.get("placed").displaced.map(([i, kind, text]) => [i, { kind, text }]));
     wrongKey.hidden = !wrong.size;
-    for (const key of ringKeys)
-      key.hidden = ![...displaced.values()].some(({ kind }) => kind === key.dataset.ring);
+    for (const key of badgeKeys)
+      key.hidden = ![...displaced.values()].some(({ kind }) => kind === key.dataset.badge);
+    timeKey.hidden = !byTime;
+    element.closest(".hl-pane").classList.toggle("hl-by-time", byTime);
     picture.nodes.forEach((node, i) => {
       if (node.kind !== "op") {
         nodes[i].title.textContent = `${node.name}\nmodel ${node.kind}`;
         return;
       }
       const look = palette[now[i]];
-      if (devices[i] !== now[i]) {
-        nodes[i].shape.setAttribute("d", SHAPES[look.shape](6));
-        nodes[i].shape.setAttribute("fill", look.colour);
-        nodes[i].group.dataset.dash = look.dash;
-        nodes[i].group.dataset.device = look.device;
-      }
+      const us = node.us[now[i]] ?? null, isHollow = byTime && (us === null || node.fused);
+      nodes[i].shape.setAttribute("d", SHAPES[look.shape](6));
+      nodes[i].shape.setAttribute("fill", isHollow ? "transparent"
+        : byTime ? timeColour(us / longest, picture.timeScale) : look.colour);
+      nodes[i].group.classList.toggle("hl-hollow", isHollow);
+      nodes[i].group.dataset.dash = look.dash;
+      nodes[i].group.dataset.device = look.device;
       nodes[i].group.classList.toggle("hl-wrong", wrong.has(i));
       const { kind, text: why } = displaced.get(i) ?? { kind: "", text: "" };
-      nodes[i].group.dataset.ring = kind;
-      nodes[i].ring.setAttribute("d", RINGS[kind] ?? "");
+      nodes[i].group.dataset.badge = kind;
+      nodes[i].badge.setAttribute("d", BADGES[kind] ?? "");
       const time = node.us.length ? `\n${times(node, palette).join(", ")}` : "";
       const text = `${node.name}\n${node.type} on ${look.label}, subgraph ${subgraphs[i]}`
         + `\n→ ${node.outputs.join("; ")}${time}` + (wrong.has(i) ? `\n${wrong.get(i)}` : "")
@@ -332,7 +372,6 @@ function makeGraph(model, selection) {
       nodes[i].title.textContent = text;
       nodes[i].group.setAttribute("aria-label", text);
     });
-    devices = now;
     const inner = [], across = [];
     for (const wire of picture.wires) {
       const a = subgraphs[wire.from], b = subgraphs[wire.to];
@@ -344,7 +383,10 @@ function makeGraph(model, selection) {
   }
   function mark() {
     const selected = selection.selected();
-    ops.forEach(i => nodes[i].group.setAttribute("aria-selected", String(selected.has(i))));
+    ops.forEach(i => {
+      nodes[i].group.setAttribute("aria-selected", String(selected.has(i)));
+      nodes[i].group.dataset.selected = String(selected.has(i));
+    });
     const [first] = selected;
     if (first !== undefined && model._hlFrom !== "graph") show(first);
   }
@@ -354,12 +396,14 @@ function makeGraph(model, selection) {
     if (element.getBoundingClientRect().width) (fitted ?? (() => fit(0.45)))();
   });
   resized.observe(element);
-  return { pane: html("div", { class: "hl-pane" }, bar, element), colour, mark,
+  const pane = html("div", { class: "hl-pane" }, bar, element);
+  return { pane, colour, mark,
     stop: () => resized.disconnect() };
 }
 
-// The time of an op on each device that can run it.
+// The time of an op on each device that can run it, or the op that has it.
 function times(node, palette) {
+  if (node.fused) return [`fused into ${node.fused}`];
   return node.able.filter(d => node.us.length && node.us[d] !== null)
     .map(d => `${microseconds(node.us[d])} µs on ${palette[d].device}`);
 }
@@ -379,20 +423,61 @@ function makeTable(model, selection) {
   const rows = new Map();
   const timed = picture.timed ? palette.map(look => `${look.device} µs`) : [];
   const heads = ["op", "type", "device", "subgraph", ...timed].map((text, i) =>
-    html("th", i >= 3 ? { class: "hl-number", scope: "col" } : { scope: "col" }, text));
+    html("th", { scope: "col", ...(i >= 3 ? { class: "hl-number" } : {}) },
+      html("button", { type: "button", title: "Sort; again turns it round, a third time undoes it" }, text)));
   const body = html("tbody");
   picture.nodes.forEach((node, place) => {
     if (node.kind !== "op") return;
-    const name = html("td", { title: node.name }, node.name);
+    // Of a long name the end is shown, which says most.
+    const name = html("td", { title: node.name }, html("bdi", {}, node.name));
     const device = html("td"), subgraph = html("td", { class: "hl-number" });
-    const times = timed.map((_, d) =>
-      html("td", { class: "hl-number" }, node.able.includes(d) ? microseconds(node.us[d]) : "no"));
+    const wide = node.fused && node.able.length === palette.length;  // one cell for all devices
+    const times = timed.slice(0, wide ? 1 : undefined).map((_, d) => html("td",
+      node.fused ? { class: "hl-number", title: `fused into ${node.fused}`, colspan: wide ? timed.length : 1 }
+        : { class: "hl-number" },
+      !node.able.includes(d) ? "no" : !node.fused ? microseconds(node.us[d])
+        : wide ? `fused into ${brief(node.fused)}` : "fused"));
     const row = html("tr", { "data-op": place, tabindex: "-1", "aria-selected": "false" },
       name, html("td", { title: node.type }, node.type), device, subgraph, ...times);
     rows.set(place, { row, device, subgraph, was: -1 });
     body.append(row);
   });
-  const order = [...rows.keys()];
+  let order = [...rows.keys()], anchor = -1;
+  // In the order of a column; without times and ops that cannot run there at the end.
+  const sorted = { column: -1, clicks: 0 };
+  function value(place, column) {
+    const node = picture.nodes[place], { devices, subgraphs } = model.get("placed");
+    if (column < 4)
+      return [node.name, node.type, palette[devices[place]].device, subgraphs[place]][column];
+    const d = column - 4;
+    return !node.able.includes(d) || node.fused ? null : node.us[d];
+  }
+  function sortBy(column) {
+    const clicks = sorted.column === column ? sorted.clicks + 1 : 1;
+    Object.assign(sorted, clicks > 2 ? { column: -1, clicks: 0 } : { column, clicks });
+    const sign = clicks > 1 ? -1 : 1;
+    order = [...rows.keys()];
+    if (sorted.column >= 0) order.sort((a, b) => {
+      const [x, y] = [value(a, column), value(b, column)];
+      if (x === null || y === null) return (x === null) - (y === null);
+      return sign * (typeof x === "string" ? x.localeCompare(y) : x - y) || a - b;
+    });
+    heads.forEach((head, i) => head.setAttribute("aria-sort",
+      i !== sorted.column ? "none" : sign > 0 ? "ascending" : "descending"));
+    body.append(...order.map(place => rows.get(place).row));
+  }
+  heads.forEach((head, i) => head.firstChild.addEventListener("click", () => sortBy(i)));
+  // Shift takes all rows from the last one that was chosen without it.
+  function choose(place, event) {
+    const from = order.indexOf(anchor);
+    if (!event.shiftKey || from < 0) {
+      anchor = place;
+      return selection.click(place, event, "table");
+    }
+    const [low, high] = [from, order.indexOf(place)].sort((a, b) => a - b);
+    const kept = event.ctrlKey || event.metaKey ? selection.selected() : [];
+    selection.put(new Set([...kept, ...order.slice(low, high + 1)]), "table");
+  }
   if (order.length) rows.get(order[0]).row.tabIndex = 0;
   const scroll = html("div", { class: "hl-scroll" }, html("table",
     { role: "grid", "aria-multiselectable": "true", "aria-label": "Ops and their devices" },
@@ -413,8 +498,9 @@ function makeTable(model, selection) {
     const row = event.target.closest("[data-op]");
     if (!row) return;
     focus(Number(row.dataset.op));
-    selection.click(Number(row.dataset.op), event, "table");
+    choose(Number(row.dataset.op), event);
   });
+  body.addEventListener("mousedown", event => { if (event.shiftKey) event.preventDefault(); });
   body.addEventListener("keydown", event => {
     const row = event.target.closest("[data-op]");
     if (!row) return;
@@ -422,7 +508,7 @@ function makeTable(model, selection) {
     const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: order.length - 1,
       PageDown: at + 15, PageUp: at - 15 }[event.key];
     if (to !== undefined) focus(order[Math.min(order.length - 1, Math.max(0, to))]);
-    else if (event.key === "Enter" || event.key === " ") selection.click(place, event, "table");
+    else if (event.key === "Enter" || event.key === " ") choose(place, event);
     else if (event.key === "Escape") selection.put([], "table");
     else return;
     event.preventDefault();
@@ -475,19 +561,24 @@ function makeTable(model, selection) {
     mark: () => { mark(); explain(); } };
 }
 
-// Ctrl-Z anywhere in the widget but in its fields, which have an undo of their own.
-function undoByKey(model, board) {
+// Keys stay inside the widget: x would cut the notebook's cell. Only saving is passed on. Ctrl-Z
+// works everywhere but in the fields, which have an undo of their own.
+function keepKeys(model, board) {
   const root = board.closest(".widget-vbox") ?? board;
-  root.dataset.lmSuppressShortcuts = "true";  // the notebook has an undo of its own, too
   const press = event => {
-    const key = event.key.toLowerCase();
-    if (!(event.ctrlKey || event.metaKey) || !["z", "y"].includes(key)) return;
+    const key = event.key.toLowerCase(), isCommand = event.ctrlKey || event.metaKey;
+    if (isCommand && key === "s") return;
+    event.stopPropagation();
+    if (!isCommand || !["z", "y"].includes(key)) return;
     if (event.target.matches("input[type=text], textarea")) return;
     model.send({ do: key === "y" || event.shiftKey ? "redo" : "undo" });
     event.preventDefault();
-    event.stopPropagation();
   };
   root.addEventListener("keydown", press);
+  for (const field of root.querySelectorAll("input[title], select[title]"))
+    field.setAttribute("aria-label", field.title);
+  for (const handle of root.querySelectorAll(".noUi-handle"))
+    handle.setAttribute("aria-label", "Cut before op");
   return () => root.removeEventListener("keydown", press);
 }
 
@@ -502,15 +593,13 @@ export default {
     const mark = () => { graph.mark(); table.mark(); model._hlFrom = ""; };
     model.on("change:placed", colour);
     model.on("change:selected", mark);
-    // The notebook has other uses for arrows and Enter.
-    const board = html("div", { class: "hl-board", "data-lm-suppress-shortcuts": "true" },
-      graph.pane, table.pane);
+    const board = html("div", { class: "hl-board" }, graph.pane, table.pane);
     el.append(board);
     colour();
     mark();
     // The other widgets around it are there a moment later.
     let forget = () => {};
-    const shown = setTimeout(() => { forget = undoByKey(model, board); });
+    const shown = setTimeout(() => { forget = keepKeys(model, board); });
     return () => {
       model.off("change:placed", colour);
       model.off("change:selected", mark);

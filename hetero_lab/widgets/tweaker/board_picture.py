@@ -18,7 +18,7 @@ from hetero_lab.tables import bytes_text
 from hetero_lab.views.graph.data import GraphData, graph_data, times_by_device
 from hetero_lab.views.graph.labels import is_big, node_labels
 from hetero_lab.views.graph.layout import DENSE, ROOMY, Page, Strip, break_into_rows, lay_out
-from hetero_lab.views.theme import device_styles, squeeze
+from hetero_lab.views.theme import TIME_SCALE, device_styles, squeeze
 
 if TYPE_CHECKING:
     from hetero_lab.planning.cost_model import CostModel
@@ -90,6 +90,7 @@ class BoardPicture:
         spacing = DENSE if is_big(data) else ROOMY
         page = _largest(lay_out(data, radii, labels, {}, {0: ""}, spacing))
         times = {} if costs is None else times_by_device(costs, self._devices)
+        fused = {} if costs is None else costs.fused_into
         nodes = []
         for name, node in zip(self.names, data.nodes, strict=True):
             x, y = page.spots[node.index]
@@ -104,6 +105,7 @@ class BoardPicture:
                     "label": labels.get(node.index, ""),
                     "able": [d for d, device in enumerate(self._devices) if name in able[device]],
                     "us": times.get(name, []),
+                    "fused": squeeze(fused.get(name, ""), _LONGEST_NAME),
                     "inputs": [self._tensor_text(*source) for source in op.inputs],
                     "outputs": [tensor_text(tensor) for tensor in op.outputs],
                     "attributes": [
@@ -125,6 +127,7 @@ class BoardPicture:
             "width": round(page.width, 1),
             "height": round(page.height, 1),
             "timed": bool(times),
+            "timeScale": TIME_SCALE,
             "nodes": nodes,
             "wires": wires,
         }

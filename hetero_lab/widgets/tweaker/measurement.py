@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.backend.bound import BoundModel
-from hetero_lab.experiments.measure.budget import RunOptions
-from hetero_lab.experiments.measure.records import AnyRecord, Compiled, Turn
+from hetero_lab.experiments.measure.budget import LEAST_TURNS, RunOptions
+from hetero_lab.experiments.measure.environment import is_busy
+from hetero_lab.experiments.measure.records import AnyRecord, Compiled, Ledger, State, Turn
 from hetero_lab.experiments.measure.trial import by_name, expand
 from hetero_lab.experiments.measure.workers.launch import Workers
+from hetero_lab.experiments.results.evidence import UNDECIDED, finding
+from hetero_lab.experiments.results.sweep.reading import foreign_cpus
 from hetero_lab.experiments.results.sweep.result import Sweep
-from hetero_lab.experiments.session import Conditions, Session, SweepControl
+from hetero_lab.experiments.session import Conditions, Session, StoppedError, SweepControl
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.statistics import Estimate, Noise, Series
+from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 AUTOMATIC = "automatic"
-_LEAST_TURNS = 8  # of each placement, before a measurement may end
+_LOOKS = tuple(LEAST_TURNS * 2**n for n in range(7))  # turns, up to the most of a sweep
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,6 @@ class Attempt:
     detail: str = ""
     n_subgraphs: int | None = None
     boundary_bytes: int | None = None
-    predicted_us: float | None = None
     median_us: float | None = None
     ci95_low_us: float | None = None
     ci95_high_us: float | None = None
@@ -50,22 +54,69 @@ class Attempt:
     ratio_ci95_low: float | None = None
     ratio_ci95_high: float | None = None
     raw_median_us: float | None = None
+    predicted: Estimate | None = None
+
+    @property
+    def predicted_us(self) -> float | None:
+        """Predicted latency in µs."""
+        return None if self.predicted is None else self.predicted.us
 
 
-def progress_of(
-    n_placements: int, budget_s: float, tell: Callable[[float, str], object]
-) -> Callable[[AnyRecord], None]:
-    """Return a function that tells, for each record of a sweep, a share of 0 to 1 and a text."""
-    watch, seen = Stopwatch.start(budget_s), Counter[type]()
+@dataclass(kw_only=True, eq=False)
+class Decider:
+    """Follows a measurement, tells what is known so far, and may end it once that decides.
 
-    def take(record: AnyRecord) -> None:
-        seen[type(record)] += 1
-        text = f"compiled {seen[Compiled]} of {n_placements}"
-        if seen[Turn]:
-            text = f"measuring: turn {seen[Turn]} of at least {_LEAST_TURNS * n_placements}"
-        tell(min(1.0, watch.elapsed_s / budget_s), text)
+    ``tell`` gets a share of 0 to 1 and a text. Looking often finds a difference by chance, so it
+    decides only when the turns have doubled, with a p-value corrected for all looks (Bonferroni).
+    """
 
-    return take
+    n_placements: int
+    budget_s: float
+    noise: Noise
+    tell: Callable[[float, str], object]
+    until_decided: bool
+    known: str = ""
+
+    def __post_init__(self) -> None:
+        self._watch, self._ledger = Stopwatch.start(self.budget_s), Ledger()
+        self._states: list[State] = []
+        self._keys: list[str] = []  # of what is compiled, the automatic placement first
+
+    def take(self, record: AnyRecord) -> None:
+        """Take a record of the sweep; StoppedError once it is decided."""
+        self._ledger.note(record)
+        if isinstance(record, Compiled):
+            self._keys.append(record.entry)
+            self._say(f"compiled {len(self._keys)} of {self.n_placements}")
+        elif isinstance(record, State):
+            self._states.append(record)
+        elif isinstance(record, Turn):
+            self._look()
+
+    def _look(self) -> None:
+        first, last = self._keys[0], self._keys[-1]
+        n_turns = len(self._ledger.paired(last, first)[0])
+        if n_turns < LEAST_TURNS:
+            self._say(f"{count_of(n_turns, 'turn')} of each, of at least {LEAST_TURNS}")
+        elif first == last:
+            self._say(f"{n_turns} turns so far")
+        elif n_turns % LEAST_TURNS == 0:
+            self._compare(n_turns, first, last)
+
+    def _compare(self, n_turns: int, first: str, last: str) -> None:
+        busy = is_busy(foreign_cpus(self._states), os.cpu_count() or 1)
+        noise, levels = self.noise.when_busy if busy else self.noise, self._ledger.levels_us
+        ratio = Series(levels(last), levels(first), noise).ratio
+        assert ratio is not None
+        found = finding(ratio, min(1.0, ratio.p * len(_LOOKS)))
+        text = f"{ratio.middle:.3f} × automatic ({ratio.low:.3f} to {ratio.high:.3f}), {found}"
+        self.known = f"{n_turns} turns of each: {text}"
+        self._say(self.known)
+        if self.until_decided and n_turns in _LOOKS and found != UNDECIDED:
+            raise StoppedError(self.known)
+
+    def _say(self, text: str) -> None:
+        self.tell(min(1.0, self._watch.elapsed_s / self.budget_s), text)
 
 
 def attempt_label(history: Sequence[Attempt], affinity: Affinity, changed: str) -> str:
@@ -114,7 +165,7 @@ def recorded_attempts(sweep: Sweep, costs: CostModel) -> list[Attempt]:
     """Return what a recorded sweep measured."""
     rows = zip(sweep.summary.to_dict("records"), sweep.rows, strict=True)
     tried = [_tried(row, r.profile.affinity) for row, r in rows if r.profile is not None]
-    return [replace(t, predicted_us=costs.predict_us(t.affinity)) for t in tried]
+    return [replace(t, predicted=costs.predict(t.affinity)) for t in tried]
 
 
 def new_rows(history: Sequence[Attempt], rows: Sequence[Attempt]) -> list[Attempt]:
@@ -134,17 +185,17 @@ def _scaled(tried: Attempt, scale: float) -> Attempt:
     return replace(tried, **{name: scale * us for name, us in known.items() if us is not None})
 
 
-_NUMBERS = tuple(f.name for f in fields(Attempt))[4:]
+_NUMBERS = tuple(f.name for f in fields(Attempt))[4:-1]
 
 
 def history_frame(history: Sequence[Attempt]) -> pd.DataFrame:
     """Return one row per measurement: label, status, structure, latency, ratio to automatic."""
     import pandas as pd
 
-    columns = ["label", "status", *_NUMBERS, "detail"]
+    columns = ["label", "status", *_NUMBERS, "predicted_us", "detail"]
     rows = [{name: getattr(tried, name) for name in columns} for tried in history]
     frame = pd.DataFrame(rows, columns=columns)
-    kinds = dict.fromkeys(_NUMBERS, "float64") | {
+    kinds = dict.fromkeys([*_NUMBERS, "predicted_us"], "float64") | {
         "label": "str", "status": "str", "detail": "str",
         "n_subgraphs": "Int64", "boundary_bytes": "Int64",
     }  # fmt: skip

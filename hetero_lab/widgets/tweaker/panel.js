@@ -13,7 +13,7 @@ const cell = (text, kind = "") => html("td", kind ? { class: kind } : {}, text);
 
 function table(heads, rows, label) {
   const head = heads.map(([text, kind]) =>
-    html("th", { scope: "col", ...(kind ? { class: kind } : {}) }, text));
+    text ? html("th", { scope: "col", ...(kind ? { class: kind } : {}) }, text) : html("td"));
   return html("table", { "aria-label": label }, html("thead", {}, html("tr", {}, ...head)),
     html("tbody", {}, ...rows));
 }
@@ -35,17 +35,37 @@ function findings(model) {
     button.disabled = model.get("is_looking");  // they are of the placement before
     return button;
   };
-  const rows = found.map((f, index) => html("tr", {}, cell(`${f.severity}: ${f.rule}`),
-    html("td", {}, f.finding, html("div", { class: "hl-quiet" }, f.advice)),
-    html("td", { class: "hl-number" },
-      ask("Select", "Select the ops of this finding", { do: "show", index }),
-      ...(f.fix ? [" ", ask("Apply", "Do what is advised", { do: "fix", index })] : []))));
-  const title = model.get("is_looking") ? "Findings: looking…" : `Findings: ${model.get("n_findings")}`;
-  const more = model.get("n_findings") - found.length;
-  return [html("h4", { "data-hl": "findings" }, title), html("div", { class: "hl-list" },
-    table([["rule"], ["finding, and what to do"], [""]], rows, "Findings"),
-    ...(more > 0 && !model.get("is_looking")
-      ? [html("p", { class: "hl-quiet" }, `and ${more} lesser ones: tweaker.findings`)] : []))];
+  const row = (f, index, lead) => html("tr", {}, html("td", { class: "hl-buttons" },
+    ask("Select", "Select the ops of this finding", { do: "show", index }),
+    ...(f.fix ? [" ", ask("Apply", "Do what is advised", { do: "fix", index })] : [])),
+  html("td", {}, ...lead, f.finding, html("div", { class: "hl-quiet" }, f.advice)));
+  // One line for all findings of a rule and a cause: the worst; a button shows the others.
+  const groups = Object.values(Object.groupBy(found.map((f, index) => ({ f, index })),
+    ({ f }) => `${f.rule}\n${f.cause}`));
+  const rowsOf = ([{ f, index }, ...others]) => {
+    const more = others.map(other => row(other.f, other.index, []));
+    const many = more.length ? ` × ${more.length + 1}` : "";
+    const first = row(f, index, [html("strong", {}, `${f.severity}: ${f.rule}${many}`), " "]);
+    if (!more.length) return [first];
+    const button = html("button", { type: "button", "aria-expanded": "false" }, `${more.length} more like it`);
+    for (const one of more) one.hidden = true;
+    button.addEventListener("click", () => {
+      for (const one of more) one.hidden = !one.hidden;
+      button.setAttribute("aria-expanded", String(!more[0].hidden));
+    });
+    first.lastChild.append(html("div", {}, button, html("span", { class: "hl-quiet" }, ` ${f.cause}`)));
+    return [first, ...more];
+  };
+  const n = model.get("n_findings"), unseen = n - found.length;
+  const kinds = groups.length < found.length ? ` of ${groups.length} kinds` : "";
+  const title = model.get("is_looking") ? "Findings: looking…" : `Findings: ${n}${kinds}`;
+  const head = html("h4", { "data-hl": "findings" }, title);
+  if (!n) return [head];
+  return [head, html("div", { class: "hl-list", tabindex: "0",
+    role: "region", "aria-label": "Findings" },
+  table([["do"], ["finding, and what to do"]], groups.flatMap(rowsOf), "Findings"),
+  ...(unseen > 0 && !model.get("is_looking")
+    ? [html("p", { class: "hl-quiet" }, `and ${unseen} lesser ones: tweaker.findings`)] : []))];
 }
 
 function interval(row, least, most) {
@@ -110,7 +130,7 @@ export default {
         return () => model.off(`change:${name}`, draw);
       });
     });
-    el.append(html("div", { class: "hl-panel", "data-lm-suppress-shortcuts": "true" }, ...parts.map(part => part[2])));
+    el.append(html("div", { class: "hl-panel" }, ...parts.map(part => part[2])));
     return () => stops.forEach(stop => stop());
   },
 };

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hetero_lab.errors import (
     AffinityError,
     DeviceError,
@@ -25,6 +27,7 @@ from hetero_lab.placement.affinity import Affinity, of_pattern, of_type
 from hetero_lab.placement.partition import Partition, partition_of_split, predict
 from hetero_lab.statistics import Estimate
 from hetero_lab.terminal import count_of
+from hetero_lab.views.theme import squeeze
 
 if TYPE_CHECKING:
     from hetero_lab.planning.cost_model import CostModel
@@ -211,34 +214,26 @@ class TweakerState:
         able = self.able[device]
         return tuple(name for name in self.selection if name not in able)
 
-    @property
-    def possible(self) -> tuple[str, ...]:
-        """The devices that can run the whole selection."""
-        return tuple(device for device in self.devices if not self.refused(device))
+    def assign(self, device: str, *, partly: bool = False) -> None:
+        """Move the selection, or ``partly`` those of its ops that the device can run.
 
-    def assign(self, device: str) -> None:
-        """Move the selection; AffinityError if it is empty, DeviceError if a device refuses it."""
+        AffinityError if nothing is selected, DeviceError if the device refuses it.
+        """
         if not self._selected:
             raise AffinityError("Nothing is selected. Click an op, or select some by name.")
         self._check_device(device)
-        if self.refused(device):
+        refused = self.refused(device)
+        moved = self._selected.difference(refused)
+        if refused and not (partly and moved):
             raise DeviceError(self.why_not(device))
-        label = f"{count_of(len(self._selected), 'op')} to {device}"
-        self._move(dict.fromkeys(self._selected, device), label)
+        self._move(dict.fromkeys(moved, device), f"{count_of(len(moved), 'op')} to {device}")
 
-    def why_not(self, device: str | None = None) -> str:
-        """Say which selected ops a device refuses; without one, why no device can run all."""
+    def why_not(self, device: str) -> str:
+        """Say which selected ops a device refuses."""
+        refused = [squeeze(name, 32) for name in self.refused(device)]
         n = len(self._selected)
-        if device is not None:
-            refused = self.refused(device)
-            ready = " or ".join(self.possible)
-            way = f"{ready} can run them all." if ready else "Select fewer ops."
-            return (
-                f"{device} does not support {len(refused)} of the {n} selected ops: "
-                f"{names_at_hand(refused, 4)}. {way}"
-            )
-        lacks = "; ".join(f"{d} lacks {names_at_hand(self.refused(d), 2)}" for d in self.devices)
-        return f"No device supports all of the {n} selected ops: {lacks}. Select fewer ops."
+        how_many = f"{len(refused)} of the {n} selected ops" if n > 1 else "this op"
+        return f"{device} does not support {how_many}: {names_at_hand(refused, 2)}."
 
     def cut(self, position: int, before: str, after: str) -> None:
         """Put the first ``position`` ops on one device and the others on another, where supported.
@@ -261,6 +256,15 @@ class TweakerState:
         if position in (0, len(self.ops)):
             label = f"all that can to {before if position else after}"
         self._move(moves, label, cut=position)
+
+    def nearest_cut(self, before: str, after: str) -> tuple[int, int]:
+        """Return the cut that is most like the affinity, and how many ops it would move."""
+        first, second = (
+            [self.affinity[n] != device and n in self.able[device] for n in self.ops]
+            for device in (before, after)
+        )
+        moved = np.cumsum([0, *first]) + np.cumsum([0, *second[::-1]])[::-1]
+        return int(moved.argmin()), int(moved.min())
 
     def apply(self, remedy: Mapping[str, str], label: str) -> None:
         """Put single ops on single devices, as a finding proposes."""

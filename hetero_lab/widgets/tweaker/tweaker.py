@@ -27,6 +27,7 @@ from hetero_lab.experiments.deployment.contract import TOLERANCE
 from hetero_lab.experiments.deployment.freeze import freeze_placed
 from hetero_lab.experiments.faults.wrong import Wrong
 from hetero_lab.experiments.interop.recordings import Recording
+from hetero_lab.experiments.measure.environment import noise_here
 from hetero_lab.experiments.session import SweepControl
 from hetero_lab.lint.context import Finding
 from hetero_lab.lint.lint import able_ops, to_frame
@@ -42,11 +43,11 @@ from hetero_lab.widgets.tweaker.board_picture import BoardPicture
 from hetero_lab.widgets.tweaker.measurement import (
     AUTOMATIC,
     Attempt,
+    Decider,
     attempt_label,
     history_frame,
     measure,
     new_rows,
-    progress_of,
     recorded_attempts,
 )
 from hetero_lab.widgets.tweaker.state import TweakerState, WhatIf
@@ -108,13 +109,16 @@ def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
     on_click(controls.after, after)
     on_click(controls.clear, lambda: tweaker.select(ops=[]))
     for device, button in controls.devices.items():
-        on_click(button, lambda device=device: tweaker.assign(device))
+        on_click(button, lambda device=device: tweaker.assign(device, partly=True))
     on_click(controls.undo, tweaker.undo)
     on_click(controls.redo, tweaker.redo)
     on_change(controls.cut, "value", tweaker.cut)
     for control in (controls.before, controls.behind):
         on_change(control, "value", lambda _: tweaker.cut(controls.cut.value))
-    on_click(controls.measure, lambda: tweaker.measure(wait=False))
+    on_click(
+        controls.measure,
+        lambda: tweaker.measure(wait=False, until_decided=controls.until_decided.value),
+    )
     on_click(controls.cancel, tweaker.cancel)
     on_click(controls.suggest, lambda: tweaker.suggest(wait=False))
     on_click(controls.export, lambda: _export(tweaker, view), FILES)
@@ -181,14 +185,9 @@ class Background:
         self._failed = failed
         self._work: Future[None] | None = None
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether work is being done."""
-        return self._work is not None and not self._work.done()
-
     def start(self, work: Callable[[], object]) -> None:
         """Begin; MeasurementError if the previous work has not ended."""
-        if self.is_busy:
+        if self._work is not None and not self._work.done():
             raise MeasurementError("Something is still running. Wait for it, or press Cancel.")
         done: Future[None] = Future()
 
@@ -428,9 +427,17 @@ class AffinityTweaker(ipywidgets.VBox):
         ((select, value),) = given.values()
         self._change(lambda: select(value, add=add))
 
-    def assign(self, device: str) -> None:
-        """Move the selection to a device."""
-        self._change(lambda: self.state.assign(device))
+    def assign(self, device: str, *, partly: bool = False) -> None:
+        """Move the selection to a device, or ``partly`` those of its ops that the device can run.
+
+        Raises
+        ------
+        AffinityError
+            Nothing is selected.
+        DeviceError
+            The device does not support one of the ops, with ``partly`` none of them.
+        """
+        self._change(lambda: self.state.assign(device, partly=partly))
 
     def cut(self, position: int, before: str | None = None, after: str | None = None) -> None:
         """Put the first ``position`` ops on one device and the others on another one.
@@ -464,13 +471,16 @@ class AffinityTweaker(ipywidgets.VBox):
         """Go forward one change that was undone."""
         self._change(self.state.redo)
 
-    def measure(self, *, wait: bool = True) -> None:
+    def measure(self, *, wait: bool = True, until_decided: bool = True) -> None:
         """Measure the present placement in turns with the automatic one, in worker processes.
 
         Parameters
         ----------
         wait
             Whether to wait for the end. The result becomes a row of ``history`` either way.
+        until_decided
+            Whether to end as soon as the turns show which of the two is faster, or that they differ
+            by less than 5 %. Otherwise only precision or ``budget_s`` ends it.
 
         Raises
         ------
@@ -486,15 +496,19 @@ class AffinityTweaker(ipywidgets.VBox):
         if step.affinity != self.state.automatic:
             label = attempt_label(self._history, step.affinity, step.label)
             affinities[label] = step.affinity
-        show = self.view.controls.show_progress
-        control = SweepControl(progress_of(len(affinities), self._budget_s, show))
+        decider = Decider(
+            n_placements=len(affinities), budget_s=self._budget_s, until_decided=until_decided,
+            noise=noise_here(self.state.devices, bound.core),
+            tell=self.view.controls.show_progress,
+        )  # fmt: skip
+        control = SweepControl(decider.take)
 
         def work() -> None:
             rows = measure(
                 bound, affinities, self._device_properties, self._budget_s,
                 self._worker_command, control,
             )  # fmt: skip
-            self._keep(rows, what_if)
+            self._keep(rows, what_if, decider.known)
 
         self._begin(work, "starting workers", wait, control)
 
@@ -612,7 +626,7 @@ class AffinityTweaker(ipywidgets.VBox):
         if wait:
             self.background.wait()
 
-    def _keep(self, rows: list[Attempt], what_if: WhatIf) -> None:
+    def _keep(self, rows: list[Attempt], what_if: WhatIf, known: str) -> None:
         """Put measurements into the history and show them."""
         if not rows:
             self.view.controls.say("Cancelled. The history is as it was.")
@@ -621,8 +635,9 @@ class AffinityTweaker(ipywidgets.VBox):
         with self.view.lock:
             for row in new_rows(self._history, rows):
                 numbers = automatic if row.label == AUTOMATIC else what_if
-                self._history.append(replace(row, predicted_us=numbers.predicted_us))
+                self._history.append(replace(row, predicted=numbers.estimate))
             self.refresh()
+            self.view.controls.say(known)
             failed = [row for row in rows if row.status != "ok"]
             if failed:
                 text = "; ".join(f"{row.label}: {row.status} {row.detail}" for row in failed)

@@ -62,7 +62,7 @@ class Panel(anywidget.AnyWidget):
     tried = traitlets.List().tag(sync=True)
 
 
-SHOWN_FINDINGS = 12
+SHOWN_FINDINGS = 100
 _LONGEST = 400
 
 
@@ -72,7 +72,7 @@ def number_rows(now: WhatIf, automatic: WhatIf) -> list[dict[str, str]]:
         ("subgraphs", "subgraphs", lambda x: str(x.n_subgraphs)),
         ("boundaries", "boundaries", lambda x: str(x.n_boundaries)),
         ("bytes", "bytes", lambda x: bytes_text(x.boundary_bytes)),
-        ("predicted", "predicted latency, µs", lambda x: _predicted_text(x.estimate)),
+        ("predicted", "predicted latency, µs", lambda x: _estimate_text(x.estimate)),
     )
     return [
         {"key": key, "name": name, "now": text(now), "automatic": text(automatic)}
@@ -81,11 +81,12 @@ def number_rows(now: WhatIf, automatic: WhatIf) -> list[dict[str, str]]:
 
 
 def finding_rows(findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """Return one row for each of the worst findings."""
+    """Return one row for each of the worst findings; the panel groups them by rule and cause."""
     return [
         {
             "rule": finding.rule,
             "severity": finding.severity,
+            "cause": finding.cause,
             "finding": squeeze(finding.finding, _LONGEST),
             "advice": squeeze(finding.advice, _LONGEST),
             "fix": bool(finding.remedy),
@@ -115,9 +116,10 @@ def tried_rows(history: Sequence[Attempt], now: Affinity) -> list[dict[str, Any]
 
 
 def _numbers(tried: Attempt, level: float) -> dict[str, Any]:
-    low, high = tried.ci95_low_us, tried.ci95_high_us
+    low, high, of = tried.ci95_low_us, tried.ci95_high_us, tried.predicted
     if tried.median_us is None or low is None or high is None:
         return {}
+    now = of and Estimate(*(level * us for us in (of.us, of.low_us, of.high_us)))
     return {
         "subgraphs": "" if tried.n_subgraphs is None else str(tried.n_subgraphs),
         "median": tried.median_us,
@@ -126,11 +128,11 @@ def _numbers(tried: Attempt, level: float) -> dict[str, Any]:
         "latency": us_text(tried.median_us),
         "interval": f"{us_text(low)} to {us_text(high)} µs",
         "ratio": _ratio_text(tried),
-        "predicted": us_text(tried.predicted_us and level * tried.predicted_us),
+        "predicted": _estimate_text(now),
     }
 
 
-def _predicted_text(estimate: Estimate | None) -> str:
+def _estimate_text(estimate: Estimate | None) -> str:
     if estimate is None or math.isinf(estimate.high_us):
         return us_text(estimate and estimate.us)
     return f"{us_text(estimate.us)} ({us_text(estimate.low_us)} to {us_text(estimate.high_us)})"
@@ -170,7 +172,7 @@ class Later:
             self._timer.start()
 
 
-_SHOWN_NAMES = 3
+_SHOWN_NAMES = 2
 
 
 class TweakerView:
@@ -230,9 +232,10 @@ class TweakerView:
         self._show_selection()
         controls.undo.disabled = not state.can_undo
         controls.redo.disabled = not state.can_redo
-        cut = state.step.cut
-        if cut is not None and controls.cut.value != cut:
-            controls.cut.value = cut
+        cut, n_off = state.nearest_cut(str(controls.before.value), str(controls.behind.value))
+        if state.step.cut is not None:
+            cut, n_off = state.step.cut, 0
+        controls.show_cut(cut, n_off)
 
     def _show_affinity(self, affinity: Affinity) -> None:
         state, panel = self._state, self.panel
@@ -247,7 +250,7 @@ class TweakerView:
             ],
             "displaced": [
                 [self.picture.place_of[op], "cause" if why.is_cause else "consequence", str(why)]
-                for op, why in displacements(what_if.partition, state.able).items()
+                for op, why in displacements(state.graph, what_if.partition, state.able).items()
             ],
         }
         with panel.hold_sync():
@@ -260,18 +263,16 @@ class TweakerView:
 
     def _show_selection(self) -> None:
         state = self._state
-        selected, possible = state.selection, state.possible
+        selected = state.selection
+        able = {device: len(selected) - len(state.refused(device)) for device in state.devices}
         if not selected:
             text = f"Nothing selected of {len(state.ops)} ops. Click one in the graph or table."
         else:
             text = f"{len(selected)} of {len(state.ops)} ops selected: "
-            text += names_at_hand(selected, _SHOWN_NAMES) + ". "
-            refusing = [d for d in state.devices if d not in possible]
-            if not possible:
-                text = state.why_not()
-            elif refusing:
-                text += " ".join(state.why_not(device) for device in refusing)
-        self.controls.show_selection(text, possible, is_empty=not selected)
+            text += names_at_hand([squeeze(name, 32) for name in selected], _SHOWN_NAMES) + ". "
+            lacking = [device for device, n in able.items() if n < len(selected)]
+            text += " ".join(state.why_not(device) for device in lacking)
+        self.controls.show_selection(text, able, len(selected))
 
 
 def _about_costs(costs: CostModel | None) -> str:
@@ -290,7 +291,7 @@ def _mark_text(found: WrongSet, op: str) -> str:
 EXPORTS = ("affinity, JSON", "affinity, CSV", "frozen directory", "history, CSV")
 ABOVE, PANEL, FILES = "above", "panel", "files"  # where a message is shown
 # The height is fixed, so that nothing below moves while somebody clicks.
-_TWO_LINES = {"height": "40px", "overflow": "auto", "width": "100%"}
+_TWO_LINES = {"height": "40px", "overflow": "auto", "width": "auto"}
 _ROW = {"flex_flow": "row wrap", "align_items": "center"}
 
 
@@ -311,7 +312,7 @@ class Controls:
     """
 
     def __init__(self, labels: Mapping[str, str], op_types: Sequence[str], n_ops: int):
-        devices = list(labels)
+        devices, self._labels = list(labels), labels
         types = [("by op type …", ""), *((squeeze(t, 40), t) for t in op_types)]
         text, choice = ipywidgets.Text, ipywidgets.Dropdown
         # Selecting
@@ -333,10 +334,11 @@ class Controls:
         self.redo = _button("Redo", "Go forward again", "repeat")
         self.cut = ipywidgets.IntSlider(
             value=0, min=0, max=n_ops, description="Cut before op", continuous_update=True,
-            style={"description_width": "initial"}, layout={"width": "55%"},
+            style={"description_width": "initial"}, layout={"width": "45%"},
         )  # fmt: skip
         self.before = _field(choice, "Device before the cut", 90, options=devices)
         self.behind = _field(choice, "Device after the cut", 90, options=devices, value=devices[-1])
+        self.cut_note = ipywidgets.HTML(layout={"width": "170px"})
         # Measuring
         self.measure = _button(
             "Measure", "Compile and run it in worker processes, in turns with the automatic one",
@@ -344,7 +346,11 @@ class Controls:
         )  # fmt: skip
         self.cancel = _button("Cancel", "Stop measuring", "stop")
         self.progress = ipywidgets.FloatProgress(max=1.0, layout={"width": "120px"})
-        self.progress_text = ipywidgets.HTML(layout={"width": "240px"})
+        self.progress_text = ipywidgets.HTML(layout={"width": "400px"})
+        self.until_decided = _field(
+            ipywidgets.Checkbox, "End as soon as it is clear which one is faster, or that they are "
+            "as fast within 5 %", 120, value=True, description="until decided", indent=False,
+        )  # fmt: skip
         self.suggest = _button("Suggest", "Ask the planner for the best placement", "magic")
         # Files
         self.path = _field(text, "Path for Export and Load", 250, value="tweaked")
@@ -362,7 +368,8 @@ class Controls:
     def above(self) -> list[ipywidgets.Widget]:
         """The rows above the board."""
         change = [*self.devices.values(), self.undo, self.redo]
-        measure = [self.measure, self.cancel, self.suggest, self.progress, self.progress_text]
+        measure = [self.measure, self.until_decided, self.cancel, self.suggest]
+        measure += [self.progress, self.progress_text]
         return [
             _row(
                 self.pattern, self.by_pattern, self.by_type, self.by_subgraph, self.after,
@@ -373,7 +380,7 @@ class Controls:
             self.messages[ABOVE],
             _row(
                 self.cut, ipywidgets.HTML("before it"), self.before, ipywidgets.HTML("then"),
-                self.behind,
+                self.behind, self.cut_note,
             ),
         ]  # fmt: skip
 
@@ -400,12 +407,21 @@ class Controls:
             f"{mark}{html.escape(squeeze(text, 1000))}</div>"
         )
 
-    def show_selection(self, text: str, possible: Sequence[str], *, is_empty: bool) -> None:
-        """Show the selection, and enable the devices that can run it."""
-        self.selection.value = f'<span class="hl-selection">{html.escape(text)}</span>'
+    def show_selection(self, text: str, able: Mapping[str, int], n: int) -> None:
+        """Show the selection of ``n`` ops; each button says how many its device can run."""
+        self.selection.value = (
+            f'<div class="hl-selection" style="line-height: 1.4">{html.escape(text)}</div>'
+        )
         for device, button in self.devices.items():
-            button.disabled = is_empty or device not in possible
-        self.after.disabled = self.clear.disabled = is_empty
+            some = f": the {able[device]} that can" if 0 < able[device] < n else ""
+            button.description = f"→ {self._labels[device]}{some}"
+            button.disabled = not able[device]
+        self.after.disabled = self.clear.disabled = not n
+
+    def show_cut(self, position: int, n_off: int) -> None:
+        """Move the slider to the cut that is most like the placement; ``n_off`` ops differ."""
+        self.cut.value = position
+        self.cut_note.value = f"{count_of(n_off, 'op')} not as in this cut" if n_off else ""
 
     def show_subgraphs(self, partition: Partition) -> None:
         """Offer the subgraphs of a partition."""

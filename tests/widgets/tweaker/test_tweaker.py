@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import hetero_lab as hl
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PlanError, PropertyError
 from hetero_lab.experiments.measure.workers.launch import FORK_SERVER
 from hetero_lab.model.read import prepare
+from hetero_lab.planning.objective import Unit
 from hetero_lab.tables import read_csv
 from hetero_lab.widgets.tweaker.measurement import Attempt, attempt_label
 from hetero_lab.widgets.tweaker.view import ABOVE, FILES, PANEL
@@ -81,8 +83,13 @@ def test_python_moves_the_widget(tweaker, model):
     assert set(board.placed["subgraphs"]) == {0}
     tweaker.selection = [SOFT]
     assert board.selected == [place(tweaker, SOFT)]
+    cut, note = tweaker.view.controls.cut, tweaker.view.controls.cut_note
+    assert (cut.value, note.value) == (0, "")  # the slider follows what was no cut
     tweaker.cut(30)
-    assert tweaker.view.controls.cut.value == 30
+    assert cut.value == 30
+    tweaker.selection = ["stem/conv"]
+    tweaker.assign("CPU")
+    assert note.value == "1 op not as in this cut"
     assert tweaker.view.controls.by_subgraph.options[1][1] == 0
 
 
@@ -100,6 +107,19 @@ def test_dropdowns_and_slider(tweaker):
     assert set(tweaker.affinity.devices) == {"CPU"}
 
 
+def test_a_button_moves_the_ops_that_can(tweaker):
+    controls = tweaker.view.controls
+    tweaker.select(pattern="^head_digit")
+    tweaker.assign("CPU")
+    acc = controls.devices["ACC"]
+    assert acc.description == "→ ACC (emulated on CPU): the 2 that can"
+    assert f"ACC does not support 1 of the 3 selected ops: &#x27;{SOFT}" in controls.selection.value
+    with pytest.raises(DeviceError, match="1 of the 3 selected ops"):
+        tweaker.assign("ACC")
+    acc.click()
+    assert [tweaker.affinity[op] for op in tweaker.selection] == ["ACC", "ACC", "CPU"]
+
+
 def test_errors_are_messages_and_nothing_changes(tweaker):
     controls, before = tweaker.view.controls, tweaker.affinity
     tweaker.selection = [SOFT]
@@ -107,7 +127,7 @@ def test_errors_are_messages_and_nothing_changes(tweaker):
     assert "&lt;i&gt;nothing" in message(tweaker)
     assert "matches no op" in message(tweaker)
     controls.devices["ACC"].click()
-    assert "ACC does not support 1 of the 1 selected ops" in message(tweaker)
+    assert "ACC does not support this op: &#x27;head_digit/softmax&#x27;." in message(tweaker)
     controls.suggest.click()
     assert "hetero_lab.calibrate" in message(tweaker)
     controls.path.value = "no/such/file.json"
@@ -379,3 +399,14 @@ def test_a_guessed_latency_is_said_to_be_one():
     guessed = hl.guess_costs(model, [costs])
     note = hl.AffinityTweaker(model, ["ACC", "CPU"], guessed).view.panel.note
     assert note.startswith("The latency is a guess. Guessed from the costs of chain")
+
+
+def test_fused_ops_name_the_op_that_has_their_time():
+    hl.emulate("ACC")
+    prepared = prepare(chain("a", "b"))
+    costs = flat_costs(prepared.graph)
+    unit = Unit(("a", "b"), (3.0, 5.0), (1.0, 0.0))
+    costs = replace(costs, units=(unit,))
+    picture = hl.AffinityTweaker(prepared, ["ACC", "CPU"], costs).view.board.picture
+    shown = {node["name"]: (node["us"], node["fused"]) for node in picture["nodes"]}
+    assert (shown["a"], shown["b"]) == (([3.0, 5.0], ""), ([0.0, 0.0], "a"))

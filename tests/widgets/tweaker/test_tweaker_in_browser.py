@@ -224,7 +224,7 @@ def test_zoom_stays_while_the_cut_moves(tweaker):
     handle = page.locator(".widget-hslider .noUi-handle")
     handle.focus()
     for _ in range(5):
-        page.keyboard.press("PageUp")
+        page.keyboard.press("PageDown")
     tweaker.until(lambda: tweaker.number("subgraphs"), lambda text: text != before)
     assert tweaker.zoom() == zoom
     tweaker.press("Undo")  # all of the drag at once
@@ -326,6 +326,63 @@ def test_ctrl_z_and_messages_beside_their_buttons(tweaker):
     beside = tweaker.button("Measure").bounding_box()
     assert 0 <= page.locator(".hl-message").bounding_box()["y"] - beside["y"] < 60
     assert abs(beside["y"] - tweaker.button("→ CPU").bounding_box()["y"]) < 5
+
+
+def test_keys_stay_inside(tweaker):
+    page, cells = tweaker.page, tweaker.page.locator(".jp-Notebook .jp-Cell")
+    n_cells = cells.count()
+    for reach in (tweaker.node("stem/conv").click, tweaker.row("stem/conv").click,
+                  tweaker.button("Measure").focus):  # fmt: skip
+        reach()
+        for key in ("x", "d", "d", "a", "b", "m", "c", "v", "Control+Enter", "Shift+x"):
+            page.keyboard.press(key)
+    page.wait_for_timeout(300)
+    assert cells.count() == n_cells
+    assert page.locator(".jp-MarkdownCell").count() == 0
+
+
+def test_columns_sort_and_shift_takes_a_range(tweaker):
+    head = lambda text: tweaker.page.locator(f".hl-board th:has-text('{text}') button").last  # noqa: E731
+    rows = tweaker.page.locator(".hl-board tbody tr")
+    before = rows.first.inner_text()
+    head("CPU").click()
+    head("CPU").click()  # the longest first
+    cells = [text.split("\t")[-1] for text in rows.all_inner_texts()]
+    times = [float(text) for text in cells if "fused" not in text]
+    assert times == sorted(times, reverse=True)
+    assert cells[: len(times)] == [text for text in cells if "fused" not in text]
+    assert cells[-1].startswith("fused into ")
+    rows.nth(2).click()
+    rows.nth(5).click(modifiers=["Shift"])
+    names = rows.locator("td:first-child").all_inner_texts()[2:6]
+    assert tweaker.until(tweaker.selected, lambda n: len(n) == 4) == names
+    head("CPU").click()  # the model's own order
+    assert rows.first.inner_text() == before
+
+
+def test_colours_by_time(tweaker):
+    shape = lambda name: tweaker.node(name).locator("path").first.get_attribute("fill")  # noqa: E731
+    by_device = shape("stem/conv")
+    tweaker.press("Time")
+    assert shape("stem/conv").startswith("rgb(")
+    assert shape("stem/relu") == "transparent"  # fused
+    tweaker.notebook.picture("tweaker_14_time", ".hl-board")
+    tweaker.press("Device")
+    assert shape("stem/conv") == by_device
+
+
+def test_findings_of_one_kind_are_one_line(tweaker):
+    tweaker.python("tweaker.select(pattern='/bias$'); tweaker.assign('CPU')")  # tears every fusion
+    lines = tweaker.page.locator(".hl-panel [aria-label='Findings'] tbody tr:visible")
+    title = tweaker.page.locator(".hl-panel [data-hl='findings']")
+    n, n_kinds = map(int, tweaker.until(
+        lambda: re.findall(r"\d+", title.inner_text()), lambda found: len(found) == 2))  # fmt: skip
+    assert n > 25
+    assert lines.count() == n_kinds < 12
+    tweaker.page.locator(".hl-panel button[aria-expanded='false']").first.click()
+    assert lines.count() > n_kinds
+    scroll = "e => e.scrollWidth - e.clientWidth"
+    assert tweaker.page.locator(".hl-panel .hl-list").first.evaluate(scroll) == 0
 
 
 def test_setting_it_from_python_moves_the_widget(tweaker):

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import random
+import re
+from dataclasses import replace
 
 import pytest
 from planning.random_costs import random_costs, random_graph
 from small_models import stateful
 
 from hetero_lab.errors import AffinityError, DeviceError
+from hetero_lab.experiments.measure.records import Compiled, Turn
+from hetero_lab.experiments.session import StoppedError
 from hetero_lab.lint.lint import lint, to_frame
 from hetero_lab.model.opgraph import Op, OpGraph, Tensor
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
-from hetero_lab.widgets.tweaker.measurement import Attempt, history_frame, new_rows
+from hetero_lab.statistics import ASSUMED_NOISE, Estimate
+from hetero_lab.widgets.tweaker.measurement import Attempt, Decider, history_frame, new_rows
 from hetero_lab.widgets.tweaker.state import TweakerState
 from hetero_lab.widgets.tweaker.view import tried_rows
 
@@ -133,14 +139,61 @@ def test_nothing_selected(tweaking):
 
 
 def test_devices_that_can_run_the_selection(tweaking):
-    tweaking.select(["conv", "relu"])
-    assert tweaking.possible == ("ACC", "CPU")
     tweaking.select(["relu", "pool", "soft"])
-    assert tweaking.possible == ()
-    assert tweaking.why_not() == (
-        "No device supports all of the 3 selected ops: ACC lacks 'soft'; BCC lacks 'relu'; "
-        "CPU lacks 'pool'. Select fewer ops."
+    assert tweaking.why_not("CPU") == "CPU does not support 1 of the 3 selected ops: 'pool'."
+    with pytest.raises(DeviceError, match="does not support 1 of the 3"):
+        tweaking.assign("CPU")
+    tweaking.assign("CPU", partly=True)
+    assert devices(tweaking) == ["ACC", "CPU", "ACC", "CPU"]
+    tweaking.select(["conv"])
+    with pytest.raises(DeviceError, match="BCC does not support this op: 'conv'"):
+        tweaking.assign("BCC", partly=True)
+
+
+def test_the_cut_that_is_most_like_the_affinity(tweaking):
+    assert tweaking.nearest_cut("ACC", "CPU") == (2, 0)  # CPU cannot run the pool
+    tweaking.select(["conv"])
+    tweaking.assign("CPU")
+    now, brute = tweaking.affinity, []
+    for position in range(5):
+        tweaking.cut(position, "ACC", "CPU")
+        brute.append(sum(now[op] != tweaking.affinity[op] for op in tweaking.ops))
+        tweaking.replace(now, "back")
+    position, n_moved = tweaking.nearest_cut("ACC", "CPU")
+    assert brute[position] == min(brute) == n_moved
+
+
+def measured(ratio, until_decided, n=64):
+    """Feed the turns of two placements until it ends; return how many there were and the text."""
+    told, rng = [], random.Random(1)
+    decider = Decider(
+        n_placements=2, budget_s=60.0, noise=ASSUMED_NOISE, until_decided=until_decided,
+        tell=lambda _, text: told.append(text),
+    )  # fmt: skip
+    known = {"partition": {}, "as_predicted": True, "agreement": (), "peak_rss_bytes": 0}
+    for entry in ("automatic", "mine"):
+        decider.take(Compiled(entry=entry, compile_ms=1.0, first_inference_ms=1.0, **known))
+    for number in range(n):
+        for entry, us in (("automatic", 1000.0), ("mine", 1000.0 * ratio)):
+            samples = tuple(us * rng.uniform(0.99, 1.01) for _ in range(10))
+            try:
+                decider.take(Turn(entry=entry, group=0, round=number, samples_us=samples))
+            except StoppedError:
+                return number + 1, told
+    return n, told
+
+
+def test_a_measurement_ends_when_the_evidence_decides():
+    n, told = measured(0.7, until_decided=True)
+    assert n == 8
+    assert told[1:3] == ["compiled 2 of 2", "0 turns of each, of at least 8"]
+    assert re.fullmatch(
+        r"8 turns of each: 0.7\d\d × automatic \(0.6.* to 0.7.*\), faster", told[-1]
     )
+    assert measured(0.7, until_decided=False)[0] == 64
+    n, told = measured(1.05, until_decided=True)  # neither as fast nor slower, for sure
+    assert n == 64
+    assert told[-1].endswith("undecided")
 
 
 def test_assign_undo_redo(tweaking):
@@ -269,11 +322,9 @@ def test_a_failed_first_run_leaves_no_scale(chain):
 def test_predictions_beside_measurements_are_for_the_speed_of_now():
     graph = random_graph(random.Random(0), 8)
     first, other = (Affinity.on_one(graph, device) for device in ("A", "B"))
-    history = [
-        Attempt("automatic", first, predicted_us=100.0, median_us=150.0, ci95_low_us=149.0,
-                ci95_high_us=151.0),
-        Attempt("1. moved", other, predicted_us=80.0, median_us=130.0, ci95_low_us=129.0,
-                ci95_high_us=131.0),
-    ]  # fmt: skip
-    assert [row["predicted"] for row in tried_rows(history, first)] == ["150", "120"]
+    predicted = Estimate(100.0, 90.0, 120.0), Estimate(80.0, 0.0, math.inf)
+    measured = tried("automatic", 150.0, 1.0, first), tried("1. moved", 130.0, 0.9, other)
+    history = [replace(m, predicted=p) for m, p in zip(measured, predicted, strict=True)]
+    told = [row["predicted"] for row in tried_rows(history, first)]
+    assert told == ["150 (135 to 180)", "120"]
     assert [row["predicted"] for row in tried_rows(history[1:], first)] == ["80"]

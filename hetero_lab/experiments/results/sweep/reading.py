@@ -156,7 +156,7 @@ class _Builder:
         self._busy = {
             host
             for host, environment in self._environments.items()
-            if is_busy(_foreign_cpus(r for r in records if r.host == host), environment.n_cpus)
+            if is_busy(foreign_cpus(r for r in records if r.host == host), environment.n_cpus)
         }
         self._reference_devices = next(
             (e.devices for e in header.entries if e.key == header.reference), ()
@@ -320,9 +320,9 @@ def _notes(records: Sequence[AnyRecord], rows: Sequence[Row]) -> list[str]:
     clocks = [r.frequency_mhz for r in states if r.frequency_mhz]
     if clocks and max(clocks) > 1.1 * min(clocks):
         notes.append(f"The clock moved between {min(clocks):.0f} and {max(clocks):.0f} MHz.")
-    foreign_cpus = _foreign_cpus(records)
-    if foreign_cpus > 0.3:
-        notes.append(f"Other processes kept {foreign_cpus:.1f} CPUs busy during the run.")
+    foreign = foreign_cpus(records)
+    if foreign > 0.3:
+        notes.append(f"Other processes kept {foreign:.1f} CPUs busy during the run.")
     calls = [r for r in records if isinstance(r, Call)]
     if not calls:
         return notes
@@ -331,7 +331,7 @@ def _notes(records: Sequence[AnyRecord], rows: Sequence[Row]) -> list[str]:
     return notes + _budget_notes(calls[-1])
 
 
-def _foreign_cpus(records: Iterable[AnyRecord]) -> float:
+def foreign_cpus(records: Iterable[AnyRecord]) -> float:
     """Return how many CPUs other processes kept busy (median)."""
     states = [r for r in records if isinstance(r, State)]
     seen = [r.foreign_cpus for r in states if r.foreign_cpus is not None]
