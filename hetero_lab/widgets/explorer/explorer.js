@@ -1,4 +1,4 @@
-// JupyterLab's shortcuts take the arrow keys, which lists need.
+// Plotly comes before this, from Python. JupyterLab's shortcuts take the arrow keys, which lists need.
 function mark(el, patience) {
   const box = el.closest(".hetero-lab-explorer");
   if (box) {
