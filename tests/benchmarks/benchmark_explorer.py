@@ -19,6 +19,7 @@ from tests.scripts import options
 from tests.widgets.jupyter_in_browser import opened, running_browser, running_lab, write_notebook
 
 CHOICE_MS, TAB_MS = 100.0, 300.0
+IDLE_MS = 6000  # after the first drawing, others are drawn ahead
 ROWS, TURNS = 24, 21
 BOX = ".hetero-lab-explorer"
 # From the first input event until a title in the explorer has a text, and the frame after it.
@@ -48,56 +49,45 @@ def measured(store: Path) -> None:
     hl.sweep(model, chosen, turns=TURNS, budget_s=900, isolate=False, baselines=False, store=store)
 
 
-class Clock:
-    """Times what a person does on a page, and prints it."""
-
-    def __init__(self, page: Any):
-        self.page = page
-
-    def __call__(self, name: str, tries: list[tuple[Callable[[], None], str]]) -> float:
-        """Print and return the median time in ms until each action shows its title."""
-        times = []
-        for act, title in tries:
-            self.page.evaluate(TIMED, [BOX, title])
-            act()
-            times.append(self.page.evaluate("() => window.timed"))
-            self.page.wait_for_timeout(600)
-        middle = statistics.median(times)
-        print(f"{name:<28} median {middle:6.0f} ms, longest {max(times):6.0f} ms", flush=True)
-        return middle
+def timed(page: Any, name: str, *tries: tuple[Callable[[], None], str]) -> float:
+    """Print and return the median time in ms until each action shows its title."""
+    times = []
+    for act, title in tries:
+        page.evaluate(TIMED, [BOX, title])
+        act()
+        times.append(page.evaluate("() => window.timed"))
+        page.wait_for_timeout(600)
+    middle = statistics.median(times)
+    print(f"{name:<22} median {middle:6.0f} ms, longest {max(times):6.0f} ms", flush=True)
+    return middle
 
 
 def explored(page: Any) -> tuple[float, float]:
-    """Return the longest medians of choices and of tabs."""
-    page.wait_for_selector(f"{BOX} .gtitle:has-text('on ')")
-    clock = Clock(page)
-    rows = page.locator(f"{BOX} .hlx-rows tbody tr")
+    """Return the longest medians of choices and filters, and of tabs."""
+    page.wait_for_selector(f"{BOX} .gtitle:has-text('parts on CPU')")
 
     def row(k: int) -> tuple[Callable[[], None], str]:
         label = f"{k} parts on CPU"
-        return rows.filter(has_text=label).last.click, label
+        return page.locator(f"{BOX} tr[data-label='{label}']").click, f"on {label}"
 
     def tab(name: str, title: str) -> tuple[Callable[[], None], str]:
         return page.locator(f"{BOX} .lm-TabBar-tab:has-text('{name}')").click, title
 
-    def filtered(text: str, n: int) -> tuple[Callable[[], None], str]:
-        field = page.locator(f"{BOX} .widget-text input").first
-        field.fill(text)
-        return lambda: field.press("Enter"), f"{n} of {ROWS} measured"
+    def only(text: str, n: int) -> tuple[Callable[[], None], str]:
+        def enter() -> None:
+            field.fill(text)
+            field.press("Enter")
 
-    at_once = clock("a choice, at once", [row(20)])
-    page.wait_for_timeout(6000)
-    choices = [clock("a choice, graph", [row(k) for k in (13, 14, 22, 16, 19, 21)])]
-    tabs = [
-        clock(
-            "a tab, the first time", [tab("Timeline", "Timeline of"), tab("Counters", "by op type")]
-        ),
-        clock(
-            "a tab, again",
-            [tab("Timeline", "Timeline of"), tab("Counters", "by op type"), tab("Graph", "on 21")],
-        ),
-    ]
-    return max(at_once, *choices), max(tabs)
+        field = page.locator(f"{BOX} .widget-text input").first
+        return enter, f"{n} of {ROWS} measured"
+
+    page.wait_for_timeout(IDLE_MS)
+    graphs = timed(page, "a choice, with graph", *map(row, (13, 14, 22, 16, 19, 21)))
+    tabs = (tab("Timeline", "Timeline of"), tab("Counters", "by op type"))
+    first = timed(page, "a tab, first time", *tabs)
+    again = timed(page, "a tab, again", *tabs, tab("Graph", "on 21"), *tabs)
+    filters = timed(page, "a filter", *(only(f"rank<={n}", n) for n in (12, 3, 20, 7)))
+    return max(graphs, filters), max(first, again)
 
 
 def main() -> int:

@@ -142,7 +142,12 @@ class SweepExplorer(ipw.VBox):
         self._ahead: asyncio.TimerHandle | None = None
         tabs = {GRAPH: self.graph.widget, **{n: pane.widget for n, pane in self._panes.items()}}
         if state.comparison is not None:
-            tabs = {"Before and after": ipw.HTML(table(state.comparison._repr_html_())), **tabs}
+            tabs = {
+                "Before and after": ipw.HTML(
+                    f'<div class="hlx-runs" tabindex="0">{state.comparison._repr_html_()}</div>'
+                ),
+                **tabs,
+            }
         self.tab = ipw.Tab(list(tabs.values()), titles=list(tabs), selected_index=0)
         for name, control in vars(self.controls).items():
             control.observe(partial(self._from_control, name), "value")
@@ -248,9 +253,9 @@ class SweepExplorer(ipw.VBox):
             return
 
         def step() -> None:
-            began = time.perf_counter()
+            began = time.thread_time()
             tasks.pop(0)()
-            if tasks and time.perf_counter() - began < _SLOW_S:
+            if tasks and time.thread_time() - began < _SLOW_S:
                 self._ahead = loop.call_later(_PAUSE_S, step)
 
         self._ahead = loop.call_later(_PAUSE_S, step)
@@ -271,7 +276,7 @@ def _heading(state: ExplorerState) -> str:
     runs = state.runs.values()
     answer, _, more = repr(state.sweep).partition("\n")[0].partition("; ")
     if state.comparison is not None:
-        answer = f"{state.comparison.verdict} Not measured in turn. {answer}"
+        answer, more = f"{state.comparison.verdict} Not measured in turn.", answer
     facts = [
         f"{count_of(len(run.rows), 'placement')}, {run.environment.measured_at[:10]}, "
         f"{run.environment.host}, OpenVINO {run.environment.openvino_version}"

@@ -49,8 +49,9 @@ KEPT = 200  # drawings that are remembered
 class Look(anywidget.AnyWidget):
     """Brings Plotly, once, and the style; keeps JupyterLab from handling keys in the explorer."""
 
-    _esm = get_plotlyjs() + (_HERE / "explorer.js").read_text(encoding="utf-8")
+    _esm = _HERE / "explorer.js"
     _css = _HERE / "explorer.css"
+    plotly = traitlets.Unicode(get_plotlyjs()).tag(sync=True)
 
 
 class Figure(anywidget.AnyWidget):
@@ -94,8 +95,7 @@ def table_of(exploring: ExplorerState) -> list[list[Any]]:
     """Return the columns of the table: heading, the texts of all rows, the values to sort by."""
     frame = exploring.shown
     names = [name for name in _COLUMNS if name in frame]
-    if len(exploring.runs) == 1:
-        names.remove(RUN)
+    names.remove(RUN if len(exploring.runs) == 1 else "throughput_per_s")
     rows = frame.to_dict("records")
     return [
         [_COLUMNS[name], [_cell(name, row) for row in rows], [_sent(row[name]) for row in rows]]
