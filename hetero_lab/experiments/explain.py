@@ -306,12 +306,13 @@ _APART = (
 class Comparison(Result):
     """Two sweeps side by side.
 
-    ``table`` has a row per label that both measured: ``median_us`` of each, ``ratio`` of after to
-    before (below 1 is faster now) with its 95 % interval, ``finding`` (``faster``, ``slower``,
-    ``as fast`` within 5 %, or ``undecided``) and its ``reason``.
+    ``table`` has a row per label that both measured of the same ops: ``median_us`` of each,
+    ``ratio`` of after to before (below 1 is faster now) with its 95 % interval, ``finding``
+    (``faster``, ``slower``, ``as fast`` within 5 %, or ``undecided``) and its ``reason``.
+    ``machines`` has what differs between the machines: ``fact``, ``before`` and ``after``.
     """
 
-    _TABLES = ("table",)
+    _TABLES = ("table", "machines")
 
     before: Sweep
     after: Sweep
@@ -327,7 +328,11 @@ class Comparison(Result):
             }
             for made in (self.before, self.after)
         )
-        common = [label for label in first if label in second]
+        before, after = (
+            {label: profile.affinity.keys() for label, (_, _, profile) in rows.items()}
+            for rows in (first, second)
+        )
+        common = [label for label in before if before[label] == after.get(label)]
         ratios = [ratio_across(second[label][0], first[label][0]) for label in common]
         adjusted = holm([p for *_, p in ratios]) if ratios else []
         rows = [
@@ -347,16 +352,53 @@ class Comparison(Result):
         ]
         return frame_of(rows)
 
-    def __repr__(self) -> str:
-        findings = self.table["finding"].value_counts()
-        return f"Comparison({', '.join(f'{n} {finding}' for finding, n in findings.items())})"
-
-    def _sentences(self) -> list[str]:
-        names = [
-            f"{sweep.environment.host}, OpenVINO {sweep.environment.openvino_version}"
-            for sweep in (self.before, self.after)
+    @cached_property
+    def machines(self) -> pd.DataFrame:
+        """What differs between the machines and the versions on them, one row per fact."""
+        before, after = _facts(self.before), _facts(self.after)
+        rows = [
+            (fact, before.get(fact, ""), after.get(fact, ""))
+            for fact in before | after
+            if before.get(fact) != after.get(fact)
         ]
-        return [f"{names[0]} → {names[1]}", _APART, *self.before.notes, *self.after.notes]
+        return frame_of(rows, ["fact", "before", "after"])
+
+    @property
+    def verdict(self) -> str:
+        """How many placements are faster, slower, as fast and undecided, in a sentence."""
+        findings = self.table["finding"].value_counts()
+        return f"After against before: {', '.join(f'{n} {word}' for word, n in findings.items())}."
+
+    @property
+    def notes(self) -> list[str]:
+        """What was not measured in turn, and what disturbed each run."""
+        runs = (("before", self.before), ("after", self.after))
+        return [_APART, *(f"{when}: {note}" for when, run in runs for note in run.notes)]
+
+    def __repr__(self) -> str:
+        return f"Comparison({self.verdict})"
+
+    def _shown(self) -> dict[str, pd.DataFrame]:
+        return {"What differs between the machines": self.machines, "Placements": self.table}
+
+
+def _facts(sweep: Sweep) -> dict[str, str]:
+    """Return what is known about the machine of a sweep."""
+    here = sweep.environment
+    return {
+        "measured at": here.measured_at,
+        "host": here.host,
+        "system": here.system,
+        "processors": str(here.n_cpus),
+        "clock": f"{sweep.clock_mhz:,.0f} MHz" if sweep.clock_mhz else "",
+        "governor": here.governor,
+        "on battery": "" if here.on_battery is None else str(here.on_battery).lower(),
+        "OpenVINO": here.openvino_version,
+        "Python": here.python_version,
+        "hetero-lab": here.hetero_lab_version,
+        **dict(here.devices),
+        **{f"{name} emulated on": base for name, base in here.emulated},
+    }
 
 
 def compare(before: Sweep, after: Sweep) -> Comparison:
@@ -390,7 +432,7 @@ def compare(before: Sweep, after: Sweep) -> Comparison:
     comparison = Comparison(before, after)
     if not len(comparison.table):
         raise ArgumentError(
-            "No label was measured in both sweeps. Before: "
+            "No label was measured in both sweeps with the same model. Before: "
             f"{names_at_hand([r.label for r in before.rows])}; after: "
             f"{names_at_hand([r.label for r in after.rows])}."
         )

@@ -1,46 +1,49 @@
-"""SweepExplorer: the rows of a sweep as points; a click shows that placement, two compare."""
+"""SweepExplorer: the rows of a sweep as points and a table; a click shows that placement."""
 
 from __future__ import annotations
 
+import asyncio
 import html
-from collections.abc import Callable
-from functools import partial
+import time
+from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any
 
 import ipywidgets as ipw
 
 from hetero_lab.errors import HeteroLabError
-from hetero_lab.experiments.results.profile.result import Profile
+from hetero_lab.experiments.results.sweep import tables as sweep_tables
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.tables import html_table
+from hetero_lab.terminal import count_of
 from hetero_lab.views.op_types import time_by_op_type
 from hetero_lab.views.predictions import difference
 from hetero_lab.views.result_views import slowest_nodes
-from hetero_lab.views.theme import squeeze
 from hetero_lab.views.times import timeline
 from hetero_lab.widgets.explorer.figures import (
     CLASS,
+    KEPT,
+    Figure,
     GraphPane,
     Look,
-    figure_widget,
+    Pane,
+    Rows,
     message,
     points_figure,
     rings,
     table,
+    table_of,
 )
-from hetero_lab.widgets.explorer.state import ExplorerState, title_of
+from hetero_lab.widgets.explorer.state import ExplorerState, labelled, title_of
 
-_TABS = ("Graph", "Timeline", "Counters", "Compare A and B", "Rows")
-_WIDE = {"description_width": "80px"}
-_ROWS = [
-    "label", "n_subgraphs", "boundary_bytes", "median_us", "p90_us", "ratio", "ratio_ci95_low",
-    "ratio_ci95_high", "devices", "same_as",
-]  # fmt: skip
+_WIDE = {"description_width": "60px"}
+_WRAP = {"flex_flow": "row wrap"}
+GRAPH, TIMELINE, COUNTERS, COMPARED = "Graph", "Timeline", "Counters", "Compare A and B"
+_PAUSE_S, _SLOW_S = 0.05, 0.3  # between drawings made ahead; none are made if one takes longer
 
 
 class SweepExplorer(ipw.VBox):
-    """Look through a sweep: filter, group, choose axes, see a placement, compare two.
+    """Look through a sweep: rank, filter, group, choose axes, see a placement, compare two.
 
     No device is needed: a sweep from :func:`hetero_lab.read_sweep` will do.
 
@@ -48,18 +51,22 @@ class SweepExplorer(ipw.VBox):
     ----------
     sweep
         A Sweep. Rows that were not measured, or not evaluated, are listed with their cause.
+    before
+        An earlier sweep with some of the same labels. Its rows stand beside the others, under what
+        differs between the two machines and how far each placement changed, as by
+        :func:`hetero_lab.compare`.
 
     Attributes
     ----------
     exploring
         The choices, readable and settable from Python through :meth:`select` and the rest.
-    controls, points, tab, graph
+    controls, points, rows, tab, graph
         Its parts; missing if nothing was measured.
 
     Raises
     ------
     ArgumentError
-        ``sweep`` is something else.
+        ``sweep`` is something else, or no label was measured in both sweeps.
 
     Examples
     --------
@@ -72,10 +79,10 @@ class SweepExplorer(ipw.VBox):
     ['CPU']
     """
 
-    def __init__(self, sweep: Sweep):
-        self.exploring = ExplorerState(sweep)
+    def __init__(self, sweep: Sweep, before: Sweep | None = None):
+        self.exploring = ExplorerState(sweep, before)
         self._message = ipw.HTML(message(self.exploring.message))
-        children: list[ipw.Widget] = [Look(), self._heading(), self._message]
+        children: list[ipw.Widget] = [Look(), ipw.HTML(_heading(self.exploring)), self._message]
         self._quiet = False
         if self.exploring.measured:
             children += self._browser()
@@ -84,7 +91,7 @@ class SweepExplorer(ipw.VBox):
             ("Measured, but without accuracy", self.exploring.troubled(measured=True)),
         ):
             if len(rows):
-                children.append(_listed(rows, caption=f"{text}: {len(rows)}", most=200))
+                children.append(ipw.HTML(_listed(rows, f"{text}: {len(rows)}", 200)))
         super().__init__(children)
         self.add_class(CLASS)
 
@@ -113,59 +120,51 @@ class SweepExplorer(ipw.VBox):
         """The widget's message as HTML; empty if nothing is wrong."""
         return self._message.value
 
-    def _heading(self) -> ipw.HTML:
-        sweep = self.exploring.sweep
-        notes = [f"{name} is emulated on {base}" for name, base in sweep.environment.emulated]
-        text = html.escape(" · ".join([repr(sweep), *notes, *sweep.notes]))
-        return ipw.HTML(f"<div><b>{text}</b></div>")
-
     def _browser(self) -> list[ipw.Widget]:
         state = self.exploring
         axes = [(title_of(name), name) for name in state.axes]
-        labels = [(squeeze(label, 90), label) for label in state.measured]
-        self.controls = controls = SimpleNamespace(
+        self.rows = Rows()
+        self.controls = SimpleNamespace(
             filter=ipw.Text(
                 description="filter", placeholder="words, n_subgraphs<4, ratio<1; then Enter",
-                continuous_update=False, layout={"width": "330px"}, style=_WIDE,
+                continuous_update=False, layout={"width": "370px"}, style=_WIDE,
             ),
             x=_dropdown("across", axes, state.choice.x),
             y=_dropdown("up", axes, state.choice.y),
             group=_dropdown("group by", state.groupings, state.choice.group),
-            a=_dropdown("A", labels, state.choice.a, "420px"),
-            b=_dropdown("compare B", [("nothing", ""), *labels], "", "420px"),
-            click=ipw.ToggleButtons(
-                options=[("a click chooses A", "a"), ("chooses B", "b")],
-                style={"button_width": "140px"},
-            ),
         )  # fmt: skip
-        self.points = ipw.VBox()
-        self.graph = GraphPane()
-        self._panes = [ipw.VBox() for _ in _TABS]
-        self._panes[0].children = (self.graph.widget,)
-        self.tab = ipw.Tab(self._panes)
-        for place, name in enumerate(_TABS):
-            self.tab.set_title(place, name)
-        self._stale = set(range(len(_TABS)))
-        for name in vars(state.choice):
-            getattr(controls, name).observe(partial(self._from_control, name), "value")
+        self.points = Figure(lambda label, shift: self._choose(**{"b" if shift else "a": label}))
+        self.points.add_class("hlx-points")
+        self.rows.add_class("hlx-placements")
+        self.graph = GraphPane(state.rows)
+        self._panes = {name: Pane() for name in (TIMELINE, COUNTERS, COMPARED)}
+        self._content = lru_cache(KEPT)(self._content_of)
+        self._ahead: asyncio.TimerHandle | None = None
+        tabs = {GRAPH: self.graph.widget, **{n: pane.widget for n, pane in self._panes.items()}}
+        if state.comparison is not None:
+            tabs = {
+                "Before and after": ipw.HTML(
+                    f'<div class="hlx-runs" tabindex="0">{state.comparison._repr_html_()}</div>'
+                ),
+                **tabs,
+            }
+        self.tab = ipw.Tab(list(tabs.values()), titles=list(tabs), selected_index=0)
+        for name, control in vars(self.controls).items():
+            control.observe(partial(self._from_control, name), "value")
+        for name in ("a", "b"):
+            self.rows.observe(partial(self._from_control, name), name)
         self.tab.observe(lambda _: self._draw_pane(), "selected_index")
-        self._redraw_points()
-        self.tab.selected_index = 0
-        self._draw_pane()
-        wrap = {"flex_flow": "row wrap"}
+        self.graph.figure.observe(lambda _: self._draw_ahead(), "width")
+        self._choose()
         return [
-            ipw.HBox([controls.filter, controls.x, controls.y, controls.group], layout=wrap),
-            self.points,
-            ipw.HBox([controls.a, controls.b, controls.click], layout=wrap),
+            ipw.HBox([*vars(self.controls).values()], layout=_WRAP),
+            ipw.HBox([self.points, self.rows], layout=_WRAP),
             self.tab,
         ]
 
     def _from_control(self, name: str, change: Any) -> None:
         if not self._quiet:
             self._choose(**{name: change["new"]})
-
-    def _clicked(self, label: str) -> None:
-        self._choose(**{self.controls.click.value: str(label)})
 
     def _choose(self, **changes: str) -> None:
         """Change the choices and what is drawn; if that fails, say so and put the controls back."""
@@ -180,71 +179,116 @@ class SweepExplorer(ipw.VBox):
             return
         self._quiet = True
         try:
-            for name, value in vars(state.choice).items():
+            for name, control in vars(self.controls).items():
                 if name != "filter" or not failed:  # a wrong filter stays, to be corrected
-                    getattr(self.controls, name).value = value
+                    control.value = getattr(state.choice, name)
+            self.rows.a, self.rows.b = state.choice.a, state.choice.b
         finally:
             self._quiet = False
         if failed:
             return
-        self._stale.add(len(_TABS) - 1)
-        if changes.keys() <= {"a", "b"}:
-            (figure,) = self.points.children
-            figure.data[-1].update(rings(state))
-            self._stale = set(range(len(_TABS)))
+        if changes and changes.keys() <= {"a", "b"}:
+            self._figure.data[-1].update(rings(state))
         else:
-            self._redraw_points()
+            self._figure = points_figure(state)
+            with self.rows.hold_sync():
+                self.rows.labels, self.rows.columns = list(state.shown["label"]), table_of(state)
+        self.points.drawn = str(self._figure.to_json())
         self._draw_pane()
 
-    def _redraw_points(self) -> None:
-        figure = points_figure(self.exploring)
-        self.points.children = (figure_widget(figure, self._clicked),)
-
     def _draw_pane(self) -> None:
-        """Draw the open tab, if the choices have changed since."""
-        place = self.tab.selected_index
-        row = self.exploring.selected
-        if place is None or place not in self._stale or row is None or row.profile is None:
-            return
-        self._stale.discard(place)
-        profile = row.profile
-        draws: dict[str, Callable[[], list[ipw.Widget]]] = {
-            "Timeline": lambda: [figure_widget(timeline(profile))],
-            "Counters": lambda: _counters(profile),
-            "Compare A and B": self._comparison,
-            "Rows": lambda: [_listed(self.exploring.shown.filter(_ROWS), most=500)],
-        }
-        if _TABS[place] == "Graph":
-            self.graph.draw(profile)
+        """Draw what the open tab shows of the choices."""
+        name = self.tab.get_title(self.tab.selected_index)
+        if name == GRAPH:
+            self.graph.draw(self.exploring.choice.a)
+        elif name in self._panes:
+            self._panes[name].show(*self._content(name, *self._pair(name)))
+        self._draw_ahead()
+
+    def _pair(self, name: str, a: str = "") -> tuple[str, str]:
+        """Return the placements that a tab shows, with ``a`` or else A as the first."""
+        choice = self.exploring.choice
+        return a or choice.a, choice.b if name == COMPARED else ""
+
+    def _content_of(self, name: str, a: str, b: str) -> tuple[str, ...]:
+        """Return words, figure and tables of a tab."""
+        profile = self.exploring.rows[a].profile
+        assert profile is not None
+        try:
+            if name == TIMELINE:
+                return "", str(timeline(profile).to_json())
+            if name == COUNTERS:
+                nodes = _listed(slowest_nodes(profile), "Slowest nodes", 60)
+                return "", str(time_by_op_type(profile).to_json()), nodes
+            found = self.exploring.difference(a, b)
+        except HeteroLabError as error:
+            return (message(str(error)),)
+        if found is None:
+            return (
+                message(
+                    "Choose two different placements A and B to compare. In the table and on the "
+                    "points, a click chooses A, Shift and a click B."
+                ),
+            )
+        words = "<br>".join(html.escape(line) for line in repr(found).splitlines())
+        moved = _listed(found.ops, f"Ops that move: {len(found.ops)}", 200)
+        figure = str(difference(found).to_json())
+        return f"<div>{words}</div>", figure, _listed(found.summary) + moved
+
+    def _draw_ahead(self) -> None:
+        """Draw for the open tab what may be chosen next, bit by bit, while the kernel waits."""
+        if self._ahead is not None:
+            self._ahead.cancel()
+        room, name = self.graph.figure.width, self.tab.get_title(self.tab.selected_index)
+        labels = [*self.exploring.shown["label"]][: KEPT // 2]
+        if name == GRAPH:
+            tasks = [partial(self.graph.drawn, label, self.graph.first, room) for label in labels]
+        elif name in self._panes:
+            tasks = [partial(self._content, name, *self._pair(name, label)) for label in labels]
+        else:
             return
         try:
-            self._panes[place].children = draws[_TABS[place]]()
-        except HeteroLabError as error:
-            self._panes[place].children = [ipw.HTML(message(str(error)))]
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # there is no kernel
+            return
 
-    def _comparison(self) -> list[ipw.Widget]:
-        found = self.exploring.difference()
-        if found is None:
-            return [ipw.HTML(message("Choose two different placements A and B to compare."))]
-        words = "<br>".join(html.escape(line) for line in repr(found).splitlines())
-        return [
-            ipw.HTML(f"<div>{words}</div>"),
-            figure_widget(difference(found)),
-            _listed(found.summary),
-            _listed(found.ops, caption=f"Ops that move: {len(found.ops)}", most=200),
-        ]
+        def step() -> None:
+            began = time.thread_time()
+            tasks.pop(0)()
+            if tasks and time.thread_time() - began < _SLOW_S:
+                self._ahead = loop.call_later(_PAUSE_S, step)
+
+        self._ahead = loop.call_later(_PAUSE_S, step)
 
 
-def _dropdown(label: str, options: Any, value: str, width: str = "280px") -> ipw.Dropdown:
+def _dropdown(label: str, options: Any, value: str) -> ipw.Dropdown:
     return ipw.Dropdown(
-        description=label, options=options, value=value, layout={"width": width}, style=_WIDE
+        description=label, options=options, value=value, layout={"width": "270px"}, style=_WIDE
     )
 
 
-def _listed(frame: Any, **options: Any) -> ipw.HTML:
-    return ipw.HTML(table(html_table(frame, **options)))
+def _listed(frame: Any, caption: str = "", most: int = 60) -> str:
+    return table(html_table(frame, caption, most))
 
 
-def _counters(profile: Profile) -> list[ipw.Widget]:
-    figure = figure_widget(time_by_op_type(profile))
-    return [figure, _listed(slowest_nodes(profile), caption="Slowest nodes", most=60)]
+def _heading(state: ExplorerState) -> str:
+    """Return the answer in a line; what else is to be known is folded."""
+    runs = state.runs.values()
+    answer, _, more = repr(state.sweep).partition("\n")[0].partition("; ")
+    if state.comparison is not None:
+        answer, more = f"{state.comparison.verdict} Not measured in turn.", answer
+    facts = [
+        f"{count_of(len(run.rows), 'placement')}, {run.environment.measured_at[:10]}, "
+        f"{run.environment.host}, OpenVINO {run.environment.openvino_version}"
+        for run in runs
+    ]
+    notes = [
+        *(f"{name} is emulated on {base}." for name, base in state.emulated.items()),
+        *(sweep_tables.could_be_seen(run.ranked) for run in runs if run.ranked.rows),
+        *(labelled(name, note) for name, run in state.runs.items() for note in run.notes),
+    ]
+    items = "".join(f"<li>{html.escape(note)}</li>" for note in [more, *notes] if note)
+    return (
+        f'<p class="hlx-answer">{html.escape(answer)}</p><details><summary>'
+        f"{html.escape(' · '.join(facts))}</summary><ul>{items}</ul></details>"
+    )

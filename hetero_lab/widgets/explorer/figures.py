@@ -1,21 +1,25 @@
-"""The figures of the explorer as widgets, in JupyterLab's own colours."""
+"""The parts of the explorer: figures that are updated in place, the table of rows, the graph."""
 
 from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anywidget
 import ipywidgets as ipw
 import plotly.graph_objects as go
+import traitlets
+from plotly.offline import get_plotlyjs
 
 from hetero_lab.errors import HeteroLabError
-from hetero_lab.experiments.results.profile.result import Profile
+from hetero_lab.experiments.results.sweep.row import Row
+from hetero_lab.tables import bytes_text, number
 from hetero_lab.views.graph.data import GraphData, data_of_profile
-from hetero_lab.views.graph.drawing import draw
+from hetero_lab.views.graph.drawing import WIDTH, draw
 from hetero_lab.views.graph.folding import FOLDS, Shown
 from hetero_lab.views.sweeps import MOSTLY
 from hetero_lab.views.theme import (
@@ -23,59 +27,94 @@ from hetero_lab.views.theme import (
     INTERVALS,
     SPARE_COLOURS,
     TEXT,
+    Interval,
     device_styles,
     error_bars,
     finish,
+    interval_of,
+    latency_end_us,
+    latency_text,
     plain,
 )
-from hetero_lab.widgets.explorer.state import NO_GROUP, ExplorerState, title_of
+from hetero_lab.widgets.explorer.state import NO_GROUP, RUN, ExplorerState, title_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-WIDTH = 1080
-
-
-def figure_widget(
-    figure: go.Figure, clicked: Callable[[Any], None] | None = None
-) -> go.FigureWidget:
-    """Return a figure as a widget; ``clicked`` gets the customdata of a clicked point.
-
-    A widget may be made while it is invisible, in a closed tab. Plotly can then measure neither its
-    room nor its title, and would draw it too narrow, with the subtitle over the title.
-    """
-    widget = go.FigureWidget(figure)
-    layout: Any = widget.layout
-    title, subtitle = layout.title.text, layout.title.subtitle.text
-    with widget.batch_update():
-        if layout.width is None:
-            layout.width = WIDTH
-        if subtitle:
-            layout.title.text = f'{title}<br><span style="font-size: 11px">{subtitle}</span>'
-            layout.title.subtitle.text = ""
-    if clicked is not None:
-
-        def told(trace: Any, points: Any, _: Any) -> None:
-            for place in points.point_inds:
-                clicked(trace.customdata[place])
-
-        traces: Any = widget.data
-        for trace in traces:
-            if trace.customdata is not None:
-                trace.on_click(told)
-    return widget
-
-
 CLASS = "hetero-lab-explorer"
 _HERE = Path(__file__).parent
+KEPT = 200  # drawings that are remembered
 
 
 class Look(anywidget.AnyWidget):
-    """Brings the style, and keeps JupyterLab from handling keys pressed in the explorer."""
+    """Brings Plotly, once, and the style; keeps JupyterLab from handling keys in the explorer."""
 
     _esm = _HERE / "explorer.js"
     _css = _HERE / "explorer.css"
+    plotly = traitlets.Unicode(get_plotlyjs()).tag(sync=True)
+
+
+class Figure(anywidget.AnyWidget):
+    """A figure that is updated in place; ``clicked`` gets a point's customdata, and Shift.
+
+    A FigureWidget brings 5 MB of scripts each. ``drawn`` is the figure as JSON, empty for none, and
+    ``width`` its room in pixels, 0 until it is on a page.
+    """
+
+    _esm = _HERE / "figure.js"
+    drawn = traitlets.Unicode().tag(sync=True)
+    width = traitlets.Int().tag(sync=True)
+
+    def __init__(self, clicked: Callable[[Any, bool], None] | None = None, **options: Any):
+        super().__init__(**options)
+        if clicked is not None:
+            self.on_msg(lambda _, told, __: clicked(told["chosen"], told["shift"]))
+
+
+class Rows(anywidget.AnyWidget):
+    """The table of placements, sorted in the browser; ``a`` and ``b`` are the chosen labels.
+
+    ``columns`` are those of ``table_of``, ``labels`` the labels of their rows.
+    """
+
+    _esm = _HERE / "rows.js"
+    columns = traitlets.List().tag(sync=True)
+    labels = traitlets.List().tag(sync=True)
+    a = traitlets.Unicode().tag(sync=True)
+    b = traitlets.Unicode().tag(sync=True)
+
+
+_COLUMNS = {
+    RUN: RUN, "rank": "rank", "group": "group", "label": "placement", "finding": "is",
+    "median_us": "latency [95 %]", "ratio": "ratio [95 %]", "throughput_per_s": "per second",
+    "accuracy": "accuracy", "n_subgraphs": "subgraphs", "boundary_bytes": "crosses",
+}  # fmt: skip
+
+
+def table_of(exploring: ExplorerState) -> list[list[Any]]:
+    """Return the columns of the table: heading, the texts of all rows, the values to sort by."""
+    frame = exploring.shown
+    names = [name for name in _COLUMNS if name in frame]
+    names.remove(RUN if len(exploring.runs) == 1 else "throughput_per_s")
+    rows = frame.to_dict("records")
+    return [
+        [_COLUMNS[name], [_cell(name, row) for row in rows], [_sent(row[name]) for row in rows]]
+        for name in names
+    ]
+
+
+def _cell(name: str, row: Mapping[Any, Any]) -> str:
+    value = row[name]
+    if value is None or value != value:
+        return ""
+    if name == "median_us":
+        return latency_text(interval_of(row))
+    if name == "ratio":
+        ratio, low, high = (number(each) for each in interval_of(row, "ratio"))
+        return ratio if low == high else f"{ratio} [{low}, {high}]"
+    if name == "boundary_bytes":
+        return bytes_text(int(value))
+    return value if isinstance(value, str) else f"{value:,.{3 if name == 'accuracy' else 0}f}"
 
 
 def message(text: str) -> str:
@@ -99,40 +138,37 @@ def points_figure(exploring: ExplorerState) -> go.Figure:
     """Draw the rows that are shown, with A and B ringed; a point's customdata is its label."""
     choice, frame = exploring.choice, exploring.shown
     figure = go.Figure()
-    emulated = dict(exploring.sweep.environment.emulated)
     # Equal placements lie on the same point: a click should choose the measured one.
     own = frame.loc[~frame["same_as"].isin(list(frame["label"]))]
-    groups = _groups(own, choice.group)
     devices = [
         d for row in exploring.rows.values() if row.profile for d in row.profile.affinity.devices
     ]
-    styles = device_styles(devices, emulated)
-    for place, (name, rows) in enumerate(groups):
-        if choice.group == MOSTLY and name in styles:
-            colour, label = styles[name].colour, f"mostly on {styles[name].label}"
-        else:
-            colour = SPARE_COLOURS[place % len(SPARE_COLOURS)]
-            label = plain(name, 60)
-        open_mark = choice.group == MOSTLY and name in styles and styles[name].emulated
+    styles = device_styles(devices, exploring.emulated)
+    for place, (name, rows) in enumerate(_groups(own, choice.group)):
+        style = styles.get(name) if choice.group == MOSTLY else None
+        is_open = style is not None and style.emulated
         figure.add_scatter(
-            x=_sent(rows[choice.x]), y=_sent(rows[choice.y]), mode="markers", name=label,
-            customdata=list(rows["label"]), error_y=_interval(rows, choice.y),
-            hovertext=[_hover(row, frame, choice.x, choice.y) for _, row in rows.iterrows()],
+            x=_all_sent(rows[choice.x]), y=_all_sent(rows[choice.y]), mode="markers",
+            name=f"mostly on {style.label}" if style else plain(name, 60),
+            customdata=list(rows["label"]), error_y=error_bars(_intervals(rows, choice.y)),
+            hovertext=[_hover(row, frame, choice.x, choice.y) for row in rows.to_dict("records")],
             marker={
-                "size": 12, "color": colour, "line": {"width": 2 if open_mark else 0},
-                "symbol": "circle-open-dot" if open_mark else _SYMBOLS[place % len(_SYMBOLS)],
+                "size": 12, "line": {"width": 2 if is_open else 0},
+                "color": style.colour if style else SPARE_COLOURS[place % len(SPARE_COLOURS)],
+                "symbol": "circle-open-dot" if is_open else _SYMBOLS[place % len(_SYMBOLS)],
             },
         )  # fmt: skip
     figure.add_scatter(**rings(exploring))
-    shown, total = len(frame), len(exploring.measured)
+    intervals = _intervals(own, choice.y)
+    ends = {"range": [0, latency_end_us(intervals)]} if intervals else {}
     return finish(
         figure,
-        f"{shown} of {total} measured placements",
+        f"{len(frame)} of {len(exploring.measured)} measured placements",
         "click a point to see its placement",
         430,
         (76, 24, 104, 56),
         x={"title": plain(title_of(choice.x)), "gridcolor": GRID, "zeroline": False},
-        y={"title": plain(title_of(choice.y)), "gridcolor": GRID, "zeroline": False},
+        y={"title": plain(title_of(choice.y)), "gridcolor": GRID, "zeroline": False, **ends},
         showlegend=True,
         hovermode="closest",
         uirevision=f"{choice.x} {choice.y}",
@@ -148,7 +184,7 @@ def rings(exploring: ExplorerState) -> dict[str, Any]:
             marks[label] = f"{marks.get(label, '')}{letter}"
     rows = frame.loc[frame["label"].isin(marks)]
     return {
-        "x": _sent(rows[choice.x]), "y": _sent(rows[choice.y]), "mode": "markers+text",
+        "x": _all_sent(rows[choice.x]), "y": _all_sent(rows[choice.y]), "mode": "markers+text",
         "text": [marks[label] for label in rows["label"]], "textposition": "top right",
         "textfont": {"size": 14, "color": TEXT}, "showlegend": False,
         "cliponaxis": False,
@@ -161,6 +197,7 @@ def rings(exploring: ExplorerState) -> dict[str, Any]:
 def _groups(frame: pd.DataFrame, group: str) -> list[tuple[str, pd.DataFrame]]:
     if group == NO_GROUP:
         return [("placements", frame)]
+    frame = frame.sort_values(group, kind="stable", key=lambda column: column.astype(str))
     # A column of whole numbers that has gaps holds floats.
     names = [f"{v:g}" if isinstance(v, float) else str(v) for v in frame[group]]
     order = list(dict.fromkeys(names))
@@ -174,17 +211,23 @@ def _groups(frame: pd.DataFrame, group: str) -> list[tuple[str, pd.DataFrame]]:
     return found
 
 
-def _interval(rows: pd.DataFrame, column: str) -> dict[str, Any] | None:
-    """Return the error bars of a column that has 95 % intervals."""
+def _intervals(rows: pd.DataFrame, column: str) -> list[Interval]:
+    """Return the values of a column that has 95 % intervals, with these; else nothing."""
     names = [column, *INTERVALS.get(column, ())]
     if len(names) == 1 or not set(names) <= set(rows):
-        return None
-    return error_bars([*rows[names].astype(float).itertuples(index=False, name=None)])
+        return []
+    return [*rows[names].astype(float).itertuples(index=False, name=None)]
 
 
-def _sent(values: pd.Series) -> list[float | None]:
-    """Return numbers for JSON, which has neither NaN nor infinity."""
-    return [float(value) if math.isfinite(value) else None for value in values.astype(float)]
+def _sent(value: Any) -> Any:
+    """Return a value for JSON, which has neither NaN nor infinity."""
+    if isinstance(value, str):
+        return value
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def _all_sent(values: pd.Series) -> list[float | None]:
+    return [_sent(value) for value in values.astype(float)]
 
 
 def _hover(row: Any, frame: pd.DataFrame, x: str, y: str) -> str:
@@ -195,17 +238,31 @@ def _hover(row: Any, frame: pd.DataFrame, x: str, y: str) -> str:
     return "<br>".join(lines)
 
 
+class Pane:
+    """A tab of words, a figure and tables, each updated in place; ``widget`` is to be displayed."""
+
+    def __init__(self) -> None:
+        self.words, self.figure, self.tables = ipw.HTML(), Figure(), ipw.HTML()
+        self.widget = ipw.VBox([self.words, self.figure, self.tables])
+
+    def show(self, words: str, figure: str = "", tables: str = "") -> None:
+        """Show HTML, the JSON of a figure, and HTML; nothing for what is empty."""
+        self.words.value, self.figure.drawn, self.tables.value = words, figure, tables
+
+
 class GraphPane:
     """The widgets around one placement graph; ``widget`` is the one to display.
 
     A click on a group of folded ops opens it. ``shown`` says what is drawn, ``data`` has its nodes.
     """
 
-    def __init__(self) -> None:
-        self.profile: Profile | None = None
+    def __init__(self, rows: Mapping[str, Row]) -> None:
+        self.label = ""
         self.shown = Shown()
         self.data: GraphData | None = None
-        self._whole: GraphData | None = None
+        self._rows = rows
+        self._whole = lru_cache(KEPT)(self._whole_of)
+        self.drawn = lru_cache(KEPT)(self._drawn)
         self._setting = False
         self._fold = ipw.Dropdown(
             options=[(f"fold: {name}", name) for name in FOLDS], layout={"width": "140px"}
@@ -217,41 +274,55 @@ class GraphPane:
         )
         self._reset = ipw.Button(description="Fold again", tooltip="Close what was opened")
         self._message = ipw.HTML()
-        self.place = ipw.VBox()
-        self.place.add_class("hlx-graph")
+        self.figure = Figure(lambda place, _: self.open_group(place))
+        self.figure.add_class("hlx-graph")
+        self.figure.observe(lambda _: self.show(self.shown), "width")
         for control in (self._fold, self._find, self._around, self._hops):
             control.observe(self._changed, "value")
         self._reset.on_click(lambda _: self.show(Shown(fold=str(self._fold.value))))
         controls = [self._fold, self._find, self._around, self._hops, self._reset]
         self.widget = ipw.VBox(
-            [ipw.HBox(controls, layout={"flex_flow": "row wrap"}), self._message, self.place]
+            [ipw.HBox(controls, layout={"flex_flow": "row wrap"}), self._message, self.figure]
         )
 
-    def draw(self, profile: Profile) -> None:
-        """Draw another placement, folded as at first."""
-        if profile is not self.profile:
-            self.profile, self._whole = profile, data_of_profile(profile)
-            self.show(Shown(fold=str(self._fold.value)))
+    def draw(self, label: str) -> None:
+        """Draw the placement of another row, folded as at first."""
+        if label != self.label:
+            self.label = label
+            self.show(self.first)
+
+    @property
+    def first(self) -> Shown:
+        """What is drawn of another placement."""
+        return Shown(fold=str(self._fold.value))
 
     def show(self, shown: Shown) -> None:
         """Draw another part of the same graph; if there is none, say so and keep the picture."""
-        if self._whole is None:
+        if not self.label:
             return
         try:
-            data = shown.of(self._whole)
-            figure = figure_widget(draw(data, WIDTH - 180), self.open_group)
+            self.data, self.figure.drawn = self.drawn(self.label, shown, self.figure.width)
         except HeteroLabError as error:
             self._message.value = message(str(error))
             return
-        self.shown, self.data = shown, data
-        self._message.value = ""
+        self.shown, self._message.value = shown, ""
         self._setting = True
         try:
             self._find.value, self._around.value = shown.find, shown.around or ""
             self._hops.value = shown.hops
         finally:
             self._setting = False
-        self.place.children = (figure,)
+
+    def _whole_of(self, label: str) -> GraphData:
+        profile = self._rows[label].scaled_profile
+        assert profile is not None
+        return data_of_profile(profile)
+
+    def _drawn(self, label: str, shown: Shown, room: int) -> tuple[GraphData, str]:
+        """Return the nodes, and the figure for a room of so many pixels, as JSON."""
+        data = shown.of(self._whole(label))
+        # Its margins are 48 px, and a row may be 15 % longer than asked.
+        return data, str(draw(data, max(400, int((room - 48) / 1.15)) if room else WIDTH).to_json())
 
     def open_group(self, index: int) -> None:
         """Open the group of folded ops that has this number in ``data``."""
@@ -280,5 +351,5 @@ class GraphPane:
 def _text(label: str, placeholder: str) -> ipw.Text:
     return ipw.Text(
         description=label, placeholder=placeholder, continuous_update=False,
-        layout={"width": "260px"}, style={"description_width": "70px"},
+        layout={"width": "290px"}, style={"description_width": "70px"},
     )  # fmt: skip

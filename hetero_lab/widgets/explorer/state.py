@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.errors import ArgumentError, shorten, unknown
-from hetero_lab.experiments.explain import explain_rows
+from hetero_lab.experiments.explain import Comparison, compare, explain_rows
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.results.sweep.row import Row
 from hetero_lab.planning.difference import Difference
@@ -18,6 +19,7 @@ from hetero_lab.views.sweeps import MOSTLY, with_shares
 if TYPE_CHECKING:
     import pandas as pd
 
+RUN, AFTER, BEFORE = "run", "after", "before"
 
 _TERM = re.compile(r"^([A-Za-z_][^<>=!]*?)\s*(<=|>=|!=|<|>|=)\s*(.+)$")
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
@@ -64,7 +66,7 @@ def matching(frame: pd.DataFrame, text: str) -> pd.DataFrame:
 
 NO_GROUP = "none"
 _GROUPINGS = (
-    MOSTLY, "variant", "executor", "requests", "devices", "n_subgraphs", "host", "baseline",
+    RUN, MOSTLY, "variant", "executor", "requests", "devices", "n_subgraphs", "host", "baseline",
 )  # fmt: skip
 _FIRST_AXES = ("n_subgraphs", "median_us")
 _UNITS = {"us": "µs", "ms": "ms", "bytes": "bytes", "s": "s", "mhz": "MHz"}
@@ -83,44 +85,57 @@ class Selection:
 
 
 class ExplorerState:
-    """The rows of a sweep and the choices about them; a wrong choice raises and changes nothing.
+    """The rows of one sweep, or of two, and the choices about them.
 
-    ``frame`` has the summary of all rows with the shares of the devices, ``choice`` the present
-    choices.
+    A wrong choice raises and changes nothing. ``rows`` has the rows of both sweeps by label, those
+    of ``before`` with a prefix; ``frame`` their summaries with rank, group and finding in their own
+    run and the shares of the devices; ``choice`` the present choices.
     """
 
-    def __init__(self, sweep: Sweep):
-        if not isinstance(sweep, Sweep):
-            raise ArgumentError(
-                "Give the result of hetero_lab.sweep or hetero_lab.read_sweep, not "
-                f"{type(sweep).__name__}."
-            )
+    def __init__(self, sweep: Sweep, before: Sweep | None = None):
+        for given in (sweep, before):
+            if not isinstance(given, Sweep | None) or sweep is None:
+                raise ArgumentError(
+                    "Give the result of hetero_lab.sweep or hetero_lab.read_sweep, not "
+                    f"{type(given).__name__}."
+                )
         self.sweep = sweep
-        self.rows: dict[str, Row] = {sweep.name_of(row): row for row in sweep.rows}
-        self.frame = with_shares(sweep)
-        axes = self.axes
-        x, y = (name if name in axes else next(iter(axes), "") for name in _FIRST_AXES)
-        labels = self.measured
-        group = MOSTLY if MOSTLY in self.groupings else NO_GROUP
-        self.choice = Selection(x=x, y=y, group=group, a=labels[0] if labels else "")
+        self.comparison: Comparison | None = compare(before, sweep) if before else None
+        self.runs = {AFTER: sweep} | ({BEFORE: before} if before else {})
+        self.rows: dict[str, Row] = {
+            (label := labelled(name, run.name_of(row))): _named(row, label)
+            for name, run in self.runs.items()
+            for row in run.rows
+        }
+        self.frame = _frame(self.runs)
+        x, y = (n if n in self.axes else next(iter(self.axes), "") for n in _FIRST_AXES)
+        group = next((n for n in (RUN, MOSTLY) if n in self.groupings), NO_GROUP)
+        self.choice = Selection(
+            x=x, y=y, group=group, a=next(iter(self._measured_frame["label"]), "")
+        )
 
-    @property
+    @cached_property
     def measured(self) -> list[str]:
         """Labels of the rows that were measured."""
         return [label for label, row in self.rows.items() if row.profile is not None]
 
-    @property
+    @cached_property
     def axes(self) -> list[str]:
         """The columns that hold numbers of some measured row."""
-        numbers = self._measured_frame().select_dtypes("number")
+        numbers = self._measured_frame.select_dtypes("number")
         return [str(name) for name in numbers.dropna(axis="columns", how="all")]
 
-    @property
+    @cached_property
     def groupings(self) -> list[str]:
         """The columns that rows can be grouped by: those in which they differ."""
-        rows = self._measured_frame()
+        rows = self._measured_frame
         found = [n for n in _GROUPINGS if n in rows and rows[n].nunique(dropna=False) > 1]
         return [NO_GROUP, *([MOSTLY] if MOSTLY in rows and MOSTLY not in found else []), *found]
+
+    @property
+    def emulated(self) -> dict[str, str]:
+        """The base of each emulated device."""
+        return {name: base for run in self.runs.values() for name, base in run.environment.emulated}
 
     @property
     def message(self) -> str:
@@ -142,18 +157,15 @@ class ExplorerState:
 
     @property
     def shown(self) -> pd.DataFrame:
-        """The measured rows that pass the filter, sorted by group and then as measured."""
-        frame = matching(self._measured_frame(), self.choice.filter)
-        if self.choice.group != NO_GROUP:
-            frame = frame.sort_values(self.choice.group, kind="stable", key=lambda c: c.astype(str))
-        return frame
+        """The measured rows that pass the filter, by run and rank."""
+        return matching(self._measured_frame, self.choice.filter)
 
     def choose(self, **changes: str) -> None:
         """Change fields of ``choice``, all or none; ArgumentError for a wrong one or no match.
 
         An empty ``b`` ends the comparison.
         """
-        known = {
+        known: dict[str, tuple[str, Sequence[str]]] = {
             "x": ("axis", self.axes),
             "y": ("axis", self.axes),
             "group": ("grouping", self.groupings),
@@ -162,7 +174,7 @@ class ExplorerState:
         }
         for name, value in changes.items():
             if name == "filter":
-                if self.measured and not len(matching(self._measured_frame(), value)):
+                if self.measured and not len(matching(self._measured_frame, value)):
                     raise ArgumentError(
                         f"No measured row matches {shorten(value)}; all are still shown."
                     )
@@ -174,20 +186,43 @@ class ExplorerState:
                 raise ArgumentError(f"{shorten(value)} was not measured: {status}.")
         self.choice = replace(self.choice, **changes)
 
-    @property
-    def selected(self) -> Row | None:
-        """The row A."""
-        return self.rows.get(self.choice.a)
+    def difference(self, a: str, b: str) -> Difference | None:
+        """Return the difference from a row to another, if any; ArgumentError if models differ."""
+        return explain_rows(self.rows[a], self.rows[b]) if b and a != b else None
 
-    def difference(self) -> Difference | None:
-        """Return the difference from A to another B, if any; ArgumentError if models differ."""
-        a, b = self.choice.a, self.choice.b
-        if not a or not b or a == b:
-            return None
-        return explain_rows(self.rows[a], self.rows[b])
-
+    @cached_property
     def _measured_frame(self) -> pd.DataFrame:
-        return self.frame.loc[self.frame["label"].isin(self.measured)]
+        measured = self.frame.loc[self.frame["label"].isin(self.measured)]
+        return measured.sort_values([RUN, "rank"], ascending=True, kind="stable")
+
+
+def _named(row: Row, label: str) -> Row:
+    profile = row.profile and replace(row.profile, label=label)
+    return replace(row, label=label, profile=profile)
+
+
+def labelled(run: str, label: str) -> str:
+    return label if run == AFTER else f"{run}: {label}"
+
+
+def _frame(runs: Mapping[str, Sweep]) -> pd.DataFrame:
+    """Return the summary of all rows, with their run and what is known of them in its ranking."""
+    import pandas as pd
+
+    frames = []
+    for name, run in runs.items():
+        frame, ranked = with_shares(run), run.ranked
+        known = zip(ranked.rows, ranked.ranks, ranked.groups, ranked.findings, strict=True)
+        places = {(row.label, row.host): place for row, *place in known}
+        of_rows = [places.get((row.same_as or row.label, row.host)) for row in run.rows]
+        for number, column in enumerate(("rank", "group", "finding")):
+            frame[column] = [place[number] if place else None for place in of_rows]
+        frame[RUN] = name
+        if name == BEFORE:
+            frame["label"] = [labelled(name, label) for label in frame["label"]]
+            frame["same_as"] = [label and labelled(name, label) for label in frame["same_as"]]
+        frames.append(frame)
+    return pd.concat(frames, ignore_index=True)
 
 
 def title_of(column: str) -> str:

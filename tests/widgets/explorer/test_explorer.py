@@ -7,12 +7,21 @@ import math
 from dataclasses import replace
 
 import pytest
-from widgets.hand_sweeps import ALONE, NASTY, SLOW, SPLIT, failed_row, small_sweep
+from widgets.hand_sweeps import (
+    ALONE,
+    LEVELS,
+    NASTY,
+    SLOW,
+    SPLIT,
+    big_sweep,
+    failed_row,
+    small_sweep,
+)
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
 from hetero_lab.statistics import Series
-from hetero_lab.widgets.explorer.figures import points_figure
+from hetero_lab.widgets.explorer.figures import points_figure, table_of
 from hetero_lab.widgets.explorer.state import ExplorerState, matching, title_of
 
 
@@ -138,14 +147,11 @@ def test_a_and_b_are_ringed():
 
 def test_two_rows_are_compared():
     exploring = ExplorerState(small_sweep())
-    assert exploring.difference() is None
-    exploring.choose(b=ALONE)
-    found = exploring.difference()
+    found = exploring.difference(SPLIT, ALONE)
     assert set(found.ops["op"]) == {"matmul", "relu", "add"}
     assert found.timed.difference_us == pytest.approx(0.5 * found.timed.before_us, rel=1e-6)
     assert found.emulated == {"ACC": "CPU"}
-    exploring.choose(b="")
-    assert exploring.difference() is None
+    assert exploring.difference(SPLIT, "") is None
 
 
 def test_a_row_that_failed_cannot_be_chosen():
@@ -162,58 +168,121 @@ def test_something_else_is_refused():
         hl.SweepExplorer({"rows": 1})
 
 
+def test_the_table_has_the_rows_by_rank_with_units_and_what_to_sort_by():
+    exploring = ExplorerState(small_sweep())
+    texts = {heading: texts for heading, texts, _ in table_of(exploring)}
+    assert [texts[name] for name in ("rank", "placement", "is")] == [
+        ["1", "2", "3"], [SPLIT, ALONE, SLOW], ["best", "slower", "slower"],
+    ]  # fmt: skip
+    assert texts["latency [95 %]"][0].startswith("102 µs")
+    assert table_of(exploring)[0][2] == [1, 2, 3]
+    exploring.choose(filter="rank>1")
+    assert next(texts for heading, texts, _ in table_of(exploring)) == ["2", "3"]
+
+
+def of_another_day(sweep):
+    there = replace(
+        sweep.environment, host="elsewhere", openvino_version="2027.0", measured_at="2027-01-01"
+    )
+    rows = tuple(
+        replace(
+            row,
+            series=replace(row.series, reference={(0, n): us + 0.1 for n, us in enumerate(LEVELS)}),
+        )
+        for row in sweep.rows
+    )
+    return replace(sweep, rows=rows, environment=there, clock_mhz=2100.0)
+
+
+def test_two_runs_stand_side_by_side_with_what_differs_between_the_machines():
+    now = small_sweep()
+    explorer = hl.SweepExplorer(now, of_another_day(now))
+    exploring = explorer.exploring
+    assert list(exploring.shown["label"]) == [
+        SPLIT, ALONE, SLOW, *(f"before: {n}" for n in (SPLIT, ALONE, SLOW)),
+    ]  # fmt: skip
+    assert exploring.choice.group == "run"
+    facts = exploring.comparison.machines.set_index("fact")
+    assert dict(facts["before"]) == {
+        "measured at": "2027-01-01", "host": "elsewhere", "clock": "2,100 MHz",
+        "OpenVINO": "2027.0",
+    }  # fmt: skip
+    assert facts["after"]["host"] == now.environment.host
+    shown = open_tab(explorer, "Before and after")
+    assert "were not measured in turn" in shown.value
+    assert "2 as fast, 1 undecided. Not measured in turn." in explorer.children[1].value
+    explorer.compare_with(f"before: {SPLIT}")
+    assert "not measured in turn" in texts_of(open_tab(explorer, "Compare A and B"))
+
+
+@pytest.mark.parametrize("made", [big_sweep, lambda n: small_sweep(nasty="other")])
+def test_two_runs_that_share_no_placement_are_refused(made):
+    other = made(60)
+    rows = [replace(row, label=SPLIT) if made is big_sweep else row for row in other.rows]
+    rows = [row for row in rows if made is big_sweep or row.label == "other"]
+    with pytest.raises(ArgumentError, match=r"No label was measured in both .* the same model"):
+        hl.SweepExplorer(small_sweep(), replace(other, rows=tuple(rows)))
+
+
 def open_tab(explorer, name):
-    tab = explorer.tab
-    tab.selected_index = [tab.get_title(i) for i in range(len(tab.children))].index(name)
-    return tab.children[tab.selected_index].children
+    explorer.tab.selected_index = explorer.tab.titles.index(name)
+    return explorer.tab.children[explorer.tab.selected_index]
 
 
-def click(trace, place):
-    """Click as plotly does it: the message of the browser goes to the trace's handlers."""
-    from plotly.callbacks import InputDeviceState, Points
+def texts_of(pane):
+    return "".join(child.value for child in pane.children if type(child).__name__ == "HTML")
 
-    points = Points([place], [trace.x[place]], [trace.y[place]], trace.name, 0)
-    trace._dispatch_on_click(points, InputDeviceState())
+
+def title_in(figure):
+    return json.loads(figure.drawn)["layout"]["title"]["text"]
+
+
+def click(figure, label, shift=False):
+    """Click as the browser does it."""
+    figure._handle_custom_msg({"chosen": label, "shift": shift}, [])
 
 
 def test_a_click_shows_graph_timeline_and_counters():
     explorer = hl.SweepExplorer(small_sweep())
-    click(explorer.points.children[0].data[0], 1)
+    points, graph = explorer.points.model_id, explorer.graph.figure.model_id
+    click(explorer.points, SLOW)
     assert explorer.exploring.choice.a == SLOW
-    assert explorer.controls.a.value == SLOW
-    (graph,) = explorer.graph.place.children
-    assert graph.layout.title.text.startswith("small on slow")
-    (lanes,) = open_tab(explorer, "Timeline")
-    assert "Timeline of slow" in lanes.layout.title.text
-    bars, listed = open_tab(explorer, "Counters")
-    assert bars.layout.xaxis.title.text == "time (µs)"
+    assert explorer.rows.a == SLOW
+    assert title_in(explorer.graph.figure).startswith("small on slow: 205 µs")
+    assert (points, graph) == (explorer.points.model_id, explorer.graph.figure.model_id)
+    _, lanes, _ = open_tab(explorer, "Timeline").children
+    assert "Timeline of slow" in title_in(lanes)
+    _, bars, listed = open_tab(explorer, "Counters").children
+    assert json.loads(bars.drawn)["layout"]["xaxis"]["title"]["text"] == "time (µs)"
     assert "matmul" in listed.value
 
 
-def test_a_click_can_choose_b_and_compares():
+def test_shift_and_a_click_choose_b_which_is_compared():
     explorer = hl.SweepExplorer(small_sweep())
-    (said,) = open_tab(explorer, "Compare A and B")
-    assert "Choose two different placements" in said.value
-    explorer.controls.click.value = "b"
-    click(explorer.points.children[0].data[1], 0)
+    assert "Choose two different placements" in texts_of(open_tab(explorer, "Compare A and B"))
+    click(explorer.points, ALONE, shift=True)
     assert (explorer.exploring.choice.a, explorer.exploring.choice.b) == (SPLIT, ALONE)
-    words, waterfall, _, moved = explorer.tab.children[3].children
+    words, waterfall, tables = open_tab(explorer, "Compare A and B").children
     assert "CPU" in words.value
-    assert waterfall.data
-    assert "matmul" in moved.value
+    assert json.loads(waterfall.drawn)["data"]
+    assert "matmul" in tables.value
+    explorer.rows.b = ""  # in the table, a second click on B ends it
+    assert waterfall.drawn == ""
 
 
 def test_a_row_without_counters_says_so():
     explorer = hl.SweepExplorer(small_sweep())
     explorer.select(ALONE)
-    (said,) = open_tab(explorer, "Timeline")
-    assert "counters=True" in said.value
+    pane = open_tab(explorer, "Timeline")
+    assert "counters=True" in texts_of(pane)
+    assert pane.children[1].drawn == ""
 
 
 def test_controls_and_python_agree():
     explorer = hl.SweepExplorer(small_sweep())
     explorer.controls.filter.value = "cpu"
-    assert [len(t.x) for t in explorer.points.children[0].data[:-1]] == [1, 1]
+    assert explorer.rows.labels == [SPLIT, ALONE]
+    assert title_in(explorer.points) == "2 of 3 measured placements"
     explorer.choose_axes("boundary_bytes", "ratio")
     assert (explorer.controls.x.value, explorer.controls.y.value) == ("boundary_bytes", "ratio")
     explorer.controls.group.value = "none"
@@ -264,7 +333,7 @@ def test_names_are_shown_as_text(name):
         type(sweep)((*sweep.rows, broken), name, sweep.environment, (name,))
     )
     explorer.compare_with(ALONE)
-    for tab in ("Counters", "Compare A and B", "Rows"):
+    for tab in ("Counters", "Compare A and B"):
         open_tab(explorer, tab)
     explorer.filter(f"{name}<1")
     said = [w.value for w in walk(explorer) if type(w).__name__ == "HTML"]
@@ -287,8 +356,8 @@ def test_a_stored_sweep_of_the_real_runtime(tmp_path):
     )  # fmt: skip
     explorer = hl.SweepExplorer(hl.read_sweep(tmp_path / "s"))
     assert explorer.message == ""
-    for tab in ("Graph", "Timeline", "Counters", "Rows"):
-        assert open_tab(explorer, tab)
+    explorer.select("HETERO:EXACC,CPU")
     explorer.compare_with("CPU")
-    assert "EXACC" in open_tab(explorer, "Compare A and B")[0].value
-    assert len(open_tab(explorer, "Compare A and B")) == 4
+    for tab in ("Timeline", "Counters", "Compare A and B"):
+        assert "HETERO:EXACC,CPU" in open_tab(explorer, tab).children[1].drawn, tab
+    assert "EXACC" in texts_of(open_tab(explorer, "Compare A and B"))

@@ -60,6 +60,9 @@ class Explorer:
         self.page.wait_for_timeout(150)
         self.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
 
+    def row(self, label: str):
+        return self.page.locator(f".hlx-rows tr[data-label='{label}']")
+
     def tab(self, name: str) -> None:
         self.page.locator(f".hetero-lab-explorer .lm-TabBar-tab:has-text('{name}')").click()
 
@@ -76,15 +79,25 @@ def test_a_stored_sweep_is_explored_with_clicks(lab, browser):
         notebook.run_all()
         explorer = Explorer(notebook)
         points = explorer.figure("of 2 measured placements")
-        explorer.figure("on HETERO:ACC,CPU")
-        notebook.picture("explorer_light")
-        # A click on a point shows its placement.
+        # A click on a point, or on a row, shows its placement in the same figure.
+        figures = explorer.page.locator(".js-plotly-plot").count()
         explorer.click_point(points, 1, 0)
         explorer.figure("on CPU:")
-        # The same by keyboard, through the list of rows.
-        explorer.control("A").focus()
-        explorer.page.keyboard.press("ArrowUp")
+        explorer.row("HETERO:ACC,CPU").click()
         explorer.figure("on HETERO:ACC,CPU")
+        notebook.picture("explorer_light")
+        # The same by keyboard, through the buttons of the rows.
+        explorer.row("CPU").locator("input").first.focus()
+        explorer.page.keyboard.press("Space")
+        explorer.figure("on CPU:")
+        explorer.row("HETERO:ACC,CPU").click()
+        explorer.figure("on HETERO:ACC,CPU")
+        assert explorer.page.locator(".js-plotly-plot").count() == figures == 2
+        # A heading sorts, and the other way at a second click.
+        for labels in (["CPU", "HETERO:ACC,CPU"], ["HETERO:ACC,CPU", "CPU"]):
+            explorer.page.get_by_role("button", name="subgraphs").click()
+            found = explorer.page.locator(".hlx-rows tbody tr").all()
+            assert [row.get_attribute("data-label") for row in found] == labels
         explorer.tab("Timeline")
         explorer.figure("Timeline of HETERO:ACC,CPU")
         notebook.picture("explorer_timeline")
@@ -94,8 +107,7 @@ def test_a_stored_sweep_is_explored_with_clicks(lab, browser):
         notebook.picture("explorer_counters")
         explorer.tab("Compare A and B")
         explorer.says("Choose two different placements")
-        explorer.page.get_by_role("button", name="chooses B").click()
-        explorer.click_point(explorer.figure("of 2 measured placements"), 1, 0)
+        explorer.row("CPU").click(modifiers=["Shift"])
         explorer.page.wait_for_selector("table.hetero-lab caption:has-text('Ops that move')")
         notebook.picture("explorer_compared")
         notebook.theme(DARK)
@@ -128,7 +140,7 @@ def test_names_with_markup_are_text(lab, browser):
         explorer.figure("</script><img src=x")
         explorer.tab("Counters")
         explorer.page.wait_for_selector("table.hetero-lab td:has-text('onerror=alert(1)')")
-        explorer.control("compare B").select_option(label="CPU")
+        explorer.row("CPU").locator("input").nth(1).click()
         explorer.tab("Compare A and B")
         explorer.page.wait_for_selector("table.hetero-lab caption:has-text('Ops that move')")
         assert explorer.page.locator(".hetero-lab-explorer img").count() == 0
@@ -142,7 +154,7 @@ def test_a_graph_of_thousands_of_ops_is_opened_by_clicks(lab, browser):
         notebook.run_all()
         explorer = Explorer(notebook)
         graph = explorer.figure("transformer on big")
-        explorer.page.wait_for_selector(".gtitle:has-text('ops are folded into')")
+        explorer.page.wait_for_selector(".gtitle-subtitle:has-text('ops are folded into')")
         notebook.picture("explorer_large")
         before = graph.locator(".points path.point").count()
         graph.scroll_into_view_if_needed()
@@ -153,7 +165,7 @@ def test_a_graph_of_thousands_of_ops_is_opened_by_clicks(lab, browser):
         notebook.picture("explorer_large_opened")
         explorer.control("around op").fill("model/layers.7/attention/scores/Softmax")
         explorer.control("around op").press("Enter")
-        explorer.page.wait_for_selector(".gtitle:has-text('2 hops')")
+        explorer.page.wait_for_selector(".gtitle-subtitle:has-text('2 hops')")
         notebook.picture("explorer_large_around")
         explorer.control("around op").fill("model/layers.7/no such op")
         explorer.control("around op").press("Enter")

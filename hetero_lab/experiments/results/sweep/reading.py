@@ -170,12 +170,15 @@ class _Builder:
                 same_as = first_label.setdefault(entry.key, entry.label)
                 same_as = same_as if same_as != entry.label else ""
                 rows += [self._row(entry, host, same_as) for host in self._hosts_of(entry.key)]
+        clocks = [r.frequency_mhz for r in self._records if isinstance(r, State)]
+        known = [clock for clock in clocks if clock]
         return Sweep(
             rows=tuple(rows),
             reference=first_label.get(self._header.reference, ""),
             environment=self._environments[_HERE],
             notes=(*nan_notes(rows), *_wrong_notes(rows), *_all_notes(self._records, rows)),
             interrupted=self._interrupted,
+            clock_mhz=float(np.median(known)) if known else None,
         )
 
     def _hosts_of(self, key: str) -> list[str]:

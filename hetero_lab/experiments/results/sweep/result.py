@@ -37,6 +37,8 @@ class Sweep(Result):
         Anything that may have disturbed the measurement.
     interrupted
         Whether Ctrl-C cut the sweep short; the rows that were measured are valid.
+    clock_mhz
+        The clock of the processor (median over the run), where the system tells it.
     """
 
     rows: tuple[Row, ...]
@@ -44,6 +46,7 @@ class Sweep(Result):
     environment: Environment
     notes: tuple[str, ...]
     interrupted: bool = False
+    clock_mhz: float | None = None
 
     @cached_property
     def tables(self) -> Tables:
