@@ -340,13 +340,14 @@ def readable(frame: pd.DataFrame) -> dict[str, list[str]]:
 
     A cell has its unit and the interval of its value. Columns without any value are left out.
     """
-    given = {str(name): frame[name].tolist() for name in frame.columns}
+    whole = frame.astype("object").where(frame.notna(), None)  # of NaN, None and NA just None
+    given = {str(name): whole[name].tolist() for name in whole.columns}
     lows = [name for name in given if re.search("_low(_|$)", f"_{name}")]
     ends = {value: low for low in lows if (value := _estimate(low, given))}
     inside = {end for low in ends.values() for end in (low, low.replace("low", "high"))}
     shown: dict[str, list[str]] = {}
     for name, values in given.items():
-        if name in inside or (values and all(v is None or v != v or v == "" for v in values)):
+        if name in inside or (values and all(v in (None, "") for v in values)):
             continue
         cells = [_value_text(name, value) for value in values]
         heading = _heading(name)
@@ -385,9 +386,8 @@ def _heading(name: str) -> str:
 def _value_text(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    is_missing = value is None or value != value
-    if is_missing or not isinstance(value, int | float):
-        return "" if is_missing else str(value)
+    if not isinstance(value, int | float):
+        return "" if value is None else str(value)
     for suffix, scale in (("_us", 1.0), ("_ms", 1e3), ("_s", 1e6)):
         if name.endswith(suffix) and not name.endswith("per_s"):
             return time_text(scale * value)
@@ -402,10 +402,10 @@ def _value_text(name: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else number(value)
 
 
-def interval_text(value: float, low: float, high: float, write: Callable[[float], str]) -> str:
+def interval_text(value: Any, low: Any, high: Any, write: Callable[[Any], str]) -> str:
     """Write a value with its unit, and its interval; an end in the same unit does without."""
     text = write(value)
-    if not text or low != low or low == high:
+    if not text or low is None or low == high:
         return text
     unit = text.partition(" ")[2]
     ends = (write(end).removesuffix(f" {unit}") for end in (low, high))
