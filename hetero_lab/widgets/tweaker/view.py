@@ -277,7 +277,7 @@ class TweakerView:
 
 def _about_costs(costs: CostModel | None) -> str:
     if costs is None:
-        return "With costs= of hetero_lab.calibrate() the latency is predicted too."
+        return "With costs= of hetero_lab.calibrate() latency and times of ops are known, too."
     return f"The latency is a guess. {costs.origin}" if costs.guessed_from else ""
 
 
