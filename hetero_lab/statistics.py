@@ -328,7 +328,8 @@ def _ratio(middle: float, error: float, freedom: float, spread: float) -> Ratio:
 
     half, p = half_width(math.log(_ALPHA)), 0.0
     if half_width(_LEAST_LOG_P) > abs(middle):
-        p = math.exp(optimize.brentq(lambda x: half_width(x) - abs(middle), _LEAST_LOG_P, 0.0))
+        found = optimize.brentq(lambda x: half_width(x) - abs(middle), _LEAST_LOG_P, 0.0)
+        p = math.exp(float(found))  # pyright: ignore[reportArgumentType]
     # NumPy's exp may warn of infinity, where OpenVINO has set how the processor rounds.
     return Ratio(math.exp(middle), math.exp(middle - half), math.exp(middle + half), p)
 
