@@ -281,6 +281,7 @@ needs_groups = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_groups
 def test_killed_in_the_middle(cache: Path, wheel: Wheel, index: SlowIndex) -> None:
     process = start_fetch(wheel)

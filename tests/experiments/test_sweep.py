@@ -208,7 +208,7 @@ FAULTS = {
         "family", "fixed", {"timeout_s": 15.0}, ["ok", "timed out after 15 s"], [2, 0],
     ),
 }  # fmt: skip
-_QUICK_FAULTS = ("once, the reference of both", "gone")
+_QUICK_FAULTS = ("gone",)
 
 
 def children(mark: Path) -> list[int]:

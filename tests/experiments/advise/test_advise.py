@@ -504,6 +504,7 @@ def test_a_model_that_runs_nowhere():
         hl.advise(two_parts(), ["ADVNONE"], progress=False)
 
 
+@pytest.mark.slow  # a promise takes four processes
 def test_the_command(tmp_path, capsys):
     arguments = ["advise", "digits_inception", "-d", "CPU", "-b", "1", "--no-isolate", "-q"]
     arguments += ["--csv", str(tmp_path / "a.csv"), "--deploy", str(tmp_path / "deploy")]

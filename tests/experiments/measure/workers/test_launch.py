@@ -63,6 +63,7 @@ def test_workers_are_forked_from_one_server_of_their_set_up(set_up):
     assert main.children() == []
 
 
+@pytest.mark.slow
 def test_a_set_up_that_crashes_or_fails_is_told_by_a_worker_of_its_own(set_up, tmp_path):
     (tmp_path / "model.xml").write_text("no model")
     broken = SetUp(models={"m": str(tmp_path / "model.xml")})
@@ -113,6 +114,7 @@ def test_where_a_thread_runs_nothing_is_forked(set_up, monkeypatch, tmp_path):
         assert worker.ask(Release(key="none"), timeout_s=10) is None
 
 
+@pytest.mark.slow
 def test_a_server_that_was_killed_is_started_again(set_up):
     with contextlib.closing(WorkerProcess(set_up)) as worker:
         server = server_of(worker)
@@ -125,6 +127,7 @@ def test_a_server_that_was_killed_is_started_again(set_up):
         assert psutil.Process(worker.pid).status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.slow
 def test_the_server_ends_with_its_caller(tmp_path):
     script = """
         import sys, time
