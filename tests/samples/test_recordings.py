@@ -138,7 +138,7 @@ def test_a_recording_is_replayed_in_the_tweaker(split_that_wins, tmp_path):
     assert tweaker.history["label"].str.endswith("(recorded)").all()
     tweaker.cut(18, "CPU", "GPU")  # behind the convolutions
     tweaker.measure()
-    assert "candidate 1 (recorded): 1,432 µs" in tweaker.view.controls.messages["above"].value
+    assert "candidate 1 (recorded): 1.43 ms" in tweaker.view.controls.messages["above"].value
     predicted_us = tweaker.what_if.predicted_us
     assert predicted_us == pytest.approx(tweaker.history["median_us"][3], rel=0.05)
     tweaker.cut(17, "CPU", "GPU")

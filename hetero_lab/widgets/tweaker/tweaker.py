@@ -38,7 +38,7 @@ from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.runtime.timing import Stopwatch
-from hetero_lab.tables import write_csv
+from hetero_lab.tables import time_text, write_csv
 from hetero_lab.widgets.tweaker.board_picture import BoardPicture
 from hetero_lab.widgets.tweaker.measurement import (
     AUTOMATIC,
@@ -589,7 +589,7 @@ class AffinityTweaker(ipywidgets.VBox):
         found = next((t for t in self._history if t.affinity == self.affinity), None)
         if found is None:
             raise MeasurementError("This was not recorded. The history has all that was.")
-        self.view.controls.say(f"{found.label}: {found.median_us:,.0f} µs, see the history.")
+        self.view.controls.say(f"{found.label}: {time_text(found.median_us or 0)}, in the history.")
 
     def _change(self, action: Callable[[], object]) -> None:
         with self.view.lock:
