@@ -26,6 +26,7 @@ from hetero_lab.experiments.results.evidence import (
     SLOWER,
     UNDECIDED,
     between,
+    finding,
     judged,
     reason,
 )
@@ -213,10 +214,10 @@ def judge(
     found = judged(usable, lambda label, best: between(rows[label], rows[best]))
     best = next((label for label in found if found[label] == BEST), "")
     for label in found:
-        share = usable[label] / usable[best] - 1.0
+        ratio = between(rows[label], rows[best])
+        share = (ratio.middle if ratio else usable[label] / usable[best]) - 1.0
         why = f"{abs(share):.1%} {'slower' if share >= 0 else 'faster'} than {best}"
         if found[label] == UNDECIDED:
-            ratio = between(rows[label], rows[best])
             why += f", but {reason(ratio)}"
             if ratio is not None and not ratio.low <= 1.0 <= ratio.high:
                 why += ", which may be chance among so many candidates"
@@ -320,14 +321,20 @@ def _what_is_best(advice: Advice, n_requests: int) -> Iterator[str]:
         sure = f"The 95 % interval is {ends}."
     if best.row.label == reference:
         others = sum(c.row.latency is not None for c in advice.candidates) - 1
-        text += f", and none of the {others} others measured is worth the change" if others else ""
+        is_open = bool(by_label(advice.candidates, UNDECIDED))
+        none = "shown to be faster" if is_open else "worth the change"
+        text += f", and none of the {others} others measured is {none}" if others else ""
     elif ratio is not None:
         middle, low, high, _ = ratio
         text += f", {middle:.3f} of the time of {reference}"
         if np.isfinite(high):
             sure = f"{sure[:-1]}, that of the ratio {low:.3f} to {high:.3f}."
-        if high > 1.0:
-            sure += f" It is probably faster than {reference}, but that is not proven."
+        against = {
+            ALIKE: f" It is as fast as {reference}, within {AS_FAST:.0%}.",
+            SLOWER: f" It is slower than {reference}.",
+            UNDECIDED: f" Whether it is faster than {reference} is undecided.",
+        }
+        sure += against.get(finding(ratio), "")
     yield f"{text}."
     found = best.row.evaluation
     if found is not None and found.is_labelled:

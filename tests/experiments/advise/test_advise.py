@@ -563,6 +563,10 @@ def test_a_verdict_does_not_contradict_itself(raced):
     assert "Faster, but by 1 % at most: 'FINFAST'." in said
     assert "Slower, beyond the uncertainty: 'CPU · 1 thread'." in said
     assert not any("As fast" in text or "budget" in text for text in said)
+    known[2] = replace(known[2], judgement="undecided", why="2% slower")
+    said = verdict_sentences(replace(made, candidates=tuple(known)), notes=[], n_requests=1,
+                             would_change=[])  # fmt: skip
+    assert "none of the 2 others measured is shown to be faster" in said[0]
 
 
 def test_compile_times_are_the_longest_of_each_device_alone(raced):
