@@ -19,13 +19,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 import numpy as np
 
-from hetero_lab.backend.bound import bind
+from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.errors import names_at_hand
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph
 from hetero_lab.model.read import Source
 from hetero_lab.placement import convexity, cycle_breaking
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
+from hetero_lab.placement.placement import (
+    BoundPlacement,
+    Knowledge,
+    PlacementLike,
+    affinity_elsewhere,
+    resolve,
+)
 from hetero_lab.placement.topology import Topology, connected, strong_components, topology
 from hetero_lab.result import Framed
 from hetero_lab.terminal import count_of
@@ -224,6 +230,17 @@ def partition_of(placed: BoundPlacement) -> Partition:
     """Predict the partition that a placement is compiled as."""
     found = predict(placed.graph, placed.affinity)
     return one_subgraph(found, placed.affinity.devices[0]) if placed.direct else found
+
+
+def affinity_and_partition(
+    bound: BoundModel, placement: PlacementLike, known: Knowledge | None
+) -> tuple[Affinity, Partition]:
+    """Return both for a checked placement, on devices that are here or that only costs know."""
+    far = None if known is None else affinity_elsewhere(bound, placement, known)
+    if far is not None:
+        return far, predict(bound.graph, far)
+    placed = resolve(bound, placement)
+    return placed.affinity, partition_of(placed)
 
 
 def boundary_size(partition: Partition, known: str) -> str:
