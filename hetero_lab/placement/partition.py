@@ -254,7 +254,7 @@ def predict(graph: OpGraph, affinity: Affinity, levels: Sequence[int] | None = N
 
     Given the level of each node, neighbours on one device merge only if they share a level.
     """
-    devices = _devices(graph, affinity)
+    devices = devices_of(graph, affinity)
     numbers: dict[tuple[str, int], int] = {}
     apart = zip(devices, levels or [0] * len(devices), strict=True)
     numbered = [numbers.setdefault(key, len(numbers)) for key in apart]
@@ -265,10 +265,10 @@ def partition_of_split(graph: OpGraph, affinity: Affinity, ids: np.ndarray) -> P
     """Do as :func:`predict`, given the subgraph number of every node."""
     top = topology(graph)
     cut = ids[top.source] != ids[top.target]
-    return _collect(graph, _devices(graph, affinity), (cut, ids))
+    return _collect(graph, devices_of(graph, affinity), (cut, ids))
 
 
-def _devices(graph: OpGraph, affinity: Affinity) -> list[str]:
+def devices_of(graph: OpGraph, affinity: Affinity) -> list[str]:
     """Return the device of every node."""
     affinity.check_model(graph)
     devices = [affinity[op.name] for op in graph.ops]
