@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
+from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
@@ -15,8 +18,8 @@ from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.opgraph import OpGraph
-from hetero_lab.placement.affinity import Affinity, first_able
-from hetero_lab.placement.placement import Placement
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.placement import Placement, first_known
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.prediction import OPS
 from hetero_lab.result import Result
@@ -83,20 +86,19 @@ class Hotspots(Result):
     @property
     def priced(self) -> tuple[Hotspot, ...]:
         """The rows with a predicted gain, the largest first."""
-        return tuple(sorted((r for r in self.rows if r.gain), key=_gain_us, reverse=True))
+        found = [(row.gain.us, row) for row in self.rows if row.gain]
+        return tuple(row for _, row in sorted(found, key=itemgetter(0), reverse=True))
 
     @cached_property
     def verdict(self) -> str:
         """How few ops take most of the time, and which move gains most."""
-        n_rows = n_ops = 0
-        reached = 0.0
-        for row in self.rows:
-            if reached >= _MOST * self.total_us:
-                break
-            n_rows, n_ops, reached = n_rows + 1, n_ops + len(row.ops), reached + row.us
+        before = accumulate((row.us for row in self.rows), initial=0.0)
+        most = self.rows[: bisect_left([*before], _MOST * self.total_us)]
+        n_ops = sum(len(row.ops) for row in most)
         said = (
-            f"{n_ops} of {count_of(len(self.affinity.ops), 'op')}, in {count_of(n_rows, 'group')}, "
-            f"take 80 % of the {'' if self.is_measured else 'predicted '}time of all ops."
+            f"{n_ops} of {count_of(len(self.affinity.ops), 'op')}, in "
+            f"{count_of(len(most), 'group')}, take 80 % of the "
+            f"{'' if self.is_measured else 'predicted '}time of all ops."
         )
         return f"{said} {_best_move(self.priced[0])}" if self.priced else said
 
@@ -110,39 +112,29 @@ class Hotspots(Result):
         same ops were measured there, and the predicted one in ``CPU_predicted_us``; with costs
         ``move_to``, ``gain_us`` and the ends of its 90 % interval; ``ops``, a name a line.
         """
-        own = "time_us" if self.is_measured else "predicted_us"
-        seen = dict.fromkeys(device for row in self.rows for device in row.times_us)
-        known = dict.fromkeys(device for row in self.rows for device in row.predicted_us)
-        total, reached, found = self.total_us or 1.0, 0.0, []
-        for row in self.rows:
-            reached += row.us
-            gain = row.gain
-            types = (self.graph.ops[self.graph.index_of[op]].type for op in row.ops)
-            found.append(
-                {
-                    "op": row.name,
-                    "op_types": ", ".join(dict.fromkeys(types)),
-                    "n_ops": len(row.ops),
-                    "device": row.device,
-                    own: row.us,
-                    "share": row.us / total,
-                    "cumulative_share": reached / total,
-                    **(
-                        {
-                            "move_to": row.move_to,
-                            "gain_us": gain and gain.us,
-                            "gain_low_us": gain and gain.low_us,
-                            "gain_high_us": gain and gain.high_us,
-                        }
-                        if self.priced
-                        else {}
-                    ),
-                    **{f"{device}_us": row.times_us.get(device) for device in seen},
-                    **{f"{d}_predicted_us": row.predicted_us.get(d) for d in known},
-                    "ops": "\n".join(row.ops),
-                }
-            )
-        return frame_of(found)
+        own, rows = "time_us" if self.is_measured else "predicted_us", self.rows
+        op_type, total = {op.name: op.type for op in self.graph}, self.total_us or 1.0
+        types = [dict.fromkeys(op_type[op] for op in row.ops) for row in rows]
+        frame = frame_of(
+            {
+                "op": [row.name for row in rows],
+                "op_types": [", ".join(found) for found in types],
+                "n_ops": [len(row.ops) for row in rows],
+                "device": [row.device for row in rows],
+                own: [row.us for row in rows],
+            }
+        )
+        frame["share"] = frame[own] / total
+        frame["cumulative_share"] = frame[own].cumsum() / total
+        if self.priced:
+            frame["move_to"] = [row.move_to for row in rows]
+            for end in ("us", "low_us", "high_us"):
+                frame[f"gain_{end}"] = [row.gain and getattr(row.gain, end) for row in rows]
+        for device in dict.fromkeys(device for row in rows for device in row.times_us):
+            frame[f"{device}_us"] = [row.times_us.get(device) for row in rows]
+        for device in dict.fromkeys(device for row in rows for device in row.predicted_us):
+            frame[f"{device}_predicted_us"] = [row.predicted_us.get(device) for row in rows]
+        return frame.assign(ops=["\n".join(row.ops) for row in rows])
 
     def _shown(self) -> dict[str, pd.DataFrame]:
         return {"": self.summary.drop(columns=["ops", "op_types"])}
@@ -209,9 +201,7 @@ def hotspots(
         raise ArgumentError(f"A {type(measured).__name__} has its own placement: leave it out.")
     else:
         found = _measured(*_profiles(measured))
-    rows = found.rows
-    if by == "block":
-        rows = _by_block(rows, found.graph)
+    rows = _by_block(found.rows, found.graph) if by == "block" else found.rows
     found = replace(found, rows=tuple(sorted(rows, key=lambda row: -row.us)))
     return found if costs is None else _priced(found, costs)
 
@@ -220,9 +210,7 @@ def _predicted(costs: CostModel, placement: Affinity | Placement | None) -> Hots
     """List the units of a cost model."""
     affinity = placement.affinity if isinstance(placement, Placement) else placement
     if affinity is None:
-        constant = {costs.graph.ops[index].name for index in costs.graph.constant_side}
-        able = {device: costs.supports(device) | constant for device in costs.devices}
-        affinity = first_able(costs.graph, able)
+        affinity = first_known(costs.graph, costs.devices, costs)
     shares = costs.explain(affinity).of(OPS)
     rows = tuple(Hotspot(s.ops[0], s.ops, s.device, s.us) for s in shares)
     return Hotspots(rows, costs.graph, affinity, costs.notes, False, costs.emulated)
@@ -319,10 +307,6 @@ def _priced(found: Hotspots, costs: CostModel) -> Hotspots:
     elif not costs.uncertainty.n:
         notes += ("The costs are not validated, so nobody knows how far a gain may be off.",)
     return replace(found, rows=tuple(rows), notes=notes)
-
-
-def _gain_us(row: Hotspot) -> float:
-    return row.gain.us if row.gain else 0.0
 
 
 def _best_move(row: Hotspot) -> str:

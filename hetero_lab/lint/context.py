@@ -12,9 +12,9 @@ import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
 
 from hetero_lab.errors import names_at_hand
-from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph
+from hetero_lab.model.opgraph import CONSTANT, PARAMETER, OpGraph
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import Partition, Subgraph, predict
+from hetero_lab.placement.partition import Partition, Subgraph, devices_of, predict
 
 if TYPE_CHECKING:
     from hetero_lab.planning.cost_model import CostModel
@@ -111,11 +111,7 @@ class LintContext:
     @cached_property
     def device_of(self) -> tuple[str, ...]:
         """The device of each node; a result is where its producer is."""
-        devices = [self.affinity[op.name] for op in self.graph]
-        for op in self.graph:
-            if op.type == RESULT:
-                devices[op.index] = devices[op.inputs[0][0]]
-        return tuple(devices)
+        return tuple(devices_of(self.graph, self.affinity))
 
     @cached_property
     def members(self) -> tuple[tuple[int, ...], ...]:

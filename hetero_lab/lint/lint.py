@@ -12,8 +12,8 @@ from hetero_lab.lint.remedies import find_problems
 from hetero_lab.lint.rules import SLOW_DEVICE
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import Partition, partition_of, predict
-from hetero_lab.placement.placement import PlacementLike, affinity_elsewhere, resolve
+from hetero_lab.placement.partition import Partition, affinity_and_partition
+from hetero_lab.placement.placement import PlacementLike
 from hetero_lab.tables import frame_of
 
 if TYPE_CHECKING:
@@ -100,10 +100,7 @@ def lint(
     bound = bind(model, core)
     if costs is not None:
         costs.check_graph(bound.graph)
-    far = None if costs is None else affinity_elsewhere(bound, placement, costs)
-    placed = resolve(bound, placement) if far is None else None
-    affinity = far if placed is None else placed.affinity
-    assert affinity is not None
+    affinity, partition = affinity_and_partition(bound, placement, costs)
     if costs is None:
         able = {device: able_ops(bound, device) for device in affinity.devices}
     else:
@@ -111,11 +108,10 @@ def lint(
     if wrong is not None:
         wrong.given.affinity.check_model(bound.graph)
     found = find_problems(bound.graph, affinity, able, costs)
-    if placed is not None and placed.direct:
+    if not partition.wiring:
         # Compiled as a whole, so no finding about a partition applies.
         found = [finding for finding in found if finding.rule == SLOW_DEVICE]
     if wrong is not None:
-        partition = predict(bound.graph, affinity) if placed is None else partition_of(placed)
         found = [*wrong_findings(wrong, partition, affinity, costs), *found]
     return to_frame(found, priced=costs is not None)
 

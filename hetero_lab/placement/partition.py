@@ -19,13 +19,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 import numpy as np
 
-from hetero_lab.backend.bound import bind
+from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.errors import names_at_hand
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph
 from hetero_lab.model.read import Source
 from hetero_lab.placement import convexity, cycle_breaking
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
+from hetero_lab.placement.placement import (
+    BoundPlacement,
+    Knowledge,
+    PlacementLike,
+    affinity_elsewhere,
+    resolve,
+)
 from hetero_lab.placement.topology import Topology, connected, strong_components, topology
 from hetero_lab.result import Framed
 from hetero_lab.terminal import count_of
@@ -226,6 +232,17 @@ def partition_of(placed: BoundPlacement) -> Partition:
     return one_subgraph(found, placed.affinity.devices[0]) if placed.direct else found
 
 
+def affinity_and_partition(
+    bound: BoundModel, placement: PlacementLike, known: Knowledge | None
+) -> tuple[Affinity, Partition]:
+    """Return both for a checked placement, on devices that are here or that only costs know."""
+    far = None if known is None else affinity_elsewhere(bound, placement, known)
+    if far is not None:
+        return far, predict(bound.graph, far)
+    placed = resolve(bound, placement)
+    return placed.affinity, partition_of(placed)
+
+
 def boundary_size(partition: Partition, known: str) -> str:
     """Return the size of all boundaries in words; ``known`` is that of those of known size."""
     n_unknown = sum(boundary.n_bytes is None for boundary in partition.boundaries)
@@ -237,7 +254,7 @@ def predict(graph: OpGraph, affinity: Affinity, levels: Sequence[int] | None = N
 
     Given the level of each node, neighbours on one device merge only if they share a level.
     """
-    devices = _devices(graph, affinity)
+    devices = devices_of(graph, affinity)
     numbers: dict[tuple[str, int], int] = {}
     apart = zip(devices, levels or [0] * len(devices), strict=True)
     numbered = [numbers.setdefault(key, len(numbers)) for key in apart]
@@ -248,10 +265,10 @@ def partition_of_split(graph: OpGraph, affinity: Affinity, ids: np.ndarray) -> P
     """Do as :func:`predict`, given the subgraph number of every node."""
     top = topology(graph)
     cut = ids[top.source] != ids[top.target]
-    return _collect(graph, _devices(graph, affinity), (cut, ids))
+    return _collect(graph, devices_of(graph, affinity), (cut, ids))
 
 
-def _devices(graph: OpGraph, affinity: Affinity) -> list[str]:
+def devices_of(graph: OpGraph, affinity: Affinity) -> list[str]:
     """Return the device of every node."""
     affinity.check_model(graph)
     devices = [affinity[op.name] for op in graph.ops]

@@ -236,6 +236,12 @@ def absent_devices(bound: BoundModel, devices: Sequence[str], known: Knowledge) 
     return [device for device in devices if device in known.devices and device not in listed]
 
 
+def first_known(graph: OpGraph, devices: Sequence[str], known: Knowledge) -> Affinity:
+    """Put each op on the first of the devices that supports it by a cost model."""
+    constant = {graph.ops[index].name for index in graph.constant_side}
+    return first_able(graph, {device: known.supports(device) | constant for device in devices})
+
+
 def affinity_elsewhere(
     bound: BoundModel, placement: PlacementLike, known: Knowledge
 ) -> Affinity | None:
@@ -243,8 +249,7 @@ def affinity_elsewhere(
     if isinstance(placement, str | Priorities):
         names = str(placement).removeprefix("HETERO:").split(",")
         if set(names) <= set(known.devices) and absent_devices(bound, names, known):
-            constant = {bound.graph.ops[index].name for index in bound.graph.constant_side}
-            return first_able(bound.graph, {d: known.supports(d) | constant for d in names})
+            return first_known(bound.graph, names, known)
         return None
     affinity = placement.affinity if isinstance(placement, Placement) else placement
     if not isinstance(affinity, Affinity) or not absent_devices(bound, affinity.devices, known):

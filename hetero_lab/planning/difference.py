@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from hetero_lab.planning.prediction import (
 )
 from hetero_lab.result import Displayed
 from hetero_lab.tables import frame_of, number
-from hetero_lab.terminal import count_of
+from hetero_lab.terminal import count_of, first_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -205,12 +205,18 @@ class Difference(Displayed):
         old, new = map(_hand_overs, sides)
         n_bytes = {b.tensor: b.n_bytes for made in sides for b in made.boundaries}
         changed = [key for key in dict.fromkeys([*old, *new]) if old[key] != new[key]]
-        columns = ["tensor", "source_device", "target_device"]
-        frame = frame_of(changed, columns)
-        frame["n_bytes"] = [n_bytes[key[0]] for key in changed]
-        frame["change"] = [_change(old[key], new[key]) for key in changed]
-        frame["n_before"] = [old[key] for key in changed]
-        frame["n_after"] = [new[key] for key in changed]
+        frame = frame_of(
+            [(*k, n_bytes[k[0]], _change(old[k], new[k]), old[k], new[k]) for k in changed],
+            [
+                "tensor",
+                "source_device",
+                "target_device",
+                "n_bytes",
+                "change",
+                "n_before",
+                "n_after",
+            ],
+        )
         if self.predicted_ns is not None:
             parts = self.parts
             prices = parts[parts["kind"] == BOUNDARIES].set_index(_PART[1:])["difference_us"]
@@ -320,17 +326,16 @@ def _moved_sentence(difference: Difference) -> str:
     if moved.empty:
         return "No op moves: both put every op on the same device."
     moves = [
-        f"{len(ops)} from {before} to {after} ({_types(Counter(ops['op_type']))})"
+        f"{len(ops)} from {before} to {after} ({_types(ops['op_type'])})"
         for (before, after), ops in moved.groupby(["before", "after"], sort=False)
     ]
     n, of = len(moved), len(difference.before.affinity.ops)
     return f"{n} of {of} ops {'moves' if n == 1 else 'move'}: {'; '.join(moves)}."
 
 
-def _types(types: Counter[str]) -> str:
-    shown = [f"{n} {op_type}" for op_type, n in types.most_common(_MOST_TYPES)]
-    rest = len(types) - len(shown)
-    return ", ".join(shown) + (f" and {rest} more types" if rest else "")
+def _types(types: Iterable[str]) -> str:
+    counted = [f"{n} {op_type}" for op_type, n in Counter(types).most_common()]
+    return first_of(counted, _MOST_TYPES, "types")
 
 
 def _structure_sentence(before: Side, after: Side) -> str:

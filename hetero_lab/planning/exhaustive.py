@@ -55,8 +55,7 @@ def least_fullest_bytes(problem: Problem) -> int | None:
     """
     pairwise = problem.pairwise
     choices = _within(pairwise, _all_choices(pairwise), problem.pools)
-    each = range(pairwise.n_devices)
-    bounds = np.max([pairwise.least_bytes(choices, d, boundaries=False) for d in each], axis=0)
+    bounds = pairwise.fullest_bytes(choices)
     best, *_ = _least(problem, choices, bounds, problem.fullest_bytes)
     return None if best is None else problem.fullest_bytes(best)
 

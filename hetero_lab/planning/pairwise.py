@@ -242,6 +242,11 @@ class Pairwise:
             total += (made | received) * term.n_bytes
         return total
 
+    def fullest_bytes(self, choices: np.ndarray) -> np.ndarray:
+        """Return the least weights and states of the device that holds most, for many choices."""
+        each = range(self.n_devices)
+        return np.max([self.least_bytes(choices, d, boundaries=False) for d in each], axis=0)
+
     @cached_property
     def links(self) -> tuple[tuple[int, int], ...]:
         """Pairs of units that are one subgraph if they are on one device and nothing cuts them."""

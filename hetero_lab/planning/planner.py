@@ -312,12 +312,8 @@ class _PlanSearch(Problem):
         """
         found: list[tuple[int, np.ndarray]] = []
         for choice in choices:
-            least = self.pairwise.least_bytes
-            held = [
-                least(choice[None], device, boundaries=False)[0]
-                for device in range(self.pairwise.n_devices)
-            ]
-            for shares in (self._shares(max(held)), {}):
+            (held,) = self.pairwise.fullest_bytes(choice[None])
+            for shares in (self._shares(held), {}):
                 limited = replace(self, pools={**self.pools, **shares})
                 placed = squeeze(limited, self.place(choice))
                 if placed is not None:

@@ -34,8 +34,7 @@ def split_into_units(
     overlap.
     """
     devices = list(support)
-    groups = {device: _group_of(device, fusion_groups.get(device, ())) for device in devices}
-    placeable = set(graph.placeable)
+    pairs = fused_pairs(graph, {device: fusion_groups.get(device, ()) for device in devices})
     in_path = {index for path in graph.stateful_paths for index in path}
     able = {
         index: tuple(d for d in devices if graph.ops[index].name in support[d])
@@ -43,11 +42,6 @@ def split_into_units(
     }
     check_supported(graph, support)
     units = DisjointSet(graph.placeable)
-
-    def fused(first: int, second: int) -> bool:
-        a, b = graph.ops[first].name, graph.ops[second].name
-        found = [a in groups[d] and groups[d][a] == groups[d].get(b) for d in able[first]]
-        return able[first] == able[second] and (any(found) if coarse else all(found))
 
     for path in graph.stateful_paths:
         if not set.intersection(*(set(able[index]) for index in path)):
@@ -59,11 +53,12 @@ def split_into_units(
             )
         for index in path:
             units.merge(path[0], index)
-    for op in graph:
-        if op.index in placeable and op.index not in in_path:
-            for producer, _ in op.inputs:
-                if producer in placeable and producer not in in_path and fused(producer, op.index):
-                    units.merge(producer, op.index)
+    for *names, fusing in pairs:
+        first, second = (graph.index_of[name] for name in names)
+        together = set(able[first]) & set(fusing)
+        enough = bool(together) if coarse else len(together) == len(able[first])
+        if enough and able[first] == able[second] and in_path.isdisjoint((first, second)):
+            units.merge(first, second)
     members: dict[int, list[str]] = {}
     for index in graph.placeable:
         members.setdefault(units[index], []).append(graph.ops[index].name)

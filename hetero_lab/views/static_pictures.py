@@ -47,7 +47,7 @@ class PictureRenderer(MimetypeRenderer):
             picture = self._wait_for(browser.calc_fig(fig_dict, options))
         except Exception as error:  # kaleido's own, of the browser, of the system
             self._browser = None
-            remove_static_pictures()
+            plotly.io.renderers.default = "+".join(_others())
             warn(f"No static pictures of figures: {last_line(error)}")
             return {}
         return {"image/png": base64.b64encode(picture).decode()}
@@ -82,15 +82,10 @@ def add_static_pictures() -> bool:
         return False
     if NAME not in plotly.io.renderers:
         plotly.io.renderers[NAME] = PictureRenderer()
-    others = _others()
-    plotly.io.renderers.default = "+".join([*others, NAME])
+    plotly.io.renderers.default = "+".join([*_others(), NAME])
     return True
 
 
-def remove_static_pictures() -> None:
-    """Show figures as plotly does by itself."""
-    plotly.io.renderers.default = "+".join(_others())
-
-
 def _others() -> list[str]:
+    """Return the renderers that show figures without static pictures."""
     return [n for n in (plotly.io.renderers.default or "").split("+") if n not in ("", NAME)]

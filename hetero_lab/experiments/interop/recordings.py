@@ -7,15 +7,11 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from msgspec.structs import replace
-
-from hetero_lab.experiments.measure.store import read_store
-from hetero_lab.experiments.results.sweep.reading import sweep_from
+from hetero_lab.experiments.results.sweep.reading import read_one
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.fetch import cache_dir, file_digest, keep_directory
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.samples.catalogue import datasets_dir
-from hetero_lab.tables import reading
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,10 +68,7 @@ def read_recording(directory: str | os.PathLike[str]) -> Recording:
     >>> recorded.ranking["label"].iloc[0]
     'candidate 1 (recorded)'
     """
-    header, records = read_store(directory)
-    marked = [replace(entry, label=f"{entry.label} (recorded)") for entry in header.entries]
-    with reading(directory, "sweep"):
-        sweep = sweep_from(replace(header, entries=marked), records)
+    sweep = read_one(directory, " (recorded)")
     costs = CostModel.from_json(Path(directory) / "costs.json")
     costs.check_graph(sweep.profile(sweep.reference).graph)
     where = costs.origin.replace("Measured", "Recorded", 1)

@@ -21,12 +21,11 @@ from hetero_lab.placement.partition import (
     Displacement,
     Partition,
     Subgraph,
+    affinity_and_partition,
     boundary_size,
     displacements,
-    partition_of,
-    predict,
 )
-from hetero_lab.placement.placement import PlacementLike, affinity_elsewhere, resolve
+from hetero_lab.placement.placement import PlacementLike
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.runtime.counters import (
@@ -207,14 +206,11 @@ def data_of_placement(
     bound = bind(model)
     if placement is None:
         placement = Priorities(order_of(None, bound.core))
-    far = None if costs is None else affinity_elsewhere(bound, placement, costs)
-    placed = resolve(bound, placement) if far is None else None
-    affinity = far if placed is None else placed.affinity
-    assert affinity is not None
+    affinity, partition = affinity_and_partition(bound, placement, costs)
     return graph_data(
         bound.graph,
         affinity,
-        predict(bound.graph, affinity) if placed is None else partition_of(placed),
+        partition,
         emulated=bases_of(affinity.devices, bound.core),
         costs=costs,
         support=support,

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace as entry_with
 
 from hetero_lab.errors import ArgumentError, names_at_hand, shorten
 from hetero_lab.experiments.measure.environment import is_busy, noise_of
@@ -71,12 +72,12 @@ def read_sweep(
     True
     """
     if isinstance(directory, str | os.PathLike):
-        return _read_one(directory)
+        return read_one(directory)
     directories = list(directory)
     names = [Path(d).resolve().name for d in directories]
     if len(set(names)) < len(names):
         names = [os.fspath(d) for d in directories]
-    several = [(name, _read_one(d)) for name, d in zip(names, directories, strict=True)]
+    several = [(name, read_one(d)) for name, d in zip(names, directories, strict=True)]
     if not several:
         raise ArgumentError("Name at least one directory.")
     if len(several) == 1:
@@ -124,10 +125,12 @@ def _beside_others(row: Row, name: str, first_group: int, run: str, level: Laten
     )
 
 
-def _read_one(directory: str | os.PathLike[str]) -> Sweep:
+def read_one(directory: str | os.PathLike[str], mark: str = "") -> Sweep:
+    """Read a stored sweep, ``mark`` behind each of its labels."""
     header, records = read_store(directory)
+    entries = [entry_with(entry, label=f"{entry.label}{mark}") for entry in header.entries]
     with reading(directory, "sweep"):
-        sweep = sweep_from(header, records)
+        sweep = sweep_from(entry_with(header, entries=entries), records)
         repr(sweep)
         sweep._repr_html_()  # data that cannot be shown is incomplete too
     return sweep
