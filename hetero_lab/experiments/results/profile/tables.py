@@ -291,8 +291,8 @@ def tally(precisions: Iterable[str]) -> str:
     return ", ".join(f"{n} {name}" for name, n in counted.most_common() if name)
 
 
-def transitions(profile: ProfileData) -> list[dict[str, Any]]:
-    """Return a row per pair of ops between which the precision changes, in the model's order.
+def transitions(profile: ProfileData) -> Iterator[dict[str, Any]]:
+    """Yield a row per pair of ops between which the precision changes, in the model's order.
 
     The rows have the keys of ``TRANSITION_COLUMNS``. ``where`` is ``boundary`` (between subgraphs)
     or ``inside`` one. Tensors cross a boundary in the model's own type: two bf16 devices hand over
@@ -302,7 +302,6 @@ def transitions(profile: ProfileData) -> list[dict[str, Any]]:
     graph, home = profile.graph, profile.partition.subgraph_of
     precision = executed_precisions(profile.counters)
     node = leaders(profile.counters)
-    rows = []
     for consumer in profile.affinity.ops:
         ports: dict[int, set[int]] = {}
         for index, port in graph.ops[graph.index_of[consumer]].inputs:
@@ -321,22 +320,19 @@ def transitions(profile: ProfileData) -> list[dict[str, Any]]:
             if ends[0] == ends[1] and handed_over in ("", ends[0]):
                 continue
             sizes = [t.n_bytes for t in tensors]
-            rows.append(
-                {
-                    "producer": producer,
-                    "consumer": consumer,
-                    "from_device": profile.affinity[producer],
-                    "from_precision": ends[0],
-                    "to_device": profile.affinity[consumer],
-                    "to_precision": ends[1],
-                    "where": "boundary" if crosses else "inside",
-                    "handed_over_as": handed_over,
-                    "n_bytes": None if None in sizes else sum(size or 0 for size in sizes),
-                    "from_subgraph": home.get(producer),
-                    "to_subgraph": home.get(consumer),
-                }
-            )
-    return rows
+            yield {
+                "producer": producer,
+                "consumer": consumer,
+                "from_device": profile.affinity[producer],
+                "from_precision": ends[0],
+                "to_device": profile.affinity[consumer],
+                "to_precision": ends[1],
+                "where": "boundary" if crosses else "inside",
+                "handed_over_as": handed_over,
+                "n_bytes": None if None in sizes else sum(size or 0 for size in sizes),
+                "from_subgraph": home.get(producer),
+                "to_subgraph": home.get(consumer),
+            }
 
 
 def critical_spans(profile: ProfileData) -> frozenset[Span]:
