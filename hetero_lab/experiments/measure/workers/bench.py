@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import msgspec
 import numpy as np
 
 from hetero_lab.backend.bound import BoundModel, bind
@@ -39,7 +38,7 @@ from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime.compiled import inference_errors
 from hetero_lab.runtime.inputs import given_or_generated
 from hetero_lab.runtime.memory import bytes_by_part, bytes_of_process, peak_bytes, reset_peak
-from hetero_lab.runtime.pieces import infer_file
+from hetero_lab.runtime.pieces import infer_once
 from hetero_lab.runtime.runners import (
     Execution,
     Runner,
@@ -88,7 +87,7 @@ class Bench:
         """Set up a bench from files, as :func:`write_set_up` writes them."""
         for spec in set_up.emulated:
             register(EmulatedDevice.from_json(spec), shared_core())
-        inputs = {name: _read_arrays(path) for name, path in set_up.inputs.items()}
+        inputs = {name: read_arrays(path) for name, path in set_up.inputs.items()}
         models = {name: bind(path) for name, path in set_up.models.items()}
         return cls(models, inputs=inputs, set_up=set_up)
 
@@ -208,7 +207,15 @@ class Bench:
         return bytes_by_part(bound, parts, asked.device, asked.properties, asked.scenario)
 
     def _infer_file(self, asked: requests.InferFile) -> dict[str, str]:
-        return infer_file(**msgspec.structs.asdict(asked), core=shared_core())
+        core = shared_core()
+        model = core.read_model(asked.path)
+        if asked.affinities is not None:  # a file keeps none
+            for node in model.get_ordered_ops():
+                node.get_rt_info()["affinity"] = asked.affinities[node.get_friendly_name()]
+        arrays = read_arrays(asked.inputs)
+        outputs, hints = infer_once(model, asked.target, asked.properties, arrays, core)
+        write_arrays(asked.outputs, outputs)
+        return hints
 
     def _release(self, asked: requests.Release) -> None:
         self._let_go(asked.key)
@@ -285,7 +292,7 @@ def write_set_up(
     for index, variant in enumerate(bound):
         model, given = directory / f"model{index}.xml", directory / f"inputs{index}.npz"
         save(bound[variant].model, model)
-        _write_arrays(given, arrays[variant])
+        write_arrays(given, arrays[variant])
         models[variant], inputs[variant] = str(model), str(given)
         ops[variant] = tuple(op.name for op in bound[variant].graph)
     return SetUp(
@@ -298,20 +305,22 @@ def write_set_up(
     )
 
 
-def _write_arrays(path: Path, arrays: Iterable[np.ndarray]) -> None:
+def write_arrays(path: str | Path, arrays: Iterable[np.ndarray]) -> None:
+    """Write arrays in order; ``read_arrays`` reads them."""
     named: dict[str, Any] = {f"{i:04d}": array for i, array in enumerate(arrays)}
     with open(path, "wb") as file:  # given a path, NumPy would add its own suffix
         np.savez(file, **named)
 
 
-def _read_arrays(path: str | Path) -> list[np.ndarray]:
+def read_arrays(path: str | Path) -> list[np.ndarray]:
+    """Read the arrays that :func:`write_arrays` wrote."""
     with np.load(path, allow_pickle=False) as file:
-        return [file[key] for key in sorted(file.files)]
+        return [file[key] for key in file.files]
 
 
 def _kept_outputs(path: Path, names: Iterable[str]) -> dict[str, np.ndarray] | None:
     try:
-        return dict(zip(names, _read_arrays(path), strict=True))
+        return dict(zip(names, read_arrays(path), strict=True))
     except (OSError, ValueError):
         return None
 
@@ -320,4 +329,4 @@ def _keep(path: Path, outputs: Mapping[str, np.ndarray]) -> None:
     """Keep outputs for other benches, whole or not at all; string outputs are not kept."""
     if all(array.dtype.kind in "fiub" for array in outputs.values()):
         with contextlib.suppress(OutputPathError), whole_file(path) as temporary:
-            _write_arrays(temporary, outputs.values())
+            write_arrays(temporary, outputs.values())
