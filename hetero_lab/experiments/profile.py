@@ -309,11 +309,11 @@ def _with_exclusive(placed: BoundPlacement) -> Sequence[tuple[bool | None, Bound
     able = [d for d in placed.devices if _knows(d, placed.core)]
     if not able:
         return [(None, placed)]
-    found = []
-    for value in (True, False):
-        changed = placed.placement.with_properties({d: {_EXCLUSIVE: value} for d in able})
-        found.append((value, BoundPlacement(placed.bound, changed)))
-    return found
+    changed = (
+        (value, placed.placement.with_properties({device: {_EXCLUSIVE: value} for device in able}))
+        for value in (True, False)
+    )
+    return [(value, BoundPlacement(placed.bound, placement)) for value, placement in changed]
 
 
 def _knows(device: str, core: ov.Core) -> bool:

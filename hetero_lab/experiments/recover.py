@@ -380,28 +380,27 @@ def evaluated(placement: Placement, data: ReadData, reference: Reference) -> Eva
     return Evaluation(placement.label, metric, tuple(answers))
 
 
+@dataclass
 class _Recovery:
     """The stages on the calibration part, then the proof."""
 
-    def __init__(
-        self,
-        search: Search,
-        fast: str,
-        accurate: str,
-        data: Dataset,
-        properties: Mapping[str, Mapping[str, Any]],
-        costs: CostModel,
-        max_drop: float,
-    ):
-        self.search, self.fast, self.accurate = search, fast, accurate
-        self.properties, self.costs, self.max_drop = properties, costs, max_drop
-        self.held_out = read_data(data)
-        self.calibration = self.held_out._replace(examples=data.calibration[:_MOST_EXAMPLES])
-        self.reference = Reference(search.bound)
-        self.began_s = search.watch.elapsed_s
-        self.able = supported_ops(search.bound, fast)
-        self.whole = Affinity.on_one(search.bound.graph, accurate)
-        self.parts = parts_of(costs, fast, accurate, MOST_PARTS)
+    search: Search
+    fast: str
+    accurate: str
+    data: Dataset
+    properties: Mapping[str, Mapping[str, Any]]
+    costs: CostModel
+    max_drop: float
+
+    def __post_init__(self) -> None:
+        bound, self.began_s = self.search.bound, self.search.watch.elapsed_s
+        self.held_out = read_data(self.data)
+        examples = self.data.calibration[:_MOST_EXAMPLES]
+        self.calibration = self.held_out._replace(examples=examples)
+        self.reference = Reference(bound)
+        self.able = supported_ops(bound, self.fast)
+        self.whole = Affinity.on_one(bound.graph, self.accurate)
+        self.parts = parts_of(self.costs, self.fast, self.accurate, MOST_PARTS)
         self.tried: dict[Affinity, Candidate] = {}  # all fast and all accurate first
         self.is_cut_short = False
 

@@ -31,7 +31,12 @@ class ConvexityRepair:
         self.part = part  # for each node, its present subgraph
         self.next_part: int = len(part)
         self.memo = memo
-        self.made: list[int] = []  # edges cut in the subgraph at hand
+        # Of the subgraph at hand: its number, its last node, the inputs of each node that depend on
+        # a tensor leaving it, the entries above its independent nodes, the edges cut in it.
+        self.own = self.last = -1
+        self.depends: dict[int, int] = {}
+        self.bits = _EntryBits(top, cut)
+        self.made: list[int] = []
 
     def repair(self, nodes: Iterable[int]) -> None:
         """Repair every subgraph of ``nodes``, which are sorted and hold whole subgraphs."""
@@ -64,23 +69,23 @@ class ConvexityRepair:
         """Repair one subgraph, given sorted; return the smaller parts that were cut off."""
         part = self.part
         self._label(members)
-        own = part[members[0]]
-        depends = self._count(members)
+        own = self.own = part[members[0]]
+        self.last = members[-1]
+        depends = self.depends = self._count(members)
         independent: list[int] = []
         # Fresh nodes have just become independent: no way out of the subgraph leads back to them.
         fresh = [node for node in members if node not in depends]
         if len(fresh) == len(members):
             return []
-        self._cut_constants((n for n in members if n in depends and self.top.private[n]), own)
-        bits = _EntryBits(self.top, self.cut)
+        self._cut_constants(n for n in members if n in depends and self.top.private[n])
+        bits = self.bits = _EntryBits(self.top, self.cut)
         parts: list[list[int]] = []
-        last = members[-1]
         while True:
             if not independent:  # nothing refers to the old bits: keep the integers short
                 bits.restart()
             bits.add(sorted(fresh))
             independent += fresh
-            cuts = self._closing(independent, depends, bits, own, last)
+            cuts = self._closing(independent)
             if not cuts:
                 return parts
             for edge, _, _ in cuts:
@@ -90,11 +95,10 @@ class ConvexityRepair:
                 self._label(nodes)
                 if any(node in depends for node in nodes):
                     parts.append(sorted(nodes))
-            fresh = self._recount(depends, cuts, left, own, last)
+            fresh = self._recount(cuts, left)
             independent = [node for node in independent if part[node] == own]
-            self._cut_constants(
-                (w for _, v, w in cuts if part[w] == own != part[v] and w in depends), own
-            )
+            entered = (w for _, v, w in cuts if part[w] == own != part[v])
+            self._cut_constants(w for w in entered if w in depends)
 
     def _label(self, nodes: list[int]) -> None:
         self.next_part += 1
@@ -127,16 +131,10 @@ class ConvexityRepair:
                         stack.append(user)
         return depends
 
-    def _recount(
-        self,
-        depends: dict[int, int],
-        cuts: list[tuple[int, int, int]],
-        left: list[list[int]],
-        own: int,
-        last: int,
-    ) -> list[int]:
+    def _recount(self, cuts: list[tuple[int, int, int]], left: list[list[int]]) -> list[int]:
         """Update the counts after parts have left; return the members that became independent."""
         outs, cut, part = self.top.outs, self.cut, self.part
+        depends, own, last = self.depends, self.own, self.last
         new = {edge for edge, _, _ in cuts}
         for _, producer, user in cuts:
             if part[producer] == own:
@@ -167,24 +165,17 @@ class ConvexityRepair:
                     drop(user)
         return fresh
 
-    def _closing(
-        self,
-        independent: list[int],
-        depends: dict[int, int],
-        bits: _EntryBits,
-        own: int,
-        last: int,
-    ) -> list[tuple[int, int, int]]:
+    def _closing(self, independent: list[int]) -> list[tuple[int, int, int]]:
         """Return the edges (number, from, to) out of the independent nodes that have to be cut."""
-        top, cut, outs = self.top, self.cut, self.top.outs
+        top, cut, outs, bits = self.top, self.cut, self.top.outs, self.bits
         common = -1  # entries above every independent node whose tensor leaves the subgraph
         frontier: list[tuple[int, int, int]] = []
         for node in independent:
             for edge, user in outs[node]:
                 if cut[edge]:
-                    if user <= last:
+                    if user <= self.last:
                         common &= bits.above[node]
-                elif user in depends:
+                elif user in self.depends:
                     frontier.append((edge, node, user))
         cuts: list[tuple[int, int, int]] = []
         unsure: list[tuple[int, int, int]] = []
@@ -193,24 +184,21 @@ class ConvexityRepair:
             leaf = top.single_use[edge] and bits.plain[node] and not top.graph_input[node]
             if leaf:
                 continue
-            if bits.above[node] & common or self._reenters(user, own):
+            if bits.above[node] & common or self._reenters(user):
                 cuts.append(crossing)
             else:
                 unsure.append(crossing)
         # The unsure ones need the exact set of entries that reach a node through other subgraphs.
         # That walk over the graph is the expensive part, so it comes last.
         if unsure:
-            closing = self._closing_bits(
-                independent, depends, bits, own, max(u for _, _, u in unsure)
-            )
+            closing = self._closing_bits(independent, max(user for _, _, user in unsure))
             cuts += [e for e in unsure if bits.above[e[1]] & closing.get(e[2], 0)]
         return cuts
 
-    def _closing_bits(
-        self, independent: list[int], depends: dict[int, int], bits: _EntryBits, own: int, last: int
-    ) -> dict[int, int]:
+    def _closing_bits(self, independent: list[int], last: int) -> dict[int, int]:
         """Return, for each node, the entries that reach it by way of other subgraphs."""
         ins, cut, part = self.top.ins, self.cut, self.part
+        depends, bits, own = self.depends, self.bits, self.own
         reached: dict[int, int] = {}
         closing: dict[int, int] = {}
         for node in range(min(independent), last + 1):
@@ -228,20 +216,20 @@ class ConvexityRepair:
                         closed |= from_above
             if here:
                 reached[node] = here
-                if part[node] == own and self._reenters(node, own):
+                if part[node] == own and self._reenters(node):
                     closed |= here
             if closed:
                 closing[node] = closed
         return closing
 
-    def _reenters(self, node: int, own: int) -> bool:
-        cut, part = self.cut, self.part
+    def _reenters(self, node: int) -> bool:
+        cut, part, own = self.cut, self.part, self.own
         return any(cut[edge] and part[producer] != own for edge, producer in self.top.ins[node])
 
-    def _cut_constants(self, nodes: Iterable[int], own: int) -> None:
+    def _cut_constants(self, nodes: Iterable[int]) -> None:
         """Cut off private constants where the cycle re-enters, as HETERO does."""
         for node in nodes:
-            if self.top.private[node] and self._reenters(node, own):
+            if self.top.private[node] and self._reenters(node):
                 for edge in self.top.private[node]:
                     self._cut(edge)
 

@@ -43,6 +43,7 @@ _OWN_EXECUTOR = (
 )
 
 
+@dataclass(eq=False, repr=False)
 class CompiledPlacement:
     """A compiled placement: call it with inputs, or inspect its partition.
 
@@ -62,24 +63,18 @@ class CompiledPlacement:
         Duration of the compile call.
     """
 
-    def __init__(
-        self,
-        placed: BoundPlacement,
-        compiled_model: ov.CompiledModel,
-        partition: Partition,
-        as_predicted: bool | None,
-        compile_ms: float,
-    ):
-        self.placed = placed
-        self.placement: Placement = placed.placement
-        self.prepared: PreparedModel = placed.bound
-        self.output_names: tuple[str, ...] = placed.bound.output_names
-        self.compiled_model = compiled_model
-        self.compiled_models: list[ov.CompiledModel] = [compiled_model]
-        self.partition = partition
-        self.as_predicted = as_predicted
-        self.compile_ms = compile_ms
-        self._ports = Ports(placed.bound)
+    placed: BoundPlacement
+    compiled_model: ov.CompiledModel
+    partition: Partition
+    as_predicted: bool | None
+    compile_ms: float
+
+    def __post_init__(self) -> None:
+        self.placement: Placement = self.placed.placement
+        self.prepared: PreparedModel = self.placed.bound
+        self.output_names: tuple[str, ...] = self.placed.bound.output_names
+        self.compiled_models: list[ov.CompiledModel] = [self.compiled_model]
+        self._ports = Ports(self.placed.bound)
         self._local = threading.local()
 
     def __call__(self, inputs: Inputs) -> dict[str, np.ndarray]:

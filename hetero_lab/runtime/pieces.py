@@ -275,28 +275,6 @@ def infer_once(
     }
 
 
-def infer_file(
-    path: str,
-    target: str,
-    properties: Mapping[str, Any],
-    affinities: Mapping[str, str] | None,
-    inputs: str,
-    outputs: str,
-    core: ov.Core,
-) -> dict[str, str]:
-    """Run :func:`infer_once` on files; ``affinities`` maps nodes to devices: files keep none."""
-    model = core.read_model(path)
-    if affinities is not None:
-        for node in model.get_ordered_ops():
-            node.get_rt_info()["affinity"] = affinities[node.get_friendly_name()]
-    with np.load(inputs) as stored:
-        arrays = [stored[f"in{index}"] for index in range(len(model.inputs))]
-    made, hints = infer_once(model, target, properties, arrays, core)
-    named: dict[str, Any] = {f"out{index}": array for index, array in enumerate(made)}
-    np.savez(outputs, **named)
-    return hints
-
-
 def affinities_of(model: ov.Model) -> dict[str, str]:
     """Return the affinity of each node of a model, as stored on the node."""
     return {

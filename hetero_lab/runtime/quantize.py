@@ -105,21 +105,7 @@ def quantize(
     True
     """
     check_whole("subset_size", subset_size, least=1)
-    options = (preset, target_device, ignored, subset_size, fast_bias_correction, progress)
-    return quantize_prepared(prepare(model), calibration, *options).model
-
-
-def quantize_prepared(
-    prepared: PreparedModel,
-    calibration: Iterable[Any],
-    preset: str = "mixed",
-    target_device: str = "ANY",
-    ignored: str | Sequence[str] = (),
-    subset_size: int = SUBSET_SIZE,
-    fast_bias_correction: bool = True,
-    progress: bool = True,
-) -> PreparedModel:
-    """Quantise a prepared model as :func:`quantize` does."""
+    prepared = prepare(model)
     names = _ignored_ops(prepared.graph, ignored)
     _check_not_quantized(prepared.graph)
     examples = calibration_inputs(prepared, calibration, subset_size)
@@ -135,9 +121,14 @@ def quantize_prepared(
             ignored_scope=nncf.IgnoredScope(names=names, validate=False),
         )
 
-    made = _run(run, prepared, "quantise", progress)
-    _check_gained(prepared, made, "no op that it can quantise", names)
-    return made
+    return _run(run, prepared, names, "quantise", "no op that it can quantise", progress)
+
+
+def quantize_prepared(
+    prepared: PreparedModel, calibration: Iterable[Any], *, progress: bool
+) -> PreparedModel:
+    """Quantise a prepared model as :func:`quantize` does, and prepare the result."""
+    return prepare(quantize(prepared, calibration, progress=progress))
 
 
 def compress_weights(
@@ -200,19 +191,23 @@ def compress_weights(
             ignored_scope=nncf.IgnoredScope(names=names, validate=False),
         )
 
-    made = _run(run, prepared, "compress the weights of", progress)
-    _check_gained(prepared, made, "no weights to compress", names)
-    return made.model
+    verb, nothing = "compress the weights of", "no weights to compress"
+    return _run(run, prepared, names, verb, nothing, progress)
 
 
 def _run(
-    run: Callable[[Any], ov.Model], prepared: PreparedModel, verb: str, progress: bool
-) -> PreparedModel:
-    """Run NNCF and prepare its model; errors of NNCF become QuantizationErrors."""
+    run: Callable[[Any], ov.Model],
+    prepared: PreparedModel,
+    ignored: list[str],
+    verb: str,
+    nothing: str,
+    progress: bool,
+) -> ov.Model:
+    """Run NNCF, prepare its model; QuantizationError if it fails or has quantised ``nothing``."""
     name = shorten(prepared.graph.name or "the model")
     with _lock, Progress(f"{verb} {name}", show=progress) as bar, _kept_quiet(bar) as nncf:
         try:
-            return prepare(run(nncf))
+            made = prepare(run(nncf))
         except HeteroLabError:
             raise
         except Exception as error:
@@ -221,6 +216,13 @@ def _run(
                 f"NNCF cannot {verb} {name}: {type(error).__name__}: {why}. Leave out the ops "
                 "that it cannot take with ignored=, or use the model as it is."
             ) from error
+    if _n_quantized(made.graph) <= _n_quantized(prepared.graph):
+        without = f" outside the {len(ignored)} ignored ops" if ignored else ""
+        raise QuantizationError(
+            f"NNCF found {nothing} in {name}{without}. It quantises convolutions, matmuls and the "
+            "ops around them."
+        )
+    return made.model
 
 
 @contextlib.contextmanager
@@ -357,17 +359,6 @@ def _check_not_quantized(graph: OpGraph) -> None:
                 f"The model is quantised already (see {shorten(op.name)}). "
                 "Start from the original model, in f32 or f16."
             )
-
-
-def _check_gained(before: PreparedModel, after: PreparedModel, what: str, names: list[str]) -> None:
-    """Raise if nothing was quantised: NNCF does not report it."""
-    if _n_quantized(after.graph) > _n_quantized(before.graph):
-        return
-    without = f" outside the {len(names)} ignored ops" if names else ""
-    raise QuantizationError(
-        f"NNCF found {what} in {shorten(before.graph.name or 'the model')}{without}. "
-        "It quantises convolutions, matmuls and the ops around them."
-    )
 
 
 def _n_quantized(graph: OpGraph) -> int:

@@ -360,7 +360,7 @@ def count_right(
     for number, example in enumerate(examples):
         inputs, label = _parts(example, number, True)
         found = run(bind_inputs(bound, inputs))
-        right += not _has_nan(found.values()) and _is_right(correct, found, label, number)
+        right += not has_nan(found.values()) and _is_right(correct, found, label, number)
     return right
 
 
@@ -394,8 +394,8 @@ def _judge_one(
                 f"The output {shorten(name)} {list(found[name].shape)} has nothing to be compared "
                 f"with. Outputs in f32: {reference}. Is it another model?"
             )
-    is_nan = _has_nan(found[name] for name in names)
-    reference_is_nan = _has_nan(expected[name] for name in names)
+    is_nan = has_nan(found[name] for name in names)
+    reference_is_nan = has_nan(expected[name] for name in names)
     right = reference_right = None
     if correct is not None:
         # NaN is never a right answer, although arg-max may find the right place.
@@ -447,5 +447,6 @@ def _parts(example: Any, number: int, is_labelled: bool) -> tuple[Any, Any]:
     return example if is_labelled else (example, None)
 
 
-def _has_nan(arrays: Iterable[np.ndarray]) -> bool:
+def has_nan(arrays: Iterable[np.ndarray]) -> bool:
+    """Tell whether any of some arrays has a NaN."""
     return any(a.dtype.kind == "f" and bool(np.isnan(a).any()) for a in arrays)

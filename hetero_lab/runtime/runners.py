@@ -99,6 +99,8 @@ class Execution:
             warn_of_ignored(placed)
 
 
+Session: TypeAlias = CompiledSession | ExecutorSession
+
 # The durations of a turn in µs: of each inference, and None; or, if it was a generation, of each
 # further token, and of the first one.
 TurnTimes: TypeAlias = "tuple[tuple[float, ...], float | None]"
@@ -107,12 +109,7 @@ TurnTimes: TypeAlias = "tuple[tuple[float, ...], float | None]"
 class Runner:
     """A compiled placement with its inputs; ``as_predicted`` is ``None`` if nothing is reported."""
 
-    def __init__(
-        self,
-        session: CompiledSession | ExecutorSession,
-        arrays: list[np.ndarray],
-        requests: int = 1,
-    ):
+    def __init__(self, session: Session, arrays: list[np.ndarray], requests: int = 1):
         self._session = session
         self._compiled = compiled = session.compiled
         self._arrays = arrays
@@ -187,11 +184,7 @@ class _GenerationRunner(Runner):
     """A language model: a turn is a generation, an inference is its next step."""
 
     def __init__(
-        self,
-        session: CompiledSession | ExecutorSession,
-        arrays: list[np.ndarray],
-        scenario: Scenario,
-        counters: bool,
+        self, session: Session, arrays: list[np.ndarray], scenario: Scenario, counters: bool
     ):
         super().__init__(session, arrays)
         (prompt,) = arrays
@@ -251,7 +244,7 @@ def open_runner(
     time. ``compile_properties`` are more properties of each compile call.
     """
     requests = 1 if counters else execution.requests
-    session: CompiledSession | ExecutorSession
+    session: Session
     # The compile without counters has already given the same warnings.
     quiet = warnings.catch_warnings(action="ignore", category=HeteroLabWarning)
     with quiet if counters else contextlib.nullcontext():

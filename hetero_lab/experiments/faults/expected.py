@@ -13,7 +13,13 @@ from hetero_lab.model.opgraph import Op
 from hetero_lab.placement.placement import Placement
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.pieces import TensorKey
-from hetero_lab.runtime.reference import TOLERANCE, Reference, asked_precision, quantised_ops
+from hetero_lab.runtime.reference import (
+    TOLERANCE,
+    Reference,
+    asked_precision,
+    has_nan,
+    quantised_ops,
+)
 from hetero_lab.runtime.rounding import distance, size
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.runtime.transparent import TransparentModel
@@ -192,7 +198,7 @@ class Expected:
 
     def _check_numbers(self, names: Sequence[str]) -> None:
         """Note outputs with NaN in the reference; raise if no output has a number."""
-        nan = [name for name, o in zip(names, self.reference, strict=True) if _has_nan(o)]
+        nan = [name for name, o in zip(names, self.reference, strict=True) if has_nan([o])]
         if nan and not any(np.isfinite(o).any() for o in self.reference if o.dtype.kind in "fiub"):
             raise MeasurementError(
                 f"On {self.runs.trusted} in f32, no output has a number that could be compared: "
@@ -227,7 +233,7 @@ class Expected:
         if first:
             self._look_through({key: value for key, value in values.items() if key[0] in first})
             values = self.values
-        nan = {key for key, value in values.items() if _has_nan(value)}
+        nan = {key for key, value in values.items() if has_nan([value])}
         self._leave_out(
             {op.name for op in self.graph if not nan.isdisjoint(self._inputs_of(op))},
             "{} read NaN already in the reference, so their outputs cannot be judged; they were "
@@ -341,10 +347,6 @@ def relative_to(far: float, reference: np.ndarray) -> float:
     """Return a distance relative to the norm of the reference, unless that is zero."""
     norm = size(reference)
     return far / norm if norm else far
-
-
-def _has_nan(value: np.ndarray) -> bool:
-    return value.dtype.kind == "f" and bool(np.isnan(value).any())
 
 
 def _offset(value: np.ndarray, reference: np.ndarray) -> np.ndarray:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -12,6 +14,7 @@ import numpy as np
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import CompileError, last_line, names_at_hand
+from hetero_lab.experiments.measure.workers.bench import read_arrays, write_arrays
 from hetero_lab.experiments.measure.workers.launch import Workers
 from hetero_lab.experiments.measure.workers.process import LastingWorker, WorkerError
 from hetero_lab.experiments.measure.workers.requests import InferFile, SetUp
@@ -28,6 +31,7 @@ from hetero_lab.tables import scratch_directory
 if TYPE_CHECKING:
     import openvino as ov
 
+Inference: TypeAlias = "Callable[..., tuple[list[np.ndarray], dict[str, str]]]"
 Subgraphs: TypeAlias = Sequence[tuple[str, frozenset[str]]]  # devices and ops
 
 # A device counts as hung once it takes longer than this share of the remaining budget and this many
@@ -61,13 +65,13 @@ class PlacedRuns(ExitStack):
         self.n_compiles = 0  # on any device
         self.hints: dict[str, str] = {}  # device → the precision that it was last asked for
         self._watch, self._slowest_s = watch or Stopwatch.start(None), 0.0
-        self._worker: LastingWorker | None = None
+        self._run: Inference = partial(infer_once, core=self.core)
         if isolate:
             emulated = [spec.to_json() for spec in emulated_devices(self.core).values()]
             set_up = SetUp(models={}, emulated=emulated)
-            self._worker = LastingWorker(set_up, Workers(command=worker_command))
-            self._directory = self.enter_context(scratch_directory())
-            self.callback(self._worker.kill)
+            worker = LastingWorker(set_up, Workers(command=worker_command))
+            self._run = partial(self._ask, worker, self.enter_context(scratch_directory()))
+            self.callback(worker.kill)
 
     def placed(
         self, placement: Placement, shown: Collection[TensorKey] = ()
@@ -141,10 +145,7 @@ class PlacedRuns(ExitStack):
     ) -> list[np.ndarray]:
         self.n_compiles += 1
         try:
-            if self._worker is not None:
-                outputs, hints = self._ask(self._worker, model, target, properties, arrays)
-            else:
-                outputs, hints = infer_once(model, target, properties, arrays, self.core)
+            outputs, hints = self._run(model, target, properties, arrays)
         except (RuntimeError, WorkerError) as error:
             raise CompileError(f"{names_at_hand(devices)}: {last_line(error)}") from error
         self.hints.update(hints)
@@ -153,16 +154,16 @@ class PlacedRuns(ExitStack):
     def _ask(
         self,
         worker: LastingWorker,
+        directory: Path,
         model: ov.Model,
         target: str,
         properties: Mapping[str, Any],
         arrays: Sequence[np.ndarray],
     ) -> tuple[list[np.ndarray], dict[str, str]]:
         """Infer in the worker, through files."""
-        path, inputs, outputs = (self._directory / name for name in ("m.xml", "in.npz", "out.npz"))
+        path, inputs, outputs = (directory / name for name in ("m.xml", "in.npz", "out.npz"))
         save(model, path)
-        named: dict[str, Any] = {f"in{index}": array for index, array in enumerate(arrays)}
-        np.savez(inputs, **named)
+        write_arrays(inputs, arrays)
         began_s, left_s = self._watch.elapsed_s, self._watch.left_s
         patience_s = max(_SHARE_OF_BUDGET * left_s, _TIMES_SLOWER * self._slowest_s)
         request = InferFile(
@@ -175,5 +176,4 @@ class PlacedRuns(ExitStack):
         )
         hints = worker.ask(request, timeout_s=min(patience_s, left_s, _TIMEOUT_S))
         self._slowest_s = max(self._slowest_s, self._watch.elapsed_s - began_s)
-        with np.load(outputs) as made:
-            return [made[f"out{index}"] for index in range(len(made.files))], hints
+        return read_arrays(outputs), hints

@@ -16,7 +16,7 @@ import numpy as np
 import openvino as ov
 
 from hetero_lab.backend.core import shared_core
-from hetero_lab.errors import HeteroLabError, StoredFileError, names_at_hand, shorten
+from hetero_lab.errors import names_at_hand
 from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.model.read import save
 from hetero_lab.placement.affinity import Affinity
@@ -28,6 +28,7 @@ from hetero_lab.tables import (
     frame_of,
     make_directory,
     read_json,
+    reading,
     scratch_directory,
     write_csv,
     write_json,
@@ -281,7 +282,7 @@ def read_wrong(directory: str | os.PathLike[str]) -> Wrong:
     target = Path(directory)
     data = read_json(target / FILE_NAME, kind="wrong")
     given, mended = (Affinity.from_json(target / name) for name in (GIVEN, MENDED))
-    try:
+    with reading(target, "result of find_wrong"):
         data["given"]["affinity"], data["mended"]["affinity"] = given, mended
         for number, found in enumerate(data["sets"], start=1):
             place = target / f"fault_{number}"
@@ -293,14 +294,7 @@ def read_wrong(directory: str | os.PathLike[str]) -> Wrong:
         result = msgspec.convert(data, Wrong, strict=False)
         # A result that cannot be shown counts as broken: better here than in a notebook.
         _ = result.errors, result.fix, str(result), result._repr_html_()
-        return result
-    except HeteroLabError:
-        raise
-    except Exception as error:
-        raise StoredFileError(
-            f"{shorten(os.fspath(target))} does not hold a whole result of find_wrong: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+    return result
 
 
 def _remove_faults(target: Path, after: int) -> None:

@@ -47,20 +47,11 @@ from hetero_lab.experiments.measure.records import (
     Trial,
     by_key,
 )
+from hetero_lab.experiments.measure.workers import requests
 from hetero_lab.experiments.measure.workers.bench import AnyBench
 from hetero_lab.experiments.measure.workers.launch import Workers, limit_s
 from hetero_lab.experiments.measure.workers.process import WorkerError
-from hetero_lab.experiments.measure.workers.requests import (
-    Answer,
-    Compile,
-    CompileCounted,
-    Expect,
-    ReadCounters,
-    Release,
-    Request,
-    RunTurn,
-    WarmUp,
-)
+from hetero_lab.experiments.measure.workers.requests import Answer, Request
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import Noise, known_within, turn_level
@@ -306,12 +297,12 @@ class SweepRun(BaseRun):
         self._bar.step(f"compile {', '.join(self._trials[key].label for key in keys)}")
         began = now()
         compare = self.options.reference
-        requests = {key: Compile(trial=self._trials[key], compare=compare) for key in keys}
-        answers = self._ask_at_once(requests) if len(keys) > 1 else {}
+        asked = {key: requests.Compile(trial=self._trials[key], compare=compare) for key in keys}
+        answers = self._ask_at_once(asked) if len(keys) > 1 else {}
         for key in keys:
             if key not in answers:
                 # The others may have taken the memory or time that it needs: try it alone.
-                answers[key] = self._guarded(key, requests[key])
+                answers[key] = self._guarded(key, asked[key])
         took_s = now() - began
         if len(keys) > 1:
             self._together_s.append(took_s / len(keys))
@@ -349,11 +340,11 @@ class SweepRun(BaseRun):
             # If this fails or takes too long, the first bench that compares computes them.
             with contextlib.suppress(WorkerError), contextlib.closing(self.start()) as bench:
                 timeout_s = min(self.workers.compile_timeout_s, max(0.0, self._left_s))
-                bench.ask(Expect(trial=trial), timeout_s=timeout_s)
+                bench.ask(requests.Expect(trial=trial), timeout_s=timeout_s)
             self._startup_s += now() - began
 
     def _warm_up(self, key: str, at_most_s: float) -> None:
-        inference_s = self._guarded(key, WarmUp(key=key, at_most_s=at_most_s))
+        inference_s = self._guarded(key, requests.WarmUp(key=key, at_most_s=at_most_s))
         if inference_s is not None:
             self._inference_s[key] = inference_s
 
@@ -410,7 +401,7 @@ class SweepRun(BaseRun):
             if key not in self._compiled:
                 continue
             began = now()
-            asked = RunTurn(key=key, group=group, round=number, **asdict(length))
+            asked = requests.RunTurn(key=key, group=group, round=number, **asdict(length))
             turn = self._guarded(key, asked)
             if turn is not None:
                 self._record(turn)
@@ -433,13 +424,15 @@ class SweepRun(BaseRun):
                 return
             self._bar.step(f"counters {', '.join(self._trials[key].label for key in some)}")
             if len(some) > 1:
-                self._ask_at_once({key: CompileCounted(trial=self._trials[key]) for key in some})
+                self._ask_at_once(
+                    {key: requests.CompileCounted(trial=self._trials[key]) for key in some}
+                )
             for key in some:
                 if key not in self._benches:  # its worker died; its turns are good
-                    again = Compile(trial=self._trials[key])
+                    again = requests.Compile(trial=self._trials[key])
                     if self._guarded(key, again) is None:
                         continue
-                counted = self._guarded(key, ReadCounters(trial=self._trials[key]))
+                counted = self._guarded(key, requests.ReadCounters(trial=self._trials[key]))
                 if counted is not None:
                     self._record(counted)
 
@@ -448,7 +441,7 @@ class SweepRun(BaseRun):
         began = now()
         for key in self._alive:
             self._bar.step(f"hold {self._trials[key].label}")
-            turn = RunTurn(key=key, **asdict(FULL))
+            turn = requests.RunTurn(key=key, **asdict(FULL))
             until, medians = now() + seconds, list[float]()
             while key in self._compiled and (now() < until or not medians):
                 if held := self._guarded(key, turn):
@@ -498,10 +491,10 @@ class SweepRun(BaseRun):
 
     # -- benches ------------------------------------------------------------------------------
 
-    def _ask_at_once(self, requests: Mapping[str, Request[Answer]]) -> dict[str, Answer | None]:
+    def _ask_at_once(self, wanted: Mapping[str, Request[Answer]]) -> dict[str, Answer | None]:
         """Ask several benches in parallel; return the answers of those that did not fail."""
-        pool = ThreadPoolExecutor(len(requests))
-        asked = {key: pool.submit(self._ask, key, request) for key, request in requests.items()}
+        pool = ThreadPoolExecutor(len(wanted))
+        asked = {key: pool.submit(self._ask, key, request) for key, request in wanted.items()}
         try:
             wait(asked.values())
         except BaseException:  # Ctrl-C: do not wait for the compiles
@@ -520,7 +513,7 @@ class SweepRun(BaseRun):
 
     def _ask(self, key: str, request: Request[Answer]) -> Answer:
         answer = self._bench(key).ask(request, timeout_s=limit_s(self.workers, request))
-        if isinstance(request, Compile):
+        if isinstance(request, requests.Compile):
             self._compiled.add(key)
         return answer
 
@@ -532,7 +525,7 @@ class SweepRun(BaseRun):
         for attempt in range(_ATTEMPTS):
             try:
                 if attempt and request.answer is not Compiled:  # a new bench has compiled nothing
-                    self._ask(key, Compile(trial=self._trials[key]))
+                    self._ask(key, requests.Compile(trial=self._trials[key]))
                 return self._ask(key, request)
             except WorkerError as failure:
                 if failure.died:
@@ -581,7 +574,7 @@ class SweepRun(BaseRun):
             bench.close()
             return
         try:
-            bench.ask(Release(key=key), timeout_s=self.workers.timeout_s)
+            bench.ask(requests.Release(key=key), timeout_s=self.workers.timeout_s)
         except WorkerError:
             bench.close()
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,6 +16,7 @@ import msgspec
 
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.devices import check_device, device_names, supported_ops
+from hetero_lab.backend.emulation import plain
 from hetero_lab.backend.properties import merged_properties
 from hetero_lab.backend.virtual import KINDS, virtual_device
 from hetero_lab.errors import (
@@ -73,7 +74,7 @@ def expand(
     """
     labelled = _by_label(placements)
     own, properties = _dimensions(grid or {})
-    settings = _settings(properties, next(iter(models.values())).core)
+    settings = list(_settings(properties, next(iter(models.values())).core))
     ways = [
         Execution(executor, n, scenario=scenario)
         for executor in own["executor"]
@@ -107,7 +108,7 @@ def expand(
             alone = Execution(scenario=scenario)
             asked = [asked for _, asked in labelled]
             trials += _baselines(name, bound, asked, alone, many=many)
-    trials = _distinct_labels(trials)
+    trials = list(_distinct_labels(trials))
     if not dedupe:
         trials = [
             msgspec.structs.replace(t, key=f"{t.key}-{number}") for number, t in enumerate(trials)
@@ -223,8 +224,8 @@ def _dimensions(
 
 def _settings(
     grid: Mapping[str, Sequence[Any]], core: ov.Core
-) -> list[tuple[str, dict[str, dict[str, Any]]]]:
-    """Return the cross product of the properties as (label, properties by device)."""
+) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
+    """Yield the cross product of the properties as (label, properties by device)."""
     axes: list[list[tuple[str, str, str, Any]]] = []  # of label, device, property and value
     for dimension, values in grid.items():
         device, dot, key = str(dimension).partition(".")
@@ -241,13 +242,11 @@ def _settings(
         if device not in ("*", *KINDS):
             check_device(device, core)
         axes.append([(f"{dimension}={value}", device, key, value) for value in values])
-    combined: list[tuple[str, dict[str, dict[str, Any]]]] = []
     for combination in itertools.product(*axes):
         properties: dict[str, dict[str, Any]] = {}
         for _, device, key, value in combination:
             properties.setdefault(device, {})[key] = value
-        combined.append((", ".join(label for label, *_ in combination), properties))
-    return combined
+        yield ", ".join(label for label, *_ in combination), properties
 
 
 def _with_properties(
@@ -303,7 +302,7 @@ def trial_of(
         variant=variant,
         affinity=affinity,
         devices=tuple(placed.placement.devices),
-        device_properties={d: {k: _plain(v) for k, v in p.items()} for d, p in properties},
+        device_properties={d: plain(p) for d, p in properties},
         direct=placed.direct,
         requests=way.requests,
         baseline=baseline,
@@ -316,8 +315,8 @@ def trial_of(
 
 def _baselines(
     name: str, bound: BoundModel, placements: Sequence[Any], alone: Execution, *, many: bool
-) -> list[Trial]:
-    """Return a baseline trial for each used device that can run the whole model alone."""
+) -> Iterator[Trial]:
+    """Yield a baseline trial for each used device that can run the whole model alone."""
     used: dict[str, dict[str, Any]] = {}
     here = device_names(bound.core)
     for asked in placements:
@@ -333,22 +332,19 @@ def _baselines(
             devices = [d for d in named if d in here]
         for device in devices:
             used.setdefault(device, {}).update(own.get(device, {}))
-    trials = []
     for device, properties in used.items():
         affinity = Affinity.on_one(bound.graph, device)
         if not set(affinity.ops) <= supported_ops(bound, device):
             continue
         label = f"{device} · {name}" if many else device
         placed = resolve(bound, Placement(affinity, label, {device: properties}, direct=True))
-        trials.append(trial_of(placed, label, name, alone, baseline=True))
-    return trials
+        yield trial_of(placed, label, name, alone, baseline=True)
 
 
-def _distinct_labels(trials: Sequence[Trial]) -> list[Trial]:
+def _distinct_labels(trials: Sequence[Trial]) -> Iterator[Trial]:
     """Number labels that occur more than once; drop baselines that were asked for anyway."""
     taken: set[str] = set()
     asked = {(t.key, t.label) for t in trials if not t.baseline}
-    distinct: list[Trial] = []
     for trial in trials:
         if trial.baseline and (trial.key, trial.label) in asked:
             continue
@@ -357,9 +353,4 @@ def _distinct_labels(trials: Sequence[Trial]) -> list[Trial]:
             count += 1
             label = f"{trial.label} #{count}"
         taken.add(label)
-        distinct.append(msgspec.structs.replace(trial, label=label))
-    return distinct
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, bool | int | float | str) else str(value)
+        yield msgspec.structs.replace(trial, label=label)

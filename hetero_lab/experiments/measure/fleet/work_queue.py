@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hetero_lab.clock import now
@@ -144,6 +144,7 @@ class Item:
     host: str = ""
 
 
+@dataclass
 class WorkQueue:
     """The waiting items, and the workers that may measure them.
 
@@ -151,23 +152,17 @@ class WorkQueue:
     base. A host measures ``group_size`` placements together, the reference included.
     """
 
-    def __init__(
-        self,
-        devices_of: Mapping[str, Sequence[str]],
-        base_of: Mapping[str, str],
-        group_size: int,
-    ):
-        self._devices_of = devices_of
-        self._base_of = base_of
-        self._group = group_size - 1
-        self.losses: Counter[Item] = Counter()
-        self._since: dict[Item, float] = {}  # since when no worker can measure the item
-        self._most = 0  # the most items that ever waited
-        self.waiting: list[Item] = []
+    devices_of: Mapping[str, Sequence[str]]
+    base_of: Mapping[str, str]
+    group_size: int
+    losses: Counter[Item] = field(default_factory=Counter)
+    waiting: list[Item] = field(default_factory=list)
+    _since: dict[Item, float] = field(default_factory=dict)  # since when no worker can measure it
+    _most: int = 0  # the most items that ever waited
 
     def can(self, worker: FleetWorker, key: str) -> bool:
         """Tell whether a worker has the devices of an entry."""
-        return not worker.lacks(self._devices_of[key], self._base_of)
+        return not worker.lacks(self.devices_of[key], self.base_of)
 
     def items_for(self, worker: FleetWorker) -> list[Item]:
         """Return the waiting items that a worker may measure."""
@@ -208,7 +203,7 @@ class WorkQueue:
         if items[0].host:
             return list(items)
         self._most = max(self._most, len(self.waiting))
-        least = min(self._group, math.ceil(self._most / n_machines))
+        least = min(self.group_size - 1, math.ceil(self._most / n_machines))
         return list(items[: max(least, math.ceil(len(items) / n_machines))])
 
     def take(self, items: Collection[Item]) -> None:

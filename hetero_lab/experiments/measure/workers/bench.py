@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import msgspec
 import numpy as np
 
 from hetero_lab.backend.bound import BoundModel, bind
@@ -29,23 +28,9 @@ from hetero_lab.experiments.measure.records import (
     Turn,
     agreement_to_json,
 )
+from hetero_lab.experiments.measure.workers import requests
 from hetero_lab.experiments.measure.workers.process import WorkerProcess, as_worker_errors
-from hetero_lab.experiments.measure.workers.requests import (
-    Answer,
-    Compare,
-    Compile,
-    CompileCounted,
-    Expect,
-    InferFile,
-    MeasureMemory,
-    ReadCounters,
-    ReadSpans,
-    Release,
-    Request,
-    RunTurn,
-    SetUp,
-    WarmUp,
-)
+from hetero_lab.experiments.measure.workers.requests import Answer, Request, SetUp
 from hetero_lab.model.read import save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_to_json
@@ -53,7 +38,7 @@ from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime.compiled import inference_errors
 from hetero_lab.runtime.inputs import given_or_generated
 from hetero_lab.runtime.memory import bytes_by_part, bytes_of_process, peak_bytes, reset_peak
-from hetero_lab.runtime.pieces import infer_file
+from hetero_lab.runtime.pieces import infer_once
 from hetero_lab.runtime.runners import (
     Execution,
     Runner,
@@ -102,7 +87,7 @@ class Bench:
         """Set up a bench from files, as :func:`write_set_up` writes them."""
         for spec in set_up.emulated:
             register(EmulatedDevice.from_json(spec), shared_core())
-        inputs = {name: _read_arrays(path) for name, path in set_up.inputs.items()}
+        inputs = {name: read_arrays(path) for name, path in set_up.inputs.items()}
         models = {name: bind(path) for name, path in set_up.models.items()}
         return cls(models, inputs=inputs, set_up=set_up)
 
@@ -118,7 +103,7 @@ class Bench:
             raise RuntimeError("a worker is set up once")
         return _METHODS[type(request)](self, request)
 
-    def _compile(self, asked: Compile) -> Compiled:
+    def _compile(self, asked: requests.Compile) -> Compiled:
         trial = asked.trial
         reset_peak()
         self._let_go(trial.key)
@@ -132,7 +117,7 @@ class Bench:
         chosen = runner.chosen()
         self._compiled[trial.key] = runner, trial.execution, first_us / 1e6
         peak_rss_bytes = peak_bytes()  # without the reference and the counters
-        agreement = self._compare(Compare(trial=trial)) if asked.compare else ()
+        agreement = self._compare(requests.Compare(trial=trial)) if asked.compare else ()
         if runner.spans(1):
             run_turn(runner.infer, timed=_SHOWN)
         return Compiled(
@@ -143,16 +128,16 @@ class Bench:
             as_predicted=runner.as_predicted,
             agreement=agreement,
             peak_rss_bytes=peak_rss_bytes,
-            spans=self._spans(ReadSpans(key=trial.key, requests=1)),
+            spans=self._spans(requests.ReadSpans(key=trial.key, requests=1)),
             chosen=chosen,
             tokens=runner.tokens(),
         )
 
-    def _expect(self, asked: Expect) -> None:
+    def _expect(self, asked: requests.Expect) -> None:
         if self.set_up.directory:
             self._expected(asked.trial)
 
-    def _warm_up(self, asked: WarmUp) -> float:
+    def _warm_up(self, asked: requests.WarmUp) -> float:
         runner, execution, first_s = self._compiled[asked.key]
         inferences = asked.inferences
         if execution.scenario is not None:
@@ -169,7 +154,7 @@ class Bench:
             done = warm_up(runner.infer, at_most_s=asked.at_most_s)
         return min(first_s, (now() - began) / done) if done else first_s
 
-    def _turn(self, asked: RunTurn) -> Turn:
+    def _turn(self, asked: requests.RunTurn) -> Turn:
         runner, execution, _ = self._compiled[asked.key]
         samples_us, first_us = (
             (runner.queue_turn(), None)
@@ -184,11 +169,11 @@ class Bench:
             first_us=first_us,
         )
 
-    def _compile_counted(self, asked: CompileCounted | ReadCounters) -> None:
+    def _compile_counted(self, asked: requests.CompileCounted | requests.ReadCounters) -> None:
         trial = asked.trial
         self._counted[trial.key] = open_runner(**self._opened_as(trial), counters=True)
 
-    def _counters(self, asked: ReadCounters) -> Counters:
+    def _counters(self, asked: requests.ReadCounters) -> Counters:
         key = asked.trial.key
         try:
             if key not in self._counted:
@@ -198,7 +183,7 @@ class Bench:
             warn(str(error))
             return Counters(entry=key, rows=())
 
-    def _compare(self, asked: Compare) -> tuple[Json, ...]:
+    def _compare(self, asked: requests.Compare) -> tuple[Json, ...]:
         """Compare outputs; benches that share a directory compute the reference outputs once."""
         trial = asked.trial
         runner, *_ = self._compiled[trial.key]
@@ -207,12 +192,12 @@ class Bench:
             expected = _kept_outputs(self._kept(trial), runner.outputs()) or self._expected(trial)
         return tuple(agreement_to_json(runner.compare(asked.rows, expected)))
 
-    def _spans(self, asked: ReadSpans) -> tuple[StoredSpan, ...]:
+    def _spans(self, asked: requests.ReadSpans) -> tuple[StoredSpan, ...]:
         runner, *_ = self._compiled[asked.key]
         spans = runner.spans(asked.requests)
         return tuple((s.request, s.subgraph, s.start_s, s.end_s) for s in spans)
 
-    def _memory(self, asked: MeasureMemory) -> dict[str, tuple[int, int]]:
+    def _memory(self, asked: requests.MeasureMemory) -> dict[str, tuple[int, int]]:
         bound = self._models[asked.variant]
         if not asked.parts:
             whole = Affinity.on_one(bound.graph, asked.device)
@@ -221,10 +206,18 @@ class Bench:
         parts = Affinity.from_graph(bound.graph, asked.parts)
         return bytes_by_part(bound, parts, asked.device, asked.properties, asked.scenario)
 
-    def _infer_file(self, asked: InferFile) -> dict[str, str]:
-        return infer_file(**msgspec.structs.asdict(asked), core=shared_core())
+    def _infer_file(self, asked: requests.InferFile) -> dict[str, str]:
+        core = shared_core()
+        model = core.read_model(asked.path)
+        if asked.affinities is not None:  # a file keeps none
+            for node in model.get_ordered_ops():
+                node.get_rt_info()["affinity"] = asked.affinities[node.get_friendly_name()]
+        arrays = read_arrays(asked.inputs)
+        outputs, hints = infer_once(model, asked.target, asked.properties, arrays, core)
+        write_arrays(asked.outputs, outputs)
+        return hints
 
-    def _release(self, asked: Release) -> None:
+    def _release(self, asked: requests.Release) -> None:
         self._let_go(asked.key)
 
     def _let_go(self, key: str) -> None:
@@ -273,17 +266,17 @@ class Bench:
 AnyBench: TypeAlias = Bench | WorkerProcess
 
 _METHODS: dict[type, Callable[[Bench, Any], Any]] = {
-    Compile: Bench._compile,
-    Expect: Bench._expect,
-    WarmUp: Bench._warm_up,
-    RunTurn: Bench._turn,
-    CompileCounted: Bench._compile_counted,
-    ReadCounters: Bench._counters,
-    Compare: Bench._compare,
-    ReadSpans: Bench._spans,
-    MeasureMemory: Bench._memory,
-    Release: Bench._release,
-    InferFile: Bench._infer_file,
+    requests.Compile: Bench._compile,
+    requests.Expect: Bench._expect,
+    requests.WarmUp: Bench._warm_up,
+    requests.RunTurn: Bench._turn,
+    requests.CompileCounted: Bench._compile_counted,
+    requests.ReadCounters: Bench._counters,
+    requests.Compare: Bench._compare,
+    requests.ReadSpans: Bench._spans,
+    requests.MeasureMemory: Bench._memory,
+    requests.Release: Bench._release,
+    requests.InferFile: Bench._infer_file,
 }
 
 
@@ -299,7 +292,7 @@ def write_set_up(
     for index, variant in enumerate(bound):
         model, given = directory / f"model{index}.xml", directory / f"inputs{index}.npz"
         save(bound[variant].model, model)
-        _write_arrays(given, arrays[variant])
+        write_arrays(given, arrays[variant])
         models[variant], inputs[variant] = str(model), str(given)
         ops[variant] = tuple(op.name for op in bound[variant].graph)
     return SetUp(
@@ -312,20 +305,22 @@ def write_set_up(
     )
 
 
-def _write_arrays(path: Path, arrays: Iterable[np.ndarray]) -> None:
+def write_arrays(path: str | Path, arrays: Iterable[np.ndarray]) -> None:
+    """Write arrays in order; ``read_arrays`` reads them."""
     named: dict[str, Any] = {f"{i:04d}": array for i, array in enumerate(arrays)}
     with open(path, "wb") as file:  # given a path, NumPy would add its own suffix
         np.savez(file, **named)
 
 
-def _read_arrays(path: str | Path) -> list[np.ndarray]:
+def read_arrays(path: str | Path) -> list[np.ndarray]:
+    """Read the arrays that :func:`write_arrays` wrote."""
     with np.load(path, allow_pickle=False) as file:
-        return [file[key] for key in sorted(file.files)]
+        return [file[key] for key in file.files]
 
 
 def _kept_outputs(path: Path, names: Iterable[str]) -> dict[str, np.ndarray] | None:
     try:
-        return dict(zip(names, _read_arrays(path), strict=True))
+        return dict(zip(names, read_arrays(path), strict=True))
     except (OSError, ValueError):
         return None
 
@@ -334,4 +329,4 @@ def _keep(path: Path, outputs: Mapping[str, np.ndarray]) -> None:
     """Keep outputs for other benches, whole or not at all; string outputs are not kept."""
     if all(array.dtype.kind in "fiub" for array in outputs.values()):
         with contextlib.suppress(OutputPathError), whole_file(path) as temporary:
-            _write_arrays(temporary, outputs.values())
+            write_arrays(temporary, outputs.values())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, get_args
+import functools
+from typing import Any, ClassVar, Generic, TypeVar, cast, get_args
 
 import msgspec
 
@@ -151,20 +152,11 @@ class InferFile(Request[dict[str, str]], frozen=True, kw_only=True):
     outputs: str
 
 
-AnyRequest: TypeAlias = (
-    SetUp
-    | Compile
-    | Expect
-    | WarmUp
-    | RunTurn
-    | CompileCounted
-    | ReadCounters
-    | Compare
-    | ReadSpans
-    | MeasureMemory
-    | Release
-    | InferFile
-)
+def _either(one: Any, other: Any) -> Any:
+    return one | other
+
+
+AnyRequest: Any = functools.reduce(_either, cast(Any, Request).__subclasses__())
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

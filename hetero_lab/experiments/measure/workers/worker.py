@@ -49,14 +49,14 @@ from hetero_lab.experiments.measure.workers.launch import (
     WORKER,
 )
 from hetero_lab.experiments.measure.workers.process import WorkerError, as_worker_errors
-from hetero_lab.experiments.measure.workers.requests import AnyRequest, Reply, SetUp
+from hetero_lab.experiments.measure.workers.requests import AnyRequest, Reply, Request, SetUp
 
 _N_DESCRIPTORS = 4
 _IDLE_S, _IDLE_SET_UP_S = 600.0, 5.0  # a set-up holds a model
 
 
 def serve(
-    answer: Callable[[Bench, AnyRequest], Any] = Bench.answer, *, set_up: Bench | None = None
+    answer: Callable[[Bench, Request[Any]], Any] = Bench.answer, *, set_up: Bench | None = None
 ) -> None:
     """Answer requests until the input ends; the first one sets up, unless ``set_up`` is that."""
     requests, replies = _private_streams()
@@ -67,7 +67,7 @@ def serve(
         value, error, status, told = None, None, "", list[str]()
         try:
             with as_worker_errors(told):
-                request: AnyRequest = msgspec.convert(json.loads(line), AnyRequest)
+                request: Request[Any] = msgspec.convert(json.loads(line), AnyRequest)
                 if bench is not None:
                     value = answer(bench, request)
                 elif isinstance(request, SetUp):

@@ -55,7 +55,7 @@ def summary(profile: ProfileData) -> str:
         lines.append(f"Outputs:    {_worst_output(profile)}")
     if profile.counters:
         precision = executed_precisions(profile.counters)
-        n = len(transitions(profile))
+        n = len(list(transitions(profile)))
         lines.append(
             f"Precision:  {tally(precision.values()) or 'not in the counters'}"
             f"{f'; it changes between {n} pairs of ops' if n else ''}"
@@ -231,12 +231,11 @@ def _more(n_rows: int) -> list[str]:
     return [f"… {n_rows - _MOST_ROWS:,} more"] if n_rows > _MOST_ROWS else []
 
 
-def counter_lines(counters: Sequence[Counter], *, hetero: bool) -> list[str]:
-    """Return a line per counter and the totals; ``hetero`` puts the subgraph before each name."""
-    lines = []
+def counter_lines(counters: Sequence[Counter], *, hetero: bool) -> Iterator[str]:
+    """Yield a line per counter and the totals; ``hetero`` puts the subgraph before each name."""
     for counter in counters:
         prefix = f"subgraph{counter.subgraph}: " if hetero else ""
-        lines.append(
+        yield (
             f"{_cell(prefix + counter.node_name)} {counter.status:<14}"
             f"layerType: {_cell(counter.node_type, 20)} "
             f"execType: {_cell(counter.exec_type)} "
@@ -245,11 +244,8 @@ def counter_lines(counters: Sequence[Counter], *, hetero: bool) -> list[str]:
         )
     real_ms = sum(c.real_time_us for c in counters) / 1e3
     cpu_ms = sum(c.cpu_time_us for c in counters) / 1e3
-    return [
-        *lines,
-        f"Total time:     {real_ms:.3f} milliseconds",
-        f"Total CPU time: {cpu_ms:.3f} milliseconds",
-    ]
+    yield f"Total time:     {real_ms:.3f} milliseconds"
+    yield f"Total CPU time: {cpu_ms:.3f} milliseconds"
 
 
 def _cell(value: str, width: int = _WIDTH) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter as Tally
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
@@ -186,34 +186,30 @@ def _worst_verdict(profile: ProfileData) -> str:
     return max(verdicts, key=VERDICTS.index, default="not compared")
 
 
-def _subgraphs(profile: ProfileData) -> list[dict[str, Any]]:
+def _subgraphs(profile: ProfileData) -> Iterator[dict[str, Any]]:
     emulated = dict(profile.environment.emulated)
     boundaries = profile.partition.boundaries
     precision = executed_precisions(profile.counters)
-    rows = []
     for subgraph in profile.partition.subgraphs:
         own = [c for c in profile.counters if c.subgraph == subgraph.index]
         incoming = [b for b in boundaries if subgraph.index in b.targets]
         outgoing = [b for b in boundaries if b.source == subgraph.index]
         counted = bool(profile.counters)
-        rows.append(
-            {
-                "subgraph": subgraph.index,
-                "device": subgraph.device,
-                "emulated": subgraph.device in emulated,
-                "n_ops": len(subgraph.ops),
-                "n_executed": sum(c.status == "EXECUTED" for c in own) if counted else None,
-                "ops_us": total_us(own, "op", "other") if counted else None,
-                "reorders_us": total_us(own, "reorder") if counted else None,
-                "n_inputs": len(incoming),
-                "input_bytes": sum(b.n_bytes or 0 for b in incoming),
-                "n_outputs": len(outgoing),
-                "output_bytes": sum(b.n_bytes or 0 for b in outgoing),
-                "precisions": tally(precision.get(o, "") for o in subgraph.ops),
-                "ops": "\n".join(subgraph.ops),
-            }
-        )
-    return rows
+        yield {
+            "subgraph": subgraph.index,
+            "device": subgraph.device,
+            "emulated": subgraph.device in emulated,
+            "n_ops": len(subgraph.ops),
+            "n_executed": sum(c.status == "EXECUTED" for c in own) if counted else None,
+            "ops_us": total_us(own, "op", "other") if counted else None,
+            "reorders_us": total_us(own, "reorder") if counted else None,
+            "n_inputs": len(incoming),
+            "input_bytes": sum(b.n_bytes or 0 for b in incoming),
+            "n_outputs": len(outgoing),
+            "output_bytes": sum(b.n_bytes or 0 for b in outgoing),
+            "precisions": tally(precision.get(o, "") for o in subgraph.ops),
+            "ops": "\n".join(subgraph.ops),
+        }
 
 
 def counter_rows(counters: Iterable[Counter], emulated: Container[str]) -> list[dict[str, Any]]:
@@ -228,77 +224,65 @@ def counter_rows(counters: Iterable[Counter], emulated: Container[str]) -> list[
     ]
 
 
-def _boundaries(profile: ProfileData) -> list[dict[str, Any]]:
+def _boundaries(profile: ProfileData) -> Iterator[dict[str, Any]]:
     graph, partition = profile.graph, profile.partition
     device = [s.device for s in partition.subgraphs]
     reorders = reorders_us(profile.counters, partition)
-    rows = []
     for boundary in partition.boundaries:
         index = graph.index_of.get(boundary.op)
         tensor = graph.ops[index].outputs[boundary.port] if index is not None else None
-        rows.append(
-            {
-                "tensor": boundary.tensor,
-                "shape": "x".join(map(str, tensor.shape)) if tensor and tensor.shape else "",
-                "element_type": tensor.element_type if tensor else "",
-                "n_bytes": boundary.n_bytes,
-                "source": boundary.source,
-                "source_device": device[boundary.source],
-                "targets": " ".join(map(str, boundary.targets)),
-                "target_devices": " ".join(dict.fromkeys(device[t] for t in boundary.targets)),
-                "reorder_us": reorders[boundary.tensor] if profile.counters else None,
-            }
-        )
-    return rows
+        yield {
+            "tensor": boundary.tensor,
+            "shape": "x".join(map(str, tensor.shape)) if tensor and tensor.shape else "",
+            "element_type": tensor.element_type if tensor else "",
+            "n_bytes": boundary.n_bytes,
+            "source": boundary.source,
+            "source_device": device[boundary.source],
+            "targets": " ".join(map(str, boundary.targets)),
+            "target_devices": " ".join(dict.fromkeys(device[t] for t in boundary.targets)),
+            "reorder_us": reorders[boundary.tensor] if profile.counters else None,
+        }
 
 
-def _placement(profile: ProfileData) -> list[dict[str, Any]]:
+def _placement(profile: ProfileData) -> Iterator[dict[str, Any]]:
     graph = profile.graph
     where = profile.partition.subgraph_of
     times = executed_ops_us(profile.counters)
     leader_of = leaders(profile.counters)
     precision = executed_precisions(profile.counters)
     emulated = dict(profile.environment.emulated)
-    rows = []
     for name in profile.affinity.ops:
         op = graph.ops[graph.index_of[name]]
         leader = leader_of.get(name, "")
         shape = op.outputs[0].shape if op.outputs else None
-        rows.append(
-            {
-                "op": name,
-                "op_type": op.type,
-                "device": profile.affinity[name],
-                "emulated": profile.affinity[name] in emulated,
-                "subgraph": where.get(name),
-                "shape": "x".join(map(str, shape)) if shape else "",
-                "output_bytes": sum(t.n_bytes or 0 for t in op.outputs),
-                "fused_with": leader if leader != name else "",
-                "precision": precision.get(name, ""),
-                # None if the counters do not tell, 0 if the time is counted at the group's leader.
-                "time_us": times.get(name) if profile.counters else None,
-            }
-        )
-    return rows
+        yield {
+            "op": name,
+            "op_type": op.type,
+            "device": profile.affinity[name],
+            "emulated": profile.affinity[name] in emulated,
+            "subgraph": where.get(name),
+            "shape": "x".join(map(str, shape)) if shape else "",
+            "output_bytes": sum(t.n_bytes or 0 for t in op.outputs),
+            "fused_with": leader if leader != name else "",
+            "precision": precision.get(name, ""),
+            # None if the counters do not tell, 0 if the time is counted at the group's leader.
+            "time_us": times.get(name) if profile.counters else None,
+        }
 
 
-def _throughput(profile: ProfileData) -> list[dict[str, Any]]:
-    rows = []
+def _throughput(profile: ProfileData) -> Iterator[dict[str, Any]]:
     for measured in profile.throughput:
         low, high = measured.between.ci95_us
-        rows.append(
-            {
-                "executor": measured.executor,
-                "n_requests": measured.n_requests,
-                "exclusive": measured.exclusive,
-                "time_per_result_us": measured.between.median_us,
-                "ci95_low_us": low,
-                "ci95_high_us": high,
-                "per_second": 1e6 / measured.between.median_us,
-                "latency_us": measured.latency.median_us,
-            }
-        )
-    return rows
+        yield {
+            "executor": measured.executor,
+            "n_requests": measured.n_requests,
+            "exclusive": measured.exclusive,
+            "time_per_result_us": measured.between.median_us,
+            "ci95_low_us": low,
+            "ci95_high_us": high,
+            "per_second": 1e6 / measured.between.median_us,
+            "latency_us": measured.latency.median_us,
+        }
 
 
 def tally(precisions: Iterable[str]) -> str:
@@ -307,8 +291,8 @@ def tally(precisions: Iterable[str]) -> str:
     return ", ".join(f"{n} {name}" for name, n in counted.most_common() if name)
 
 
-def transitions(profile: ProfileData) -> list[dict[str, Any]]:
-    """Return a row per pair of ops between which the precision changes, in the model's order.
+def transitions(profile: ProfileData) -> Iterator[dict[str, Any]]:
+    """Yield a row per pair of ops between which the precision changes, in the model's order.
 
     The rows have the keys of ``TRANSITION_COLUMNS``. ``where`` is ``boundary`` (between subgraphs)
     or ``inside`` one. Tensors cross a boundary in the model's own type: two bf16 devices hand over
@@ -318,7 +302,6 @@ def transitions(profile: ProfileData) -> list[dict[str, Any]]:
     graph, home = profile.graph, profile.partition.subgraph_of
     precision = executed_precisions(profile.counters)
     node = leaders(profile.counters)
-    rows = []
     for consumer in profile.affinity.ops:
         ports: dict[int, set[int]] = {}
         for index, port in graph.ops[graph.index_of[consumer]].inputs:
@@ -337,22 +320,19 @@ def transitions(profile: ProfileData) -> list[dict[str, Any]]:
             if ends[0] == ends[1] and handed_over in ("", ends[0]):
                 continue
             sizes = [t.n_bytes for t in tensors]
-            rows.append(
-                {
-                    "producer": producer,
-                    "consumer": consumer,
-                    "from_device": profile.affinity[producer],
-                    "from_precision": ends[0],
-                    "to_device": profile.affinity[consumer],
-                    "to_precision": ends[1],
-                    "where": "boundary" if crosses else "inside",
-                    "handed_over_as": handed_over,
-                    "n_bytes": None if None in sizes else sum(size or 0 for size in sizes),
-                    "from_subgraph": home.get(producer),
-                    "to_subgraph": home.get(consumer),
-                }
-            )
-    return rows
+            yield {
+                "producer": producer,
+                "consumer": consumer,
+                "from_device": profile.affinity[producer],
+                "from_precision": ends[0],
+                "to_device": profile.affinity[consumer],
+                "to_precision": ends[1],
+                "where": "boundary" if crosses else "inside",
+                "handed_over_as": handed_over,
+                "n_bytes": None if None in sizes else sum(size or 0 for size in sizes),
+                "from_subgraph": home.get(producer),
+                "to_subgraph": home.get(consumer),
+            }
 
 
 def critical_spans(profile: ProfileData) -> frozenset[Span]:

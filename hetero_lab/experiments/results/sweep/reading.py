@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -303,38 +303,36 @@ def _wrong_notes(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _notes(records: Sequence[AnyRecord], rows: Sequence[Row]) -> list[str]:
+def _notes(records: Sequence[AnyRecord], rows: Sequence[Row]) -> Iterator[str]:
     """Say what may have disturbed the run."""
-    notes = []
     noisy = [
         row.label
         for row in rows
         if row.profile and row.profile.latency.mad_us > _NOISY_MAD * row.profile.latency.median_us
     ]
     if noisy:
-        notes.append(
+        yield (
             f"The samples of {names_at_hand(noisy, 4)} scatter by more than {_NOISY_MAD:.0%} "
             "(median absolute deviation)."
         )
-    notes += _cache_notes(rows)
+    yield from _cache_notes(rows)
     states = [r for r in records if isinstance(r, State)]
     power = {r.on_battery for r in states} - {None}
     if len(power) > 1:
-        notes.append("The power source changed during the run.")
+        yield "The power source changed during the run."
     elif power == {True}:
-        notes.append("The machine ran on battery.")
+        yield "The machine ran on battery."
     clocks = [r.frequency_mhz for r in states if r.frequency_mhz]
     if clocks and max(clocks) > 1.1 * min(clocks):
-        notes.append(f"The clock moved between {min(clocks):.0f} and {max(clocks):.0f} MHz.")
+        yield f"The clock moved between {min(clocks):.0f} and {max(clocks):.0f} MHz."
     foreign = foreign_cpus(records)
     if foreign > 0.3:
-        notes.append(f"Other processes kept {foreign:.1f} CPUs busy during the run.")
+        yield f"Other processes kept {foreign:.1f} CPUs busy during the run."
     calls = [r for r in records if isinstance(r, Call)]
-    if not calls:
-        return notes
-    if calls[-1].n_left and all(row.status == "ok" for row in rows):
-        notes.append(_what_is_left(calls[-1]))  # otherwise the rows that were left out say it
-    return notes + _budget_notes(calls[-1])
+    for call in calls[-1:]:
+        if call.n_left and all(row.status == "ok" for row in rows):
+            yield _what_is_left(call)  # otherwise the rows that were left out say it
+        yield from _budget_notes(call)
 
 
 def foreign_cpus(records: Iterable[AnyRecord]) -> float:
@@ -344,38 +342,34 @@ def foreign_cpus(records: Iterable[AnyRecord]) -> float:
     return float(np.median(seen)) if seen else 0.0
 
 
-def _cache_notes(rows: Sequence[Row]) -> list[str]:
+def _cache_notes(rows: Sequence[Row]) -> Iterator[str]:
     """Say how long loading from the model cache took, compared with compiling."""
     by_label = {row.label: row.profile for row in rows}
-    notes = []
     for label, cached in by_label.items():
         compiled = by_label.get(label.removesuffix(f" · {FROM_CACHE}"))
         if cached is None or not label.endswith(f" · {FROM_CACHE}"):
             continue
         if not cached.chosen.from_cache:
-            notes.append(f"OpenVINO did not load {shorten(label)} from its cache.")
+            yield f"OpenVINO did not load {shorten(label)} from its cache."
         elif compiled is not None:
-            notes.append(
+            yield (
                 f"From the model cache {shorten(compiled.label)} is loaded in "
                 f"{number(cached.compile_ms)} ms; compiling takes {number(compiled.compile_ms)} ms."
             )
-    return notes
 
 
-def _budget_notes(call: Call) -> list[str]:
+def _budget_notes(call: Call) -> Iterator[str]:
     """Say how the time of the last call was spent if the budget was too short for everything."""
     if call.budget_s is None:
-        return []
-    notes = []
+        return
     is_short = call.timed < TIMED_PER_TURN
     if is_short or call.n_left or call.startup_s > _LARGE_SHARE * call.elapsed_s:
-        notes.append(
+        yield (
             f"Of {call.elapsed_s:.1f} s, {call.startup_s:.1f} s went into starting workers and "
             f"{call.compile_s:.1f} s into compiling."
         )
     if is_short:
-        notes.append(
+        yield (
             f"For budget_s={call.budget_s:g} turns were cut to {call.discarded} discarded and "
             f"{call.timed} timed inferences (else {DISCARDED_PER_TURN} and {TIMED_PER_TURN})."
         )
-    return notes
