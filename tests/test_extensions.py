@@ -97,9 +97,7 @@ def test_a_rule_finds_what_it_looks_for(example, digits, own_core):
     for ops, finding in zip(own["ops"], own["finding"], strict=True):
         (subgraph,) = [s for s in partition.subgraphs if set(ops) <= set(s.ops)]
         n_bytes = sum(
-            b.n_bytes
-            * ((b.source == subgraph.index) * len(b.targets) + b.targets.count(subgraph.index))
-            for b in partition.boundaries
+            b.n_bytes for b in partition.boundaries if subgraph.index in (b.source, *b.targets)
         )
         assert finding == f"Subgraph {subgraph.index} exchanges {n_bytes} bytes."
 

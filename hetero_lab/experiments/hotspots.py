@@ -192,7 +192,7 @@ def hotspots(
     --------
     >>> import hetero_lab as hl
     >>> measured = hl.profile("digits_inception", "CPU", iterations=20, progress=False)
-    >>> round(hl.hotspots(measured).summary["share"].sum(), 6)
+    >>> round(float(hl.hotspots(measured).summary["share"].sum()), 6)
     1.0
     """
     if isinstance(measured, CostModel):
