@@ -198,7 +198,7 @@ class Session:
         """The set-up of workers; its files are written when it is first used."""
         directory = self._open.enter_context(scratch_directory())
         self._open.callback(FORK_SERVER.forget_set_up)
-        return write_set_up(directory, self.models, self._arrays, self.conditions.seed)
+        return write_set_up(directory, self.models, self._arrays)
 
     @cached_property
     def _inputs_digest(self) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Iterable, Sequence
+from dataclasses import InitVar, dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -52,31 +53,30 @@ def uncut_ranks(top: Topology) -> list[Rank]:
     return sorted(_rank(top, node, p, False) for node, p in enumerate(producers) if p)
 
 
+@dataclass(eq=False)
 class CycleBreaking:
-    """Cut the cycles of subgraphs, each within a strongly connected component of subgraphs."""
+    """Cut the cycles of subgraphs, each within a strongly connected component of subgraphs.
 
-    def __init__(
-        self,
-        top: Topology,
-        cut: bytearray,
-        ids: np.ndarray,
-        components: np.ndarray,
-        ranks: list[Rank],
-        memo: Memo,
-    ):
-        """Take over ``cut``, a flag for each edge, and ``ranks``, those of :func:`uncut_ranks`.
+    It takes over ``cut``, a flag for each edge, and ``uncut_ranks``, those of :func:`uncut_ranks`.
+    ``subgraphs`` is the subgraph of each node; ``components`` the strongly connected component of
+    each subgraph, -1 if it is not cyclic.
+    """
 
-        ``ids`` is the subgraph of each node; ``components`` the strongly connected component of
-        each subgraph, -1 if it is not cyclic.
-        """
-        self.top = top
-        self.cut = cut
-        self.ids: list[int] = ids.tolist()
+    top: Topology
+    cut: bytearray
+    subgraphs: InitVar[np.ndarray]
+    components: InitVar[np.ndarray]
+    uncut_ranks: list[Rank]
+    memo: Memo
+
+    def __post_init__(self, subgraphs: np.ndarray, components: np.ndarray) -> None:
+        top = self.top
+        self.ids: list[int] = subgraphs.tolist()
         # Results and private constants are not members: they follow their anchor.
         self.members: dict[int, set[int]] = {}
         self.cyclic: bytearray = bytearray(top.n_nodes)
         self.n_cyclic: int = 0
-        cyclic = np.flatnonzero(components[ids] >= 0).tolist()
+        cyclic = np.flatnonzero(components[subgraphs] >= 0).tolist()
         for node in cyclic:
             if top.anchor[node] == node:
                 self.members.setdefault(self.ids[node], set()).add(node)
@@ -90,11 +90,9 @@ class CycleBreaking:
         self.next_component: int = len(components)
         self.rank: dict[int, Rank] = {}
         self.heap: list[Rank] = []
-        self.uncut_ranks = ranks
         self.n_passed: int = 0  # ranks skipped for good: the node reads a cut edge, or is acyclic
-        reads_cut = set(top.target[np.frombuffer(cut, bool)].tolist())
+        reads_cut = set(top.target[np.frombuffer(self.cut, bool)].tolist())
         self._rank_again(node for node in cyclic if node in reads_cut)
-        self.memo = memo
 
     def break_cycles(self) -> None:
         """Cut until no subgraph depends on itself through another one."""

@@ -166,7 +166,7 @@ def _compiler(
 
     arrays = given_or_generated(placed.bound, None)
     with scratch_directory() as directory:
-        set_up = write_set_up(directory, {"model": placed.bound}, {"model": arrays}, seed=0)
+        set_up = write_set_up(directory, {"model": placed.bound}, {"model": arrays})
         worker = LastingWorker(set_up)
         try:
             yield refuses

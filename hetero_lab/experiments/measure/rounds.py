@@ -179,8 +179,9 @@ class SweepRun(BaseRun):
     def _durations(self) -> Durations:
         """How long a placement takes, estimated from earlier placements."""
         known = list(self._inference_s.values())
+        together = self._at_once > 1 and self._together_s
         return Durations(
-            ready_s=self._start_s + max(self._each_ready_s, default=0.0),
+            ready_s=self._start_s + max(together or self._ready_s, default=0.0),
             inference_s=float(np.mean(known)) if known else 0.0,
         )
 
@@ -284,11 +285,6 @@ class SweepRun(BaseRun):
     @property
     def _is_slow(self) -> bool:
         return max(self._ready_s, default=0.0) > _SLOW_COMPILE_S
-
-    @property
-    def _each_ready_s(self) -> list[float]:
-        """How long each placement took; of parallel compiles once there were some."""
-        return self._together_s if self._at_once > 1 and self._together_s else self._ready_s
 
     def _compile(self, keys: Sequence[str]) -> None:
         if not keys:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -59,24 +60,20 @@ _SHOWN = 4  # inferences after which the timeline shows a warm model
 _PER_TURN = DISCARDED_PER_TURN + TIMED_PER_TURN
 
 
+@dataclass(eq=False)
 class Bench:
     """Compiled placements by key, on one core, with ``models`` and ``inputs`` by variant.
 
-    Inputs are arrays in order; missing ones are generated from the seed of ``set_up``.
+    Inputs are arrays in order; missing ones are generated.
     """
 
     start_s = 0.0  # to start another one
 
-    def __init__(
-        self,
-        models: Mapping[str, BoundModel],
-        *,
-        inputs: Mapping[str, Any] | None = None,
-        set_up: SetUp | None = None,
-    ):
-        self._models = dict(models)
-        self._inputs = dict(inputs or {})
-        self.set_up = set_up or SetUp(models={})
+    models: Mapping[str, BoundModel]
+    inputs: dict[str, list[np.ndarray]] = field(default_factory=dict[str, list[np.ndarray]])
+    set_up: SetUp = field(default_factory=lambda: SetUp(models={}))
+
+    def __post_init__(self) -> None:
         self.warnings: list[str] = []  # of the last answer
         # How each is run, and the seconds of its first inference.
         self._compiled: dict[str, tuple[Runner, Execution, float]] = {}
@@ -198,7 +195,7 @@ class Bench:
         return tuple((s.request, s.subgraph, s.start_s, s.end_s) for s in spans)
 
     def _memory(self, asked: requests.MeasureMemory) -> dict[str, tuple[int, int]]:
-        bound = self._models[asked.variant]
+        bound = self.models[asked.variant]
         if not asked.parts:
             whole = Affinity.on_one(bound.graph, asked.device)
             placement = Placement(whole, "memory", {asked.device: asked.properties})
@@ -232,7 +229,7 @@ class Bench:
             self._let_go(key)
 
     def _placed(self, trial: Trial) -> BoundPlacement:
-        return trial.placed(self._models[trial.variant], self.set_up.ops.get(trial.variant, ()))
+        return trial.placed(self.models[trial.variant], self.set_up.ops.get(trial.variant, ()))
 
     def _opened_as(self, trial: Trial) -> dict[str, Any]:
         """Return the arguments of :func:`open_runner`."""
@@ -252,15 +249,13 @@ class Bench:
         return expected
 
     def _kept(self, trial: Trial) -> Path:
-        number = list(self._models).index(trial.variant)
+        number = list(self.models).index(trial.variant)
         return Path(self.set_up.directory) / f"reference{number}.npz"
 
     def _arrays(self, variant: str) -> list[np.ndarray]:
-        if variant not in self._inputs:
-            self._inputs[variant] = given_or_generated(
-                self._models[variant], None, self.set_up.seed
-            )
-        return self._inputs[variant]
+        if variant not in self.inputs:
+            self.inputs[variant] = given_or_generated(self.models[variant], None)
+        return self.inputs[variant]
 
 
 AnyBench: TypeAlias = Bench | WorkerProcess
@@ -284,7 +279,6 @@ def write_set_up(
     directory: Path,
     bound: Mapping[str, BoundModel],
     arrays: Mapping[str, Sequence[np.ndarray]],
-    seed: int,
 ) -> SetUp:
     """Write models and inputs to files for workers; return the set-up that names them."""
     models, inputs, ops = {}, {}, {}
@@ -300,7 +294,6 @@ def write_set_up(
         ops=ops,
         inputs=inputs,
         emulated=[spec.to_json() for spec in emulated_devices(core).values()],
-        seed=seed,
         directory=str(directory),
     )
 

@@ -22,6 +22,7 @@ from hetero_lab.experiments.measure.workers.requests import Answer, Reply, Reque
 from hetero_lab.tables import number
 
 _POLL_S = 0.2
+_START_S = 120.0  # for a process to start and to be set up
 _END_S = 5.0  # for a process to end by itself after its output has ended
 _LAST_LINE_S = 1.0  # to read the last line of a process that has ended
 _GIB = float(1 << 30)
@@ -62,23 +63,17 @@ def as_worker_errors(told: list[str]) -> Iterator[None]:
 class WorkerProcess:
     """A process that runs a :class:`~hetero_lab.experiments.measure.workers.bench.Bench`.
 
-    ``workers`` gives the command that starts it and the resident memory at which it is killed. It
-    may take ``start_timeout_s`` to start; ``start_s`` is the time that its set-up took.
+    ``workers`` gives the command that starts it and the resident memory at which it is killed.
+    ``start_s`` is the time that its set-up took.
     """
 
-    def __init__(
-        self,
-        set_up: SetUp,
-        workers: Workers | None = None,
-        *,
-        start_timeout_s: float = 120.0,
-    ):
+    def __init__(self, set_up: SetUp, workers: Workers | None = None):
         workers = workers or Workers()
         command = workers.command
         self._limit = workers.memory_limit_bytes or int(psutil.virtual_memory().total * 0.9)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         try:
-            self._process = launch(command, self._errors, start_timeout_s, set_up)
+            self._process = launch(command, self._errors, _START_S, set_up)
         except OSError as error:
             self._errors.close()
             name = shorten(str(command[0])) if command else "process"
@@ -89,7 +84,7 @@ class WorkerProcess:
         threading.Thread(target=self._read, daemon=True).start()
         began = now()
         try:
-            self.ask(set_up, timeout_s=start_timeout_s)
+            self.ask(set_up, timeout_s=_START_S)
         except BaseException:
             self.kill()
             raise

@@ -128,6 +128,7 @@ def summary_row(profile: ProfileData) -> dict[str, Any]:
     """Return the summary of a profile, with the keys of ``SUMMARY_COLUMNS``."""
     latency, partition, environment = profile.latency, profile.partition, profile.environment
     low, high = latency.ci95_us
+    verdicts = (agreement.verdict for agreement in profile.agreement)
     return {
         "label": profile.label,
         "model": profile.graph.name,
@@ -156,7 +157,7 @@ def summary_row(profile: ProfileData) -> dict[str, Any]:
         **time_parts(profile.counters, latency.median_us),
         "partition": "observed" if partition.observed else "predicted",
         "as_predicted": profile.as_predicted,
-        "verdict": _worst_verdict(profile),
+        "verdict": max(verdicts, key=VERDICTS.index, default="not compared"),
         "max_relative_error": max((a.relative_error for a in profile.agreement), default=None),
         "openvino_version": environment.openvino_version,
         "host": environment.host,
@@ -179,11 +180,6 @@ def time_parts(counters: Sequence[Counter], latency_us: float) -> dict[str, Any]
         "rest_us": max(0.0, rest_us),
         "counters_exceed_latency": rest_us < 0,
     }
-
-
-def _worst_verdict(profile: ProfileData) -> str:
-    verdicts = (a.verdict for a in profile.agreement)
-    return max(verdicts, key=VERDICTS.index, default="not compared")
 
 
 def _subgraphs(profile: ProfileData) -> Iterator[dict[str, Any]]:
