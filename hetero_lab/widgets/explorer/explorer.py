@@ -19,6 +19,7 @@ from hetero_lab.terminal import count_of
 from hetero_lab.views.op_types import time_by_op_type
 from hetero_lab.views.predictions import difference
 from hetero_lab.views.result_views import slowest_nodes
+from hetero_lab.views.sweeps import title_of
 from hetero_lab.views.times import timeline
 from hetero_lab.widgets.explorer.figures import (
     CLASS,
@@ -34,7 +35,7 @@ from hetero_lab.widgets.explorer.figures import (
     table,
     table_of,
 )
-from hetero_lab.widgets.explorer.state import ExplorerState, labelled, title_of
+from hetero_lab.widgets.explorer.state import ExplorerState, labelled
 
 _WIDE = {"description_width": "60px"}
 _WRAP = {"flex_flow": "row wrap"}
