@@ -45,11 +45,6 @@ def with_shares(sweep: Sweep) -> pd.DataFrame:
     if not len(frame):
         return pd.DataFrame({name: [] for name in ("label", "status", "detail")})
     frame["label"] = [sweep.name_of(row) for row in sweep.rows]
-    # A column with gaps may hold numbers as objects.
-    for name in frame.columns:
-        filled = [value for value in frame[name] if value is not None and value == value]
-        if filled and all(isinstance(v, int | float) and not isinstance(v, bool) for v in filled):
-            frame[name] = pd.to_numeric(frame[name])
     counts = [row.profile.affinity.counts() if row.profile else {} for row in sweep.rows]
     for device in dict.fromkeys(device for each in counts for device in each):
         frame[f"{_SHARE}{device}"] = [

@@ -32,7 +32,6 @@ from hetero_lab.widgets.explorer.figures import (
     message,
     points_figure,
     rings,
-    table,
     table_of,
 )
 from hetero_lab.widgets.explorer.state import ExplorerState, labelled
@@ -269,7 +268,7 @@ def _dropdown(label: str, options: Any, value: str) -> ipw.Dropdown:
 
 
 def _listed(frame: Any, caption: str = "", most: int = 60) -> str:
-    return table(html_table(frame, caption, most))
+    return f'<div class="hlx-table" tabindex="0">{html_table(frame, caption, most)}</div>'
 
 
 def _heading(state: ExplorerState) -> str:

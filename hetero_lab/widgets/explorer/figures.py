@@ -103,11 +103,6 @@ def message(text: str) -> str:
     return f'<div class="hlx-message" role="status">{lines}</div>'
 
 
-def table(content: str) -> str:
-    """Put a table of ``tables.html_table`` into a box that scrolls."""
-    return f'<div class="hlx-table" tabindex="0">{content}</div>'
-
-
 def points_figure(exploring: ExplorerState) -> go.Figure:
     """Draw the rows that are shown, with A and B ringed; a point's customdata is its label."""
     choice, frame = exploring.choice, exploring.shown
