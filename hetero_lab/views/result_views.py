@@ -296,17 +296,6 @@ def _(frame: pd.DataFrame) -> Contents:
     return Contents(heading, frame.attrs.get("notes", ()), {_HEADLINE: frame})
 
 
-def slowest_nodes(profile: Profile) -> pd.DataFrame:
-    """Return the counters of the nodes that ran, the slowest first."""
-    frame = profile.tables["counters"]
-    columns = [
-        "subgraph", "device", "kind", "op", "node_name", "node_type", "exec_type", "precision",
-        "real_time_us", "fused_ops",
-    ]  # fmt: skip
-    frame = frame.loc[frame["status"] == "EXECUTED", columns]
-    return frame.sort_values("real_time_us", ascending=False, kind="stable")
-
-
 def _labelled(sweep: Sweep) -> Sweep | None:
     """Return a sweep if it knows the accuracy of some row."""
     known = (row.evaluation is not None and row.evaluation.is_labelled for row in sweep.rows)

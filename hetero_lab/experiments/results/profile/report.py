@@ -18,7 +18,7 @@ from hetero_lab.placement.partition import boundary_size
 from hetero_lab.runtime.counters import Counter, executed_precisions, reorders_us
 from hetero_lab.runtime.generation import Generation
 from hetero_lab.runtime.runners import HETERO
-from hetero_lab.tables import bytes_text, number, text_table
+from hetero_lab.tables import bytes_text, number, text_table, time_text
 from hetero_lab.terminal import count_of, one_line
 
 if TYPE_CHECKING:
@@ -118,10 +118,9 @@ def overhead(profile: ProfileData) -> str:
     if crossed := len(profile.partition.boundaries):
         reorders = sum(reorders_us(profile.counters, profile.partition).values())
         most = reorders + rest
-        scale = _scale(us)[0]
         said = (
-            f"are spent at {count_of(crossed, 'boundary')}: reorders {number(reorders / scale)}, "
-            f"hand-overs and the runtime {number(rest / scale)}"
+            f"are spent at {count_of(crossed, 'boundary')}: reorders {time_text(reorders)}, "
+            f"hand-overs and the runtime {time_text(rest)}"
         )
     elif reorders > rest:
         most, said = reorders, "are reorders"
@@ -129,13 +128,7 @@ def overhead(profile: ProfileData) -> str:
 
 
 def _share(profile: ProfileData, part_us: float, said: str) -> str:
-    us = profile.latency.median_us
-    scale, unit = _scale(us)
-    return f"{number(part_us / scale)} of {number(us / scale)} {unit} {said}."
-
-
-def _scale(us: float) -> tuple[float, str]:
-    return (1e3, "ms") if us >= 1e3 else (1.0, "µs")
+    return f"{time_text(part_us)} of {time_text(profile.latency.median_us)} {said}."
 
 
 def counted_beyond(profile: ProfileData) -> str:
