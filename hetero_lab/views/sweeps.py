@@ -92,7 +92,7 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
     if x not in columns:
         raise ArgumentError(f"x= is one of {names_at_hand(columns, 20)}, not {shorten(str(x))}.")
     if len(frame):
-        frame = frame.loc[frame["median_us"].notna()]
+        frame = frame.loc[frame["median_us"].notna() & (frame["same_as"] == "")]
     scale, axis = latency_axis(intervals_of(frame, "median_us"))
     styles = device_styles(devices, dict(sweep.environment.emulated))
     return finish(
@@ -175,11 +175,20 @@ def finite(values: pd.Series) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values.astype(float)]
 
 
-def _point_hover(row: Any, frame: pd.DataFrame, x: str, y: str) -> str:
-    structure = f"{count_of(int(row['n_subgraphs']), 'subgraph')}, "
-    structure += f"{row['boundary_bytes']:,.0f} boundary bytes"
-    lines = [f"<b>{plain(str(row['label']), 120)}</b>", latency_text(interval_of(row)), structure]
-    lines += [f"{plain(title_of(name))}: {row[name]:,.6g}" for name in dict.fromkeys((x, y))]
+_SAID = ("median_us", "n_subgraphs", "boundary_bytes")  # in every hover
+
+
+def _point_hover(row: Mapping[Any, Any], frame: pd.DataFrame, x: str, y: str) -> str:
+    shares = {n.removeprefix(_SHARE): row[n] for n in map(str, frame) if n.startswith(_SHARE)}
+    lines = [
+        f"<b>{plain(row['label'], 120)}</b>",
+        latency_text(interval_of(row)),
+        f"{count_of(int(row['n_subgraphs']), 'subgraph')}, "
+        f"{row['boundary_bytes']:,.0f} boundary bytes",
+        ", ".join(f"{plain(device, 30)} {share:.0f}%" for device, share in shares.items() if share),
+    ]
+    more = [name for name in dict.fromkeys((x, y)) if name not in _SAID]
+    lines += [f"{plain(title_of(name))}: {row[name]:,.6g}" for name in more]
     same = [str(label) for label in frame.loc[frame["same_as"] == row["label"], "label"]]
     lines += [f"the same placement: {plain(label, 80)}" for label in same[:_MOST_GROUPS]]
     return "<br>".join(lines)
