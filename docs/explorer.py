@@ -17,9 +17,10 @@ from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.views.graph.drawing import placement_graph
 from hetero_lab.views.op_types import time_by_op_type
 from hetero_lab.views.predictions import difference
+from hetero_lab.views.sweeps import title_of
 from hetero_lab.views.times import timeline
 from hetero_lab.widgets.explorer.figures import points_figure
-from hetero_lab.widgets.explorer.state import ExplorerState, title_of
+from hetero_lab.widgets.explorer.state import ExplorerState
 
 AXES = (("n_subgraphs", "median_us"), ("boundary_bytes", "median_us"), ("n_subgraphs", "p90_us"))
 PANES = {"graph": placement_graph, "timeline": timeline, "time by op type": time_by_op_type}

@@ -315,9 +315,5 @@ OPTIONS = {option.flags.split()[-1].lstrip("-"): option for option in _OWN} | {
         "write there (%(default)s)",
         parse={"dest": "directory", "default": "hetero_lab_demo"},
     ),
-    "show-counters": Option(
-        "-pc",
-        help="show the counters of every node",
-        parse={"action": "store_true", "dest": "show_counters"},
-    ),
+    "show-counters": _switch("-pc --show-counters", help="show the counters of every node"),
 }

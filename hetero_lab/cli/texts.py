@@ -36,22 +36,13 @@ class Planned:
 
 def devices_text(_: Namespace, devices: pd.DataFrame) -> str:
     """List the devices, and why others are missing."""
-    rows = [["DEVICE", "DESCRIPTION", "CAPABILITIES"]]
-    for row in devices.to_dict("records"):
-        name = f"{row['full_name']}{' (emulated)' if row['emulated_on'] else ''}"
-        problem = f" ({row['problem']})" if row["problem"] else ""
-        shown = f"{name}{problem}" if row["available"] else f"not available: {row['problem']}"
-        rows.append([row["device"], shown, row["capabilities"]])
-    return columns(rows)
+    names = ["device", "available", "full_name", "emulated_on", "capabilities", "problem"]
+    return text_table(devices[names])
 
 
 def samples_text(_: Namespace, samples: pd.DataFrame) -> str:
     """List the sample models."""
-    rows = [["SAMPLE", "MIB", "FROM", "TASK"]]
-    for row in samples.to_dict("records"):
-        here = "bundled" if row["bundled"] else f"{row['package']}{' (here)' * row['cached']}"
-        rows.append([row["name"], f"{row['n_bytes'] / (1 << 20):.1f}", here, row["task"]])
-    return columns(rows)
+    return text_table(samples[["name", "n_bytes", "bundled", "cached", "package", "task"]])
 
 
 def profile_text(given: Namespace, profile: hl.types.Profile) -> str:

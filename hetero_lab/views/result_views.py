@@ -26,7 +26,7 @@ from hetero_lab.experiments.accuracy.classify import Classification
 from hetero_lab.experiments.accuracy.evaluate import Evaluation
 from hetero_lab.experiments.advise.advice import BEST, Advice, ranking
 from hetero_lab.experiments.faults.wrong import Wrong
-from hetero_lab.experiments.hotspots import Hotspots, hotspots
+from hetero_lab.experiments.hotspots import hotspots
 from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.experiments.optimize import Optimized
 from hetero_lab.experiments.recover import Recovered
@@ -91,8 +91,12 @@ def contents_of(result: Any) -> Contents:
         raise ArgumentError(f"There are views of {known}, not of {type(result).__name__}.")
     answer, sentences, tables = result._answer(), result._sentences(), dict(result._shown())
     headline = {_HEADLINE: tables.pop(next(iter(tables)))} if tables else {}
-    heading = answer or type(result).__name__
-    return Contents(heading, sentences, {**headline, **tables}, details=result._details())
+    return Contents(
+        answer or type(result).__name__,
+        [*sentences, *_emulation_notes(dict(getattr(result, "emulated", {})).items())],
+        {**headline, **tables},
+        details=result._details(),
+    )
 
 
 @contents_of.register
@@ -222,16 +226,6 @@ def _(costs: CostModel) -> Contents:
 
 
 @contents_of.register
-def _(found: Hotspots) -> Contents:
-    notes = [found.verdict, *found.notes, *_emulation_notes(found.emulated.items())]
-    return Contents(
-        f"Hotspots of {found.graph.name}",
-        notes,
-        {_HEADLINE: found.summary.drop(columns=["ops", "op_types"])},
-    )
-
-
-@contents_of.register
 def _(curve: BlockCurve) -> Contents:
     return Contents(
         f"What each further layer on {curve.device} buys",
@@ -300,17 +294,6 @@ def _(found: Classification) -> Contents:
 def _(frame: pd.DataFrame) -> Contents:
     heading = frame.attrs.get("title") or count_of(len(frame), "row")
     return Contents(heading, frame.attrs.get("notes", ()), {_HEADLINE: frame})
-
-
-def slowest_nodes(profile: Profile) -> pd.DataFrame:
-    """Return the counters of the nodes that ran, the slowest first."""
-    frame = profile.tables["counters"]
-    columns = [
-        "subgraph", "device", "kind", "op", "node_name", "node_type", "exec_type", "precision",
-        "real_time_us", "fused_ops",
-    ]  # fmt: skip
-    frame = frame.loc[frame["status"] == "EXECUTED", columns]
-    return frame.sort_values("real_time_us", ascending=False, kind="stable")
 
 
 def _labelled(sweep: Sweep) -> Sweep | None:

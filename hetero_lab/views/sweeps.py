@@ -16,8 +16,12 @@ from hetero_lab.terminal import count_of
 from hetero_lab.views.theme import (
     CLEAR,
     GRID,
+    INTERVALS,
     LINE,
+    SPARE_COLOURS,
     TEXT,
+    DeviceStyle,
+    Interval,
     device_styles,
     error_bars,
     finish,
@@ -41,11 +45,6 @@ def with_shares(sweep: Sweep) -> pd.DataFrame:
     if not len(frame):
         return pd.DataFrame({name: [] for name in ("label", "status", "detail")})
     frame["label"] = [sweep.name_of(row) for row in sweep.rows]
-    # A column with gaps may hold numbers as objects.
-    for name in frame.columns:
-        filled = [value for value in frame[name] if value is not None and value == value]
-        if filled and all(isinstance(v, int | float) and not isinstance(v, bool) for v in filled):
-            frame[name] = pd.to_numeric(frame[name])
     counts = [row.profile.affinity.counts() if row.profile else {} for row in sweep.rows]
     for device in dict.fromkeys(device for each in counts for device in each):
         frame[f"{_SHARE}{device}"] = [
@@ -83,53 +82,132 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
     ArgumentError
         Another ``x``.
     """
-    found = _measured(with_shares(sweep))
-    devices = [name.removeprefix(_SHARE) for name in (found or [{}])[0] if name.startswith(_SHARE)]
+    frame = with_shares(sweep)
+    devices = [name.removeprefix(_SHARE) for name in map(str, frame) if name.startswith(_SHARE)]
     columns = {
-        "subgraphs": ("n_subgraphs", "number of subgraphs"),
-        "boundary bytes": ("boundary_bytes", "boundary tensors (bytes)"),
-        **{d: (f"{_SHARE}{d}", f"share of the ops on {plain(d, 30)}") for d in devices},
+        "subgraphs": "n_subgraphs",
+        "boundary bytes": "boundary_bytes",
+        **{d: f"{_SHARE}{d}" for d in devices},
     }
     if x not in columns:
         raise ArgumentError(f"x= is one of {names_at_hand(columns, 20)}, not {shorten(str(x))}.")
-    column, title = columns[x]
-    share, shares = (0.01, {"tickformat": ".0%"}) if x in devices else (1, {})
-    scale, axis = latency_axis([interval_of(row) for row in found])
+    if len(frame):
+        frame = frame.loc[frame["median_us"].notna() & (frame["same_as"] == "")]
+    scale, axis = latency_axis(intervals_of(frame, "median_us"))
     styles = device_styles(devices, dict(sweep.environment.emulated))
-    figure = go.Figure()
-    for device, style in styles.items():
-        # A placement has the colour of the device that does most of it.
-        own = [row for row in found if row[MOSTLY] == device]
-        figure.add_scatter(
-            x=[share * row[column] for row in own],
-            y=[scale * row["median_us"] for row in own],
-            mode="markers",
-            name=f"mostly {style.label}",
-            marker={
-                "size": 12,
-                "color": style.colour,
-                "symbol": "circle-open-dot" if style.emulated else "circle",
-                "line": {"width": 2},
-            },
-            error_y=error_bars([interval_of(row) for row in own], scale),
-            hovertext=[
-                f"<b>{plain(row['label'], 200)}</b><br>{latency_text(interval_of(row))}<br>"
-                f"{count_of(int(row['n_subgraphs']), 'subgraph')}, "
-                f"{row['boundary_bytes']:,.0f} boundary bytes<br>"
-                + ", ".join(
-                    f"{plain(d, 30)} {row[_SHARE + d]:.0f}%" for d in devices if row[_SHARE + d]
-                )
-                for row in own
-            ],
-        )
     return finish(
-        figure,
+        points(frame, columns[x], "median_us", MOSTLY, styles, scale),
         "Placement against latency",
         height=460,
         margins=(70, 30, 80, 60),
-        x={"title": title, "gridcolor": GRID, "zeroline": False, **shares},
+        x={"title": plain(title_of(columns[x])), "gridcolor": GRID, "zeroline": False},
         y=axis,
     )
+
+
+NO_GROUP = "none"
+_UNITS = {"us": "µs", "ms": "ms", "bytes": "bytes", "s": "s", "mhz": "MHz"}
+_POINTS = ("circle", "diamond", "square", "triangle-up", "cross", "x", "star", "hexagon")
+_MOST_GROUPS = 8
+
+
+def points(
+    frame: pd.DataFrame,
+    x: str,
+    y: str,
+    group: str,
+    styles: Mapping[str, DeviceStyle],
+    scale: float = 1.0,
+) -> go.Figure:
+    """Draw a point per distinct row, one column over another times ``scale``, by groups.
+
+    Groups by the device of most ops have its style. A point's customdata is its label.
+    """
+    figure = go.Figure()
+    if not len(frame):
+        return figure
+    # Equal placements lie on the same point: a click should choose the measured one.
+    own = frame.loc[~frame["same_as"].isin(list(frame["label"]))]
+    for place, (name, rows) in enumerate(_groups(own, group)):
+        style = styles.get(name) if group == MOSTLY else None
+        is_open = style is not None and style.emulated
+        figure.add_scatter(
+            x=finite(rows[x]), y=finite(scale * rows[y]), mode="markers",
+            name=f"mostly on {style.label}" if style else plain(name, 60),
+            customdata=list(rows["label"]), error_y=error_bars(intervals_of(rows, y), scale),
+            hovertext=[_point_hover(row, frame, x, y) for row in rows.to_dict("records")],
+            marker={
+                "size": 12, "line": {"width": 2 if is_open else 0},
+                "color": style.colour if style else SPARE_COLOURS[place % len(SPARE_COLOURS)],
+                "symbol": "circle-open-dot" if is_open else _POINTS[place % len(_POINTS)],
+            },
+        )  # fmt: skip
+    return figure
+
+
+def _groups(frame: pd.DataFrame, group: str) -> list[tuple[str, pd.DataFrame]]:
+    if group == NO_GROUP:
+        return [("placements", frame)]
+    frame = frame.sort_values(group, kind="stable", key=lambda column: column.astype(str))
+    # A column of whole numbers that has gaps holds floats.
+    names = [f"{v:g}" if isinstance(v, float) else str(v) for v in frame[group]]
+    order = list(dict.fromkeys(names))
+    kept = order if len(order) <= _MOST_GROUPS else order[: _MOST_GROUPS - 1]
+    label = group if group not in (MOSTLY, "devices") else ""
+    found = [
+        (f"{label} {name}".strip(), frame.loc[[other == name for other in names]]) for name in kept
+    ]
+    if len(kept) < len(order):
+        found.append(("others", frame.loc[[name not in kept for name in names]]))
+    return found
+
+
+def intervals_of(rows: pd.DataFrame, column: str) -> list[Interval]:
+    """Return the values of a column that has 95 % intervals, with these; else nothing."""
+    names = [column, *INTERVALS.get(column, ())]
+    if len(names) == 1 or not set(names) <= set(rows):
+        return []
+    return [*rows[names].astype(float).itertuples(index=False, name=None)]
+
+
+def finite(values: pd.Series) -> list[float | None]:
+    """Return numbers for JSON, which has neither NaN nor infinity."""
+    return [value if math.isfinite(value) else None for value in values.astype(float)]
+
+
+_SAID = ("median_us", "n_subgraphs", "boundary_bytes")  # in every hover
+
+
+def _point_hover(row: Mapping[Any, Any], frame: pd.DataFrame, x: str, y: str) -> str:
+    shares = {n.removeprefix(_SHARE): row[n] for n in map(str, frame) if n.startswith(_SHARE)}
+    lines = [
+        f"<b>{plain(row['label'], 120)}</b>",
+        latency_text(interval_of(row)),
+        f"{count_of(int(row['n_subgraphs']), 'subgraph')}, "
+        f"{row['boundary_bytes']:,.0f} boundary bytes",
+        ", ".join(f"{plain(device, 30)} {share:.0f}%" for device, share in shares.items() if share),
+    ]
+    more = [name for name in dict.fromkeys((x, y)) if name not in _SAID]
+    lines += [f"{plain(title_of(name))}: {row[name]:,.6g}" for name in more]
+    same = [str(label) for label in frame.loc[frame["same_as"] == row["label"], "label"]]
+    lines += [f"the same placement: {plain(label, 80)}" for label in same[:_MOST_GROUPS]]
+    return "<br>".join(lines)
+
+
+def title_of(column: str) -> str:
+    """Return an axis title with its unit: ``median_us`` is ``median (µs)``."""
+    if column.startswith("share "):
+        return f"share of the ops on {column.removeprefix('share ')} (%)"
+    if column == "throughput_per_s":
+        return "throughput (1/s)"
+    name, _, unit = column.rpartition("_")
+    if name and unit in _UNITS:
+        return f"{name.replace('_', ' ')} ({_UNITS[unit]})"
+    if column.startswith("n_"):
+        return f"number of {column.removeprefix('n_').replace('_', ' ')}"
+    if column.startswith("ratio"):
+        return f"{column.replace('_', ' ')} to the reference"
+    return column.replace("_", " ")
 
 
 # Shapes, because colours stand for devices.

@@ -87,7 +87,7 @@ def test_the_answer_comes_first_and_is_short(said, tmp_path):
     assert "plotly-graph-div" in page.read_text("utf-8")
     long = said("profile", MODEL, *SPLIT, *few, "-pc", "--table")
     assert "SUBGRAPH  DEVICE  OPS" in long
-    assert "BOUNDARY " in long
+    assert "TENSOR " in long
     assert "ASKACC (emulated on CPU)" in long
     assert "subgraph0: " in long
     assert "Total time: " in long

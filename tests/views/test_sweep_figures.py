@@ -61,6 +61,6 @@ def test_points_of_structure_and_latency():
     figure = placement_latency(small_sweep(), "ACC")
     shown = {t.name: (list(t.x), pytest.approx(list(t.y))) for t in figure.data}
     assert shown == {
-        "mostly ACC (emulated on CPU)": ([0.75, 0.75], [102.5, 205.0]),
-        "mostly CPU": ([0.0], [153.75]),
+        "mostly on ACC (emulated on CPU)": ([75.0, 75.0], [102.5, 205.0]),
+        "mostly on CPU": ([0.0], [153.75]),
     }

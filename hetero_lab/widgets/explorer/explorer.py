@@ -18,7 +18,7 @@ from hetero_lab.tables import html_table
 from hetero_lab.terminal import count_of
 from hetero_lab.views.op_types import time_by_op_type
 from hetero_lab.views.predictions import difference
-from hetero_lab.views.result_views import slowest_nodes
+from hetero_lab.views.sweeps import title_of
 from hetero_lab.views.times import timeline
 from hetero_lab.widgets.explorer.figures import (
     CLASS,
@@ -31,10 +31,9 @@ from hetero_lab.widgets.explorer.figures import (
     message,
     points_figure,
     rings,
-    table,
     table_of,
 )
-from hetero_lab.widgets.explorer.state import ExplorerState, labelled, title_of
+from hetero_lab.widgets.explorer.state import ExplorerState, labelled
 
 _WIDE = {"description_width": "60px"}
 _WRAP = {"flex_flow": "row wrap"}
@@ -218,8 +217,11 @@ class SweepExplorer(ipw.VBox):
             if name == TIMELINE:
                 return "", str(timeline(profile).to_json())
             if name == COUNTERS:
-                nodes = _listed(slowest_nodes(profile), "Slowest nodes", 60)
-                return "", str(time_by_op_type(profile).to_json()), nodes
+                counters = profile.tables["counters"].query("status == 'EXECUTED'")
+                slowest = counters.sort_values("real_time_us", ascending=False, kind="stable")
+                nodes = slowest.drop(columns=["emulated", "tensor", "status", "cpu_time_us"])
+                figure = str(time_by_op_type(profile).to_json())
+                return "", figure, _listed(nodes, "Slowest nodes")
             found = self.exploring.difference(a, b)
         except HeteroLabError as error:
             return (message(str(error)),)
@@ -268,7 +270,7 @@ def _dropdown(label: str, options: Any, value: str) -> ipw.Dropdown:
 
 
 def _listed(frame: Any, caption: str = "", most: int = 60) -> str:
-    return table(html_table(frame, caption, most))
+    return f'<div class="hlx-table" tabindex="0">{html_table(frame, caption, most)}</div>'
 
 
 def _heading(state: ExplorerState) -> str:

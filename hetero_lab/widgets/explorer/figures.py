@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anywidget
 import ipywidgets as ipw
@@ -17,29 +17,21 @@ from plotly.offline import get_plotlyjs
 
 from hetero_lab.errors import HeteroLabError
 from hetero_lab.experiments.results.sweep.row import Row
-from hetero_lab.tables import bytes_text, number
+from hetero_lab.tables import readable
 from hetero_lab.views.graph.data import GraphData, data_of_profile
 from hetero_lab.views.graph.drawing import WIDTH, draw
 from hetero_lab.views.graph.folding import FOLDS, Shown
-from hetero_lab.views.sweeps import MOSTLY
+from hetero_lab.views.sweeps import finite, intervals_of, points, title_of
 from hetero_lab.views.theme import (
     GRID,
     INTERVALS,
-    SPARE_COLOURS,
     TEXT,
-    Interval,
     device_styles,
-    error_bars,
     finish,
-    interval_of,
     latency_end_us,
-    latency_text,
     plain,
 )
-from hetero_lab.widgets.explorer.state import NO_GROUP, RUN, ExplorerState, title_of
-
-if TYPE_CHECKING:
-    import pandas as pd
+from hetero_lab.widgets.explorer.state import RUN, ExplorerState
 
 CLASS = "hetero-lab-explorer"
 _HERE = Path(__file__).parent
@@ -84,11 +76,10 @@ class Rows(anywidget.AnyWidget):
     b = traitlets.Unicode().tag(sync=True)
 
 
-_COLUMNS = {
-    RUN: RUN, "rank": "rank", "group": "group", "label": "placement", "finding": "is",
-    "median_us": "latency [95 %]", "ratio": "ratio [95 %]", "throughput_per_s": "per second",
-    "accuracy": "accuracy", "n_subgraphs": "subgraphs", "boundary_bytes": "crosses",
-}  # fmt: skip
+_COLUMNS = (
+    RUN, "rank", "group", "label", "finding", "median_us", "ratio", "throughput_per_s", "accuracy",
+    "n_subgraphs", "boundary_bytes",
+)  # fmt: skip
 
 
 def table_of(exploring: ExplorerState) -> list[list[Any]]:
@@ -96,25 +87,12 @@ def table_of(exploring: ExplorerState) -> list[list[Any]]:
     frame = exploring.shown
     names = [name for name in _COLUMNS if name in frame]
     names.remove(RUN if len(exploring.runs) == 1 else "throughput_per_s")
-    rows = frame.to_dict("records")
+    whole = frame.convert_dtypes()  # a rank stays a whole number beside rows without one
     return [
-        [_COLUMNS[name], [_cell(name, row) for row in rows], [_sent(row[name]) for row in rows]]
+        [heading, texts, [_sent(value) for value in frame[name]]]
         for name in names
+        for heading, texts in readable(whole[[name, *INTERVALS.get(name, ())]]).items()
     ]
-
-
-def _cell(name: str, row: Mapping[Any, Any]) -> str:
-    value = row[name]
-    if value is None or value != value:
-        return ""
-    if name == "median_us":
-        return latency_text(interval_of(row))
-    if name == "ratio":
-        ratio, low, high = (number(each) for each in interval_of(row, "ratio"))
-        return ratio if low == high else f"{ratio} [{low}, {high}]"
-    if name == "boundary_bytes":
-        return bytes_text(int(value))
-    return value if isinstance(value, str) else f"{value:,.{3 if name == 'accuracy' else 0}f}"
 
 
 def message(text: str) -> str:
@@ -125,41 +103,16 @@ def message(text: str) -> str:
     return f'<div class="hlx-message" role="status">{lines}</div>'
 
 
-def table(content: str) -> str:
-    """Put a table of ``tables.html_table`` into a box that scrolls."""
-    return f'<div class="hlx-table" tabindex="0">{content}</div>'
-
-
-_SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x", "star", "hexagon")
-_MOST_GROUPS = 8
-
-
 def points_figure(exploring: ExplorerState) -> go.Figure:
     """Draw the rows that are shown, with A and B ringed; a point's customdata is its label."""
     choice, frame = exploring.choice, exploring.shown
-    figure = go.Figure()
-    # Equal placements lie on the same point: a click should choose the measured one.
-    own = frame.loc[~frame["same_as"].isin(list(frame["label"]))]
     devices = [
         d for row in exploring.rows.values() if row.profile for d in row.profile.affinity.devices
     ]
     styles = device_styles(devices, exploring.emulated)
-    for place, (name, rows) in enumerate(_groups(own, choice.group)):
-        style = styles.get(name) if choice.group == MOSTLY else None
-        is_open = style is not None and style.emulated
-        figure.add_scatter(
-            x=_all_sent(rows[choice.x]), y=_all_sent(rows[choice.y]), mode="markers",
-            name=f"mostly on {style.label}" if style else plain(name, 60),
-            customdata=list(rows["label"]), error_y=error_bars(_intervals(rows, choice.y)),
-            hovertext=[_hover(row, frame, choice.x, choice.y) for row in rows.to_dict("records")],
-            marker={
-                "size": 12, "line": {"width": 2 if is_open else 0},
-                "color": style.colour if style else SPARE_COLOURS[place % len(SPARE_COLOURS)],
-                "symbol": "circle-open-dot" if is_open else _SYMBOLS[place % len(_SYMBOLS)],
-            },
-        )  # fmt: skip
+    figure = points(frame, choice.x, choice.y, choice.group, styles)
     figure.add_scatter(**rings(exploring))
-    intervals = _intervals(own, choice.y)
+    intervals = intervals_of(frame, choice.y)
     ends = {"range": [0, latency_end_us(intervals)]} if intervals else {}
     return finish(
         figure,
@@ -184,7 +137,7 @@ def rings(exploring: ExplorerState) -> dict[str, Any]:
             marks[label] = f"{marks.get(label, '')}{letter}"
     rows = frame.loc[frame["label"].isin(marks)]
     return {
-        "x": _all_sent(rows[choice.x]), "y": _all_sent(rows[choice.y]), "mode": "markers+text",
+        "x": finite(rows[choice.x]), "y": finite(rows[choice.y]), "mode": "markers+text",
         "text": [marks[label] for label in rows["label"]], "textposition": "top right",
         "textfont": {"size": 14, "color": TEXT}, "showlegend": False,
         "cliponaxis": False,
@@ -194,48 +147,11 @@ def rings(exploring: ExplorerState) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _groups(frame: pd.DataFrame, group: str) -> list[tuple[str, pd.DataFrame]]:
-    if group == NO_GROUP:
-        return [("placements", frame)]
-    frame = frame.sort_values(group, kind="stable", key=lambda column: column.astype(str))
-    # A column of whole numbers that has gaps holds floats.
-    names = [f"{v:g}" if isinstance(v, float) else str(v) for v in frame[group]]
-    order = list(dict.fromkeys(names))
-    kept = order if len(order) <= _MOST_GROUPS else order[: _MOST_GROUPS - 1]
-    label = group if group not in (MOSTLY, "devices") else ""
-    found = [
-        (f"{label} {name}".strip(), frame.loc[[other == name for other in names]]) for name in kept
-    ]
-    if len(kept) < len(order):
-        found.append(("others", frame.loc[[name not in kept for name in names]]))
-    return found
-
-
-def _intervals(rows: pd.DataFrame, column: str) -> list[Interval]:
-    """Return the values of a column that has 95 % intervals, with these; else nothing."""
-    names = [column, *INTERVALS.get(column, ())]
-    if len(names) == 1 or not set(names) <= set(rows):
-        return []
-    return [*rows[names].astype(float).itertuples(index=False, name=None)]
-
-
 def _sent(value: Any) -> Any:
     """Return a value for JSON, which has neither NaN nor infinity."""
     if isinstance(value, str):
         return value
     return float(value) if value is not None and math.isfinite(value) else None
-
-
-def _all_sent(values: pd.Series) -> list[float | None]:
-    return [_sent(value) for value in values.astype(float)]
-
-
-def _hover(row: Any, frame: pd.DataFrame, x: str, y: str) -> str:
-    lines = [f"<b>{plain(str(row['label']), 120)}</b>"]
-    lines += [f"{plain(title_of(name))}: {row[name]:,.6g}" for name in dict.fromkeys((x, y))]
-    same = [str(label) for label in frame.loc[frame["same_as"] == row["label"], "label"]]
-    lines += [f"the same placement: {plain(label, 80)}" for label in same[:_MOST_GROUPS]]
-    return "<br>".join(lines)
 
 
 class Pane:

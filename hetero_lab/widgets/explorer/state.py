@@ -14,7 +14,7 @@ from hetero_lab.experiments.explain import Comparison, compare, explain_rows
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.results.sweep.row import Row
 from hetero_lab.planning.difference import Difference
-from hetero_lab.views.sweeps import MOSTLY, with_shares
+from hetero_lab.views.sweeps import MOSTLY, NO_GROUP, with_shares
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,12 +64,10 @@ def matching(frame: pd.DataFrame, text: str) -> pd.DataFrame:
     return frame.loc[kept]
 
 
-NO_GROUP = "none"
 _GROUPINGS = (
     RUN, MOSTLY, "variant", "executor", "requests", "devices", "n_subgraphs", "host", "baseline",
 )  # fmt: skip
 _FIRST_AXES = ("n_subgraphs", "median_us")
-_UNITS = {"us": "µs", "ms": "ms", "bytes": "bytes", "s": "s", "mhz": "MHz"}
 
 
 @dataclass(frozen=True)
@@ -223,19 +221,3 @@ def _frame(runs: Mapping[str, Sweep]) -> pd.DataFrame:
             frame["same_as"] = [label and labelled(name, label) for label in frame["same_as"]]
         frames.append(frame)
     return pd.concat(frames, ignore_index=True)
-
-
-def title_of(column: str) -> str:
-    """Return an axis title with its unit: ``median_us`` is ``median (µs)``."""
-    if column.startswith("share "):
-        return f"share of the ops on {column.removeprefix('share ')} (%)"
-    if column == "throughput_per_s":
-        return "throughput (1/s)"
-    name, _, unit = column.rpartition("_")
-    if name and unit in _UNITS:
-        return f"{name.replace('_', ' ')} ({_UNITS[unit]})"
-    if column.startswith("n_"):
-        return f"number of {column.removeprefix('n_').replace('_', ' ')}"
-    if column.startswith("ratio"):
-        return f"{column.replace('_', ' ')} to the reference"
-    return column.replace("_", " ")

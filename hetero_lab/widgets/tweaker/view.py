@@ -19,7 +19,7 @@ from hetero_lab.lint.context import Finding
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, displacements
 from hetero_lab.statistics import Estimate
-from hetero_lab.tables import bytes_text
+from hetero_lab.tables import bytes_text, interval_text
 from hetero_lab.terminal import count_of
 from hetero_lab.views.theme import squeeze, time_text
 from hetero_lab.widgets.tweaker.board_picture import BoardPicture
@@ -127,7 +127,7 @@ def _numbers(tried: Attempt, level: float) -> dict[str, Any]:
         "high": high,
         "latency": us_text(tried.median_us),
         "interval": f"{us_text(low)} to {us_text(high)} µs",
-        "ratio": _ratio_text(tried),
+        "ratio": interval_text(tried.ratio, tried.ratio_ci95_low, tried.ratio_ci95_high, _ratio),
         "predicted": _estimate_text(now),
     }
 
@@ -135,7 +135,7 @@ def _numbers(tried: Attempt, level: float) -> dict[str, Any]:
 def _estimate_text(estimate: Estimate | None) -> str:
     if estimate is None or math.isinf(estimate.high_us):
         return us_text(estimate and estimate.us)
-    return f"{us_text(estimate.us)} ({us_text(estimate.low_us)} to {us_text(estimate.high_us)})"
+    return interval_text(estimate.us, estimate.low_us, estimate.high_us, us_text)
 
 
 def us_text(us: float | None) -> str:
@@ -143,14 +143,8 @@ def us_text(us: float | None) -> str:
     return "–" if us is None else time_text(us).removesuffix(" µs")
 
 
-def _ratio_text(tried: Attempt) -> str:
-    if tried.ratio is None:
-        return ""
-    if tried.label == AUTOMATIC:
-        return "1"
-    if tried.ratio_ci95_low is None or tried.ratio_ci95_high is None:
-        return f"{tried.ratio:.3f}"
-    return f"{tried.ratio:.3f} ({tried.ratio_ci95_low:.3f} to {tried.ratio_ci95_high:.3f})"
+def _ratio(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.3f}"
 
 
 class Later:

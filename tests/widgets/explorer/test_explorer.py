@@ -21,8 +21,9 @@ from widgets.hand_sweeps import (
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
 from hetero_lab.statistics import Series
+from hetero_lab.views.sweeps import title_of
 from hetero_lab.widgets.explorer.figures import points_figure, table_of
-from hetero_lab.widgets.explorer.state import ExplorerState, matching, title_of
+from hetero_lab.widgets.explorer.state import ExplorerState, matching
 
 
 def labels(exploring):
@@ -171,10 +172,10 @@ def test_something_else_is_refused():
 def test_the_table_has_the_rows_by_rank_with_units_and_what_to_sort_by():
     exploring = ExplorerState(small_sweep())
     texts = {heading: texts for heading, texts, _ in table_of(exploring)}
-    assert [texts[name] for name in ("rank", "placement", "is")] == [
+    assert [texts[name] for name in ("rank", "placement", "finding")] == [
         ["1", "2", "3"], [SPLIT, ALONE, SLOW], ["best", "slower", "slower"],
     ]  # fmt: skip
-    assert texts["latency [95 %]"][0].startswith("102 µs")
+    assert texts["latency  [95 %]"][0].startswith("102 µs")
     assert table_of(exploring)[0][2] == [1, 2, 3]
     exploring.choose(filter="rank>1")
     assert next(texts for heading, texts, _ in table_of(exploring)) == ["2", "3"]

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from hetero_lab.experiments.results.profile.storage import ProfileData
-from hetero_lab.experiments.results.profile.tables import VERDICTS, tally, time_parts, transitions
-from hetero_lab.placement.partition import Boundary, boundary_size
+from hetero_lab.experiments.results.profile.tables import (
+    VERDICTS,
+    build_tables,
+    tally,
+    time_parts,
+    transitions,
+)
+from hetero_lab.placement.partition import boundary_size
 from hetero_lab.runtime.counters import Counter, executed_precisions, reorders_us
 from hetero_lab.runtime.generation import Generation
 from hetero_lab.runtime.runners import HETERO
-from hetero_lab.tables import bytes_text, number
-from hetero_lab.terminal import columns, count_of, one_line
+from hetero_lab.tables import bytes_text, number, text_table, time_text
+from hetero_lab.terminal import count_of, one_line
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _WIDTH = 30
 _MOST_ROWS = 20
@@ -23,7 +34,10 @@ def text(profile: ProfileData, *, tables: bool = True, counters: bool = True) ->
     """Return a profile as text; names in lines of counters are cut as in OpenVINO's samples."""
     blocks = [summary(profile)]
     if tables and profile.partition.n_subgraphs > 1:
-        blocks += [_subgraphs(profile), _boundaries(profile)]
+        built = build_tables(profile)
+        blocks += [_subgraphs(built["subgraphs"]), _boundaries(built["boundaries"])]
+        if profile.as_predicted is False:
+            blocks[1] += "\nThese subgraphs are predicted; the runtime compiled other ones."
     if counters and profile.counters:
         lines = counter_lines(profile.counters, hetero=bool(profile.partition.wiring))
         blocks.append("\n".join(["Performance counts for 0-th infer request", *lines]))
@@ -104,10 +118,9 @@ def overhead(profile: ProfileData) -> str:
     if crossed := len(profile.partition.boundaries):
         reorders = sum(reorders_us(profile.counters, profile.partition).values())
         most = reorders + rest
-        scale = _scale(us)[0]
         said = (
-            f"are spent at {count_of(crossed, 'boundary')}: reorders {number(reorders / scale)}, "
-            f"hand-overs and the runtime {number(rest / scale)}"
+            f"are spent at {count_of(crossed, 'boundary')}: reorders {time_text(reorders)}, "
+            f"hand-overs and the runtime {time_text(rest)}"
         )
     elif reorders > rest:
         most, said = reorders, "are reorders"
@@ -115,13 +128,7 @@ def overhead(profile: ProfileData) -> str:
 
 
 def _share(profile: ProfileData, part_us: float, said: str) -> str:
-    us = profile.latency.median_us
-    scale, unit = _scale(us)
-    return f"{number(part_us / scale)} of {number(us / scale)} {unit} {said}."
-
-
-def _scale(us: float) -> tuple[float, str]:
-    return (1e3, "ms") if us >= 1e3 else (1.0, "µs")
+    return f"{time_text(part_us)} of {time_text(profile.latency.median_us)} {said}."
 
 
 def counted_beyond(profile: ProfileData) -> str:
@@ -189,46 +196,30 @@ def _longest(profile: ProfileData) -> Iterator[str]:
     if named:
         yield f"Slowest:    {'; '.join(named)} µs"
     devices = [s.device for s in profile.partition.subgraphs]
+    largest = sorted(profile.partition.boundaries, key=lambda b: -(b.n_bytes or 0))
     crossings = [
         f"{one_line(b.tensor, 40)} {devices[b.source]} → "
         f"{', '.join(dict.fromkeys(devices[t] for t in b.targets))} {bytes_text(b.n_bytes)}"
-        for b in _largest_first(profile)[:_MOST_NAMED]
+        for b in largest[:_MOST_NAMED]
     ]
     if crossings:
         yield f"Boundaries: {'; '.join(crossings)}"
 
 
-def _largest_first(profile: ProfileData) -> list[Boundary]:
-    return sorted(profile.partition.boundaries, key=lambda b: -(b.n_bytes or 0))
+def _subgraphs(table: pd.DataFrame) -> str:
+    spans = [re.sub(r"\n(.*\n)?", " … ", ops, flags=re.DOTALL) for ops in table["ops"]]
+    return _first_rows(table[["subgraph", "device", "n_ops"]].assign(from_to=spans))
 
 
-def _subgraphs(profile: ProfileData) -> str:
-    rows = [["SUBGRAPH", "DEVICE", "OPS", "FROM … TO"]]
-    subgraphs = profile.partition.subgraphs
-    for subgraph in subgraphs[:_MOST_ROWS]:
-        ops = subgraph.ops or ("",)
-        span = ops[0] if len(ops) == 1 else f"{ops[0]} … {ops[-1]}"
-        rows.append([str(subgraph.index), subgraph.device, str(len(subgraph.ops)), span])
-    lines = [columns(rows), *_more(len(subgraphs))]
-    if profile.as_predicted is False:
-        lines.append("These subgraphs are predicted; the runtime compiled other ones.")
-    return "\n".join(lines)
+def _boundaries(table: pd.DataFrame) -> str:
+    table = table.sort_values("n_bytes", ascending=False, kind="stable")
+    names = ["tensor", "source", "source_device", "targets", "target_devices", "n_bytes"]
+    return _first_rows(table[names].assign(tensor=[one_line(n, 60) for n in table["tensor"]]))
 
 
-def _boundaries(profile: ProfileData) -> str:
-    rows = [["BOUNDARY", "FROM", "TO", "BYTES"]]
-    devices = [s.device for s in profile.partition.subgraphs]
-    boundaries = _largest_first(profile)
-    for boundary in boundaries[:_MOST_ROWS]:
-        targets = ", ".join(f"{target} {devices[target]}" for target in boundary.targets)
-        size = "" if boundary.n_bytes is None else f"{boundary.n_bytes:,}"
-        source = f"{boundary.source} {devices[boundary.source]}"
-        rows.append([one_line(boundary.tensor, 60), source, targets, size])
-    return "\n".join([columns(rows), *_more(len(boundaries))])
-
-
-def _more(n_rows: int) -> list[str]:
-    return [f"… {n_rows - _MOST_ROWS:,} more"] if n_rows > _MOST_ROWS else []
+def _first_rows(table: pd.DataFrame) -> str:
+    more = f"\n… {len(table) - _MOST_ROWS:,} more" if len(table) > _MOST_ROWS else ""
+    return text_table(table.head(_MOST_ROWS)) + more
 
 
 def counter_lines(counters: Sequence[Counter], *, hetero: bool) -> Iterator[str]:
