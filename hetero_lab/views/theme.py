@@ -214,6 +214,11 @@ _LINE = 115  # characters of a subtitle that fit a narrow page
 _NO_BUTTONS = ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d"]
 
 
+def lines_of(subtitle: str) -> list[str]:
+    """Return the lines that a subtitle takes."""
+    return textwrap.wrap(subtitle, _LINE)
+
+
 def finish(
     figure: go.Figure,
     title: str,
@@ -236,7 +241,7 @@ def finish(
         "pad": {"t": 16, "l": 14},
     }  # fmt: skip
     if subtitle:
-        lines = "<br>".join(textwrap.wrap(subtitle, _LINE))
+        lines = "<br>".join(lines_of(subtitle))
         heading["subtitle"] = {"text": lines, "font": {"size": 11, "color": TEXT}}
     if margins is not None:
         layout["margin"] = dict(zip("lrtb", margins, strict=True))

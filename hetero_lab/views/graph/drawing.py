@@ -48,6 +48,7 @@ from hetero_lab.views.theme import (
     device_styles,
     escape,
     finish,
+    lines_of,
     plain,
 )
 
@@ -177,7 +178,8 @@ def _finished(drawing: _Drawing, width: int) -> go.Figure:
         hints.append("width of a boundary: its bytes")
     if page.n_rows > 1:
         hints.append("the flow continues in the next row")
-    top = _TOP + _LEGEND_ROW * (_n_legend_rows(drawing.figure, across - 2 * _MARGIN) - 1)
+    n_rows = _n_legend_rows(drawing.figure, across - 2 * _MARGIN) + len(lines_of(" · ".join(hints)))
+    top = _TOP + _LEGEND_ROW * max(0, n_rows - 2)
     bottom = _MARGIN
     if drawing.by_time:
         bottom = _COLOUR_BAR
