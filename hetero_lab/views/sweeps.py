@@ -12,6 +12,7 @@ from plotly.subplots import make_subplots
 
 from hetero_lab.errors import ArgumentError, names_at_hand, shorten
 from hetero_lab.experiments.results.sweep.result import Sweep
+from hetero_lab.experiments.results.sweep.tables import could_be_seen
 from hetero_lab.terminal import count_of
 from hetero_lab.views.theme import (
     CLEAR,
@@ -170,9 +171,10 @@ def intervals_of(rows: pd.DataFrame, column: str) -> list[Interval]:
     return [*rows[names].astype(float).itertuples(index=False, name=None)]
 
 
-def finite(values: pd.Series) -> list[float | None]:
-    """Return numbers for JSON, which has neither NaN nor infinity."""
-    return [value if math.isfinite(value) else None for value in values.astype(float)]
+def finite(values: pd.Series) -> list[Any]:
+    """Return texts and numbers for JSON, which has neither NaN nor infinity."""
+    known = values.astype(object).where(values.notna(), math.inf)
+    return [v if isinstance(v, str) or math.isfinite(v) else None for v in known]
 
 
 _SAID = ("median_us", "n_subgraphs", "boundary_bytes")  # in every hover
@@ -341,12 +343,8 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
         textfont={"color": TEXT, "size": 11},
         cliponaxis=False,
     )
-    smallest = sweep.smallest_difference
-    seen = f"smallest difference this run could show: {smallest:.1%}"
-    if not math.isfinite(smallest):
-        seen = "too little to tell placements apart" if rows else "nothing measured"
     marks = ["darker: group 1, which may be the fastest"] * any(r["group"] > 1 for r in rows)
-    marks += ["same group: cannot be told apart", seen]
+    marks += [could_be_seen(sweep.ranked).rstrip(".") if rows else "nothing measured"]
     marks += ["⌂ one device alone"] if any(r["baseline"] for r in rows) else []
     marks += ["hatched: emulated"] if any(r["emulated"] for r in rows) else []
     return finish(

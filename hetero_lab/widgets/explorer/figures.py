@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -89,7 +88,7 @@ def table_of(exploring: ExplorerState) -> list[list[Any]]:
     names.remove(RUN if len(exploring.runs) == 1 else "throughput_per_s")
     whole = frame.convert_dtypes()  # a rank stays a whole number beside rows without one
     return [
-        [heading, texts, [_sent(value) for value in frame[name]]]
+        [heading, texts, finite(frame[name])]
         for name in names
         for heading, texts in readable(whole[[name, *INTERVALS.get(name, ())]]).items()
     ]
@@ -145,13 +144,6 @@ def rings(exploring: ExplorerState) -> dict[str, Any]:
             "size": 22, "symbol": "circle-open", "color": TEXT, "line": {"width": 2.5},
         },
     }  # fmt: skip
-
-
-def _sent(value: Any) -> Any:
-    """Return a value for JSON, which has neither NaN nor infinity."""
-    if isinstance(value, str):
-        return value
-    return float(value) if value is not None and math.isfinite(value) else None
 
 
 class Pane:
