@@ -67,6 +67,22 @@ def own_core() -> CountingCore:
     return core_with_acc()
 
 
+@pytest.fixture
+def ctrl_c_in_the_fourth_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C comes at the end of the fourth turn of a profile."""
+    from hetero_lab.runtime import runners
+
+    turns, run_turn = [], runners.run_turn
+
+    def interrupted_turn(*arguments: Any, **options: Any) -> Any:
+        turns.append(run_turn(*arguments, **options))
+        if len(turns) == 4:
+            signal.raise_signal(signal.SIGINT)
+        return turns[-1]
+
+    monkeypatch.setattr(runners, "run_turn", interrupted_turn)
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """A browser without a window.

@@ -55,6 +55,12 @@ def options(doc: str | None, **defaults: Any) -> argparse.Namespace:
     return parser.parse_args()
 
 
+def shown_fault(directory: Path) -> subprocess.CompletedProcess[str]:
+    """Run the exported script of a fault, which knows nothing of the lab, by itself."""
+    command = [sys.executable, str(directory / "show_fault.py")]
+    return subprocess.run(command, capture_output=True, text=True, cwd="/")
+
+
 def in_own_process(module: str, *arguments: object) -> Any:
     """Run a script in a process of its own; return what its last line says in JSON."""
     command = [sys.executable, "-m", module, *map(str, arguments)]

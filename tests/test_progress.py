@@ -69,9 +69,11 @@ def test_a_step_may_count_anew(seconds, terminal):
     assert last.endswith("so far")
 
 
-def test_a_budget_shows_the_time_that_is_used(seconds, terminal):
-    with Progress("calibrate", show=True, budget_s=60) as progress:
+@pytest.mark.parametrize("known", [True, False])
+def test_a_budget_shows_the_time_that_is_used(seconds, terminal, known):
+    with Progress("calibrate", show=True, budget_s=60 if known else None) as progress:
         seconds(15)
+        progress.limit(60.0)  # may become known later
         progress.step("measure")
         seconds(100)
         progress.step("prove")
@@ -79,14 +81,6 @@ def test_a_budget_shows_the_time_that_is_used(seconds, terminal):
     assert "measure |" in first
     assert "| 15 of 60 s" in first
     assert "| 60 of 60 s" in last
-
-
-def test_a_limit_may_become_known_later(seconds, terminal):
-    with Progress("sweep", show=True) as progress:
-        seconds(15)
-        progress.limit(60.0)
-        progress.step("measure")
-    assert "| 15 of 60 s" in drawn(terminal)[0]
 
 
 def test_while_one_step_lasts_the_line_is_kept_going(seconds, terminal):

@@ -106,12 +106,6 @@ def test_a_former_name_works_and_names_the_new_place(name, place):
     assert name not in dir(hl)
 
 
-def test_star_imports_all_names_without_a_warning():
-    names: dict[str, Any] = {}
-    exec("from hetero_lab import *", names)
-    assert names.keys() >= set(hl.__all__)
-
-
 SAME = """
 import timeit
 from hetero_lab.statistics import Latency

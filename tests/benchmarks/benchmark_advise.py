@@ -13,9 +13,6 @@ over all three, with its least and greatest value, and both times. The best of s
 looks better than it is, so where the best is not what was advised, the two are compiled and
 measured once more, in turns with each other alone. Other processes disturb: how many CPUs they kept
 busy is printed where it was more than 0.3.
-
-``--requests 4`` asks for throughput with so many requests and for latency, and measures both
-pieces of advice with so many requests in flight, in turns with each other, where they differ.
 """
 
 from __future__ import annotations
@@ -24,7 +21,6 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import hetero_lab as hl
 from tests.gpu_rig import rig
@@ -45,7 +41,7 @@ class Case:
         self.properties = {n: F32 for n in devices if n != EMULATED} if devices[1:] else None
         self.model = hl.load(model)
 
-    def advise(self, budget_s: float, **options: Any) -> tuple[hl.types.Advice, float]:
+    def advise(self, budget_s: float) -> tuple[hl.types.Advice, float]:
         """Return advice and the seconds that it took."""
         began = time.perf_counter()
         advice = hl.advise(
@@ -54,18 +50,14 @@ class Case:
             device_properties=self.properties,
             budget_s=budget_s,
             progress=False,
-            **options,
         )
         return advice, time.perf_counter() - began
 
-    def measure(
-        self, placements: Mapping[str, hl.Placement], budget_s: float, requests: int = 1
-    ) -> hl.types.Sweep:
+    def measure(self, placements: Mapping[str, hl.Placement], budget_s: float) -> hl.types.Sweep:
         """Measure placements, compiled anew, in turns with each other."""
         return hl.sweep(
             self.model,
             [replace(placement, label=label) for label, placement in placements.items()],
-            grid={"requests": [requests]},
             budget_s=budget_s,
             precision=0.01,
             counters=False,
@@ -115,35 +107,6 @@ def regret_of(model: str, devices: list[str], budget_s: float, exhaustive_s: flo
     print(f"{case.name} {text} {_disturbed(every)}", flush=True)
 
 
-def throughput_of(model: str, devices: list[str], budget_s: float, requests: int) -> None:
-    """Print one line: what is advised for latency and throughput, and both with many requests."""
-    case = Case(model, devices)
-    latency, _ = case.advise(budget_s)
-    throughput, _ = case.advise(budget_s, objective="throughput", requests=requests)
-    labels = [
-        f"{a.chosen.row.label} (for {a.chosen.row.requests} at a time)"
-        for a in (latency, throughput)
-    ]
-    placed = [advice.chosen.placement for advice in (latency, throughput)]
-    text = f"{case.name} {requests} requests in flight: "
-    if _what_runs(placed[0]) == _what_runs(placed[1]):
-        print(f"{text}the same advice for both, {latency.chosen.row.label}", flush=True)
-        return
-    made = case.measure(dict(zip(labels, placed, strict=True)), budget_s, requests)
-    ratio = made.rows[1].series.ratio
-    assert ratio is not None
-    print(
-        f"{text}{labels[1]} takes {ratio[0]:.3f} of the time of {labels[0]} "
-        f"(95 %: {ratio[1]:.3f} to {ratio[2]:.3f}) {_disturbed([made])}",
-        flush=True,
-    )
-
-
-def _what_runs(placement: hl.Placement) -> tuple[Any, ...]:
-    properties = {d: p for d, p in placement.device_properties.items() if p}
-    return placement.affinity, properties, placement.direct
-
-
 def _disturbed(sweeps: Sequence[hl.types.Sweep]) -> str:
     return " ".join(note for made in sweeps for note in made.notes if "busy during" in note)
 
@@ -152,7 +115,6 @@ def main() -> None:
     """Read the arguments and print a line a model and set of devices."""
     given = options(
         __doc__, budget=57.0, exhaustive=114.0, models=MODELS, devices=["cpu", "emulated"],
-        requests=1,
     )  # fmt: skip
     if "gpu" in given.devices:
         rig.start_here()
@@ -160,10 +122,7 @@ def main() -> None:
     for model in given.models:
         for devices in given.devices:
             beside = {"cpu": [], "emulated": [EMULATED], "gpu": ["GPU"]}[devices]
-            if given.requests > 1:
-                throughput_of(model, [*beside, "CPU"], given.budget, given.requests)
-            else:
-                regret_of(model, [*beside, "CPU"], given.budget, given.exhaustive)
+            regret_of(model, [*beside, "CPU"], given.budget, given.exhaustive)
 
 
 if __name__ == "__main__":

@@ -8,90 +8,32 @@ size runs in a process of its own, so that its peak memory is its own.
 from __future__ import annotations
 
 import gc
-import hashlib
 import json
 import math
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
-from hetero_lab.model.opgraph import Op, OpGraph
+from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import SubgraphCollector, predict
-from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Unit
+from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.min_cut import min_cut
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.planner import plan_graph as plan
-from hetero_lab.planning.units import fused_pairs, split_into_units
-from tests.big_graphs import transformer_graph
+from tests.big_graphs import by_type, transformer_graph
+from tests.hand_costs import flat_costs
 from tests.scripts import in_own_process, options
 
-WIDTH = 768
-FUSED = {("MatMul", "Add"), ("MatMul", "Gelu"), ("MVN", "Multiply")}
 DEVICES = ("ACC", "CPU")
 # Which types the accelerator of each kind leaves to the CPU.
-KINDS: dict[str, Callable[[Op], bool]] = {
-    "matmuls only": lambda op: op.type != "MatMul",
-    "no activations": lambda op: op.type in ("Softmax", "Gelu"),
-    "no softmax, no normalisation": lambda op: op.type in ("Softmax", "MVN"),
-    "one op in twenty": lambda op: _number(op.name) % 20 == 0,
-    "half of the ops": lambda op: _number(op.name) % 2 == 0,
+KINDS = {
+    "matmuls only": {"Reshape", "Transpose", "Add", "Multiply", "MVN", "Softmax", "Gelu", "Gather"},
+    "no activations": {"Softmax", "Gelu"},
+    "no softmax, no normalisation": {"Softmax", "MVN"},
 }
-
-
-def _number(name: str) -> int:
-    return int(hashlib.md5(name.encode()).hexdigest(), 16)
-
-
-def fused_groups(graph: OpGraph) -> Iterator[list[str]]:
-    """Yield the ops that a device runs as one node: what follows a matmul or a normalisation."""
-    for op in graph:
-        first = graph.ops[op.inputs[0][0]] if op.inputs else op
-        if (first.type, op.type) in FUSED:
-            yield [first.name, op.name]
-
-
-def costs_of(graph: OpGraph, groups: list[list[str]], on_cpu: Callable[[Op], bool]) -> CostModel:
-    """Return costs such as were seen of an emulated bf16 device beside an f32 CPU."""
-    placeable = [graph.ops[index] for index in graph.placeable]
-    support = {
-        "ACC": {op.name for op in placeable if not on_cpu(op)},
-        "CPU": {op.name for op in placeable},
-    }
-    fused = dict.fromkeys(DEVICES, groups)
-
-    def time_us(op: Op, device: str) -> float:
-        moved = op.outputs[0].n_bytes or 0
-        if op.type == "MatMul":
-            return moved / 4 * WIDTH * 2 / (6e5 if device == "ACC" else 2e5)
-        return moved / 2e4
-
-    units = [
-        Unit(
-            ops,
-            tuple(
-                sum(time_us(graph.ops[graph.index_of[op]], device) for op in ops)
-                if set(ops) <= support[device]
-                else None
-                for device in DEVICES
-            ),
-        )
-        for ops in split_into_units(graph, support, fused)
-    ]
-    return CostModel(
-        graph=graph,
-        devices=DEVICES,
-        units=tuple(units),
-        boundaries={(a, b): BoundaryCost(2.0, 2e-5) for a in DEVICES for b in DEVICES},
-        subgraph_us={"ACC": 4.0, "CPU": 3.0},
-        constant_us=20.0,
-        lost_fusion=tuple(
-            LostFusion(first, second, (1.0, 1.0), (2.0, 2.0))
-            for first, second, _ in fused_pairs(graph, fused)
-        ),
-    )
 
 
 def timed(function: Callable[[], object], repeat: int = 1) -> float:
@@ -108,19 +50,15 @@ def one_size(n_ops: int, with_plan: bool) -> list[dict[str, object]]:
     """Measure one size; every kind of accelerator with its greedy placement."""
     started = time.perf_counter()
     graph = transformer_graph(n_ops, masked=True)
-    groups = [*fused_groups(graph)]
     _ = graph.leader
     built = time.perf_counter() - started
     rows: list[dict[str, object]] = []
     for kind, on_cpu in KINDS.items():
         started = time.perf_counter()
-        costs = costs_of(graph, groups, on_cpu)
+        costs = flat_costs(graph, devices=DEVICES, lacks=on_cpu, constant_us=20.0)
         pairwise = Pairwise.build(costs.objective)
         laid_out = time.perf_counter() - started
-        greedy = Affinity.from_graph(
-            graph,
-            lambda name: DEVICES[on_cpu(graph.ops[graph.index_of[name]])],  # noqa: B023
-        )
+        greedy = by_type(graph, on_cpu)
         row: dict[str, object] = {
             "ops": len(graph.placeable),
             "kind": kind,

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 import hetero_lab as hl
-from hetero_lab.experiments import profile as profiling
-from hetero_lab.experiments.measure.records import Turn
 from hetero_lab.experiments.measure.workers import bench
 from hetero_lab.experiments.measure.workers.requests import Compare, ReadCounters
 
@@ -129,22 +127,6 @@ def test_help(run):
     assert "--property DEVICE.KEY=VALUE" in out
 
 
-def test_interrupted_run_keeps_what_it_has(run, shell, monkeypatch):
-    def one_turn(*_):
-        yield Turn(entry="key", group=0, round=0, samples_us=(1.0, 2.0, 3.0))
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(profiling, "_turns", one_turn)
-    result, out, err = run("%hetero_profile model -d CPU -v kept\nwent_on = True")
-    assert isinstance(result.error_in_exec, KeyboardInterrupt)
-    assert "went_on" not in shell.user_ns
-    kept = shell.user_ns["kept"]
-    assert kept.interrupted
-    assert kept.latency.median_us == 2.0
-    assert "was interrupted" in out
-    assert "Note: Interrupted after 3 inferences" in err
-
-
 @pytest.mark.parametrize("step", [ReadCounters, Compare])
 def test_interrupted_after_the_timing_keeps_the_latency(run, shell, monkeypatch, step):
     answer = bench.Bench.answer
@@ -155,8 +137,10 @@ def test_interrupted_after_the_timing_keeps_the_latency(run, shell, monkeypatch,
         return answer(self, request)
 
     monkeypatch.setattr(bench.Bench, "answer", interrupted)
-    result, _, err = run("%hetero_profile model -d CPU -v kept -n 10 -w 0")
+    result, out, err = run("%hetero_profile model -d CPU -v kept -n 10 -w 0\nwent_on = True")
     assert isinstance(result.error_in_exec, KeyboardInterrupt)
+    assert "went_on" not in shell.user_ns
+    assert "was interrupted" in out
     assert shell.user_ns["kept"].interrupted
     assert len(shell.user_ns["kept"].latency) == 10
     assert "Note: Interrupted after the timing" in err

@@ -65,36 +65,13 @@ def test_interrupted_before_the_first_turn(capsys, monkeypatch):
     assert capsys.readouterr().err == "hetero-lab: Interrupted.\n"
 
 
-INTERRUPTED = """
-import os, signal, sys
-from hetero_lab.cli import main
-from hetero_lab.runtime import runners
-
-turns, run_turn = [], runners.run_turn
-
-
-def fourth_turn(*arguments, **options):
-    turns.append(run_turn(*arguments, **options))
-    if len(turns) == 4:
-        os.kill(os.getpid(), signal.SIGINT)
-    return turns[-1]
-
-
-runners.run_turn = fourth_turn
-sys.exit(main.main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
-def test_ctrl_c_keeps_what_was_measured(tmp_path):
+@pytest.mark.usefixtures("ctrl_c_in_the_fourth_turn")
+def test_ctrl_c_keeps_what_was_measured(capsys, tmp_path):
     command = ["profile", "digits_inception", "-d", "CPU", "-w", "0", "-n", "100000"]
-    command += ["--no-counters", "--csv", f"{tmp_path}/row.csv"]
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, *command], capture_output=True, encoding="utf-8"
-    )
-    assert done.returncode == 130, done.stderr
-    assert "was interrupted" in done.stdout
-    assert "Traceback" not in done.stderr
+    assert cli.main([*command, "--no-counters", "--csv", f"{tmp_path}/row.csv"]) == 130
+    out, err = capsys.readouterr()
+    assert "was interrupted" in out
+    assert "Traceback" not in err
     assert pd.read_csv(tmp_path / "row.csv").loc[0, "status"] == "interrupted"
 
 

@@ -314,20 +314,6 @@ def test_in_a_process_of_its_own(core):
     assert [a.verdict for a in profile.agreement] == ["equal"]
 
 
-# -- trace -------------------------------------------------------------------------------------
-
-
-def test_the_trace_is_made_of_the_measured_spans(measured, tmp_path):
-    measured.to_trace(tmp_path / "trace.json")
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    (process,) = [e for e in events if e["ph"] == "M" and e["name"] == "process_name"]
-    assert process["args"]["name"] == "mine (measured)"
-    slices = [e for e in events if e["ph"] == "X"]
-    frame = measured.tables["timeline"]
-    assert [e["ts"] for e in slices] == frame["start_us"].tolist()
-    assert [e["args"]["critical"] for e in slices] == frame["critical"].tolist()
-
-
 # -- sweep -------------------------------------------------------------------------------------
 
 

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import csv
 import re
-import signal
 import sys
 import warnings
 from dataclasses import replace
@@ -36,8 +34,6 @@ from hetero_lab.errors import (
 from hetero_lab.experiments import profile as profiling
 from hetero_lab.experiments.results.profile.tables import SUMMARY_COLUMNS, summary_row
 from hetero_lab.model.read import prepare
-from hetero_lab.runtime import runners
-from hetero_lab.tables import read_csv
 
 QUICK = {"iterations": 20, "warmup": 0, "progress": False}
 TABLES = [
@@ -262,16 +258,8 @@ def test_a_budget_instead_of_a_number_and_a_hundred_iterations_unless_told(core)
     assert len(hl.profile(diamond(), "CPU", **options).latency) == 100
 
 
-def test_an_interrupt_keeps_what_is_there(core, monkeypatch):
-    turns, run_turn = [], runners.run_turn
-
-    def interrupted_turn(*arguments, **options):
-        turns.append(run_turn(*arguments, **options))
-        if len(turns) == 4:
-            signal.raise_signal(signal.SIGINT)
-        return turns[-1]
-
-    monkeypatch.setattr(runners, "run_turn", interrupted_turn)
+@pytest.mark.usefixtures("ctrl_c_in_the_fourth_turn")
+def test_an_interrupt_keeps_what_is_there(core):
     said = r"Interrupted after \d+ inferences; they are kept"
     with pytest.warns(HeteroLabWarning, match=said), pytest.raises(KeyboardInterrupt):
         profile(diamond(), "CPU", core, iterations=10**9, counters=False)
@@ -337,26 +325,6 @@ def test_any_name_is_in_every_table(nasty):
     assert tables["summary"]["label"].tolist() == ['=label<script>"\r\n']
     assert tables["agreement"]["output"].tolist() == ["<b>out</b>\n"]
     assert tables["agreement"]["verdict"].tolist() == ["equal"]
-
-
-def test_any_name_comes_back_from_files(nasty, tmp_path):
-    nasty.export(tmp_path)
-    for name, frame in nasty.tables.items():
-        back = read_csv(tmp_path / f"{name}.csv")
-        assert back.pop("schema_version").tolist() == [1] * len(frame)
-        for column in frame.columns:
-            ours, theirs = frame[column], back[column]
-            if ours.dtype.kind in "fiu" or column in ("max_relative_error",):
-                np.testing.assert_array_equal(ours.astype(float), theirs.astype(float))
-            elif column != "as_predicted":
-                assert theirs.astype(str).tolist() == ours.astype(str).tolist(), column
-        with open(tmp_path / f"{name}.csv", encoding="utf-8", newline="") as file:
-            cells = [cell for row in csv.reader(file) for cell in row]
-        assert not [cell for cell in cells if cell.startswith(("=", "+", "@", "\t", "\r"))]
-    back = hl.read_profile(tmp_path)
-    assert back.affinity == nasty.affinity
-    assert back.graph == nasty.graph
-    assert back.report() == nasty.report()
 
 
 def test_any_name_is_harmless_and_short_where_it_is_shown(nasty):

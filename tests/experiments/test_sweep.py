@@ -125,12 +125,15 @@ def test_rows_have_the_partition_that_was_compiled(swept, model, placements):
         assert observed.boundary_bytes == predicted.boundary_bytes
 
 
-def test_a_stored_sweep_reads_back_as_the_same(swept):
+def test_a_stored_sweep_reads_back_as_the_same_and_is_not_measured_again(swept, model, placements):
     sweep, store = swept
     again = hl.read_sweep(store)
     for name, table in sweep.tables.items():
         pd.testing.assert_frame_equal(again.tables[name], table)
     assert again.profile("fixed") == sweep.profile("fixed")
+    before = (store / "records.jsonl").read_bytes()
+    hl.sweep(model, placements, store=store, **QUICK)
+    assert (store / "records.jsonl").read_bytes() == before
 
 
 def test_orders_that_lead_to_one_affinity_are_measured_once(model):
@@ -499,13 +502,6 @@ def test_the_peak_of_memory_leaves_the_reference_out(model):
     assert abs(peaks[0] - peaks[1]) < 2 * weights.nbytes
 
 
-def test_a_finished_sweep_is_not_measured_again(swept, model, placements):
-    _, store = swept
-    before = (store / "records.jsonl").read_bytes()
-    hl.sweep(model, placements, store=store, **QUICK)
-    assert (store / "records.jsonl").read_bytes() == before
-
-
 SCRIPT = """
 import sys
 sys.path.insert(0, {root!r})
@@ -527,11 +523,18 @@ def run_script(store, turns=2):
     return subprocess.Popen([sys.executable, "-c", textwrap.dedent(text)], stderr=subprocess.PIPE)
 
 
-def killed_at_random(swept, model, placements, store, kills, seed):
-    """Kill sweep or worker at random moments until one run ends by itself; then check the rows."""
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("seed", "kills"),
+    [(1, 1), *(pytest.param(n, 5, marks=pytest.mark.slow) for n in range(10, 16))],
+)
+def test_killed_and_resumed_every_row_is_there_once(
+    swept, model, placements, tmp_path, seed, kills
+):
+    """Sweep or worker are killed at random moments, until one run ends by itself."""
     rng = random.Random(seed)
     for _ in range(kills):
-        process = run_script(store)
+        process = run_script(tmp_path)
         time.sleep(rng.uniform(0.3, 4.0))
         children = psutil.Process(process.pid).children() if process.poll() is None else []
         target = rng.choice([process.pid, *[c.pid for c in children]])
@@ -541,21 +544,10 @@ def killed_at_random(swept, model, placements, store, kills, seed):
             time.sleep(0.5)
             process.kill()
         process.wait()
-    sweep = hl.sweep(model, placements, store=store, **QUICK)
+    sweep = hl.sweep(model, placements, store=tmp_path, **QUICK)
     pd.testing.assert_frame_equal(sweep.summary[STEADY], swept[0].summary[STEADY])
     assert (sweep.summary["n_turns"] >= 2).all()
-    pd.testing.assert_frame_equal(hl.read_sweep(store).summary, sweep.summary)
-
-
-def test_killed_and_resumed_every_row_is_there_once(swept, model, placements, tmp_path):
-    killed_at_random(swept, model, placements, tmp_path, kills=1, seed=1)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_killed_at_thirty_moments(swept, model, placements, tmp_path):
-    for block in range(6):
-        killed_at_random(swept, model, placements, tmp_path / str(block), kills=5, seed=block + 10)
+    pd.testing.assert_frame_equal(hl.read_sweep(tmp_path).summary, sweep.summary)
 
 
 def test_a_torn_last_line_is_dropped_and_a_broken_one_is_named(swept, tmp_path):

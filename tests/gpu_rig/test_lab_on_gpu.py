@@ -128,16 +128,10 @@ def test_random_models_equal_cpu(block):
             warnings.simplefilter("ignore")
             compiled = hl.compile(prepared, hl.Placement(affinity, "random", F32))
         assert compiled.as_predicted, seed
-        close(compiled(inputs), on_cpu(prepared, inputs))
-
-
-@pytest.mark.parametrize("block", range(4))
-def test_random_models_in_parallel_equal_cpu(block):
-    for seed in range(block * 10, block * 10 + 10):
-        prepared = prepare(random_model(seed, n_ops=8))
-        inputs = generate_inputs(prepared, seed)
-        affinity = random_affinity(prepared.graph, ["GPU", "CPU"], seed)
         expected = on_cpu(prepared, inputs)
+        close(compiled(inputs), expected)
+        if block >= 4:
+            continue
         with hl.ParallelExecutor(
             prepared, affinity, device_properties=F32, requests=4 if seed % 2 else 1
         ) as executor:

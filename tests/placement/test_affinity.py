@@ -12,9 +12,7 @@ from openvino import opset13 as op
 from random_models import random_affinity, random_model
 from small_models import (
     NASTY_NAMES,
-    all_of,
     chain,
-    compressed,
     convolutions,
     diamond,
     odd_ends,
@@ -147,24 +145,6 @@ def test_a_stateful_path_goes_where_all_of_it_is_supported():
 
 
 # -- totality ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "model",
-    [two_parts(), odd_ends(), stateful(), compressed(ov.Type.i8, 2), chain(*NASTY_NAMES)],
-    ids=lambda model: model.get_friendly_name(),
-)
-def test_every_node_has_a_device(core, model):
-    nodes = all_of(hl.load(model))
-    affinities = [
-        Affinity.uniform(model, "CPU", core=core),
-        Affinity.automatic(model, "HETERO:ACC,CPU", core=core),
-    ]
-    affinities.append(affinities[0].fix(patterns={".": "ACC"}, core=core))
-    for affinity in affinities:
-        assert list(affinity) == nodes
-        assert len(affinity) == len(nodes)
-        assert all(isinstance(device, str) for device in affinity.values())
 
 
 def test_one_missing_affinity_fails_in_the_runtime(core):

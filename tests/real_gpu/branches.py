@@ -43,7 +43,7 @@ from hetero_lab.backend.core import shared_core
 from hetero_lab.experiments.advise.candidates import over_all
 from hetero_lab.runtime.pieces import leave_cores
 from hetero_lab.runtime.runners import run_parallel_turn, run_queue_turn
-from tests.scripts import F32, Run, alone, error_of, in_turns, medians, options
+from tests.scripts import F32, alone, error_of, in_turns, medians, options
 
 # (convolutions on the device, on the CPU, channels, height and width)
 SHAPES = {
@@ -126,22 +126,12 @@ def latencies(device: str, shape: tuple[int, ...], properties: dict[str, Any]) -
             on_device.wait()
             on_cpu.wait()
 
-        def one_in_the_caller(one: Any, other: Any) -> Run:
-            def run() -> None:
-                one.start_async()
-                other.infer(share_outputs=True)
-                one.wait()
-
-            return run
-
         levels = in_turns(
             {
                 **{name: lambda call=call: call(inputs) for name, call in calls.items()},
                 "device branch": lambda: on_device.infer(share_outputs=True),
                 "CPU branch": lambda: on_cpu.infer(share_outputs=True),
                 "start_async": both,
-                "CPU in the caller": one_in_the_caller(on_device, on_cpu),
-                "device in the caller": one_in_the_caller(on_cpu, on_device),
             },
             ROUNDS,
             CALLS,
@@ -229,31 +219,6 @@ def throughputs(
     }
 
 
-def user_tensors(device: str, shape: tuple[int, ...], properties: dict[str, Any]) -> dict[str, Any]:
-    """Compare the memory of a request's tensors: the user's, the plugin's, the context's."""
-    model = branches_model(*shape)
-    core = ov.Core()
-    compiled = core.compile_model(model, device, properties[device])
-    data = np.random.default_rng(1).normal(size=model.input(0).shape).astype(np.float32)
-    made: dict[str, Any] = {"plugin's": None, "user's": ov.Tensor(data.copy())}
-    with contextlib.suppress(Exception):  # not every device has a context
-        context = core.get_default_context(device)
-        made["context's"] = context.create_host_tensor(ov.Type.f32, ov.Shape(data.shape))
-    runs: dict[str, Run] = {}
-    for name, tensor in made.items():
-        request = compiled.create_infer_request()
-        if tensor is not None:
-            request.set_input_tensor(0, tensor)
-
-        def run(request: Any = request) -> None:
-            request.get_input_tensor(0).data[...] = data
-            request.infer(share_outputs=True)
-
-        runs[name] = run
-    us = medians(in_turns(runs, ROUNDS, CALLS, DISCARDED))
-    return {"what": "memory of the input", "device": device, "us": us}
-
-
 def balanced(device: str, properties: dict[str, Any]) -> list[tuple[int, int, int, int]]:
     """Return shapes whose branches take equally long, from what a few convolutions take."""
     core, fewer = shared_core(), leave_cores(properties, shared_core())
@@ -288,8 +253,6 @@ def lines(device: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
         return
     for name, shape in shapes:
         yield throughputs(device, shape, properties, given.emulate) | {"set": name}
-    if not given.emulate:
-        yield user_tensors(device, shapes[0][1], properties)
 
 
 def table(found: list[dict[str, Any]], device: str) -> str:

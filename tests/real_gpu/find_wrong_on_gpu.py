@@ -9,7 +9,6 @@ every script shows its fault, or if nothing was wrong.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,14 +16,12 @@ from pathlib import Path
 
 import hetero_lab as hl
 from tests.real_gpu.networks import model_file
-from tests.scripts import alone, options
+from tests.scripts import alone, options, shown_fault
 
 
 def shows_its_fault(directory: Path) -> bool:
     """Run an exported script by itself; it ends with 1 where the fault is there."""
-    done = subprocess.run(
-        [sys.executable, str(directory / "show_fault.py")], capture_output=True, text=True, cwd="/"
-    )
+    done = shown_fault(directory)
     print(f"--- {directory.name}/show_fault.py: exit code {done.returncode}")
     print(done.stdout + done.stderr)
     return done.returncode == 1 and "The fault is there." in done.stdout

@@ -11,7 +11,6 @@ from counting_core import F32, in_f32
 from openvino import opset13 as op
 from random_models import random_affinity, random_model
 from small_models import (
-    NASTY_NAMES,
     chain,
     convolutions,
     diamond,
@@ -49,25 +48,6 @@ def labelled(model: ov.Model, device_of) -> ov.Model:
 
 
 # -- right numbers -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "model", [two_parts(), odd_ends(), diamond(), chain(*NASTY_NAMES)],
-    ids=lambda model: model.get_friendly_name(),
-)  # fmt: skip
-@pytest.mark.parametrize("choice", range(4))
-def test_outputs_are_those_of_one_device_in_order(core, model, choice):
-    prepared = prepare(model)
-    inputs = generate_inputs(prepared)
-    single = in_f32(hl.Affinity.uniform(prepared, "CPU", core=core), direct=True)
-    expected = hl.compile(prepared, single, core=core)(inputs)
-    affinity = random_affinity(prepared.graph, ["ACC", "CPU"], choice)
-    compiled = hl.compile(prepared, in_f32(affinity), core=core)
-    assert compiled.as_predicted
-    outputs = compiled(inputs)
-    assert list(outputs) == list(expected) == list(compiled.output_names)
-    for name, value in outputs.items():
-        np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6)
 
 
 def test_odd_ends_through_hetero(core):

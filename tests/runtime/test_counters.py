@@ -8,7 +8,7 @@ import openvino.opset13 as opset
 import pytest
 from counting_core import in_f32
 from random_models import random_affinity, random_model
-from small_models import NASTY_NAMES, chain, convolutions, two_parts
+from small_models import chain, convolutions, two_parts
 
 import hetero_lab as hl
 from hetero_lab.errors import MeasurementError
@@ -167,14 +167,6 @@ def test_names_with_a_prefix_like_the_runtimes_are_names(core):
                 assert partition.subgraph_of[row.op] == row.subgraph
 
 
-def test_any_name_comes_through(core):
-    prepared = prepare(chain(*NASTY_NAMES, size=100_000))
-    cpu = hl.Affinity.uniform(prepared, "CPU", core=core)
-    apart = cpu.fix(ops=dict.fromkeys(NASTY_NAMES[::2], "ACC"), core=core)
-    _, rows = measure(prepared, in_f32(apart), core)
-    assert set(executed_ops_us(rows)) == set(NASTY_NAMES)
-
-
 # -- rows as other situations and other devices give them --------------------------------------
 
 
@@ -194,31 +186,33 @@ def rows_of(prepared: PreparedModel, *given: ov.ProfilingInfo, **devices: str):
     return read_counters(given, partition, prepared.graph)
 
 
-def test_a_node_that_took_less_than_a_microsecond_is_not_fused():
-    prepared = prepare(chain("slow", "quick", "inside"))
-    rows = rows_of(
-        prepared,
-        info("slow", "Relu", "jit_avx512_f32", 5),
-        info("quick", "Sigmoid", "jit_avx512_f32", 0),
-        info("inside", "Tanh", "undef", 0),
-    )
-    kinds = {row.op: (row.kind, row.fused_ops) for row in rows}
-    assert kinds == {"slow": ("op", ()), "quick": ("op", ("inside",)), "inside": ("fused", ())}
-    assert executed_ops_us(rows) == {"slow": 5, "quick": 0, "inside": 0}
-
-
-def test_a_gpu_names_the_node_after_its_kernel():
-    prepared = prepare(chain("c1", "relu", "third"))
-    rows = rows_of(
-        prepared,
-        info("convolution:c1", "Reorder", "convolution_gpu_ref__f32", 7),
-        info("relu", "Relu", "undef", 0, "OPTIMIZED_OUT"),
-        info("third", "Tanh", "activation_ref__f16", 3),
-    )
-    assert [(row.kind, row.op, row.precision) for row in rows] == [
-        ("op", "c1", "f32"), ("fused", "relu", ""), ("op", "third", "f16"),
-    ]  # fmt: skip
-    assert rows[0].fused_ops == ("relu",)
+@pytest.mark.parametrize(
+    ("names", "given", "expected"),
+    [
+        pytest.param(
+            ("slow", "quick", "inside"),
+            [("slow", "Relu", "jit_avx512_f32", 5), ("quick", "Sigmoid", "jit_avx512_f32", 0),
+             ("inside", "Tanh", "undef", 0)],
+            [("op", "slow", (), 5), ("op", "quick", ("inside",), 0), ("fused", "inside", (), 0)],
+            id="less than a microsecond is not fused",
+        ),
+        pytest.param(
+            ("c1", "relu", "third"),
+            [("convolution:c1", "Reorder", "convolution_gpu_ref__f32", 7),
+             ("relu", "Relu", "undef", 0, "OPTIMIZED_OUT"),
+             ("third", "Tanh", "activation_ref__f16", 3)],
+            [("op", "c1", ("relu",), 7), ("fused", "relu", (), 0), ("op", "third", (), 3)],
+            id="a GPU names the node after its kernel",
+        ),
+        pytest.param(
+            ("a",), [("a", "Relu", "jit_f32", 1), ("Multiply_8", "Eltwise", "j", 4)],
+            [("op", "a", (), 1), ("other", "", (), 4)], id="an unexpected node is kept",
+        ),
+    ],
+)  # fmt: skip
+def test_rows_of_other_situations_and_devices(names, given, expected):
+    rows = rows_of(prepare(chain(*names)), *(info(*row) for row in given))
+    assert [(row.kind, row.op, row.fused_ops, row.real_time_us) for row in rows] == expected
 
 
 def test_a_reorder_belongs_to_the_longest_name_that_fits():
@@ -261,12 +255,7 @@ def test_the_precision_is_read_off_the_kernel():
     for exec_type, precision in (
         ("brgconv_avx512_bf16", "bf16"), ("jit_avx512_I8", "i8"), ("ref_any_f32", "f32"),
         ("brgemm_avx512_amx_u8", "u8"), ("kernel__f16", "f16"), ("unknown", ""),
+        ("convolution_gpu_ref__f32", "f32"), ("undef", ""),
     ):  # fmt: skip
         (row,) = rows_of(prepared, info("a", "Relu", exec_type, 1))
         assert row.precision == precision
-
-
-def test_an_unexpected_node_is_kept_as_other():
-    prepared = prepare(chain("a"))
-    rows = rows_of(prepared, info("a", "Relu", "jit_f32", 1), info("Multiply_8", "Eltwise", "j", 4))
-    assert [(row.kind, row.real_time_us) for row in rows] == [("op", 1), ("other", 4)]

@@ -17,6 +17,7 @@ from hetero_lab.errors import (
     QuantizationError,
 )
 from hetero_lab.model.read import prepare
+from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.quantize import calibration_inputs
 
 SUBSET = 20
@@ -127,6 +128,28 @@ def test_a_cut_through_blocks_loses_int8_and_the_remedy_brings_it_back(
     now = kernels(int8, better, data, core)
     assert heavy(now) == 27
     assert sum(now.values()) >= 0.9 * everything
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(
+    "name", ["page_orientation", "blazeface", "ppocr_cls", "efficientnet_lite0"]
+)
+def test_networks_cut_in_their_blocks_keep_their_int8_kernels_with_the_remedies(name, core):
+    model = prepare(hl.load(name))
+    examples = [generate_inputs(model, seed) for seed in range(4)]
+    made = hl.quantize(model, examples, progress=False)
+    affinity = hl.Affinity.uniform(made, "CPU", core=core)
+    third = len(affinity.ops) // 3
+    mended = affinity.fix(ops=dict.fromkeys(affinity.ops[third : 2 * third], "ACC"), core=core)
+    for _ in range(10):
+        found = hl.lint(made, mended, core=core)
+        for remedy in found.loc[found["rule"] == "cut-quantization", "remedy"][:1]:
+            mended = mended.fix(ops=remedy, core=core)
+    whole, kept = (
+        int8_kernels(hl.compile(made, p, counters=True, core=core).compiled_model, examples[0])
+        for p in (affinity, mended)
+    )
+    assert sum(kept.values()) >= 0.9 * sum(whole.values()) > 10
 
 
 def test_it_goes_where_a_model_goes(int8, data, core, tmp_path):

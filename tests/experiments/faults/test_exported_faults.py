@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
 
 import openvino as ov
@@ -17,11 +15,7 @@ from hetero_lab.model.read import prepare
 from hetero_lab.samples.catalogue import datasets_dir
 from tests.experiments.faults.cases import F32, chain_case, failing, fault
 from tests.proof.injected_faults import search
-
-
-def shown(place):
-    script = [sys.executable, place / "show_fault.py"]
-    return subprocess.run(script, capture_output=True, text=True, cwd="/")
+from tests.scripts import shown_fault
 
 
 def test_an_export_runs_without_the_lab(tmp_path):
@@ -33,7 +27,7 @@ def test_an_export_runs_without_the_lab(tmp_path):
     assert {op: flat[op] for op in wrong.fix} == wrong.fix
     place = tmp_path / "fault_1"
     assert "hetero_lab" not in (place / "show_fault.py").read_text()
-    done = shown(place)
+    done = shown_fault(place)
     assert done.returncode == 0, done.stderr
     assert "The fault is not there." in done.stdout
     assert "shift (Add), sigmoid (Sigmoid)" in done.stdout
@@ -51,11 +45,11 @@ def test_an_export_of_what_is_refused_says_so(monkeypatch, tmp_path):
     assert "no kernel for this" in report
     assert "wrong" not in report
     # It was the worker that refused them.
-    assert "The fault is not there." in shown(place).stdout
+    assert "The fault is not there." in shown_fault(place).stdout
     stored = json.loads((place / "fault.json").read_text())
     stored["wrong"]["properties"] = {"INFERENCE_PRECISION_HINT": "nonsense"}
     (place / "fault.json").write_text(json.dumps(stored))
-    done = shown(place)
+    done = shown_fault(place)
     assert (done.returncode, done.stderr) == (1, "")
     assert "ACC raised: " in done.stdout
     assert "The fault is there." in done.stdout

@@ -238,19 +238,3 @@ def test_a_broken_profile(measured, tmp_path, name):
     with pytest.raises(StoredFileError) as caught:
         hl.read_profile(tmp_path)
     assert "profile.json' is not a whole profile" in str(caught.value)
-
-
-def test_other_files_and_other_schemas(measured, tmp_path):
-    measured.export(tmp_path)
-    path = tmp_path / FILE_NAME
-    data = json.loads(path.read_text())
-    for change, says in (
-        ({"kind": "sweep"}, "is not a stored profile"),
-        ({"schema_version": 99}, "schema version 99"),
-    ):
-        path.write_text(json.dumps({**data, **change}))
-        with pytest.raises(StoredFileError, match=says):
-            hl.read_profile(tmp_path)
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(StoredFileError, match="cannot be read as a stored profile"):
-        hl.read_profile(tmp_path)

@@ -79,6 +79,10 @@ def test_the_trace_event_format_is_kept_strictly(tmp_path, executor):
     if executor == "hetero":  # one after the other
         stops = [e["ts"] + e["dur"] for e in subgraphs]
         assert all(e["ts"] >= end for e, end in zip(subgraphs[1:], stops, strict=False))
+    else:  # as the timeline of the profile has it
+        frame = profile.tables["timeline"]
+        assert [e["ts"] for e in slices] == frame["start_us"].tolist()
+        assert [e["args"]["critical"] for e in slices] == frame["critical"].tolist()
     n_requests = 1 if executor == "hetero" else 10
     assert len(subgraphs) == profile.partition.n_subgraphs * n_requests
     assert len(begins) == profile.partition.n_crossings * n_requests
