@@ -140,7 +140,7 @@ def test_click_change_measure_undo_export(tweaker, lab):
     tweaker.until(rows.count, lambda n: n == 2)
     assert [rows.nth(i).get_attribute("data-status") for i in range(2)] == ["ok", "ok"]
     assert "automatic" in rows.nth(0).inner_text()
-    assert re.search(r"\d\.\d{3} \(\d\.\d{3} to (\d\.\d{3}|inf)\)", rows.nth(1).inner_text())
+    assert re.search(r"\d\.\d{3}\s+\[\d\.\d{3}, (\d\.\d{3}|inf)\]", rows.nth(1).inner_text())
     assert rows.nth(1).get_attribute("aria-current") == "true"
     tweaker.notebook.picture("tweaker_5_measured")
 
