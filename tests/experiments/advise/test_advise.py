@@ -89,8 +89,9 @@ def test_every_candidate_is_judged_and_the_simplest_of_the_fastest_advised(advic
     assert "What could change the answer" in made.verdict
     usable = [c for c in made.candidates if c.judgement in ("best", *MAY_BE_BEST, "slower")]
     last = [c for c in usable if c.stage == made.chosen.stage]  # "race" on a busy machine
-    least = min(c.row.latency.us for c in last)
-    assert made.chosen == next(c for c in last if c.row.latency.us <= 1.01 * least)
+    # The simplest stays until another is shown to be faster.
+    if made.chosen != last[0]:
+        assert {c.judgement for c in last} & {"slower", "faster"}
     hl.views.page(made, tmp_path / "advice.html")
     text = (tmp_path / "advice.html").read_text()
     answer, *_ = made.verdict.splitlines()

@@ -25,7 +25,7 @@ def _are_neighbours(path):
 
 def _answer(bench, request):
     if isinstance(request, Compile):
-        (graph,) = (bound.graph for bound in bench._models.values())
+        (graph,) = (bound.graph for bound in bench.models.values())
         homes = dict(zip((node.name for node in graph), request.trial.affinity, strict=True))
         pair = {homes[os.environ[name]] for name in ("FAULT_READER", "FAULT_MAKER")}
         if len(pair) == 1 and "CPU" not in pair:
