@@ -127,5 +127,5 @@ def test_a_verified_directory_has_a_page(said, tmp_path):
     hl.freeze(MODEL, "CPU", tmp_path / "frozen", tolerance=None)
     said("verify", str(tmp_path / "frozen"), "--html", str(page))
     text = page.read_text("utf-8")
-    assert "The contract is kept" in text
+    assert "keeps its contract with OpenVINO" in text
     assert ">partition<" in text
