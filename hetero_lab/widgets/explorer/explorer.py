@@ -281,7 +281,7 @@ def _heading(state: ExplorerState) -> str:
         answer, more = f"{state.comparison.verdict} Not measured in turn.", answer
     facts = [
         f"{count_of(len(run.rows), 'placement')}, {run.environment.measured_at[:10]}, "
-        f"{run.environment.host}, OpenVINO {run.environment.openvino_version}"
+        f"{run.environment.host}, OpenVINO {run.environment.openvino_version.partition('-')[0]}"
         for run in runs
     ]
     notes = [

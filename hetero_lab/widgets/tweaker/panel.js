@@ -57,7 +57,7 @@ function findings(model) {
     return [first, ...more];
   };
   const n = model.get("n_findings"), unseen = n - found.length;
-  const kinds = groups.length < found.length ? ` of ${groups.length} kinds` : "";
+  const kinds = groups.length < found.length ? ` in ${groups.length} ${groups.length === 1 ? "group" : "groups"}` : "";
   const title = model.get("is_looking") ? "Findings: looking…" : `Findings: ${n}${kinds}`;
   const head = html("h4", { "data-hl": "findings" }, title);
   if (!n) return [head];
@@ -109,8 +109,8 @@ function history(model) {
       html("td", { class: "hl-name", title: row.label }, row.label + (row.is_here ? " (now)" : "")),
       ...result, html("td", { class: "hl-number" }, button));
   });
-  const heads = [["placement"], ["subgraphs", "hl-number"], ["median, µs", "hl-number"],
-    ["95 % interval"], ["× automatic", "hl-number"], ["predicted for now, µs", "hl-number"], [""]];
+  const heads = [["placement"], ["subgraphs", "hl-number"], ["median", "hl-number"],
+    ["95 % interval"], ["× automatic", "hl-number"], ["predicted for now", "hl-number"], [""]];
   return [html("h4", {}, "Measured"), html("div", { class: "hl-list" },
     table(heads, rows, "Measured placements"))];
 }

@@ -72,7 +72,7 @@ def number_rows(now: WhatIf, automatic: WhatIf) -> list[dict[str, str]]:
         ("subgraphs", "subgraphs", lambda x: str(x.n_subgraphs)),
         ("boundaries", "boundaries", lambda x: str(x.n_boundaries)),
         ("bytes", "bytes", lambda x: bytes_text(x.boundary_bytes)),
-        ("predicted", "predicted latency, µs", lambda x: _estimate_text(x.estimate)),
+        ("predicted", "predicted latency", lambda x: _estimate_text(x.estimate)),
     )
     return [
         {"key": key, "name": name, "now": text(now), "automatic": text(automatic)}
@@ -126,7 +126,7 @@ def _numbers(tried: Attempt, level: float) -> dict[str, Any]:
         "low": low,
         "high": high,
         "latency": us_text(tried.median_us),
-        "interval": f"{us_text(low)} to {us_text(high)} µs",
+        "interval": f"{us_text(low)} to {us_text(high)}",
         "ratio": interval_text(tried.ratio, tried.ratio_ci95_low, tried.ratio_ci95_high, _ratio),
         "predicted": _estimate_text(now),
     }
@@ -139,8 +139,8 @@ def _estimate_text(estimate: Estimate | None) -> str:
 
 
 def us_text(us: float | None) -> str:
-    """Write microseconds without their unit; a dash if they are not known."""
-    return "–" if us is None else time_text(us).removesuffix(" µs")
+    """Write a time; a dash if it is not known."""
+    return "–" if us is None else time_text(us)
 
 
 def _ratio(ratio: float | None) -> str:

@@ -323,5 +323,5 @@ def test_predictions_beside_measurements_are_for_the_speed_of_now():
     measured = tried("automatic", 150.0, 1.0, first), tried("1. moved", 130.0, 0.9, other)
     history = [replace(m, predicted=p) for m, p in zip(measured, predicted, strict=True)]
     told = [row["predicted"] for row in tried_rows(history, first)]
-    assert told == ["150  [135, 180]", "120"]
+    assert told == ["150 µs  [135, 180]", "120 µs"]
     assert [row["predicted"] for row in tried_rows(history[1:], first)] == ["80"]
