@@ -324,4 +324,4 @@ def test_predictions_beside_measurements_are_for_the_speed_of_now():
     history = [replace(m, predicted=p) for m, p in zip(measured, predicted, strict=True)]
     told = [row["predicted"] for row in tried_rows(history, first)]
     assert told == ["150 µs  [135, 180]", "120 µs"]
-    assert [row["predicted"] for row in tried_rows(history[1:], first)] == ["80"]
+    assert [row["predicted"] for row in tried_rows(history[1:], first)] == ["80 µs"]
