@@ -91,8 +91,8 @@ def judged(
 ) -> dict[Key, str]:
     """Judge each candidate, the simplest first: ``best``, or a :func:`finding` against that.
 
-    ``ratio`` compares two candidates. The ``preferred`` candidates, by default all, are preferred
-    to the fastest, the simplest first, unless the fastest is shown to be faster by more than 1 %.
+    ``ratio`` compares two candidates. The best is the first of the ``preferred`` candidates, by
+    default of all, that none is shown to beat; a lead of 1 % or less does not count.
     ``n`` counts those that dropped out as well; ``looks`` is as for :func:`against_best`.
     """
     if not us:
@@ -100,11 +100,12 @@ def judged(
     n = n or len(us)
     fastest = min(us, key=lambda key: us[key])
     simpler = us if preferred is None else [key for key in us if key in {*preferred, fastest}]
-    best = next(
-        key
-        for key in simpler
-        if us[key] <= AS_GOOD * us[fastest] or against_best(ratio(fastest, key), n, looks) != FASTER
-    )
+
+    def is_beaten(key: Key) -> bool:
+        faster = (other for other in us if us[key] > AS_GOOD * us[other])
+        return any(against_best(ratio(other, key), n, looks) == FASTER for other in faster)
+
+    best = next(key for key in simpler if not is_beaten(key))
     found = {key: against_best(ratio(key, best), n, looks) for key in us}
     return found | {best: BEST}
 

@@ -63,6 +63,10 @@ def test_the_simplest_stays_until_another_is_shown_to_be_faster():
 
     assert best(Ratio(0.8, 0.6, 1.1, 0.2)) == {"simple": "best", "fast": "undecided"}
     assert best(Ratio(0.8, 0.7, 0.9, 1e-4))["fast"] == "best"
+    # The fastest scatters too much to show anything, but another one is shown to be faster.
+    ratios = {"wide": Ratio(0.8, 0.5, 1.3, 0.3), "sure": Ratio(0.9, 0.88, 0.92, 1e-9)}
+    us = {"simple": 1.0, "sure": 0.9, "wide": 0.8}
+    assert judged(us, lambda a, b: ratios.get(a) if b == "simple" else None)["sure"] == "best"
 
 
 RATIOS = {
