@@ -24,7 +24,6 @@ from hetero_lab.errors import (
 from hetero_lab.experiments.advise.advice import UNMEASURED, Advice, Judged
 from hetero_lab.experiments.advise.candidates import held_bytes
 from hetero_lab.experiments.deployment.contract import TOLERANCE
-from hetero_lab.experiments.deployment.freeze import freeze_placed
 from hetero_lab.experiments.measure.environment import noise_here
 from hetero_lab.experiments.results.evidence import (
     ALIKE,
@@ -161,7 +160,7 @@ class PipelineAdvice(Result):
     ) -> Path:
         """Freeze each model with its contract, in a directory of its own name.
 
-        The latency of each is promised as :func:`hetero_lab.freeze` does.
+        The latency of each alone is promised relative to the reference of its own advice.
 
         Returns
         -------
@@ -181,8 +180,7 @@ class PipelineAdvice(Result):
             )
         target = make_directory(directory)
         for name, candidate in self.chosen.chosen.items():
-            placed = resolve(candidate.bound, candidate.placement)
-            freeze_placed(placed, target / name, tolerance=tolerance)
+            self.advices[name].deploy_candidate(candidate, target / name, tolerance)
         return target
 
     def __repr__(self) -> str:

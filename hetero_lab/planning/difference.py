@@ -85,6 +85,8 @@ class Difference(Displayed):
     predicted_ns
         One row for each part of the two predictions: ``kind, name, before, after``, ``before_ns``
         and ``after_ns``. None without costs.
+    margin_us
+        By how much the predicted difference may be off, at 90 %; infinite without validation.
     measurement
         The measured difference, None without profiles.
     emulated
@@ -97,6 +99,7 @@ class Difference(Displayed):
     before: Side
     after: Side
     predicted_ns: pd.DataFrame | None = None
+    margin_us: float = math.inf
     measurement: Measurement | None = None
     emulated: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -361,8 +364,11 @@ def _predicted_sentences(difference: Difference) -> Iterator[str]:
     by_kind = parts.groupby("kind", sort=False)["difference_us"].sum().round(3)
     kinds = ", ".join(f"{kind} {change(us)}" for kind, us in by_kind.items())
     if total:
-        word = "faster" if total < 0 else "slower"
-        yield f"After is predicted {number(abs(total))} µs {word} ({levels}): {kinds}."
+        word, margin = "faster" if total < 0 else "slower", difference.margin_us
+        by = number(abs(total)) + (f" ± {number(margin)}" if margin < math.inf else "")
+        if abs(total) <= margin < math.inf:
+            word += ", too little to tell them apart"
+        yield f"After is predicted {by} µs {word} ({levels}): {kinds}."
     else:
         yield f"After is predicted as fast as before ({levels}): {kinds}."
     largest = [
@@ -415,13 +421,15 @@ def compare_placements(
     """Compare two placements, each a label, an affinity and a partition of ``graph``."""
     for _, affinity, _ in (before, after):
         affinity.check_model(graph)
-    predicted_ns = None
+    predicted_ns, margin_us = None, math.inf
     if costs is not None:
         costs.check_graph(graph)
         predicted_ns = _predicted_ns(costs, before[1], after[1])
+        margin_us = costs.predictor(before[1]).margin_us(costs.predictor(after[1]))
     return Difference(
-        graph, Side(*before), Side(*after), predicted_ns, measurement, dict(emulated or {}), notes
-    )
+        graph, Side(*before), Side(*after), predicted_ns, margin_us, measurement,
+        dict(emulated or {}), notes,
+    )  # fmt: skip
 
 
 def _predicted_ns(costs: CostModel, before: Affinity, after: Affinity) -> pd.DataFrame:

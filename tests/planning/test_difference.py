@@ -124,6 +124,13 @@ def test_sentences():
     ]
 
 
+def test_a_predicted_difference_says_by_how_much_it_may_be_off():
+    found = chain_difference()
+    sure, unsure = (dataclasses.replace(found, margin_us=us) for us in (2.0, 8.0))
+    assert "After is predicted 5.30 ± 2.00 µs faster (44.0 → 38.7 µs)" in repr(sure)
+    assert "After is predicted 5.30 ± 8.00 µs faster, too little to tell them apart" in repr(unsure)
+
+
 def test_equal_placements_differ_in_nothing():
     costs = chain_costs()
     same = affinity_of(costs, (0, 0, 0))

@@ -150,15 +150,20 @@ class Advice(Result):
         MeasurementError, OutputPathError, CompileError
             Nothing was measured; as for :func:`hetero_lab.freeze`.
         """
-        placed, found = resolve(self.chosen.bound, self.best), self.chosen.row.evaluation
-        promise = None
+        return self.deploy_candidate(self.chosen, directory, tolerance)
+
+    def deploy_candidate(
+        self, candidate: Judged, directory: str | os.PathLike[str], tolerance: float | None
+    ) -> Path:
+        """Freeze one of the candidates, as ``deploy`` does with the one that is advised."""
+        found, promise = candidate.row.evaluation, None
         if found is not None and found.is_labelled:
             promise = AccuracyPromise(
                 accuracy=found.accuracy, drop=float(found.paired.drop), n_examples=len(found)
             )
         named = next((c for c in self.candidates if c.row.label == self.sweep.reference), None)
         return freeze_placed(
-            placed,
+            resolve(candidate.bound, candidate.placement),
             directory,
             examples=self.examples or None,
             accuracy=promise,

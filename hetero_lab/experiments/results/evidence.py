@@ -68,7 +68,7 @@ def between(row: Row, best: Row) -> Ratio | None:
     if math.isfinite(found.high) or own is None or least is None:
         return found
     ratio = own.us / least.us
-    return Ratio(ratio, ratio, ratio, 0.0) if ratio > _HOPELESS else None
+    return Ratio(ratio, ratio / _HOPELESS, math.inf, 0.0) if ratio > _HOPELESS else None
 
 
 def against_best(ratio: Ratio | None, n: int, looks: int = 1) -> str:
