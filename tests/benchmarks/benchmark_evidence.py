@@ -12,6 +12,7 @@ Run by hand: ``python -m tests.benchmarks.benchmark_evidence --parts PART … [-
   ``tolerance=0.05``;
 - ``advised``: ``verify`` right after ``advise`` and ``deploy``.
 
+``--device GPU`` takes a real device instead of the emulated one, and in ``aa`` instead of the CPU.
 ``--busy`` keeps one core busy with another process meanwhile. It wants the machine for itself;
 ``--times`` says how often each part is done, so that it can be done in pieces.
 """
@@ -116,12 +117,12 @@ def simulate() -> None:
         print(f"{what}: {count / SIMULATED:.1%} of the intervals cover the truth")
 
 
-def aa(times: int) -> None:
+def aa(times: int, device: str) -> None:
     """Sweep equal placements; print how often they were told apart or called better."""
     apart = better = judged_otherwise = 0
     for _ in range(times):
         model = hl.load("digits_inception")
-        placement = hl.Placement(hl.Affinity.uniform(model, "CPU"), "A", {"CPU": F32})
+        placement = hl.Placement(hl.Affinity.uniform(model, device), "A", {device: F32})
         sweep = hl.sweep(
             model, [placement] * 3, dedupe=False, baselines=False, budget_s=AA_BUDGET_S,
             counters=False, progress=False,
@@ -161,16 +162,16 @@ def ab(times: int, budget_s: float) -> None:
 
 
 @contextlib.contextmanager
-def deployments() -> Iterator[list[Path]]:
-    """Yield directories: each model over an emulated device and CPU, as HETERO splits it."""
+def deployments(device: str) -> Iterator[list[Path]]:
+    """Yield directories: each model over a device and CPU, as HETERO splits it."""
     hl.emulate("ACC", unsupported={"Softmax", "Concat"}, properties=F32)
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)
-        properties = {"ACC": F32, "CPU": F32}
+        properties = {device: F32, "CPU": F32}
         made = []
         for name in MODELS:
             model = hl.load(model_file(name, home))
-            affinity = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
+            affinity = hl.Affinity.automatic(model, f"HETERO:{device},CPU")
             placement = hl.Placement(affinity, "deployed", properties)
             made.append(hl.freeze(model, placement, home / short_name(name)))
         yield made
@@ -202,13 +203,13 @@ def verified(what: str, directories: list[Path], times: int, tolerance: float | 
           f"{max(took):.0f} s", flush=True)  # fmt: skip
 
 
-def advised(times: int) -> None:
+def advised(times: int, device: str) -> None:
     """Advise, deploy and verify at once."""
     hl.emulate("ACC", unsupported={"Softmax"}, properties=F32)
     found: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as scratch:
         for number in range(times):
-            advice = hl.advise("digits_inception", ["ACC", "CPU"], budget_s=15, progress=False)
+            advice = hl.advise("digits_inception", [device, "CPU"], budget_s=15, progress=False)
             proven = hl.verify(advice.deploy(Path(scratch, str(number))), progress=False)
             found[proven.status] += 1
             print(f"  {advice.best.label}: {proven.verdict}", flush=True)
@@ -225,23 +226,24 @@ def _burn() -> int:
 
 def main() -> None:
     """Run the parts and print their counts."""
-    given = options(__doc__, parts=["simulate", "aa", "ab", "verify"], times=40, busy=False)
+    parts = ["simulate", "aa", "ab", "verify"]
+    given = options(__doc__, parts=parts, times=40, device="ACC", busy=False)
     started = time.perf_counter()
     with contextlib.ExitStack() as stack:
         made = []
         if {"verify", "slower"} & {*given.parts}:
-            made = stack.enter_context(deployments())  # promised on a quiet machine
+            made = stack.enter_context(deployments(given.device))  # promised on a quiet machine
         if given.busy:
             atexit.register(os.kill, _burn(), signal.SIGKILL)
         for part in given.parts:
             if part == "simulate":
                 simulate()
             elif part == "aa":
-                aa(given.times)
+                aa(given.times, "CPU" if given.device == "ACC" else given.device)
             elif part == "ab":
                 ab(given.times, 60.0 if given.busy else 30.0)
             elif part == "advised":
-                advised(given.times)
+                advised(given.times, given.device)
             elif part == "verify":
                 verified("unchanged", made, given.times, None)
             elif part == "slower":
