@@ -9,6 +9,7 @@ from hetero_lab.statistics import (
     Latency,
     Noise,
     Series,
+    assumed_noise,
     compile_noise,
     largest_noise,
     median_interval,
@@ -200,6 +201,16 @@ def test_the_largest_noise_is_assumed_if_any_is():
     assert not largest_noise([measured, ASSUMED_NOISE]).is_measured
     assert str(measured) == "2.00% and 0.5 µs (measured on 12 compiles)"
     assert str(ASSUMED_NOISE) == "0.50% and 1.9 µs (assumed)"
+
+
+def test_a_device_beside_the_cpu_is_assumed_to_differ_more_from_process_to_process():
+    assert assumed_noise("CPU") == ASSUMED_NOISE
+    p_of = {
+        d: paired_ratio([1120.0] * 400, [1000.0] * 400, assumed_noise(d)).p
+        for d in ("CPU", "GPU.1")
+    }
+    assert p_of["CPU"] < 0.001
+    assert p_of["GPU.1"] > 0.05
 
 
 def test_beside_busy_cores_compiles_differ_by_more():

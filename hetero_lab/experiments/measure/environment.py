@@ -26,7 +26,7 @@ from hetero_lab.backend.emulation import bases_of, emulated_devices
 from hetero_lab.clock import now
 from hetero_lab.errors import StoredFileError, warn
 from hetero_lab.fetch import cache_dir
-from hetero_lab.statistics import ASSUMED_NOISE, Noise, largest_noise
+from hetero_lab.statistics import Noise, assumed_noise, largest_noise
 from hetero_lab.tables import SCHEMA_VERSION, make_directory, read_json, write_json
 
 if TYPE_CHECKING:
@@ -145,12 +145,12 @@ def _measured_noise() -> dict[_Key, Noise]:
 def noise_of(environment: Environment, devices: Iterable[str]) -> Noise:
     """Return how much two compiles on these devices differ, as known in an environment."""
     known = dict(environment.noise)
-    return largest_noise(known.get(device, ASSUMED_NOISE) for device in devices)
+    return largest_noise(known.get(device) or assumed_noise(device) for device in devices)
 
 
 def noise_here(devices: Iterable[str], core: ov.Core) -> Noise:
     """Return how much two compiles on these devices differ, as known on this machine."""
-    return largest_noise(known_noise(device, core) or ASSUMED_NOISE for device in devices)
+    return largest_noise(known_noise(device, core) or assumed_noise(device) for device in devices)
 
 
 def noise_sentence(environment: Environment) -> str:
