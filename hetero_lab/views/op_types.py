@@ -27,7 +27,7 @@ from hetero_lab.views.times import counters_of, styles_of
 if TYPE_CHECKING:
     import pandas as pd
 
-REORDERS = "reorders at boundaries"
+REORDERS = "reorders"
 _MOST_TYPES = 30
 _ROW_PX = 30
 _STRONGEST = 0.42  # opacity of a cell whose ops are all supported: text stays readable on it

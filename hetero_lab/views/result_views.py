@@ -173,7 +173,7 @@ def _(advice: Advice) -> Contents:
         reasons,
         {_HEADLINE: ranking(advice.summary), "Every candidate": _varying(advice.summary)},
         {
-            latency_ranking: sweep if any(row.profile for row in sweep.rows) else None,
+            latency_ranking: advice if any(row.profile for row in sweep.rows) else None,
             placement_graph: next(
                 (c.row.scaled_profile for c in advice.candidates if c.judgement == BEST), None
             ),

@@ -11,6 +11,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from hetero_lab.errors import ArgumentError, names_at_hand, shorten
+from hetero_lab.experiments.advise.advice import Advice
+from hetero_lab.experiments.results.evidence import BEST, MAY_BE_BEST
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.results.sweep.tables import could_be_seen
 from hetero_lab.terminal import count_of
@@ -295,12 +297,16 @@ _FIRST, _OTHERS = "#6f7783", "#aeb4be"
 _ROW_PX = 34
 
 
-def latency_ranking(sweep: Sweep) -> go.Figure:
+def latency_ranking(measured: Sweep | Advice) -> go.Figure:
     """Draw the ranking: bars of latency with 95 % intervals, fastest on top.
 
     This run cannot tell the bars of one group apart; those of the first group are darker. Several
-    hosts follow each other.
+    hosts follow each other. An advice's bars have its judgements instead, and those that may be the
+    best are darker.
     """
+    sweep = measured.sweep if isinstance(measured, Advice) else measured
+    candidates = measured.candidates if isinstance(measured, Advice) else ()
+    judged = {c.row.label: c.judgement for c in candidates}
     rows = sweep.ranking.to_dict("records")
     labels = [sweep.name_of(row) for row in sweep.ranked.rows]
     latencies = [interval_of(r) for r in rows]
@@ -309,6 +315,11 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
         f"{plain(label, 48)}{' ⌂' if r['baseline'] else ''}"
         for label, r in zip(labels, rows, strict=True)
     ]
+    said = [judged.get(row["label"]) or f"group {row['group']}, {row['finding']}" for row in rows]
+    may_be_best = [
+        judged.get(row["label"]) in (BEST, *MAY_BE_BEST) if judged else row["group"] == 1
+        for row in rows
+    ]
     subgraphs = [count_of(r["n_subgraphs"], "subgraph") for r in rows]
     figure = go.Figure(
         go.Bar(
@@ -316,7 +327,7 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
             y=list(range(len(rows))),
             x=[scale * r["median_us"] for r in rows],
             marker={
-                "color": [_FIRST if r["group"] == 1 else _OTHERS for r in rows],
+                "color": [_FIRST if first else _OTHERS for first in may_be_best],
                 "pattern": {
                     "shape": ["/" if r["emulated"] else "" for r in rows],
                     "solidity": 0.15,
@@ -326,8 +337,8 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
             error_x=error_bars(latencies, scale, color=TEXT, thickness=1.5),
             hovertext=[
                 f"<b>{plain(label, 200)}</b><br>{latency_text(interval_of(r))}<br>"
-                f"group {r['group']}, {n}{_emulated(r)}"
-                for label, r, n in zip(labels, rows, subgraphs, strict=True)
+                f"{words}, {n}{_emulated(r)}"
+                for label, r, words, n in zip(labels, rows, said, subgraphs, strict=True)
             ],
         )
     )
@@ -335,15 +346,12 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
         x=[min(scale * high, axis["range"][1]) for _, _, high in latencies],
         y=list(range(len(rows))),
         mode="text",
-        text=[
-            f"   group {r['group']}, {r['finding']} · {n}"
-            for r, n in zip(rows, subgraphs, strict=True)
-        ],
+        text=[f"   {words} · {n}" for words, n in zip(said, subgraphs, strict=True)],
         textposition="middle right",
         textfont={"color": TEXT, "size": 11},
         cliponaxis=False,
     )
-    marks = ["darker: group 1, which may be the fastest"] * any(r["group"] > 1 for r in rows)
+    marks = ["darker: may be the fastest"] * (not all(may_be_best))
     marks += [could_be_seen(sweep.ranked).rstrip(".") if rows else "nothing measured"]
     marks += ["⌂ one device alone"] if any(r["baseline"] for r in rows) else []
     marks += ["hatched: emulated"] if any(r["emulated"] for r in rows) else []

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from widgets.hand_sweeps import ALONE, SLOW, SPLIT, small_sweep
 
+from hetero_lab.experiments.advise.advice import Advice, Judged
 from hetero_lab.statistics import Series
 from hetero_lab.views.sweeps import hosts, latency_ranking, placement_latency, with_shares
 
@@ -29,9 +30,23 @@ def test_rows_are_ranked_from_fast_to_slow():
     assert figure.layout.xaxis.title.text == "latency (µs)"
     assert len(set(figure.data[0].marker.color[:2])) == 2  # they can be told apart
     said = figure.layout.title.subtitle.text.replace("<br>", " ")
-    assert "darker: group 1, which may be the fastest" in said
+    assert "darker: may be the fastest" in said
     assert "this run could have shown is " in said
     assert len(set(figure.data[0].marker.color[1:])) == 1  # not of the first group
+
+
+def test_bars_of_an_advice_say_its_judgements():
+    sweep = small_sweep()
+    judgements = {SPLIT: "as fast", ALONE: "best", SLOW: "slower"}
+    judged = tuple(
+        Judged(row, None, None, "final", judgements[row.label])  # type: ignore
+        for row in sweep.rows
+    )
+    figure = latency_ranking(Advice(None, "", judged, (), "hetero", sweep))  # type: ignore
+    said = [text.split(" · ")[0].strip() for text in figure.data[1].text]
+    assert said == ["as fast", "best", "slower"]
+    first, second, third = figure.data[0].marker.color
+    assert first == second != third
 
 
 @pytest.mark.parametrize(("n_rows", "n_turns"), [(1, 3), (3, 1)])

@@ -30,6 +30,7 @@ from hetero_lab.experiments.results.evidence import (
     judged,
     reason,
 )
+from hetero_lab.experiments.results.sweep.reading import BUSY
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.results.sweep.row import BUDGET_ENDED, Row
 from hetero_lab.placement.placement import Placement, resolve
@@ -185,8 +186,9 @@ class Advice(Result):
 def ranking(summary: pd.DataFrame) -> pd.DataFrame:
     """Return the summary of an advice for a reader: the best first, then from fast to slow."""
     columns = [
-        "label", "judgement", "median_us", "ci95_low_us", "ci95_high_us", "throughput_per_s",
-        "ratio", "ratio_ci95_low", "ratio_ci95_high", "accuracy", "execution_devices", "compile_ms",
+        "label", "judgement", "stage", "median_us", "ci95_low_us", "ci95_high_us",
+        "throughput_per_s", "ratio", "ratio_ci95_low", "ratio_ci95_high", "accuracy",
+        "execution_devices", "compile_ms",
     ]  # fmt: skip
     first = summary.assign(others=summary["judgement"] != BEST).sort_values(["others", "median_us"])
     return first.reindex(columns=[name for name in columns if name in summary])
@@ -265,6 +267,8 @@ def verdict_sentences(
     sentences = [f"Nothing usable was measured; {advice.best.label} is OpenVINO's own choice."]
     if labels[BEST]:
         sentences = [*_what_is_best(advice, n_requests)]
+        busy = [note for note in made.notes if note.startswith(BUSY)]
+        sentences += [f"{note} A quiet machine may rank them otherwise." for note in busy]
     if labels[FASTER]:
         sentences.append(f"Faster, but by 1 % at most: {names_at_hand(labels[FASTER], 4)}.")
     if labels[ALIKE]:

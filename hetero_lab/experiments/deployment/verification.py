@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -256,10 +257,15 @@ class Across(_Gate):
     __repr__ = __str__
 
     def _answer(self) -> str:
-        n_kept = sum(proven.ok for proven in self.verifications)
-        return f"{n_kept} of {len(self.verifications)} verifications find the contract kept."
+        if len(self.verifications) == 1:
+            return self.verifications[0]._answer()
+        counts = Counter(proven.status for proven in self.verifications)
+        found = ", ".join(f"{count} {status}" for status, count in counts.items())
+        return f"{len(self.verifications)} verifications: {found}."
 
-    def _sentences(self) -> list[str]:
+    def _sentences(self) -> Sequence[str]:
+        if len(self.verifications) == 1:
+            return self.verifications[0]._sentences()
         return str(self).splitlines()
 
 

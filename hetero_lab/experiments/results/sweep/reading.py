@@ -41,6 +41,7 @@ from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
 from hetero_lab.statistics import Latency, Series
 from hetero_lab.tables import number, reading
 
+BUSY = "Other processes kept"  # begins the note on a busy machine
 _HERE = ""  # the host of a record that names none
 _NOISY_MAD = 0.1  # share of the median
 _LARGE_SHARE = 0.2  # share of the time for starting workers that is worth a note
@@ -327,7 +328,7 @@ def _notes(records: Sequence[AnyRecord], rows: Sequence[Row]) -> Iterator[str]:
         yield f"The clock moved between {min(clocks):.0f} and {max(clocks):.0f} MHz."
     foreign = foreign_cpus(records)
     if foreign > 0.3:
-        yield f"Other processes kept {foreign:.1f} CPUs busy during the run."
+        yield f"{BUSY} {foreign:.1f} CPUs busy during the run."
     calls = [r for r in records if isinstance(r, Call)]
     for call in calls[-1:]:
         if call.n_left and all(row.status == "ok" for row in rows):
