@@ -36,7 +36,7 @@ def test_rows_are_ranked_from_fast_to_slow():
 
 
 def test_bars_of_an_advice_say_its_judgements():
-    sweep = small_sweep()
+    sweep = small_sweep(failed=0)
     judgements = {SPLIT: "as fast", ALONE: "best", SLOW: "slower"}
     judged = tuple(
         Judged(row, None, None, "final", judgements[row.label])  # type: ignore
