@@ -107,6 +107,7 @@ def test_an_aa_run_on_the_command_line(core, capsys):
     said = capsys.readouterr().out
     measured = known_noise("CPU", core)
     assert measured is not None
+    assert measured.relative >= ASSUMED_NOISE.relative  # a steady second proves little
     assert said == f"Two compiles of one placement on CPU differ by {measured}.\n"
     assert measured.n_compiles == 12
     assert 0.0 < measured.spread(1000.0) < 1.0
