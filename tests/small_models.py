@@ -48,6 +48,14 @@ def variable(name: str, *sizes: int) -> Variable:
     return Variable(info)
 
 
+def logarithm(offset: float) -> ov.Model:
+    """Build log(x - offset): NaN below the offset, beside the index of the largest element."""
+    x = op.parameter([2, 8], np.float32, name="x")
+    log = op.log(op.subtract(x, np.float32(offset)), name="log")
+    index = op.topk(log, op.constant(1), 1, "max", "value").output(1)
+    return ov.Model([op.result(log, name="logits"), op.result(index, name="index")], [x], "log")
+
+
 def two_parts() -> ov.Model:
     """Build relu of one input and abs of another: two weakly connected components."""
     x = op.parameter([1, 4], np.float32, name="x")

@@ -43,6 +43,7 @@ from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolv
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.inputs import Inputs
+from hetero_lab.runtime.reference import not_finite_notes
 from hetero_lab.runtime.runners import HETERO, PARALLEL, Execution
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, Stopwatch, turn_lengths
 from hetero_lab.statistics import Latency
@@ -199,6 +200,7 @@ def profile(
         environment=current_environment(placed.devices, placed.core),
         counters=rows,
         throughput=throughput,
+        generated=inputs is None and scenario is None,
         interrupted=timing.interrupted or after.interrupted,
     )
     for problem in _problems(result):
@@ -330,6 +332,7 @@ def _is_exclusive(placed: BoundPlacement) -> bool:
 
 
 def _problems(result: Profile) -> Iterator[str]:
+    yield from not_finite_notes(a for a in result.agreement if a.verdict == "undecided")
     wrong = [a for a in result.agreement if a.is_wrong]
     if wrong:
         worst = max(wrong, key=lambda a: a.relative_error)

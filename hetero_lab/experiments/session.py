@@ -227,6 +227,7 @@ class Session:
             emulated=[specs[d].to_json() for d in sorted(devices) if d in specs],
             seed=self.conditions.seed,
             inputs_digest=self._inputs_digest,
+            generated=self.conditions.inputs is None and self.scenario is None,
             environments=[current_environment(devices, core)],
             fleet=self.cluster is not None,
             every_host=self.every_host,

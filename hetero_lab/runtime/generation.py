@@ -26,6 +26,7 @@ from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, infer
 from hetero_lab.runtime.inputs import digest_of, set_inputs
 from hetero_lab.runtime.parallel import ParallelExecutor
 from hetero_lab.runtime.reference import (
+    VERDICTS,
     Agreement,
     Verdict,
     asked_precision,
@@ -42,7 +43,6 @@ LOGITS, TOKEN_IDS = "logits", "token_ids"
 # few bits, whatever INFERENCE_PRECISION_HINT says.
 _EXACT = {"KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
 _COMPARED_STEPS = 64  # logits of later steps are dropped: a vocabulary is large
-_WORSE: tuple[Verdict, ...] = ("equal", "rounding", "different", "not a number")
 
 
 @dataclass(frozen=True)
@@ -342,7 +342,7 @@ def compare_generation(
         argmax_agreement=1.0 - share,
         precision=precision,
         tolerance=0.0,
-        verdict=max(verdicts, key=_WORSE.index),
+        verdict=max(verdicts, key=VERDICTS.index),
     )
     return logits, tokens
 

@@ -18,6 +18,9 @@ Inputs: TypeAlias = (
     Mapping[Any, Any] | Sequence[Any] | np.ndarray | str | os.PathLike[str] | Callable[[], Any]
 )
 
+# Said once of a result, where inputs could have been given.
+GENERATED = "The inputs were generated; give your own with inputs="
+
 # Ops that pass the values of their first input on: an index is still an index behind them.
 _CARRIERS = frozenset({
     "Broadcast", "Convert", "Gather", "GatherElements", "Reshape", "Slice", "Split",

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from hetero_lab.errors import (
     names_at_hand,
     shorten,
 )
-from hetero_lab.model.opgraph import CONSTANT, OpGraph
+from hetero_lab.model.opgraph import CONSTANT, Op, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import BoundPlacement, Placement, resolve
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
@@ -32,7 +32,8 @@ from hetero_lab.runtime.exported import reported
 from hetero_lab.runtime.inputs import bind_inputs, digest_of
 from hetero_lab.runtime.parallel import ParallelExecutor
 
-Verdict = Literal["equal", "rounding", "different", "not a number"]
+Verdict = Literal["equal", "rounding", "undecided", "different", "not a number"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)  # the worst last
 Correct: TypeAlias = Callable[[Mapping[str, np.ndarray], Any], bool]
 
 # Relative error (Euclidean norm) up to which an output counts as the same computation. The
@@ -46,6 +47,11 @@ _KEEPS_VALUES = frozenset({
     "Reshape", "ShuffleChannels", "Slice", "SpaceToDepth", "Split", "Squeeze", "StridedSlice",
     "Transpose", "Unsqueeze", "VariadicSplit",
 })  # fmt: skip
+# Counters of nodes that compute with quantised values, not with indices, masks or conversions.
+_ARITHMETIC = (
+    "avgpool", "convolution", "deconvolution", "eltwise", "fullyconnected", "gemm",
+    "groupconvolution", "matmul", "maxpool", "pooling", "reduce", "subgraph",
+)  # fmt: skip
 _ROUNDING_FACTOR = 2.0
 _LARGE = 1e100
 _MOST_BYTES = 256 << 20  # the largest total size of kept reference outputs
@@ -60,7 +66,9 @@ class Agreement:
     ``relative_error`` is the Euclidean norm of the difference over that of the reference;
     ``argmax_agreement`` is the share of equal arg-max positions along the last axis. ``verdict`` is
     ``equal`` within f32's tolerance, ``rounding`` within that of the executed ``precision``, and
-    ``different`` beyond; it is ``not a number`` if infinities or NaNs differ.
+    ``different`` beyond; it is ``not a number`` if infinities or NaNs differ, and ``undecided`` if
+    both outputs have nothing else, or are empty. ``not_finite`` is the share of infinities and NaNs
+    in the reference.
     """
 
     output: str
@@ -72,11 +80,33 @@ class Agreement:
     precision: str
     tolerance: float
     verdict: Verdict
+    not_finite: float = 0.0
 
     @property
     def is_wrong(self) -> bool:
         """Whether the output is further from the reference than rounding explains."""
         return self.verdict in ("different", "not a number")
+
+
+def not_finite_notes(agreement: Iterable[Agreement], argument: str = "inputs=") -> Iterator[str]:
+    """Say which outputs have infinities or NaNs in the reference, too, or no values at all.
+
+    ``argument`` is the way to give other inputs.
+    """
+    known = list(agreement)
+    unknown = dict.fromkeys(a.output for a in known if a.verdict == "undecided")
+    if unknown:
+        yield (
+            f"Nothing to compare in {names_at_hand(unknown, 4)}: empty, or nothing but NaN and "
+            f"infinities, in the reference, too. Give inputs that suit the model, with {argument}."
+        )
+    partly = [a for a in known if a.not_finite and a.verdict in ("equal", "rounding")]
+    if partly:
+        worst = max(partly, key=lambda a: a.not_finite)
+        yield (
+            f"NaN or infinite in the reference, too: up to {worst.not_finite:.1%} of "
+            f"{names_at_hand(dict.fromkeys(a.output for a in partly), 4)}. The rest was compared."
+        )
 
 
 class Reference:
@@ -185,8 +215,19 @@ def executed_precision(
 
 
 def lowest_precision(rows: Sequence[Counter], graph: OpGraph, hints: Iterable[object]) -> str:
-    """Return the lowest precision in the counters, else in the devices' hints."""
-    executed = [row.precision for row in rows if row.status == "EXECUTED" and row.precision]
+    """Return the lowest precision in the counters, else in the devices' hints.
+
+    8 bits count where a quantised model computes in them: indices and masks may have 8 bits as
+    well.
+    """
+    quantised = _rounds_to_8_bits(graph)
+    executed = [
+        row.precision
+        for row in rows
+        if row.status == "EXECUTED"
+        and row.precision
+        and (row.precision not in _FEW_BITS or (quantised and _is_arithmetic(row)))
+    ]
     if executed:
         return _lowest(executed)
     asked = asked_precision(hints)
@@ -229,6 +270,22 @@ def quantised_ops(graph: OpGraph) -> frozenset[str]:
     )
 
 
+def _is_arithmetic(row: Counter) -> bool:
+    return row.node_type.lower().startswith(_ARITHMETIC)
+
+
+def _rounds_to_8_bits(graph: OpGraph) -> bool:
+    """Tell whether a model is quantised, or rounds values to 8 bits and reads them as numbers."""
+
+    def converts(op: Op, few: bool) -> bool:
+        return op.type == "Convert" and (op.outputs[0].element_type in _FEW_BITS) == few
+
+    makers = (graph.ops[op.inputs[0][0]] for op in graph if converts(op, few=False))
+    rounded = (op.inputs[0] for op in makers if converts(op, few=True))
+    types = (graph.ops[producer].outputs[port].element_type for producer, port in rounded)
+    return bool(quantised_ops(graph)) or any(name in ("f32", "f16", "bf16") for name in types)
+
+
 def _lowest(precisions: Iterable[str]) -> str:
     known = [precision for precision in precisions if precision in TOLERANCE]
     return max(known, key=lambda precision: TOLERANCE[precision], default="f32")
@@ -246,9 +303,8 @@ def _asked_precisions(compiled: CompiledPlacement | ParallelExecutor) -> list[ob
 
 
 def _compare_one(name: str, output: np.ndarray, expected: np.ndarray, precision: str) -> Agreement:
-    tolerance = TOLERANCE[precision]
+    tolerance, nan = TOLERANCE[precision], float("nan")
     if output.shape != expected.shape:
-        nan = float("nan")
         return Agreement(name, nan, nan, nan, nan, 0.0, precision, tolerance, "different")
     if output.dtype.kind not in "fiub":  # strings
         same = bool(np.array_equal(output, expected))
@@ -257,8 +313,13 @@ def _compare_one(name: str, output: np.ndarray, expected: np.ndarray, precision:
         return Agreement(name, gap, gap, gap, 1.0 - gap, 1.0 - gap, precision, tolerance, verdict)
     a, b = output.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
     # Infinities and NaNs have to be in the same places.
+    not_finite = 1.0 - float(np.isfinite(b).mean()) if b.size else 0.0
     finite = np.isfinite(a) & np.isfinite(b)
     odd_ones_agree = bool(np.array_equal(a[~finite], b[~finite], equal_nan=True))
+    if odd_ones_agree and not finite.any():
+        return Agreement(
+            name, nan, nan, nan, nan, nan, precision, tolerance, "undecided", not_finite
+        )
     a, b = a[finite], b[finite]
     # Sums of squares overflow with values near the largest f64, so scale them down first.
     unit = max(1.0, float(np.abs(np.concatenate([a, b])).max(initial=0.0)) / _LARGE)
@@ -284,6 +345,7 @@ def _compare_one(name: str, output: np.ndarray, expected: np.ndarray, precision:
         precision=precision,
         tolerance=tolerance,
         verdict=verdict,
+        not_finite=not_finite,
     )
 
 
@@ -404,15 +466,16 @@ def _judge_one(
     if is_nan or reference_is_nan:
         nan = float("nan")
         return Answer(right, reference_right, is_nan, reference_is_nan, nan, nan, 0.0)
-    gaps = compare({n: found[n] for n in names}, {n: expected[n] for n in names})
+    every = compare({n: found[n] for n in names}, {n: expected[n] for n in names})
+    gaps = [gap for gap in every if gap.verdict != "undecided"]
     return Answer(
         right=right,
         reference_right=reference_right,
         is_nan=False,
         reference_is_nan=False,
-        relative_error=max(gap.relative_error for gap in gaps),
-        cosine=min(gap.cosine for gap in gaps),
-        top1_agreement=min(gap.argmax_agreement for gap in gaps),
+        relative_error=max((gap.relative_error for gap in gaps), default=0.0),
+        cosine=min((gap.cosine for gap in gaps), default=1.0),
+        top1_agreement=min((gap.argmax_agreement for gap in gaps), default=1.0),
     )
 
 

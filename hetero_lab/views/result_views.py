@@ -10,14 +10,16 @@ import datetime
 import html
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import pandas as pd
+import plotly.graph_objects as go
 
 from hetero_lab import views
 from hetero_lab.arguments import hints_of
@@ -30,7 +32,7 @@ from hetero_lab.experiments.hotspots import hotspots
 from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.experiments.optimize import Optimized
 from hetero_lab.experiments.recover import Recovered
-from hetero_lab.experiments.results.profile.report import cause, counted_beyond
+from hetero_lab.experiments.results.profile.report import cause, cautions
 from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.experiments.results.profile.tables import headline
 from hetero_lab.experiments.results.sweep.result import Sweep
@@ -40,6 +42,7 @@ from hetero_lab.planning.difference import Difference
 from hetero_lab.planning.language_plans import BlockCurve
 from hetero_lab.planning.schedules import SchedulePlan
 from hetero_lab.result import Displayed, told
+from hetero_lab.runtime.inputs import GENERATED
 from hetero_lab.tables import check_writable, html_table, number, time_text, write_text
 from hetero_lab.terminal import count_of
 from hetero_lab.views.accuracy import accuracy_front, errors_along_model, sensitivity
@@ -56,10 +59,7 @@ from hetero_lab.views.times import (
     where_time_goes,
 )
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-Shown: TypeAlias = Displayed | pd.DataFrame
+Shown: TypeAlias = Displayed | pd.DataFrame | go.Figure
 _HEADLINE = ""  # the title of the table that stands above the figures
 
 
@@ -107,7 +107,9 @@ def _(profile: Profile) -> Contents:
     counted = profile if profile.counters else None
     split = counted if partition.n_subgraphs > 1 else None
     transitions = tables["transitions"] if counted else None
-    notes = [*_emulation_notes(emulated), counted_beyond(profile), cause(profile)]
+    notes = [*_emulation_notes(emulated), *cautions(profile), cause(profile)]
+    if profile.generated:
+        notes.append(f"{GENERATED}.")
     if profile.interrupted:
         notes.append("The measurement was interrupted; the results up to then are valid.")
     if not partition.observed:
@@ -296,6 +298,18 @@ def _(frame: pd.DataFrame) -> Contents:
     return Contents(heading, frame.attrs.get("notes", ()), {_HEADLINE: frame})
 
 
+@contents_of.register
+def _(given: go.Figure) -> Contents:
+    layout: Any = given.layout
+    title = re.sub("<[^>]*>", " ", layout.title.text or "")
+    return Contents(title.strip() or "Figure", [], {}, {figure: given})
+
+
+def figure(given: go.Figure) -> go.Figure:
+    """Return a copy of a figure, to be drawn as it is."""
+    return go.Figure(given)
+
+
 def _labelled(sweep: Sweep) -> Sweep | None:
     """Return a sweep if it knows the accuracy of some row."""
     known = (row.evaluation is not None and row.evaluation.is_labelled for row in sweep.rows)
@@ -374,8 +388,8 @@ def page(
     Parameters
     ----------
     results
-        A result: a Profile, a Sweep, a Verification, a table; or several of them. The ``attrs`` of
-        a table may have its ``title`` and ``notes``.
+        A result: a Profile, a Sweep, a Verification, a table, a figure; or several of them. The
+        ``attrs`` of a table may have its ``title`` and ``notes``.
     file
         The file; it needs no network and no other file.
     title

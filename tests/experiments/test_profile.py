@@ -18,6 +18,7 @@ from small_models import (
     convolutions,
     diamond,
     embedding,
+    logarithm,
     odd_ends,
     stateful,
     two_parts,
@@ -346,3 +347,30 @@ def test_what_the_runtime_cannot_run_is_said_of_the_placement(executor):
     model = ov.Model([ov.opset13.result(bits, name="out")], [x], "bits")
     with pytest.raises(InferenceError, match=r"The runtime failed while it ran .*Output tensor"):
         hl.profile(model, "CPU", executor=executor, iterations=10, progress=False)
+
+
+def test_outputs_without_a_number_are_undecided(core, tmp_path):
+    with pytest.warns(HeteroLabWarning, match=r"compare in 'logits'.*inputs=\.$"):
+        nan = profile(logarithm(2.0), "CPU", core)
+    assert repr(nan).splitlines()[0].endswith("1 of 2 outputs undecided.")
+    assert "worst logits: undecided. The inputs were generated; give your own" in repr(nan)
+    nan.export(tmp_path)
+    assert hl.read_profile(tmp_path).tables["summary"]["verdict"][0] == "undecided"
+    own = [np.linspace(0, 1, 16, dtype=np.float32).reshape(2, 8)]
+    with warnings.catch_warnings(action="error"):  # ops too short for counters
+        given = profile(logarithm(0.5), "CPU", core, inputs=own, counters=False)
+    assert "outputs equal" in repr(given)
+    assert "generated" not in repr(given)
+    assert "up to 50.0% of 'logits'" in repr(given)
+
+
+def test_a_sweep_and_an_advice_say_that_nothing_is_compared(core):
+    sweep = hl.sweep(logarithm(2.0), ["CPU"], turns=2, isolate=False, progress=False, core=core)
+    assert sum("Nothing to compare in 'logits'" in note for note in sweep.notes) == 1
+    assert sum("inputs were generated" in note for note in sweep.notes) == 1
+    advice = hl.advise(
+        logarithm(2.0), ["CPU"], budget_s=4, isolate=False, progress=False, core=core
+    )
+    answer, _, more = advice.verdict.partition("\n\n")
+    assert "Nothing to compare in 'logits'" in answer
+    assert "inputs= of your own" in more

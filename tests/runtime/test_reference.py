@@ -22,6 +22,7 @@ from hetero_lab.runtime.reference import (
     compare_with_reference,
     executed_precision,
     lowest_precision,
+    not_finite_notes,
     quantised_ops,
 )
 
@@ -78,10 +79,12 @@ def test_rounding_and_wrongness_are_told_apart_by_the_executed_precision(precisi
         ([1, 2], [1, NAN], "not a number"),
         ([1, INF], [1, -INF], "not a number"),
         ([1, INF], [1, 3e38], "not a number"),
-        ([NAN, NAN], [NAN, NAN], "equal"),
+        ([NAN, NAN], [NAN, NAN], "undecided"),
+        ([-INF], [-INF], "undecided"),
+        ([NAN, NAN], [1, 2], "not a number"),
         ([0, 0], [0, 0], "equal"),
         ([0, 1], [0, 0], "different"),
-        ([], [], "equal"),
+        ([], [], "undecided"),
     ],
 )
 def test_what_is_not_finite_and_what_is_nothing(output, expected, verdict):
@@ -164,6 +167,31 @@ def test_compare_with_reference_and_executed_precision(core):
     swapped["first"] = swapped["first"] + 1
     wrong = compare_with_reference(bind(prepared, core), arrays, swapped, "f32")
     assert {a.verdict for a in wrong} == {"different"}
+
+
+def test_what_is_not_finite_in_the_reference_is_said():
+    outputs = {"all": np.full(4, NAN), "half": np.array([1, -INF]), "none": np.ones(2)}
+    found = compare(outputs, outputs)
+    assert [a.verdict for a in found] == ["undecided", "equal", "equal"]
+    assert [a.not_finite for a in found] == [1.0, 0.5, 0.0]
+    nothing, partly = not_finite_notes(found)
+    assert "'all'" in nothing
+    assert "inputs=" in nothing
+    assert "'half'" not in nothing
+    assert "50.0% of 'half'" in partly
+    assert "'none'" not in partly
+
+
+def test_indices_and_masks_in_8_bits_are_no_quantised_arithmetic(core):
+    x = op.parameter([64, 1024], np.float32, name="x")
+    seen, kept = (op.parameter([64, 1024], np.uint8, name=name) for name in ("seen", "kept"))
+    logits = op.matmul(x, op.constant(np.eye(1024, dtype=np.float32)), False, False)
+    mask = op.transpose(op.maximum(seen, kept), [1, 0])
+    results = [op.result(logits, name="logits"), op.result(mask, name="mask")]
+    model = ov.Model(results, [x, seen, kept], "masked")
+    profile = hl.profile(model, "CPU", iterations=20, core=core)
+    assert {"i8", "u8"} & {row.precision for row in profile.counters if row.status == "EXECUTED"}
+    assert {a.precision for a in profile.agreement} <= {"f32", "bf16", "f16"}
 
 
 @pytest.mark.parametrize("direct", [True, False])

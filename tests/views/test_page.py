@@ -70,6 +70,14 @@ def test_every_view_of_a_gallery_is_public():
         hl.views.nothing  # noqa: B018
 
 
+def test_a_figure_of_ones_own_is_on_the_page_as_it_is(tmp_path):
+    own = go.Figure(layout={"title": {"text": "<b>mine</b>"}, "width": 300})
+    text = written(tmp_path / "page.html", [own, small_profile()])
+    assert "mine" in Outline(text).text["h2"]
+    assert own.layout.width == 300
+    assert "Plotly.newPlot(" in written(tmp_path / "one.html", go.Figure())
+
+
 def test_a_bad_path_is_refused_before_anything_is_drawn(tmp_path, monkeypatch):
     monkeypatch.setattr("plotly.graph_objects.Figure.to_html", lambda *a, **k: 1 / 0)
     with pytest.raises(OutputPathError, match="does not exist"):

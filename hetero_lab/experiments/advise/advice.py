@@ -36,6 +36,7 @@ from hetero_lab.experiments.results.sweep.row import BUDGET_ENDED, Row
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.result import Result
 from hetero_lab.runtime.inputs import Inputs
+from hetero_lab.runtime.reference import not_finite_notes
 from hetero_lab.statistics import Latency
 from hetero_lab.tables import number, time_text
 
@@ -287,6 +288,8 @@ def verdict_sentences(
             f"{candidate.row.label} computes wrong outputs ({candidate.why}); "
             "hetero_lab.find_wrong(model, placement) finds the ops."
         )
+    profiles = (c.row.profile for c in by_label(known, BEST))
+    sentences += not_finite_notes(a for p in profiles if p for a in p.agreement)
     for judgement in (INACCURATE, UNMEASURED):
         several = by_label(known, judgement)
         reasons = dict.fromkeys(c.why for c in several)
@@ -347,5 +350,5 @@ def _what_is_best(advice: Advice, n_requests: int) -> Iterator[str]:
     yield f"{text}."
     found = best.row.evaluation
     if found is not None and found.is_labelled:
-        sure += f" Accuracy {found.accuracy:.1%}, {-found.paired.drop:+.1%} against f32."
+        sure += f" Accuracy {found.accuracy:.1%}, {-found.paired.drop:+z.1%} against f32."
     yield sure

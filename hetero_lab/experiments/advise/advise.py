@@ -618,6 +618,8 @@ class _Inquiry:
         if interrupted or short or self.watch.left_s < _USED_UP * (self.watch.budget_s or 0.0):
             yield "more time, with a larger budget_s="
         if self.data is None:
+            if self.conditions.inputs is None:
+                yield "inputs= of your own, as these were generated"
             yield "data=, with which int8 and lower precisions are judged by accuracy"
         if self.objective == LATENCY:
             yield "objective='throughput', if several requests are in flight"

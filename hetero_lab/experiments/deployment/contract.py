@@ -100,6 +100,8 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         The compiled model's devices as OpenVINO names them, and the wiring of HETERO's submodels.
     precision
         The lowest precision that was executed, which sets the tolerance of the outputs.
+    generated
+        Whether the inputs of the requests were generated.
     latency
         The promise; or why there is none, although one was asked for.
     """
@@ -119,6 +121,7 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     environment: Environment
     latency: Promise = None
     accuracy: AccuracyPromise | None = None
+    generated: bool = False
     kind: str = KIND
     schema_version: int = SCHEMA_VERSION
 

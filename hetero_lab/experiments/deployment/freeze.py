@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetero_lab.backend.bound import BoundModel, bind
-from hetero_lab.errors import ArgumentError, CompileError
+from hetero_lab.errors import ArgumentError, CompileError, warn
 from hetero_lab.experiments.deployment.check_run import (
     ObservedRun,
     Reference,
@@ -52,7 +52,7 @@ from hetero_lab.runtime.generation import (
     given_prompt,
 )
 from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
-from hetero_lab.runtime.reference import executed_precision
+from hetero_lab.runtime.reference import compare, executed_precision, not_finite_notes
 from hetero_lab.tables import make_directory, scratch_directory
 
 if TYPE_CHECKING:
@@ -184,6 +184,11 @@ def freeze_placed(
                 "The frozen placement gives other values than the compiled one; nothing was "
                 "written."
             )
+        names = bound.output_names
+        requests = (dict(zip(names, each, strict=False)) for each in seen.outputs)
+        alone = (a for each in requests for a in compare(each, each) if a.verdict == "undecided")
+        for note in not_finite_notes(alone, "examples="):
+            warn(note)
         latency = None
         if reference is not None and tolerance is not None:
             noise = noise_here([*placed.devices, reference[0]], placed.core)
@@ -210,6 +215,7 @@ def freeze_placed(
                 environment=current_environment(placed.devices, placed.core),
                 latency=latency,
                 accuracy=accuracy,
+                generated=examples is None and not is_language_model(bound.model),
             ),
         )
         # The contract comes last, so it never promises files that are not there yet.

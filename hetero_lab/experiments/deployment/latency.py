@@ -79,7 +79,8 @@ def promised(
     was seen to vary from measurement to measurement. Warns if that leaves nothing to hold it to.
     """
     device, properties = reference
-    error, way = runs[-1].error, " Freeze again on a quiet machine, or pass tolerance=None."
+    error = runs[-1].error
+    way = " Freeze again on a quiet machine, or promise none: tolerance=None."
     ratios = [run.ratio for run in runs if run.ratio is not None]
     if why := f"the reference {device} fails: {error}" if error else disturbed(runs):
         warn(f"No latency is promised: {why}.{'' if error else way}")

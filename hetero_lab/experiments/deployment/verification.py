@@ -24,6 +24,7 @@ from hetero_lab.runtime.exported import parse_header
 from hetero_lab.runtime.frozen_placement import FrozenPlacement
 from hetero_lab.runtime.reference import compare
 from hetero_lab.tables import write_text
+from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -401,10 +402,17 @@ def _outputs(directory: str | os.PathLike[str], contract: Contract, seen: Observ
         for now, then in zip(seen.outputs, expected, strict=True)
         for agreement in compare(_named(now), _named(then), contract.precision)
     ]
-    worst = max(agreement.relative_error for agreement in agreements)
-    wrong = any(agreement.is_wrong for agreement in agreements)
-    detail = f"relative error {worst:.1e} in {len(expected)} requests"
-    return (BROKEN if wrong else OK), detail
+    known = [agreement for agreement in agreements if agreement.verdict != "undecided"]
+    errors = f"relative error {max(a.relative_error for a in known):.1e} in " if known else ""
+    detail = f"{errors}{count_of(len(expected), 'request')}"
+    if contract.generated:
+        detail += " with generated inputs; freeze with examples= of your own"
+    if any(agreement.is_wrong for agreement in agreements):
+        return BROKEN, detail
+    if len(known) < len(agreements):
+        part = f"{len(agreements) - len(known)} of {count_of(len(agreements), 'promised output')}"
+        return UNDECIDED, f"{part} are empty, or nothing but NaN and infinities; {detail}"
+    return OK, detail
 
 
 def _named(arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:

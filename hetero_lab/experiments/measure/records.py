@@ -217,6 +217,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = SCHEMA_VERSION
     fleet: bool = False
     every_host: bool = False
+    generated: bool = False
 
 
 def by_key(trials: Iterable[Trial]) -> dict[str, Trial]:

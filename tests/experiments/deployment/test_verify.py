@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import pytest
 from random_models import random_affinity, random_model
+from small_models import logarithm
 
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
@@ -278,7 +279,7 @@ def test_a_busy_machine_is_given_a_second_chance(busy, tmp_path, monkeypatch):
         assert len(calls) == 5
         assert isinstance(read_contract(tmp_path).latency, LatencyPromise)
         return
-    with pytest.warns(HeteroLabWarning, match="quiet machine, or pass tolerance=None"):
+    with pytest.warns(HeteroLabWarning, match="quiet machine, or promise none: tolerance=None"):
         hl.freeze("digits_inception", "CPU", tmp_path)
     assert len(calls) == 2
     told = latency(timed(1.0), read_contract(tmp_path).latency)
@@ -541,3 +542,17 @@ def test_the_reference_runs_on_the_core_that_is_free():
     assert os.sched_getaffinity(0) == everywhere
     # Without time to try, it is nowhere in particular.
     assert run_frozen._free_core(infer, 1.0, 10.0) is None
+
+
+def test_promised_outputs_without_a_number_prove_nothing(tmp_path):
+    with pytest.warns(HeteroLabWarning, match=r"compare in 'logits'.*examples=\.$"):
+        hl.freeze(logarithm(2.0), "CPU", tmp_path / "nan", tolerance=None)
+    nan = hl.verify(tmp_path / "nan", progress=False)
+    assert nan.undecided == ("outputs",)
+    assert "3 of 6 promised outputs" in nan.verdict
+    assert "generated inputs" in str(nan)
+    own = [np.linspace(0, 1, 16, dtype=np.float32).reshape(2, 8)]
+    hl.freeze(logarithm(0.5), "CPU", tmp_path / "own", examples=[own], tolerance=None)
+    kept = hl.verify(tmp_path / "own", progress=False)
+    assert kept.is_decided
+    assert "in 1 request\n" in str(kept)

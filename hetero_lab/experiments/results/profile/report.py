@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hetero_lab.experiments.results.profile.storage import ProfileData
 from hetero_lab.experiments.results.profile.tables import (
-    VERDICTS,
     build_tables,
     tally,
     time_parts,
@@ -17,8 +16,10 @@ from hetero_lab.experiments.results.profile.tables import (
 from hetero_lab.placement.partition import boundary_size
 from hetero_lab.runtime.counters import Counter, executed_precisions, reorders_us
 from hetero_lab.runtime.generation import Generation
+from hetero_lab.runtime.inputs import GENERATED
+from hetero_lab.runtime.reference import VERDICTS, not_finite_notes
 from hetero_lab.runtime.runners import HETERO
-from hetero_lab.tables import bytes_text, number, text_table, time_text
+from hetero_lab.tables import bytes_text, interval_text, number, text_table, time_text
 from hetero_lab.terminal import count_of, one_line
 
 if TYPE_CHECKING:
@@ -48,11 +49,11 @@ def summary(profile: ProfileData) -> str:
     """Summarise a profile in at most 13 lines, the answer first."""
     partition, latency = profile.partition, profile.latency
     lines = [
-        f"{one_line(profile.graph.name, 60)} takes {number(latency.median_us)} µs"
+        f"{one_line(profile.graph.name, 60)} takes {time_text(latency.median_us)}"
         f"{'' if profile.generation is None else ' a further token'} on "
         f"{one_line(profile.label, 60)}; {_outputs_verdict(profile)}.",
-        f"Latency:    median {_interval(latency.median_us, latency.ci95_us, ' µs')}, p90 "
-        f"{number(latency.p90_us)} µs, {count_of(len(latency), 'inference')}",
+        f"Latency:    median {_interval(latency.median_us, latency.ci95_us, time_text)}, p90 "
+        f"{time_text(latency.p90_us)}, {count_of(len(latency), 'inference')}",
         f"Placement:  {', '.join(_placed_on(profile))}"
         + ("" if profile.executor == HETERO else f"; {profile.executor} executor"),
         f"Partition:  {count_of(partition.n_subgraphs, 'subgraph')}, "
@@ -60,7 +61,7 @@ def summary(profile: ProfileData) -> str:
         f"{boundary_size(partition, bytes_text(partition.boundary_bytes))} "
         f"({'observed' if partition.observed else 'predicted'})",
         *_longest(profile),
-        *_labelled("Caution:", counted_beyond(profile)),
+        *_labelled("Caution:", " ".join(cautions(profile))),
         *_labelled("Cause:", cause(profile)),
     ]
     if profile.generation is not None:
@@ -75,16 +76,16 @@ def summary(profile: ProfileData) -> str:
             f"{f'; it changes between {n} pairs of ops' if n else ''}"
         )
     lines.append(
-        f"Start:      compile {number(profile.compile_ms)} ms, first inference "
-        f"{number(profile.first_inference_ms)} ms"
+        f"Start:      compile {time_text(1e3 * profile.compile_ms)}, first inference "
+        f"{time_text(1e3 * profile.first_inference_ms)}"
     )
     for row in profile.throughput:
         exclusive = {True: ", exclusive", False: ", not exclusive", None: ""}[row.exclusive]
-        between = _interval(row.between.median_us, row.between.ci95_us, " µs a result")
+        between = _interval(row.between.median_us, row.between.ci95_us, time_text)
         lines.append(
-            f"In flight:  {row.n_requests} requests, {row.executor}{exclusive}: {between}, "
-            f"{number(1e6 / row.between.median_us)} a second; latency of one "
-            f"{number(row.latency.median_us)} µs"
+            f"In flight:  {row.n_requests} requests, {row.executor}{exclusive}: {between} a "
+            f"result, {number(1e6 / row.between.median_us)} a second; latency of one "
+            f"{time_text(row.latency.median_us)}"
         )
     if profile.interrupted:
         lines.append("The measurement was interrupted; the numbers are those of its turns so far.")
@@ -131,31 +132,41 @@ def _share(profile: ProfileData, part_us: float, said: str) -> str:
     return f"{time_text(part_us)} of {time_text(profile.latency.median_us)} {said}."
 
 
+def cautions(profile: ProfileData) -> Iterator[str]:
+    """Say what the outputs do not prove, and what the counters do not tell."""
+    yield from not_finite_notes(profile.agreement)
+    yield from filter(None, [counted_beyond(profile)])
+
+
 def counted_beyond(profile: ProfileData) -> str:
     """Say that the counters add up to more than the latency, if they do."""
     counted_us = sum(counter.real_time_us for counter in profile.counters)
     if counted_us <= profile.latency.median_us:
         return ""
     return (
-        f"The times of ops add up to {number(counted_us)} µs, more than the latency: take them as "
+        f"The times of ops add up to {time_text(counted_us)}, more than the latency: take them as "
         "shares. The machine was busy meanwhile, or ops ran at the same time."
     )
 
 
-def _interval(value: float, ends: tuple[float, float], unit: str) -> str:
-    return f"{number(value)}{unit}, 95 % [{number(ends[0])}, {number(ends[1])}]"
+def _interval(value: float, ends: tuple[float, float], write: Callable[[float], str]) -> str:
+    return interval_text(value, *ends, write).replace("  [", ", 95 % [")
+
+
+def _ms_text(time_ms: float) -> str:
+    return time_text(1e3 * time_ms)
 
 
 def _generated(generation: Generation) -> list[str]:
     scenario = generation.scenario
-    first = _interval(generation.ttft_ms, generation.ttft_ci95_ms, " ms")
-    further = _interval(generation.tpot_ms, generation.tpot_ci95_ms, " ms")
+    first = _interval(generation.ttft_ms, generation.ttft_ci95_ms, _ms_text)
+    further = _interval(generation.tpot_ms, generation.tpot_ci95_ms, _ms_text)
     sequences = f" of {scenario.batch} sequences" if scenario.batch > 1 else ""
     return [
         f"First token: {first}, after a prompt of {scenario.prompt_tokens} tokens{sequences}",
         f"Further:    {further} a token, {count_of(len(generation.ttft), 'generation')} of "
         f"{scenario.new_tokens} tokens",
-        f"Tokens/s:   {_interval(generation.tokens_per_s, generation.tokens_per_s_ci95, '')}",
+        f"Tokens/s:   {_interval(generation.tokens_per_s, generation.tokens_per_s_ci95, number)}",
     ]
 
 
@@ -170,31 +181,35 @@ def _outputs_verdict(profile: ProfileData) -> str:
     verdicts = [agreement.verdict for agreement in profile.agreement]
     if not verdicts:
         return "its outputs were not compared"
-    wrong = sum(verdict not in ("equal", "rounding") for verdict in verdicts)
+    outputs = count_of(len(verdicts), "output")
+    wrong = sum(agreement.is_wrong for agreement in profile.agreement)
     if wrong:
-        return f"{wrong} of {count_of(len(verdicts), 'output')} wrong"
+        return f"{wrong} of {outputs} wrong"
+    if "undecided" in verdicts:
+        return f"{verdicts.count('undecided')} of {outputs} undecided"
     return "outputs within rounding" if "rounding" in verdicts else "outputs equal to the reference"
 
 
 def _worst_output(profile: ProfileData) -> str:
     worst = max(profile.agreement, key=lambda a: (VERDICTS.index(a.verdict), a.relative_error))
     compared = f"{count_of(len(profile.agreement), 'output')} compared with the f32 reference"
-    return (
-        f"{compared}; worst {one_line(worst.output, 40)}: {worst.verdict} "
-        f"(relative error {worst.relative_error:.2g}, in {worst.precision})"
-    )
+    said = f"{compared}; worst {one_line(worst.output, 40)}: {worst.verdict}"
+    if worst.verdict != "undecided":
+        said += f" (relative error {worst.relative_error:.2g}, in {worst.precision})"
+    return f"{said}. {GENERATED}" if profile.generated else said
 
 
 def _longest(profile: ProfileData) -> Iterator[str]:
     """Name the ops that take longest and the boundaries with the most bytes."""
     slow = sorted(profile.counters, key=lambda c: -c.real_time_us)[:_MOST_NAMED]
     named = [
-        f"{one_line(c.op or c.node_name, 40)} ({c.node_type}, {c.device}) {number(c.real_time_us)}"
+        f"{one_line(c.op or c.node_name, 40)} ({c.node_type}, {c.device}) "
+        f"{time_text(c.real_time_us)}"
         for c in slow
         if c.real_time_us
     ]
     if named:
-        yield f"Slowest:    {'; '.join(named)} µs"
+        yield f"Slowest:    {'; '.join(named)}"
     devices = [s.device for s in profile.partition.subgraphs]
     largest = sorted(profile.partition.boundaries, key=lambda b: -(b.n_bytes or 0))
     crossings = [

@@ -74,6 +74,8 @@ class Profile(Result, ProfileData):
     generation
         For a language model: time to the first token and per further token, and the tokens. The
         latency is then the time per further token.
+    generated
+        Whether the inputs were generated, so that the outputs are those of random values.
     """
 
     @cached_property

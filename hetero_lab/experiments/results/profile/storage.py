@@ -64,6 +64,7 @@ class ProfileData:
     throughput: tuple[Throughput, ...] = ()
     chosen: Chosen = field(default_factory=Chosen)
     generation: Generation | None = None
+    generated: bool = False
 
 
 # Fields that are stored unchanged, with their types.
@@ -77,6 +78,7 @@ _PLAIN: dict[str, Any] = {
     "peak_rss_bytes": int,
     "environment": Environment,
     "interrupted": bool,
+    "generated": bool,
     "executor": str,
     "chosen": Chosen,
 }

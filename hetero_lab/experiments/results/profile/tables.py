@@ -18,7 +18,7 @@ from hetero_lab.runtime.counters import (
     total_us,
 )
 from hetero_lab.runtime.generation import Generation
-from hetero_lab.runtime.reference import Agreement
+from hetero_lab.runtime.reference import VERDICTS, Agreement
 from hetero_lab.runtime.timeline import Span, critical_path, idle_times, sources
 from hetero_lab.statistics import Estimate
 from hetero_lab.tables import Tables, frame_of
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 # Precisions that a device may choose from; others (i32, boolean) are given by the model.
 _CHOSEN = frozenset(["f64", "f32", "f16", "bf16", "i8", "u8"])
-VERDICTS = ("equal", "rounding", "different", "not a number")  # the worst last
 
 
 def build_tables(profile: ProfileData) -> Tables:
@@ -129,6 +128,7 @@ def summary_row(profile: ProfileData) -> dict[str, Any]:
     latency, partition, environment = profile.latency, profile.partition, profile.environment
     low, high = latency.ci95_us
     verdicts = (agreement.verdict for agreement in profile.agreement)
+    errors = (a.relative_error for a in profile.agreement if a.verdict != "undecided")
     return {
         "label": profile.label,
         "model": profile.graph.name,
@@ -158,7 +158,7 @@ def summary_row(profile: ProfileData) -> dict[str, Any]:
         "partition": "observed" if partition.observed else "predicted",
         "as_predicted": profile.as_predicted,
         "verdict": max(verdicts, key=VERDICTS.index, default="not compared"),
-        "max_relative_error": max((a.relative_error for a in profile.agreement), default=None),
+        "max_relative_error": max(errors, default=None),
         "openvino_version": environment.openvino_version,
         "host": environment.host,
         "measured_at": environment.measured_at,

@@ -37,6 +37,8 @@ from hetero_lab.experiments.results.profile.result import profile_of
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.results.sweep.row import BUDGET_ENDED, INTERRUPTED, Row
 from hetero_lab.model.opgraph import graph_from_json
+from hetero_lab.runtime.inputs import GENERATED
+from hetero_lab.runtime.reference import not_finite_notes
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
 from hetero_lab.statistics import Latency, Series
 from hetero_lab.tables import number, reading
@@ -180,7 +182,13 @@ class _Builder:
             rows=tuple(rows),
             reference=first_label.get(self._header.reference, ""),
             environment=self._environments[_HERE],
-            notes=(*nan_notes(rows), *_wrong_notes(rows), *_all_notes(self._records, rows)),
+            notes=(
+                *nan_notes(rows),
+                *_wrong_notes(rows),
+                *not_finite_notes(a for row in rows if row.profile for a in row.profile.agreement),
+                *_all_notes(self._records, rows),
+                *[f"{GENERATED}."] * (self._header.generated and bool(rows)),
+            ),
             interrupted=self._interrupted,
             clock_mhz=float(np.median(known)) if known else None,
         )
