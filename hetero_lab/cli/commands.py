@@ -357,7 +357,8 @@ def write(given: Namespace, result: Any, said: str = "") -> None:
     if "export" in asked:
         result.export(given.export)
     if "deploy" in asked:
-        result.deploy(given.deploy)
+        more = options.arguments(given, result.deploy, given.options)
+        result.deploy(given.deploy, **more)
     if "affinity_out" in asked:
         affinity = (result.plan if planned else result).affinity
         is_csv = given.affinity_out.lower().endswith(".csv")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import os
+import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -131,7 +132,7 @@ def _run(arguments: Sequence[str]) -> int:
     command = COMMANDS[first]
     given = command.parser().parse_args(rest)
     result = command.result(given)
-    said = spelled(command.text(given, result).rstrip("\n"))
+    said = _spelled(command.text(given, result).rstrip("\n"))
     commands.write(given, result, said)
     if said and not vars(given).get("quiet"):
         print(said)
@@ -185,7 +186,7 @@ _ALL = (
     Command("explain", "compare two placements", "model before after costs shape html emulate"),
     Command(
         "freeze", "write a placement that runs with openvino and numpy alone",
-        f"{_PLACED} directory quiet", texts.freeze_text,
+        f"{_PLACED} directory examples promise quiet", texts.freeze_text,
     ),
     Command(
         "noise", "measure how much two compiles of one placement differ on a device",
@@ -225,7 +226,7 @@ _ALL = (
     Command(
         "advise", "say what to deploy, and why",
         f"models all-devices data max-drop requests {_MEASURED} objective memory-limit costs "
-        "property store deploy csv",
+        "property store deploy promise csv",
         texts.advise_text, run=commands.advise,
         more=" Single devices, AUTO, MULTI, HETERO, an optimised\nplacement and int8 are measured "
         "in turn.",
@@ -255,4 +256,14 @@ def _print_anything() -> None:
 
 
 def _say_aside(text: str) -> None:
-    print(f"hetero-lab: {spelled(text)}", file=sys.stderr)
+    print(f"hetero-lab: {_spelled(text)}", file=sys.stderr)
+
+
+def _spelled(text: str) -> str:
+    """Write calls of public functions as commands, and their arguments as options."""
+
+    def command(found: re.Match[str]) -> str:
+        name = found[1].replace("_", "-")
+        return f"hetero-lab {name}" if name in COMMANDS else found[0]
+
+    return spelled(re.sub(r"\bhetero_lab\.(\w+)\([^()]*\)", command, text))

@@ -91,10 +91,12 @@ def spelled(text: str) -> str:
     """Write the arguments in sentences as options: ``budget_s=`` as ``--budget``."""
 
     def option(found: re.Match[str]) -> str:
-        return f"{flags[found[1]]} {found[2] or ''}".rstrip() if found[1] in flags else found[0]
+        value = (found[2] or found[3] or "").replace("None", "none")
+        return f"{flags[found[1]]} {value}".rstrip() if found[1] in flags else found[0]
 
-    flags = {o.gives: o.flags.split()[-1] for o in _OWN if o.parse.get("action") != "store_true"}
-    return re.sub(r"\b([a-z_]+)=(?:'(\w+)')?(?=[\s,.;:)]|$)", option, text)
+    own = [*_OWN, OPTIONS["examples"]]
+    flags = {o.gives: o.flags.split()[-1] for o in own if o.parse.get("action") != "store_true"}
+    return re.sub(r"\b([a-z_]+)=(?:'(\w+)'|(None))?(?=[\s,.;:)]|$)", option, text)
 
 
 def explanation(function: Callable[..., Any], argument: str) -> str:
@@ -306,6 +308,16 @@ OPTIONS = {option.flags.split()[-1].lstrip("-"): option for option in _OWN} | {
         "directories of deployed models",
         "directory",
         parse={"nargs": "+"},
+    ),
+    "promise": Option(
+        "--tolerance",
+        "SHARE",
+        "share by which the latency may be worse than promised, or none to promise none",
+        read=lambda share: None if share == "none" else share,
+        parse={"type": values.share_or_none},
+    ),
+    "examples": Option(
+        "--input", "FILE", "promise the outputs of these inputs, .npz", "examples", lambda f: [f]
     ),
     "kept-costs": Option("--costs", "FILE", "take the costs from here, or keep them here"),
     "fault": Option("--export", "DIR", "write files that show the fault without hetero_lab"),

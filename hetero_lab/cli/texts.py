@@ -111,11 +111,12 @@ def advise_text(given: Namespace, advice: Any) -> str:
     return "\n".join([said, *verify])
 
 
-def freeze_text(_: Namespace, target: Path) -> str:
+def freeze_text(given: Namespace, target: Path) -> str:
     """Say how to run a frozen placement."""
     run = shlex.join(["python", str(target / "run.py")])
+    made = "" if given.input else " Its inputs were generated; give your own with --input."
     return (
-        f"{target} holds the model, its placement, an example input and run.py.\n"
+        f"{target} holds the model, its placement, an example input and run.py.{made}\n"
         f"Next: {run}, with openvino and numpy alone"
     )
 

@@ -195,6 +195,11 @@ def read_affinity(path: str | os.PathLike[str]) -> hl.Affinity:
     return read(path)
 
 
+def share_or_none(text: str) -> float | str:
+    """Read a share; ``none`` stays a word, as an option without a value gives no argument."""
+    return text.lower() if text.lower() == "none" else float(text)
+
+
 def _once(found: Mapping[str, Any], key: str, option: str) -> None:
     if key in found:
         raise ArgumentError(f"{option} gives {shorten(key)} twice.")

@@ -52,6 +52,8 @@ ROWS = [
     ("advise a=MODEL b=MODEL --shape image=1,1,8,8", "Models: 'a', 'b'"),
     ("advise MODEL b=MODEL", "NAME=VALUE, for instance det=det.onnx"),
     ("advise a=MODEL b=MODEL --shape b.image=1,1,8", "4 dimensions"),
+    ("verify nosuch", "hetero-lab freeze writes a directory"),
+    ("freeze MODEL x -d CPU --tolerance some", "invalid"),
     ("verify x --across openvino==2026.3 --data digits", "not with --across"),
     ("plan MODEL", "Name two devices or more"),
     ("plan MODEL -d NOPE,CPU", "'NOPE' is not a device"),

@@ -121,8 +121,10 @@ def test_given_twice():
 
 
 def test_sentences_name_options_in_place_of_arguments():
-    text = "a larger budget_s=; data=, with which; objective='throughput', if; x=1"
-    options = "a larger --budget; --data, with which; --objective throughput, if; x=1"
+    text = "a larger budget_s=; data=, with which; objective='throughput', if; tolerance=None; x=1"
+    options = (
+        "a larger --budget; --data, with which; --objective throughput, if; --tolerance none; x=1"
+    )
     assert spelled(text) == options
 
 
