@@ -58,7 +58,8 @@ _COMPRESSED = re.compile(r"^(f16|bf16|[iu][1-8]|nf4|f8\w*|f4\w*)$")
 _UNREADABLE = "Unable to read the model"
 _UNCONVERTED = "OpConversionFailure"
 _STRUCTURE_BYTES = 1 << 20  # more than the XML of most models
-_LIKELY_SIZES = (224, 128, 512, 16, 1)  # of dynamic inputs, tried for an example
+# Sizes of dynamic inputs, tried for an example: of pictures, and of others.
+_LIKELY_SIZES = ((224, 128), (128, 128), (512, 512), (16, 16), (1, 1), ("N", "N"))
 _SAMPLED = 256  # values of each constant that tell whether a model was changed
 _lock = threading.Lock()
 _graphs: weakref.WeakKeyDictionary[ov.Model, tuple[str, OpGraph]] = weakref.WeakKeyDictionary()
@@ -266,8 +267,7 @@ def _read(path: Path, shapes: Shapes | None) -> ov.Model:
         why = reason(error)
         told = "" if why.startswith(_UNREADABLE) else f": {why.rstrip('.')}"
         raise ModelError(
-            f"OpenVINO cannot read {shorten(str(path))}{told}. "
-            f"{_way_out(path, unconverted, shapes)}"
+            f"OpenVINO cannot read {shorten(str(path))}{told}. {_way_out(path, str(error), shapes)}"
         ) from error
 
 
@@ -293,26 +293,23 @@ def _unconverted(path: Path) -> tuple[FrontEnd, InputModel]:
     return frontend, frontend.load(path)
 
 
-def _way_out(path: Path, unconverted: bool, shapes: Shapes | None) -> str:
-    if not unconverted:
+def _way_out(path: Path, error: str, shapes: Shapes | None) -> str:
+    if _UNCONVERTED not in error:
         return (
             "Is the file complete, and in a format that it reads (.xml with its .bin, .onnx, "
             ".tflite, .pb, .pdmodel)?"
         )
-    give = ""
-    if not shapes:
-        _, model = _unconverted(path)
-        inputs = {
-            place.get_names()[0]: model.get_partial_shape(place) for place in model.get_inputs()
-        }
-        known = ", ".join(f"{shorten(name)} {shape}" for name, shape in inputs.items())
-        give = (
-            "Some ops need shapes: give those of all inputs (shapes=, --shape). Inputs, with ? for "
-            f"unknown sizes: {known}. "
+    if shapes:
+        return (
+            "An If whose condition is known can be folded away beforehand: 'A model cannot be "
+            "loaded' in docs/howto/troubleshooting.md shows how."
         )
+    _, model = _unconverted(path)
+    inputs = {place.get_names()[0]: model.get_partial_shape(place) for place in model.get_inputs()}
+    known = ", ".join(f"{shorten(name)} {shape}" for name, shape in inputs.items())
     return (
-        f"{give}An If whose condition is known can be folded away beforehand: 'A model cannot be "
-        "loaded' in docs/howto/troubleshooting.md shows how."
+        "Some ops need shapes: give those of all inputs (shapes=, --shape). Inputs, with ? for "
+        f"unknown sizes: {known}."
     )
 
 
@@ -370,8 +367,10 @@ def _set_static_shapes(model: ov.Model, shapes: Shapes) -> None:
             model.reshape(new)
         except Exception as error:
             shown = {names[i]: shape for i, shape in given.items()}
+            why = reason(error).partition(". ")[0].rstrip(".")
             raise ModelError(
-                f"The model cannot take the shapes {shown}. Inputs: {_describe_inputs(model)}."
+                f"The model cannot take the shapes {shown}: {why}. Inputs: "
+                f"{_describe_inputs(model)}."
             ) from error
 
 
@@ -406,23 +405,23 @@ def _example_shapes(model: ov.Model, given: Mapping[int, list[int]]) -> dict[str
     """Return shapes of the dynamic inputs that the model takes, with N where none is found."""
     shapes = {i: p.get_partial_shape() for i, p in enumerate(model.inputs) if i not in given}
     open_ends = {i: shape for i, shape in shapes.items() if shape.is_dynamic}
-    for size in (*_LIKELY_SIZES, "N"):
-        found = {i: _example_shape(shape, size) for i, shape in open_ends.items()}
+    for sizes in _LIKELY_SIZES:
+        found = {i: _example_shape(shape, *sizes) for i, shape in open_ends.items()}
         with contextlib.suppress(Exception):
             model.clone().reshape({i: ov.PartialShape(s) for i, s in {**given, **found}.items()})
             break
     return {input_name(model.inputs[i]): shape for i, shape in found.items()}
 
 
-def _example_shape(partial: ov.PartialShape, size: Any) -> list[Any]:
-    """Return a shape with a batch of 1, the channels of a picture, and ``size`` elsewhere."""
+def _example_shape(partial: ov.PartialShape, of_picture: Any, size: Any) -> list[Any]:
+    """Return a shape with a batch of 1, the channels of a picture, and one size elsewhere."""
     if partial.rank.is_dynamic:
         return [size]
     sizes = list(partial)
     likely = [size] * len(sizes)
     likely[next(i for i, d in enumerate(sizes) if d.is_dynamic)] = 1
     if len(sizes) == 4 and sizes[-1].is_dynamic:
-        likely = [1, 3, size, size]
+        likely = [1, 3, of_picture, of_picture]
     return [likely[i] if d.is_dynamic else d.get_length() for i, d in enumerate(sizes)]
 
 

@@ -360,6 +360,9 @@ def _turn(run: Callable[[], object], timed: int, core: int | None = None) -> lis
 def main() -> None:
     """Run on the inputs of the first argument; write the outputs to the second."""
     here = Path(__file__).parent
+    if sys.argv[1:2] in (["-h"], ["--help"]):
+        print(__doc__)
+        return
     if sys.argv[1:2] == ["--observe"]:
         _observe_into(*sys.argv[2:])
         return

@@ -103,7 +103,7 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
         "Placement against latency",
         height=460,
         margins=(70, 30, 80, 60),
-        x={"title": plain(title_of(columns[x])), "gridcolor": GRID, "zeroline": False},
+        x=axis_of(frame, columns[x]),
         y=axis,
     )
 
@@ -112,6 +112,7 @@ NO_GROUP = "none"
 _UNITS = {"us": "µs", "ms": "ms", "bytes": "bytes", "s": "s", "mhz": "MHz"}
 _POINTS = ("circle", "diamond", "square", "triangle-up", "cross", "x", "star", "hexagon")
 _MOST_GROUPS = 8
+_MOST_TICKS = 10
 
 
 def points(
@@ -196,6 +197,13 @@ def _point_hover(row: Mapping[Any, Any], frame: pd.DataFrame, x: str, y: str) ->
     same = [str(label) for label in frame.loc[frame["same_as"] == row["label"], "label"]]
     lines += [f"the same placement: {plain(label, 80)}" for label in same[:_MOST_GROUPS]]
     return "<br>".join(lines)
+
+
+def axis_of(rows: pd.DataFrame, column: str) -> dict[str, Any]:
+    """Return the axis of a column; a few whole numbers have no ticks between them."""
+    axis = {"title": plain(title_of(column)), "gridcolor": GRID, "zeroline": False}
+    is_few = column.startswith("n_") and rows[column].max() - rows[column].min() <= _MOST_TICKS
+    return {**axis, "dtick": 1} if is_few else axis
 
 
 def title_of(column: str) -> str:

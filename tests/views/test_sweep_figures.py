@@ -73,7 +73,9 @@ def test_points_of_structure_and_latency():
         (SPLIT, 3, 64, 75.0, 25.0), (ALONE, 1, 0, 0.0, 100.0), (SLOW, 3, 64, 75.0, 25.0),
     ]  # fmt: skip
     assert list(frame["median_us"]) == pytest.approx(LATENCIES)
+    assert placement_latency(small_sweep()).layout.xaxis.dtick == 1
     figure = placement_latency(small_sweep(), "ACC")
+    assert figure.layout.xaxis.dtick is None
     shown = {t.name: (list(t.x), pytest.approx(list(t.y))) for t in figure.data}
     assert shown == {
         "mostly on ACC (emulated on CPU)": ([75.0, 75.0], [102.5, 205.0]),

@@ -20,15 +20,13 @@ from hetero_lab.tables import readable
 from hetero_lab.views.graph.data import GraphData, data_of_profile
 from hetero_lab.views.graph.drawing import WIDTH, draw
 from hetero_lab.views.graph.folding import FOLDS, Shown
-from hetero_lab.views.sweeps import finite, intervals_of, points, title_of
+from hetero_lab.views.sweeps import axis_of, finite, intervals_of, points
 from hetero_lab.views.theme import (
-    GRID,
     INTERVALS,
     TEXT,
     device_styles,
     finish,
     latency_end_us,
-    plain,
 )
 from hetero_lab.widgets.explorer.state import RUN, ExplorerState
 
@@ -119,8 +117,8 @@ def points_figure(exploring: ExplorerState) -> go.Figure:
         "click a point to see its placement",
         430,
         (76, 24, 104, 56),
-        x={"title": plain(title_of(choice.x)), "gridcolor": GRID, "zeroline": False},
-        y={"title": plain(title_of(choice.y)), "gridcolor": GRID, "zeroline": False, **ends},
+        x=axis_of(frame, choice.x),
+        y={**axis_of(frame, choice.y), **ends},
         showlegend=True,
         hovermode="closest",
         uirevision=f"{choice.x} {choice.y}",
