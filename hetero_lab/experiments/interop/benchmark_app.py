@@ -376,7 +376,10 @@ def _nodes(requests: Sequence[Sequence[tuple[str, ...]]]) -> pd.DataFrame:
 
     rows = [(number, *node) for number, nodes in enumerate(requests) for node in nodes]
     if not rows:
-        raise ValueError("it holds no counters. Run benchmark_app again.")
+        raise ValueError(
+            "it holds no counters. Known are benchmark_report, benchmark_average_counters_report "
+            "and benchmark_detailed_counters_report, .csv or .json."
+        )
     frame = frame_of(rows, ["request", *_FIELDS])
     frame["status"] = frame["status"].str.removeprefix("Status.")
     for name in _TIMES:
