@@ -39,7 +39,7 @@ from hetero_lab.experiments.measure.fleet.work_queue import (
 )
 from hetero_lab.experiments.measure.records import AnyRecord, Trial
 from hetero_lab.experiments.measure.rounds import SweepRun
-from hetero_lab.experiments.measure.workers.launch import Workers
+from hetero_lab.experiments.measure.workers.launch import FORK_SERVER, Workers
 from hetero_lab.experiments.measure.workers.process import WorkerProcess
 from hetero_lab.experiments.measure.workers.requests import SetUp
 from hetero_lab.runtime.timing import Stopwatch
@@ -283,6 +283,7 @@ def _measure(share: Assignment, directory: str, topic: str, number: int) -> list
             run.measure()
         finally:
             run.close()
+            FORK_SERVER.forget_set_up()
     return records
 
 
