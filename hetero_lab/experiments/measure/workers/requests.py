@@ -33,12 +33,12 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True, kw_only=True, tag=Tr
 class SetUp(Request[None], frozen=True, kw_only=True):
     """Set up a worker; its first request.
 
-    ``models`` and ``inputs`` map the names of variants to files; missing inputs are
-    generated. ``ops`` names the ops of each model in the order of the trials' affinities, since a
-    worker reads its graph from a file and may get another order. ``emulated`` holds the output of
-    :meth:`~hetero_lab.backend.emulation.EmulatedDevice.to_json`. In ``directory``, workers keep
-    the reference outputs for each other. ``blobs`` maps keys of trials to directories of
-    OpenVINO's model cache.
+    ``models`` and ``inputs`` map the names of variants to files in ``directory``; missing inputs
+    are generated. Workers keep the reference outputs for each other there. ``ops`` names the ops of
+    each model in the order of the trials' affinities, since a worker reads its graph from a file
+    and may get another order. ``emulated`` holds the output of
+    :meth:`~hetero_lab.backend.emulation.EmulatedDevice.to_json`. ``blobs`` maps keys of trials to
+    directories of OpenVINO's model cache.
     """
 
     models: dict[str, str]
