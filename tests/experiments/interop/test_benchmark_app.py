@@ -8,9 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
-import openvino as ov
-import openvino.opset13 as op
 import pandas as pd
 import pytest
 
@@ -178,13 +175,6 @@ def test_one_file_alone(reports, tmp_path):
     source = reports / "cpu_detailed_json" / "benchmark_detailed_counters_report.json"
     detailed.write_bytes(source.read_bytes())
     assert hl.interop.read_benchmark_app(detailed).is_detailed
-
-
-def test_counters_of_another_model(reports, tmp_path):
-    x = op.parameter([1, 4], np.float32, name="x")
-    other = ov.Model([op.relu(x, name="other_relu")], [x], "other")
-    with pytest.raises(ArgumentError, match="another model"):
-        hl.interop.read_benchmark_app(reports / "cpu_average_csv", other)
 
 
 ROW = "conv;Status.EXECUTED;Convolution;jit_f32;0.010;0.010"
