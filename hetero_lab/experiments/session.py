@@ -57,7 +57,7 @@ class Conditions:
     workers: Workers = field(default_factory=Workers)
 
 
-class Session:
+class Session(contextlib.AbstractContextManager["Session"]):
     """Measures trials of bound models, as often as a question needs.
 
     ``models`` are by variant, at least one. ``cluster`` is the fleet to measure on, and with
@@ -77,9 +77,6 @@ class Session:
         self.cluster, self.every_host = cluster, every_host
         self._open = contextlib.ExitStack()
         self._expected: set[str] = set()  # variants whose reference outputs are kept
-
-    def __enter__(self) -> Session:
-        return self
 
     def __exit__(self, *error: Any) -> None:
         self._open.__exit__(*error)  # passed on, as scratch_directory names a full disk

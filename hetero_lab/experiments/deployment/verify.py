@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
 from filelock import FileLock
@@ -64,18 +64,21 @@ _INSTALL_S = 1800.0
 AnyPath: TypeAlias = str | os.PathLike[str]
 
 
+class VerifyOptions(TypedDict, total=False):
+    """The options of :func:`verify`, which are the same for one directory and for several."""
+
+    tolerance: float | None
+    turns: int
+    budget_s: float
+    data: Dataset | Sequence[Any] | None
+    metric: Metric | Correct | None
+    max_drop: float
+    progress: bool
+
+
 @overload
 def verify(
-    directory: AnyPath,
-    *,
-    releases: None = None,
-    tolerance: float | None = None,
-    turns: int = TURNS,
-    budget_s: float = BUDGET_S,
-    data: Dataset | Sequence[Any] | None = None,
-    metric: Metric | Correct | None = None,
-    max_drop: float = MAX_DROP,
-    progress: bool = True,
+    directory: AnyPath, *, releases: None = None, **options: Unpack[VerifyOptions]
 ) -> Verification: ...
 
 
@@ -84,13 +87,7 @@ def verify(
     directory: AnyPath | Sequence[AnyPath],
     *,
     releases: Sequence[str] | None = None,
-    tolerance: float | None = None,
-    turns: int = TURNS,
-    budget_s: float = BUDGET_S,
-    data: Dataset | Sequence[Any] | None = None,
-    metric: Metric | Correct | None = None,
-    max_drop: float = MAX_DROP,
-    progress: bool = True,
+    **options: Unpack[VerifyOptions],
 ) -> Across: ...
 
 

@@ -16,7 +16,7 @@ from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import CompileError, last_line, names_at_hand
 from hetero_lab.experiments.measure.workers.bench import read_arrays, write_arrays
 from hetero_lab.experiments.measure.workers.launch import Workers
-from hetero_lab.experiments.measure.workers.process import LastingWorker, WorkerError
+from hetero_lab.experiments.measure.workers.process import WorkerError, WorkerProcess
 from hetero_lab.experiments.measure.workers.requests import InferFile, SetUp
 from hetero_lab.model.read import save
 from hetero_lab.placement.affinity import Affinity
@@ -46,7 +46,8 @@ class PlacedRuns(ExitStack):
 
     ``arrays`` are the model's inputs in its order; the f32 of the device ``trusted`` is the
     reference. With ``isolate``, the placement's devices run in a worker process, so that the search
-    survives a crash; the budget ``watch`` tells a hung device from a slow one.
+    survives a crash; the budget ``watch`` tells a hung device from a slow one, and no run may take
+    longer than ``timeout_s``.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class PlacedRuns(ExitStack):
         *,
         watch: Stopwatch | None = None,
         isolate: bool = False,
+        timeout_s: float = _TIMEOUT_S,
         worker_command: Sequence[str] | None = None,
     ):
         super().__init__()
@@ -66,12 +68,11 @@ class PlacedRuns(ExitStack):
         self.hints: dict[str, str] = {}  # device → the precision that it was last asked for
         self._watch, self._slowest_s = watch or Stopwatch.start(None), 0.0
         self._run: Inference = partial(infer_once, core=self.core)
+        self._timeout_s, self._workers = timeout_s, Workers(command=worker_command)
+        self._worker: WorkerProcess | None = None  # started again after it has died
         if isolate:
-            emulated = [spec.to_json() for spec in emulated_devices(self.core).values()]
-            set_up = SetUp(models={}, emulated=emulated)
-            worker = LastingWorker(set_up, Workers(command=worker_command))
-            self._run = partial(self._ask, worker, self.enter_context(scratch_directory()))
-            self.callback(worker.kill)
+            self._run = partial(self._ask, self.enter_context(scratch_directory()))
+            self.callback(self._kill)
 
     def placed(
         self, placement: Placement, shown: Collection[TensorKey] = ()
@@ -153,7 +154,6 @@ class PlacedRuns(ExitStack):
 
     def _ask(
         self,
-        worker: LastingWorker,
         directory: Path,
         model: ov.Model,
         target: str,
@@ -174,6 +174,20 @@ class PlacedRuns(ExitStack):
             inputs=str(inputs),
             outputs=str(outputs),
         )
-        hints = worker.ask(request, timeout_s=min(patience_s, left_s, _TIMEOUT_S))
+        if self._worker is None:
+            emulated = [spec.to_json() for spec in emulated_devices(self.core).values()]
+            self._worker = WorkerProcess(SetUp(models={}, emulated=emulated), self._workers)
+        try:
+            timeout_s = min(patience_s, left_s, self._timeout_s)
+            hints = self._worker.ask(request, timeout_s=timeout_s)
+        except WorkerError as error:
+            if error.died:
+                self._worker = None
+            raise
         self._slowest_s = max(self._slowest_s, self._watch.elapsed_s - began_s)
         return read_arrays(outputs), hints
+
+    def _kill(self) -> None:
+        """Kill the worker, which may be compiling."""
+        if self._worker is not None:
+            self._worker.kill()

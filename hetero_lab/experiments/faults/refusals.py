@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-
-from msgspec import structs
 
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.devices import check_device, device_names, supported_ops
 from hetero_lab.errors import CompileError, DeviceError, names_at_hand, shorten
+from hetero_lab.experiments.faults.placed_runs import PlacedRuns
 from hetero_lab.experiments.faults.wrong_sets import minimal_set
-from hetero_lab.experiments.measure.trial import trial_of
-from hetero_lab.experiments.measure.workers.bench import write_set_up
-from hetero_lab.experiments.measure.workers.process import LastingWorker, WorkerError
-from hetero_lab.experiments.measure.workers.requests import Compile
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.language import refuse_language_model
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
-from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
+from hetero_lab.placement.placement import PlacementLike, resolve
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.inputs import given_or_generated
-from hetero_lab.runtime.runners import Execution
-from hetero_lab.tables import scratch_directory
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -131,47 +123,29 @@ def find_refused(
     current = placed.affinity
     found: list[Refusal] = []
     fixes: dict[str, str] = {}
+    arrays = given_or_generated(bound, None)
     with (
         Progress("find refused ops", show=progress) as bar,
-        _compiler(placed, timeout_s, bar) as refuses,
+        PlacedRuns(placed, arrays, "CPU", isolate=True, timeout_s=timeout_s) as runs,
         UntilInterrupted(lambda: found) as until,
     ):
+
+        @functools.cache
+        def refuses(affinity: Affinity) -> str:
+            try:
+                runs.placed(replace(placed.placement, affinity=affinity, direct=False))
+            except CompileError as refusal:
+                return str(refusal)
+            finally:
+                bar.note(f"{runs.n_compiles} compiles")
+            return ""
+
         while (error := refuses(current)) and len(found) < _MOST_REFUSALS:
             refusal, target = _one(placed.bound, current, refuses, fallback, error)
             found.append(refusal)
             fixes.update(dict.fromkeys(refusal.ops, target))
             current = current.fix(ops=dict.fromkeys(refusal.ops, target), core=placed.core)
     return Refusals(tuple(found), fixes, current, until.interrupted)
-
-
-@contextlib.contextmanager
-def _compiler(
-    placed: BoundPlacement, timeout_s: float, bar: Progress
-) -> Generator[Callable[[Affinity], str]]:
-    """Yield a function that compiles an affinity in a worker and returns the error, if any."""
-
-    @functools.cache
-    def refuses(affinity: Affinity) -> str:
-        placement = replace(placed.placement, affinity=affinity, direct=False)
-        changed = BoundPlacement(placed.bound, placement)
-        trial = trial_of(changed, "probe", "model", Execution())
-        error = ""
-        try:
-            # Under one key, so that the worker keeps one compiled model at a time.
-            worker.ask(Compile(trial=structs.replace(trial, key="probe")), timeout_s=timeout_s)
-        except WorkerError as refusal:
-            error = str(refusal)
-        bar.note(f"{refuses.cache_info().currsize + 1} compiles")
-        return error
-
-    arrays = given_or_generated(placed.bound, None)
-    with scratch_directory() as directory:
-        set_up = write_set_up(directory, {"model": placed.bound}, {"model": arrays})
-        worker = LastingWorker(set_up)
-        try:
-            yield refuses
-        finally:
-            worker.kill()
 
 
 def _one(

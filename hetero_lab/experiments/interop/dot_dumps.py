@@ -157,14 +157,7 @@ def hetero_dumps(
                     "plugin may no longer know OPENVINO_HETERO_VISUALIZE."
                 )
             texts.append(path.read_text(encoding="utf-8", errors="replace"))
-    of_ops, _ = read_dot(texts[0])
     nodes, edges = read_dot(texts[1])
-    both = nodes.merge(of_ops, on="node", how="left", suffixes=("", "_there"))
-    apart = both[both["device"].fillna("") != both["device_there"].fillna("")]
-    if len(apart):
-        raise StoredFileError(
-            f"The two dumps do not agree on the device of {shorten(apart['node'].iloc[0])}."
-        )
     for frame, column in ((nodes, "node"), (edges, "source"), (edges, "target")):
         frame[column] = [names.get(name, name) for name in frame[column]]
     return HeteroDumps(placed.label, nodes, edges, *texts)

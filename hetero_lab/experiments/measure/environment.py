@@ -166,21 +166,11 @@ def noise_sentence(environment: Environment) -> str:
 
 
 def machine_state() -> dict[str, Any]:
-    """Return what may disturb a measurement now; ``None`` for what the system does not tell.
-
-    ``cpu_percent`` is since the last call, ``load`` the number of runnable processes.
-    """
-    frequency = load = None
+    """Return what may disturb a measurement now; ``None`` for what the system does not tell."""
+    frequency = None
     with contextlib.suppress(Exception):  # not available in containers and on some kernels
         frequency = float(psutil.cpu_freq().current) or None
-    with contextlib.suppress(Exception):
-        load = float(psutil.getloadavg()[0])
-    return {
-        "cpu_percent": psutil.cpu_percent(),
-        "load": load,
-        "frequency_mhz": frequency,
-        "on_battery": _on_battery(),
-    }
+    return {"frequency_mhz": frequency, "on_battery": _on_battery()}
 
 
 class OtherWork:

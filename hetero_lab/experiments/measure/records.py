@@ -111,8 +111,6 @@ class Accuracy(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
 class State(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The state of the machine at the beginning of a round."""
 
-    cpu_percent: float | None
-    load: float | None
     frequency_mhz: float | None
     on_battery: bool | None
     foreign_cpus: float | None = None
@@ -135,7 +133,6 @@ class Call(Record, frozen=True, kw_only=True, omit_defaults=True):
     elapsed_s: float
     startup_s: float
     compile_s: float
-    longest_compile_s: float = 0.0
     turns: int
     discarded: int
     timed: int

@@ -120,7 +120,7 @@ class SweepRun(BaseRun):
         self._together_s: list[float] = []  # the same per placement, when compiled in parallel
         self._start_s = 0.0  # time to start one bench
         self._startup_s = 0.0  # time spent on starting benches so far
-        self._compile_s = self._longest_compile_s = 0.0
+        self._compile_s = 0.0
         self._turn_plan = TurnPlan(0, self.options.target)
         self._met: set[str] = set()  # devices that something was compiled for
         self._others = OtherWork()
@@ -308,7 +308,6 @@ class SweepRun(BaseRun):
                 continue
             self._ready_s.append(took_s)
             self._compile_s += took_s / len(keys)
-            self._longest_compile_s = max(self._longest_compile_s, took_s)
             self._inference_s[key] = answer.first_inference_ms / 1e3
             if not self._ledger.has(Compiled, key):
                 self._record(answer)
@@ -602,7 +601,6 @@ class SweepRun(BaseRun):
                 elapsed_s=self.watch.elapsed_s,
                 startup_s=self._startup_s,
                 compile_s=self._compile_s,
-                longest_compile_s=self._longest_compile_s,
                 turns=turn_plan.turns,
                 discarded=turn_plan.length.discarded,
                 timed=turn_plan.length.timed,

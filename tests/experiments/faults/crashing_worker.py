@@ -11,7 +11,7 @@ import signal
 import threading
 
 from hetero_lab.backend.core import shared_core
-from hetero_lab.experiments.measure.workers.requests import Compile, InferFile
+from hetero_lab.experiments.measure.workers.requests import InferFile
 from hetero_lab.experiments.measure.workers.worker import serve
 
 
@@ -24,19 +24,12 @@ def _are_neighbours(path):
 
 
 def _answer(bench, request):
-    if isinstance(request, Compile):
-        (graph,) = (bound.graph for bound in bench.models.values())
-        homes = dict(zip((node.name for node in graph), request.trial.affinity, strict=True))
-        pair = {homes[os.environ[name]] for name in ("FAULT_READER", "FAULT_MAKER")}
-        if len(pair) == 1 and "CPU" not in pair:
-            raise RuntimeError("no kernel for this")
     if not isinstance(request, InferFile):
         return bench.answer(request)
-    # On CPU alone nothing is wrong, and HETERO is given a cut between them.
+    # On CPU nothing is wrong, and HETERO is given a cut between them.
     homes = request.affinities or {}
-    pair = (os.environ["FAULT_READER"], os.environ["FAULT_MAKER"])
-    apart = len({homes.get(name) for name in pair}) == 2
-    if _are_neighbours(request.path) and not apart:
+    pair = {homes.get(os.environ[name]) for name in ("FAULT_READER", "FAULT_MAKER")}
+    if _are_neighbours(request.path) and len(pair) == 1 and pair != {"CPU"}:
         if os.environ["FAULT"] == "refuse":
             raise RuntimeError("no kernel for this")
         if os.environ["FAULT"] == "hang":

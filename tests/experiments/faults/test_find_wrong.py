@@ -18,7 +18,6 @@ from hetero_lab.cli.main import main
 from hetero_lab.errors import ArgumentError, MeasurementError, ModelError, PlanError
 from hetero_lab.experiments.faults import placed_runs, refusals
 from hetero_lab.experiments.faults.find_wrong import search_wrong
-from hetero_lab.experiments.measure.workers.launch import Workers
 from hetero_lab.placement.partition import predict
 from hetero_lab.runtime.timing import Stopwatch
 from tests import small_models
@@ -425,8 +424,8 @@ def test_a_placement_that_does_not_run_is_torn_apart_where_it_fails(monkeypatch,
 
 def test_refused_ops_are_found_and_moved(monkeypatch):
     case = failing(chain_case(), monkeypatch, "refuse", "shift", "sigmoid")
-    worker = functools.partial(refusals.LastingWorker, workers=Workers(command=CRASHING))
-    monkeypatch.setattr(refusals, "LastingWorker", worker)
+    runs = functools.partial(refusals.PlacedRuns, worker_command=CRASHING)
+    monkeypatch.setattr(refusals, "PlacedRuns", runs)
     found = hl.find_refused(case.prepared.model, case.placement, progress=False)
     assert [(each.device, each.ops) for each in found.refusals] == [("ACC", ("shift", "sigmoid"))]
     assert "no kernel for this" in str(found)

@@ -39,7 +39,7 @@ from hetero_lab.experiments.measure.fleet.work_queue import (
 )
 from hetero_lab.experiments.measure.records import AnyRecord, Trial
 from hetero_lab.experiments.measure.rounds import SweepRun
-from hetero_lab.experiments.measure.workers.launch import Workers
+from hetero_lab.experiments.measure.workers.launch import FORK_SERVER, Workers
 from hetero_lab.experiments.measure.workers.process import WorkerProcess
 from hetero_lab.experiments.measure.workers.requests import SetUp
 from hetero_lab.runtime.timing import Stopwatch
@@ -265,7 +265,7 @@ def _measure(share: Assignment, directory: str, topic: str, number: int) -> list
         Path(blobs).mkdir(parents=True, exist_ok=True)
     used = {device for trial in share.trials for device in trial.affinity}
     here = current_environment(sorted(used), shared_core())
-    set_up = _moved(share.set_up, directory)
+    set_up = msgspec.structs.replace(share.set_up, directory=directory)
     with _alone(check_waited_for):
         run = SweepRun(
             trials=share.trials,
@@ -283,6 +283,7 @@ def _measure(share: Assignment, directory: str, topic: str, number: int) -> list
             run.measure()
         finally:
             run.close()
+            FORK_SERVER.forget_set_up()
     return records
 
 
@@ -300,20 +301,3 @@ def _alone(check_waited_for: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def set_up_files(set_up: SetUp) -> tuple[SetUp, dict[str, bytes]]:
-    """Split a set-up for sending: with file names instead of paths, and the files by name."""
-    # The directory holds the models, their weights and the inputs, and nothing else.
-    files = {path.name: path.read_bytes() for path in Path(set_up.directory).iterdir()}
-    return _moved(set_up, ""), files
-
-
-def _moved(set_up: SetUp, directory: str) -> SetUp:
-    """Return a set-up whose files are in another directory."""
-    return msgspec.structs.replace(
-        set_up,
-        models={name: str(Path(directory, Path(p).name)) for name, p in set_up.models.items()},
-        inputs={name: str(Path(directory, Path(p).name)) for name, p in set_up.inputs.items()},
-        directory=directory,
-    )

@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
 from hetero_lab.clock import now
 from hetero_lab.errors import MeasurementError, OutputPathError, StoreError, warn
 from hetero_lab.experiments.measure.environment import Environment
-from hetero_lab.experiments.measure.fleet.cluster import Assignment, Cluster, set_up_files
+from hetero_lab.experiments.measure.fleet.cluster import Assignment, Cluster
 from hetero_lab.experiments.measure.fleet.work_queue import (
     MOST_LOSSES,
     PATIENCE_S,
@@ -107,7 +108,10 @@ class FleetRun(BaseRun):
 
         Raises MeasurementError if no worker can, StoreError if a host's OpenVINO has changed.
         """
-        self._set_up, self._files = set_up_files(self.set_up())
+        self._set_up = self.set_up()
+        # The directory holds the models, their weights and the inputs, and nothing else.
+        there = Path(self._set_up.directory).iterdir()
+        self._files = {path.name: path.read_bytes() for path in there}
         self._look_for_workers()
         try:
             while self._running or self._queue.waiting:
@@ -257,7 +261,7 @@ class FleetRun(BaseRun):
             reference=self.reference if self.reference in keys else keys[0],
             options=self.options,
             budget_s=budget_s,
-            set_up=msgspec.structs.replace(self._set_up, emulated=emulated),
+            set_up=msgspec.structs.replace(self._set_up, emulated=emulated, directory=""),
             workers=self.workers,
         )
         self._n_shares += 1

@@ -84,8 +84,9 @@ class Bench:
         """Set up a bench from files, as :func:`write_set_up` writes them."""
         for spec in set_up.emulated:
             register(EmulatedDevice.from_json(spec), shared_core())
-        inputs = {name: read_arrays(path) for name, path in set_up.inputs.items()}
-        models = {name: bind(path) for name, path in set_up.models.items()}
+        place = Path(set_up.directory)
+        inputs = {name: read_arrays(place / file) for name, file in set_up.inputs.items()}
+        models = {name: bind(place / file) for name, file in set_up.models.items()}
         return cls(models, inputs=inputs, set_up=set_up)
 
     def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer:
@@ -287,7 +288,7 @@ def write_set_up(
         model, given = directory / f"model{index}.xml", directory / f"inputs{index}.npz"
         save(bound[variant].model, model)
         write_arrays(given, arrays[variant])
-        models[variant], inputs[variant] = str(model), str(given)
+        models[variant], inputs[variant] = model.name, given.name
         ops[variant] = tuple(op.name for op in bound[variant].graph)
     return SetUp(
         models=models,

@@ -1,8 +1,8 @@
 """Start worker processes, forked from a server that has imported the runtime or from scratch.
 
 Importing OpenVINO takes longer than many measurements, so on Linux a fork server does it once.
-Reading a model takes as long as compiling a small one, so the server forks a second server for
-each set-up, which reads it once; the workers with this set-up are forked from that one.
+Reading a model takes as long as compiling a small one, so the server also carries out the set-up
+that workers share, before it forks them.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ from hetero_lab.experiments.measure.workers.requests import (
 )
 from hetero_lab.planning.memory import parse_bytes
 
-ANSWER = struct.Struct("=q")  # a process id
+ANSWER = struct.Struct("=q")  # a process id, or READY
 EXIT_CODE = struct.Struct("=i")  # as in subprocess.Popen: negative is a signal
 REFUSED = 0  # instead of a process id: forking is not safe
-READY = b"r"  # sent by a server when it has imported everything, or set up
-WORKER, SERVER = b"w", b"s"  # what to fork
+READY = 1  # told by a server when it has imported everything, and when it has set up
+WORKER, SET_UP = b"w", b"s"  # requests: fork a worker; read a set-up from a file
 _WORKER = "hetero_lab.experiments.measure.workers.worker"
 FORK = "fork"  # the argument that makes it a server
+_NOTHING = SetUp(models={})
 GROUP_SIZE = 8
 _MOST_IN_GROUP = 10_000
 
@@ -201,55 +202,20 @@ class ForkedProcess:
 Launched: TypeAlias = "subprocess.Popen[str] | ForkedProcess"
 
 
-class _Channel:
-    """The socket to one server, which answers each request with the id of what it forked."""
-
-    def __init__(self, of_caller: socket.socket, pid: int):
-        self._socket = of_caller
-        self._pid = pid
-        self.has_said_ready = False
-
-    def wait_until_ready(self, timeout_s: float) -> None:
-        """Wait for a server to import or to set up; raises TimeoutError or another OSError."""
-        self._socket.settimeout(None if math.isinf(timeout_s) else timeout_s)
-        if not self.has_said_ready:
-            if self._socket.recv(len(READY)) != READY:
-                raise ConnectionError("the fork server ended")
-            self.has_said_ready = True
-
-    def fork(self, what: bytes, descriptors: Sequence[int], timeout_s: float) -> int:
-        """Return the id of a new process, or ``REFUSED``; raises OSError as above."""
-        self.wait_until_ready(timeout_s)
-        socket.send_fds(self._socket, [what], descriptors)
-        answer = self._socket.recv(ANSWER.size, socket.MSG_WAITALL)
-        if not answer:
-            raise ConnectionError("the fork server ended")
-        (pid,) = ANSWER.unpack(answer)
-        return pid
-
-    def close(self) -> None:
-        """Let the server end after the last of its processes."""
-        self._socket.close()
-
-    def kill(self) -> None:
-        """End the server now, which may hang in a set-up; its workers go on."""
-        self.close()
-        with contextlib.suppress(psutil.NoSuchProcess):
-            psutil.Process(self._pid).kill()
-
-
 class ForkServer:
     """The server that this process forks its workers from; it ends with this process.
 
     It starts when it is needed, and again after a change of the environment, the directory, the
-    CPUs or the priority of this process, which workers inherit.
+    CPUs or the priority of this process, which workers inherit. It has one set-up at a time.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._channel: _Channel | None = None
-        self._set_up: tuple[SetUp, _Channel | None] | None = None  # None: it cannot be shared
+        self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_ready = False
+        self._set_up = _NOTHING  # what the server has set up
+        self._failing = _NOTHING  # a set-up that crashed or hung, which is not tried again
         self._conditions: object = None
         self._is_refused = sys.platform != "linux"
 
@@ -265,9 +231,7 @@ class ForkServer:
         pid = REFUSED
         try:
             with self._lock:
-                if set_up is not None and set_up.models:
-                    pid = self._fork_set_up(set_up, descriptors, timeout_s)
-                pid = pid or self._fork(WORKER, descriptors, timeout_s)
+                pid = self._fork(descriptors, timeout_s, set_up or _NOTHING)
             return ForkedProcess(pid, stdin, stdout, status) if pid else None
         finally:
             for descriptor in (its_in, its_out, its_status):
@@ -285,7 +249,7 @@ class ForkServer:
             return True
         with self._lock:
             try:
-                self._connect().wait_until_ready(max(1e-3, timeout_s))
+                self._connect(max(1e-3, timeout_s))
             except TimeoutError:
                 return False
             except OSError:  # it ended; the next fork tries to start it again
@@ -293,25 +257,33 @@ class ForkServer:
         return True
 
     def forget_set_up(self) -> None:
-        """Let go of the last set-up and its models, after the last of its workers."""
+        """Let go of the models that the server has read."""
         with self._lock:
-            if self._set_up is not None and self._set_up[1] is not None:
-                self._set_up[1].close()
-            self._set_up = None
+            if self._set_up != _NOTHING:
+                try:
+                    self._send_set_up(_NOTHING)
+                except OSError:
+                    self.close()
 
     def close(self) -> None:
         """End the server after its last worker."""
         with self._lock:
-            self.forget_set_up()
-            if self._channel is not None:
-                self._channel.close()
-                self._channel = None
+            if self._socket is not None:
+                self._socket.close()
+            self._socket, self._set_up = None, _NOTHING
 
-    def _fork(self, what: bytes, descriptors: Sequence[int], timeout_s: float) -> int:
-        for _ in range(2):  # a server that was idle for long may just have ended
+    def _fork(self, descriptors: Sequence[int], timeout_s: float, set_up: SetUp) -> int:
+        for _ in range(2):  # once more without a set-up that ended the server
             try:
-                pid = self._connect().fork(what, descriptors, timeout_s)
+                self._connect(timeout_s)
+                if set_up.models and set_up not in (self._set_up, self._failing):
+                    before, self._failing = self._failing, set_up
+                    self._send_set_up(set_up)
+                    self._failing = before
+                pid = self._ask(WORKER, descriptors)
             except TimeoutError:
+                if self._process is not None and self._is_ready:  # a set-up hangs
+                    self._process.kill()
                 self.close()
                 return REFUSED
             except OSError:
@@ -325,44 +297,12 @@ class ForkServer:
         self._is_refused = True
         return REFUSED
 
-    def _fork_set_up(self, set_up: SetUp, descriptors: Sequence[int], timeout_s: float) -> int:
-        """Fork from the server of a set-up; ``REFUSED`` where a worker has to set up by itself."""
-        if self._set_up is None or self._set_up[0] != set_up:
-            self.forget_set_up()
-            channel = self._serve_set_up(set_up, timeout_s)
-            if self._channel is not None:
-                self._set_up = set_up, channel
-        channel = self._set_up[1] if self._set_up else None
-        if channel is None or _conditions() != self._conditions:
-            return REFUSED
-        try:
-            pid = channel.fork(WORKER, descriptors, timeout_s)
-            ended = False
-        except OSError:
-            pid, ended = REFUSED, True
-        except BaseException:
-            self.forget_set_up()
-            raise
-        if pid == REFUSED:
-            channel.kill()
-            # A set-up that crashed or hangs, or that started threads, is not tried again; a server
-            # that was idle for long is replaced for the next worker.
-            self._set_up = None if ended and channel.has_said_ready else (set_up, None)
-        return pid
-
-    def _serve_set_up(self, set_up: SetUp, timeout_s: float) -> _Channel | None:
-        own, its_end = socket.socketpair()
-        with its_end, tempfile.TemporaryFile() as file:
-            file.write(msgspec.json.encode(set_up))
-            file.seek(0)
-            if pid := self._fork(SERVER, [its_end.fileno(), file.fileno()], timeout_s):
-                return _Channel(own, pid)
-        own.close()
-        return None
-
-    def _connect(self) -> _Channel:
+    def _connect(self, timeout_s: float) -> None:
+        """Start the server if necessary and wait for its imports; TimeoutError or OSError."""
         conditions = _conditions()
-        if self._channel is None or conditions != self._conditions:
+        if self._process is not None and self._process.poll() is not None:
+            self.close()  # it was idle for long
+        if self._socket is None or conditions != self._conditions:
             self.close()
             own, its_end = socket.socketpair()
             with its_end:
@@ -373,9 +313,30 @@ class ForkServer:
                     stderr=subprocess.DEVNULL,
                     env=_environment(OPENBLAS_NUM_THREADS="1"),  # else its import starts threads
                 )
-            self._channel = _Channel(own, self._process.pid)
-            self._conditions = conditions
-        return self._channel
+            self._socket, self._conditions, self._is_ready = own, conditions, False
+        self._socket.settimeout(None if math.isinf(timeout_s) else timeout_s)
+        self._is_ready = self._is_ready or self._answer() == READY
+
+    def _send_set_up(self, set_up: SetUp) -> None:
+        """Let the server set up; one that fails is told by the worker that tries it once more."""
+        with tempfile.TemporaryFile() as file:
+            file.write(msgspec.json.encode(set_up))
+            file.seek(0)
+            if self._ask(SET_UP, [file.fileno()]) == REFUSED:
+                raise ConnectionError("the set-up started threads, so nothing can be forked")
+        self._set_up = set_up
+
+    def _ask(self, what: bytes, descriptors: Sequence[int]) -> int:
+        assert self._socket is not None
+        socket.send_fds(self._socket, [what], descriptors)
+        return self._answer()
+
+    def _answer(self) -> int:
+        assert self._socket is not None
+        answer = self._socket.recv(ANSWER.size, socket.MSG_WAITALL)
+        if not answer:
+            raise ConnectionError("the fork server ended")
+        return ANSWER.unpack(answer)[0]
 
 
 FORK_SERVER = ForkServer()

@@ -207,28 +207,3 @@ class WorkerProcess:
             hint = ", perhaps for lack of memory" if -code == signal.SIGKILL else ""
             detail = f"{name}{hint} {detail}".strip()
         return WorkerError(status, detail, died=True, crashed=True)
-
-
-class LastingWorker:
-    """A worker process that is started by the first request, and again after it has died."""
-
-    def __init__(self, set_up: SetUp, workers: Workers | None = None):
-        self._set_up, self._workers = set_up, workers
-        self._process: WorkerProcess | None = None
-
-    def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer:
-        """Ask as :meth:`WorkerProcess.ask` does."""
-        if self._process is None:
-            self._process = WorkerProcess(self._set_up, self._workers)
-        try:
-            return self._process.ask(request, timeout_s=timeout_s)
-        except WorkerError as error:
-            if error.died:
-                self._process = None
-            raise
-
-    def kill(self) -> None:
-        """Kill the process, which may be compiling."""
-        if self._process is not None:
-            self._process.kill()
-            self._process = None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any, ClassVar, Generic, TypeVar, cast, get_args
+from typing import Any, ClassVar, Generic, TypeVar, Union, cast, get_args
 
 import msgspec
 
@@ -34,12 +33,12 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True, kw_only=True, tag=Tr
 class SetUp(Request[None], frozen=True, kw_only=True):
     """Set up a worker; its first request.
 
-    ``models`` and ``inputs`` map the names of variants to files; missing inputs are
-    generated. ``ops`` names the ops of each model in the order of the trials' affinities, since a
-    worker reads its graph from a file and may get another order. ``emulated`` holds the output of
-    :meth:`~hetero_lab.backend.emulation.EmulatedDevice.to_json`. In ``directory``, workers keep
-    the reference outputs for each other. ``blobs`` maps keys of trials to directories of
-    OpenVINO's model cache.
+    ``models`` and ``inputs`` map the names of variants to files in ``directory``; missing inputs
+    are generated. Workers keep the reference outputs for each other there. ``ops`` names the ops of
+    each model in the order of the trials' affinities, since a worker reads its graph from a file
+    and may get another order. ``emulated`` holds the output of
+    :meth:`~hetero_lab.backend.emulation.EmulatedDevice.to_json`. ``blobs`` maps keys of trials to
+    directories of OpenVINO's model cache.
     """
 
     models: dict[str, str]
@@ -151,11 +150,7 @@ class InferFile(Request[dict[str, str]], frozen=True, kw_only=True):
     outputs: str
 
 
-def _either(one: Any, other: Any) -> Any:
-    return one | other
-
-
-AnyRequest: Any = functools.reduce(_either, cast(Any, Request).__subclasses__())
+AnyRequest: Any = Union[tuple(cast(Any, Request).__subclasses__())]  # noqa: UP007
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -10,8 +10,8 @@ descriptors: the worker's standard input, output and error, and a pipe for its e
 answer is the worker's process id. The server ends with its caller, or when there was no request
 for a while.
 
-A request for a server carries a socket and a file with a set-up instead: the server forks one that
-carries out the set-up and whose workers start with it.
+Another request carries a file with a set-up: the server carries it out, and the workers that it
+forks from then on start with it.
 
 Forking is safe only in a process with one thread: if another thread holds a lock while forking,
 the lock stays locked in the child for ever. Importing OpenVINO starts no threads as long as BLAS
@@ -46,13 +46,13 @@ from hetero_lab.experiments.measure.workers.launch import (
     FORK,
     READY,
     REFUSED,
-    WORKER,
+    SET_UP,
 )
 from hetero_lab.experiments.measure.workers.process import WorkerError, as_worker_errors
 from hetero_lab.experiments.measure.workers.requests import AnyRequest, Reply, Request, SetUp
 
 _N_DESCRIPTORS = 4
-_IDLE_S, _IDLE_SET_UP_S = 600.0, 5.0  # a set-up holds a model
+_IDLE_S = 600.0
 
 
 def serve(
@@ -98,23 +98,19 @@ def _private_streams() -> tuple[IO[str], IO[str]]:
 
 def serve_forks() -> None:
     """Fork what the caller asks for until it is gone and the last worker has ended."""
+    requests = socket.socket(fileno=os.dup(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller decides what Ctrl-C means
-    gc.freeze()  # so that the imported modules stay in memory shared with the workers
-    _fork_on_request(socket.socket(fileno=os.dup(0)))
-
-
-def _fork_on_request(requests: socket.socket, bench: Bench | None = None) -> None:
-    """Fork one process per request; workers start with ``bench``."""
     signal.signal(signal.SIGCHLD, lambda *_: None)
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
-    children: dict[int, int | None] = {}  # process id → pipe for its exit code
-    idle_s = _IDLE_S if bench is None else _IDLE_SET_UP_S
-    requests.sendall(READY)
+    bench: Bench | None = None
+    children: dict[int, int] = {}  # process id → pipe for its exit code
+    gc.freeze()  # so that the imported modules stay in memory shared with the workers
+    requests.sendall(ANSWER.pack(READY))
     asked: list[socket.socket] = [requests]
     while asked or children:
-        ready, _, _ = select.select([*asked, woken], [], [], idle_s)
+        ready, _, _ = select.select([*asked, woken], [], [], _IDLE_S)
         if woken in ready:
             os.read(woken, 1 << 10)
             _reap(children)
@@ -123,20 +119,38 @@ def _fork_on_request(requests: socket.socket, bench: Bench | None = None) -> Non
             if not what:
                 asked.clear()
                 continue
-            pid = REFUSED
-            if n_threads() == 1:
-                pid = os.fork()
-                if not pid:
-                    told = [pipe for pipe in children.values() if pipe is not None]
-                    own = [requests.detach(), woken, wake, *told]
-                    _become(_worker if what == WORKER else _server, descriptors, own, bench)
-                children[pid] = descriptors.pop() if what == WORKER else None
+            answer = REFUSED
+            if what == SET_UP:
+                bench = None  # before the next one is read: both may not fit into memory
+                bench = _set_up(descriptors.pop())
+                answer = READY if n_threads() == 1 else REFUSED
+            elif n_threads() == 1:
+                answer = os.fork()
+                if not answer:
+                    _become_worker(
+                        descriptors, [requests.detach(), woken, wake, *children.values()], bench
+                    )
+                children[answer] = descriptors.pop()
             for descriptor in descriptors:
                 os.close(descriptor)
             with contextlib.suppress(OSError):
-                requests.sendall(ANSWER.pack(pid))
+                requests.sendall(ANSWER.pack(answer))
         elif not ready and not children:
             return
+
+
+def _set_up(file: int) -> Bench | None:
+    """Carry out the set-up in a file; ``None`` if a worker had better do it, and tell of it."""
+    gc.unfreeze()
+    gc.collect()
+    bench = None
+    with os.fdopen(file, "rb") as stored, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with contextlib.suppress(Exception):
+            bench = Bench.of(msgspec.json.decode(stored.read(), type=SetUp))
+            shared_core().get_versions("CPU")  # loads the plugin, which takes 10 ms
+    gc.freeze()
+    return None if caught else bench
 
 
 def n_threads() -> int:
@@ -144,20 +158,17 @@ def n_threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def _become(
-    run: Callable[[list[int], Bench | None], None],
-    descriptors: list[int],
-    own: list[int],
-    bench: Bench | None,
-) -> None:
-    """Run a forked child; never return."""
+def _become_worker(descriptors: list[int], own: list[int], bench: Bench | None) -> None:
+    """Serve as a forked worker; never return."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for descriptor in own:
+        for stream, descriptor in enumerate(descriptors[:3]):
+            os.dup2(descriptor, stream)
+        for descriptor in (*own, *descriptors):
             os.close(descriptor)
-        run(descriptors, bench)
+        serve(set_up=bench)
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -165,34 +176,12 @@ def _become(
         os._exit(code)
 
 
-def _worker(descriptors: list[int], bench: Bench | None) -> None:
-    for stream, descriptor in enumerate(descriptors[:3]):
-        os.dup2(descriptor, stream)
-    for descriptor in descriptors:
-        os.close(descriptor)
-    serve(set_up=bench)
-
-
-def _server(descriptors: list[int], _: Bench | None) -> None:
-    channel, file = descriptors
-    bench = None
-    with os.fdopen(file, "rb") as stored, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        with contextlib.suppress(Exception):  # a worker that sets up by itself says what is wrong
-            bench = Bench.of(msgspec.json.decode(stored.read(), type=SetUp))
-            shared_core().get_versions("CPU")  # loads the plugin, which takes 10 ms
-    gc.freeze()
-    _fork_on_request(socket.socket(fileno=channel), None if caught else bench)
-
-
-def _reap(children: dict[int, int | None]) -> None:
+def _reap(children: dict[int, int]) -> None:
     """Send the exit codes of ended workers."""
     for pid, told in list(children.items()):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             del children[pid]
-            if told is None:
-                continue
             with contextlib.suppress(OSError):  # the caller is gone
                 os.write(told, EXIT_CODE.pack(os.waitstatus_to_exitcode(status)))
             os.close(told)
