@@ -302,27 +302,6 @@ class Objective:
             has[more] = True
         return pays & (has | ~self._is_keeper)[producer]
 
-    def pairwise_ns(self, devices: np.ndarray) -> int:
-        """Return the pairwise part of the latency of a placement."""
-        top = self.top
-        total = self.constant_ns + int(self.op_ns[self._rows, devices].sum())
-        differ = devices[top.source] != devices[top.target]
-        wires = np.flatnonzero(differ & ~top.from_constant & ~top.to_result)
-        keys = top.tensor[wires] * len(self.devices) + devices[top.target[wires]]
-        wires = wires[np.unique(keys, return_index=True)[1]]
-        source, target = devices[top.source[wires]], devices[top.target[wires]]
-        tensor = top.tensor[wires]
-        ns, leave = self.hand_over_ns(tensor, source, target)
-        total += int((ns - leave).sum() + self.pairwise_leave_ns[tensor, source].sum())
-        for layout in self.layouts:
-            own = devices[layout.root]
-            if (devices[list(layout.users)] != own).any():
-                total += int(layout.leave_ns[own])
-        where = devices[self.fused]
-        apart = where[:, 0] != where[:, 1]
-        total += int(self.first_ns[apart, where[apart, 0]].sum())
-        return total + int(self.second_ns[apart, where[apart, 1]].sum())
-
     def memory_bytes(self, devices: np.ndarray, evaluation: PlacementCost) -> np.ndarray:
         """Return bytes of weights, states (measured if known) and boundaries, ``[devices, 3]``."""
         held = self.memory.held_bytes(devices, evaluation.ids, len(self.devices))
