@@ -222,6 +222,17 @@ class OpGraph:
         return seen
 
 
+def related(graph: OpGraph, own: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return, for each node, the bits of itself and of all nodes before it, and of all after it."""
+    above, below = list(own), list(own)
+    wires = [(producer, op.index) for op in graph for producer, _ in op.inputs]
+    for producer, user in wires:
+        above[user] |= above[producer]
+    for producer, user in reversed(wires):
+        below[producer] |= below[user]
+    return above, below
+
+
 def work_of(graph: OpGraph, op: Op) -> float:
     """Estimate the work of an op: multiply-adds of a product, otherwise bytes; at least 1."""
     read = [graph.ops[producer].outputs[port] for producer, port in op.inputs]
