@@ -558,17 +558,12 @@ def _check_terms(costs: CostModel) -> None:
         raise PlanError(f"A cost model needs devices, each once: {names_at_hand(devices)}.")
     _check_units(costs)
     check_devices([*itertools.chain(*costs.boundaries), *costs.measured_memory], devices)
-    for source, target in itertools.permutations(devices, 2):
-        if (source, target) not in costs.boundaries:
-            raise PlanError(f"The boundary cost from {source} to {target} is missing.")
-    missing = [device for device in devices if device not in costs.subgraph_us]
-    if missing:
-        raise PlanError(f"The subgraph cost of {names_at_hand(missing)} is missing.")
-    _check_costs([costs.subgraph_us[d] for d in devices], "The cost of a subgraph")
+    _check_costs(map(costs.subgraph_us.get, devices), "The cost of a subgraph")
     _check_costs([costs.constant_us], "The constant")
     _check_costs([costs.spread_us], "The cost of spread memory")
-    for cost in costs.boundaries.values():
-        _check_costs([cost.fixed_us, cost.us_per_byte], "A boundary cost")
+    for pair in {*itertools.permutations(devices, 2), *costs.boundaries}:
+        prices = dataclasses.astuple(costs.boundaries.get(pair, BoundaryCost(math.nan)))
+        _check_costs(prices, f"The boundary from {pair[0]} to {pair[1]}")
     graph = costs.graph
     placeable = {graph.ops[index].name for index in graph.placeable}
     for term in costs.lost_fusion:
@@ -657,7 +652,7 @@ def _check_sum(costs: CostModel) -> None:
         )
 
 
-def _check_costs(values: Iterable[float], where: str) -> None:
+def _check_costs(values: Iterable[float | None], where: str) -> None:
     """Raise PlanError unless all values are finite numbers of at least 0."""
     for value in values:
         if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
