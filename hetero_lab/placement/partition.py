@@ -34,6 +34,7 @@ from hetero_lab.placement.placement import (
 )
 from hetero_lab.placement.topology import Topology, connected, strong_components, topology
 from hetero_lab.result import Framed
+from hetero_lab.tables import frame_of
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
@@ -127,10 +128,8 @@ class Partition(Framed):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per subgraph: ``subgraph``, ``device``, ``n_ops``, ``ops``."""
-        import pandas as pd
-
         rows = [(s.index, s.device, len(s.ops), "\n".join(s.ops)) for s in self.subgraphs]
-        return pd.DataFrame(rows, columns=["subgraph", "device", "n_ops", "ops"])
+        return frame_of(rows, ["subgraph", "device", "n_ops", "ops"])
 
 
 Cut: TypeAlias = "tuple[np.ndarray, np.ndarray]"  # whether each edge is cut; subgraph of each node
