@@ -494,7 +494,7 @@ def _to_data(costs: CostModel) -> dict[str, Any]:
     if costs.prefill is not None:
         data["prefill"] = _to_data(costs.prefill)
         del data["prefill"]["graph"]
-    return msgspec.to_builtins(data)
+    return msgspec.to_builtins(data, enc_hook=np.generic.item)
 
 
 def _from_data(data: dict[str, Any]) -> CostModel:
