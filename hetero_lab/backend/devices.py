@@ -16,6 +16,7 @@ from hetero_lab.backend.emulation import EmulatedDevice, emulated_devices
 from hetero_lab.errors import DeviceError, did_you_mean, last_line, names_at_hand, shorten, warn
 from hetero_lab.model.opgraph import NOT_OPS
 from hetero_lab.model.read import Source
+from hetero_lab.tables import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,8 +55,6 @@ def devices(*, core: ov.Core | None = None) -> pd.DataFrame:
     >>> found.loc["ACC", "emulated_on"]
     'CPU'
     """
-    import pandas as pd
-
     core = core or shared_core()
     emulated = emulated_devices(core)
     here = device_names(core)
@@ -64,7 +63,7 @@ def devices(*, core: ov.Core | None = None) -> pd.DataFrame:
         if not any(name == plugin or name.startswith(f"{plugin}.") for name in here):
             why = why_unavailable(plugin, core=core)
             rows.append({"device": plugin, "available": False, "problem": why})
-    return pd.DataFrame(rows, columns=_COLUMNS).fillna("")
+    return frame_of(rows, _COLUMNS).fillna("")
 
 
 def device_names(core: ov.Core) -> list[str]:
@@ -146,8 +145,6 @@ def support(model: Source, devices: Sequence[str], *, core: ov.Core | None = Non
                         op  op_type    ACC   CPU
     91  head_digit/softmax  Softmax  False  True
     """
-    import pandas as pd
-
     if isinstance(devices, str):
         devices = [devices]
     if not isinstance(devices, Iterable) or not (devices := list(devices)):
@@ -161,7 +158,7 @@ def support(model: Source, devices: Sequence[str], *, core: ov.Core | None = Non
     for device in devices:
         found = supported_ops(bound, device)
         columns[device] = [op.name in found for op in ops]
-    return pd.DataFrame(columns)
+    return frame_of(columns)
 
 
 def supported_ops(bound: BoundModel, device: str) -> frozenset[str]:

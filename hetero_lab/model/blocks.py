@@ -19,6 +19,7 @@ import numpy as np
 from hetero_lab.errors import AffinityError, shorten, warn
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source, prepare
+from hetero_lab.tables import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,15 +82,12 @@ def blocks(model: Source) -> pd.DataFrame:
     >>> found["block"].value_counts().sort_index().tolist()
     [19, 23]
     """
-    import pandas as pd
-
     graph = prepare(model).graph
     found = find_blocks(graph)
     if not found.n_blocks:
         warn(f"{shorten(graph.name)} has no repeated layers; no op is in a block.")
     rows = [(graph.ops[index].name, found.numbered(index)) for index in graph.placeable]
-    frame = pd.DataFrame(rows, columns=["op", "block"])
-    return frame.astype({"op": "str", "block": "Int64"})
+    return frame_of(rows, ["op", "block"]).astype({"op": "str", "block": "Int64"})
 
 
 def find_blocks(graph: OpGraph) -> Blocks:

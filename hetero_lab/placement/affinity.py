@@ -34,6 +34,7 @@ from hetero_lab.placement.priorities import Priorities
 from hetero_lab.result import Framed
 from hetero_lab.tables import (
     SCHEMA_VERSION,
+    frame_of,
     load_json,
     read_csv,
     read_json,
@@ -380,15 +381,13 @@ class Affinity(Framed, Mapping[str, str]):
     @checked
     def diff(self, before: Affinity) -> pd.DataFrame:
         """List the ops on another device than in ``before``: ``op``, ``before``, ``after``."""
-        import pandas as pd
-
         self._check_names(before)
         rows = [
             (name, before[name], self._devices[name])
             for name in self.ops
             if before[name] != self._devices[name]
         ]
-        return pd.DataFrame(rows, columns=["op", "before", "after"], dtype="str")
+        return frame_of(rows, ["op", "before", "after"]).astype("str")
 
     def check_model(self, graph: OpGraph) -> None:
         """Raise AffinityError unless this affinity names exactly the nodes of ``graph``."""
@@ -409,10 +408,8 @@ class Affinity(Framed, Mapping[str, str]):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per node: ``node``, ``type``, ``device``, ``leader``."""
-        import pandas as pd
-
         rows = [(n.name, n.type, self._devices[n.name], n.leader) for n in self._nodes]
-        return pd.DataFrame(rows, columns=["node", "type", "device", "leader"], dtype="str")
+        return frame_of(rows, ["node", "type", "device", "leader"]).astype("str")
 
     @checked
     def to_json(self, file: str | os.PathLike[str], *, flat: bool = False) -> None:

@@ -17,7 +17,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from hetero_lab.model.opgraph import CONSTANT, PARAMETER, OpGraph, work_of
+from hetero_lab.grouping import grouped
+from hetero_lab.model.opgraph import CONSTANT, PARAMETER, OpGraph, related, work_of
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_of_split, predict, torn_path
 
@@ -91,19 +92,7 @@ def _blocks(graph: OpGraph, coarse: Partition) -> list[_OverlapGroup]:
     on_device = dict.fromkeys(devices, 0)
     for index in graph.placeable:
         on_device[devices[home[index]]] |= bit[index]
-    above: dict[int, int] = {}
-    below: dict[int, int] = dict.fromkeys(graph.placeable, 0)
-    sources = {
-        index: {producer for producer, _ in graph.ops[index].inputs if producer in bit}
-        for index in graph.placeable
-    }
-    for index in graph.placeable:
-        above[index] = 0
-        for producer in sources[index]:
-            above[index] |= above[producer] | bit[producer]
-    for index in reversed(graph.placeable):
-        for producer in sources[index]:
-            below[producer] |= below[index] | bit[index]
+    above, below = related(graph, [bit.get(index, 0) for index in range(len(graph))])
     work = np.array([work_of(graph, graph.ops[index]) for index in graph.placeable])
     # A split makes new boundaries, and a submodel may have to know the shapes there: leave a
     # subgraph with unknown shapes whole.
@@ -116,9 +105,7 @@ def _blocks(graph: OpGraph, coarse: Partition) -> list[_OverlapGroup]:
         block = found.setdefault(key, _OverlapGroup(home[index], [], before, after, 0.0))
         block.ops.append(index)
         block.work += work[number]
-    parts: dict[int, list[_OverlapGroup]] = {}
-    for block in found.values():
-        parts.setdefault(block.home, []).append(block)
+    parts = grouped((block.home, block) for block in found.values())
     return [b for blocks in parts.values() for b in _merged(graph, blocks, work)]
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.errors import names_at_hand
+from hetero_lab.grouping import grouped
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph
 from hetero_lab.model.read import Source
 from hetero_lab.placement import convexity, cycle_breaking
@@ -34,6 +35,7 @@ from hetero_lab.placement.placement import (
 )
 from hetero_lab.placement.topology import Topology, connected, strong_components, topology
 from hetero_lab.result import Framed
+from hetero_lab.tables import frame_of
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
@@ -127,10 +129,8 @@ class Partition(Framed):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per subgraph: ``subgraph``, ``device``, ``n_ops``, ``ops``."""
-        import pandas as pd
-
         rows = [(s.index, s.device, len(s.ops), "\n".join(s.ops)) for s in self.subgraphs]
-        return pd.DataFrame(rows, columns=["subgraph", "device", "n_ops", "ops"])
+        return frame_of(rows, ["subgraph", "device", "n_ops", "ops"])
 
 
 Cut: TypeAlias = "tuple[np.ndarray, np.ndarray]"  # whether each edge is cut; subgraph of each node
@@ -311,12 +311,8 @@ def _collect(graph: OpGraph, devices: Sequence[str], parts: Cut) -> Partition:
         outputs.setdefault(ids[producer], []).append(entry)
         for receiver in receivers:
             inputs.setdefault(receiver, []).append(entry)
-    members: dict[int, list[int]] = {}
-    sinks: set[int] = set()
-    for op in graph.ops:
-        members.setdefault(ids[op.index], []).append(op.index)
-        if op.type == "Assign":
-            sinks.add(ids[op.index])
+    members = grouped((subgraph, index) for index, subgraph in enumerate(ids))
+    sinks = {ids[op.index] for op in graph if op.type == "Assign"}
     # A group of nodes without inputs, outputs or sinks holds constants alone, which are copied to
     # their users: the runtime makes no submodel of it.
     real = [s for s in members if s in inputs or s in outputs or s in sinks]

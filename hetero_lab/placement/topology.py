@@ -133,27 +133,19 @@ def _private_nodes(graph: OpGraph, n_uses: np.ndarray) -> set[int]:
     That op must have another input too: the constant then follows it into whichever subgraph the
     other input leads to, so it never changes where anything is cut, and can be left out.
     """
-    private: set[int] = set()
+    found: set[int] = set()
     for op in graph:
         if op.index in graph.constant_side and n_uses[op.index] == 1:
             user = graph.ops[graph.consumers[op.index][0].index]
-            whole = all(producer in private for producer, _ in op.inputs)
+            whole = all(producer in found for producer, _ in op.inputs)
             if whole and user.type != RESULT:
-                private.add(op.index)
-    for op in graph:
-        alone = op.inputs and all(producer in private for producer, _ in op.inputs)
-        if alone and op.index not in private:
-            for producer, _ in op.inputs:
-                _forget(graph, private, producer)
+                found.add(op.index)
+    private: set[int] = set()
+    for index in sorted(found, reverse=True):  # each after its user
+        user = graph.ops[graph.consumers[index][0].index]
+        if user.index in private or any(producer not in found for producer, _ in user.inputs):
+            private.add(index)
     return private
-
-
-def _forget(graph: OpGraph, private: set[int], node: int) -> None:
-    queue = [node]
-    while queue:
-        index = queue.pop()
-        private.discard(index)
-        queue += [producer for producer, _ in graph.ops[index].inputs if producer in private]
 
 
 def _anchors(graph: OpGraph, private: set[int]) -> list[int]:

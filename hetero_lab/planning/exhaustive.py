@@ -130,14 +130,9 @@ def _within(pairwise: Pairwise, choices: np.ndarray, pools: Pools) -> np.ndarray
 
 
 def _all_choices(pairwise: Pairwise) -> np.ndarray:
-    places = [np.flatnonzero(row).astype(np.int8) for row in pairwise.allowed]
-    choices = np.array([[devices[0] for devices in places]], dtype=np.int8)
-    free = [unit for unit, devices in enumerate(places) if len(devices) > 1]
-    if free:  # only these: an array has 64 dimensions at most
-        grids = np.meshgrid(*(places[unit] for unit in free), indexing="ij", copy=False)
-        choices = np.repeat(choices, grids[0].size, axis=0)
-        choices[:, free] = np.stack([grid.ravel() for grid in grids], axis=1)
-    return choices
+    places = [np.flatnonzero(row).tolist() for row in pairwise.allowed]
+    every = itertools.chain.from_iterable(itertools.product(*places))
+    return np.fromiter(every, np.int8).reshape(-1, len(places))
 
 
 def _subgraphs(pairwise: Pairwise, choices: np.ndarray) -> np.ndarray:

@@ -26,6 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 
 from hetero_lab.errors import PlanError, names_at_hand, shorten
@@ -68,8 +69,11 @@ def check_objective(
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class CostRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A term of a cost model, stored as the row of its fields."""
+
+
+class Unit(CostRow, frozen=True):
     """Ops that planners place together, with their time on each device of the cost model.
 
     ``ops`` are names in topological order. A device that does not support them has None for a
@@ -87,8 +91,7 @@ class Unit:
         return self.shares or (1.0 / len(self.ops),) * len(self.ops)
 
 
-@dataclass(frozen=True, slots=True)
-class LostFusion:
+class LostFusion(CostRow, frozen=True):
     """Extra cost of two ops, in µs, when they are not in one subgraph.
 
     ``first_us`` is added on the device of ``first``, ``second_us`` on that of ``second``; both
@@ -101,16 +104,14 @@ class LostFusion:
     second_us: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class BoundaryCost:
+class BoundaryCost(CostRow, frozen=True):
     """Cost of handing one tensor over: a fixed part and a part for each byte."""
 
     fixed_us: float = 0.0
     us_per_byte: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Reorder:
+class Reorder(CostRow, frozen=True):
     """Layout conversions of one tensor when it crosses, in µs for each device.
 
     ``leave_us`` is paid on the device that makes it, once for each device that receives it;
@@ -127,8 +128,7 @@ class Reorder:
     keeps: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredBytes:
+class MeasuredBytes(CostRow, frozen=True):
     """Measured memory of a device, which it takes as soon as it has one of some units.
 
     ``units`` are their numbers. ``weight_bytes`` are taken once the submodel has run;
@@ -301,27 +301,6 @@ class Objective:
         while len(more := below[has[above] & ~has[below]]):
             has[more] = True
         return pays & (has | ~self._is_keeper)[producer]
-
-    def pairwise_ns(self, devices: np.ndarray) -> int:
-        """Return the pairwise part of the latency of a placement."""
-        top = self.top
-        total = self.constant_ns + int(self.op_ns[self._rows, devices].sum())
-        differ = devices[top.source] != devices[top.target]
-        wires = np.flatnonzero(differ & ~top.from_constant & ~top.to_result)
-        keys = top.tensor[wires] * len(self.devices) + devices[top.target[wires]]
-        wires = wires[np.unique(keys, return_index=True)[1]]
-        source, target = devices[top.source[wires]], devices[top.target[wires]]
-        tensor = top.tensor[wires]
-        ns, leave = self.hand_over_ns(tensor, source, target)
-        total += int((ns - leave).sum() + self.pairwise_leave_ns[tensor, source].sum())
-        for layout in self.layouts:
-            own = devices[layout.root]
-            if (devices[list(layout.users)] != own).any():
-                total += int(layout.leave_ns[own])
-        where = devices[self.fused]
-        apart = where[:, 0] != where[:, 1]
-        total += int(self.first_ns[apart, where[apart, 0]].sum())
-        return total + int(self.second_ns[apart, where[apart, 1]].sum())
 
     def memory_bytes(self, devices: np.ndarray, evaluation: PlacementCost) -> np.ndarray:
         """Return bytes of weights, states (measured if known) and boundaries, ``[devices, 3]``."""

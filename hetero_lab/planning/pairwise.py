@@ -123,8 +123,12 @@ class Pairwise:
         return chosen[np.maximum(self.objective.unit_of, 0)]
 
     def value_ns(self, choice: Sequence[int] | np.ndarray) -> int:
-        """Return the pairwise part of a choice."""
-        return self.objective.pairwise_ns(self.devices(choice))
+        """Return the pairwise part of the latency of a choice."""
+        chosen = np.asarray(choice)
+        own = int(self.time_ns[np.arange(len(chosen)), chosen].sum())
+        device_of = chosen.tolist().__getitem__
+        terms = (term.ns(device_of) for term in (*self.tensors, *self.pairs))
+        return self.objective.constant_ns + own + sum(terms)
 
     def values_ns(
         self, choices: np.ndarray, objective: str, subgraphs: np.ndarray | None = None

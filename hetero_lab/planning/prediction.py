@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetero_lab.errors import AffinityError, did_you_mean, shorten
+from hetero_lab.grouping import grouped
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, predict
 from hetero_lab.planning.objective import LATENCY, Objective, PlacementCost, check_devices
@@ -160,20 +161,14 @@ class PredictedShare:
 class Prediction(Framed):
     """A predicted latency in its shares, which add up to ``predicted_us``.
 
-    ``pairwise_us`` and ``extra_us`` are the two parts of the objective; ``device_us`` is the
-    work of each device. Their sum plus the constant and spread memory is the latency.
+    ``device_us`` is the work of each device. Their sum plus the constant and spread memory is the
+    latency.
     """
 
     predicted_us: float
-    pairwise_us: float
     device_us: Mapping[str, float]
     shares: tuple[PredictedShare, ...]
     partition: Partition
-
-    @property
-    def extra_us(self) -> float:
-        """The part of the objective that planners cannot minimise exactly."""
-        return self.predicted_us - self.pairwise_us
 
     def of(self, kind: str) -> list[PredictedShare]:
         """Return the shares of one kind; subgraphs are in the order of the partition."""
@@ -206,7 +201,6 @@ def breakdown(objective: Objective, affinity: Affinity) -> Prediction:
     busy_us = (evaluation.busy_ns / 1000.0).tolist()
     return Prediction(
         predicted_us=evaluation.value_ns(LATENCY) / 1000.0,
-        pairwise_us=objective.pairwise_ns(devices) / 1000.0,
         device_us=dict(zip(objective.devices, busy_us, strict=True)),
         shares=(
             PredictedShare(CONSTANT, "", "", "", objective.constant_ns / 1000.0),
@@ -223,9 +217,7 @@ def breakdown(objective: Objective, affinity: Affinity) -> Prediction:
 def _units(objective: Objective, devices: np.ndarray) -> Iterator[PredictedShare]:
     index_of = objective.graph.index_of
     for number, unit in enumerate(objective.units):
-        where: dict[int, list[str]] = {}
-        for op in unit.ops:
-            where.setdefault(int(devices[index_of[op]]), []).append(op)
+        where = grouped((int(devices[index_of[op]]), op) for op in unit.ops)
         for at, ops in where.items():
             ns = int(objective.op_ns[[index_of[op] for op in ops], at].sum())
             device = objective.devices[at]

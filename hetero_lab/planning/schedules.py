@@ -27,7 +27,8 @@ import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
 
 from hetero_lab.clock import now
-from hetero_lab.model.opgraph import PARAMETER, OpGraph
+from hetero_lab.grouping import grouped
+from hetero_lab.model.opgraph import PARAMETER, OpGraph, related
 from hetero_lab.placement.overlap import predict_overlapping
 from hetero_lab.placement.partition import Partition
 from hetero_lab.planning.pairwise import Pairwise
@@ -377,9 +378,7 @@ class _Climb:
         """Yield (units, device), the critical path first, subgraphs before single units."""
         path = {entry.index for entry in schedule.critical_path}
         home = [partition.home[node] for node in self.first]
-        members: dict[int, list[int]] = {}
-        for unit, subgraph in enumerate(home):
-            members.setdefault(subgraph, []).append(unit)
+        members = grouped((subgraph, unit) for unit, subgraph in enumerate(home))
         late = {unit for unit, subgraph in enumerate(home) if subgraph in path}
         groups = [*map(tuple, members.values()), *self.branches]
         groups += [(unit,) for unit in sorted(late)]
@@ -401,17 +400,11 @@ def branches(pairwise: Pairwise) -> list[tuple[int, ...]]:
     part is a branch, which may fork in turn.
     """
     n, unit_of = len(pairwise.units), pairwise.objective.unit_of.tolist()
-    above = [1 << unit if unit >= 0 else 0 for unit in unit_of]  # one bit for each unit
-    below = list(above)
-    wires = [(producer, op.index) for op in pairwise.objective.graph for producer, _ in op.inputs]
-    for producer, user in wires:
-        above[user] |= above[producer]
-    for producer, user in reversed(wires):
-        below[producer] |= below[user]
-    related = [0] * n
-    for unit, up, down in zip(unit_of, above, below, strict=True):
+    own = [1 << unit if unit >= 0 else 0 for unit in unit_of]  # one bit for each unit
+    near = [0] * n
+    for unit, up, down in zip(unit_of, *related(pairwise.objective.graph, own), strict=True):
         if unit >= 0:
-            related[unit] |= up | down
+            near[unit] |= up | down
     linked: dict[int, list[int]] = {unit: [] for unit in range(n)}
     for unit, other in pairwise.links:
         linked[unit].append(other)
@@ -419,7 +412,7 @@ def branches(pairwise: Pairwise) -> list[tuple[int, ...]]:
     parts = [tuple(range(n))]
     for part in parts:  # grows as branches are found
         everything = sum(1 << unit for unit in part)
-        loose = DisjointSet(unit for unit in part if everything & ~related[unit])
+        loose = DisjointSet(unit for unit in part if everything & ~near[unit])
         for unit in loose:
             for other in linked[unit]:
                 if other in loose:

@@ -19,7 +19,6 @@ from hetero_lab.arguments import check_whole, checked
 from hetero_lab.backend.bound import bind
 from hetero_lab.clock import now
 from hetero_lab.errors import ArgumentError
-from hetero_lab.model.opgraph import PARAMETER
 from hetero_lab.model.read import Source
 from hetero_lab.placement.overlap import predict_overlapping
 from hetero_lab.placement.partition import Partition
@@ -152,11 +151,7 @@ class ParallelExecutor:
         )
         self.compile_ms: float = (now() - started) * 1e3
         graph = placed.graph
-        parameters = {
-            graph.ops[i].name: n
-            for n, i in enumerate(graph.parameters)
-            if graph.ops[i].type == PARAMETER
-        }
+        parameters = {graph.ops[i].name: number for number, i in enumerate(graph.parameters)}
         self._scheduler = Scheduler(
             Dataflow(self._submodels, parameters),
             self.compiled_models,

@@ -13,7 +13,7 @@ import openvino as ov
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.properties import PRECISION_HINT
 from hetero_lab.errors import ArgumentError, CompileError, last_line, names_at_hand
-from hetero_lab.model.opgraph import NOT_OPS, PARAMETER, OpGraph
+from hetero_lab.model.opgraph import NOT_OPS, OpGraph
 from hetero_lab.placement.partition import Partition
 from hetero_lab.runtime.exported import reported
 
@@ -69,7 +69,7 @@ def cut(
                     use.replace_source_output(parameter.output(0))
         results[entry] = ov.opset13.result(output)
     own_parameters, own_results = clone.get_parameters(), clone.get_results()
-    given = {graph.ops[i].name for i in graph.parameters if graph.ops[i].type == PARAMETER}
+    given = {graph.ops[i].name for i in graph.parameters}
     sinks: dict[int, list[Any]] = {}
     for sink in clone.get_sinks():
         home = partition.home[graph.index_of[sink.get_friendly_name()]]

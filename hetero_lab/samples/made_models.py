@@ -15,9 +15,9 @@ import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -194,15 +194,15 @@ def read_weights(pth: bytes) -> dict[str, np.ndarray]:
         if head[:2] != [_MAGIC, _PROTOCOL] or not head[2]["little_endian"]:
             raise ValueError("not a file of weights in PyTorch's old format")
         reader = _TensorUnpickler(file)
-        tensors = reader.load()
+        tensors: dict[str, Any] = reader.load()
         storages = {}
         for key in _TensorUnpickler(file).load():
             n = int(np.frombuffer(file.read(8), "<i8")[0])
             dtype = np.dtype(reader.dtypes[key])
             storages[key] = np.frombuffer(file.read(n * dtype.itemsize), dtype, count=n)
+        return {name: np.asarray(of(storages)) for name, of in tensors.items() if callable(of)}
     except (pickle.UnpicklingError, EOFError, KeyError, TypeError, IndexError) as error:
         raise ValueError(f"the weights cannot be read: {error}") from error
-    return {name: of(storages) for name, of in tensors.items() if isinstance(of, partial)}
 
 
 class _TensorUnpickler(pickle.Unpickler):
@@ -234,25 +234,19 @@ class _TensorUnpickler(pickle.Unpickler):
 
 def _rebuild(
     key: str, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: object
-) -> partial[np.ndarray]:
-    return partial(_view, key, offset, shape, strides)
+) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
+    """Return what makes a tensor in C order of storages; strides that leave one raise an error."""
 
+    def view(storages: Mapping[str, np.ndarray]) -> np.ndarray:
+        index = np.full(shape, offset)
+        for steps, stride in zip(np.indices(shape, sparse=True), strides, strict=True):
+            index += steps * stride
+        try:
+            return storages[key][index]
+        except IndexError as error:
+            raise ValueError("a tensor lies outside of its storage") from error
 
-def _view(
-    key: str,
-    offset: int,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-    storages: Mapping[str, np.ndarray],
-) -> np.ndarray:
-    """Return a tensor in C order; strides that leave the storage raise an error."""
-    index = np.full(shape, offset)
-    for steps, stride in zip(np.indices(shape, sparse=True), strides, strict=True):
-        index += steps * stride
-    try:
-        return storages[key][index]
-    except IndexError as error:
-        raise ValueError("a tensor lies outside of its storage") from error
+    return view
 
 
 _Attributes = dict[str, int | float | list[int]]

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 
 from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.planning.cost_model import CostModel
+from hetero_lab.tables import frame_of
 from hetero_lab.terminal import count_of
 from hetero_lab.views.graph.data import supported_ops
 from hetero_lab.views.theme import (
@@ -60,8 +61,6 @@ def type_cells(source: CostModel | pd.DataFrame, profile: Profile | None = None)
 
 def _rows_of_costs(costs: CostModel) -> pd.DataFrame:
     """Return one row per op and device."""
-    import pandas as pd
-
     graph = costs.graph
     rows = [
         (op, graph.ops[graph.index_of[op]].type, device, us is not None, us)
@@ -69,7 +68,7 @@ def _rows_of_costs(costs: CostModel) -> pd.DataFrame:
         for device, us in zip(costs.devices, times, strict=True)
     ]
     columns = ["op", "op_type", "device", "is_supported", "time_us"]
-    return pd.DataFrame(rows, columns=columns).astype({"time_us": float})
+    return frame_of(rows, columns).astype({"time_us": float})
 
 
 def type_times(profile: Profile) -> pd.DataFrame:
@@ -78,8 +77,6 @@ def type_times(profile: Profile) -> pd.DataFrame:
     The columns are ``op_type``, ``device``, ``n_ops`` and ``time_us``. An op's time includes the
     ops fused into it. Reorders count as a separate type. Raises MeasurementError without counters.
     """
-    import pandas as pd
-
     graph, rows = profile.graph, []
     for counter in counters_of(profile):
         if counter.status != "EXECUTED":
@@ -92,7 +89,7 @@ def type_times(profile: Profile) -> pd.DataFrame:
             op_type = counter.node_type or counter.kind
         op = counter.op if counter.kind == "op" else None
         rows.append((op_type, counter.device, op, float(counter.real_time_us)))
-    frame = pd.DataFrame(rows, columns=["op_type", "device", "op", "time_us"])
+    frame = frame_of(rows, ["op_type", "device", "op", "time_us"])
     found = frame.groupby(["op_type", "device"], as_index=False).agg(
         n_ops=("op", "nunique"), time_us=("time_us", "sum")
     )

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hand_costs import costs_by_op
-from planning.brute_force import latency_ns, pairwise_ns
+from planning.brute_force import latency_ns
 from planning.random_costs import GraphMaker, affinity_of, any_choice, random_case
 from planning.test_difference import chain_costs
 
@@ -31,8 +31,6 @@ def test_a_prediction_is_the_sum_of_its_parts(seed):
     affinity = affinity_of(costs, choice)
     parts = costs.explain(affinity)
     assert round(parts.predicted_us * 1000) == latency_ns(costs, affinity)
-    assert round(parts.pairwise_us * 1000) == pairwise_ns(costs, choice)
-    assert parts.extra_us >= 0
     assert sum(share.us for share in parts.shares) == pytest.approx(parts.predicted_us)
     alone = sum(share.us for share in [*parts.of("constant"), *parts.of("spread memory")])
     assert alone + sum(parts.device_us.values()) == pytest.approx(parts.predicted_us)
@@ -134,8 +132,8 @@ def test_broken_files_are_named(tmp_path):
     ("change", "said"),
     [
         ({"spread_us": "much"}, "spread_us: Expected `float`, got `str`"),
-        ({"units": [[["a"], ["slow", 1.0], []]]}, r"units: .*got `str` - at `\$\.time_us\[0\]`"),
-        ({"boundaries": [["A", "B", 1.0]]}, "boundaries: .*needs 2 values"),
+        ({"units": [[["a"], ["slow", 1.0], []]]}, r"units: .*got `str` - at `\$\[0\]\[1\]\[0\]`"),
+        ({"boundaries": [["A", "B", 1.0]]}, "boundaries: .*of length 4, got 3"),
     ],
 )
 def test_a_broken_file_says_where_and_what_to_do(tmp_path, change, said):
@@ -247,7 +245,6 @@ def test_a_layout_is_converted_where_it_leaves_the_op_that_chose_it(choice, kept
         affinity = affinity_of(model, places)
         found = model.predict_us(affinity)
         assert found == expected
-        assert model.explain(affinity).pairwise_us <= found
 
 
 def test_only_what_reads_a_layout_keeps_it():
