@@ -52,7 +52,7 @@ def summary(profile: ProfileData) -> str:
         f"{one_line(profile.graph.name, 60)} takes {time_text(latency.median_us)}"
         f"{'' if profile.generation is None else ' a further token'} on "
         f"{one_line(profile.label, 60)}; {_outputs_verdict(profile)}.",
-        f"Latency:    median {_interval(latency.median_us, latency.ci95_us, time_text)}, p90 "
+        f"Latency:    median {_interval(latency.median_us, latency.ci95_us)}, p90 "
         f"{time_text(latency.p90_us)}, {count_of(len(latency), 'inference')}",
         f"Placement:  {', '.join(_placed_on(profile))}"
         + ("" if profile.executor == HETERO else f"; {profile.executor} executor"),
@@ -76,15 +76,15 @@ def summary(profile: ProfileData) -> str:
             f"{f'; it changes between {n} pairs of ops' if n else ''}"
         )
     lines.append(
-        f"Start:      compile {time_text(1e3 * profile.compile_ms)}, first inference "
-        f"{time_text(1e3 * profile.first_inference_ms)}"
+        f"Start:      compile {_ms_text(profile.compile_ms)}, first inference "
+        f"{_ms_text(profile.first_inference_ms)}"
     )
     for row in profile.throughput:
         exclusive = {True: ", exclusive", False: ", not exclusive", None: ""}[row.exclusive]
-        between = _interval(row.between.median_us, row.between.ci95_us, time_text)
+        between = _interval(row.between.median_us, row.between.ci95_us)
         lines.append(
-            f"In flight:  {row.n_requests} requests, {row.executor}{exclusive}: {between} a "
-            f"result, {number(1e6 / row.between.median_us)} a second; latency of one "
+            f"In flight:  {row.n_requests} requests, {row.executor}{exclusive}: a result every "
+            f"{between}, {number(1e6 / row.between.median_us)} a second; latency of one "
             f"{time_text(row.latency.median_us)}"
         )
     if profile.interrupted:
@@ -149,7 +149,9 @@ def counted_beyond(profile: ProfileData) -> str:
     )
 
 
-def _interval(value: float, ends: tuple[float, float], write: Callable[[float], str]) -> str:
+def _interval(
+    value: float, ends: tuple[float, float], write: Callable[[float], str] = time_text
+) -> str:
     return interval_text(value, *ends, write).replace("  [", ", 95 % [")
 
 
@@ -203,7 +205,7 @@ def _longest(profile: ProfileData) -> Iterator[str]:
     """Name the ops that take longest and the boundaries with the most bytes."""
     slow = sorted(profile.counters, key=lambda c: -c.real_time_us)[:_MOST_NAMED]
     named = [
-        f"{one_line(c.op or c.node_name, 40)} ({c.node_type}, {c.device}) "
+        f"{one_line(c.op or c.tensor or c.node_name, 40)} ({c.node_type}, {c.device}) "
         f"{time_text(c.real_time_us)}"
         for c in slow
         if c.real_time_us
