@@ -73,6 +73,7 @@ if TYPE_CHECKING:
         compress_weights as compress_weights,
         quantize as quantize,
     )
+    from hetero_lab.runtime.stored_placement import read_placement as read_placement, save as save
     from hetero_lab.samples.catalogue import samples as samples
     from hetero_lab.samples.datasets import Dataset as Dataset, Metric as Metric, dataset as dataset
     from hetero_lab.widgets.explorer.explorer import SweepExplorer as SweepExplorer
