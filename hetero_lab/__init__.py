@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.faults.refusals import find_refused as find_refused
     from hetero_lab.experiments.faults.wrong import read_wrong as read_wrong
     from hetero_lab.experiments.hotspots import hotspots as hotspots
-    from hetero_lab.experiments.interop.dot_dumps import hetero_dumps as hetero_dumps
     from hetero_lab.experiments.measure.workers.launch import Workers as Workers
     from hetero_lab.experiments.measure_noise import measure_noise as measure_noise
     from hetero_lab.experiments.optimize import optimize as optimize

@@ -35,7 +35,7 @@ _TOKENIZER, _DETOKENIZER = "openvino_tokenizer.xml", "openvino_detokenizer.xml"
 def load(directory: str | os.PathLike[str]) -> tuple[ov.CompiledModel, dict[str, Any]]:
     """Compile the frozen placement; return it with what the model's file says of it."""
     model, plan = _read(directory)
-    return compile_placed(model, _core_for(plan)), plan
+    return _compile(model, _core_for(plan)), plan
 
 
 def run(directory: str | os.PathLike[str], inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -47,7 +47,7 @@ def run(directory: str | os.PathLike[str], inputs: Mapping[str, Any]) -> dict[st
     if "generation" in plan:
         made = _tokens(model, plan, np.asarray(inputs["input_ids"]), _NEW_TOKENS)
         return {"token_ids": np.concatenate([*made], 1)}
-    compiled = compile_placed(model, _core_for(plan))
+    compiled = _compile(model, _core_for(plan))
     results = compiled([np.asarray(inputs[name]) for name in plan["inputs"]])
     return {name: np.array(results[index]) for index, name in enumerate(plan["outputs"])}
 
@@ -138,7 +138,7 @@ def observe(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> di
         names = [*core.available_devices, *plan["emulated"]]
         seen["devices"] = {name: _full_name(core, name) for name in dict.fromkeys(names)}
         seen["step"] = "compile"
-        compiled = compile_placed(model, core)
+        compiled = _compile(model, core)
         seen["header"] = header_text(compiled)
         seen["execution_devices"] = list(compiled.get_property("EXECUTION_DEVICES"))
         seen["step"] = "outputs"
@@ -163,8 +163,8 @@ def read_placed(file: str | os.PathLike[str]) -> ov.Model:
     return model
 
 
-def compile_placed(model: ov.Model, core: ov.Core) -> ov.CompiledModel:
-    """Compile a model that was read from a file with the placement that the file carries."""
+def place_ops(model: ov.Model, core: ov.Core) -> tuple[str, dict[str, Any]]:
+    """Label the ops of a model as its file says; return the device and the properties."""
     placed = json.loads(model.get_rt_info(["hetero_lab", "placement"]).astype(str))
     devices, ops, weights = dict(placed["affinity"]), model.get_ordered_ops(), set()
     for op in ops:  # constants are not named there, nor what compression adds to them
@@ -175,13 +175,13 @@ def compile_placed(model: ov.Model, core: ov.Core) -> ov.CompiledModel:
     if here != devices.keys():
         lacks, new = sorted(devices.keys() - here)[:8], sorted(here - devices.keys())[:8]
         raise ValueError(f"The model is not the one that was placed. It lacks {lacks}; new: {new}.")
-    for device in dict.fromkeys(devices.values()):
+    for device in {*devices.values()}:
         core.get_property(device.partition(":")[0], "FULL_DEVICE_NAME")  # raises if it is missing
     for op in reversed(ops):
         device = op.get_rt_info()["affinity"] = devices[op.get_friendly_name()]
         sources = {value.get_node().get_friendly_name() for value in op.input_values()}
         devices.update(dict.fromkeys(sources & weights, device))  # in the end, the first user's
-    return core.compile_model(model, placed["target"], placed["properties"])
+    return placed["target"], placed["properties"]
 
 
 def _read(directory: str | os.PathLike[str]) -> tuple[ov.Model, dict[str, Any]]:
@@ -204,6 +204,10 @@ def _core(_use: str, *emulated: tuple[str, str, str]) -> ov.Core:
 
 def _core_for(plan: Mapping[str, Any]) -> ov.Core:
     return _core("models", *((name, *plugin) for name, plugin in plan["emulated"].items()))
+
+
+def _compile(model: ov.Model, core: ov.Core) -> ov.CompiledModel:
+    return core.compile_model(model, *place_ops(model, core))
 
 
 def _full_name(core: ov.Core, name: str) -> str:
@@ -303,7 +307,7 @@ def _tokens(
             f"{ids.shape[1]} tokens and {new_tokens} new ones are longer than the model's context "
             f"of {limit} tokens."
         )
-    request = compile_placed(model, _core_for(plan)).create_infer_request()
+    request = _compile(model, _core_for(plan)).create_infer_request()
     for _ in range(new_tokens):
         logits = _step(request, generation, ids, past)
         past += ids.shape[1]

@@ -35,17 +35,19 @@ from hetero_lab.runtime.generation import CompiledSession, generate
 from hetero_lab.runtime.pieces import affinities_of
 from hetero_lab.tables import SCHEMA_VERSION, check_writable, reading, scratch_directory
 
-PROGRAM, LOADER = Path(run_frozen.__file__), "load_placed.py"
+PROGRAM, LOADER = Path(run_frozen.__file__), "place_ops.py"
 MODEL_FILE = "model.xml"  # of a frozen directory
 PROMISED_TOKENS = 8  # the length of a generation in a contract, whose logits are compared
 _KIND = "placement"
-_LOADER_HEAD = '''"""Compile a model with the placement that its file carries. Needs openvino alone.
+_LOADER_HEAD = '''"""Compile a model as its file says. Needs openvino alone.
 
     core = ov.Core()
-    compiled = compile_placed(core.read_model("placed.xml"), core)
+    model = core.read_model("placed.xml")
+    compiled = core.compile_model(model, *place_ops(model, core))
 """
 
 import json
+from typing import Any
 
 import openvino as ov
 
@@ -121,9 +123,9 @@ def save(
 ) -> Path:
     """Write a model as an IR that carries a placement, for any program that uses OpenVINO.
 
-    Beside it lies ``load_placed.py``, a short function that compiles the file as placed, with
-    openvino alone. The placement is a note in the file. OpenVINO itself ignores it, and keeps it
-    when the model is saved again, compressed or reshaped. All files are written, or none.
+    Beside it lies ``place_ops.py``, a short function that labels the ops, with openvino alone. The
+    placement is a note in the file. OpenVINO itself ignores it, and keeps it when the model is
+    saved again, compressed or reshaped. All files are written, or none.
 
     Parameters
     ----------
@@ -174,7 +176,7 @@ def save(
     with scratch_directory(target.parent, ".hetero_lab-") as draft:
         write_placed(draft / target.name, placed)
         (draft / LOADER).write_text(
-            _LOADER_HEAD + inspect.getsource(run_frozen.compile_placed), encoding="utf-8"
+            _LOADER_HEAD + inspect.getsource(run_frozen.place_ops), encoding="utf-8"
         )
         for path in files:
             os.replace(draft / path.name, path)

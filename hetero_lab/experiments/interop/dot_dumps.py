@@ -138,7 +138,7 @@ def hetero_dumps(
     >>> import hetero_lab as hl
     >>> model = hl.load("digits_inception")
     >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
-    >>> hl.hetero_dumps(model, "HETERO:ACC,CPU")
+    >>> hl.interop.hetero_dumps(model, "HETERO:ACC,CPU")
     HeteroDumps('HETERO:ACC,CPU', ... nodes, ... edges, 2 subgraphs)
     """
     positive("timeout_s", timeout_s)
