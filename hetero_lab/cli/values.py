@@ -195,6 +195,13 @@ def read_affinity(path: str | os.PathLike[str]) -> hl.Affinity:
     return read(path)
 
 
+def read_placement(path: str | os.PathLike[str]) -> hl.Placement:
+    """Read a placement from a model's file that carries one, or an affinity."""
+    if Path(path).suffix.lower() == ".xml":
+        return hl.read_placement(path)
+    return hl.Placement(read_affinity(path), label=os.fspath(path))
+
+
 def _once(found: Mapping[str, Any], key: str, option: str) -> None:
     if key in found:
         raise ArgumentError(f"{option} gives {shorten(key)} twice.")
