@@ -6,7 +6,6 @@ import inspect
 import runpy
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +14,11 @@ import pytest
 from plain_openvino import edit_placement
 from random_models import random_affinity, random_model
 from slices import sliced
-from small_language_models import decoder
 
 import hetero_lab as hl
 from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import (
     AffinityError,
-    ArgumentError,
     DeviceError,
     ModelError,
     OutputPathError,
@@ -96,19 +93,14 @@ def test_it_comes_back_as_it_was(split, placed):
     model, placement = split
     assert hl.read_placement(placed) == placement
     assert hl.compile(hl.load(placed), hl.read_placement(placed)).as_predicted
-    for other in ("CPU", "AUTO:CPU"):
-        direct = replace(placement, affinity=hl.Affinity.uniform(model, "CPU"), direct=True)
-        hl.save(model, direct if other == "CPU" else other, placed)
-        assert hl.read_placement(placed).direct
-        assert compile_placed(ov.Core().read_model(placed), placed)([INPUT])[0].shape == (1, 10)
-
-
-def test_properties_of_auto_come_back(split, tmp_path):
     hl.emulate("SAVDSP")
-    own = {"AUTO": {"PERFORMANCE_HINT": "LATENCY"}, "SAVDSP": F32}
-    whole = hl.Affinity.on_one(prepare(split[0]).graph, "AUTO:SAVDSP,CPU")
-    placement = hl.Placement(whole, "auto", own, direct=True)
-    assert hl.read_placement(hl.save(split[0], placement, tmp_path / "a.xml")) == placement
+    auto = {"AUTO": {"PERFORMANCE_HINT": "LATENCY"}, "SAVDSP": F32}
+    for device, own in (("CPU", {"CPU": F32}), ("AUTO:SAVDSP,CPU", auto)):
+        whole = hl.Affinity.on_one(prepare(model).graph, device)
+        direct = hl.Placement(whole, device, own, direct=True)
+        assert hl.read_placement(hl.save(model, direct, placed)) == direct
+    hl.save(model, "CPU", placed)
+    assert compile_placed(ov.Core().read_model(placed), placed)([INPUT])[0].shape == (1, 10)
 
 
 @pytest.mark.parametrize("seed", sliced(range(40), 4))
@@ -125,16 +117,7 @@ def test_random_placements_travel(tmp_path, seed):
     assert again == affinity or any("hetero_lab_copy" in name for name in again)
 
 
-def test_a_language_model_keeps_its_states(tmp_path):
-    hl.emulate("SAVACC")
-    model = hl.load(decoder(2))
-    affinity = hl.Affinity.uniform(model, "SAVACC").fix(ops={"lm_head": "CPU"})
-    file = hl.save(model, affinity, tmp_path / "llm.xml")
-    assert hl.read_placement(file).affinity == affinity
-    assert devices_in(compile_placed(ov.Core().read_model(file), file)) == ["SAVACC", "CPU"]
-
-
-@pytest.mark.parametrize("change", ["saved again", "compressed", "cloned", "reshaped", "int8"])
+@pytest.mark.parametrize("change", ["saved again", "compressed", "reshaped", "int8"])
 def test_it_survives(split, placed, change):
     model = ov.Core().read_model(placed)
     file, inputs, tolerance = placed.with_name("again.xml"), INPUT, 1e-5
@@ -143,8 +126,6 @@ def test_it_survives(split, placed, change):
         model, tolerance = ov.Core().read_model(file), 2e-2
         again, before = hl.read_placement(file).affinity, split[1].affinity
         assert {op: again[op] for op in before.ops} == {op: before[op] for op in before.ops}
-    elif change == "cloned":
-        model = model.clone()
     elif change == "reshaped":
         model.reshape([3, 1, 8, 8])
         inputs = np.repeat(INPUT, 3, 0)
@@ -178,42 +159,31 @@ def test_a_device_that_is_not_here(split, placed):
         compile_placed(ov.Core().read_model(placed), placed)
 
 
-def test_files_without_a_placement(split, placed, tmp_path):
+def test_files_without_a_placement_or_with_that_of_another_model(split, placed, tmp_path):
     ov.save_model(split[0], tmp_path / "bare.xml")
     with pytest.raises(StoredFileError, match=r"carries no placement. hetero_lab.save\("):
         hl.read_placement(tmp_path / "bare.xml")
-    with pytest.raises(ModelError, match="does not exist"):
-        hl.read_placement(tmp_path / "nothing.xml")
     (tmp_path / "text.xml").write_text("hello")
     with pytest.raises(ModelError, match="cannot read"):
         hl.read_placement(tmp_path / "text.xml")
-    edit_placement(placed, lambda note: note.pop("target"))
-    with pytest.raises(StoredFileError, match="not a whole placement.*target"):
-        hl.read_placement(placed)
-
-
-def test_a_placement_of_another_model_in_the_file(split, placed, tmp_path):
-    other = hl.save(random_model(3), "CPU", tmp_path / "other.xml")
     note = {}
-    edit_placement(other, note.update)
+    edit_placement(hl.save(random_model(3), "CPU", tmp_path / "other.xml"), note.update)
     edit_placement(placed, lambda own: own.update(note))
     with pytest.raises(AffinityError, match="Missing ops: .* New ops: "):
+        hl.read_placement(placed)
+    edit_placement(placed, lambda own: own.pop("target"))
+    with pytest.raises(StoredFileError, match="not a whole placement.*target"):
         hl.read_placement(placed)
 
 
 def test_what_cannot_be_saved_leaves_the_files_alone(split, placed):
     model, placement = split
-    before = {path.name: path.read_bytes() for path in placed.parent.iterdir()}
-    with pytest.raises(ArgumentError, match=r"has to end in \.xml"):
-        hl.save(model, placement, placed.with_suffix(".onnx"))
-    with pytest.raises(OutputPathError, match="does not exist"):
-        hl.save(model, placement, placed.parent / "nowhere" / "m.xml")
     (placed.parent / "dir.bin").mkdir()
+    before = {path: path.is_file() and path.read_bytes() for path in placed.parent.iterdir()}
     with pytest.raises(OutputPathError, match="is a directory"):
-        hl.save(model, placement, placed.parent / "dir.xml")
-    (placed.parent / "dir.bin").rmdir()
+        hl.save(model, placement, placed.with_name("dir.xml"))
     with pytest.raises(AffinityError, match="another model"):
         hl.save(random_model(3), placement, placed)
     with pytest.raises(DeviceError, match="'NOPE' is not a device here"):
         hl.save(model, "HETERO:NOPE,CPU", placed)
-    assert {path.name: path.read_bytes() for path in placed.parent.iterdir()} == before
+    assert before == {p: p.is_file() and p.read_bytes() for p in placed.parent.iterdir()}
