@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.faults.refusals import find_refused as find_refused
     from hetero_lab.experiments.faults.wrong import read_wrong as read_wrong
     from hetero_lab.experiments.hotspots import hotspots as hotspots
-    from hetero_lab.experiments.interop.dot_dumps import hetero_dumps as hetero_dumps
     from hetero_lab.experiments.measure.workers.launch import Workers as Workers
     from hetero_lab.experiments.measure_noise import measure_noise as measure_noise
     from hetero_lab.experiments.optimize import optimize as optimize
@@ -73,6 +72,7 @@ if TYPE_CHECKING:
         compress_weights as compress_weights,
         quantize as quantize,
     )
+    from hetero_lab.runtime.stored_placement import read_placement as read_placement, save as save
     from hetero_lab.samples.catalogue import samples as samples
     from hetero_lab.samples.datasets import Dataset as Dataset, Metric as Metric, dataset as dataset
     from hetero_lab.widgets.explorer.explorer import SweepExplorer as SweepExplorer

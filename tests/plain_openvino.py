@@ -6,18 +6,22 @@ gets who deploys one placement.
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.core import environment_of_a_child
 from hetero_lab.placement.placement import Placement, resolve
-from hetero_lab.runtime.frozen_placement import write_program
 from hetero_lab.runtime.inputs import given_or_generated
+from hetero_lab.runtime.stored_placement import write_program
 
 _PROGRAM = """
 import json, sys, time
@@ -75,6 +79,17 @@ def frozen(
     given = given_or_generated(bound, None) if arrays is None else arrays
     write_program(directory, resolve(bound, placement), given)
     return directory
+
+
+def edit_placement(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the placement in a model's file, or frozen directory, as with an editor."""
+    file = file / "model.xml" if file.is_dir() else file
+    text = file.read_text(encoding="utf-8")
+    found = re.search(r'<placement value="([^"]*)"', text)
+    assert found
+    placed = json.loads(html.unescape(found[1]))
+    change(placed)
+    file.write_text(text.replace(found[1], html.escape(json.dumps(placed))), encoding="utf-8")
 
 
 class PlainError(RuntimeError):

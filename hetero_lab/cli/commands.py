@@ -14,6 +14,7 @@ import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 def call(given: Namespace, name: str, **more: Any) -> Any:
     """Call a public function with the given options; ``more`` overrides them."""
-    function = getattr(hl, name)
+    function = attrgetter(name)(hl)
     known = inspect.signature(function).parameters
     said = options.arguments(given, function, given.options)
     made = {name: make(given) for name, make in _MADE.items() if name in known and name not in more}
@@ -95,6 +96,14 @@ def advise(given: Namespace) -> Any:
     return replace(found, verdict=options.spelled(found.verdict))
 
 
+def export(given: Namespace) -> str:
+    """Return what another runtime needs, and save the model with its placement if asked to."""
+    text = call(given, "interop.recipe")
+    if given.placed is not None:
+        hl.save(prepared(given), placement_of(given), given.placed)
+    return text
+
+
 def apply(given: Namespace) -> Any:
     """Run a stored affinity or a frozen placement, compare its outputs, time it."""
     from hetero_lab.backend.bound import bind
@@ -114,10 +123,10 @@ def apply(given: Namespace) -> Any:
             )
         bound = bind(prepared(given))
         return profile_frozen(bound, given.stored, inputs=given.input, iterations=iterations)
-    affinity = values.read_affinity(given.stored)
-    affinity.check_model(prepared(given).graph)
-    own = _properties_of(given, affinity.devices)
-    placement = hl.Placement(affinity, Path(given.stored).name, own)
+    stored = values.read_placement(given.stored)
+    stored.affinity.check_model(prepared(given).graph)
+    placement = stored.with_properties(_properties_of(given, stored.devices))
+    placement = replace(placement, label=Path(given.stored).name)
     return call(given, "profile", placement=placement, iterations=iterations, counters=False)
 
 
@@ -217,7 +226,7 @@ def _start(given: Namespace) -> hl.Placement:
         return resolve(bind(prepared(given)), given.device).placement
     start = given.affinity
     if isinstance(start, str | os.PathLike):
-        start = hl.Placement(values.read_affinity(start), label=os.fspath(start))
+        start = values.read_placement(start)
     start.affinity.check_model(prepared(given).graph)
     if given.device is not None:
         named = hl.Priorities.parse(given.device).devices

@@ -11,6 +11,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from operator import attrgetter
 from typing import Any
 
 import hetero_lab as hl
@@ -28,6 +29,7 @@ hetero-lab sweep model.onnx -d GPU,CPU --orders all --store sweep --csv sweep.cs
 hetero-lab sweep model.onnx -d GPU,CPU --fix '^head_=CPU' --fix '^block1/=CPU'
 hetero-lab optimize model.onnx -d GPU,CPU --affinity-out best.json --html best.html
 hetero-lab freeze model.onnx deploy/ --affinity best.json
+hetero-lab export model.onnx --affinity best.json --for benchmark_app --placed placed.xml
 hetero-lab plan model.onnx -d GPU,CPU --costs costs.json --affinity-out plan.json
 hetero-lab plan model.onnx --costs costs.json --memory-limit GPU=512MiB --pin '^head_=CPU'
 hetero-lab apply model.onnx plan.json
@@ -60,7 +62,7 @@ class Command:
     def parser(self, prog: str = "", examples: str = _EXAMPLES) -> OptionParser:
         """Return the parser of the options; its help ends in the examples that begin with it."""
         prog = prog or f"hetero-lab {self.name}"
-        functions = [getattr(hl, name) for name in (self.functions or self.name).split()]
+        functions = [attrgetter(name)(hl) for name in (self.functions or self.name).split()]
         summary = (inspect.getdoc(functions[0]) or "").splitlines()[0]
         shown = [f"  {line}" for line in examples.splitlines() if line.startswith(f"{prog} ")]
         epilog = "\n".join(["examples:", *shown]) if shown else None
@@ -189,6 +191,10 @@ _ALL = (
         f"{_PLACED} directory examples promise quiet", texts.freeze_text,
     ),
     Command(
+        "export", "print what another runtime needs to run a placement", f"{_PLACED} for placed",
+        functions="interop.recipe", run=commands.export,
+    ),
+    Command(
         "noise", "measure how much two compiles of one placement differ on a device",
         "device budget emulate",
         lambda given, noise: f"Two compiles of one placement on {given.device} differ by {noise}.",
@@ -244,7 +250,7 @@ GROUPS = {
     "start": "demo devices samples",
     "see what runs where, its cost and faults": "profile support lint explain classify find-wrong",
     "change and measure": "sweep optimize plan apply noise",
-    "be advised and deploy": "advise freeze verify",
+    "be advised and deploy": "advise freeze export verify",
 }
 
 

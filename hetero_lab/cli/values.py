@@ -200,6 +200,13 @@ def share_or_none(text: str) -> float | str:
     return text.lower() if text.lower() == "none" else float(text)
 
 
+def read_placement(path: str | os.PathLike[str]) -> hl.Placement:
+    """Read a placement from a model's file that carries one, or an affinity."""
+    if Path(path).suffix.lower() == ".xml":
+        return hl.read_placement(path)
+    return hl.Placement(read_affinity(path), label=os.fspath(path))
+
+
 def _once(found: Mapping[str, Any], key: str, option: str) -> None:
     if key in found:
         raise ArgumentError(f"{option} gives {shorten(key)} twice.")

@@ -215,9 +215,7 @@ def compile_placed(
 ) -> CompiledPlacement:
     """Compile a bound placement, as :func:`compile` does."""
     bound, core = placed.bound, placed.core
-    predicted = partition_of(placed)
-    check_states(placed.graph, predicted, _OWN_EXECUTOR)
-    check_cuts(bound, predicted)
+    predicted = checked_partition(placed)
     target, own = placed.compile_call
     given = dict(compile_properties or {})
     # HETERO silently drops properties that it does not know.
@@ -244,6 +242,14 @@ def compile_placed(
         observed, same = observe(compiled, predicted)
     check_ports(bound, compiled)
     return CompiledPlacement(placed, compiled, observed, same, compile_ms)
+
+
+def checked_partition(placed: BoundPlacement) -> Partition:
+    """Predict the partition; AffinityError if HETERO could not run it."""
+    predicted = partition_of(placed)
+    check_states(placed.graph, predicted, _OWN_EXECUTOR)
+    check_cuts(placed.bound, predicted)
+    return predicted
 
 
 def labelled_clone(placed: BoundPlacement, predicted: Partition) -> tuple[ov.Model, Partition]:

@@ -28,13 +28,14 @@ _DISCARDED, _TIMED, _WARM_UP_S = 2, 10, 0.3
 # To find a free core: the most cores to try, inferences on each, and the share of the budget.
 _MOST_CORES, _LOOKS, _LOOK = 8, 5, 0.2
 _NEW_TOKENS = 32
+NOTE = ["hetero_lab", "placement"]  # in the model's file
 _TOKENIZER, _DETOKENIZER = "openvino_tokenizer.xml", "openvino_detokenizer.xml"
 
 
 def load(directory: str | os.PathLike[str]) -> tuple[ov.CompiledModel, dict[str, Any]]:
-    """Compile the frozen placement; return it with the content of placement.json."""
-    plan = _plan(directory)
-    return _compile(_core_for(plan), directory, plan), plan
+    """Compile the frozen placement; return it with what the model's file says of it."""
+    model, plan = _read(directory)
+    return _compile(model, _core_for(plan)), plan
 
 
 def run(directory: str | os.PathLike[str], inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -42,9 +43,11 @@ def run(directory: str | os.PathLike[str], inputs: Mapping[str, Any]) -> dict[st
 
     A language model takes ``input_ids`` and generates ``token_ids``.
     """
-    if "generation" in _plan(directory):
-        return {"token_ids": generate(directory, np.asarray(inputs["input_ids"]))}
-    compiled, plan = load(directory)
+    model, plan = _read(directory)
+    if "generation" in plan:
+        made = _tokens(model, plan, np.asarray(inputs["input_ids"]), _NEW_TOKENS)
+        return {"token_ids": np.concatenate([*made], 1)}
+    compiled = _compile(model, _core_for(plan))
     results = compiled([np.asarray(inputs[name]) for name in plan["inputs"]])
     return {name: np.array(results[index]) for index, name in enumerate(plan["outputs"])}
 
@@ -56,7 +59,7 @@ def generate(
 
     Takes token ids of shape ``[batch, n]`` and returns ``[batch, new_tokens]``.
     """
-    return np.concatenate([*_tokens(directory, ids, new_tokens)], 1)
+    return np.concatenate([*_tokens(*_read(directory), ids, new_tokens)], 1)
 
 
 def text(
@@ -68,7 +71,7 @@ def text(
     words = Tokenizer(directory)
     made: list[int] = []
     told = ""
-    for ids in _tokens(directory, words.encode(prompt), new_tokens):
+    for ids in _tokens(*_read(directory), words.encode(prompt), new_tokens):
         if int(ids[0, 0]) == words.end:
             return
         made.append(int(ids[0, 0]))
@@ -119,7 +122,6 @@ def observe(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> di
     ``options`` has ``turns``, ``budget_s``, and ``reference``: device and properties, or ``None``.
     Returns the observations, up to the ``step`` that failed with an ``error``, if one did.
     """
-    plan = _plan(directory)
     seen: dict[str, Any] = {
         "openvino_version": ov.get_version(),
         "python_version": platform.python_version(),
@@ -129,12 +131,14 @@ def observe(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> di
         "error": "",
     }
     try:
+        seen["step"] = "compile"
+        model, plan = _read(directory)
         seen["step"] = "devices"
         core = _core_for(plan)
         names = [*core.available_devices, *plan["emulated"]]
         seen["devices"] = {name: _full_name(core, name) for name in dict.fromkeys(names)}
         seen["step"] = "compile"
-        compiled = _compile(core, directory, plan)
+        compiled = _compile(model, core)
         seen["header"] = header_text(compiled)
         seen["execution_devices"] = list(compiled.get_property("EXECUTION_DEVICES"))
         seen["step"] = "outputs"
@@ -151,8 +155,38 @@ def observe(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> di
     return seen
 
 
-def _plan(directory: str | os.PathLike[str]) -> dict[str, Any]:
-    return json.loads((Path(directory) / "placement.json").read_text(encoding="utf-8"))
+def read_placed(file: str | os.PathLike[str]) -> ov.Model:
+    """Read a model with the placement that its file carries."""
+    model, older = _core("models").read_model(file), Path(file).with_name("placement.json")
+    if not model.has_rt_info(NOTE) and older.is_file():  # of a version that kept it there
+        model.set_rt_info(older.read_text(encoding="utf-8"), NOTE)
+    return model
+
+
+def place_ops(model: ov.Model, core: ov.Core) -> tuple[str, dict[str, Any]]:
+    """Label the ops of a model as its file says; return the device and the properties."""
+    placed = json.loads(model.get_rt_info(["hetero_lab", "placement"]).astype(str))
+    devices, ops, weights = dict(placed["affinity"]), model.get_ordered_ops(), set()
+    for op in ops:  # constants are not named there, nor what compression adds to them
+        sources = {value.get_node().get_friendly_name() for value in op.input_values()}
+        if op.get_friendly_name() not in devices and sources <= weights:
+            weights.add(op.get_friendly_name())
+    here = {op.get_friendly_name() for op in ops} - weights
+    if here != devices.keys():
+        lacks, new = sorted(devices.keys() - here)[:8], sorted(here - devices.keys())[:8]
+        raise ValueError(f"The model is not the one that was placed. It lacks {lacks}; new: {new}.")
+    for device in {*devices.values()}:
+        core.get_property(device.partition(":")[0], "FULL_DEVICE_NAME")  # raises if it is missing
+    for op in reversed(ops):
+        device = op.get_rt_info()["affinity"] = devices[op.get_friendly_name()]
+        sources = {value.get_node().get_friendly_name() for value in op.input_values()}
+        devices.update(dict.fromkeys(sources & weights, device))  # in the end, the first user's
+    return placed["target"], placed["properties"]
+
+
+def _read(directory: str | os.PathLike[str]) -> tuple[ov.Model, dict[str, Any]]:
+    model = read_placed(Path(directory) / "model.xml")
+    return model, json.loads(model.get_rt_info(NOTE).astype(str))
 
 
 # Cores stay: a CPU plugin that is unloaded can leave a thread without its signal stack, and then
@@ -172,13 +206,8 @@ def _core_for(plan: Mapping[str, Any]) -> ov.Core:
     return _core("models", *((name, *plugin) for name, plugin in plan["emulated"].items()))
 
 
-def _compile(
-    core: ov.Core, directory: str | os.PathLike[str], plan: Mapping[str, Any]
-) -> ov.CompiledModel:
-    model = core.read_model(Path(directory) / "model.xml")
-    for node in model.get_ordered_ops():
-        node.get_rt_info()["affinity"] = plan["affinity"][node.get_friendly_name()]
-    return core.compile_model(model, plan["target"], plan["properties"])
+def _compile(model: ov.Model, core: ov.Core) -> ov.CompiledModel:
+    return core.compile_model(model, *place_ops(model, core))
 
 
 def _full_name(core: ov.Core, name: str) -> str:
@@ -266,12 +295,11 @@ def _logits(
 
 
 def _tokens(
-    directory: str | os.PathLike[str], ids: np.ndarray, new_tokens: int
+    model: ov.Model, plan: Mapping[str, Any], ids: np.ndarray, new_tokens: int
 ) -> Iterator[np.ndarray]:
     """Yield the likeliest next token of each sequence, ``[batch, 1]``, step by step."""
-    plan = _plan(directory)
     if "generation" not in plan:
-        raise ValueError(f"{directory} holds no language model, so it cannot generate.")
+        raise ValueError(f"{plan['label']} is no language model, so it cannot generate.")
     generation, past = plan["generation"], 0
     limit = generation["context_tokens"]
     if limit is not None and ids.shape[1] + new_tokens > limit:
@@ -279,7 +307,7 @@ def _tokens(
             f"{ids.shape[1]} tokens and {new_tokens} new ones are longer than the model's context "
             f"of {limit} tokens."
         )
-    request = _compile(_core_for(plan), directory, plan).create_infer_request()
+    request = _compile(model, _core_for(plan)).create_infer_request()
     for _ in range(new_tokens):
         logits = _step(request, generation, ids, past)
         past += ids.shape[1]
@@ -367,7 +395,7 @@ def main() -> None:
         _observe_into(*sys.argv[2:])
         return
     is_file = len(sys.argv) > 1 and sys.argv[1].endswith(".npz") and Path(sys.argv[1]).is_file()
-    if "generation" in _plan(here) and len(sys.argv) > 1 and not is_file:
+    if len(sys.argv) > 1 and not is_file and "generation" in _read(here)[1]:
         _print_text(here, *sys.argv[1:])
         return
     outputs = run(here, np.load(sys.argv[1] if len(sys.argv) > 1 else here / "inputs.npz"))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import operator
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import openvino as ov
 import pytest
 from hand_costs import flat_costs
+from plain_openvino import edit_placement
 from small_models import chain
 
 import hetero_lab as hl
@@ -165,22 +166,22 @@ def test_what_cannot_be_applied_says_why(tmp_path, refused, costs_file, other_mo
 
     frozen = hl.freeze(MODEL, "HETERO:PLANACC,CPU", tmp_path / "frozen", tolerance=None)
     assert "does not exist" in err(MODEL, tmp_path / "nothing.json")
-    assert "no placement.json" in err(MODEL, tmp_path)
+    assert "no model.xml" in err(MODEL, tmp_path)
     assert "another model" in err(other_model, frozen)
     assert "own properties" in err(MODEL, frozen, "--property", "CPU.X=1")
     assert "not a stored affinity" in err(MODEL, costs_file)
     hl.Affinity.automatic(MODEL, "CPU").to_json(tmp_path / "cpu.json")
     assert "another model" in err(other_model, tmp_path / "cpu.json")
     assert "whole number of at least 1" in err(MODEL, frozen, "-n", "0")
-    text = (frozen / "placement.json").read_text()
-    whole = json.loads(text)
+    text = (frozen / "model.xml").read_text()
     for change, message in [
         ({"emulated": {}}, "cannot compile"),
-        ({"affinity": {}}, "not a whole frozen placement"),
-        ({"properties": None}, "not a whole frozen placement"),
-        ({"kind": "sweep"}, "not a stored frozen placement"),
+        ({"affinity": {}}, "not a whole placement"),
+        ({"properties": None}, "not a whole placement"),
+        ({"schema_version": 99}, "schema version 99"),
     ]:
-        (frozen / "placement.json").write_text(json.dumps({**whole, **change}))
+        (frozen / "model.xml").write_text(text)
+        edit_placement(frozen, operator.methodcaller("update", change))
         assert message in err(MODEL, frozen)
 
 

@@ -286,7 +286,7 @@ def test_workers_tell_nobody_that_they_import_the_runtime(model, monkeypatch, tm
     subprocess.run([sys.executable, "-c", "import openvino"], check=True)
     assert said.read_text().strip() == "-c"  # else this test would see nothing
     assert list(hl.sweep(model, ["CPU"], counters=False, **QUICK).summary["status"]) == ["ok"]
-    hl.hetero_dumps(model, "HETERO:ACC,CPU")
+    hl.interop.hetero_dumps(model, "HETERO:ACC,CPU")
     assert said.read_text().strip() == "-c"
 
 

@@ -88,6 +88,8 @@ _OWN = {
     "classify": {"model": "digits_inception", "placement": "CPU"},
     "fit_blocks": _BLOCKS,
     "recover_accuracy": {"data": lambda k: hl.dataset("digits")},
+    "interop.recipe": {"runtime": "ovms"},
+    "save": {"file": lambda k: k.tmp / "placed.xml"},
     "sweep": {"store": lambda k: k.tmp / "store"},
     "verify": {"directory": lambda k: k.tmp},
 }
@@ -178,8 +180,8 @@ _INPUTS = {
     "a number": (5, ["not int", ".npz"]),
     "a missing file": ("gone.npz", ["'gone.npz'"]),
 }
-_BOTH = ["compile", "partition", "hetero_dumps", "freeze", "profile", "find_wrong",
-         "ParallelExecutor", "lint", "find_refused"]  # fmt: skip
+_BOTH = ["compile", "partition", "interop.hetero_dumps", "interop.recipe", "save", "freeze",
+         "profile", "find_wrong", "ParallelExecutor", "lint", "find_refused"]  # fmt: skip
 _PROFILED: list[tuple[Any, ...]] = [
     *(
         (f"iterations of {n!r}", {"iterations": n}, "iterations=", repr(n))
@@ -285,10 +287,14 @@ SHARED: list[tuple[Any, ...]] = [
     ("freeze", "a place that is a file", {"directory": lambda k: k.files("taken", "x")},
      OutputPathError, "taken"),
     ("freeze", "no example", {"examples": []}, ArgumentError, "examples="),
+    ("save", "another format", {"file": "m.onnx"}, ArgumentError, "'m.onnx'", ".xml"),
+    ("save", "no directory", {"file": "gone/m.xml"}, OutputPathError, "does not exist"),
+    ("read_placement", "a file that is not there", {"file": "gone.xml"}, ModelError, "gone.xml"),
+    ("interop.recipe", "a runtime", {"runtime": "genia"}, ArgumentError, "'genia'", "'genai'"),
     ("interop.export_model_explorer", "a sweep",
      {"profile": lambda k: k.sweep, "directory": "explorer"}, ArgumentError, "profile=",
      "not Sweep"),
-    ("hetero_dumps", "no time", {"timeout_s": 0}, ArgumentError, "timeout_s=", "above 0"),
+    ("interop.hetero_dumps", "no time", {"timeout_s": 0}, ArgumentError, "timeout_s=", "above 0"),
     ("find_refused", "an absent fallback", {"fallback": "XPU"}, DeviceError, "'XPU'"),
     ("compare", "no sweep", {"before": lambda k: k.sweep, "after": 3}, ArgumentError, "int",
      "sweep"),

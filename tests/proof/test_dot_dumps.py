@@ -61,7 +61,7 @@ def test_the_placement_graph_is_what_openvino_dumps(core, name, tmp_path, monkey
     graph = prepared.graph
     affinity = random_affinity(graph, ["ACC", "CPU"], 3)
     placement = in_f32(affinity)
-    dumps = hl.hetero_dumps(prepared, placement, core=core)
+    dumps = hl.interop.hetero_dumps(prepared, placement, core=core)
     compiled = hl.compile(prepared, placement, core=core)
     data = graph_data(graph, affinity, compiled.partition)
 
@@ -106,7 +106,7 @@ def test_the_placement_graph_is_what_openvino_dumps(core, name, tmp_path, monkey
 def test_tables(core):
     model = hl.load(diamond())
     affinity = hl.Affinity.uniform(model, "ACC", core=core).fix(ops={"left": "CPU"}, core=core)
-    dumps = hl.hetero_dumps(model, affinity, core=core)
+    dumps = hl.interop.hetero_dumps(model, affinity, core=core)
     nodes = dumps.nodes.set_index("node")
     assert nodes["device"].dropna().to_dict() == {
         "top": "ACC",
@@ -132,7 +132,7 @@ def test_files_of_the_user_are_left_alone(core, tmp_path, monkeypatch):
     mine.write_text("mine")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OV_VISUALIZE_TREE_EDGE_LABELS", "1")
-    hl.hetero_dumps(diamond(), "HETERO:ACC,CPU", core=core)
+    hl.interop.hetero_dumps(diamond(), "HETERO:ACC,CPU", core=core)
     assert mine.read_text() == "mine"
     assert os.listdir(tmp_path) == [mine.name]
     assert "OPENVINO_HETERO_VISUALIZE" not in os.environ
@@ -160,4 +160,4 @@ def test_what_is_no_dump_is_refused():
 
 def test_a_process_that_takes_too_long_is_ended(core):
     with pytest.raises(CompileError, match="did not end within 0.01 s"):
-        hl.hetero_dumps(diamond(), "HETERO:ACC,CPU", timeout_s=0.01, core=core)
+        hl.interop.hetero_dumps(diamond(), "HETERO:ACC,CPU", timeout_s=0.01, core=core)

@@ -95,7 +95,7 @@ def test_names_are_text_in_every_html(hostile, tmp_path):
     k = hostile
     partition = hl.partition(k.model, k.placement, core=k.core)
     shown = [k.profile, k.sweep, k.placement.affinity, partition]
-    shown += [hl.hetero_dumps(k.model, k.placement, core=k.core)]
+    shown += [hl.interop.hetero_dumps(k.model, k.placement, core=k.core)]
     for result in shown:
         outline = Outline(result._repr_html_())
         assert set(outline.tags) <= {
@@ -152,7 +152,7 @@ def test_names_lead_to_no_file_outside(hostile, tmp_path, monkeypatch):
         cache_dir=home / "blobs",
         core=k.core,
     )
-    hl.hetero_dumps(k.model, k.placement, core=k.core)
+    hl.interop.hetero_dumps(k.model, k.placement, core=k.core)
     outside = {p for p in tmp_path.rglob("*") if not p.is_relative_to(home)}
     assert outside == {tmp_path / "a", tmp_path / "a" / "b"}
     for path in home.rglob("*"):

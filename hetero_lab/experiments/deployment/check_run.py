@@ -18,7 +18,7 @@ import numpy as np
 from hetero_lab.backend.core import run_child
 from hetero_lab.errors import MeasurementError, StoredFileError, shorten
 from hetero_lab.experiments.measure.environment import OtherWork
-from hetero_lab.runtime.frozen_placement import PROGRAM
+from hetero_lab.runtime.stored_placement import PROGRAM
 from hetero_lab.statistics import turn_level
 from hetero_lab.tables import scratch_directory
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,6 +15,7 @@ import msgspec
 
 from hetero_lab.errors import StoredFileError, shorten
 from hetero_lab.experiments.measure.environment import Environment
+from hetero_lab.fetch import file_digest
 from hetero_lab.tables import SCHEMA_VERSION, read_json, write_json
 
 FILE_NAME, KIND = "contract.json", "contract"
@@ -21,6 +23,7 @@ TOLERANCE = 0.1  # by how much the latency may be worse than promised, unless to
 # Standard deviation of the log ratio from one time to another, at least: that of 39 measurements of
 # seven unchanged deployments, without that of processes, by median absolute deviations.
 DRIFT = 0.02
+_NOTE = re.compile(rb'\s*<placement value="[^"]*" />')
 
 
 class LatencyPromise(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,9 +94,9 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Attributes
     ----------
     files
-        SHA-256 of each file except ``placement.json``, which is compared part by part.
+        SHA-256 of each file, of an IR without its placement, which is compared part by part.
     target, properties, affinity, emulated
-        As in ``placement.json``.
+        As in the placement.
     devices
         Device → full name, of the devices that it needs.
     execution_devices, header
@@ -124,6 +127,13 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     generated: bool = False
     kind: str = KIND
     schema_version: int = SCHEMA_VERSION
+
+
+def frozen_digest(file: Path) -> str:
+    """Return the SHA-256 of a file, of an IR without its placement; empty if it is unreadable."""
+    if file.suffix != ".xml" or not file.is_file():
+        return file_digest(file)
+    return hashlib.sha256(_NOTE.sub(b"", file.read_bytes())).hexdigest()
 
 
 def write_contract(directory: str | os.PathLike[str], contract: Contract) -> None:

@@ -23,6 +23,7 @@ from hetero_lab.experiments.deployment.contract import (
     TOLERANCE,
     AccuracyPromise,
     Contract,
+    frozen_digest,
     write_contract,
 )
 from hetero_lab.experiments.deployment.latency import (
@@ -39,13 +40,11 @@ from hetero_lab.experiments.measure.environment import (
     wait_until_quiet,
 )
 from hetero_lab.experiments.measure.workers.launch import positive
-from hetero_lab.fetch import file_digest
 from hetero_lab.model.language import TOKENIZER_FILES, Scenario, is_language_model
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.compiled import compile_placed
-from hetero_lab.runtime.frozen_placement import PLACEMENT_FILE, PROMISED_TOKENS, write_frozen
 from hetero_lab.runtime.generation import (
     generation_precision,
     given_or_random_prompt,
@@ -53,6 +52,7 @@ from hetero_lab.runtime.generation import (
 )
 from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
 from hetero_lab.runtime.reference import compare, executed_precision, not_finite_notes
+from hetero_lab.runtime.stored_placement import PROMISED_TOKENS, write_frozen
 from hetero_lab.tables import make_directory, scratch_directory
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ def freeze(
 ) -> Path:
     """Write a directory that reproduces placement and outputs with openvino and numpy alone.
 
-    It holds ``model.xml`` and ``model.bin`` (the prepared model, weights as they are),
-    ``placement.json`` (affinities, properties, names), ``inputs.npz`` (an example), ``run.py``,
-    ``requests.npz`` (a few requests with their outputs) and ``contract.json``, which
+    It holds ``model.xml`` and ``model.bin`` (the prepared model, weights as they are, with the
+    placement inside, as :func:`hetero_lab.save` writes it), ``inputs.npz`` (an example),
+    ``run.py``, ``requests.npz`` (a few requests with their outputs) and ``contract.json``, which
     :func:`hetero_lab.verify` proves again. The new files are run in a process of their own, and
     their outputs compared, before they replace earlier ones.
 
@@ -198,11 +198,7 @@ def freeze_placed(
             Contract(
                 label=placed.label,
                 model_fingerprint=bound.fingerprint,
-                files={
-                    file.name: file_digest(file)
-                    for file in sorted(draft.iterdir())
-                    if file.name != PLACEMENT_FILE
-                },
+                files={file.name: frozen_digest(file) for file in sorted(draft.iterdir())},
                 target=frozen.target,
                 properties=frozen.properties,
                 affinity=frozen.affinity,
@@ -222,8 +218,9 @@ def freeze_placed(
         files = sorted(draft.iterdir(), key=lambda file: file.name == FILE_NAME)
         for file in files:
             os.replace(file, target / file.name)
-        for name in {*TOKENIZER_FILES} - {file.name for file in files}:
-            (target / name).unlink(missing_ok=True)  # left by a model frozen here before
+        # Left by a model that was frozen here before; older versions wrote placement.json.
+        for name in {*TOKENIZER_FILES, "placement.json"} - {file.name for file in files}:
+            (target / name).unlink(missing_ok=True)
     return target
 
 

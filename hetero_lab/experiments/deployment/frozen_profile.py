@@ -6,27 +6,21 @@ import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from hetero_lab.backend.bound import BoundModel
-from hetero_lab.backend.virtual import parse_virtual
 from hetero_lab.clock import now
 from hetero_lab.errors import CompileError, StoredFileError, last_line, shorten
 from hetero_lab.experiments.measure.environment import current_environment
 from hetero_lab.experiments.results.profile.result import Profile
-from hetero_lab.model.opgraph import OpGraph
-from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_of
-from hetero_lab.placement.placement import BoundPlacement, Placement
+from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.runtime import memory, run_frozen
 from hetero_lab.runtime.compiled import CompiledPlacement
-from hetero_lab.runtime.frozen_placement import PLACEMENT_FILE, FrozenPlacement, read_frozen
 from hetero_lab.runtime.inputs import Inputs, given_or_generated
 from hetero_lab.runtime.reference import compare_with_reference, executed_precision
+from hetero_lab.runtime.stored_placement import MODEL_FILE, StoredPlacement, read_stored
 from hetero_lab.runtime.timing import run_turn, time_once, turn_lengths, warm_up
 from hetero_lab.statistics import Latency
-
-_FILES = (PLACEMENT_FILE, "model.xml", "model.bin")
 
 
 def profile_frozen(
@@ -43,7 +37,7 @@ def profile_frozen(
     CompileError, if the runtime refuses it, for instance because a device is not here.
     """
     frozen = _read(directory, bound)
-    placed = BoundPlacement(bound, _placement(frozen, bound.graph, directory))
+    placed = BoundPlacement(bound, frozen.placement(bound.graph))
     arrays = given_or_generated(bound, inputs)
     memory.reset_peak()
     started = now()
@@ -95,39 +89,17 @@ def profile_frozen(
     )
 
 
-def _read(directory: str | os.PathLike[str], bound: BoundModel) -> FrozenPlacement:
+def _read(directory: str | os.PathLike[str], bound: BoundModel) -> StoredPlacement:
     name = shorten(os.fspath(directory))
-    missing = [file for file in _FILES if not (Path(directory) / file).is_file()]
-    if missing:
+    if not (Path(directory) / MODEL_FILE).is_file():
         raise StoredFileError(
-            f"{name} is no frozen placement: it has no {' and no '.join(missing)}. "
+            f"{name} is no frozen placement: it has no {MODEL_FILE}. "
             "hetero_lab.freeze(model, placement, directory) writes one."
         )
-    frozen = read_frozen(directory)
-    if frozen.model_fingerprint != bound.fingerprint:
+    stored = read_stored(directory)
+    if stored.model_fingerprint != bound.fingerprint:
         raise StoredFileError(
             f"{name} was frozen from another model than {shorten(bound.graph.name)}, or from "
             "other weights or shapes. Freeze this model, or name the one that was frozen."
         )
-    return frozen
-
-
-def _placement(
-    frozen: FrozenPlacement, graph: OpGraph, directory: str | os.PathLike[str]
-) -> Placement:
-    direct = not frozen.target.startswith("HETERO:")
-    # What AUTO, MULTI and BATCH were given has no device of its own name.
-    by_device: Any = frozen.properties.get("DEVICE_PROPERTIES", {})
-    if direct and parse_virtual(frozen.target) is None:
-        by_device = {frozen.target: frozen.properties}
-    try:
-        return Placement(
-            Affinity.from_graph(graph, frozen.affinity),
-            label=frozen.label or Path(directory).name,
-            device_properties=by_device,
-            direct=direct,
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise StoredFileError(
-            f"{shorten(os.fspath(directory))} is not a whole frozen placement: {error!r}"
-        ) from error
+    return stored

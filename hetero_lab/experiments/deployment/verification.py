@@ -15,14 +15,13 @@ from xml.etree import ElementTree
 from hetero_lab.arguments import checked
 from hetero_lab.errors import names_at_hand, shorten
 from hetero_lab.experiments.deployment.check_run import ObservedRun, expected_outputs
-from hetero_lab.experiments.deployment.contract import Contract
+from hetero_lab.experiments.deployment.contract import Contract, frozen_digest
 from hetero_lab.experiments.deployment.latency import BROKEN, ERROR, OK, UNDECIDED, UNKNOWN
 from hetero_lab.experiments.measure.environment import Environment
-from hetero_lab.fetch import file_digest
 from hetero_lab.result import Result
 from hetero_lab.runtime.exported import parse_header
-from hetero_lab.runtime.frozen_placement import FrozenPlacement
 from hetero_lab.runtime.reference import compare
+from hetero_lab.runtime.stored_placement import StoredPlacement
 from hetero_lab.tables import write_text
 from hetero_lab.terminal import count_of
 
@@ -276,7 +275,7 @@ Checked: TypeAlias = tuple[str, str]  # status and detail of a part
 def judged(
     directory: str | os.PathLike[str],
     contract: Contract,
-    frozen: FrozenPlacement,
+    frozen: StoredPlacement,
     runs: Sequence[ObservedRun],
     latency: Checked,
     release: str = "",
@@ -305,20 +304,20 @@ def judged(
 
 def _model(directory: str | os.PathLike[str], contract: Contract) -> Checked:
     then = contract.files.items()
-    other = [name for name, digest in then if file_digest(Path(directory) / name) != digest]
+    other = [name for name, digest in then if frozen_digest(Path(directory) / name) != digest]
     if other:
         return BROKEN, f"{' and '.join(other)} differs from the frozen file"
     return OK, ""
 
 
-def _affinity(contract: Contract, frozen: FrozenPlacement) -> Checked:
+def _affinity(contract: Contract, frozen: StoredPlacement) -> Checked:
     moved = list(_differences(contract.affinity, frozen.affinity, "nowhere"))
     if moved:
         return BROKEN, f"{len(moved)} nodes moved: {names_at_hand(moved, 4)}"
     return OK, ""
 
 
-def _properties(contract: Contract, frozen: FrozenPlacement) -> Checked:
+def _properties(contract: Contract, frozen: StoredPlacement) -> Checked:
     then, now = (
         dict(_flat({"target": each.target, **each.properties, **each.emulated}))
         for each in (contract, frozen)

@@ -50,8 +50,8 @@ from hetero_lab.experiments.measure.workers.launch import positive
 from hetero_lab.fetch import cache_dir
 from hetero_lab.progress import Progress
 from hetero_lab.runtime import run_frozen
-from hetero_lab.runtime.frozen_placement import FrozenPlacement, read_frozen
 from hetero_lab.runtime.reference import Correct, count_right
+from hetero_lab.runtime.stored_placement import StoredPlacement, read_stored
 from hetero_lab.samples.datasets import Dataset, Metric
 from hetero_lab.tables import make_directory
 
@@ -183,7 +183,7 @@ def verify(
     directories = list(directory) if several else [directory]
     if not directories:
         raise ArgumentError("Name at least one deployed directory.")
-    read = [(path, read_contract(path), read_frozen(path)) for path in directories]
+    read = [(path, read_contract(path), read_stored(path)) for path in directories]
     asked, is_across = list(releases or [""]), several or releases is not None
     found = []
     total = len(read) * len(asked)
@@ -209,7 +209,7 @@ def verify(
 def _proven(
     directory: AnyPath,
     contract: Contract,
-    frozen: FrozenPlacement,
+    frozen: StoredPlacement,
     release: str,
     tolerance: float | None,
     budget_s: float,
@@ -253,7 +253,7 @@ def verify_across(
 def _accuracy(
     directory: str | os.PathLike[str],
     contract: Contract,
-    frozen: FrozenPlacement,
+    frozen: StoredPlacement,
     data: ReadData | None,
     max_drop: float,
 ) -> ContractPart:

@@ -13,13 +13,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.core import environment_of_a_child, run_child
-from hetero_lab.backend.emulation import emulated_devices, plugin_of
 from hetero_lab.errors import CompileError, StoredFileError, shorten
 from hetero_lab.experiments.measure.workers.launch import positive
 from hetero_lab.model.naming import unique
@@ -27,10 +26,9 @@ from hetero_lab.model.read import Source, save
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.result import Result
-from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.compiled import labelled_clone
-from hetero_lab.runtime.pieces import affinities_of
-from hetero_lab.tables import frame_of, scratch_directory, write_json
+from hetero_lab.runtime.stored_placement import MODEL_FILE, PROGRAM, note_placement
+from hetero_lab.tables import frame_of, scratch_directory
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -140,7 +138,7 @@ def hetero_dumps(
     >>> import hetero_lab as hl
     >>> model = hl.load("digits_inception")
     >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
-    >>> hl.hetero_dumps(model, "HETERO:ACC,CPU")
+    >>> hl.interop.hetero_dumps(model, "HETERO:ACC,CPU")
     HeteroDumps('HETERO:ACC,CPU', ... nodes, ... edges, 2 subgraphs)
     """
     positive("timeout_s", timeout_s)
@@ -202,24 +200,14 @@ def read_dot(text: str) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _write(directory: Path, placed: BoundPlacement) -> dict[str, str]:
-    """Write the files for ``run_frozen``; return dumped name → own name where they differ."""
+    """Write a model with its program; return dumped name → own name where they differ."""
+    placed = replace(placed, placement=replace(placed.placement, direct=False))
     model, _ = labelled_clone(placed, predict(placed.graph, placed.affinity))
     model.set_friendly_name(_MODEL)
     names = _rename(model.get_ordered_ops())
-    specs = emulated_devices(placed.core)
-    devices = placed.affinity.devices
-    affinities = affinities_of(model)  # saving drops them from the model
-    save(model, directory / "model.xml")
-    write_json(
-        directory / "placement.json",
-        {
-            "target": "HETERO:" + ",".join(devices),
-            "properties": {"DEVICE_PROPERTIES": placed.properties},
-            "emulated": {d: list(plugin_of(specs[d])) for d in devices if d in specs},
-            "affinity": affinities,
-        },
-    )
-    shutil.copyfile(run_frozen.__file__, directory / "run.py")
+    note_placement(model, placed)
+    save(model, directory / MODEL_FILE)
+    shutil.copyfile(PROGRAM, directory / "run.py")
     return names
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 
 import numpy as np
 import openvino as ov
 import pytest
+from plain_openvino import edit_placement
 from random_models import random_affinity, random_model
 from slices import sliced
 from small_language_models import decoder
@@ -19,7 +19,7 @@ from hetero_lab.errors import InputError
 from hetero_lab.experiments.deployment.frozen_profile import profile_frozen
 from hetero_lab.model.language import language_model, tokenizer_files
 from hetero_lab.model.read import prepare
-from hetero_lab.runtime.frozen_placement import write_frozen
+from hetero_lab.runtime.stored_placement import write_frozen
 
 # Runs a program in a process that refuses the lab and what else a deployment need not have.
 WITHOUT_THE_LAB = (
@@ -49,7 +49,7 @@ def test_it_reproduces_the_outputs_without_the_lab(tmp_path):
     affinity = hl.Affinity.automatic(model, "HETERO:FRZACC,CPU")
     placement = hl.Placement(affinity, "frozen", F32)
     directory = hl.freeze(model, placement, tmp_path / "frozen", tolerance=None)
-    names = {"inputs.npz", "model.bin", "model.xml", "placement.json", "requests.npz", "run.py"}
+    names = {"inputs.npz", "model.bin", "model.xml", "requests.npz", "run.py"}
     assert {path.name for path in directory.iterdir()} == {*names, "contract.json"}
     done = run_without_the_lab(directory, directory / "inputs.npz", tmp_path / "o.npz")
     assert done.stdout.startswith("digit (1, 10)")
@@ -108,9 +108,7 @@ def test_a_language_model_generates_without_the_lab(tmp_path):
     refused = run_without_the_lab(directory, "What is in a.npz")
     assert refused.returncode == 1
     assert "no openvino_tokenizer.xml" in refused.stderr
-    plan = json.loads((directory / "placement.json").read_text())
-    plan["generation"]["context_tokens"] = 20
-    (directory / "placement.json").write_text(json.dumps(plan))
+    edit_placement(directory, lambda plan: plan["generation"].update(context_tokens=20))
     refused = run_without_the_lab(directory)
     assert "longer than the model's context of 20 tokens" in refused.stderr
 

@@ -18,6 +18,7 @@ from xml.etree import ElementTree
 import msgspec
 import numpy as np
 import pytest
+from plain_openvino import edit_placement
 from random_models import random_affinity, random_model
 from small_models import logarithm
 
@@ -56,7 +57,7 @@ from hetero_lab.fetch import file_digest
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime import run_frozen
-from hetero_lab.runtime.frozen_placement import read_frozen
+from hetero_lab.runtime.stored_placement import read_stored
 from hetero_lab.statistics import Noise, ratio_of_runs
 from hetero_lab.tables import read_csv
 
@@ -90,13 +91,6 @@ def copy(deployed, tmp_path):
     return shutil.copytree(deployed, tmp_path / "copy")
 
 
-def edit(directory, change):
-    path = directory / "placement.json"
-    plan = json.loads(path.read_text())
-    change(plan)
-    path.write_text(json.dumps(plan))
-
-
 def sign(directory, data):
     """Write a contract as if it was never changed."""
     digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
@@ -105,7 +99,7 @@ def sign(directory, data):
 
 def judge(directory, seen, **changes):
     contract = msgspec.structs.replace(read_contract(directory), **changes)
-    return judged(directory, contract, read_frozen(directory), [seen], (OK, ""))
+    return judged(directory, contract, read_stored(directory), [seen], (OK, ""))
 
 
 def test_what_is_untouched_is_kept(promising):
@@ -123,8 +117,33 @@ def observed(directory):
     return judge(directory, observe(directory, turns=3))
 
 
+def test_a_directory_that_an_older_version_wrote(copy):
+    file, placement, held = copy / "model.xml", hl.read_placement(copy), {}
+    edit_placement(copy, held.update)
+    file.write_text(re.sub(r"\s*<placement .*? />", "", file.read_text()))
+    whole = {**held, "affinity": dict(placement.affinity), "kind": "frozen placement"}
+    (copy / "placement.json").write_text(json.dumps(whole))
+    contract = json.loads((copy / FILE_NAME).read_text())
+    del contract["digest"]
+    sign(copy, {**contract, "affinity": whole["affinity"]})
+    assert hl.read_placement(copy) == placement
+    assert observed(copy).broken == ()
+    hl.freeze("digits_inception", "CPU", copy, tolerance=None)
+    assert not (copy / "placement.json").exists()
+    assert hl.read_placement(copy).devices == ("CPU",)
+
+
+def test_properties_saved_into_the_file(copy):
+    placement, file = hl.read_placement(copy), copy / "model.xml"
+    faster = placement.with_properties({"CPU": {"PERFORMANCE_HINT": "THROUGHPUT"}})
+    hl.save(hl.load(file), faster, file)
+    assert observed(copy).broken == ("properties",)
+    hl.save(hl.load(file), placement, file)
+    assert observed(copy).broken == ()
+
+
 def test_another_affinity_in_the_file(copy):
-    edit(copy, lambda plan: plan["affinity"].update({"head_digit/softmax": "VERACC"}))
+    edit_placement(copy, lambda plan: plan["affinity"].update({"head_digit/softmax": "VERACC"}))
     proven = observed(copy)
     # One subgraph instead of two, too.
     assert proven.broken == ("affinity", "partition")
@@ -143,14 +162,14 @@ def test_a_changed_weight(copy):
 
 
 def test_a_dropped_property(copy, seen):
-    edit(copy, lambda plan: plan["properties"]["DEVICE_PROPERTIES"]["CPU"].clear())
+    edit_placement(copy, lambda plan: plan["properties"]["DEVICE_PROPERTIES"]["CPU"].clear())
     proven = judge(copy, seen)
     assert proven.broken[0] == "properties"
     assert "CPU.INFERENCE_PRECISION_HINT: f32 → not set" in str(proven)
 
 
 def test_a_missing_device(copy):
-    edit(copy, lambda plan: plan["emulated"].clear())
+    edit_placement(copy, lambda plan: plan["emulated"].clear())
     proven = hl.verify(copy)
     assert proven.broken == ("properties", "devices", "compile")
     assert "'VERACC' missing" in str(proven)

@@ -1,0 +1,339 @@
+"""The placement that a model's own file carries: write it, read it, freeze it with a program."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import openvino as ov
+
+from hetero_lab.backend.bound import bind
+from hetero_lab.backend.core import runtime_version
+from hetero_lab.backend.emulation import emulated_devices, plugin_of
+from hetero_lab.errors import AffinityError, ArgumentError, StoredFileError, names_at_hand, shorten
+from hetero_lab.model.language import (
+    forget_notes,
+    is_language_model,
+    language_model,
+    tokenizer_files,
+)
+from hetero_lab.model.opgraph import CONSTANT, OpGraph
+from hetero_lab.model.read import Source, input_name, prepare, save as save_ir
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.partition import predict
+from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
+from hetero_lab.runtime import run_frozen
+from hetero_lab.runtime.compiled import CompiledPlacement, checked_partition, labelled_clone
+from hetero_lab.runtime.generation import CompiledSession, generate
+from hetero_lab.runtime.pieces import affinities_of
+from hetero_lab.tables import SCHEMA_VERSION, check_writable, reading, scratch_directory
+
+PROGRAM, LOADER = Path(run_frozen.__file__), "place_ops.py"
+MODEL_FILE = "model.xml"  # of a frozen directory
+PROMISED_TOKENS = 8  # the length of a generation in a contract, whose logits are compared
+_KIND = "placement"
+_LOADER_HEAD = '''"""Compile a model as its file says. Needs openvino alone.
+
+    core = ov.Core()
+    model = core.read_model("placed.xml")
+    compiled = core.compile_model(model, *place_ops(model, core))
+"""
+
+import json
+from typing import Any
+
+import openvino as ov
+
+
+'''
+
+
+class FrozenGeneration(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts about a language model that ``run.py`` needs; inputs are (name, element type)."""
+
+    inputs: list[tuple[str, str]]
+    logits: int
+    context_tokens: int | None
+
+
+class StoredPlacement(msgspec.Struct, frozen=True, kw_only=True):
+    """A placement as a model's file carries it, for whoever compiles that file.
+
+    ``target`` and ``properties`` are as ``core.compile_model`` takes them; ``inputs`` and
+    ``outputs`` are names in the model's order. ``emulated`` has the library and the internal name
+    of the plugin behind each emulated device, ``affinity`` the device of each node. Constants are
+    not in it: they go with their users, and compression renames them.
+    """
+
+    label: str
+    openvino_version: str
+    model_fingerprint: str
+    target: str
+    properties: dict[str, Any]
+    inputs: list[str]
+    outputs: list[str]
+    emulated: dict[str, tuple[str, str]]
+    affinity: dict[str, str]
+    generation: FrozenGeneration | msgspec.UnsetType = msgspec.UNSET
+    schema_version: int = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a version that this release does not read."""
+        if self.schema_version != SCHEMA_VERSION:
+            raise ValueError(
+                f"it has schema version {self.schema_version}, this release reads {SCHEMA_VERSION}"
+            )
+        if not self.affinity:
+            raise ValueError("it places no op")
+
+    def placement(self, graph: OpGraph) -> Placement:
+        """Return the placement for the model that it was stored with."""
+        anywhere = next(iter(self.affinity.values()))  # for a constant that is an output
+        return Placement(
+            Affinity.from_graph(graph, lambda name: self.affinity.get(name, anywhere)),
+            label=self.label,
+            device_properties={d: given for d, given in self._by_device().items() if given},
+            direct=not self.target.startswith("HETERO:"),
+        )
+
+    def _by_device(self) -> dict[str, dict[str, Any]]:
+        """Return the properties of each device, under the name that it has in the lab."""
+        inner: dict[str, dict[str, Any]] = self.properties.get("DEVICE_PROPERTIES", {})
+        if self.target.startswith("HETERO:"):
+            return inner
+        own = {key: value for key, value in self.properties.items() if key != "DEVICE_PROPERTIES"}
+        behind = {internal: device for device, (_, internal) in self.emulated.items()}
+        devices = {behind.get(device, device): given for device, given in inner.items()}
+        return {self.target.partition(":")[0]: own, **devices}
+
+
+def save(
+    model: Source,
+    placement: PlacementLike,
+    file: str | os.PathLike[str],
+    *,
+    core: ov.Core | None = None,
+) -> Path:
+    """Write a model as an IR that carries a placement, for any program that uses OpenVINO.
+
+    Beside it lies ``place_ops.py``, a short function that labels the ops, with openvino alone. The
+    placement is a note in the file. OpenVINO itself ignores it, and keeps it when the model is
+    saved again, compressed or reshaped. All files are written, or none.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes; it is written as prepared, weights as they are.
+    placement
+        A Placement, an Affinity, ``"HETERO:ACC,CPU"``, ``"CPU"`` or ``"AUTO:GPU,CPU"``.
+    file
+        The path of an ``.xml`` file; the weights go to the ``.bin`` beside it. Files of the same
+        names are replaced.
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+
+    Raises
+    ------
+    AffinityError, DeviceError, PropertyError
+        The placement does not fit the model or the devices, or HETERO cannot run it.
+    ArgumentError
+        The file is no ``.xml``.
+    OutputPathError
+        A file cannot be written.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as scratch:
+    ...     file = hl.save(model, "HETERO:ACC,CPU", f"{scratch}/placed.xml")
+    ...     hl.read_placement(file)
+    Placement('HETERO:ACC,CPU', Affinity(92 ops; ACC: 91, CPU: 1))
+    """
+    target = Path(file)
+    if target.suffix != ".xml":
+        raise ArgumentError(
+            f"{shorten(str(target))} has to end in .xml: a placement is kept in OpenVINO's IR."
+        )
+    # The model comes last, so it never lies beside the weights of another one.
+    files = [target.with_name(LOADER), target.with_suffix(".bin"), target]
+    for path in files:
+        check_writable(path)
+    placed = resolve(bind(model, core), placement)
+    checked_partition(placed)
+    with scratch_directory(target.parent, ".hetero_lab-") as draft:
+        write_placed(draft / target.name, placed)
+        (draft / LOADER).write_text(
+            _LOADER_HEAD + inspect.getsource(run_frozen.place_ops), encoding="utf-8"
+        )
+        for path in files:
+            os.replace(draft / path.name, path)
+    return target
+
+
+def read_placement(file: str | os.PathLike[str]) -> Placement:
+    """Read the placement that a model's file carries.
+
+    Parameters
+    ----------
+    file
+        An IR of :func:`hetero_lab.save`, which other tools may have saved again, or a directory of
+        :func:`hetero_lab.freeze`.
+
+    Returns
+    -------
+    Placement
+        It fits the model in the file, ``hetero_lab.load(file)``. Its devices may be absent here;
+        :func:`hetero_lab.compile` then says so before it compiles anything.
+
+    Raises
+    ------
+    ModelError
+        The file is missing or cannot be read.
+    StoredFileError
+        It carries no placement, or one of a newer release.
+    AffinityError
+        The model was changed since it was placed: ops are missing or new.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as scratch:
+    ...     file = hl.save("digits_inception", "CPU", f"{scratch}/placed.xml")
+    ...     placement = hl.read_placement(file)
+    ...     compiled = hl.compile(hl.load(file), placement)
+    >>> compiled.partition.n_subgraphs
+    1
+    """
+    graph = prepare(_model_file(file)).graph  # refuses a file that is no model
+    stored = read_stored(file)
+    placed, weights = stored.affinity, graph.constant_side
+    lacks = [name for name in placed if name not in graph.index_of]
+    new = [op.name for op in graph if op.name not in placed and op.index not in weights]
+    if lacks or new:
+        raise AffinityError(
+            f"{shorten(os.fspath(file))} was changed after its ops were placed. Missing ops: "
+            f"{names_at_hand(lacks, 4) or 'none'}. New ops: {names_at_hand(new, 4) or 'none'}. "
+            "Place the model anew."
+        )
+    return stored.placement(graph)
+
+
+def read_stored(file: str | os.PathLike[str]) -> StoredPlacement:
+    """Read the placement in a model's file or a frozen directory, without its model.
+
+    StoredFileError, if there is none.
+    """
+    with reading(file, _KIND):
+        model = run_frozen.read_placed(_model_file(file))
+        if not model.has_rt_info(run_frozen.NOTE):
+            raise StoredFileError(
+                f"{shorten(os.fspath(file))} carries no placement. "
+                "hetero_lab.save(model, placement, file) writes a file that does."
+            )
+        text = model.get_rt_info(run_frozen.NOTE).astype(str)
+        return msgspec.json.decode(text, type=StoredPlacement)
+
+
+def _model_file(file: str | os.PathLike[str]) -> Path:
+    return Path(file) / MODEL_FILE if os.path.isdir(file) else Path(file)
+
+
+def write_placed(file: Path, placed: BoundPlacement) -> StoredPlacement:
+    """Write a model with its placement, without a compile."""
+    model, _ = labelled_clone(placed, predict(placed.graph, placed.affinity))
+    stored = note_placement(model, placed)
+    save_ir(model, file)
+    return stored
+
+
+def note_placement(model: ov.Model, placed: BoundPlacement) -> StoredPlacement:
+    """Note the placement in a labelled model, whose labels are not saved."""
+    bound, specs = placed.bound, emulated_devices(placed.core)
+    compile_on, properties = placed.compile_call
+    types = {node.get_friendly_name(): node.get_type_name() for node in model.get_ops()}
+    stored = StoredPlacement(
+        label=placed.label,
+        openvino_version=runtime_version(),
+        model_fingerprint=bound.fingerprint,
+        target=compile_on,
+        properties=properties,
+        inputs=[input_name(port) for port in bound.model.inputs],
+        outputs=list(bound.output_names),
+        emulated={d: plugin_of(specs[d]) for d in placed.devices if d in specs},
+        affinity={n: d for n, d in affinities_of(model).items() if types[n] != CONSTANT},
+        generation=_generation(bound.model),
+    )
+    forget_notes(model)  # the path of the original model stays private
+    text = json.dumps(msgspec.to_builtins(stored, enc_hook=str))
+    model.set_rt_info(text, run_frozen.NOTE)
+    return stored
+
+
+def write_frozen(
+    target: Path, compiled: CompiledPlacement, requests: Sequence[list[np.ndarray]]
+) -> StoredPlacement:
+    """Write the files of a frozen placement, with the outputs for some requests.
+
+    ``target`` is an empty directory. ``requests`` has at least one list of inputs in the model's
+    order, or of one prompt for a language model.
+    """
+    frozen = write_program(target, compiled.placed, requests[0])
+    every: dict[str, Any] = {}
+    for number, arrays in enumerate(requests):
+        if is_language_model(compiled.placed.bound.model):
+            inputs, outputs = _generate(compiled, arrays)
+        else:
+            inputs, outputs = arrays, list(compiled(arrays).values())
+        every |= {f"in{number}.{index}": array for index, array in enumerate(inputs)}
+        every |= {f"out{number}.{index}": array for index, array in enumerate(outputs)}
+    np.savez(target / "requests.npz", **every)
+    return frozen
+
+
+def write_program(
+    target: Path, placed: BoundPlacement, arrays: Sequence[np.ndarray]
+) -> StoredPlacement:
+    """Write model, placement, inputs and program, without a compile."""
+    stored = write_placed(target / MODEL_FILE, placed)
+    asked = ["input_ids"] if stored.generation else stored.inputs
+    first: dict[str, Any] = dict(zip(asked, arrays, strict=True))
+    np.savez(target / "inputs.npz", **first)
+    shutil.copyfile(PROGRAM, target / "run.py")
+    for file in tokenizer_files(placed.bound.model):
+        shutil.copyfile(file, target / file.name)
+    return stored
+
+
+def _generate(
+    compiled: CompiledPlacement, arrays: list[np.ndarray]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return a prompt and the tokens after it, and the logits behind each token."""
+    (prompt,) = arrays
+    model = language_model(compiled.prepared.model)
+    made = generate(CompiledSession(compiled), model, prompt, PROMISED_TOKENS)
+    return [prompt, made.token_ids], [made.logits]
+
+
+def _generation(model: ov.Model) -> FrozenGeneration | msgspec.UnsetType:
+    if not is_language_model(model):
+        return msgspec.UNSET
+    known = language_model(model)
+    return FrozenGeneration(
+        inputs=[(n, t.name) for n, t in zip(known.inputs, known.types, strict=True)],
+        logits=known.logits,
+        context_tokens=known.context_tokens,
+    )
