@@ -35,7 +35,7 @@ from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.difference import Difference
 from hetero_lab.planning.language_plans import BlockCurve
 from hetero_lab.planning.schedules import SchedulePlan
-from hetero_lab.result import Displayed
+from hetero_lab.result import Displayed, Result
 from hetero_lab.tables import check_writable, html_table, write_text
 from hetero_lab.terminal import count_of
 from hetero_lab.views.accuracy import accuracy_front, errors_along_model, sensitivity
@@ -91,7 +91,7 @@ def _(profile: Profile) -> Contents:
             time_by_op_type: counted,
             timeline: profile if profile.spans else split,
         },
-        tables={**profile.tables, **_hotspots(counted)},
+        tables=_hotspots(counted),
     )
 
 
@@ -107,7 +107,7 @@ def _(sweep: Sweep) -> Contents:
             hosts: sweep if len(sweep.hosts) > 1 else None,
             accuracy_front: _labelled(sweep),
         },
-        tables={"Every placement": _varying(sweep.summary), **_hotspots(counted)},
+        tables={"Summary": _varying(sweep.summary), **_hotspots(counted)},
     )
 
 
@@ -120,7 +120,7 @@ def _(advice: Advice) -> Contents:
             placement_graph: next(best, None),
             accuracy_front: _labelled(advice.sweep),
         },
-        tables={"Every candidate": _varying(advice.summary)},
+        tables={"Summary": _varying(advice.summary)},
     )
 
 
@@ -134,7 +134,6 @@ def _(best: Optimized) -> Contents:
             predicted_measured: best.costs,
         },
         f"Take {best.placement.label}. {best.verdict}",
-        {"Tried on the way": best.history},
     )
 
 
@@ -173,14 +172,7 @@ def _(found: Difference) -> Contents:
 @contents_of.register
 def _(found: Recovered) -> Contents:
     tried = any(tried.only_fast is not None for tried in found.tried)
-    return Contents(
-        {accuracy_front: found, sensitivity: found if tried else None},
-        tables={
-            "Front": found.front,
-            "Sensitivity": found.sensitivity,
-            "Tried on calibration examples": found.trials,
-        },
-    )
+    return Contents({accuracy_front: found, sensitivity: found if tried else None})
 
 
 def _hotspots(counted: Profile | Sweep | CostModel | None) -> dict[str, pd.DataFrame]:
@@ -324,7 +316,7 @@ class _Section:
     """The part of a page about one result: as in a notebook, with figures and more tables.
 
     The heading is the answer, else the first sentence. The table without a title stands above the
-    figures; the others are folded up below, as the details are.
+    figures; the others are folded up below, and so are the details.
     """
 
     heading: str
@@ -353,11 +345,13 @@ class _Section:
             "about a real device."
             for name, base in emulated.items()
         ]
-        # Those of an optimisation are the ranking.
         shown = (result.sweep if isinstance(result, Optimized) else result)._shown()
+        if isinstance(result, CostModel):
+            shown = {"Units": result.to_frame()}
+        tables = dict(result.tables) if isinstance(result, Result) else {}
         tables = {
             title[:1].upper() + title[1:]: frame
-            for title, frame in [*contents.tables.items(), *shown.items()]
+            for title, frame in [*tables.items(), *contents.tables.items(), *shown.items()]
         }
         kept = [text for text in dict.fromkeys(sentences) if text.strip() and text != said]
         return cls(said, kept, tables, result._details(), environment)
