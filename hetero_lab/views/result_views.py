@@ -271,12 +271,12 @@ def page(
     numbers = itertools.count(1)
     parts = [*_notes(notes)]
     if 1 < len(profiles) == len(several):
-        parts += _Section.of(_side_by_side(profiles)).html([latency_samples(profiles)], numbers)
+        parts += _Section.of(_side_by_side(profiles)).parts([latency_samples(profiles)], numbers)
     if len(several) > 1:
         parts.append(_links(pages))
     for index, (result, section) in enumerate(zip(several, pages, strict=True)):
         figures = (figure for _, figure in drawn(result))
-        parts += section.html(figures, numbers, f"result-{index}")
+        parts += section.parts(figures, numbers, f"result-{index}")
     style = _STYLE.read_text(encoding="utf-8")
     name = html.escape(squeeze(title, 200))
     write_text(
@@ -356,7 +356,7 @@ class _Section:
         kept = [text for text in dict.fromkeys(sentences) if text.strip() and text != said]
         return cls(said, kept, tables, result._details(), environment)
 
-    def html(
+    def parts(
         self, figures: Iterable[go.Figure], numbers: Iterator[int], name: str = "all"
     ) -> Iterator[str]:
         """Give the answer, the place, the main table, text and figures; the rest folded up."""
