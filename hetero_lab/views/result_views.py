@@ -352,6 +352,7 @@ class _Section:
         tables = {
             title[:1].upper() + title[1:]: frame
             for title, frame in [*tables.items(), *contents.tables.items(), *shown.items()]
+            if title in shown or not any(frame is each for each in shown.values())
         }
         kept = [text for text in dict.fromkeys(sentences) if text.strip() and text != said]
         return cls(said, kept, tables, result._details(), environment)
