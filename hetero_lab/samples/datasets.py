@@ -195,10 +195,9 @@ def face_example(index: int) -> tuple[dict[str, np.ndarray], bool]:
     """Return a patch, ``{"input": [1, 128, 128, 3] f32}`` from -1 to 1; whether it is a face."""
     patch = Image.fromarray(face_patches()[index].astype(np.float32))
     enlarged = patch.resize((PATCH, PATCH), Image.Resampling.BILINEAR)
-    picture = np.zeros((PICTURE, PICTURE), np.float32)
-    begin = (PICTURE - PATCH) // 2
-    picture[begin : begin + PATCH, begin : begin + PATCH] = enlarged
-    pixels = np.repeat((picture * 2 - 1)[np.newaxis, :, :, np.newaxis], 3, axis=3)
+    picture, begin = Image.new("F", (PICTURE, PICTURE)), (PICTURE - PATCH) // 2
+    picture.paste(enlarged, (begin, begin))
+    pixels = np.repeat((np.asarray(picture) * 2 - 1)[np.newaxis, :, :, np.newaxis], 3, axis=3)
     return {"input": pixels}, index < N_FACES
 
 

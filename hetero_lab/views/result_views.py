@@ -330,10 +330,9 @@ class _Section:
         if isinstance(result, pd.DataFrame):
             heading = result.attrs.get("title") or count_of(len(result), "row")
             return cls(heading, result.attrs.get("notes", ()), {"": result})
-        contents, sweep = contents_of(result), getattr(result, "sweep", result)
-        environment = getattr(sweep, "environment", None)
-        if not isinstance(environment, Environment):
-            environment = None
+        contents = contents_of(result)
+        environment = getattr(getattr(result, "sweep", result), "environment", None)
+        environment = environment if isinstance(environment, Environment) else None
         emulated = dict(getattr(environment or result, "emulated", ()))
         said = contents.heading or result._answer()
         sentences = [*result._sentences(), *getattr(result, "notes", ())]

@@ -120,7 +120,8 @@ def assign_coordinates(
     work = _CoordinateAssignment(layers, breadth, find_links(layers, wires, ignored), gap, lane)
     work.pack()
     work.sort()
-    work.settle()
+    for sweep in range(_MOVING_SWEEPS):
+        work.sweep(forward=sweep % 2 == 0, both=sweep >= _MOVING_SWEEPS // 2)
     for _ in range(_STRAIGHTENING_PASSES):
         work.straighten()
     return replace(layers, ranks=tuple(map(tuple, work.ranks))), work.middle
@@ -199,11 +200,6 @@ class _CoordinateAssignment:
                 best = (length, [list(rank) for rank in self.ranks])
         self.ranks = best[1]
         self.pack()
-
-    def settle(self) -> None:
-        """Move ranks back and forth until wires are short."""
-        for sweep in range(_MOVING_SWEEPS):
-            self.sweep(forward=sweep % 2 == 0, both=sweep >= _MOVING_SWEEPS // 2)
 
     def sweep(self, forward: bool, sort: bool = False, both: bool = False) -> None:
         """Move each rank near to the one before it, or after it, or to both."""
