@@ -224,14 +224,8 @@ class LintContext:
 
     def merged(self, nodes: Sequence[int]) -> Callable[[np.ndarray], bool]:
         """Return a test whether some ops no longer form a separate subgraph."""
-        wanted, placeable = list(nodes), self.is_placeable
-
-        def gone(ids: np.ndarray) -> bool:
-            subgraph = ids[wanted[0]]
-            alone = np.count_nonzero(ids[placeable] == subgraph) == len(wanted)
-            return not (alone and (ids[wanted] == subgraph).all())
-
-        return gone
+        placeable = np.array(self.graph.placeable)
+        return lambda ids: placeable[ids[placeable] == ids[nodes[0]]].tolist() != sorted(nodes)
 
     def named(self, nodes: Iterable[int]) -> str:
         """List ops for a sentence, the first few of them."""

@@ -350,18 +350,13 @@ def small_subgraphs(context: LintContext) -> Iterator[Draft]:
             rule=PING_PONG if there_and_back else "",
             nodes=nodes,
             finding=text,
-            options=context.moves(nodes, _nearest(context, subgraph.index)),
+            options=context.moves(
+                nodes, sorted(link.bytes_with, key=link.bytes_with.__getitem__, reverse=True)
+            ),
             gone=context.merged(nodes),
             slack=-1,
             weight=context.weight([subgraph.index], link.n_bytes),
         )
-
-
-def _nearest(context: LintContext, subgraph: int) -> list[str]:
-    """Return the devices that a subgraph exchanges tensors with, most bytes first."""
-    own = context.partition.subgraphs[subgraph].device
-    bytes_with = context.links[subgraph].bytes_with
-    return sorted((d for d in bytes_with if d != own), key=lambda d: -bytes_with[d])
 
 
 def copy_only(context: LintContext) -> Iterator[Draft]:

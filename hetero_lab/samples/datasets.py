@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+from PIL import Image
 
 from hetero_lab.arguments import checked
 from hetero_lab.errors import ArgumentError, SampleError, did_you_mean, names_at_hand, shorten
@@ -192,29 +193,17 @@ def _blazeface() -> Dataset:
 
 def face_example(index: int) -> tuple[dict[str, np.ndarray], bool]:
     """Return a patch, ``{"input": [1, 128, 128, 3] f32}`` from -1 to 1; whether it is a face."""
-    patch = face_patches()[index]
-    picture = np.zeros((PICTURE, PICTURE), np.float32)
-    begin = (PICTURE - PATCH) // 2
-    picture[begin : begin + PATCH, begin : begin + PATCH] = enlarge(patch, PATCH)
-    pixels = np.repeat((picture * 2 - 1)[np.newaxis, :, :, np.newaxis], 3, axis=3)
+    patch = Image.fromarray(face_patches()[index].astype(np.float32))
+    enlarged = patch.resize((PATCH, PATCH), Image.Resampling.BILINEAR)
+    picture, begin = Image.new("F", (PICTURE, PICTURE)), (PICTURE - PATCH) // 2
+    picture.paste(enlarged, (begin, begin))
+    pixels = np.repeat((np.asarray(picture) * 2 - 1)[np.newaxis, :, :, np.newaxis], 3, axis=3)
     return {"input": pixels}, index < N_FACES
 
 
 def is_face(logits: np.ndarray) -> bool:
     """Return whether the score of any anchor, given as logits, is high enough."""
     return bool(logits.max() > np.log(LEAST_SCORE / (1 - LEAST_SCORE)))
-
-
-def enlarge(patch: np.ndarray, size: int) -> np.ndarray:
-    """Enlarge a square patch, linearly between the centres of its pixels."""
-    n = len(patch)
-    at = np.clip((np.arange(size) + 0.5) * n / size - 0.5, 0, n - 1)
-    low = np.minimum(at.astype(int), n - 2)
-    share = at - low
-    rows = np.zeros((size, n))
-    rows[np.arange(size), low] = 1 - share
-    rows[np.arange(size), low + 1] = share
-    return (rows @ patch @ rows.T).astype(np.float32)
 
 
 @functools.lru_cache(maxsize=1)
@@ -242,7 +231,6 @@ def _ppocr_rec() -> Dataset:
 
 
 def _drawn(name: str, make: Callable[[str], Example]) -> tuple[Examples, Examples]:
-    drawn_text.check()
     sizes = {"calibration": N_DRAWN_CALIBRATION, "evaluation": N_DRAWN_EVALUATION}
     seeds = [tuple(f"{name}/{part}/{i}" for i in range(n)) for part, n in sizes.items()]
     return Examples(seeds[0], make), Examples(seeds[1], make)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 import random
 import string
-from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
-from hetero_lab.errors import SampleError
+from hetero_lab.samples.pictures import OF_SAMPLES, PictureInput, prepared
 
 _WORDS = """
 the of and to in is that for it as was with be by on not he his but at are this have from or had
@@ -27,13 +26,6 @@ those too mr how little good world make very year
 WORDS = tuple(_WORDS.split())
 PAGE_SIZE = (448, 600)
 PAGE_ANGLES = (0, 90, 180, 270)
-IMAGENET_MEAN = np.array([0.485, 0.456, 0.406], np.float32)
-IMAGENET_DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
-
-
-def check() -> None:
-    """Raise a ``SampleError`` that says what to install if text cannot be drawn here."""
-    _font(12)
 
 
 def page_example(seed: str) -> tuple[dict[str, np.ndarray], int]:
@@ -45,13 +37,8 @@ def page_example(seed: str) -> tuple[dict[str, np.ndarray], int]:
     rng = random.Random(seed)
     label = rng.randrange(len(PAGE_ANGLES))
     page = draw_page(rng).rotate(-PAGE_ANGLES[label], expand=True)
-    scale = 256 / min(page.size)
-    width, height = (round(n * scale) for n in page.size)
-    page = page.resize((width, height), Image.Resampling.LANCZOS)
-    left, top = (width - 224) // 2, (height - 224) // 2
-    pixels = _rgb(page.crop((left, top, left + 224, top + 224))) / np.float32(255)
-    normal = (pixels - IMAGENET_MEAN) / IMAGENET_DEVIATION
-    return {"x": normal.transpose(2, 0, 1)[np.newaxis].copy()}, label
+    into = PictureInput("x", "f32", 224, 224, 3, False)
+    return {"x": prepared(page, into, OF_SAMPLES["page_orientation"])}, label
 
 
 def direction_example(seed: str) -> tuple[dict[str, np.ndarray], int]:
@@ -95,12 +82,12 @@ def draw_page(rng: random.Random) -> Image.Image:
     draw = ImageDraw.Draw(page)
     left, top = rng.randint(20, 45), rng.randint(20, 40)
     ink = rng.randint(0, 60)
-    draw.text((left, top), _sentence(rng, 4), font=_font(rng.randint(18, 26)), fill=ink)
+    draw.text((left, top), _sentence(rng, 4), ink, font_size=rng.randint(18, 26))
     top += 45
     size = rng.randint(11, 15)
     while top < height - 40:
         for _ in range(rng.randint(2, 6)):
-            draw.text((left, top), _sentence(rng, rng.randint(7, 9)), font=_font(size), fill=ink)
+            draw.text((left, top), _sentence(rng, rng.randint(7, 9)), ink, font_size=size)
             top += round(size * 1.5)
         top += size
     return page
@@ -114,7 +101,7 @@ def _draw_line(
     rng: random.Random, text: str, sizes: tuple[int, int], blur: float, noise: float, tilt: float
 ) -> Image.Image:
     """Draw a line, dark on light or light on dark, a little tilted, blurred and noisy."""
-    font = _font(rng.randint(*sizes))
+    font = ImageFont.load_default(rng.randint(*sizes))
     left, top, right, bottom = font.getbbox(text)
     margin = rng.randint(2, 6)
     paper = rng.randint(150, 255)
@@ -136,22 +123,5 @@ def _draw_line(
 
 def _line_pixels(line: Image.Image, width: int) -> np.ndarray:
     """Return a line as PP-OCR expects it: 48 pixels high, from -1 to 1, zeros on the right."""
-    line_width = min(width, math.ceil(48 * line.width / line.height))
-    line = line.resize((line_width, 48), Image.Resampling.BILINEAR)
-    pixels = np.zeros((1, 3, 48, width), np.float32)
-    pixels[0, :, :, :line_width] = (_rgb(line) / np.float32(127.5) - 1).transpose(2, 0, 1)
-    return pixels
-
-
-def _rgb(image: Image.Image) -> np.ndarray:
-    return np.asarray(image.convert("RGB"), np.float32)
-
-
-def _font(size: int) -> Any:
-    try:
-        return ImageFont.load_default(size)
-    except ImportError as error:
-        raise SampleError(
-            "This data set is drawn with a Pillow that was built with FreeType. "
-            "Install it: python -m pip install --upgrade pillow"
-        ) from error
+    into = PictureInput("x", "f32", 48, width, 3, False)
+    return prepared(line, into, OF_SAMPLES["ppocr_cls"])

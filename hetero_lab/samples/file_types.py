@@ -11,6 +11,7 @@ import os
 import sysconfig
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -77,19 +78,15 @@ def find_files(n: int) -> list[tuple[Path, str]]:
         if kind and path.stem.lower() not in LEFT_OUT_NAMES:
             order = hashlib.sha256(relative.encode("utf-8", "surrogateescape")).hexdigest()
             by_type[kind].append((order, path))
-    queues = [(kind, [path for _, path in sorted(by_type[kind])]) for kind in sorted(by_type)]
-    chosen: list[tuple[Path, str]] = []
-    seen: set[bytes] = set()
-    place = 0
-    while len(chosen) < n and any(place < len(queue) for _, queue in queues):
-        for kind, queue in queues:
-            if place < len(queue) and len(chosen) < n:
-                content = _looked_at(queue[place])
-                if content is not None and content not in seen:
-                    seen.add(content)
-                    chosen.append((queue[place], kind))
-        place += 1
-    return chosen
+    queues = [[(path, kind) for _, path in sorted(by_type[kind])] for kind in sorted(by_type)]
+    chosen: dict[bytes, tuple[Path, str]] = {}
+    for path, kind in filter(None, chain.from_iterable(zip_longest(*queues))):
+        if len(chosen) == n:
+            break
+        content = _looked_at(path)
+        if content is not None:
+            chosen.setdefault(content, (path, kind))
+    return [*chosen.values()]
 
 
 def roots() -> tuple[Path, ...]:

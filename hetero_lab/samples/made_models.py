@@ -15,9 +15,8 @@ import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
@@ -36,7 +35,7 @@ STRIDED_BLOCKS = {1, 3, 5, 11}
 N_BLOCKS = 16
 NORM_EPSILON = 1e-3
 OPSET = 9
-_MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
+Shape: TypeAlias = tuple[int, ...]
 
 GGUF_MODEL = "openvino_model.xml"
 _CONTEXT = b"llama.context_length"
@@ -155,7 +154,7 @@ def efficientnet_lite0(pth: bytes) -> bytes:
     """
     weights = read_weights(pth)
     graph = _Graph(weights)
-    x = graph.convolution(INPUT, "stem", "_conv_stem", "_bn0", stride=2)
+    x, n_channels = graph.convolution(INPUT, "stem", "_conv_stem", "_bn0", stride=2), 0
     for i in range(N_BLOCKS):
         source, block = f"_blocks.{i}.", f"block{i}"
         stride = 2 if i in STRIDED_BLOCKS else 1
@@ -168,8 +167,9 @@ def efficientnet_lite0(pth: bytes) -> bytes:
         y = graph.convolution(
             y, f"{block}/project", f"{source}_project_conv", f"{source}_bn2", relu=False
         )
-        if stride == 1 and graph.n_channels[y] == graph.n_channels[x]:
-            y = graph.add("Add", f"{block}/add", [x, y], n_channels=graph.n_channels[x])
+        n_before, n_channels = n_channels, len(weights[f"{source}_project_conv.weight"])
+        if stride == 1 and n_before == n_channels:
+            y = graph.add("Add", f"{block}/add", [x, y])
         x = y
     x = graph.convolution(x, "head", "_conv_head", "_bn1")
     x = graph.add("GlobalAveragePool", "pool", [x])
@@ -185,24 +185,20 @@ def read_weights(pth: bytes) -> dict[str, np.ndarray]:
 
     That format is five pickles in a row (a magic number, a version, facts about the machine, the
     tensors without values, the order of their storages). Then come the values of each storage:
-    their number as little-endian i64 and the values themselves. Raises ValueError for another
-    format, a file that is cut off, or one that names anything but tensors.
+    their number as little-endian i64 and the values themselves. The file was compared with its
+    SHA-256; one that names anything but tensors raises UnpicklingError.
     """
     file = io.BytesIO(pth)
-    try:
-        head = [_TensorUnpickler(file).load() for _ in range(3)]
-        if head[:2] != [_MAGIC, _PROTOCOL] or not head[2]["little_endian"]:
-            raise ValueError("not a file of weights in PyTorch's old format")
-        reader = _TensorUnpickler(file)
-        tensors: dict[str, Any] = reader.load()
-        storages = {}
-        for key in _TensorUnpickler(file).load():
-            n = int(np.frombuffer(file.read(8), "<i8")[0])
-            dtype = np.dtype(reader.dtypes[key])
-            storages[key] = np.frombuffer(file.read(n * dtype.itemsize), dtype, count=n)
-        return {name: np.asarray(of(storages)) for name, of in tensors.items() if callable(of)}
-    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, IndexError) as error:
-        raise ValueError(f"the weights cannot be read: {error}") from error
+    for _ in range(3):
+        _TensorUnpickler(file).load()
+    reader = _TensorUnpickler(file)
+    tensors = reader.load()
+    storages = {}
+    for key in _TensorUnpickler(file).load():
+        n = int(np.frombuffer(file.read(8), "<i8")[0])
+        dtype = np.dtype(reader.dtypes[key])
+        storages[key] = np.frombuffer(file.read(n * dtype.itemsize), dtype)
+    return {name: _view(storages[key], *where) for name, (key, *where) in tensors.items()}
 
 
 class _TensorUnpickler(pickle.Unpickler):
@@ -218,7 +214,7 @@ class _TensorUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
         known = {
             ("collections", "OrderedDict"): collections.OrderedDict,
-            ("torch._utils", "_rebuild_tensor_v2"): _rebuild,
+            ("torch._utils", "_rebuild_tensor_v2"): _described,
             ("torch", "FloatStorage"): "<f4",
             ("torch", "LongStorage"): "<i8",
         }
@@ -232,21 +228,14 @@ class _TensorUnpickler(pickle.Unpickler):
         return key
 
 
-def _rebuild(
-    key: str, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: object
-) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """Return what makes a tensor in C order of storages; strides that leave one raise an error."""
+def _described(key: str, offset: int, shape: Shape, strides: Shape, *_: object) -> tuple:
+    return key, offset, shape, strides
 
-    def view(storages: Mapping[str, np.ndarray]) -> np.ndarray:
-        index = np.full(shape, offset)
-        for steps, stride in zip(np.indices(shape, sparse=True), strides, strict=True):
-            index += steps * stride
-        try:
-            return storages[key][index]
-        except IndexError as error:
-            raise ValueError("a tensor lies outside of its storage") from error
 
-    return view
+def _view(storage: np.ndarray, offset: int, shape: Shape, strides: Shape) -> np.ndarray:
+    """Return a tensor in C order; strides count values."""
+    steps = [storage.itemsize * stride for stride in strides]
+    return np.lib.stride_tricks.as_strided(storage[offset:], shape, steps).copy()
 
 
 _Attributes = dict[str, int | float | list[int]]
@@ -259,7 +248,6 @@ class _Graph:
         self.weights = weights
         self.nodes: list[bytes] = []
         self.initializers: list[bytes] = []
-        self.n_channels: dict[str, int] = {}
         self.size = SIZE
 
     def constant(self, name: str, values: np.ndarray) -> str:
@@ -273,11 +261,9 @@ class _Graph:
         inputs: list[str],
         attributes: _Attributes | None = None,
         output: str | None = None,
-        n_channels: int = 0,
     ) -> str:
         output = output or name
         self.nodes.append(onnx_wire.node(op_type, name, inputs, [output], attributes))
-        self.n_channels[output] = n_channels
         return output
 
     def convolution(
@@ -298,11 +284,11 @@ class _Graph:
             "pads": pads,
             "strides": [stride] * 2,
         }
-        x = self.add("Conv", name, [x, *names], attributes, n_channels=n_out)
+        x = self.add("Conv", name, [x, *names], attributes)
         if not relu:
             return x
         limits: _Attributes = {"min": 0.0, "max": 6.0}
-        return self.add("Clip", f"{name}/relu6", [x], limits, n_channels=n_out)
+        return self.add("Clip", f"{name}/relu6", [x], limits)
 
     def _folded(self, conv: str, norm: str) -> tuple[np.ndarray, np.ndarray]:
         # In f64, so that folding itself adds no rounding error.

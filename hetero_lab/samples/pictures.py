@@ -19,12 +19,10 @@ import PIL
 from PIL import Image, ImageOps
 
 from hetero_lab.errors import ArgumentError, InputError, ModelError, names_at_hand, shorten
-from hetero_lab.samples.drawn_text import IMAGENET_DEVIATION, IMAGENET_MEAN
 
 if TYPE_CHECKING:
     from hetero_lab.model.opgraph import OpGraph
 
-MOST_PIXELS = 64_000_000
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 _DTYPES = {"f32": np.float32, "f16": np.float16, "f64": np.float64, "u8": np.uint8}
 _DEEP_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N")  # 16 bits a pixel
@@ -70,13 +68,13 @@ class PictureInput:
 
 
 # The samples that classify pictures, and how their training data was prepared.
-_OF_SAMPLES = {
+OF_SAMPLES = {
     # Bright ink on a dark ground from 0 to 16: how many of 4x4 dots were inked (UCI, 1998).
     "digits_inception": Preprocessing(scale=(255 / 16,), fit="average"),
     "ppocr_cls": Preprocessing(mean=(127.5,), scale=(127.5,), fit="line"),
     "page_orientation": Preprocessing(
-        mean=tuple(float(255 * m) for m in IMAGENET_MEAN),
-        scale=tuple(float(255 * d) for d in IMAGENET_DEVIATION),
+        mean=tuple(255 * m for m in (0.485, 0.456, 0.406)),  # of ImageNet
+        scale=tuple(255 * d for d in (0.229, 0.224, 0.225)),
         fit="crop",
     ),
     "efficientnet_lite0": Preprocessing(mean=(127.0,), scale=(128.0,), fit="crop"),
@@ -85,7 +83,7 @@ _OF_SAMPLES = {
 
 def sample_preprocessing(sample: str) -> Preprocessing:
     """Return the preprocessing of a sample; for any other model, RGB pixels unchanged."""
-    return _OF_SAMPLES.get(sample, Preprocessing())
+    return OF_SAMPLES.get(sample, Preprocessing())
 
 
 def picture_input(graph: OpGraph) -> PictureInput:
@@ -131,8 +129,12 @@ def read_picture(
             f"mean= or scale= has {given} values, but the input {shorten(into.name)} has one "
             "channel: give one."
         )
-    image = _opened(path).convert("L" if into.n_channels == 1 else "RGB")
-    fitted = _FITS[how.fit](image, into)
+    return prepared(_opened(path), into, how)
+
+
+def prepared(image: Image.Image, into: PictureInput, how: Preprocessing) -> np.ndarray:
+    """Return a decoded picture as values of the input's shape and element type."""
+    fitted = _FITS[how.fit](image.convert("L" if into.n_channels == 1 else "RGB"), into)
     pixels = np.asarray(fitted, np.float32).reshape(fitted.height, fitted.width, into.n_channels)
     if how.bgr:
         pixels = pixels[..., ::-1]
@@ -188,21 +190,20 @@ def _opened(path: str | os.PathLike[str]) -> Image.Image:
         raise InputError(f"The picture {name} {there}.")
     try:
         with warnings.catch_warnings():
-            # Pillow warns of large pictures, whose size is checked below, and of broken EXIF
-            # blocks, which do no harm.
+            # Of Pillow's warnings, that of a broken EXIF block does no harm.
             warnings.simplefilter("ignore")
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=_FORMATS) as image:
-                if image.width * image.height > MOST_PIXELS:
-                    raise _too_big(name, f"{image.width}x{image.height}")
                 return _upright(image)
-    except Image.DecompressionBombError as error:
-        raise _too_big(name, "over 170 million") from error
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        raise InputError(
+            f"The picture {name} is too large: {error} Make it smaller: classifiers look at a few "
+            "hundred pixels a side."
+        ) from error
     except PIL.UnidentifiedImageError as error:
         raise InputError(
             f"{name} is not a picture in a known format: {', '.join(_FORMATS)}."
         ) from error
-    except InputError:
-        raise
     except (OSError, SyntaxError, ValueError, EOFError, MemoryError) as error:
         raise InputError(f"The picture {name} cannot be decoded: {error}") from error
 
@@ -212,13 +213,6 @@ def _upright(image: Image.Image) -> Image.Image:
     if image.mode in _DEEP_MODES:
         return Image.fromarray((np.clip(np.asarray(image) / 257, 0, 255)).astype(np.uint8))
     return ImageOps.exif_transpose(image)
-
-
-def _too_big(name: str, size: str) -> InputError:
-    return InputError(
-        f"The picture {name} has {size} pixels; more than {MOST_PIXELS / 1e6:.0f} million are not "
-        "read. Make it smaller: classifiers look at a few hundred pixels a side."
-    )
 
 
 def _shape(shape: Sequence[int] | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -152,11 +153,8 @@ def accuracy_front(result: Recovered | Sweep) -> go.Figure:
     """
     points = front_points(result)
     figure = go.Figure()
-    steps, best = [], -math.inf
-    for point in points:
-        if point["accuracy"] > best:
-            steps.append(point)
-            best = point["accuracy"]
+    best = accumulate((p["accuracy"] for p in points), max, initial=-math.inf)
+    steps = [p for p, before in zip(points, best, strict=False) if p["accuracy"] > before]
     figure.add_scatter(
         x=[p["median_us"] for p in steps], y=[p["accuracy"] for p in steps],
         mode="lines", name="front of latency and accuracy",

@@ -23,27 +23,22 @@ import plotly.graph_objects as go
 
 from hetero_lab import views
 from hetero_lab.arguments import hints_of
-from hetero_lab.errors import ArgumentError, shorten
-from hetero_lab.experiments.accuracy.classify import Classification
-from hetero_lab.experiments.accuracy.evaluate import Evaluation
-from hetero_lab.experiments.advise.advice import BEST, Advice, ranking
+from hetero_lab.errors import ArgumentError
+from hetero_lab.experiments.advise.advice import BEST, Advice
 from hetero_lab.experiments.faults.wrong import Wrong
 from hetero_lab.experiments.hotspots import hotspots
 from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.experiments.optimize import Optimized
 from hetero_lab.experiments.recover import Recovered
-from hetero_lab.experiments.results.profile.report import cause, cautions
 from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.experiments.results.profile.tables import headline
 from hetero_lab.experiments.results.sweep.result import Sweep
-from hetero_lab.experiments.results.sweep.tables import shown, verdict
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.difference import Difference
 from hetero_lab.planning.language_plans import BlockCurve
 from hetero_lab.planning.schedules import SchedulePlan
-from hetero_lab.result import Displayed, told
-from hetero_lab.runtime.inputs import GENERATED
-from hetero_lab.tables import check_writable, html_table, number, time_text, write_text
+from hetero_lab.result import Displayed, Result
+from hetero_lab.tables import check_writable, html_table, write_text
 from hetero_lab.terminal import count_of
 from hetero_lab.views.accuracy import accuracy_front, errors_along_model, sensitivity
 from hetero_lab.views.graph.drawing import placement_graph
@@ -60,74 +55,34 @@ from hetero_lab.views.times import (
 )
 
 Shown: TypeAlias = Displayed | pd.DataFrame | go.Figure
-_HEADLINE = ""  # the title of the table that stands above the figures
 
 
 @dataclass(frozen=True)
 class Contents:
-    """The content of a page about one result.
+    """The content of a page beyond what a notebook shows of a result.
 
-    The ``heading`` is the answer, if there is one. ``tables`` are by title, folded up below the
-    figures unless the title is ``_HEADLINE``. ``figures`` maps each view to what it draws. ``None``
-    in either marks what does not apply. ``details`` are more sentences, folded up as well.
+    ``figures`` maps each view to what it draws, ``None`` where it does not apply. A ``heading``
+    stands for a result that has no answer. ``tables`` are by title, folded up below the figures.
     """
 
-    heading: str
-    notes: Sequence[str]
-    tables: Mapping[str, pd.DataFrame | None]
     figures: Mapping[Callable[..., go.Figure], Any] = field(default_factory=dict)
-    environment: Environment | None = None
-    details: Sequence[str] = ()
+    heading: str = ""
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
 
 @singledispatch
 def contents_of(result: Any) -> Contents:
-    """Return the content of a page about a result; ArgumentError if it cannot be shown.
-
-    A kind of result without views is shown as in a notebook.
-    """
-    if not isinstance(result, Displayed):
-        known = ", ".join(kind.__name__ for kind in contents_of.registry if kind is not object)
-        raise ArgumentError(f"There are views of {known}, not of {type(result).__name__}.")
-    answer, sentences, tables = result._answer(), result._sentences(), dict(result._shown())
-    headline = {_HEADLINE: tables.pop(next(iter(tables)))} if tables else {}
-    return Contents(
-        answer or type(result).__name__,
-        [*sentences, *_emulation_notes(dict(getattr(result, "emulated", {})).items())],
-        {**headline, **tables},
-        details=result._details(),
-    )
+    """Return what a page adds about a result; ArgumentError if it cannot be shown."""
+    if not isinstance(result, Shown):
+        raise ArgumentError(f"There are no views of {type(result).__name__}, only of results.")
+    return Contents()
 
 
 @contents_of.register
 def _(profile: Profile) -> Contents:
-    tables, partition, emulated = profile.tables, profile.partition, profile.environment.emulated
-    us, one = profile.latency.median_us, not (profile.throughput or profile.generation)
-    per_second = f" ({number(1e6 / us)} a second)" * one
     counted = profile if profile.counters else None
-    split = counted if partition.n_subgraphs > 1 else None
-    transitions = tables["transitions"] if counted else None
-    notes = [*_emulation_notes(emulated), *cautions(profile), cause(profile)]
-    if profile.generated:
-        notes.append(f"{GENERATED}.")
-    if profile.interrupted:
-        notes.append("The measurement was interrupted; the results up to then are valid.")
-    if not partition.observed:
-        notes.append("The subgraphs are predicted: the compiled ones could not be observed.")
+    split = counted if profile.partition.n_subgraphs > 1 else None
     return Contents(
-        f"{profile.graph.name} on {profile.label}: {time_text(us)}{per_second}",
-        notes,
-        {
-            _HEADLINE: headline(profile),
-            "Subgraphs": tables["subgraphs"].drop(columns="ops"),
-            "Boundaries": tables["boundaries"] if partition.boundaries else None,
-            "Precision transitions": None if transitions is None or transitions.empty
-            else transitions,
-            "Throughput": tables.get("throughput"),
-            "Idle devices": tables.get("idle"),
-            "Hotspots": hotspots(profile).summary if counted else None,
-            "Agreement": tables["agreement"] if profile.agreement else None,
-        },
         {
             placement_graph: profile,
             latency_samples: profile,
@@ -135,54 +90,36 @@ def _(profile: Profile) -> Contents:
             time_by_op_type: counted,
             timeline: profile if profile.spans else split,
         },
-        profile.environment,
-    )  # fmt: skip
+        tables=_hotspots(counted),
+    )
 
 
 @contents_of.register
 def _(sweep: Sweep) -> Contents:
-    profiles = [p for row in sweep.rows if (p := row.scaled_profile) is not None]
-    measured = sweep if profiles else None
-    n_placements = count_of(sum(not row.same_as for row in sweep.rows), "placement")
+    measured = [p for row in sweep.rows if (p := row.scaled_profile) is not None]
+    counted = sweep if any(profile.counters for profile in measured) else None
     return Contents(
-        verdict(sweep.tables) or f"Sweep of {n_placements}",
-        [
-            f"{n_placements}, ratios to {shorten(sweep.reference)} (below 1 is faster).",
-            *_sweep_notes(sweep),
-        ],
         {
-            _HEADLINE: shown(sweep.tables)[_HEADLINE] if profiles else None,
-            "Every placement": _varying(sweep.summary),
-            "Hotspots": hotspots(sweep).summary if any(p.counters for p in profiles) else None,
-        },
-        {
-            latency_ranking: measured,
-            placement_latency: measured,
-            where_time_goes: sweep if any(profile.counters for profile in profiles) else None,
+            latency_ranking: sweep if measured else None,
+            placement_latency: sweep if measured else None,
+            where_time_goes: counted,
             hosts: sweep if len(sweep.hosts) > 1 else None,
             accuracy_front: _labelled(sweep),
         },
-        sweep.environment,
+        tables={"Summary": _varying(sweep.summary), **_hotspots(counted)},
     )
 
 
 @contents_of.register
 def _(advice: Advice) -> Contents:
-    sweep = advice.sweep
-    answer, reasons, details = told(advice.verdict)
+    best = (c.row.scaled_profile for c in advice.candidates if c.judgement == BEST)
     return Contents(
-        answer,
-        reasons,
-        {_HEADLINE: ranking(advice.summary), "Every candidate": _varying(advice.summary)},
         {
-            latency_ranking: advice if any(row.profile for row in sweep.rows) else None,
-            placement_graph: next(
-                (c.row.scaled_profile for c in advice.candidates if c.judgement == BEST), None
-            ),
-            accuracy_front: _labelled(sweep),
+            latency_ranking: advice if any(row.profile for row in advice.sweep.rows) else None,
+            placement_graph: next(best, None),
+            accuracy_front: _labelled(advice.sweep),
         },
-        sweep.environment,
-        details,
+        tables={"Summary": _varying(advice.summary)},
     )
 
 
@@ -190,119 +127,62 @@ def _(advice: Advice) -> Contents:
 def _(best: Optimized) -> Contents:
     profiles = [p for row in best.sweep.rows if (p := row.scaled_profile) is not None]
     return Contents(
-        f"Take {best.placement.label}. {best.verdict}",
-        [*best.notes, *_sweep_notes(best.sweep)],
-        {_HEADLINE: shown(best.sweep.tables)[_HEADLINE], "Tried on the way": best.history},
         {
             latency_ranking: best.sweep,
             placement_graph: next((p for p in profiles if p.affinity == best.affinity), None),
             predicted_measured: best.costs,
         },
-        best.sweep.environment,
+        f"Take {best.placement.label}. {best.verdict}",
     )
 
 
 @contents_of.register
 def _(wrong: Wrong) -> Contents:
-    return Contents(
-        "What is wrong" if wrong.kind != "none" else "Nothing is wrong",
-        repr(wrong).splitlines(),
-        {_HEADLINE: wrong.culprits},
-        {errors_along_model: wrong if wrong.op_errors else None},
-    )
+    return Contents({errors_along_model: wrong if wrong.op_errors else None}, wrong.verdict)
 
 
 @contents_of.register
 def _(costs: CostModel) -> Contents:
-    notes = [*costs.notes]
-    if not costs.validation_rows:
-        notes.append(
-            "Not validated: no placement was kept out of the fit. Calibrate with more time."
-        )
     return Contents(
-        f"Costs of {costs.graph.name} on {', '.join(costs.devices)}",
-        notes,
-        {"Validation": costs.validation, "Hotspots": hotspots(costs).summary},
         {op_types_by_device: costs, predicted_measured: costs},
+        f"Costs of {costs.graph.name} on {', '.join(costs.devices)}",
+        {"Validation": costs.validation, **_hotspots(costs)},
     )
 
 
 @contents_of.register
 def _(curve: BlockCurve) -> Contents:
-    return Contents(
-        f"What each further layer on {curve.device} buys",
-        [repr(curve), *_emulation_notes(curve.emulated.items())],
-        {_HEADLINE: curve.to_frame()},
-        {block_curve: curve},
-    )
+    return Contents({block_curve: curve}, f"What each further layer on {curve.device} buys")
 
 
 @contents_of.register
 def _(plan: SchedulePlan) -> Contents:
-    return Contents(
-        "A plan for the parallel executor",
-        _emulation_notes(plan.emulated.items()),
-        {_HEADLINE: plan.to_frame(), "Schedule": plan.schedule.to_frame()},
-        {schedule: plan},
-    )
+    return Contents({schedule: plan}, "A plan for the parallel executor")
 
 
 @contents_of.register
 def _(found: Difference) -> Contents:
+    tables = {"Boundaries": found.boundaries, "Subgraphs": found.subgraphs}
     return Contents(
-        f"From {found.before.label} to {found.after.label}",
-        [*repr(found).splitlines(), *_emulation_notes(found.emulated.items())],
-        {
-            _HEADLINE: found.summary,
-            "Ops that move": found.ops,
-            "Boundaries": found.boundaries,
-            "Subgraphs": found.subgraphs,
-            "Parts of the prediction": None if found.predicted_ns is None else found.parts,
-        },
-        {difference: found},
+        {difference: found}, f"From {found.before.label} to {found.after.label}", tables
     )
-
-
-@contents_of.register
-def _(found: Evaluation) -> Contents:
-    heading = f"Accuracy of {found.label}" if found.is_labelled else found.label
-    return Contents(heading, [repr(found)], {_HEADLINE: found.summary, "Examples": found.examples})
 
 
 @contents_of.register
 def _(found: Recovered) -> Contents:
     tried = any(tried.only_fast is not None for tried in found.tried)
-    return Contents(
-        found.verdict,
-        _sweep_notes(found.sweep),
-        {
-            _HEADLINE: found.summary,
-            "Front": found.front,
-            "Sensitivity": found.sensitivity,
-            "Tried on calibration examples": found.trials,
-        },
-        {accuracy_front: found, sensitivity: found if tried else None},
-        found.sweep.environment,
-    )
+    return Contents({accuracy_front: found, sensitivity: found if tried else None})
 
 
-@contents_of.register
-def _(found: Classification) -> Contents:
-    notes = _emulation_notes(found.emulated)
-    return Contents(f"{found.image} on {found.placement}", notes, {_HEADLINE: found.table})
-
-
-@contents_of.register
-def _(frame: pd.DataFrame) -> Contents:
-    heading = frame.attrs.get("title") or count_of(len(frame), "row")
-    return Contents(heading, frame.attrs.get("notes", ()), {_HEADLINE: frame})
+def _hotspots(counted: Profile | Sweep | CostModel | None) -> dict[str, pd.DataFrame]:
+    return {} if counted is None else {"Hotspots": hotspots(counted).summary}
 
 
 @contents_of.register
 def _(given: go.Figure) -> Contents:
     layout: Any = given.layout
     title = re.sub("<[^>]*>", " ", layout.title.text or "")
-    return Contents(title.strip() or "Figure", [], {}, {figure: given})
+    return Contents({figure: given}, title.strip() or "Figure")
 
 
 def figure(given: go.Figure) -> go.Figure:
@@ -320,18 +200,6 @@ def _varying(summary: pd.DataFrame) -> pd.DataFrame:
     """Leave out columns that are the same in all rows."""
     text = summary.astype("str")
     return summary.loc[:, [n for n in summary if n == "label" or text[n].nunique() > 1]]
-
-
-def _sweep_notes(sweep: Sweep) -> list[str]:
-    return [*_emulation_notes(sweep.environment.emulated), *sweep.notes]
-
-
-def _emulation_notes(emulated: Iterable[tuple[str, str]]) -> list[str]:
-    return [
-        f"{name} is emulated on {base}: structure and numbers are real, its times say nothing "
-        "about a real device."
-        for name, base in emulated
-    ]
 
 
 def gallery(result: Shown) -> dict[str, go.Figure]:
@@ -409,17 +277,17 @@ def page(
     if not several:
         raise ArgumentError("Give at least one result to make a page of.")
     check_writable(file)
-    contents = [contents_of(result) for result in several]
+    pages = [_Section.of(result) for result in several]
     profiles = [result for result in several if isinstance(result, Profile)]
     numbers = itertools.count(1)
     parts = [*_notes(notes)]
     if 1 < len(profiles) == len(several):
-        parts += _section(_side_by_side(profiles), [latency_samples(profiles)], numbers)
+        parts += _Section.of(_side_by_side(profiles)).parts([latency_samples(profiles)], numbers)
     if len(several) > 1:
-        parts.append(_links(contents))
-    for index, (result, about) in enumerate(zip(several, contents, strict=True)):
+        parts.append(_links(pages))
+    for index, (result, section) in enumerate(zip(several, pages, strict=True)):
         figures = (figure for _, figure in drawn(result))
-        parts += _section(about, figures, numbers, f"result-{index}")
+        parts += section.parts(figures, numbers, f"result-{index}")
     style = _STYLE.read_text(encoding="utf-8")
     name = html.escape(squeeze(title, 200))
     write_text(
@@ -447,35 +315,83 @@ def _embedded(figure: go.Figure, number: int) -> str:
     return f'<div class="figure" tabindex="0" role="group" aria-label="{label}">{held}</div>\n'
 
 
-def _side_by_side(profiles: Sequence[Profile]) -> Contents:
+def _side_by_side(profiles: Sequence[Profile]) -> pd.DataFrame:
     frame = pd.concat([headline(profile) for profile in profiles], ignore_index=True)
     frame.insert(0, "label", [profile.label for profile in profiles])
-    return Contents("Side by side", [f"These were {NOT_IN_TURN}."], {_HEADLINE: frame})
+    frame.attrs.update(title="Side by side", notes=[f"These were {NOT_IN_TURN}."])
+    return frame
 
 
-def _section(
-    contents: Contents, figures: Iterable[go.Figure], numbers: Iterator[int], name: str = "all"
-) -> Iterator[str]:
-    """Give the answer, where it was measured, the headline, notes and figures; the rest folded."""
-    tables = {title: frame for title, frame in contents.tables.items() if frame is not None}
-    yield f"<section id={name}><h2>{html.escape(squeeze(contents.heading, 400))}</h2>\n"
-    if contents.environment is not None:
-        yield f'<p class="where">{html.escape(_where(contents.environment))}</p>\n'
-    if _HEADLINE in tables:
-        yield _table(tables.pop(_HEADLINE))
-    yield from _notes(contents.notes)
-    yield from map(_embedded, figures, numbers)
-    if contents.details:
-        yield f"<details><summary>Details</summary>{''.join(_notes(contents.details))}</details>\n"
-    for title, frame in tables.items():
-        yield f"<details><summary>{html.escape(title)}</summary>{_table(frame)}</details>\n"
-    yield "</section>\n"
+@dataclass(frozen=True)
+class _Section:
+    """The part of a page about one result: as in a notebook, with figures and more tables.
+
+    The heading is the answer, else the first sentence. The table without a title stands above the
+    figures; the others are folded up below, and so are the details.
+    """
+
+    heading: str
+    sentences: Sequence[str]
+    tables: Mapping[str, pd.DataFrame]
+    details: Sequence[str] = ()
+    environment: Environment | None = None
+
+    @classmethod
+    def of(cls, result: Any) -> _Section:
+        if isinstance(result, pd.DataFrame):
+            heading = result.attrs.get("title") or count_of(len(result), "row")
+            return cls(heading, result.attrs.get("notes", ()), {"": result})
+        contents = contents_of(result)
+        if isinstance(result, go.Figure):
+            return cls(contents.heading, (), {})
+        environment = getattr(getattr(result, "sweep", result), "environment", None)
+        environment = environment if isinstance(environment, Environment) else None
+        emulated = dict(getattr(environment or result, "emulated", ()))
+        said = contents.heading or result._answer()
+        sentences = [*result._sentences(), *getattr(result, "notes", ())]
+        if not said:
+            said, _, rest = sentences[0].partition("\n")
+            sentences[0] = rest
+        sentences += [
+            f"{name} is emulated on {base}: structure and numbers are real, its times say nothing "
+            "about a real device."
+            for name, base in emulated.items()
+        ]
+        shown = (result.sweep if isinstance(result, Optimized) else result)._shown()
+        if isinstance(result, CostModel):
+            shown = {"Units": result.to_frame()}
+        tables = dict(result.tables) if isinstance(result, Result) else {}
+        tables = {
+            title[:1].upper() + title[1:]: frame
+            for title, frame in [*tables.items(), *contents.tables.items(), *shown.items()]
+            if title in shown or not any(frame is each for each in shown.values())
+        }
+        kept = [text for text in dict.fromkeys(sentences) if text.strip() and text != said]
+        return cls(said, kept, tables, result._details(), environment)
+
+    def parts(
+        self, figures: Iterable[go.Figure], numbers: Iterator[int], name: str = "all"
+    ) -> Iterator[str]:
+        """Give the answer, the place, the main table, text and figures; the rest folded up."""
+        tables = {title: frame for title, frame in self.tables.items() if len(frame)}
+        yield f"<section id={name}><h2>{html.escape(squeeze(self.heading, 400))}</h2>\n"
+        if self.environment is not None:
+            yield f'<p class="where">{html.escape(_where(self.environment))}</p>\n'
+        if "" in tables:
+            yield _table(tables.pop(""))
+        yield from _notes(self.sentences)
+        yield from map(_embedded, figures, numbers)
+        if self.details:
+            yield f"<details><summary>Details</summary>{''.join(_notes(self.details))}</details>\n"
+        for title, frame in tables.items():
+            yield f"<details><summary>{html.escape(title)}</summary>{_table(frame)}</details>\n"
+        yield "</section>\n"
 
 
-def _links(several: Sequence[Contents]) -> str:
+def _links(pages: Sequence[_Section]) -> str:
     links = (
-        f'<a href="#result-{index}">{html.escape(squeeze(contents.heading, 60))}</a>'
-        for index, contents in enumerate(several)
+        f'<a href="#result-{index}">{html.escape(squeeze(section.heading, 60))}</a>'
+        for index, section in enumerate(pages)
     )
     return f"<nav>{' '.join(links)}</nav>\n"
 
@@ -491,9 +407,13 @@ def _where(environment: Environment) -> str:
     return " · ".join([*facts, f"OpenVINO {version}"])
 
 
-def _notes(sentences: Iterable[str]) -> Iterator[str]:
-    for sentence in filter(str.strip, sentences):
-        yield f'<p class="note">{html.escape(squeeze(sentence, 500))}</p>\n'
+def _notes(texts: Iterable[str]) -> Iterator[str]:
+    """Give each text as a paragraph; text of several lines keeps its columns aligned."""
+    for text in filter(str.strip, texts):
+        if "\n" in text:
+            yield f'<pre class="note">{html.escape(text)}</pre>\n'
+        else:
+            yield f'<p class="note">{html.escape(squeeze(text, 500))}</p>\n'
 
 
 def _table(frame: pd.DataFrame) -> str:

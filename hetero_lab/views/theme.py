@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from hetero_lab.tables import interval_text, time_text
 
 if TYPE_CHECKING:
@@ -69,17 +71,10 @@ def interval_of(row: Mapping[Any, Any], column: str = "median_us") -> Interval:
 
 def error_bars(intervals: Sequence[Interval], scale: float = 1.0, **style: Any) -> dict[str, Any]:
     """Return plotly's error bars, their lengths times ``scale``; an infinite end has no bar."""
-
-    def lengths(ends: list[tuple[float, float]]) -> list[float]:
-        return [scale * abs(end - v) if math.isfinite(end) else 0.0 for v, end in ends]
-
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": lengths([(value, high) for value, _, high in intervals]),
-        "arrayminus": lengths([(value, low) for value, low, _ in intervals]),
-        **style,
-    }
+    value, low, high = np.array(intervals, float).reshape(-1, 3).T
+    up, down = (scale * np.nan_to_num(abs(end - value), posinf=0.0) for end in (high, low))
+    lengths = {"array": up.tolist(), "arrayminus": down.tolist()}
+    return {"type": "data", "symmetric": False, **lengths, **style}
 
 
 def latency_end_us(latencies: Sequence[Interval]) -> float:

@@ -37,7 +37,7 @@ from hetero_lab.views.theme import (
     time_text,
 )
 
-_MOST_ROWS = 40  # more subgraphs than this stand side by side, without names
+_MOST_ROWS = 40  # more subgraphs than this have thinner bars without names
 _SUBGRAPH_PX = 24
 _SUBGRAPH_PARTS = (("ops", 1.0), ("reorders", 0.4))
 
@@ -65,17 +65,18 @@ def time_by_subgraph(profile: Profile) -> go.Figure:
     """
     counters_of(profile)
     found = profile.tables["subgraphs"].to_dict("records")
-    rows = len(found) <= _MOST_ROWS
+    named = len(found) <= _MOST_ROWS
     figure = go.Figure()
     for device, style in styles_of(profile).items():
         own = [row for row in found if row["device"] == device]
         for part, opacity in _SUBGRAPH_PARTS:
-            places, values = [row["subgraph"] for row in own], [row[f"{part}_us"] for row in own]
+            values = [row[f"{part}_us"] for row in own]
             if not any(values) and part == "reorders":
                 continue
             figure.add_bar(
-                **({"y": places, "x": values} if rows else {"x": places, "y": values}),
-                orientation="h" if rows else "v",
+                orientation="h",
+                y=[row["subgraph"] for row in own],
+                x=values,
                 name=f"{style.label}: {part}",
                 marker=style.bar(opacity),
                 hovertext=[
@@ -83,19 +84,16 @@ def time_by_subgraph(profile: Profile) -> go.Figure:
                     f"{part} take {time_text(value)}<br>{count_of(row['n_ops'], 'op')}"
                     for row, value in zip(own, values, strict=True)
                 ],
-            )  # fmt: skip
-    x = {"title": "subgraph, in execution order", "showgrid": False, "zeroline": False}
-    y = TIME_AXIS | {"automargin": True}
-    if rows:
-        x, y = TIME_AXIS, row_axis([f"{r['subgraph']} · {plain(r['device'], 20)}" for r in found])
+            )
+    names = [f"{r['subgraph']} · {plain(r['device'], 20)}" if named else "" for r in found]
     return finish(
         figure,
         f"Time by subgraph of {plain(profile.label, 60)}",
         "by the counters of a compile of their own · hatched: emulated",
-        160 + _SUBGRAPH_PX * len(found) if rows else 420,
+        160 + _SUBGRAPH_PX * min(len(found), _MOST_ROWS),
         (20, 20, 100, 50),
-        x=x if rows else x | {"automargin": True},
-        y=y,
+        x=TIME_AXIS,
+        y=row_axis(names) | ({} if named else {"title": "subgraphs, in execution order"}),
         **STACKED,
     )
 
@@ -114,19 +112,11 @@ def histograms(profiles: Sequence[Profile]) -> tuple[list[float], list[list[int]
     low = min(float(profile.latency.samples_us.min()) for profile in profiles)
     high = max(_end(profile.latency.samples_us) for profile in profiles)
     width = _round_width(max((high - low) / _BINS, low * 1e-3, 1e-3))
-    first, last = (int(place) for place in _places(np.array([low, high]), width))
-    edges = [k * width for k in range(first, last + 2)]
-    counts = []
-    for profile in profiles:
-        places = _places(profile.latency.samples_us, width) - first
-        counts.append(np.bincount(places, minlength=len(edges) - 1)[: len(edges) - 1].tolist())
-    return edges, counts
-
-
-def _places(samples: np.ndarray, width: float) -> np.ndarray:
-    """Return the number of the bin of each sample, counted from 0 µs."""
-    # A sample on an edge belongs to the bin above, whatever the rounding of the division says.
-    return np.floor(samples / width + 1e-9).astype(int)
+    # A sample on an edge belongs to the bin above, whatever rounding says.
+    low, high = low / width + 1e-9, high / width + 1e-9
+    edges = width * np.arange(np.floor(low), np.floor(high) + 2)
+    shifted = [profile.latency.samples_us + 1e-9 * width for profile in profiles]
+    return edges.tolist(), [np.histogram(samples, edges)[0].tolist() for samples in shifted]
 
 
 def _end(samples: np.ndarray) -> float:

@@ -196,16 +196,6 @@ def test_pages_are_turned_clockwise(data: Dataset) -> None:
         assert ink[:, :60].sum() > ink[:, -60:].sum()  # lines begin at the left margin
 
 
-def test_enlarging_a_patch_keeps_planes_and_range() -> None:
-    rows, columns = np.mgrid[0:25, 0:25] / 24
-    enlarged = labelled_data.enlarge(rows, 48)
-    assert enlarged.shape == (48, 48)
-    assert enlarged.min() == 0
-    assert enlarged.max() == 1
-    assert np.allclose(np.diff(enlarged[2:-2, 0]), 25 / 48 / 24, atol=1e-6)
-    assert np.allclose(labelled_data.enlarge(columns, 48), labelled_data.enlarge(rows, 48).T)
-
-
 def test_face_scores() -> None:
     logits = np.full((1, 896, 1), -5.0, np.float32)
     assert not labelled_data.is_face(logits)

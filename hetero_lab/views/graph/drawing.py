@@ -359,22 +359,16 @@ class _Drawing:
 
     def add_rings(self) -> None:
         """Ring the causes and consequences of displacement, and the ops searched for."""
-        for is_cause, name, symbol, colour, room in (
-            (True, "cause: not supported where preferred", "circle-open", CAUSE, 6),
-            (False, "consequence: goes along with it", "diamond-open", CONSEQUENCE, 8),
+        displaced = [n for n in self.data.nodes if n.displaced]
+        causes = [n.index for n in displaced if n.displaced and n.displaced.is_cause]
+        others = [n.index for n in displaced if n.displaced and not n.displaced.is_cause]
+        for name, own, symbol, colour, room, rank in (
+            ("cause: not supported where preferred", causes, "circle-open", CAUSE, 6, 1005),
+            ("consequence: goes along with it", others, "diamond-open", CONSEQUENCE, 8, 1005),
+            ("searched for", sorted(self.data.marked), "circle-open", TEXT, 9, 1004),
         ):
-            own = [
-                n.index for n in self.data.nodes if n.displaced and n.displaced.is_cause == is_cause
-            ]
-            self.add_marks(
-                own, name, 1005, size=[2 * self.radii[i] + room for i in own], symbol=symbol,
-                color=colour, line={"width": 2},
-            )  # fmt: skip
-        marked = sorted(self.data.marked)
-        self.add_marks(
-            marked, "searched for", 1004, size=[2 * self.radii[i] + 9 for i in marked],
-            symbol="circle-open", color=TEXT, line={"width": 2.5},
-        )  # fmt: skip
+            sizes = [2 * self.radii[i] + room for i in own]
+            self.add_marks(own, name, rank, size=sizes, symbol=symbol, color=colour, line_width=2)
 
     def add_titles(self) -> None:
         """Write the longest title that fits above each subgraph."""

@@ -15,15 +15,10 @@ from functools import cached_property
 from itertools import pairwise
 from statistics import median
 
-import numpy as np
 from scipy.optimize import isotonic_regression
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
-_MOST_SLOTS_TO_TRANSPOSE = 3000  # the transposing pass of fast-sugiyama is quadratic
 _SORTING_SWEEPS = 12
 _MOVING_SWEEPS = 12
-_NUMBERED_IS_NICER = 0.97  # the numbers' order wins if its wires are hardly longer
 _STRAIGHTENING_PASSES = 3  # a line that was straightened makes room for others
 _FARTHEST = 20.0  # a long line would climb like stairs if its vertices could move far for it
 _SIDE_BY_SIDE = 0.2  # share of the gap that two passing wires keep
@@ -54,101 +49,39 @@ class Layers:
 
 
 def find_layers(n: int, edges: Iterable[tuple[int, int]]) -> Layers:
-    """Rank the vertices ``0 … n-1`` and order each rank; edges that do not rise are ignored."""
+    """Rank the vertices ``0 … n-1`` and order each rank; edges that do not rise are ignored.
+
+    Vertices come in the order of their numbers, and wires that pass a rank with their source.
+    """
     clean = sorted({(a, b) for a, b in edges if a < b})
-    parts: list[list[list[int]]] = []
+    rank = _ranks(n, clean)
+    order: list[tuple[int, int, int, int]] = [(rank[v], v, 0, v) for v in range(n)]
     passing: dict[tuple[int, int], tuple[int, ...]] = {}
     n_ids = n
-    for members, links in _parts(n, clean):
-        if not links:
-            parts.append([members])
-            continue
-        rows, wires, more = _layers_of_part(members, links, n_ids)
-        n_ids += more
-        parts.append(_upright(rows, n))
-        passing.update(_passing(wires, n))
-    parts.sort(key=lambda part: (-len(part), part[0]))
-    depth = max(map(len, parts), default=0)
-    ranks = tuple(
-        tuple(vertex for part in parts if rank < len(part) for vertex in part[rank])
-        for rank in range(depth)
-    )
-    return Layers(ranks, passing, n, n_ids)
+    for a, b in clean:
+        between = range(rank[a] + 1, rank[b])
+        if between:
+            passing[a, b] = tuple(range(n_ids, n_ids + len(between)))
+            n_ids += len(between)
+            order += [(r, a, b, point) for r, point in zip(between, passing[a, b], strict=True)]
+    ranks: list[list[int]] = [[] for _ in range(max(rank, default=-1) + 1)]
+    for r, *_, vertex in sorted(order):
+        ranks[r].append(vertex)
+    return Layers(tuple(map(tuple, ranks)), passing, n, n_ids)
 
 
-def _parts(
-    n: int, edges: Sequence[tuple[int, int]]
-) -> list[tuple[list[int], list[tuple[int, int]]]]:
-    """Return the vertices and edges of each connected part of the graph."""
-    ends = np.array(edges, dtype=int).reshape(-1, 2).T
-    joined = coo_array((np.ones(len(edges)), (ends[0], ends[1])), shape=(n, n))
-    part_of = connected_components(joined, directed=False)[1].tolist()
-    parts: dict[int, tuple[list[int], list[tuple[int, int]]]] = {p: ([], []) for p in part_of}
-    for vertex in range(n):
-        parts[part_of[vertex]][0].append(vertex)
-    for edge in edges:
-        parts[part_of[edge[0]]][1].append(edge)
-    return list(parts.values())
-
-
-def _layers_of_part(
-    members: Sequence[int], edges: Sequence[tuple[int, int]], first_id: int
-) -> tuple[list[list[int]], list[tuple[int, int]], int]:
-    """Return ranks, links and number of passing points of a connected graph."""
-    from fast_sugiyama import from_edges
-
-    # It numbers passing points from the number of vertices on. In a graph of several parts, or
-    # with gaps in the numbers, they would be mixed up with vertices.
-    dense = {vertex: i for i, vertex in enumerate(members)}
-    ((positions, _, _, links),) = from_edges(
-        [(dense[a], dense[b]) for a, b in edges],
-        dummy_vertices=True,
-        check_layout=False,
-        transpose=_n_slots(dense, edges) <= _MOST_SLOTS_TO_TRANSPOSE,
-    )
-    rows: dict[float, list[tuple[float, int]]] = {}
-    for key, (x, y) in positions:
-        rows.setdefault(round(-y, 3), []).append((x, int(key)))
-    # Passing points are renumbered by position: the numbers of fast-sugiyama differ each time.
-    names = dict(enumerate(members))
-    ranks: list[list[int]] = []
-    for y in sorted(rows):
-        ranks.append([])
-        for _, vertex in sorted(rows[y]):
-            names.setdefault(vertex, first_id + len(names) - len(members))
-            ranks[-1].append(names[vertex])
-    wires = sorted((names[int(a)], names[int(b)]) for a, b in links or ())
-    return ranks, wires, len(names) - len(members)
-
-
-def _n_slots(dense: Mapping[int, int], edges: Sequence[tuple[int, int]]) -> int:
-    """Count how many ranks the wires run over."""
-    depth = [0] * len(dense)
+def _ranks(n: int, edges: Sequence[tuple[int, int]]) -> list[int]:
+    """Rank by the longest way to each vertex; one that feeds more than it reads is moved later."""
+    targets: list[list[int]] = [[] for _ in range(n)]
+    rank, n_sources = [0] * n, [0] * n
     for a, b in edges:  # sorted by source, and sources come before targets
-        depth[dense[b]] = max(depth[dense[b]], depth[dense[a]] + 1)
-    return sum(depth[dense[b]] - depth[dense[a]] for a, b in edges)
-
-
-def _upright(ranks: list[list[int]], n: int) -> list[list[int]]:
-    """Mirror a part if more of its vertices are in falling than in rising order."""
-    rising = sum(
-        1 if a < b else -1
-        for rank in ranks
-        for a, b in pairwise([vertex for vertex in rank if vertex < n])
-    )
-    return ranks if rising >= 0 else [rank[::-1] for rank in ranks]
-
-
-def _passing(links: Sequence[tuple[int, int]], n: int) -> dict[tuple[int, int], tuple[int, ...]]:
-    following = {a: b for a, b in links if a >= n}
-    found = {}
-    for a, b in links:
-        if a < n <= b:
-            chain = [b]
-            while following[chain[-1]] >= n:
-                chain.append(following[chain[-1]])
-            found[a, following[chain[-1]]] = tuple(chain)
-    return found
+        targets[a].append(b)
+        n_sources[b] += 1
+        rank[b] = max(rank[b], rank[a] + 1)
+    for v in reversed(range(n)):
+        if len(targets[v]) > n_sources[v]:
+            rank[v] = min(rank[b] for b in targets[v]) - 1
+    return rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +119,11 @@ def assign_coordinates(
     """
     work = _CoordinateAssignment(layers, breadth, find_links(layers, wires, ignored), gap, lane)
     work.pack()
-    if max(map(len, layers.ranks), default=0) > 1:
-        work.sort()
-        work.settle()
-        for _ in range(_STRAIGHTENING_PASSES):
-            work.straighten()
-    else:
-        work.sweep(forward=True)
+    work.sort()
+    for sweep in range(_MOVING_SWEEPS):
+        work.sweep(forward=sweep % 2 == 0, both=sweep >= _MOVING_SWEEPS // 2)
+    for _ in range(_STRAIGHTENING_PASSES):
+        work.straighten()
     return replace(layers, ranks=tuple(map(tuple, work.ranks))), work.middle
 
 
@@ -258,52 +189,27 @@ class _CoordinateAssignment:
         return offsets
 
     def sort(self) -> None:
-        """Sort ranks by where their neighbours are; keep the order with the shortest wires.
-
-        The sweeps start from the given order, then from the numbers', which wins if hardly worse.
-        """
-        best: tuple[float, list[list[int]]] | None = None
-        for ranks, handicap in ((self.ranks, 1.0), (self.numbered(), _NUMBERED_IS_NICER)):
-            self.ranks = [list(rank) for rank in ranks]
-            self.pack()
-            for sweep in range(_SORTING_SWEEPS + 1):
-                if sweep:
-                    self.sweep(forward=sweep % 2 == 1, sort=True)
-                # How far all wires run across the flow.
-                length = handicap * sum(
-                    abs(self.middle[k.a] + k.shift - self.middle[k.b]) for k in self.links
-                )
-                if best is None or length < best[0] - 1e-6:
-                    best = (length, [list(rank) for rank in self.ranks])
-        assert best is not None
+        """Sort ranks by where their neighbours are; keep the order with the shortest wires."""
+        best: tuple[float, list[list[int]]] = (float("inf"), [])
+        for sweep in range(_SORTING_SWEEPS + 1):
+            if sweep:
+                self.sweep(forward=sweep % 2 == 1, sort=True)
+            # How far all wires run across the flow.
+            length = sum(abs(self.middle[k.a] + k.shift - self.middle[k.b]) for k in self.links)
+            if length < best[0] - 1e-6:
+                best = (length, [list(rank) for rank in self.ranks])
         self.ranks = best[1]
         self.pack()
-
-    def numbered(self) -> list[list[int]]:
-        """Return the ranks in the order of the vertices' numbers, wires with their source."""
-        key: dict[int, tuple[int, int]] = {v: (v, 0) for v in range(self.n)}
-        for (source, target), points in self.layers.passing.items():
-            key.update((point, (source, target)) for point in points)
-        return [sorted(rank, key=key.__getitem__) for rank in self.ranks]
-
-    def settle(self) -> None:
-        """Move ranks back and forth until wires are short."""
-        for sweep in range(_MOVING_SWEEPS):
-            self.sweep(forward=sweep % 2 == 0, both=sweep >= _MOVING_SWEEPS // 2)
 
     def sweep(self, forward: bool, sort: bool = False, both: bool = False) -> None:
         """Move each rank near to the one before it, or after it, or to both."""
         for rank in self.ranks if forward else reversed(self.ranks):
             wanted, weight = {}, {}
             for vertex in rank:
-                near = [
-                    (self.middle[link.a] + link.shift, link.weight)
-                    for link in (self.before[vertex] if forward or both else ())
-                ]
-                near += [
-                    (self.middle[link.b] - link.shift, link.weight)
-                    for link in (self.after[vertex] if both or not forward else ())
-                ]
+                before = self.before[vertex] if forward or both else ()
+                after = self.after[vertex] if both or not forward else ()
+                near = [(self.middle[link.a] + link.shift, link.weight) for link in before]
+                near += [(self.middle[link.b] - link.shift, link.weight) for link in after]
                 weight[vertex] = sum(pull for _, pull in near) or 0.1
                 wanted[vertex] = (
                     sum(level * pull for level, pull in near) / weight[vertex]
