@@ -98,7 +98,7 @@ def write_program(
     """Write model, placement, inputs and program, without a compile."""
     bound = placed.bound
     model, _ = labelled_clone(placed, predict(placed.graph, placed.affinity))
-    compile_on, properties = placed.compile_call
+    compile_on, properties = BoundPlacement(bound, placed.placement.labelled()).compile_call
     specs = emulated_devices(placed.core)
     # A saved model has no affinities, so placement.json has them.
     affinity = affinities_of(model)

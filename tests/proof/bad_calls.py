@@ -450,6 +450,12 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("a pool with a stranger", {"memory_limit": {("CPU", "GPU"): 5}}, PlanError, "'GPU'",
          "not planned for"),
     ],
+    "distribution": [
+        ("a device twice", {"placement": ["CPU", "CPU"]}, DeviceError, "twice"),
+        ("another policy", {"policy": "TENSOR_PARALLEL"}, PropertyError, "PIPELINE_PARALLEL"),
+        ("no GPU", {"policy": "PIPELINE_PARALLEL"}, PropertyError, "only GPUs"),
+        ("no size", {"memory": {"CPU": "much"}}, PlanError, "memory: 'much'"),
+    ],
     "fit_blocks": [
         ("a device twice", {"devices": ["CPU", "CPU"]}, DeviceError, "twice"),
         ("no mapping", {"memory_limit": "1MiB"}, PlanError, "memory_limit="),
