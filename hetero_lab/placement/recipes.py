@@ -17,8 +17,8 @@ compiled = core.compile_model(model, "{target}", {python})""",
     "text": """# where properties are text, without quotes
 {target}
 {text}""",
-    "benchmark_app": """# benchmark_app: load.json
-{{"HETERO": {json}}}
+    "benchmark_app": """# benchmark_app in C++ (that in Python knows no GPU.1): load.json
+{{"HETERO": {texts}}}
 benchmark_app -m model.xml -d {target} -load_config load.json""",
     "genai": """# openvino-genai, Python: only this attention backend passes the properties on
 pipe = openvino_genai.LLMPipeline(directory, "{target}", ATTENTION_BACKEND="SDPA", **{python})""",
@@ -44,12 +44,14 @@ def recipe(
     if runtime is not None and runtime not in _TEXTS:
         raise ArgumentError(unknown("There is no recipe for", runtime, _TEXTS, "Runtimes"))
     target, properties = hetero_call(devices, by_device)
+    texts = {key: _text(value) for key, value in properties.items()}
     words = {
         "target": target,
         "python": repr(properties),
         "json": json.dumps(properties),
         "cpp": _cpp(properties),
-        "text": "\n".join(f"{key}={_text(value)}" for key, value in properties.items()),
+        "text": "\n".join(f"{key}={value}" for key, value in texts.items()),
+        "texts": json.dumps(texts),
     }
     asked = [runtime] if runtime else list(_TEXTS)
     return "\n\n".join(_TEXTS[name].format(**words) for name in asked)

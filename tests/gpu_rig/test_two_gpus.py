@@ -84,7 +84,7 @@ def small():
     return bind(hl.load(networks(True)["matmuls"]()))
 
 
-def test_lint_profile_and_sweep_take_what_hetero_divides(small):
+def test_lint_profile_sweep_and_freeze_take_what_hetero_divides(small, tmp_path):
     policy = hl.distribution(small, TWO, PIPELINE).placement
     found = hl.lint(small, policy)
     assert found.loc[found["rule"] == "empty-device", "severity"].tolist() == ["warning"]
@@ -97,6 +97,8 @@ def test_lint_profile_and_sweep_take_what_hetero_divides(small):
     sweep = hl.sweep(small, [halves, policy], turns=2, budget_s=None, progress=False)
     assert set(sweep.summary["status"]) == {"ok"}
     assert sweep.summary["n_subgraphs"].tolist()[:2] == [2, 1]
+    hl.freeze(small, halves, tmp_path)  # with labels
+    assert "QUERY_MODEL_RATIO" not in (tmp_path / "placement.json").read_text()
 
 
 def test_ratios_fit_into_memory(small):
