@@ -321,8 +321,6 @@ def _check(bound: BoundModel, placement: Placement) -> None:
         check_device(device, core)
     if virtual is not None:
         virtual.check(bound)
-    if placement.priorities:
-        _check_divided(bound, placement)
     for device in () if virtual else affinity.devices:
         able = supported_ops(bound, device)
         refused = [
@@ -344,6 +342,8 @@ def _check(bound: BoundModel, placement: Placement) -> None:
                 f"{RATIO} of {device} has no effect, because the ops of this placement are "
                 "labelled. Placement.balanced(model, devices, shares) makes one that obeys it."
             )
+    if placement.priorities:
+        _check_divided(bound, placement)
 
 
 def divided(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.device_memory import total_bytes
 from hetero_lab.backend.devices import RATIO, check_device, device_names, takes_ratio
+from hetero_lab.backend.emulation import plain
+from hetero_lab.backend.properties import merged_properties
 from hetero_lab.errors import ArgumentError, PropertyError
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source
@@ -118,6 +120,7 @@ def distribution(
     policy: str | None = None,
     *,
     memory: Mapping[str, int | str] | None = None,
+    device_properties: Mapping[str, Mapping[str, Any]] | None = None,
     core: ov.Core | None = None,
 ) -> Distribution:
     """Say what HETERO will do by itself with a model and several devices, and why.
@@ -135,6 +138,8 @@ def distribution(
         ``"PIPELINE_PARALLEL"``, or none: each device takes all that it supports.
     memory
         Total bytes of GPUs that are not here, or to ask what would be: ``{"GPU.0": "24GiB"}``.
+    device_properties
+        Properties of the devices; a precision can change where the plugin cuts.
 
     Returns
     -------
@@ -159,8 +164,9 @@ def distribution(
     """
     bound = bind(model, core)
     check_policy(policy)
-    if isinstance(placement, Placement):
-        return _of_placement(bound, placement, policy)
+    if isinstance(placement, Placement | Affinity):
+        given = Placement(placement) if isinstance(placement, Affinity) else placement
+        return _of_placement(bound, given, policy)
     devices = device_list(placement, bound.core)
     known: dict[str, int] = {}
     for device, n_bytes in (memory or {}).items():
@@ -180,11 +186,16 @@ def distribution(
             f"by {RATIO}, which only GPUs have. hetero_lab.fit_blocks(model, devices, limits) "
             "divides it between any devices."
         )
-    asked, affinity = _asked(bound, devices, known if policy else {}, bool(elsewhere))
+    own = {device: plain(given) for device, given in (device_properties or {}).items()}
+    asked, affinity = _asked(bound, devices, known if policy else {}, own, bool(elsewhere))
     # Only ratios make true what would be with another memory.
     ratios = {d: {RATIO: a.ratio} for d, a in asked.items() if memory and a.ratio is not None}
-    own = {PRIORITIES: ",".join(devices), **({POLICY: policy} if policy and not memory else {})}
-    made = Placement(affinity, policy or f"HETERO:{','.join(devices)}", {**ratios, HETERO: own})
+    of_hetero = {
+        PRIORITIES: ",".join(devices),
+        **({POLICY: policy} if policy and not memory else {}),
+    }
+    properties = merged_properties(own, ratios, {HETERO: of_hetero})
+    made = Placement(affinity, policy or f"HETERO:{','.join(devices)}", properties)
     shares = _shares(bound.graph, known, asked, affinity)
     return Distribution(policy, shares, made, bool(elsewhere))
 
@@ -199,7 +210,8 @@ def _of_placement(bound: BoundModel, placement: Placement, policy: str | None) -
             else "The ops of this placement are labelled, so HETERO distributes none of them."
         )
     if own.get(POLICY):
-        return distribution(bound, devices, own[POLICY], core=bound.core)
+        given = {d: p for d, p in placement.device_properties.items() if d != HETERO}
+        return distribution(bound, devices, own[POLICY], device_properties=given, core=bound.core)
     ratios = {device: placement.device_properties.get(device, {}).get(RATIO) for device in devices}
     asked = {d: Asked(r, "its share") if r else _TAKES_ALL for d, r in ratios.items()}
     shares = _shares(bound.graph, _totals(bound, devices), asked, placement.affinity)
@@ -213,7 +225,11 @@ def _totals(bound: BoundModel, devices: Sequence[str]) -> dict[str, int]:
 
 
 def _asked(
-    bound: BoundModel, devices: Sequence[str], memory: Mapping[str, int], estimated: bool
+    bound: BoundModel,
+    devices: Sequence[str],
+    memory: Mapping[str, int],
+    properties: Mapping[str, Mapping[str, Any]],
+    estimated: bool,
 ) -> tuple[dict[str, Asked], Affinity]:
     """Return what each device is asked for, and where the ops then are, one device at a time."""
     graph = bound.graph
@@ -234,7 +250,7 @@ def _asked(
             affinity = Affinity.from_graph(graph, {**affinity, **moved})
         else:
             ratios = {d: {RATIO: a.ratio} for d, a in asked.items() if a.ratio is not None}
-            affinity = own_affinity(bound, devices, ratios)
+            affinity = own_affinity(bound, devices, merged_properties(properties, ratios))
     return asked, affinity
 
 

@@ -86,6 +86,7 @@ _OWN = {
     "Affinity.by_block": _BLOCKS,
     "block_cuts": _BLOCKS,
     "classify": {"model": "digits_inception", "placement": "CPU"},
+    "distribution": {"placement": ["CPU"]},
     "fit_blocks": _BLOCKS,
     "recover_accuracy": {"data": lambda k: hl.dataset("digits")},
     "sweep": {"store": lambda k: k.tmp / "store"},

@@ -54,7 +54,7 @@ model_of: Any = ov.Model
 
 
 def weights(rng: Any, *shape: int) -> Any:
-    fan_in = math.prod(shape[1:]) if len(shape) > 2 else shape[0]
+    fan_in = math.prod(shape[1:] if len(shape) > 2 else shape[:1])
     return rng.standard_normal(shape, dtype=np.float32) / np.float32(fan_in**0.5)
 
 
@@ -158,8 +158,8 @@ def one_network(make: Callable[[], ov.Model], gpus: list[str], small: bool) -> d
     bound, f32 = bind(hl.load(make())), dict.fromkeys(gpus, F32)
     exact = alone(bound, "CPU", EXACT)
     wanted = compile_placed(resolve(bound, exact))(generate_inputs(bound, 0))
-    policy = hl.distribution(bound, gpus, policy="PIPELINE_PARALLEL")
-    asked = policy.placement.with_properties(f32)
+    policy = hl.distribution(bound, gpus, "PIPELINE_PARALLEL", device_properties=f32)
+    asked = policy.placement
     _, parts = compiled_parts(partial(compile_placed, resolve(bound, asked)))
     halves = hl.Placement.balanced(bound, gpus, device_properties=f32)
     said = {s.device: s.total_bytes / 1e6 for s in hl.distribution(bound, halves).shares}
