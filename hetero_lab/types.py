@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     )
     from hetero_lab.planning.block_fit import BlockFit as BlockFit
     from hetero_lab.planning.difference import Difference as Difference
+    from hetero_lab.planning.distribution import (
+        DeviceShare as DeviceShare,
+        Distribution as Distribution,
+    )
     from hetero_lab.planning.language_plans import BlockCurve as BlockCurve, PhasePlan as PhasePlan
     from hetero_lab.planning.planner import Plan as Plan
     from hetero_lab.planning.prediction import Prediction as Prediction

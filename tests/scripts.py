@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,6 +30,7 @@ BF16 = {"INFERENCE_PRECISION_HINT": "bf16"}
 EXACT = {**F32, "KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
 
 Run = Callable[[], object]
+T = TypeVar("T")
 
 
 def options(doc: str | None, **defaults: Any) -> argparse.Namespace:
@@ -88,6 +92,33 @@ def in_turns(
 def medians(levels: Mapping[str, list[float]]) -> dict[str, float]:
     """Return the median over the turns of each run."""
     return {name: statistics.median(every) for name, every in levels.items()}
+
+
+def compiled_parts(compile: Callable[[], T]) -> tuple[T, list[tuple[str, int]]]:
+    """Return what a call returns, and device and nodes of each submodel that HETERO compiles in it.
+
+    HETERO writes them to the standard output, if OPENVINO_HETERO_PERF was 1 before its first use.
+    """
+    sys.stdout.flush()
+    kept = os.dup(1)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 1)
+        try:
+            result = compile()
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
+        file.seek(0)
+        told = re.findall(r"submodel\[\d+\] device=(\S+) ops=(\d+)", file.read().decode())
+    return result, [(device, int(count)) for device, count in told]
+
+
+def predicted_parts(bound: Any, placement: hl.Placement) -> list[tuple[str, int]]:
+    """Return device and nodes of each submodel that a placement should be compiled as."""
+    from hetero_lab.runtime.pieces import cut
+
+    found = hl.partition(bound, placement, core=bound.core)
+    return [(part.device, len(part.model.get_ops())) for part in cut(bound, found)]
 
 
 def error_of(got: Mapping[str, Any], wanted: Mapping[str, Any]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import openvino as ov
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _PLUGINS_OF_THE_WHEEL = ("CPU", "GPU", "NPU")
+RATIO = "QUERY_MODEL_RATIO"  # the part of a model that HETERO lets a device claim
 FLOATS = {"BF16": "bf16", "FP16": "f16", "FP32": "f32"}
 _NOT_INTEL = (
     "not an Intel GPU: the plugin runs its reference kernels on it, and only f32 is to be trusted"
@@ -31,7 +32,7 @@ _COLUMNS = [
 ]  # fmt: skip
 _NO_DEVICE = "the plugin loads but finds no device: driver missing, or no permission to use it"
 _SUPPORT_CACHE_SIZE = 256
-_support_cache: weakref.WeakKeyDictionary[ov.Core, dict[Any, frozenset[str]]] = (
+_support_cache: weakref.WeakKeyDictionary[ov.Core, dict[Any, dict[str, str]]] = (
     weakref.WeakKeyDictionary()
 )
 _looked_at: set[tuple[str, str, str]] = set()  # fingerprint, emulated device, op type
@@ -165,23 +166,31 @@ def supported_ops(bound: BoundModel, device: str) -> frozenset[str]:
     """Return the names of all nodes that ``device`` supports, cached per model and device."""
     check_device(device, bound.core)
     spec = emulated_devices(bound.core).get(device)
+    able = frozenset(device_of_ops(bound, device))
+    if spec is None:
+        return able
+    _warn_of_misspelt_types(bound, spec)
+    claimed = {op.name for op in bound.graph if op.type in NOT_OPS or spec.allows(op.type)}
+    return able & claimed
+
+
+def device_of_ops(
+    bound: BoundModel, device: str, properties: Mapping[str, Any] | None = None
+) -> dict[str, str]:
+    """Return the device of each node that one claims; for HETERO, of those it distributes over."""
     cache = _support_cache.setdefault(bound.core, {})
-    key = (bound.fingerprint, device)
+    key = (bound.fingerprint, device, repr(properties))
     if key not in cache:
         try:
-            answer = bound.core.query_model(bound.model, device)
+            answer = bound.core.query_model(bound.model, device, dict(properties or {}))
         except Exception as error:
             raise DeviceError(
                 f"{device} cannot report which ops of this model it supports: {last_line(error)}"
             ) from error
         if len(cache) >= _SUPPORT_CACHE_SIZE:
             cache.pop(next(iter(cache)))
-        cache[key] = frozenset(answer)
-    if spec is None:
-        return cache[key]
-    _warn_of_misspelt_types(bound, spec)
-    claimed = {op.name for op in bound.graph if op.type in NOT_OPS or spec.allows(op.type)}
-    return cache[key] & claimed
+        cache[key] = dict(answer)
+    return cache[key]
 
 
 def _warn_of_misspelt_types(bound: BoundModel, spec: EmulatedDevice) -> None:
@@ -248,6 +257,11 @@ def _device_row(core: ov.Core, name: str, spec: EmulatedDevice | None) -> dict[s
 def is_foreign_gpu(device: str, full_name: str) -> bool:
     """Return whether the GPU plugin runs a device on a card that is not Intel's."""
     return device.partition(".")[0] == "GPU" and "intel" not in full_name.lower()
+
+
+def takes_ratio(core: ov.Core, device: str) -> bool:
+    """Return whether a device can be asked for a part of a model, as HETERO does by a ratio."""
+    return RATIO in (property_of(core, device, "INTERNAL_SUPPORTED_PROPERTIES") or ())
 
 
 def has_own_memory(device: str, core: ov.Core) -> bool:

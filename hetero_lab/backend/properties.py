@@ -9,7 +9,7 @@ import numpy as np
 import openvino as ov
 
 from hetero_lab.backend.core import scratch_core
-from hetero_lab.backend.devices import FLOATS, precisions, property_of
+from hetero_lab.backend.devices import FLOATS, RATIO, precisions, property_of, takes_ratio
 from hetero_lab.backend.emulation import emulated_devices, plain
 from hetero_lab.errors import PropertyError, did_you_mean, last_line, names_at_hand, shorten
 
@@ -47,15 +47,30 @@ def check_properties(
                 "hetero_lab.sweep(model, placements, grid={'model_cache': [False, True]}) measures "
                 "each compiled and loaded from a cache."
             )
-        if key not in known:
+        if key not in known and key != RATIO:
             why = "is read-only" if key in access else "is not a property"
             raise PropertyError(
                 f"{shorten(str(key))} {why} of {device}.{did_you_mean(str(key), known)} "
                 f"Properties that can be set: {names_at_hand(known, most=40)}."
             )
     for key, value in properties.items():
+        if key == RATIO:
+            _check_ratio(device, real, value)
+            continue
         _check_value(device, real, key, value, readable=access.get(key) == "RW")
     return dict(properties)
+
+
+def _check_ratio(device: str, real: str, value: Any) -> None:
+    """Raise unless a device can be asked for this part of a model; it takes any number itself."""
+    if not takes_ratio(scratch_core(), real):
+        raise PropertyError(
+            f"{device} has no {RATIO}, so HETERO cannot give it a part of a model: only the GPU "
+            "plugin has it. hetero_lab.fit_blocks(model, devices, limits) and Affinity.by_block "
+            "label the ops instead."
+        )
+    if not isinstance(value, (int, float)) or not 0.0 < value <= 1.0:
+        raise PropertyError(f"{RATIO} of {device} is {value!r}: it is above 0 and at most 1.")
 
 
 def _check_value(device: str, real: str, key: str, value: Any, *, readable: bool) -> None:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.devices import supported_ops
 from hetero_lab.errors import names_at_hand
-from hetero_lab.lint.context import ERROR, WRONG_NUMBERS, Finding
+from hetero_lab.lint.context import EMPTY_DEVICE, ERROR, WARNING, WRONG_NUMBERS, Finding
 from hetero_lab.lint.remedies import find_problems
 from hetero_lab.lint.rules import SLOW_DEVICE
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, affinity_and_partition
-from hetero_lab.placement.placement import PlacementLike
+from hetero_lab.placement.placement import Placement, PlacementLike
+from hetero_lab.placement.ratios import HETERO, POLICY
 from hetero_lab.tables import frame_of
 
 if TYPE_CHECKING:
@@ -59,8 +60,9 @@ def lint(
         - ``rule``: ``torn-state`` (a stateful path in several subgraphs: cannot be compiled),
           ``cycle`` (ops that make HETERO split a neighbouring part), ``cut-fusion``,
           ``cut-quantization`` (apart from its quantiser an op loses its int8 kernel),
-          ``ping-pong`` (A → B → A for little), ``tiny-subgraph``, ``copy-only``; with costs
-          also ``slow-device`` and ``dear-boundary``; with ``wrong`` also ``wrong-numbers``, for
+          ``ping-pong`` (A → B → A for little), ``tiny-subgraph``, ``copy-only``,
+          ``empty-device`` (HETERO's policy or a ratio leaves it nothing); with costs also
+          ``slow-device`` and ``dear-boundary``; with ``wrong`` also ``wrong-numbers``, for
           ops that are still together on the device that computes them wrongly; and the rules of
           other packages
         - ``severity``: ``error``, ``warning``, or ``info`` where nothing can or should be done
@@ -113,7 +115,30 @@ def lint(
         found = [finding for finding in found if finding.rule == SLOW_DEVICE]
     if wrong is not None:
         found = [*wrong_findings(wrong, partition, affinity, costs), *found]
+    if isinstance(placement, Placement):
+        found += empty_devices(placement, priced=costs is not None)
     return to_frame(found, priced=costs is not None)
+
+
+def empty_devices(placement: Placement, *, priced: bool) -> list[Finding]:
+    """Return a finding for each device that gets nothing where HETERO divides a model by itself."""
+    policy = placement.device_properties.get(HETERO, {}).get(POLICY)
+    why = f"by {policy}, whoever has room for all weights takes them" if policy else "by its ratios"
+    return [
+        Finding(
+            rule=EMPTY_DEVICE,
+            severity=WARNING,
+            ops=(),
+            finding=f"{device} stays empty {why}.",
+            advice="Give shares: hetero_lab.Placement.balanced(model, devices, shares). "
+            "hetero_lab.distribution(model, placement) shows the sizes.",
+            cause="HETERO divides the model by itself",
+            cost_us=0.0 if priced else None,
+            margin_us=0.0 if priced else None,
+        )
+        for device in placement.priorities
+        if device not in placement.affinity.devices
+    ]
 
 
 def able_ops(bound: BoundModel, device: str) -> frozenset[str]:

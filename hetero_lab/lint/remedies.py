@@ -13,7 +13,15 @@ import numpy as np
 from hetero_lab.errors import names_at_hand, shorten
 from hetero_lab.extensions import LINT_RULES, found
 from hetero_lab.lint import quantized_blocks, rules
-from hetero_lab.lint.context import ERROR, INFO, WRONG_NUMBERS, Draft, Finding, LintContext
+from hetero_lab.lint.context import (
+    EMPTY_DEVICE,
+    ERROR,
+    INFO,
+    WRONG_NUMBERS,
+    Draft,
+    Finding,
+    LintContext,
+)
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import SubgraphCollector
@@ -36,7 +44,7 @@ RULES: dict[str, Callable[[LintContext], Iterable[Draft]]] = {
     rules.SLOW_DEVICE: rules.slow_devices,  # only with costs, as the next one
     "dear-boundary": rules.expensive_boundaries,
 }
-_NAMES = frozenset({*RULES, rules.PING_PONG, WRONG_NUMBERS})
+_NAMES = frozenset({*RULES, rules.PING_PONG, WRONG_NUMBERS, EMPTY_DEVICE})
 
 _RANK = {ERROR: 0, "warning": 1, INFO: 2}
 _NODES_TRIED = 15_000  # nodes times remedies: a trial takes 1 to 4 µs a node

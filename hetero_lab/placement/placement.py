@@ -9,22 +9,41 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from hetero_lab.arguments import checked
-from hetero_lab.backend.bound import BoundModel
+from hetero_lab.backend.bound import BoundModel, bind
+from hetero_lab.backend.device_memory import free_bytes
 from hetero_lab.backend.devices import (
+    RATIO,
     check_device,
     device_names,
+    device_of_ops,
     supported_ops,
     unsupported_message,
 )
 from hetero_lab.backend.emulation import emulated_devices, plain
 from hetero_lab.backend.properties import check_properties, merged_properties
 from hetero_lab.backend.virtual import VirtualDevice, parse_virtual, virtual_device
-from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, shorten
+from hetero_lab.errors import (
+    AffinityError,
+    ArgumentError,
+    DeviceError,
+    PropertyError,
+    last_line,
+    shorten,
+)
 from hetero_lab.model.blocks import block_range, find_blocks
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.affinity import Affinity, first_able, greedy
 from hetero_lab.placement.priorities import Priorities
+from hetero_lab.placement.ratios import (
+    HETERO,
+    PRIORITIES,
+    check_own_properties,
+    check_shares,
+    share_ratios,
+)
+from hetero_lab.placement.recipes import hetero_call, recipe
+from hetero_lab.placement.topology import islands
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -38,6 +57,9 @@ class Placement:
     ``direct`` compiles on the only device without HETERO in between, as
     ``core.compile_model(model, device)`` does. That device may be a virtual one,
     ``AUTO:GPU,CPU``; its own properties are then under its kind: ``{"AUTO": {…}, "CPU": {…}}``.
+
+    A placement of :meth:`balanced` is compiled without labels, for HETERO to divide by itself. Its
+    affinity is what HETERO then does, and ``{"HETERO": {…}}`` has the devices that it names.
 
     Examples
     --------
@@ -66,9 +88,101 @@ class Placement:
         return parse_virtual(self.affinity.devices[0]) if self.direct else None
 
     @property
+    def priorities(self) -> tuple[str, ...]:
+        """The devices over which HETERO divides it by itself; empty if its ops are labelled."""
+        named = str(self.device_properties.get(HETERO, {}).get(PRIORITIES, ""))
+        return tuple(named.split(",")) if named else ()
+
+    @property
     def devices(self) -> tuple[str, ...]:
         """The devices that may run it."""
-        return self.virtual.devices if self.virtual else tuple(self.affinity.devices)
+        named = self.virtual.devices if self.virtual else self.priorities
+        return named or tuple(self.affinity.devices)
+
+    @classmethod
+    @checked
+    def balanced(
+        cls,
+        model: Source,
+        devices: Sequence[str],
+        shares: str | Sequence[float] | None = None,
+        *,
+        device_properties: Mapping[str, Mapping[str, Any]] | None = None,
+        core: ov.Core | None = None,
+    ) -> Placement:
+        """Divide a model between GPUs in a way that plain OpenVINO repeats from text alone.
+
+        Each device but the last gets a QUERY_MODEL_RATIO: the part of the weights left that it
+        takes, in topological order. :func:`hetero_lab.distribution` shows what it really takes,
+        :meth:`recipe` what to paste elsewhere. Requests overlap (no EXCLUSIVE_ASYNC_REQUESTS).
+
+        Parameters
+        ----------
+        model
+            Anything that :func:`hetero_lab.load` takes.
+        devices
+            In the order of the model, ``["GPU.0", "GPU.1"]``; all but the last are GPUs.
+        shares
+            A number for each device: ``[0.4, 0.6]``. By default equal; ``"memory"`` follows the
+            free memory of the devices.
+        device_properties
+            More properties of the devices.
+
+        Raises
+        ------
+        ArgumentError
+            The shares are not one above 0 for each device, or do not add up to 1.
+        DeviceError
+            Fewer than two devices, one twice, one that is not here, or an op that none supports.
+        PropertyError
+            A device before the last one cannot be asked for a part of a model.
+
+        Examples
+        --------
+        Needs two GPUs, so that it is not run here::
+
+            halves = hl.Placement.balanced(model, ["GPU.0", "GPU.1"])
+            print(halves.recipe("genai"))
+        """
+        bound = bind(model, core)
+        every = Priorities.parse(devices, bound.core).devices
+        if len(every) < 2:
+            raise DeviceError("To share a model takes two devices or more: ['GPU.0', 'GPU.1'].")
+        if shares == "memory":
+            free = [free_bytes(bound.core, device) for device in every]
+            given = [n_bytes / sum(free) for n_bytes in free]
+        elif isinstance(shares, str):
+            raise ArgumentError(f"shares={shares!r}: give 'memory' or a number for each device.")
+        else:
+            equal = [1 / len(every)] * len(every)
+            given = check_shares(equal if shares is None else shares, every)
+        label = " + ".join(f"{share:.0%} {d}" for share, d in zip(given, every, strict=True))
+        ratios = dict(zip(every, share_ratios(given), strict=False))
+        return divided(bound, every, ratios, label=label, device_properties=device_properties)
+
+    def labelled(self) -> Placement:
+        """Return the same affinity and properties, with labels in place of HETERO's own choice."""
+        kept = {
+            device: {key: value for key, value in own.items() if key != RATIO}
+            for device, own in self.device_properties.items()
+            if device != HETERO
+        }
+        return replace(self, device_properties=kept)
+
+    @checked
+    def recipe(self, runtime: str | None = None) -> str:
+        """Return what to paste so that another runtime runs it.
+
+        ``runtime`` is ``"cpp"``, ``"python"``, ``"text"``, ``"benchmark_app"``, ``"genai"`` or
+        ``"ovms"``; by default all of them. ArgumentError for another one, and for a placement that
+        labels ops.
+        """
+        if not self.priorities:
+            raise ArgumentError(
+                "This placement labels the ops of a model, which no text can: "
+                "hetero_lab.freeze(model, placement, directory), or Placement.balanced."
+            )
+        return recipe(self.priorities, self.device_properties, runtime)
 
     @checked
     def with_properties(self, changes: Mapping[str, Mapping[str, Any]]) -> Placement:
@@ -137,7 +251,8 @@ class BoundPlacement:
         defaults = {d: spec.properties for d, spec in emulated_devices(self.core).items()}
         merged = merged_properties(defaults, self.placement.device_properties)
         virtual = self.placement.virtual
-        used = (*self.devices, virtual.kind) if virtual else self.devices
+        kind = virtual.kind if virtual else HETERO if self.placement.priorities else None
+        used = (*self.devices, kind) if kind else self.devices
         return {device: merged.get(device, {}) for device in used}
 
     @property
@@ -148,7 +263,7 @@ class BoundPlacement:
         if self.direct:
             (device,) = self.properties
             return device, self.properties[device]
-        return "HETERO:" + ",".join(self.properties), {"DEVICE_PROPERTIES": self.properties}
+        return hetero_call(self.devices, self.properties)
 
 
 def resolve(bound: BoundModel, placement: PlacementLike) -> BoundPlacement:
@@ -216,9 +331,76 @@ def _check(bound: BoundModel, placement: Placement) -> None:
         if refused:
             raise DeviceError(unsupported_message([device], refused))
     for device, properties in placement.device_properties.items():
+        if device == HETERO:
+            check_own_properties(properties)
+            continue
         if virtual is None or device != virtual.kind:
             check_device(device, core)
         check_properties(device, properties, core=core)
+        if RATIO in properties and not placement.priorities:
+            raise PropertyError(
+                f"{RATIO} of {device} has no effect, because the ops of this placement are "
+                "labelled. Placement.balanced(model, devices, shares) makes one that obeys it."
+            )
+    if placement.priorities:
+        _check_divided(bound, placement)
+
+
+def divided(
+    bound: BoundModel,
+    devices: Sequence[str],
+    ratios: Mapping[str, float],
+    *,
+    label: str,
+    device_properties: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Placement:
+    """Return the placement that HETERO makes by itself, given ratios."""
+    properties = merged_properties(
+        {device: {"EXCLUSIVE_ASYNC_REQUESTS": False} for device in devices},
+        {device: plain(own) for device, own in (device_properties or {}).items()},
+        {device: {RATIO: round(ratio, 6)} for device, ratio in ratios.items()},
+        {HETERO: {PRIORITIES: ",".join(devices)}},
+    )
+    for device in devices:
+        check_properties(device, properties[device], core=bound.core)
+    return Placement(own_affinity(bound, devices, properties), label, properties)
+
+
+def own_affinity(
+    bound: BoundModel, devices: Sequence[str], properties: Mapping[str, Mapping[str, Any]]
+) -> Affinity:
+    """Ask HETERO where it would place each op by itself; nothing is compiled."""
+    graph = bound.graph
+    try:
+        claimed = device_of_ops(bound, *hetero_call(devices, properties))
+    except DeviceError as error:
+        raise DeviceError(
+            f"HETERO cannot divide this model over {', '.join(devices)} by itself: "
+            f"{last_line(error.__cause__ or error)}. hetero_lab.fit_blocks and Affinity.by_block "
+            "label its ops instead."
+        ) from error.__cause__
+    ops = [graph.ops[index] for index in graph.placeable]
+    refused = [(op.name, op.type) for op in ops if op.name not in claimed]
+    if refused:
+        raise DeviceError(unsupported_message(devices, refused))
+    return Affinity.from_graph(graph, lambda op: claimed.get(op, devices[-1]))
+
+
+def _check_divided(bound: BoundModel, placement: Placement) -> None:
+    parts = islands(bound.graph)
+    if parts > 1:
+        raise AffinityError(
+            f"{shorten(bound.graph.name)} has {parts} parts that are not connected, and HETERO by "
+            "itself swaps inputs or outputs of such a model. Use placement.labelled()."
+        )
+    now = own_affinity(bound, placement.priorities, BoundPlacement(bound, placement).properties)
+    moved = [op for op in now.ops if now[op] != placement.affinity[op]]
+    if moved:
+        raise AffinityError(
+            f"HETERO divides this model by itself and would place {len(moved)} ops otherwise than "
+            f"the affinity says, for instance {shorten(moved[0])}. placement.labelled() keeps to "
+            "the affinity; Placement.balanced takes other properties as device_properties=."
+        )
 
 
 class Knowledge(Protocol):

@@ -43,31 +43,39 @@ class Priorities:
             No device, one twice, or one that is not here.
         """
         core = core or shared_core()
-        if isinstance(text, str):
-            head, colon, tail = text.partition(":")
-            if head == "HETERO" and not colon:
-                own = property_of(core, "HETERO", "MULTI_DEVICE_PRIORITIES") or ""
-                tail = own if isinstance(own, str) else ",".join(own)
-            elif head != "HETERO":
-                tail = text
-            names = [name.strip() for name in tail.split(",")] if tail.strip() else []
-        elif isinstance(text, Iterable):
-            names = [str(name) for name in text]
-        else:
-            raise DeviceError(
-                f"{text!r} is not a list of devices. Write 'HETERO:GPU,CPU' or ['GPU', 'CPU']."
-            )
-        example = "Name the devices in order of priority, for instance 'HETERO:GPU,CPU'."
-        if not names:
-            raise DeviceError(f"{shorten(str(text))} names no device. {example}")
-        if "" in names:
-            raise DeviceError(f"{shorten(str(text))} has an empty place. {example}")
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise DeviceError(f"{shorten(str(text))} names {names_at_hand(twice)} twice. {example}")
+        names = device_list(text, core)
         for name in names:
             check_device(name, core)
-        return cls(tuple(names))
+        return cls(names)
+
+
+def device_list(text: str | Sequence[str], core: ov.Core) -> tuple[str, ...]:
+    """Read a list of devices as :meth:`Priorities.parse` does, here or not."""
+    if isinstance(text, str):
+        head, colon, tail = text.partition(":")
+        if head == "HETERO" and not colon:
+            own = property_of(core, "HETERO", "MULTI_DEVICE_PRIORITIES") or ""
+            tail = own if isinstance(own, str) else ",".join(own)
+        elif head != "HETERO":
+            tail = text
+        names = [name.strip() for name in tail.split(",")] if tail.strip() else []
+    elif isinstance(text, Iterable):
+        names = [str(name) for name in text]
+    else:
+        raise DeviceError(
+            f"{text!r} is not a list of devices. Write 'HETERO:GPU,CPU' or ['GPU', 'CPU']."
+        )
+    example = "Name the devices in order of priority, for instance 'HETERO:GPU,CPU'."
+    if not names:
+        raise DeviceError(f"{shorten(str(text))} names no device. {example}")
+    if "" in names:
+        raise DeviceError(f"{shorten(str(text))} has an empty place. {example}")
+    # GPU is another name of GPU.0.
+    numbered = [name if "." in name else f"{name}.0" for name in names]
+    twice = sorted({n for n, full in zip(names, numbered, strict=True) if numbered.count(full) > 1})
+    if twice:
+        raise DeviceError(f"{shorten(str(text))} names {names_at_hand(twice)} twice. {example}")
+    return tuple(names)
 
 
 def priority_orders(devices: Sequence[str], *, core: ov.Core | None = None) -> list[Priorities]:

@@ -236,3 +236,12 @@ class CutCache(dict[Key, Cuts]):
             self.clear()
             self._size = size
         self[key] = cuts
+
+
+def islands(graph: OpGraph) -> int:
+    """Return into how many parts a model falls whose inputs or ops no tensor connects."""
+    top, constant = topology(graph), list(graph.constant_side)
+    inside = np.ones(len(graph), dtype=bool)
+    inside[constant] = False
+    ids = connected(top, ~inside[top.source])
+    return len(set(ids[inside].tolist()))

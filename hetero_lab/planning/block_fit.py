@@ -1,4 +1,4 @@
-"""Fit the blocks of a model into the memory of several devices, the first device first."""
+"""Fit a model into the memory of several devices, by block or by ratio, the first device first."""
 
 from __future__ import annotations
 
@@ -10,21 +10,27 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from hetero_lab.backend.bound import BoundModel, bind
+from hetero_lab.backend.device_memory import free_bytes
 from hetero_lab.errors import PlanError
 from hetero_lab.model.blocks import Blocks
 from hetero_lab.model.opgraph import CONSTANT, RESULT, OpGraph
-from hetero_lab.model.read import Source, prepare
+from hetero_lab.model.read import Source
 from hetero_lab.model.static_phases import graph_at_context
 from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.placement import Placement, divided
 from hetero_lab.placement.priorities import Priorities
+from hetero_lab.placement.ratios import first_part
 from hetero_lab.planning.memory import (
     DeviceMemory,
     MemoryLimit,
     Pools,
     device_memory,
     excess_bytes,
+    excess_text,
     memory_frame,
     memory_pools,
+    placement_memory,
     pools_text,
 )
 from hetero_lab.planning.units import repeated_layers
@@ -35,6 +41,9 @@ if TYPE_CHECKING:
     import openvino as ov
     import pandas as pd
 
+_BY_BLOCK, _BY_RATIO = "block", "ratio"
+_ROOM = (1.0, 0.96, 0.92, 0.88)  # parts of the limits that are tried
+_FINE = 1 / 512  # of a ratio
 _MOST_SPLITS = 20_000  # ways to divide blocks between devices that are tried
 _WEIGHTS, _STATES, _TENSORS = range(3)
 
@@ -44,7 +53,9 @@ Needs: TypeAlias = "Mapping[tuple[int, frozenset[int]], int]"
 
 @dataclass(frozen=True)
 class BlockFit(Framed):
-    """A placement by block that keeps to memory limits, and the memory of each device.
+    """A placement that keeps to memory limits, and the memory of each device.
+
+    ``blocks`` is empty in the memory of a placement by ratio.
 
     Examples
     --------
@@ -55,13 +66,21 @@ class BlockFit(Framed):
     0    CPU    0-1            0
     """
 
-    affinity: Affinity
+    placement: Placement
     context_tokens: int
     memory: tuple[DeviceMemory, ...]
 
+    @property
+    def affinity(self) -> Affinity:
+        """The device of every node."""
+        return self.placement.affinity
+
     def __repr__(self) -> str:
+        by_block = any(held.blocks for held in self.memory)
         parts = ", ".join(
             f"{held.device}: {held.blocks or 'none'} ({bytes_text(held.total_bytes)})"
+            if by_block
+            else f"{held.device}: {bytes_text(held.total_bytes)}"
             for held in self.memory
         )
         return f"BlockFit({self.context_tokens} tokens; {parts})"
@@ -74,18 +93,19 @@ class BlockFit(Framed):
 def fit_blocks(
     model: Source,
     devices: Sequence[str],
-    memory_limit: MemoryLimit,
+    memory_limit: MemoryLimit | None = None,
     *,
+    cut: str = "block",
     context_tokens: int = 1024,
     batch: int = 1,
     core: ov.Core | None = None,
 ) -> BlockFit:
-    """Place as many blocks of a model on the first device as fit, then on the second, and so on.
+    """Place as much of a model on the first device as fits, then on the second, and so on.
 
     Parameters
     ----------
     model
-        Anything that :func:`hetero_lab.load` takes, with repeated layers (see
+        Anything that :func:`hetero_lab.load` takes; by block, one with repeated layers (see
         :func:`hetero_lab.blocks`). Blocks keep their order: ops before the first one go with it,
         ops after the last one with that.
     devices
@@ -95,7 +115,11 @@ def fit_blocks(
         ``{("GPU.0", "CPU"): "6GiB"}``. Counted are weights as they are stored, once for each
         device that uses them; states (the key-value cache) at ``context_tokens``; and boundary
         tensors, where they are made and where they are received. Other allocations of a plugin,
-        such as weights that it converts, are not counted.
+        such as weights that it converts, are not counted. By default the memory that is free on
+        each device; of a card, what other processes hold is known only with NVIDIA's driver.
+    cut
+        ``"block"``: the ops are labelled. ``"ratio"``: HETERO divides the model by itself between
+        GPUs, as in :meth:`hetero_lab.Placement.balanced`, so that ``.placement`` runs from a text.
     context_tokens, batch
         How many tokens of how many sequences the states hold.
 
@@ -104,6 +128,8 @@ def fit_blocks(
     PlanError
         The model has no repeated layers, a limit is not a number of bytes or names a device that
         is not planned for, or nothing fits.
+    PropertyError
+        By ratio, a device before the last one is no GPU.
     DeviceError
         There is no device, one is named twice, or one is not here.
 
@@ -116,14 +142,22 @@ def fit_blocks(
     >>> hl.fit_blocks("digits_inception", ["ACC", "CPU"], {"ACC": "64KiB"}).memory[1].blocks
     '0-1'
     """
-    every = Priorities.parse(devices, core).devices
+    bound = bind(model, core)
+    every = Priorities.parse(devices, bound.core).devices
     if context_tokens < 1 or batch < 1:
         raise PlanError("context_tokens= and batch= are at least 1.")
+    if cut not in (_BY_BLOCK, _BY_RATIO):
+        raise PlanError(f"cut={cut!r}: a model is cut by {_BY_BLOCK!r} or by {_BY_RATIO!r}.")
+    if memory_limit is None:
+        memory_limit = {device: free_bytes(bound.core, device) for device in every}
     pools = memory_pools(every, memory_limit)
-    prepared = prepare(model)
-    by_op = "hetero_lab.plan(model, costs, memory_limit=…)"
-    found = repeated_layers(prepared.graph, f"to place. Plan by op: {by_op}.")
-    needs = _needs(graph_at_context(prepared, context_tokens, batch), found)
+    sized = graph_at_context(bound, context_tokens, batch)
+    if cut == _BY_RATIO:
+        placement, held = _by_ratio(bound, sized, every, pools)
+        return BlockFit(placement, context_tokens, device_memory(every, held))
+    other = "Place it with cut='ratio' on GPUs, or plan by op: hetero_lab.plan(model, costs, …)."
+    found = repeated_layers(bound.graph, f"to place. {other}")
+    needs = _needs(sized, found)
     tried = itertools.islice(
         _splits(_alone(needs, found.n_blocks), len(every), pools), _MOST_SPLITS + 1
     )
@@ -137,15 +171,50 @@ def fit_blocks(
         held = _by_device(needs, counts)
         if not excess_bytes(held, pools):
             device = _device_of_part(counts)
-            by_name = {op.name: every[device[found.of_op[op.index] + 1]] for op in prepared.graph}
-            affinity = Affinity.from_graph(prepared.graph, by_name)
-            return BlockFit(affinity, context_tokens, device_memory(every, held, device[1:-1]))
+            by_name = {op.name: every[device[found.of_op[op.index] + 1]] for op in bound.graph}
+            affinity = Affinity.from_graph(bound.graph, by_name)
+            placement = Placement(affinity, "blocks that fit")
+            return BlockFit(placement, context_tokens, device_memory(every, held, device[1:-1]))
     # A cut only adds bytes: copies of weights, and boundary tensors.
     on_one = int(_by_device(needs, [found.n_blocks]).sum())
     raise PlanError(
         f"No placement by block keeps within memory_limit ({pools_text(every, pools)}; at the "
         f"least {bytes_text(on_one)} are needed together) at a context of {context_tokens} "
         "tokens. Raise a limit, shorten the context, or add a device."
+    )
+
+
+def _by_ratio(
+    bound: BoundModel, sized: OpGraph, devices: Sequence[str], pools: Pools
+) -> tuple[Placement, np.ndarray]:
+    """Find the largest ratios that keep to the limits; return what HETERO makes of them.
+
+    They are found on the estimated cut; where the plugin's own is larger, with less room.
+    """
+    held = np.zeros((len(devices), 3), dtype=np.int64)
+    for room in _ROOM:
+        ratios, affinity = {}, Affinity.on_one(sized, devices[-1])
+        for number, device in enumerate(devices[:-1]):
+            limits = {p: int(n * room) for p, n in pools.items() if max(p.devices) <= number}
+            names = (sized.ops[index].name for index in sized.placeable)
+            ops = [sized.index_of[name] for name in names if affinity[name] == devices[-1]]
+            before, low, high = affinity, 0.0, 2.0  # the whole is tried first
+            while high - low > _FINE and low < 1.0:
+                ratio = (low + high) / 2
+                part = {sized.ops[i].name: device for i in first_part(sized, ops, ratio)}
+                tried = Affinity.from_graph(sized, {**before, **part})
+                if excess_bytes(placement_memory(sized, tried, devices), limits):
+                    high = ratio
+                else:
+                    low, affinity = ratio, tried
+            ratios[device] = max(low, _FINE)
+        placement = divided(bound, devices, ratios, label="ratios that fit")
+        held = placement_memory(sized, placement.affinity, devices)
+        if not excess_bytes(held, pools):
+            return placement, held
+    raise PlanError(
+        f"No ratios keep within memory_limit ({pools_text(devices, pools)}): "
+        f"{excess_text(devices, held, pools)}. Raise a limit, shorten the context, or add a device."
     )
 
 

@@ -86,7 +86,7 @@ def device_memory(
     )
 
 
-def parse_bytes(limit: int | str) -> int:
+def parse_bytes(limit: int | str, argument: str = "memory_limit") -> int:
     """Read a memory limit: a number of bytes, ``"512 MiB"`` or ``"2GB"``."""
     if isinstance(limit, str) and (match := _BYTES.match(limit)):
         number, prefix, binary = match.groups()
@@ -95,7 +95,7 @@ def parse_bytes(limit: int | str) -> int:
     if isinstance(limit, Integral) and not isinstance(limit, bool) and int(limit) >= 0:
         return min(int(limit), _NO_LIMIT)
     raise PlanError(
-        f"memory_limit: {shorten(str(limit))} is not a number of bytes. Write for instance "
+        f"{argument}: {shorten(str(limit))} is not a number of bytes. Write for instance "
         "2147483648 or '2GiB'."
     )
 

@@ -226,7 +226,7 @@ def compile_placed(
     started = now()
     try:
         compiled_from = bound.model
-        if not placed.direct:
+        if not placed.direct and not placed.placement.priorities:
             compiled_from, predicted = labelled_clone(placed, predicted)
         compiled = core.compile_model(compiled_from, target, config)
     except Exception as error:

@@ -263,7 +263,8 @@ def write_placed(file: Path, placed: BoundPlacement) -> StoredPlacement:
 def note_placement(model: ov.Model, placed: BoundPlacement) -> StoredPlacement:
     """Note the placement in a labelled model, whose labels are not saved."""
     bound, specs = placed.bound, emulated_devices(placed.core)
-    compile_on, properties = placed.compile_call
+    # A file has labels in any case, beside which HETERO's own ratios have no effect.
+    compile_on, properties = BoundPlacement(bound, placed.placement.labelled()).compile_call
     types = {node.get_friendly_name(): node.get_type_name() for node in model.get_ops()}
     stored = StoredPlacement(
         label=placed.label,

@@ -86,6 +86,7 @@ _OWN = {
     "Affinity.by_block": _BLOCKS,
     "block_cuts": _BLOCKS,
     "classify": {"model": "digits_inception", "placement": "CPU"},
+    "distribution": {"placement": ["CPU"]},
     "fit_blocks": _BLOCKS,
     "recover_accuracy": {"data": lambda k: hl.dataset("digits")},
     "interop.recipe": {"runtime": "ovms"},
@@ -455,6 +456,12 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("an empty pool", {"memory_limit": {(): 5}}, PlanError, "pool without devices"),
         ("a pool with a stranger", {"memory_limit": {("CPU", "GPU"): 5}}, PlanError, "'GPU'",
          "not planned for"),
+    ],
+    "distribution": [
+        ("a device twice", {"placement": ["CPU", "CPU"]}, DeviceError, "twice"),
+        ("another policy", {"policy": "TENSOR_PARALLEL"}, PropertyError, "PIPELINE_PARALLEL"),
+        ("no GPU", {"policy": "PIPELINE_PARALLEL"}, PropertyError, "only GPUs"),
+        ("no size", {"memory": {"CPU": "much"}}, PlanError, "memory: 'much'"),
     ],
     "fit_blocks": [
         ("a device twice", {"devices": ["CPU", "CPU"]}, DeviceError, "twice"),

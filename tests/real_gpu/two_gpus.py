@@ -1,182 +1,226 @@
-"""A model over two GPUs and the CPU: outputs, memory of each device and latency.
+"""One model on two GPUs, divided by HETERO itself: ``python -m tests.real_gpu.two_gpus``.
 
-    python -m tests.real_gpu.two_gpus [--devices GPU.0 GPU.1 CPU] [--emulate] [--model NAME]
-
-A line of JSON for each placement as it is measured, then a table: single devices, HETERO's greedy
-order, halves, and what is planned with an objective that shares the weights or with limits for a
-device and for a pool. Memory is what the plan counts, beside what the runtime reports more than
-before the compile (GPU plugin only). With ``--emulate`` the GPUs are two emulated devices.
-``--model`` is a sample or a file instead of layers of equal weights; ``--budget`` is for the costs.
-The exit code is 1 if a placement did not run, or a plan does not keep to its limit. Wrong outputs
-are reported: what a plugin computes is not the plan's doing.
+For each of ten networks: HETERO's policy and equal shares as predicted and as compiled
+(OPENVINO_HETERO_PERF); outputs in f32 against the CPU; memory on each GPU as counted and as the
+plugin reports it; and milliseconds per request with 1, 2 and 4 in flight on one GPU, divided, and
+with MULTI, which holds the model twice. Prints a line of JSON for each and a summary, which also go
+to ``--out``, by default ``$OUT/two_gpus.jsonl``. After ``--budget`` seconds no network begins.
+``--small`` is for the rig, where requests in flight hang. The exit code is 1 if a prediction or an
+output is wrong.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
+import sys
 import time
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-from openvino import Model, opset13 as op
+import openvino as ov
+from openvino import opset13 as op
 
 import hetero_lab as hl
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import shared_core
-from hetero_lab.errors import HeteroLabError
-from hetero_lab.experiments.advise.candidates import held_bytes
 from hetero_lab.placement.placement import resolve
-from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
+from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.inputs import generate_inputs
-from tests.scripts import F32, alone, error_of, in_turns, medians, options
+from tests.real_gpu.mixed_networks import build
+from tests.scripts import (
+    EXACT,
+    F32,
+    alone,
+    append_json,
+    compiled_parts,
+    error_of,
+    matmuls,
+    options,
+    predicted_parts,
+)
 
-TURNS, IN_A_TURN = 8, 5
+NEAR, MEMORY = 1e-5, 0.1
+IN_FLIGHT, WINDOW_S = (1, 2, 4), 0.6
+MIXED = ("zfnet", "overfeat", "caffenet", "fast_yolo", "cnn_f")
 
 
-def layers(count: int, width: int) -> Model:
-    """Build residual layers of equal weights, ``4 * width**2`` bytes each."""
-    random = np.random.default_rng(0)
-    x = op.parameter([16, width], np.float32, name="x")
-    tensor = x
+model_of: Any = ov.Model
+
+
+def weights(rng: Any, *shape: int) -> Any:
+    fan_in = math.prod(shape[1:] if len(shape) > 2 else shape[:1])
+    return rng.standard_normal(shape, dtype=np.float32) / np.float32(fan_in**0.5)
+
+
+def chain(count: int, size: int) -> ov.Model:
+    x = op.parameter([16, size], np.float32, name="x")
+    return model_of([op.result(matmuls(x, count, size, "matmul"), name="y")], [x], "matmuls")
+
+
+def convolutions(count: int, channels: int, *, skips: bool) -> ov.Model:
+    """Build a chain of convolutions; with skips, the second half reads the first half, too."""
+    rng = np.random.default_rng(1)
+    x = op.parameter([1, channels, 14, 14], np.float32, name="x")
+    made: list[Any] = [x]
     for number in range(count):
-        weights = (random.standard_normal((width, width)) / width).astype(np.float32)
-        product = op.matmul(tensor, weights, False, False, name=f"layer{number}/matmul")
-        active = op.relu(product, name=f"layer{number}/relu")
-        tensor = op.add(active, tensor, name=f"layer{number}/add")
-    return Model([op.result(tensor, name="y")], [x], f"layers_{count}x{width}")
+        kernel = weights(rng, channels, channels, 3, 3)
+        y = op.convolution(made[-1], kernel, [1, 1], [1, 1], [1, 1], [1, 1], name=f"conv{number}")
+        if skips and number >= count // 2:
+            y = op.add(y, made[count - number], name=f"skip{number}")
+        made.append(op.relu(y, name=f"relu{number}"))
+    return model_of([op.result(made[-1], name="y")], [x], f"convolutions{'_skips' * skips}")
 
 
-def first_half(bound: BoundModel, first: str, second: str) -> hl.Affinity:
-    """Place the ops with the first half of the weights on one device, the others on another."""
-    graph = bound.graph
-    whole, before, device_of = graph.weight_bytes, 0, {}
-    for index in graph.placeable:
-        sources = [graph.ops[producer] for producer, _ in graph.ops[index].inputs]
-        before += sum(s.outputs[0].n_bytes or 0 for s in sources if s.type == "Constant")
-        device_of[graph.ops[index].name] = first if 2 * before <= whole else second
-    return hl.Affinity.uniform(bound, first).fix(device_of)
+def transformer(count: int, width: int, words: int) -> ov.Model:
+    """Build an encoder; ``words`` is the size of its vocabulary, 0 for none."""
+    rng = np.random.default_rng(2)
+    x = op.parameter([1, 64] if words else [1, 64, width], np.int32 if words else np.float32)
+    y: Any = x
+    if words:
+        y = op.gather(weights(rng, words, width), x, np.int32(0))
+    for number in range(count):
+        shapes = [(width, width)] * 4 + [(width, 4 * width), (4 * width, width)]
+        q, k, v, out, up, down = (weights(rng, *shape) for shape in shapes)
+        query, key, value = (op.matmul(y, w, False, False) for w in (q, k, v))
+        scores = op.multiply(op.matmul(query, key, False, True), np.float32(width**-0.5))
+        mixed = op.matmul(op.matmul(op.softmax(scores, -1), value, False, False), out, False, False)
+        y = op.mvn(op.add(y, mixed), op.constant([2]), True, 1e-5, "inside_sqrt")
+        inner = op.relu(op.matmul(y, up, False, False))
+        y = op.add(y, op.matmul(inner, down, False, False), name=f"layer{number}")
+    return model_of([op.result(y, name="y")], [x], f"transformer{'_words' * bool(words)}")
 
 
-def placements(
-    bound: BoundModel, devices: tuple[str, str, str], budget_s: float
-) -> Iterator[tuple[str, hl.Affinity, Mapping[Any, int]]]:
-    """Yield labels, placements, and the limits that each was planned with."""
-    first, second, last = devices
-    for device in devices:
-        yield device, hl.Affinity.uniform(bound, device), {}
-    yield "greedy", hl.Affinity.automatic(bound, devices), {}
-    yield f"halves {first}, {second}", first_half(bound, first, second), {}
-    yield f"halves {first}, {last}", first_half(bound, first, last), {}
-    properties = dict.fromkeys(devices, F32)
-    costs = hl.calibrate(
-        bound, devices, budget_s=budget_s, device_properties=properties, progress=False
-    )
-    whole = bound.graph.weight_bytes
-    asked: dict[str, dict[str, Any]] = {
-        "planned": {},
-        "planned, shared by all": {"objective": "balanced_memory"},
-        "planned, shared by two": {
-            "objective": "balanced_memory", "memory_limit": {last: whole // 50},
+def networks(small: bool) -> dict[str, Callable[[], ov.Model]]:
+    """Return the networks; those for the rig have few and small layers."""
+    count, part = (6, 32) if small else (16, 1)
+    return {
+        "matmuls": partial(chain, count, 2048 // part),
+        "convolutions": partial(convolutions, count, 512 // part, skips=False),
+        "skips": partial(convolutions, count, 512 // part, skips=True),
+        "transformer": partial(transformer, count // 2, 1024 // part, 0),
+        "words": partial(transformer, count // 2, 1024 // part, 12_000 // part),
+        **({} if small else {name: partial(build, name) for name in MIXED}),
+    }
+
+
+def ms_a_request(requests: Sequence[ov.InferRequest]) -> float:
+    """Return milliseconds per inference, with these requests in flight."""
+    for request in requests:
+        request.infer()
+    for request in requests:
+        request.start_async()
+    began, done = time.perf_counter(), 1
+    while done < 8 or time.perf_counter() - began < WINDOW_S:
+        for request in requests:
+            request.wait()
+            request.start_async()
+        done += 1
+    for request in requests:
+        request.wait()
+    return round((time.perf_counter() - began) / (done * len(requests)) * 1e3, 4)
+
+
+def allocated(device: str) -> dict[str, int]:
+    """Return the bytes that a GPU's plugin says it has allocated, by kind."""
+    return dict(shared_core().get_property(device, "GPU_MEMORY_STATISTICS"))
+
+
+def run(
+    bound: BoundModel, placement: hl.Placement, wanted: Mapping[str, Any], small: bool
+) -> dict[str, Any]:
+    """Compile a placement, compare its outputs, time it, and return what there is to say."""
+    before = {device: allocated(device) for device in placement.devices}
+    compiled, parts = compiled_parts(partial(compile_placed, resolve(bound, placement)))
+    after = {device: allocated(device) for device in placement.devices}
+    inputs = generate_inputs(bound, 0)
+    requests = [compiled.new_request(inputs) for _ in range(max(IN_FLIGHT))]
+    return {
+        "parts": parts,
+        "compile_ms": round(compiled.compile_ms),
+        "error": error_of(compiled(inputs), wanted),
+        "mb": {
+            device: {kind: (n - before[device].get(kind, 0)) / 1e6 for kind, n in kinds.items()}
+            for device, kinds in after.items()
         },
-        # The others are limited, too, so that they cannot take all.
-        f"planned, {first} 40 %": {
-            "memory_limit": {first: whole * 2 // 5, second: whole * 7 // 10, last: whole // 50},
-        },
-        "planned, both 40 %": {
-            "memory_limit": {first: whole * 2 // 5, second: whole * 2 // 5, last: whole * 3 // 10},
-        },
-        "planned, pool of both 65 %": {
-            "memory_limit": {(first, second): whole * 13 // 20, last: whole * 3 // 5},
-        },
-    }  # fmt: skip
-    for label, limited in asked.items():
-        plan = hl.plan(bound, costs, budget_s=4, progress=False, **limited)
-        yield label, plan.affinity, limited.get("memory_limit", {})
+        "ms": {} if small else {n: ms_a_request(requests[:n]) for n in IN_FLIGHT},
+    }
 
 
-def reported_bytes(device: str) -> int | None:
-    """Return what a GPU plugin says that it has allocated; None for any other device."""
-    try:
-        statistics = shared_core().get_property(device, "GPU_MEMORY_STATISTICS")
-    except RuntimeError:
-        return None
-    return sum(int(n_bytes) for n_bytes in statistics.values())
+def one_network(make: Callable[[], ov.Model], gpus: list[str], small: bool) -> dict[str, Any]:
+    """Measure one network."""
+    began = time.perf_counter()
+    bound, f32 = bind(hl.load(make())), dict.fromkeys(gpus, F32)
+    exact = alone(bound, "CPU", EXACT)
+    wanted = compile_placed(resolve(bound, exact))(generate_inputs(bound, 0))
+    policy = hl.distribution(bound, gpus, "PIPELINE_PARALLEL", device_properties=f32)
+    asked = policy.placement
+    _, parts = compiled_parts(partial(compile_placed, resolve(bound, asked)))
+    halves = hl.Placement.balanced(bound, gpus, device_properties=f32)
+    said = {s.device: s.total_bytes / 1e6 for s in hl.distribution(bound, halves).shares}
+    multi = resolve(bound, f"MULTI:{','.join(gpus)}").placement.with_properties(f32)
+    ran = {"one": alone(bound, gpus[0]), "divided": halves, "multi": multi}
+    row: dict[str, Any] = {
+        "network": bound.graph.name,
+        "weights_mb": bound.graph.weight_bytes / 1e6,
+        "policy": policy.sentence,
+        "ratios": policy.ratios,
+        **{label: run(bound, placement, wanted, small) for label, placement in ran.items()},
+        "said_mb": said,
+        "policy_as_compiled": parts == predicted_parts(bound, asked),
+    }
+    divided = row["divided"]
+    row["divided_as_compiled"] = divided["parts"] == predicted_parts(bound, halves)
+    row["memory_off"] = {d: sum(divided["mb"][d].values()) / mb - 1.0 for d, mb in said.items()}
+    for other in ("one", "multi"):
+        took = divided["ms"]
+        row[f"times_{other}"] = {n: row[other]["ms"][n] / took[n] for n in took}
+    return {**row, "took_s": round(time.perf_counter() - began, 1)}
 
 
-def measured(
-    bound: BoundModel,
-    devices: tuple[str, ...],
-    label: str,
-    affinity: hl.Affinity,
-    limits: Mapping[Any, int],
-    expected: Mapping[str, np.ndarray],
-) -> tuple[dict[str, Any], CompiledPlacement | None]:
-    """Compile a placement and run it once; return its row."""
-    single = len(affinity.devices) == 1
-    own = dict.fromkeys(affinity.devices, F32)
-    placement = hl.Placement(affinity, label, own, direct=single)
-    counted = held_bytes(bound.graph, placement, devices).sum(axis=1)
-    row: dict[str, Any] = {"placement": label, "error": None, "latency_us": None}
-    keeps = all(
-        sum(counted[devices.index(d)] for d in ([key] if isinstance(key, str) else key)) <= limit
-        for key, limit in limits.items()
-    )
-    row["keeps_limits"] = bool(keeps) if limits else None
-    before = {device: reported_bytes(device) for device in devices}
-    try:
-        compiled = compile_placed(resolve(bound, placement))
-        outputs = compiled(generate_inputs(bound, 0))
-    except HeteroLabError as error:
-        return {**row, "status": str(error)}, None
-    after = {device: reported_bytes(device) for device in devices}
-    for device, n_bytes in zip(devices, counted.tolist(), strict=True):
-        was, now = before[device], after[device]
-        row[f"{device} counted_mb"] = round(n_bytes / 1e6, 2)
-        row[f"{device} reported_mb"] = (
-            None if was is None or now is None else round((now - was) / 1e6, 2)
-        )
-    row["error"] = error_of(outputs, expected)
-    row["subgraphs"] = hl.partition(bound, placement).n_subgraphs
-    row["compile_ms"] = round(compiled.compile_ms, 1)
-    return {**row, "status": "ok"}, compiled
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Count what is right, and average what was timed."""
+    ran = [row for row in rows if "failed" not in row]
+    found: dict[str, Any] = {
+        "networks": len(rows),
+        "as_predicted": sum(r["policy_as_compiled"] and r["divided_as_compiled"] for r in ran),
+        "outputs_right": sum(row["divided"]["error"] <= NEAR for row in ran),
+        "memory_right": sum(max(map(abs, row["memory_off"].values())) <= MEMORY for row in ran),
+    }
+    for key in ("times_one", "times_multi"):
+        for n in ran[0][key] if ran else ():
+            found[f"{key}_{n}"] = math.exp(np.mean([math.log(row[key][n]) for row in ran]))
+    return found
 
 
 def main() -> int:
-    """Measure every placement, then time all that run, in turns."""
+    """Measure all networks, print lines and a summary."""
     given = options(
-        __doc__, devices=["GPU.0", "GPU.1", "CPU"], emulate=False, model=str, layers=16,
-        width=1024, budget=15.0,
-    )  # fmt: skip
-    if given.emulate:
-        given.devices = [hl.emulate(name).name for name in ("SIM0", "SIM1")] + ["CPU"]
-    if len(given.devices) != 3:
-        raise SystemExit("Name two GPUs and a third device, for instance GPU.0 GPU.1 CPU.")
-    first, second, last = given.devices
-    devices = first, second, last
-    began = time.perf_counter()
-    bound = bind(hl.load(given.model or layers(given.layers, given.width)))
-    inputs = generate_inputs(bound, 0)
-    expected = compile_placed(resolve(bound, alone(bound, "CPU")))(inputs)
-    print(json.dumps({"model": bound.graph.name, "weights_mb": bound.graph.weight_bytes / 1e6}))
-    rows, running = [], {}
-    for label, affinity, limits in placements(bound, devices, given.budget):
-        row, compiled = measured(bound, devices, label, affinity, limits, expected)
-        rows.append(row)
-        if compiled is not None:
-            running[label] = compiled.new_request(inputs).infer
-        print(json.dumps(row), flush=True)
-    latencies = medians(in_turns(running, TURNS, IN_A_TURN, discarded=0))
-    for row in rows:
-        if row["placement"] in latencies:
-            row["latency_us"] = round(latencies[row["placement"]], 1)
-            print(json.dumps({key: row[key] for key in ("placement", "latency_us")}))
-    print(pd.DataFrame(rows).to_string(index=False))
-    print(f"{time.perf_counter() - began:.0f} s")
-    failed = [row for row in rows if row["status"] != "ok" or row["keeps_limits"] is False]
-    return 1 if failed else 0
+        __doc__, gpus=["GPU.0", "GPU.1"], small=False, budget=380.0, networks=list, out=Path
+    )
+    os.environ["OPENVINO_HETERO_PERF"] = "1"  # read once, when HETERO is used first
+    out = given.out or (Path(os.environ["OUT"], "two_gpus.jsonl") if "OUT" in os.environ else None)
+    started, rows = time.perf_counter(), []
+    for name, make in networks(given.small).items():
+        if name not in (given.networks or [name]) or time.perf_counter() - started > given.budget:
+            continue
+        try:
+            rows.append(one_network(make, given.gpus, given.small))
+        except Exception as error:  # the others are worth measuring
+            traceback.print_exc()
+            rows.append({"network": name, "failed": str(error)[:500]})
+        print(json.dumps(rows[-1]), flush=True)
+        append_json(out, rows[-1])
+    found = summary(rows)
+    print(json.dumps(found), flush=True)
+    append_json(out, found)
+    return int(min(found["as_predicted"], found["outputs_right"]) < len(rows))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

@@ -16,6 +16,7 @@ from hetero_lab.errors import ArgumentError, DeviceError, unknown
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import greedy
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
+from hetero_lab.placement.recipes import DIVIDED
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -136,6 +137,8 @@ def recipe(
     if runtime not in _TEXTS:
         raise ArgumentError(unknown("There is no recipe for", runtime, _TEXTS, "Runtimes"))
     placed = resolve(bind(model, core), placement)
+    if placed.placement.priorities and runtime in DIVIDED:
+        return placed.placement.recipe(runtime) + "\n"
     target, n_elsewhere = _nearest(placed)
     properties, kind = _named(placed.compile_call[1]), target.partition(":")[0]
     text = _TEXTS[runtime]
@@ -158,7 +161,7 @@ def recipe(
 
 def _nearest(placed: BoundPlacement) -> tuple[str, int]:
     """Return the device's name that comes nearest to a placement, and how many ops differ."""
-    if placed.direct:
+    if placed.direct or placed.placement.priorities:
         return placed.compile_call[0], 0
     found = {}
     for order in itertools.islice(itertools.permutations(placed.devices), _MOST_ORDERS):

@@ -324,7 +324,7 @@ def _baselines(
         if isinstance(asked, Affinity):
             devices = list(asked.devices)
         elif isinstance(asked, Placement):
-            own = asked.device_properties
+            own = asked.labelled().device_properties
             devices = [d for d in (*asked.devices, *own) if d not in KINDS]
         else:
             virtual = virtual_device(str(asked), bound.core)

@@ -1,0 +1,143 @@
+"""HETERO's rule for ratios, the cut that a ratio makes, and what a text says of both."""
+
+from __future__ import annotations
+
+import ast
+import json
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as op
+
+import hetero_lab as hl
+from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PropertyError
+from hetero_lab.model.read import op_graph
+from hetero_lab.placement.ratios import (
+    check_shares,
+    first_part,
+    policy_ratio,
+    share_ratios,
+    unplaced_bytes,
+)
+from hetero_lab.placement.recipes import recipe
+from hetero_lab.placement.topology import islands
+
+MODEL: Any = ov.Model
+
+
+def layers(count: int = 10, size: int = 16) -> ov.Model:
+    x = op.parameter([2, size], np.float32, name="x")
+    node = x
+    for index in range(count):
+        weight = op.constant(np.eye(size, dtype=np.float32))
+        node = op.relu(op.matmul(node, weight, False, False, name=f"m{index}"), name=f"r{index}")
+    return MODEL([node], [x], "layers")
+
+
+@pytest.mark.parametrize(
+    ("memory", "ratio"),
+    [
+        ({"GPU.0": 1200, "GPU.1": 9}, 1.0),
+        ({"GPU.0": 1100, "GPU.1": 9}, 1100 / 1109),  # a part by memory
+        ({"GPU.0": 1100, "GPU.1": 100}, 1.0),  # more than the weights, less than 1.2 times
+        ({"GPU.0": 1100, "CPU": -1}, 1.0),
+        ({"GPU.0": 600, "GPU.1": 600}, 0.5),
+        ({"GPU.0": 600, "CPU": -1}, 0.5),
+        ({"GPU.0": 300, "GPU.1": 100}, 0.75),
+        ({"GPU.0": 300, "GPU.1": 100, "CPU": -1}, 0.25),
+    ],
+)
+def test_the_policy_compares_weights_with_total_memory(memory, ratio):
+    assert policy_ratio("GPU.0", 1000, memory).ratio == pytest.approx(ratio)
+
+
+def test_shares_become_ratios_of_what_is_left():
+    assert share_ratios([0.2, 0.3, 0.5]) == pytest.approx([0.2, 0.375])
+    assert check_shares([0.4, 0.6], ["GPU.0", "GPU.1"]) == [0.4, 0.6]
+
+
+@pytest.mark.parametrize("shares", [[0.4, 0.7], [1.0, 0.0], [1.2, -0.2], [0.5], ["a", "b"], []])
+def test_shares_that_do_not_add_up_are_refused(shares):
+    with pytest.raises(ArgumentError, match=r"for each of the 2|add up to"):
+        check_shares(shares, ["GPU.0", "GPU.1"])
+
+
+@pytest.mark.parametrize(("ratio", "count"), [(0.1, 1), (0.5, 5), (0.34, 3), (0.08, 0), (1.0, 10)])
+def test_a_ratio_takes_the_first_layers(ratio, count):
+    graph = op_graph(layers())
+    taken = {graph.ops[index].name for index in first_part(graph, graph.placeable, ratio)}
+    assert taken == {f"{kind}{index}" for kind in "mr" for index in range(count)}
+
+
+def test_bytes_left_are_those_of_what_is_not_placed():
+    graph = op_graph(layers())
+    assert unplaced_bytes(graph, range(len(graph))) == 10 * 16 * 16 * 4
+    left = [index for index in graph.placeable if graph.ops[index].name[1:] >= "7"]
+    assert unplaced_bytes(graph, left) == 3 * 16 * 16 * 4
+
+
+def test_unconnected_parts_are_counted():
+    one, two = (op.parameter([4], np.float32, name=name) for name in "ab")
+    apart = MODEL([op.relu(one), op.abs(two)], [one, two], "apart")
+    assert islands(op_graph(apart)) == 2
+    assert islands(op_graph(layers())) == 1
+
+
+def test_recipes_say_the_same_everywhere():
+    properties = {
+        "GPU.0": {"QUERY_MODEL_RATIO": 0.4, "EXCLUSIVE_ASYNC_REQUESTS": False},
+        "GPU.1": {"EXCLUSIVE_ASYNC_REQUESTS": False},
+        "HETERO": {"MULTI_DEVICE_PRIORITIES": "GPU.0,GPU.1"},
+    }
+    devices = {name: properties[name] for name in ("GPU.0", "GPU.1")}
+    python = recipe(("GPU.0", "GPU.1"), properties, "python")
+    called = ast.parse(python).body[0]
+    assert isinstance(called, ast.Assign)
+    assert isinstance(called.value, ast.Call)
+    target, given = (ast.literal_eval(argument) for argument in called.value.args[1:])
+    assert target == "HETERO:GPU.0,GPU.1"
+    assert given == {"DEVICE_PROPERTIES": devices}
+    served = recipe(("GPU.0", "GPU.1"), properties, "ovms")
+    config = json.loads(served.partition("\n")[2])["model_config_list"][0]["config"]
+    assert (config["target_device"], config["plugin_config"]) == (target, given)
+    every = recipe(("GPU.0", "GPU.1"), properties, None)
+    assert all(text in every for text in (python, served, 'ATTENTION_BACKEND="SDPA"'))
+    with pytest.raises(ArgumentError, match=r"Did you mean 'genai'"):
+        recipe(("GPU.0", "GPU.1"), properties, "gen_ai")
+
+
+def test_devices_without_the_property_are_refused():
+    model = hl.load("digits_inception")
+    acc = hl.emulate("ACC").name
+    with pytest.raises(PropertyError, match=r"ACC has no QUERY_MODEL_RATIO"):
+        hl.Placement.balanced(model, [acc, "CPU"])
+    for devices, message in (
+        (["GPU.0", "GPU.0"], "twice"), (["GPU", "GPU.0"], "twice"),
+        (["CPU"], "two devices"), (["CPU", "GPU.7"], "not a device here"),
+    ):  # fmt: skip
+        with pytest.raises(DeviceError, match=message):
+            hl.Placement.balanced(model, devices)
+    cpu = hl.Affinity.uniform(model, "CPU")
+    with pytest.raises(PropertyError, match="Properties of HETERO"):
+        hl.compile(model, hl.Placement(cpu, "", {"HETERO": {"NUM_STREAMS": 2}}))
+    with pytest.raises(ArgumentError, match="labels the ops"):
+        hl.Placement(cpu).recipe()
+
+
+def test_what_hetero_divides_by_itself_is_compiled_without_labels():
+    model = hl.load("digits_inception")
+    acc = hl.emulate("ACC", unsupported={"Softmax"}).name
+    own = {"HETERO": {"MULTI_DEVICE_PRIORITIES": f"{acc},CPU"}}
+    cpu = hl.Affinity.uniform(model, "CPU")
+    with pytest.raises(AffinityError, match="would place"):
+        hl.compile(model, hl.Placement(cpu, "", own))
+    # HETERO asks the plugin, which knows nothing of what an emulated device lacks.
+    alone = hl.Affinity.uniform(model, acc)
+    with pytest.raises(DeviceError, match="does not support"):
+        hl.compile(model, hl.Placement(alone, "", own))
+    hl.emulate("ACC")
+    compiled = hl.compile(model, hl.Placement(alone, "", own))
+    assert compiled.as_predicted
+    assert [s.device for s in compiled.partition.subgraphs] == [acc]

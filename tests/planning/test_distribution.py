@@ -1,0 +1,80 @@
+"""What HETERO does by itself with GPUs that are elsewhere, by memory that is given."""
+
+from __future__ import annotations
+
+import pytest
+
+import hetero_lab as hl
+from hetero_lab.errors import DeviceError, PlanError, PropertyError
+
+PIPELINE = "PIPELINE_PARALLEL"
+TWO = ("GPU.7", "GPU.8")  # nowhere here
+
+
+def asked(*sizes: int | str, devices: tuple[str, ...] = TWO, policy: str | None = PIPELINE):
+    memory = dict(zip(devices, sizes, strict=False))
+    return hl.distribution("digits_inception", list(devices), policy=policy, memory=memory)
+
+
+def test_a_model_that_fits_leaves_the_second_gpu_empty():
+    found = asked("24GiB", "24GiB")
+    assert found.empty == ("GPU.8",)
+    assert found.ratios == {"GPU.7": 1.0}
+    assert found.sentence.startswith("GPU.8 stays empty under PIPELINE_PARALLEL: GPU.7")
+    findings = hl.lint("digits_inception", hl.Affinity.uniform("digits_inception", "CPU"))
+    assert "empty-device" not in set(findings["rule"])
+
+
+def test_a_model_that_does_not_fit_is_divided_by_memory():
+    weights = asked("24GiB", "24GiB").shares[0].left_bytes
+    found = asked(weights // 2, weights)
+    assert found.ratios["GPU.7"] == pytest.approx(0.5 / 1.2, rel=1e-4)
+    table = found.to_frame()
+    assert list(table["device"]) == list(TWO)
+    held = table["weight_bytes"] / weights
+    assert 0.3 < held[0] < 0.45
+    assert table["left_bytes"].tolist()[0] == weights
+    assert table["left_bytes"].tolist()[1] >= table["weight_bytes"].tolist()[1]
+    assert found.estimated
+    assert "about GPU.7 39%" in found.sentence
+
+
+def test_the_cpu_takes_what_no_gpu_holds():
+    weights = asked("24GiB", "24GiB").shares[0].left_bytes
+    found = asked(weights // 4, weights // 4, devices=(*TWO, "CPU"))
+    assert [share.ratio is None for share in found.shares] == [False, False, True]
+    assert all(share.n_ops for share in found.shares)
+    assert not found.empty
+
+
+def test_without_a_policy_the_first_device_takes_all():
+    found = asked("1MiB", "1MiB", policy=None)
+    assert found.ratios == {}
+    assert found.empty == ("GPU.8",)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"placement": "HETERO:CPU"}, PropertyError, "no effect on CPU"),
+        ({"placement": ["GPU.8", "GPU.8"]}, DeviceError, "twice"),
+        ({"placement": ["GPU.7", "GPU.8"], "memory": {"GPU.8": 5}}, DeviceError, "'GPU.7' is not"),
+        ({"placement": ["CPU"], "memory": {"GPU.8": 5}}, PlanError, "memory names 'GPU.8'"),
+        ({"placement": ["GPU.8"], "memory": {"GPU.8": "much"}}, PlanError, "memory: 'much'"),
+        ({"placement": ["CPU"], "policy": "TENSOR_PARALLEL"}, PropertyError, "TENSOR_PARALLEL"),
+    ],
+)
+def test_bad_input_is_refused(given, error, message):
+    with pytest.raises(error, match=message):
+        hl.distribution("digits_inception", **{"policy": PIPELINE, **given})
+
+
+def test_fit_takes_the_memory_that_is_free_and_says_how_to_divide():
+    fit = hl.fit_blocks("digits_inception", ["CPU"])
+    assert fit.memory[0].blocks == "0-1"
+    assert fit.placement.affinity == fit.affinity
+    with pytest.raises(PlanError, match="cut='rows'"):
+        hl.fit_blocks("digits_inception", ["CPU"], cut="rows")
+    acc = hl.emulate("ACC").name
+    with pytest.raises(PropertyError, match="has no QUERY_MODEL_RATIO"):
+        hl.fit_blocks("digits_inception", [acc, "CPU"], cut="ratio")
