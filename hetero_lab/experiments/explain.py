@@ -222,8 +222,8 @@ def _measured(a: _Taken, b: _Taken, costs: CostModel | None) -> tuple[Measuremen
         )
         profiles = a.profile, b.profile
         noise = largest_noise(noise_of(p.environment, p.affinity.devices) for p in profiles)
-        levels = ([turn_level(turn) for turn in p.latency.turns] for p in (b.profile, a.profile))
-        ratio = unpaired_ratio(*levels, noise)
+        old, new = ([turn_level(turn) for turn in p.latency.turns] for p in profiles)
+        ratio = unpaired_ratio(new, old, noise)
     executors = (a.profile.executor, b.profile.executor)
     if executors[0] != executors[1]:
         notes.append(
