@@ -24,6 +24,7 @@ from hetero_lab.placement.topology import topology
 from hetero_lab.planning.memory import MemoryTable
 from hetero_lab.planning.objective import (
     BoundaryCost,
+    CostRow,
     LostFusion,
     MeasuredBytes,
     Objective,
@@ -45,8 +46,7 @@ _MOST_US = 2.0**53 / 1000  # a sum of ns in floats is exact up to here
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class ValidationRow:
+class ValidationRow(CostRow, frozen=True):
     """Predicted and measured latency of a placement unlike the fitted ones by ``distance``."""
 
     label: str
@@ -484,52 +484,32 @@ def _same_op(own: Any, other: Any) -> bool:
 
 
 def _to_data(costs: CostModel) -> dict[str, Any]:
-    """Return the document that is stored: rows for the terms, objects for the rest."""
+    """Return the document that is stored."""
     data = {name: getattr(costs, name) for name in _TYPES}
-    for key, (name, _) in _ROWS.items():
-        data[key] = [dataclasses.astuple(row) for row in data.pop(name)]
+    data["validation"] = data.pop("validation_rows")
     data["graph"] = graph_to_json(costs.graph)
-    data["scenario"] = costs.scenario and dataclasses.asdict(costs.scenario)
     data["boundaries"] = [
-        (*pair, *dataclasses.astuple(cost)) for pair, cost in costs.boundaries.items()
+        (*pair, cost.fixed_us, cost.us_per_byte) for pair, cost in costs.boundaries.items()
     ]
-    data["measured_memory"] = {
-        device: [dataclasses.astuple(part) for part in parts]
-        for device, parts in costs.measured_memory.items()
-    }
     if costs.prefill is not None:
         data["prefill"] = _to_data(costs.prefill)
         del data["prefill"]["graph"]
-    return data
+    return msgspec.to_builtins(data, enc_hook=np.generic.item)
 
 
 def _from_data(data: dict[str, Any]) -> CostModel:
-    known: dict[str, Any] = {"graph": graph_from_json(data["graph"])}
-    for key, (name, row_type) in _ROWS.items():
-        known[name] = _rows(key, data[key], row_type)
-    known["boundaries"] = {
-        (str(source), str(target)): _rows("boundaries", [rest], BoundaryCost)[0]
-        for source, target, *rest in data["boundaries"]
-    }
-    known["measured_memory"] = {
-        str(device): _rows("measured_memory", parts, MeasuredBytes)
-        for device, parts in data.get("measured_memory", {}).items()
+    prices = _converted("boundaries", data["boundaries"], list[tuple[str, str, float, float]])
+    known: dict[str, Any] = {
+        "graph": graph_from_json(data["graph"]),
+        "boundaries": {(source, target): BoundaryCost(*cost) for source, target, *cost in prices},
     }
     if data.get("prefill"):
         known["prefill"] = _from_data({**data["prefill"], "graph": data["graph"]})
-    for name in _TYPES:
-        if name not in known and (name in data or name not in _ADDED_LATER):
+    data = {**data, "validation_rows": data["validation"]}
+    for name in _TYPES.keys() - known.keys():
+        if name in data or name not in _ADDED_LATER:
             known[name] = _converted(name, data[name], _TYPES[name])
     return CostModel(**known)
-
-
-def _rows(name: str, rows: list[Any], row_type: type[T]) -> tuple[T, ...]:
-    """Read rows, each with all fields of a dataclass in their order."""
-    fields = [field.name for field in dataclasses.fields(row_type)]  # type: ignore[arg-type]
-    for row in rows:
-        if not _ADDED_LATER.issuperset(fields[len(row) :]) or len(row) > len(fields):
-            raise ValueError(f"{name}: a row needs {len(fields)} values, not {len(row)}")
-    return tuple(_converted(name, dict(zip(fields, row, strict=False)), row_type) for row in rows)
 
 
 def _converted(name: str, value: Any, wanted: type[T]) -> T:
@@ -540,14 +520,8 @@ def _converted(name: str, value: Any, wanted: type[T]) -> T:
 
 
 _TYPES = get_type_hints(CostModel)
-_ROWS = {  # key in a file → field, type of a row
-    "units": ("units", Unit),
-    "lost_fusion": ("lost_fusion", LostFusion),
-    "reorders": ("reorders", Reorder),
-    "validation": ("validation_rows", ValidationRow),
-}
 _ADDED_LATER = {
-    "notes", "interrupted", "guessed_from", "scenario", "prefill", "seen_us", "distance",
+    "notes", "interrupted", "guessed_from", "scenario", "prefill", "seen_us", "measured_memory",
 }  # fmt: skip
 
 
@@ -562,8 +536,10 @@ def _check_terms(costs: CostModel) -> None:
     _check_costs([costs.constant_us], "The constant")
     _check_costs([costs.spread_us], "The cost of spread memory")
     for pair in {*itertools.permutations(devices, 2), *costs.boundaries}:
-        prices = dataclasses.astuple(costs.boundaries.get(pair, BoundaryCost(math.nan)))
-        _check_costs(prices, f"The boundary from {pair[0]} to {pair[1]}")
+        price = costs.boundaries.get(pair, BoundaryCost(math.nan))
+        _check_costs(
+            [price.fixed_us, price.us_per_byte], f"The boundary from {pair[0]} to {pair[1]}"
+        )
     graph = costs.graph
     placeable = {graph.ops[index].name for index in graph.placeable}
     for term in costs.lost_fusion:

@@ -18,6 +18,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
@@ -180,11 +181,13 @@ def _weighted(
 
     return {
         "lost_fusion": tuple(
-            replace(term, first_us=times(term.first_us), second_us=times(term.second_us, node_us))
+            structs.replace(
+                term, first_us=times(term.first_us), second_us=times(term.second_us, node_us)
+            )
             for term in terms.lost_fusion
         ),
         "reorders": tuple(
-            replace(term, leave_us=times(term.leave_us), enter_us=times(term.enter_us))
+            structs.replace(term, leave_us=times(term.leave_us), enter_us=times(term.enter_us))
             for term in terms.reorders
         ),
     }
@@ -292,7 +295,7 @@ def adjust(costs: CostModel, observations: Sequence[Observation]) -> CostModel:
 
     def scaled(unit: Unit) -> Unit:
         times = zip(unit.time_us, work, strict=True)
-        return replace(unit, time_us=tuple(us and us * factor for us, factor in times))
+        return structs.replace(unit, time_us=tuple(us and us * factor for us, factor in times))
 
     return replace(
         costs,

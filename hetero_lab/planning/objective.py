@@ -26,6 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 
 from hetero_lab.errors import PlanError, names_at_hand, shorten
@@ -68,8 +69,11 @@ def check_objective(
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class CostRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A term of a cost model, stored as the row of its fields."""
+
+
+class Unit(CostRow, frozen=True):
     """Ops that planners place together, with their time on each device of the cost model.
 
     ``ops`` are names in topological order. A device that does not support them has None for a
@@ -87,8 +91,7 @@ class Unit:
         return self.shares or (1.0 / len(self.ops),) * len(self.ops)
 
 
-@dataclass(frozen=True, slots=True)
-class LostFusion:
+class LostFusion(CostRow, frozen=True):
     """Extra cost of two ops, in µs, when they are not in one subgraph.
 
     ``first_us`` is added on the device of ``first``, ``second_us`` on that of ``second``; both
@@ -101,16 +104,14 @@ class LostFusion:
     second_us: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class BoundaryCost:
+class BoundaryCost(CostRow, frozen=True):
     """Cost of handing one tensor over: a fixed part and a part for each byte."""
 
     fixed_us: float = 0.0
     us_per_byte: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Reorder:
+class Reorder(CostRow, frozen=True):
     """Layout conversions of one tensor when it crosses, in µs for each device.
 
     ``leave_us`` is paid on the device that makes it, once for each device that receives it;
@@ -127,8 +128,7 @@ class Reorder:
     keeps: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredBytes:
+class MeasuredBytes(CostRow, frozen=True):
     """Measured memory of a device, which it takes as soon as it has one of some units.
 
     ``units`` are their numbers. ``weight_bytes`` are taken once the submodel has run;

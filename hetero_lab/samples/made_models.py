@@ -200,7 +200,7 @@ def read_weights(pth: bytes) -> dict[str, np.ndarray]:
             n = int(np.frombuffer(file.read(8), "<i8")[0])
             dtype = np.dtype(reader.dtypes[key])
             storages[key] = np.frombuffer(file.read(n * dtype.itemsize), dtype, count=n)
-        return {name: of(storages) for name, of in tensors.items() if callable(of)}
+        return {name: np.asarray(of(storages)) for name, of in tensors.items() if callable(of)}
     except (pickle.UnpicklingError, EOFError, KeyError, TypeError, IndexError) as error:
         raise ValueError(f"the weights cannot be read: {error}") from error
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from counting_core import F32
+from msgspec import structs
 from small_language_models import decoder
 
 import hetero_lab as hl
@@ -61,7 +62,7 @@ def test_costs_of_a_language_model(model, core, tmp_path):
     planned = hl.plan(model, read, memory_limit=limits, progress=False)
     assert planned.predicted_us >= best.predicted_us
     # A boundary in one direction may be measured to cost nothing, and then more of them may pay.
-    dear = {pair: replace(cost, fixed_us=1e4) for pair, cost in read.boundaries.items()}
+    dear = {pair: structs.replace(cost, fixed_us=1e4) for pair, cost in read.boundaries.items()}
     dear_costs = replace(read, boundaries=dear)
     assert n_runs(hl.plan(model, dear_costs, progress=False).affinity, costs) == 1
     planned = hl.plan(model, dear_costs, memory_limit=limits, progress=False)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -9,6 +8,7 @@ import openvino as ov
 import pytest
 from counting_core import torn_by_a_file
 from hand_costs import flat_costs
+from msgspec import structs
 from openvino import opset13 as op
 from planning.random_costs import GraphMaker, affinity_of, random_case
 from random_models import random_affinity, random_model
@@ -329,7 +329,7 @@ def test_with_costs_fusion_is_what_they_say():
     assert "the lost fusion costs 7.0 µs" in cut.finding
     assert cut.cost_us == pytest.approx(7.0)
     # A term that costs nothing on these devices is no finding.
-    free = replace(fused, first_us=(0.0, 9.0), second_us=(9.0, 0.0))
+    free = structs.replace(fused, first_us=(0.0, 9.0), second_us=(9.0, 0.0))
     found = problems(
         graph, on(graph, d="B", e="B", f="B"), costs_of(graph, slow, lost_fusion=(free,))
     )

@@ -10,12 +10,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from scipy.cluster.hierarchy import DisjointSet
 
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import Op, OpGraph, Tensor
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Reorder, Unit
+from hetero_lab.planning.objective import CostRow
 from hetero_lab.planning.units import block_units
 
 
@@ -248,8 +250,8 @@ def scaled(costs: CostModel, factor: float) -> CostModel:
             return tuple(map(times, part))
         if isinstance(part, dict):
             return {key: times(value) for key, value in part.items()}
-        if dataclasses.is_dataclass(part):
-            return type(part)(*(times(getattr(part, f.name)) for f in dataclasses.fields(part)))
+        if isinstance(part, CostRow):
+            return type(part)(*map(times, structs.astuple(part)))
         return part
 
     names = ("units", "boundaries", "subgraph_us", "lost_fusion", "reorders", "spread_us")

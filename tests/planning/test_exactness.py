@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from msgspec import structs
 from planning.brute_force import choices, held_bytes, interval_ns, latency_ns, ns, pairwise_ns
 from planning.random_costs import affinity_of, random_case, scaled
 from slices import sliced
@@ -83,7 +84,7 @@ def test_twelve_units_on_three_devices(seed):
 def test_many_units_of_which_few_are_free(seed):
     costs = random_case(seed, most_units=150, n_devices=2, n_ops=160)
     units = tuple(
-        unit if at % 25 == 0 else dataclasses.replace(unit, time_us=(None, unit.time_us[1] or 1.0))
+        unit if at % 25 == 0 else structs.replace(unit, time_us=(None, unit.time_us[1] or 1.0))
         for at, unit in enumerate(costs.units)
     )
     costs = dataclasses.replace(costs, units=units)
@@ -133,7 +134,7 @@ def test_a_plan_is_between_its_bound_and_every_baseline(seed, n_devices):
     if seed % 2 == 0:  # everything is supported everywhere, so there are single devices
         whole = [tuple(7.0 if us is None else us for us in u.time_us) for u in costs.units]
         units = zip(costs.units, whole, strict=True)
-        units = tuple(dataclasses.replace(unit, time_us=us) for unit, us in units)
+        units = tuple(structs.replace(unit, time_us=us) for unit, us in units)
         costs = dataclasses.replace(costs, units=units)
     check_between_bound_and_baselines(costs, "latency")
 
@@ -281,7 +282,7 @@ def test_balanced_memory_is_the_least_latency_of_all_even_placements(seed, limit
 @pytest.mark.parametrize("n_devices", [2, 3])
 def test_a_large_model_is_spread_over_devices_evenly(n_devices):
     costs = random_case(3, most_units=60, n_devices=n_devices, n_ops=60)
-    units = tuple(dataclasses.replace(u, time_us=(7.0,) * n_devices) for u in costs.units)
+    units = tuple(structs.replace(u, time_us=(7.0,) * n_devices) for u in costs.units)
     free = dataclasses.replace(costs, units=units)
     whole = sum(op.outputs[0].n_bytes or 0 for op in free.graph if op.type == "Constant")
     made = plan_graph(free.graph, free, objective="balanced_memory", budget_s=1)

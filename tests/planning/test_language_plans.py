@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 from planning.brute_force import held_bytes
 from planning.random_costs import affinity_of, by_layers, layered_costs, runs
 from slices import sliced
@@ -123,9 +124,11 @@ def test_phases_that_differ_are_told(graph):
     costs = costs_of(graph, ("A", "B"), 0)
     units = costs.units
     cheap = dict.fromkeys(costs.boundaries, BoundaryCost(0.1, 0.0))
-    fast_b = replace(costs, units=tuple(replace(u, time_us=(50.0, 5.0)) for u in units))
+    fast_b = replace(costs, units=tuple(structs.replace(u, time_us=(50.0, 5.0)) for u in units))
     assert costs.prefill is not None
-    fast_a = replace(costs.prefill, units=tuple(replace(u, time_us=(10.0, 900.0)) for u in units))
+    fast_a = replace(
+        costs.prefill, units=tuple(structs.replace(u, time_us=(10.0, 900.0)) for u in units)
+    )
     plan = hl.llm.plan_phases(replace(fast_b, boundaries=cheap, prefill=fast_a))
     assert (plan.prefill.devices, plan.decode.devices) == (("A",), ("B",))
     assert plan.move_ms == pytest.approx(2 * N * 0.1e-3)
@@ -329,7 +332,7 @@ def test_every_other_layer_may_be_on_another_device(monkeypatch, graph, layers):
     costs = replace(
         costs,
         units=tuple(
-            replace(unit, time_us=(1.0, 100.0) if number in other else (100.0, 1.0))
+            structs.replace(unit, time_us=(1.0, 100.0) if number in other else (100.0, 1.0))
             for number, unit in enumerate(costs.units)
         ),
         boundaries=dict.fromkeys(costs.boundaries, BoundaryCost(0.1, 0.0)),

@@ -132,8 +132,8 @@ def test_broken_files_are_named(tmp_path):
     ("change", "said"),
     [
         ({"spread_us": "much"}, "spread_us: Expected `float`, got `str`"),
-        ({"units": [[["a"], ["slow", 1.0], []]]}, r"units: .*got `str` - at `\$\.time_us\[0\]`"),
-        ({"boundaries": [["A", "B", 1.0]]}, "boundaries: .*needs 2 values"),
+        ({"units": [[["a"], ["slow", 1.0], []]]}, r"units: .*got `str` - at `\$\[0\]\[1\]\[0\]`"),
+        ({"boundaries": [["A", "B", 1.0]]}, "boundaries: .*of length 4, got 3"),
     ],
 )
 def test_a_broken_file_says_where_and_what_to_do(tmp_path, change, said):
