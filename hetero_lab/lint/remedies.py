@@ -233,7 +233,7 @@ def with_causes(context: LintContext, findings: Sequence[Finding]) -> list[Findi
     refused = [_refused(context, finding.ops) for finding in findings]
     types: dict[str, Counter[str]] = {}
     for each in refused:
-        for device, op_type in each:
+        for device, op_type in sorted(each):  # the order of a set differs between processes
             types.setdefault(device, Counter())[op_type] += 1
     lacking = {
         device: f"{device} cannot run {first_of([t for t, _ in found.most_common()], _MOST_TYPES)}"
