@@ -15,8 +15,8 @@ from package_source import PACKAGE, parsed
 # A module may import what stands before it, and its own layer.
 LAYERS = [
     {
-        "arguments", "clock", "errors", "extensions", "facade", "fetch", "interrupts", "progress",
-        "result", "statistics", "tables", "terminal",
+        "arguments", "clock", "errors", "extensions", "facade", "fetch", "grouping", "interrupts",
+        "progress", "result", "statistics", "tables", "terminal",
     },
     *({room} for room in ("samples", "model", "backend", "placement", "lint", "planning")),
     *({room} for room in ("runtime", "experiments", "views", "widgets", "cli")),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hetero_lab.grouping import grouped
 from hetero_lab.lint.context import Draft, LintContext, together
 from hetero_lab.lint.rules import HEAVY, fusion_pairs
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
@@ -140,10 +141,8 @@ def cut_quantization(context: LintContext) -> Iterator[Draft]:
     blocks = quantized_blocks(context.graph)
     quantizing = {home[op.index] for op in context.graph if op.type == FAKE_QUANTIZE}
     cut: dict[tuple[tuple[int, ...], int], list[int]] = {}
-    users: dict[int, list[int]] = {}
+    users = grouped((i, block.op) for block in blocks for i in (*block.origins, *block.above))
     for block in blocks:
-        for index in (*block.origins, *block.above):
-            users.setdefault(index, []).append(block.op)
         needed = block.above
         # Without a FakeQuantize the runtime treats a subgraph as not quantised.
         if home[block.op] not in quantizing:

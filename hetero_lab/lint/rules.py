@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
 
+from hetero_lab.grouping import grouped
 from hetero_lab.lint.context import ERROR, INFO, WARNING, Draft, LintContext, together
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.topology import connected, strong_components, topology
@@ -168,9 +169,7 @@ def cycles(context: LintContext) -> Iterator[Draft]:
         if labels[source] == labels[target] and source != target:
             feeds.setdefault(source, {})[target] = None
             fed_by.setdefault(target, {})[source] = None
-    ops: dict[int, list[int]] = {}
-    for index in context.graph.placeable:
-        ops.setdefault(int(component[index]), []).append(index)
+    ops = grouped((int(component[index]), index) for index in context.graph.placeable)
     seen: set[tuple[int, ...]] = set()
     for part in split:
         following = _ways_back(part, fed_by)

@@ -14,6 +14,8 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
+from hetero_lab.grouping import grouped
+
 PARAMETER, CONSTANT, RESULT = "Parameter", "Constant", "Result"
 NOT_OPS = frozenset({PARAMETER, CONSTANT, RESULT})  # nodes whose device is never chosen
 NOT_CONSTANT_SOURCES = {"RandomUniform", "Multinomial", "RandomPoisson", "ReadValue"}
@@ -172,12 +174,9 @@ class OpGraph:
     @cached_property
     def stateful_paths(self) -> tuple[tuple[int, ...], ...]:
         """Ops that must share one subgraph: each ReadValue, its Assign and all between them."""
-        by_variable: dict[str, list[int]] = {}
-        for op in self.ops:
-            if op.variable is not None:
-                by_variable.setdefault(op.variable, []).append(op.index)
+        stateful = ((op.variable, op.index) for op in self.ops if op.variable is not None)
         paths: list[set[int]] = []
-        for members in by_variable.values():
+        for members in grouped(stateful).values():
             after = self.reach(members, forward=True)
             before = self.reach(members, forward=False)
             # Everything on a way between two ends of the state must run in the same inference of

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
+from hetero_lab.grouping import grouped
 from hetero_lab.placement.topology import CutCache, Topology, separated_parts
 
 Memo: TypeAlias = CutCache[tuple[int, ...], tuple[int, ...]]  # nodes of a subgraph → cut edges
@@ -40,12 +41,9 @@ class ConvexityRepair:
 
     def repair(self, nodes: Iterable[int]) -> None:
         """Repair every subgraph of ``nodes``, which are sorted and hold whole subgraphs."""
-        members: dict[int, list[int]] = {}
-        lone = self.top.private
-        for node in nodes:
-            if self.top.ins[node] or self.top.outs[node] or lone[node]:
-                members.setdefault(self.part[node], []).append(node)
-        for group in members.values():
+        top = self.top
+        wired = (node for node in nodes if top.ins[node] or top.outs[node] or top.private[node])
+        for group in grouped((self.part[node], node) for node in wired).values():
             if len(group) > 1:
                 self._repair_whole(tuple(group))
 

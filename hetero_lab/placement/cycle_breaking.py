@@ -21,6 +21,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from hetero_lab.grouping import grouped
 from hetero_lab.placement.topology import CutCache, Topology, separated_parts, strong_components
 
 _STATES = 32  # about how many of the states that a whole graph passes through are memoised
@@ -311,7 +312,4 @@ class CycleBreaking:
         }
         ends = np.array(sorted(edges), dtype=np.int64).reshape(-1, 2)
         labels = strong_components(ends[:, 0], ends[:, 1], len(order)).tolist()
-        components: dict[int, list[int]] = {}
-        for subgraph, label in zip(order, labels, strict=True):
-            components.setdefault(label, []).append(subgraph)
-        return list(components.values())
+        return list(grouped(zip(labels, order, strict=True)).values())

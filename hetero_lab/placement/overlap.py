@@ -17,6 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from hetero_lab.grouping import grouped
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, OpGraph, related, work_of
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_of_split, predict, torn_path
@@ -104,9 +105,7 @@ def _blocks(graph: OpGraph, coarse: Partition) -> list[_OverlapGroup]:
         block = found.setdefault(key, _OverlapGroup(home[index], [], before, after, 0.0))
         block.ops.append(index)
         block.work += work[number]
-    parts: dict[int, list[_OverlapGroup]] = {}
-    for block in found.values():
-        parts.setdefault(block.home, []).append(block)
+    parts = grouped((block.home, block) for block in found.values())
     return [b for blocks in parts.values() for b in _merged(graph, blocks, work)]
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.errors import names_at_hand
+from hetero_lab.grouping import grouped
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph
 from hetero_lab.model.read import Source
 from hetero_lab.placement import convexity, cycle_breaking
@@ -310,12 +311,8 @@ def _collect(graph: OpGraph, devices: Sequence[str], parts: Cut) -> Partition:
         outputs.setdefault(ids[producer], []).append(entry)
         for receiver in receivers:
             inputs.setdefault(receiver, []).append(entry)
-    members: dict[int, list[int]] = {}
-    sinks: set[int] = set()
-    for op in graph.ops:
-        members.setdefault(ids[op.index], []).append(op.index)
-        if op.type == "Assign":
-            sinks.add(ids[op.index])
+    members = grouped((subgraph, index) for index, subgraph in enumerate(ids))
+    sinks = {ids[op.index] for op in graph if op.type == "Assign"}
     # A group of nodes without inputs, outputs or sinks holds constants alone, which are copied to
     # their users: the runtime makes no submodel of it.
     real = [s for s in members if s in inputs or s in outputs or s in sinks]

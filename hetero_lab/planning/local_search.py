@@ -15,6 +15,7 @@ from operator import itemgetter
 
 import numpy as np
 
+from hetero_lab.grouping import grouped
 from hetero_lab.planning.constraints import Placed, Problem
 from hetero_lab.planning.objective import LATENCY
 
@@ -108,9 +109,7 @@ def _promising(problem: Problem, placed: Placed) -> Iterator[tuple[int, list[int
     subgraph_ns, n = objective.subgraph_ns, placed.cost.n_subgraphs
     spread_ns = objective.spread_ns(np.arange(n + 1))
     home = placed.cost.ids[pairwise.first_node].tolist()
-    members: dict[int, list[int]] = {}
-    for unit, subgraph in enumerate(home):
-        members.setdefault(subgraph, []).append(unit)
+    members = grouped((subgraph, unit) for unit, subgraph in enumerate(home))
     groups = list(members.values())
     groups += [[unit] for units in members.values() if len(units) > 1 for unit in units]
     for units in groups:

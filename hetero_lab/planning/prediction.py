@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetero_lab.errors import AffinityError, did_you_mean, shorten
+from hetero_lab.grouping import grouped
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, predict
 from hetero_lab.planning.objective import LATENCY, Objective, PlacementCost, check_devices
@@ -216,9 +217,7 @@ def breakdown(objective: Objective, affinity: Affinity) -> Prediction:
 def _units(objective: Objective, devices: np.ndarray) -> Iterator[PredictedShare]:
     index_of = objective.graph.index_of
     for number, unit in enumerate(objective.units):
-        where: dict[int, list[str]] = {}
-        for op in unit.ops:
-            where.setdefault(int(devices[index_of[op]]), []).append(op)
+        where = grouped((int(devices[index_of[op]]), op) for op in unit.ops)
         for at, ops in where.items():
             ns = int(objective.op_ns[[index_of[op] for op in ops], at].sum())
             device = objective.devices[at]

@@ -27,6 +27,7 @@ import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
 
 from hetero_lab.clock import now
+from hetero_lab.grouping import grouped
 from hetero_lab.model.opgraph import PARAMETER, OpGraph, related
 from hetero_lab.placement.overlap import predict_overlapping
 from hetero_lab.placement.partition import Partition
@@ -377,9 +378,7 @@ class _Climb:
         """Yield (units, device), the critical path first, subgraphs before single units."""
         path = {entry.index for entry in schedule.critical_path}
         home = [partition.home[node] for node in self.first]
-        members: dict[int, list[int]] = {}
-        for unit, subgraph in enumerate(home):
-            members.setdefault(subgraph, []).append(unit)
+        members = grouped((subgraph, unit) for unit, subgraph in enumerate(home))
         late = {unit for unit, subgraph in enumerate(home) if subgraph in path}
         groups = [*map(tuple, members.values()), *self.branches]
         groups += [(unit,) for unit in sorted(late)]

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from scipy.cluster.hierarchy import DisjointSet
 
 from hetero_lab.errors import PlanError, names_at_hand, shorten
+from hetero_lab.grouping import grouped
 from hetero_lab.model.blocks import Blocks, find_blocks
 from hetero_lab.model.opgraph import OpGraph
 
@@ -59,9 +60,7 @@ def split_into_units(
         enough = bool(together) if coarse else len(together) == len(able[first])
         if enough and able[first] == able[second] and in_path.isdisjoint((first, second)):
             units.merge(first, second)
-    members: dict[int, list[str]] = {}
-    for index in graph.placeable:
-        members.setdefault(units[index], []).append(graph.ops[index].name)
+    members = grouped((units[index], graph.ops[index].name) for index in graph.placeable)
     return tuple(map(tuple, members.values()))
 
 
@@ -78,9 +77,7 @@ def check_supported(graph: OpGraph, support: Mapping[str, Collection[str]]) -> N
 
 def inseparable_ops(graph: OpGraph) -> list[tuple[str, ...]]:
     """Return the names of ops that have to stay together: single ones, and stateful paths."""
-    found: dict[int, list[str]] = {}
-    for index in graph.placeable:
-        found.setdefault(graph.leader[index], []).append(graph.ops[index].name)
+    found = grouped((graph.leader[index], graph.ops[index].name) for index in graph.placeable)
     return list(map(tuple, found.values()))
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hetero_lab.errors import MeasurementError
+from hetero_lab.grouping import grouped
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.partition import Partition
 
@@ -143,10 +144,11 @@ def _adopted(rows: list[Counter], ops: Sequence[str], graph: OpGraph) -> list[Co
     unknown names as ops of that type have no node, they belong together in order.
     """
     seen = {row.op for row in rows if row.kind == "op"}
-    nodes: dict[str, list[int]] = {}
-    for index, row in enumerate(rows):
-        if row.kind == "other" and row.status == "EXECUTED":
-            nodes.setdefault(_kernel(row.node_type), []).append(index)
+    nodes = grouped(
+        (_kernel(row.node_type), index)
+        for index, row in enumerate(rows)
+        if row.kind == "other" and row.status == "EXECUTED"
+    )
     hidden: dict[str, list[str]] = {kernel: [] for kernel in nodes}
     for name in ops:
         kernel = _kernel(graph.ops[graph.index_of[name]].type)
@@ -309,10 +311,7 @@ def _grouped(rows: Sequence[Counter], partition: Partition, graph: OpGraph) -> t
             below = {graph.ops[use.index].name for use in graph.consumers[index]}
             if led := [leader_of[op] for op in below & inside if op in leader_of]:
                 leader_of[name] = min(led, key=graph.index_of.__getitem__)
-    fused: dict[str, list[str]] = {}
-    for name, leader in leader_of.items():
-        if name != leader:
-            fused.setdefault(leader, []).append(name)
+    fused = grouped((leader, name) for name, leader in leader_of.items() if name != leader)
     joined: list[Counter] = []
     for row in rows:
         if row.kind == "op" and row.op in leaders:

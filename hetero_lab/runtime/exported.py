@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import openvino as ov
 
 from hetero_lab.errors import warn
+from hetero_lab.grouping import grouped
 from hetero_lab.placement.partition import Boundary, Partition, Subgraph, Wiring, reordered
 from hetero_lab.runtime.run_frozen import header_text
 
@@ -112,9 +113,7 @@ def match_header(header: Partition, predicted: Partition) -> list[int] | None:
     seen_colours, expected_colours = _colours(header, seen), _colours(predicted, expected)
     if Counter(seen_colours) != Counter(expected_colours):
         return None
-    candidates: dict[int, list[int]] = {}
-    for index, colour in enumerate(expected_colours):
-        candidates.setdefault(colour, []).append(index)
+    candidates = grouped((colour, index) for index, colour in enumerate(expected_colours))
     order: dict[int, int] = {}
     for submodel, colour in enumerate(seen_colours):
         # Submodels of equal colours differ only in their producers, which are assigned already.

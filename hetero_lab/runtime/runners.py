@@ -23,6 +23,7 @@ from hetero_lab import clock
 from hetero_lab.arguments import check_whole
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, unknown
+from hetero_lab.grouping import grouped
 from hetero_lab.model.language import Scenario, check_scenario, language_model
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.runtime.compiled import (
@@ -162,10 +163,7 @@ class Runner:
             return ()
         kept = self._compiled.timeline
         first = max((span.request for span in kept), default=0) - requests + 1
-        runs: dict[int, list[Span]] = {}
-        for span in kept:
-            if span.request >= first:
-                runs.setdefault(span.request, []).append(span)
+        runs = grouped((span.request, span) for span in kept if span.request >= first)
         # A request with some spans already dropped would look as if it had waited.
         whole = (run for run in runs.values() if len(run) == self.partition.n_subgraphs)
         return tuple(span for run in whole for span in run)

@@ -32,6 +32,7 @@ import openvino as ov
 from hetero_lab import interrupts
 from hetero_lab.clock import now
 from hetero_lab.errors import ClosedError, HeteroLabError, InferenceError, last_line
+from hetero_lab.grouping import grouped
 from hetero_lab.model.opgraph import PARAMETER
 from hetero_lab.runtime.exported import ask
 from hetero_lab.runtime.inputs import is_plain, to_array, to_tensor
@@ -107,9 +108,9 @@ class Slot:
     def __init__(self, compiled: Sequence[ov.CompiledModel], dataflow: Dataflow):
         self.requests = [model.create_infer_request() for model in compiled]
         self._dataflow = dataflow
-        self._readers: dict[int, list[tuple[int, int]]] = {}
-        for subgraph, port, number in dataflow.from_model:
-            self._readers.setdefault(number, []).append((subgraph, port))
+        self._readers = grouped(
+            (number, (subgraph, port)) for subgraph, port, number in dataflow.from_model
+        )
         self._input_types = {
             number: compiled[readers[0][0]].inputs[readers[0][1]].get_element_type()
             for number, readers in self._readers.items()

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from hetero_lab.errors import ArgumentError, did_you_mean, names_at_hand, shorten
+from hetero_lab.grouping import grouped
 from hetero_lab.terminal import count_of
 from hetero_lab.views.graph.data import GraphBox, GraphData, GraphEdge, GraphNode
 from hetero_lab.views.theme import SEVERAL, squeeze
@@ -87,10 +88,7 @@ def by_place(nodes: Sequence[GraphNode], most: int) -> dict[int, str]:
     """Put neighbours in the topological order together, about ``most`` runs of equal length."""
     groups: dict[int, str] = {}
     length = max(1, -(-len(nodes) // most))
-    by_box: dict[int, list[GraphNode]] = {}
-    for node in nodes:
-        by_box.setdefault(node.subgraph, []).append(node)
-    for members in by_box.values():
+    for members in grouped((node.subgraph, node) for node in nodes).values():
         for start in range(0, len(members), length):
             run = members[start : start + length]
             ends = f"{squeeze(run[0].name, 24)} … {squeeze(run[-1].name, 24)}"
@@ -394,9 +392,7 @@ def _parts(data: GraphData, groups: Mapping[int, str]) -> list[list[int]]:
     An op joins the last part of its group unless it reads something that comes after that part:
     the part would then be both before and after that, so the op begins a new one.
     """
-    sources: dict[int, list[int]] = {}
-    for edge in data.edges:
-        sources.setdefault(edge.target, []).append(edge.source)
+    sources = grouped((edge.target, edge.source) for edge in data.edges)
     parts: list[list[int]] = []
     part_of: dict[int, int] = {}
     before: list[int] = []  # of each part, the parts before it in its own subgraph, as bits
@@ -484,13 +480,11 @@ def _group(members: Sequence[GraphNode], groups: Mapping[int, str], index: int) 
 
 def _merged(data: GraphData, number: Mapping[int, int]) -> tuple[GraphEdge, ...]:
     """Join the wires between two nodes; a tensor that several ops read counts once."""
-    grouped: dict[tuple[int, int], list[GraphEdge]] = {}
-    for edge in data.edges:
-        pair = (number[edge.source], number[edge.target])
-        if pair[0] != pair[1]:
-            grouped.setdefault(pair, []).append(edge)
+    wires = (((number[edge.source], number[edge.target]), edge) for edge in data.edges)
     merged = []
-    for (source, target), edges in grouped.items():
+    for (source, target), edges in grouped(wires).items():
+        if source == target:
+            continue
         tensors: dict[tuple[int, str], int | None] = {}
         reorders: dict[int, float] = {}
         for edge in edges:
