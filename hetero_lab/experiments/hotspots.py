@@ -24,6 +24,7 @@ from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.prediction import OPS
 from hetero_lab.result import Result
 from hetero_lab.runtime.counters import executed_ops_us, leaders
+from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import Estimate
 from hetero_lab.tables import frame_of, text_table, time_text
 from hetero_lab.terminal import count_of, one_line
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOST, _SHOWN = 0.8, 10  # the share of the time that a sentence is about; rows of the text
-_NODES_MOVED = 500_000  # nodes times moves: a move takes 1 to 4 µs a node
+_MOVING_S = 2.0  # for predicting moves: one takes 1 to 4 µs a node, or much more with cycles
 
 
 @dataclass(frozen=True)
@@ -185,8 +186,7 @@ def hotspots(
 
     Notes
     -----
-    So that an answer takes about 2 s, 500,000 divided by the number of nodes are moved, the
-    slowest first.
+    Moves are predicted for at most 2 s, those of the slowest first.
 
     Examples
     --------
@@ -286,15 +286,14 @@ def _priced(found: Hotspots, costs: CostModel) -> Hotspots:
     costs.check_graph(found.graph)
     now = costs.predictor(found.affinity)
     able = {device: costs.supports(device) for device in costs.devices}
-    left = max(1, _NODES_MOVED // len(found.graph))
-    rows = []
+    watch, rows = Stopwatch.start(_MOVING_S), list[Hotspot]()
     for row in found.rows:
         fits = [d for d in costs.devices if row.ops and able[d].issuperset(row.ops)]
         at = {device: costs.devices.index(device) for device in fits}
         predicted = {d: sum(costs.op_us[op][at[d]] or 0.0 for op in row.ops) for d in fits}
         row = replace(row, predicted_us=predicted)
-        for device in (d for d in fits if d != row.device and left > 0):
-            moved, left = now.moved(dict.fromkeys(row.ops, device)), left - 1
+        for device in (d for d in fits if d != row.device and not watch.is_over):
+            moved = now.moved(dict.fromkeys(row.ops, device))
             us, margin = now.predicted_us - moved.predicted_us, now.margin_us(moved)
             if row.gain is None or us > row.gain.us:
                 row = replace(row, move_to=device, gain=Estimate(us, us - margin, us + margin))

@@ -147,6 +147,7 @@ def main() -> None:
         timed("half of the ops moved at random (the worst)", scatter),
     ]
     timed("findings, a moment later", findings, 5)
+    timed("hotspots, a moment later", lambda _: hl.hotspots(costs, placement=tweaker.affinity), 5)
     if given.page:
         time_clicks(given.ops, given.seed)
     if max(medians) > LIMIT_MS:

@@ -1,4 +1,4 @@
-// Numbers, findings and history of the affinity tweaker. All texts are set as text.
+// Numbers, findings, hotspots and history of the affinity tweaker. All texts are set as text.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -27,14 +27,16 @@ function numbers(model) {
   return [html("h4", {}, "Without compiling"), table(heads, rows, "Numbers"), ...notes];
 }
 
+// Buttons of rows that are of the placement before do nothing.
+const asking = (model, isOld) => (text, title, message) => {
+  const button = html("button", { type: "button", title }, text);
+  button.addEventListener("click", () => model.send(message));
+  button.disabled = isOld;
+  return button;
+};
+
 function findings(model) {
-  const found = model.get("findings");
-  const ask = (text, title, message) => {
-    const button = html("button", { type: "button", title }, text);
-    button.addEventListener("click", () => model.send(message));
-    button.disabled = model.get("is_looking");  // they are of the placement before
-    return button;
-  };
+  const found = model.get("findings"), ask = asking(model, model.get("is_looking"));
   const row = (f, index, lead) => html("tr", {}, html("td", { class: "hl-buttons" },
     ask("Select", "Select the ops of this finding", { do: "show", index }),
     ...(f.fix ? [" ", ask("Apply", "Do what is advised", { do: "fix", index })] : [])),
@@ -66,6 +68,28 @@ function findings(model) {
   table([["do"], ["finding, and what to do"]], groups.flatMap(rowsOf), "Findings"),
   ...(unseen > 0 && !model.get("is_looking")
     ? [html("p", { class: "hl-quiet" }, `and ${unseen} lesser ones: tweaker.findings`)] : []))];
+}
+
+function hotspots(model) {
+  const { verdict, notes, n, best, devices, rows, is_old: isOld } = model.get("hotspots");
+  if (!n) return [];
+  const ask = asking(model, Boolean(isOld));
+  const move = (text, index) => ask(text, "Move these ops there", { do: "move", index });
+  const lines = rows.map((row, index) => html("tr", { "data-hl": "hotspot" },
+    html("td", { class: "hl-buttons" },
+      ask("Select", "Select these ops", { do: "hotspot", index }),
+      ...(row.to ? [" ", move(`Move to ${row.to}`, index)] : [])),
+    html("td", {}, row.name, html("span", { class: "hl-quiet" }, ` ${row.n}`)), cell(row.device),
+    ...row.us.map(text => cell(text, "hl-number")), cell(row.share, "hl-number"),
+    cell(row.gain, "hl-number")));
+  const times = devices.map(device => [`on ${device}`, "hl-number"]);
+  const heads = [["do"], ["ops that run as one"], ["device"], ...times,
+    ["share, summed", "hl-number"], ["gain by moving", "hl-number"]];
+  return [html("h4", {}, `Hotspots: ${n}`),
+    html("p", {}, `${verdict} `, ...(best < 0 ? [] : [move("Move these", best)])),
+    ...(notes ? [html("p", { class: "hl-quiet" }, notes)] : []),
+    html("div", { class: "hl-list", tabindex: "0", role: "region", "aria-label": "Hotspots" },
+      table(heads, lines, "Hotspots"))];
 }
 
 function interval(row, least, most) {
@@ -120,6 +144,7 @@ export default {
     const parts = [
       [numbers, ["numbers", "note"], html("section")],
       [findings, ["findings", "is_looking", "n_findings"], html("section")],
+      [hotspots, ["hotspots"], html("section", { class: "hl-wide" })],
       [history, ["tried"], html("section", { class: "hl-wide" })],
     ];
     const stops = parts.flatMap(([make, names, section]) => {

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from hetero_lab.errors import (
     unknown,
 )
 from hetero_lab.experiments.faults.wrong import Wrong, WrongSet
+from hetero_lab.experiments.hotspots import Hotspots, hotspots
 from hetero_lab.lint.context import Finding
 from hetero_lab.lint.lint import wrong_findings, wrong_sets
 from hetero_lab.lint.remedies import find_problems
@@ -76,13 +78,21 @@ class WhatIf:
         )
 
 
+class Cut(NamedTuple):
+    """A cut through the ops: the first ``position`` on one device, the others on another."""
+
+    position: int
+    before: str
+    behind: str
+
+
 @dataclass(frozen=True)
 class Step:
-    """One state of the affinity: how it came about, and the position of the cut if one made it."""
+    """One state of the affinity: how it came about, and the cut if one made it."""
 
     affinity: Affinity
     label: str
-    cut: int | None = None
+    cut: Cut | None = None
 
 
 class TweakerState:
@@ -113,6 +123,8 @@ class TweakerState:
         self._what_if = lru_cache(_REMEMBERED)(self._find_what_if)
         # The wrong numbers and awkward topologies of any affinity of this graph.
         self.findings_of = lru_cache(_REMEMBERED)(self._find_problems)
+        # What takes the time with any affinity, if the costs tell.
+        self.hotspots_of = lru_cache(_REMEMBERED)(self._find_hotspots)
 
     @cached_property
     def _placeable(self) -> tuple[Op, ...]:
@@ -255,16 +267,22 @@ class TweakerState:
         label = f"cut before op {position}: {before}, then {after}"
         if position in (0, len(self.ops)):
             label = f"all that can to {before if position else after}"
-        self._move(moves, label, cut=position)
+        self._move(moves, label, Cut(position, before, after))
 
-    def nearest_cut(self, before: str, after: str) -> tuple[int, int]:
-        """Return the cut that is most like the affinity, and how many ops it would move."""
-        first, second = (
-            [self.affinity[n] != device and n in self.able[device] for n in self.ops]
-            for device in (before, after)
-        )
-        moved = np.cumsum([0, *first]) + np.cumsum([0, *second[::-1]])[::-1]
-        return int(moved.argmin()), int(moved.min())
+    def nearest_cut(self, now: tuple[str, str]) -> tuple[Cut, int]:
+        """Return the cut that is most like the affinity, and how many ops it would move.
+
+        Of cuts that are as near, it is between the devices ``now`` if they are among them.
+        """
+        off = {
+            device: [self.affinity[n] != device and n in able for n in self.ops]
+            for device, able in self.able.items()
+        }
+        first = {device: np.cumsum([0, *moved]) for device, moved in off.items()}
+        rest = {device: np.cumsum([0, *moved[::-1]])[::-1] for device, moved in off.items()}
+        moved = {pair: first[pair[0]] + rest[pair[1]] for pair in product(off, repeat=2)}
+        pair = min([now, *moved], key=lambda pair: moved[pair].min())
+        return Cut(int(moved[pair].argmin()), *pair), int(moved[pair].min())
 
     def apply(self, remedy: Mapping[str, str], label: str) -> None:
         """Put single ops on single devices, as a finding proposes."""
@@ -316,7 +334,7 @@ class TweakerState:
         graph = self.graph
         return graph.ops[graph.leader[graph.index_of[name]]].name
 
-    def _move(self, moves: Mapping[str, str], label: str, cut: int | None = None) -> None:
+    def _move(self, moves: Mapping[str, str], label: str, cut: Cut | None = None) -> None:
         now = self.affinity
         devices = {self._leader(name): device for name, device in moves.items()}
         get: Callable[[str], str] = lambda leader: devices.get(leader, now[leader])  # noqa: E731
@@ -356,6 +374,11 @@ class TweakerState:
             return found
         partition = self._what_if(affinity).partition
         return [*wrong_findings(self.wrong, partition, affinity, costs), *found]
+
+    def _find_hotspots(self, affinity: Affinity) -> Hotspots | None:
+        if self.costs is None or self._what_if(affinity).problem:
+            return None
+        return hotspots(self.costs, placement=affinity)
 
     def wrong_sets(self, affinity: Affinity) -> tuple[WrongSet, ...]:
         """Return the sets of ops that compute wrong numbers with an affinity."""

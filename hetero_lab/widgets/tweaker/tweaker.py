@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import ipywidgets
 
@@ -22,14 +22,15 @@ from hetero_lab.errors import (
     HeteroLabError,
     MeasurementError,
     names_at_hand,
+    shorten,
 )
 from hetero_lab.experiments.deployment.contract import TOLERANCE
 from hetero_lab.experiments.deployment.freeze import freeze_placed
 from hetero_lab.experiments.faults.wrong import Wrong
+from hetero_lab.experiments.hotspots import Hotspots
 from hetero_lab.experiments.interop.recordings import Recording
 from hetero_lab.experiments.measure.environment import noise_here
 from hetero_lab.experiments.session import SweepControl
-from hetero_lab.lint.context import Finding
 from hetero_lab.lint.lint import able_ops, to_frame
 from hetero_lab.model.read import Source, attributes_of
 from hetero_lab.placement.affinity import Affinity, greedy
@@ -39,6 +40,7 @@ from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import time_text, write_csv
+from hetero_lab.views.theme import squeeze
 from hetero_lab.widgets.tweaker.board_picture import BoardPicture
 from hetero_lab.widgets.tweaker.measurement import (
     AUTOMATIC,
@@ -56,6 +58,8 @@ from hetero_lab.widgets.tweaker.view import ABOVE, EXPORTS, FILES, PANEL, Tweake
 if TYPE_CHECKING:
     import openvino as ov
     import pandas as pd
+
+_T = TypeVar("_T")
 
 
 def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
@@ -128,9 +132,13 @@ def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
         do, index = message.get("do"), message.get("index")
         if not isinstance(index, int):
             return
-        if do in ("show", "fix") and view.panel.is_looking:
-            return  # the click was on findings of the previous placement
-        actions = {"show": tweaker.select_finding, "fix": tweaker.apply, "return": tweaker.go_to}
+        is_old = view.panel.is_looking and do in ("show", "fix")
+        if is_old or ("is_old" in view.panel.hotspots and do in ("hotspot", "move")):
+            return  # the click was on a row of the previous placement
+        actions = {
+            "show": tweaker.select_finding, "fix": tweaker.apply, "return": tweaker.go_to,
+            "hotspot": tweaker.select_hotspot, "move": tweaker.move,
+        }  # fmt: skip
         if do in actions:
             guarded(lambda: actions[do](index), PANEL)
 
@@ -178,6 +186,12 @@ def _export(tweaker: AffinityTweaker, view: TweakerView) -> None:
     view.controls.say(f"Written: {path}", at=FILES)
 
 
+def _row(rows: Sequence[_T], index: int, kind: str) -> _T:
+    if not 0 <= index < len(rows):
+        raise ArgumentError(f"No {kind} has the number {index}: there are {len(rows)}.")
+    return rows[index]
+
+
 class Background:
     """Runs work in a thread and keeps its error, whose text ``failed`` gets there."""
 
@@ -212,7 +226,7 @@ class Background:
 
 _PLANNING_S = 20.0
 _NO_COSTS = (
-    "Suggest has to know what ops and boundaries cost. Learn it with costs = "
+    "This has to know what ops and boundaries cost. Learn it with costs = "
     "hetero_lab.calibrate(model, devices) and open AffinityTweaker(model, devices, costs)."
 )
 
@@ -380,6 +394,20 @@ class AffinityTweaker(ipywidgets.VBox):
         return to_frame(self.state.findings, priced=self.state.costs is not None)
 
     @property
+    def hotspots(self) -> Hotspots:
+        """Where the time is predicted to go, as from :func:`hetero_lab.hotspots`.
+
+        Raises
+        ------
+        ArgumentError
+            There are no costs, or they do not hold for this placement.
+        """
+        found = self.state.hotspots_of(self.affinity)
+        if found is None:
+            raise ArgumentError(self.what_if.problem or _NO_COSTS)
+        return found
+
+    @property
     def history(self) -> pd.DataFrame:
         """One row per measurement, in order: status, latency with interval, ratio to automatic."""
         return history_frame(self._history)
@@ -444,24 +472,31 @@ class AffinityTweaker(ipywidgets.VBox):
 
         The devices beside the slider are the defaults. Unsupported ops stay where they are.
         """
-        first = before or str(self.view.controls.before.value)
-        second = after or str(self.view.controls.behind.value)
-        self._change(lambda: self.state.cut(position, first, second))
+        first, second = self.view.controls.cut_devices
+        self._change(lambda: self.state.cut(position, before or first, after or second))
 
     def select_finding(self, index: int) -> None:
         """Select the ops of a row of ``findings``."""
-        placeable = set(self.state.ops)
-        ops = [name for name in self._finding(index).ops if name in placeable]
-        if not ops:
-            raise ArgumentError("This finding is about nothing whose device can be chosen.")
-        self.select(ops)
+        self._select_some(_row(self.state.findings, index, "finding").ops)
 
     def apply(self, index: int) -> None:
         """Follow the advice of a row of ``findings``."""
-        finding = self._finding(index)
+        finding = _row(self.state.findings, index, "finding")
         if not finding.remedy:
             raise ArgumentError(f"There is no remedy for finding {index}: {finding.advice}")
         self._change(lambda: self.state.apply(finding.remedy, f"remedy for {finding.rule}"))
+
+    def select_hotspot(self, index: int) -> None:
+        """Select the ops of a row of ``hotspots``."""
+        self._select_some(_row(self.hotspots.rows, index, "hotspot").ops)
+
+    def move(self, index: int) -> None:
+        """Move the ops of a row of ``hotspots`` to the device where that gains most."""
+        row = _row(self.hotspots.rows, index, "hotspot")
+        if not row.move_to:
+            raise ArgumentError(f"No other device is known to run {shorten(row.name)}.")
+        label = f"{squeeze(row.name, 40)} to {row.move_to}"
+        self._change(lambda: self.state.apply(dict.fromkeys(row.ops, row.move_to), label))
 
     def undo(self) -> None:
         """Go back one change."""
@@ -544,9 +579,7 @@ class AffinityTweaker(ipywidgets.VBox):
 
     def go_to(self, index: int) -> None:
         """Return to the placement of a row of the history."""
-        if not 0 <= index < len(self._history):
-            raise ArgumentError(f"The history has {len(self._history)} rows, no row {index}.")
-        tried = self._history[index]
+        tried = _row(self._history, index, "measurement")
         self._change(lambda: self.state.replace(tried.affinity, f"back to {tried.label}"))
 
     def load(self, file: str | os.PathLike[str]) -> None:
@@ -597,11 +630,12 @@ class AffinityTweaker(ipywidgets.VBox):
             self.view.controls.say("")
             self.refresh()
 
-    def _finding(self, index: int) -> Finding:
-        findings = self.state.findings
-        if not 0 <= index < len(findings):
-            raise ArgumentError(f"There are {len(findings)} findings, no number {index}.")
-        return findings[index]
+    def _select_some(self, ops: Iterable[str]) -> None:
+        """Select those of some ops whose device can be chosen."""
+        placeable = set(self.state.ops)
+        if not (chosen := [name for name in ops if name in placeable]):
+            raise ArgumentError("This is about nothing whose device can be chosen.")
+        self.select(chosen)
 
     def _begin(
         self, work: Callable[[], object], text: str, wait: bool, control: SweepControl | None = None

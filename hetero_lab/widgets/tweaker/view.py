@@ -6,6 +6,7 @@ import html
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import traitlets
 
 from hetero_lab.errors import names_at_hand
 from hetero_lab.experiments.faults.wrong import WrongSet
+from hetero_lab.experiments.hotspots import Hotspots
 from hetero_lab.lint.context import Finding
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, displacements
@@ -24,7 +26,7 @@ from hetero_lab.terminal import count_of
 from hetero_lab.views.theme import squeeze, time_text
 from hetero_lab.widgets.tweaker.board_picture import BoardPicture
 from hetero_lab.widgets.tweaker.measurement import AUTOMATIC, Attempt
-from hetero_lab.widgets.tweaker.state import TweakerState, WhatIf
+from hetero_lab.widgets.tweaker.state import Cut, TweakerState, WhatIf
 
 if TYPE_CHECKING:
     from hetero_lab.planning.cost_model import CostModel
@@ -50,7 +52,7 @@ class Board(anywidget.AnyWidget):
 
 
 class Panel(anywidget.AnyWidget):
-    """Numbers, findings and history. Its buttons send ``{"do": …, "index": …}``."""
+    """Numbers, findings, hotspots and history. Its buttons send ``{"do": …, "index": …}``."""
 
     _esm = _HERE / "panel.js"
     _css = _HERE / "panel.css"
@@ -58,11 +60,12 @@ class Panel(anywidget.AnyWidget):
     note = traitlets.Unicode().tag(sync=True)
     findings = traitlets.List().tag(sync=True)
     n_findings = traitlets.Int().tag(sync=True)
+    hotspots = traitlets.Dict().tag(sync=True)
     is_looking = traitlets.Bool().tag(sync=True)
     tried = traitlets.List().tag(sync=True)
 
 
-SHOWN_FINDINGS = 100
+SHOWN_ROWS = 100
 _LONGEST = 400
 
 
@@ -91,8 +94,35 @@ def finding_rows(findings: Sequence[Finding]) -> list[dict[str, Any]]:
             "advice": squeeze(finding.advice, _LONGEST),
             "fix": bool(finding.remedy),
         }
-        for finding in findings[:SHOWN_FINDINGS]
+        for finding in findings[:SHOWN_ROWS]
     ]
+
+
+def hotspot_table(found: Hotspots | None) -> dict[str, Any]:
+    """Return what the hotspots come to, their number, and a row for each of the slowest.
+
+    ``best`` is the number of the row whose move gains most, -1 if none gains.
+    """
+    if found is None:
+        return {}
+    total, gains = found.total_us or 1.0, [row.gain.us if row.gain else 0.0 for row in found.rows]
+    devices = list(dict.fromkeys(device for row in found.rows for device in row.predicted_us))
+    known = zip(found.rows, accumulate(row.us for row in found.rows), strict=True)
+    rows = [
+        {
+            "name": squeeze(row.name, _LONGEST),
+            "n": count_of(len(row.ops), "op"),
+            "device": row.device,
+            "us": [us_text(row.predicted_us.get(device)) for device in devices],
+            "share": f"{us / total:.0%}",
+            "gain": _estimate_text(row.gain),
+            "to": row.move_to if row.gain and row.gain.us > 0 else "",
+        }
+        for row, us in islice(known, SHOWN_ROWS)
+    ]
+    best = max(range(len(gains)), key=gains.__getitem__) if any(us > 0 for us in gains) else -1
+    told = {"verdict": found.verdict, "notes": " ".join(found.notes), "best": best}
+    return {**told, "n": len(found.rows), "devices": devices, "rows": rows}
 
 
 def tried_rows(history: Sequence[Attempt], now: Affinity) -> list[dict[str, Any]]:
@@ -194,7 +224,7 @@ class TweakerView:
         self.controls.show_busy(False, can_cancel=False)
 
     def refresh(self, history: Sequence[Attempt]) -> None:
-        """Update everything but the findings, which follow a moment later."""
+        """Update everything but findings and hotspots, which follow a moment later."""
         with self.lock:
             self.is_refreshing = True
             try:
@@ -203,9 +233,14 @@ class TweakerView:
                 self.is_refreshing = False
 
     def look(self) -> None:
-        """Find the problems and show them, unless something has changed meanwhile."""
+        """Find problems and hotspots and show them, unless something has changed meanwhile."""
         affinity = self._state.affinity
-        findings = self._state.findings_of(affinity)  # takes long, so clicks do not wait for it
+        rows = hotspot_table(self._state.hotspots_of(affinity))  # takes long: clicks do not wait
+        with self.lock:
+            if affinity != self._state.affinity:
+                return
+            self.panel.hotspots = rows
+        findings = self._state.findings_of(affinity)  # takes longer
         with self.lock:
             if affinity != self._state.affinity:
                 return
@@ -226,10 +261,8 @@ class TweakerView:
         self._show_selection()
         controls.undo.disabled = not state.can_undo
         controls.redo.disabled = not state.can_redo
-        cut, n_off = state.nearest_cut(str(controls.before.value), str(controls.behind.value))
-        if state.step.cut is not None:
-            cut, n_off = state.step.cut, 0
-        controls.show_cut(cut, n_off)
+        made = state.step.cut
+        controls.show_cut(*((made, 0) if made else state.nearest_cut(controls.cut_devices)))
 
     def _show_affinity(self, affinity: Affinity) -> None:
         state, panel = self._state, self.panel
@@ -251,6 +284,7 @@ class TweakerView:
             panel.numbers = number_rows(what_if, state.what_if_automatic)
             panel.note = what_if.problem or _about_costs(state.costs)
             panel.is_looking = True
+            panel.hotspots = {**panel.hotspots, "is_old": True}
         self.controls.show_subgraphs(what_if.partition)
         self._shown = affinity
         self._later.ask()
@@ -412,9 +446,14 @@ class Controls:
             button.disabled = not able[device]
         self.after.disabled = self.clear.disabled = not n
 
-    def show_cut(self, position: int, n_off: int) -> None:
-        """Move the slider to the cut that is most like the placement; ``n_off`` ops differ."""
-        self.cut.value = position
+    @property
+    def cut_devices(self) -> tuple[str, str]:
+        """The devices before and behind the cut."""
+        return str(self.before.value), str(self.behind.value)
+
+    def show_cut(self, cut: Cut, n_off: int) -> None:
+        """Show the cut that is most like the placement; ``n_off`` ops differ."""
+        self.cut.value, self.before.value, self.behind.value = cut
         self.cut_note.value = f"{count_of(n_off, 'op')} not as in this cut" if n_off else ""
 
     def show_subgraphs(self, partition: Partition) -> None:

@@ -83,10 +83,15 @@ def test_python_moves_the_widget(tweaker, model):
     assert set(board.placed["subgraphs"]) == {0}
     tweaker.selection = [SOFT]
     assert board.selected == [place(tweaker, SOFT)]
-    cut, note = tweaker.view.controls.cut, tweaker.view.controls.cut_note
-    assert (cut.value, note.value) == (0, "")  # the slider follows what was no cut
+    controls, note = tweaker.view.controls, tweaker.view.controls.cut_note
+    assert (controls.cut.value, note.value) == (0, "")  # the slider follows what was no cut
     tweaker.cut(30)
-    assert cut.value == 30
+    assert (controls.cut.value, controls.cut_devices) == (30, ("ACC", "CPU"))
+    tweaker.cut(30, "CPU", "ACC")
+    assert (controls.cut.value, controls.cut_devices) == (30, ("CPU", "ACC"))
+    tweaker.undo()
+    assert controls.cut_devices == ("CPU", "ACC")
+    tweaker.cut(30, "ACC", "CPU")
     tweaker.selection = ["stem/conv"]
     tweaker.assign("CPU")
     assert note.value == "1 op not as in this cut"
@@ -150,7 +155,7 @@ def test_a_message_is_beside_the_buttons_that_caused_it(tweaker):
     assert "tweaked" in controls.messages[FILES].value
     assert controls.messages[ABOVE].value == ""
     tweaker.view.panel._handle_custom_msg({"do": "return", "index": 7}, [])
-    assert "The history has 0 rows" in controls.messages[PANEL].value
+    assert "No measurement has the number 7" in controls.messages[PANEL].value
     assert controls.messages[FILES].value == ""
 
 
@@ -189,7 +194,7 @@ def test_findings_can_be_selected_and_applied(tweaker):
     assert set(tweaker.selection) <= set(finding["ops"])
     tweaker.apply(row)
     assert all(tweaker.affinity[op] == d for op, d in finding["remedy"].items())
-    with pytest.raises(ArgumentError, match="no number 99"):
+    with pytest.raises(ArgumentError, match="has the number 99"):
         tweaker.apply(99)
 
 

@@ -385,6 +385,23 @@ def test_findings_of_one_kind_are_one_line(tweaker):
     assert tweaker.page.locator(".hl-panel .hl-list").first.evaluate(scroll) == 0
 
 
+def test_a_hotspot_moves_to_the_device_that_gains(tweaker):
+    rows = tweaker.page.locator(".hl-panel tr[data-hl='hotspot']")
+    row = rows.filter(has=tweaker.page.locator("button:text-matches('^Move to')")).first
+    row.wait_for()
+    name, before = row.locator("td").nth(1).inner_text().split(" ")[0], tweaker.number("predicted")
+    was = tweaker.node(name).get_attribute("data-device")
+    row.get_by_role("button", name="Select").click()
+    assert name in tweaker.until(tweaker.selected, bool)
+    row.get_by_role("button", name="Move to").click()
+    tweaker.until(lambda: tweaker.number("predicted"), lambda text: text != before)
+    now = tweaker.node(name).get_attribute("data-device")
+    assert now == tweaker.python(f"print(tweaker.affinity[{name!r}])") != was
+    same = rows.filter(has_text=name).first  # the table follows
+    tweaker.until(lambda: same.locator("td").nth(2).inner_text(), lambda text: text == now)
+    tweaker.notebook.picture("tweaker_15_hotspot_moved")
+
+
 def test_setting_it_from_python_moves_the_widget(tweaker):
     n = tweaker.python(
         "tweaker.affinity = hl.Affinity.uniform(model, 'CPU')\n"

@@ -6,6 +6,7 @@ import math
 import random
 import re
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from planning.random_costs import random_costs, random_graph
@@ -151,16 +152,16 @@ def test_devices_that_can_run_the_selection(tweaking):
 
 
 def test_the_cut_that_is_most_like_the_affinity(tweaking):
-    assert tweaking.nearest_cut("ACC", "CPU") == (2, 0)  # CPU cannot run the pool
+    assert tweaking.nearest_cut(("ACC", "CPU")) == ((2, "ACC", "CPU"), 0)  # CPU cannot run the pool
     tweaking.select(["conv"])
     tweaking.assign("CPU")
-    now, brute = tweaking.affinity, []
-    for position in range(5):
-        tweaking.cut(position, "ACC", "CPU")
-        brute.append(sum(now[op] != tweaking.affinity[op] for op in tweaking.ops))
+    now, brute = tweaking.affinity, {}
+    for cut in product(range(5), tweaking.devices, tweaking.devices):
+        tweaking.cut(*cut)
+        brute[cut] = sum(now[op] != tweaking.affinity[op] for op in tweaking.ops)
         tweaking.replace(now, "back")
-    position, n_moved = tweaking.nearest_cut("ACC", "CPU")
-    assert brute[position] == min(brute) == n_moved
+    cut, n_moved = tweaking.nearest_cut(("ACC", "CPU"))
+    assert brute[cut] == min(brute.values()) == n_moved
 
 
 def measured(ratio, until_decided, n=64):
@@ -220,7 +221,7 @@ def test_the_cut_and_what_stays(tweaking):
     assert devices(tweaking) == ["CPU", "CPU", "BCC", "CPU"]  # CPU has no MaxPool: it stays
     tweaking.cut(0, "CPU", "BCC")
     assert devices(tweaking) == ["CPU", "CPU", "BCC", "BCC"]  # so do those that BCC has not
-    assert tweaking.step.cut == 0
+    assert tweaking.step.cut == (0, "CPU", "BCC")
     tweaking.undo()  # a drag is one step
     assert tweaking.affinity == tweaking.automatic
 
