@@ -11,6 +11,7 @@ from hetero_lab.experiments.results.sweep.reading import read_one
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.fetch import cache_dir, file_digest, keep_directory
 from hetero_lab.planning.cost_model import CostModel
+from hetero_lab.progress import Progress
 from hetero_lab.samples.catalogue import datasets_dir
 
 
@@ -44,7 +45,8 @@ def recordings() -> Path:
     archive = datasets_dir() / "recordings" / "nvidia_h200.tar.xz"
     target = cache_dir() / f"recordings-{file_digest(archive)[:12]}"
     if not target.is_dir():
-        keep_directory(target, lambda made: shutil.unpack_archive(archive, made, filter="data"))
+        with Progress("unpacking the recordings", show=True):
+            keep_directory(target, lambda made: shutil.unpack_archive(archive, made, filter="data"))
     return target / "nvidia_h200"
 
 

@@ -38,6 +38,7 @@ from hetero_lab.widgets.explorer.state import ExplorerState, labelled
 _WIDE = {"description_width": "60px"}
 _WRAP = {"flex_flow": "row wrap"}
 GRAPH, TIMELINE, COUNTERS, COMPARED = "Graph", "Timeline", "Counters", "Compare A and B"
+_NODE_COLUMNS = ["op", "real_time_us", "subgraph", "device", "node_type", "exec_type", "precision"]
 _PAUSE_S, _SLOW_S = 0.05, 0.3  # between drawings made ahead; none are made if one takes longer
 
 
@@ -219,7 +220,8 @@ class SweepExplorer(ipw.VBox):
             if name == COUNTERS:
                 counters = profile.tables["counters"].query("status == 'EXECUTED'")
                 slowest = counters.sort_values("real_time_us", ascending=False, kind="stable")
-                nodes = slowest.drop(columns=["emulated", "tensor", "status", "cpu_time_us"])
+                named = slowest["op"].where(slowest["op"] != "", slowest["node_name"])
+                nodes = slowest.assign(op=named)[_NODE_COLUMNS]
                 figure = str(time_by_op_type(profile).to_json())
                 return "", figure, _listed(nodes, "Slowest nodes")
             found = self.exploring.difference(a, b)

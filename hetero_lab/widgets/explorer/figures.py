@@ -173,8 +173,9 @@ class GraphPane:
         self.drawn = lru_cache(KEPT)(self._drawn)
         self._setting = False
         self._fold = ipw.Dropdown(
-            options=[(f"fold: {name}", name) for name in FOLDS], layout={"width": "140px"}
-        )
+            options=FOLDS, description="fold", layout={"width": "150px"},
+            style={"description_width": "40px"},
+        )  # fmt: skip
         self._find = _text("find ops", "part of a name, then Enter")
         self._around = _text("around op", "name of an op, then Enter")
         self._hops = ipw.BoundedIntText(

@@ -7,6 +7,9 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
+// An interval may go below its value, where there is little room.
+const parts = (text) => text.split(/(?=\[)/).flatMap((part) => [make("span", {}, part.trim()), " "]);
+
 let views = 0;
 
 function render({ model, el }) {
@@ -60,7 +63,8 @@ function render({ model, el }) {
     const body = sorted().map((place) => {
       const label = model.get("labels")[place];
       const row = make("tr", {}, pick("a", label), pick("b", label), ...columns.map(([, texts, by]) =>
-        make("td", { class: by[place] === label ? "hlx-name" : typeof by[place] }, texts[place])));
+        by[place] === label ? make("td", { class: "hlx-name" }, label)
+          : make("td", { class: typeof by[place] }, ...parts(texts[place]))));
       row.dataset.label = label;
       row.addEventListener("click", (event) => choose(event.shiftKey ? "b" : "a", label));
       return row;

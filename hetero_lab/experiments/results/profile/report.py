@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hetero_lab.experiments.results.profile.storage import ProfileData
@@ -18,7 +18,7 @@ from hetero_lab.placement.partition import boundary_size
 from hetero_lab.runtime.counters import Counter, executed_precisions, reorders_us
 from hetero_lab.runtime.generation import Generation
 from hetero_lab.runtime.runners import HETERO
-from hetero_lab.tables import bytes_text, number, text_table, time_text
+from hetero_lab.tables import bytes_text, interval_text, number, text_table, time_text
 from hetero_lab.terminal import count_of, one_line
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ def summary(profile: ProfileData) -> str:
     """Summarise a profile in at most 13 lines, the answer first."""
     partition, latency = profile.partition, profile.latency
     lines = [
-        f"{one_line(profile.graph.name, 60)} takes {number(latency.median_us)} µs"
+        f"{one_line(profile.graph.name, 60)} takes {time_text(latency.median_us)}"
         f"{'' if profile.generation is None else ' a further token'} on "
         f"{one_line(profile.label, 60)}; {_outputs_verdict(profile)}.",
-        f"Latency:    median {_interval(latency.median_us, latency.ci95_us, ' µs')}, p90 "
-        f"{number(latency.p90_us)} µs, {count_of(len(latency), 'inference')}",
+        f"Latency:    median {_interval(latency.median_us, latency.ci95_us)}, p90 "
+        f"{time_text(latency.p90_us)}, {count_of(len(latency), 'inference')}",
         f"Placement:  {', '.join(_placed_on(profile))}"
         + ("" if profile.executor == HETERO else f"; {profile.executor} executor"),
         f"Partition:  {count_of(partition.n_subgraphs, 'subgraph')}, "
@@ -75,16 +75,16 @@ def summary(profile: ProfileData) -> str:
             f"{f'; it changes between {n} pairs of ops' if n else ''}"
         )
     lines.append(
-        f"Start:      compile {number(profile.compile_ms)} ms, first inference "
-        f"{number(profile.first_inference_ms)} ms"
+        f"Start:      compile {_ms_text(profile.compile_ms)}, first inference "
+        f"{_ms_text(profile.first_inference_ms)}"
     )
     for row in profile.throughput:
         exclusive = {True: ", exclusive", False: ", not exclusive", None: ""}[row.exclusive]
-        between = _interval(row.between.median_us, row.between.ci95_us, " µs a result")
+        between = _interval(row.between.median_us, row.between.ci95_us)
         lines.append(
-            f"In flight:  {row.n_requests} requests, {row.executor}{exclusive}: {between}, "
-            f"{number(1e6 / row.between.median_us)} a second; latency of one "
-            f"{number(row.latency.median_us)} µs"
+            f"In flight:  {row.n_requests} requests, {row.executor}{exclusive}: a result every "
+            f"{between}, {number(1e6 / row.between.median_us)} a second; latency of one "
+            f"{time_text(row.latency.median_us)}"
         )
     if profile.interrupted:
         lines.append("The measurement was interrupted; the numbers are those of its turns so far.")
@@ -137,25 +137,31 @@ def counted_beyond(profile: ProfileData) -> str:
     if counted_us <= profile.latency.median_us:
         return ""
     return (
-        f"The times of ops add up to {number(counted_us)} µs, more than the latency: take them as "
+        f"The times of ops add up to {time_text(counted_us)}, more than the latency: take them as "
         "shares. The machine was busy meanwhile, or ops ran at the same time."
     )
 
 
-def _interval(value: float, ends: tuple[float, float], unit: str) -> str:
-    return f"{number(value)}{unit}, 95 % [{number(ends[0])}, {number(ends[1])}]"
+def _interval(
+    value: float, ends: tuple[float, float], write: Callable[[float], str] = time_text
+) -> str:
+    return interval_text(value, *ends, write).replace("  [", ", 95 % [")
+
+
+def _ms_text(time_ms: float) -> str:
+    return time_text(1e3 * time_ms)
 
 
 def _generated(generation: Generation) -> list[str]:
     scenario = generation.scenario
-    first = _interval(generation.ttft_ms, generation.ttft_ci95_ms, " ms")
-    further = _interval(generation.tpot_ms, generation.tpot_ci95_ms, " ms")
+    first = _interval(generation.ttft_ms, generation.ttft_ci95_ms, _ms_text)
+    further = _interval(generation.tpot_ms, generation.tpot_ci95_ms, _ms_text)
     sequences = f" of {scenario.batch} sequences" if scenario.batch > 1 else ""
     return [
         f"First token: {first}, after a prompt of {scenario.prompt_tokens} tokens{sequences}",
         f"Further:    {further} a token, {count_of(len(generation.ttft), 'generation')} of "
         f"{scenario.new_tokens} tokens",
-        f"Tokens/s:   {_interval(generation.tokens_per_s, generation.tokens_per_s_ci95, '')}",
+        f"Tokens/s:   {_interval(generation.tokens_per_s, generation.tokens_per_s_ci95, number)}",
     ]
 
 
@@ -189,12 +195,13 @@ def _longest(profile: ProfileData) -> Iterator[str]:
     """Name the ops that take longest and the boundaries with the most bytes."""
     slow = sorted(profile.counters, key=lambda c: -c.real_time_us)[:_MOST_NAMED]
     named = [
-        f"{one_line(c.op or c.node_name, 40)} ({c.node_type}, {c.device}) {number(c.real_time_us)}"
+        f"{one_line(c.op or c.tensor or c.node_name, 40)} ({c.node_type}, {c.device}) "
+        f"{time_text(c.real_time_us)}"
         for c in slow
         if c.real_time_us
     ]
     if named:
-        yield f"Slowest:    {'; '.join(named)} µs"
+        yield f"Slowest:    {'; '.join(named)}"
     devices = [s.device for s in profile.partition.subgraphs]
     largest = sorted(profile.partition.boundaries, key=lambda b: -(b.n_bytes or 0))
     crossings = [
