@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
-from math import isfinite
 from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, Literal
@@ -317,4 +316,4 @@ def _best_move(row: Hotspot) -> str:
     where = f"Moving {one_line(row.name, 60)} from {row.device} to {row.move_to}"
     gains = "gains most" if gain.low_us > 0.0 else "may gain most, or nothing"
     ends = f", 90 % {time_text(gain.low_us)} to {time_text(gain.high_us)}"
-    return f"{where} {gains}: {time_text(gain.us)}{ends if isfinite(gain.low_us) else ''}."
+    return f"{where} {gains}: {time_text(gain.us)}{ends if gain.low_us > float('-inf') else ''}."

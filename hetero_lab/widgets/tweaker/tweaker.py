@@ -40,7 +40,6 @@ from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import time_text, write_csv
-from hetero_lab.views.theme import squeeze
 from hetero_lab.widgets.tweaker.board_picture import BoardPicture
 from hetero_lab.widgets.tweaker.measurement import (
     AUTOMATIC,
@@ -496,8 +495,8 @@ class AffinityTweaker(ipywidgets.VBox):
         row = _row(self.hotspots.rows, index, "hotspot")
         if not row.move_to:
             raise ArgumentError(f"No other device is known to run {shorten(row.name)}.")
-        label = f"{squeeze(row.name, 40)} to {row.move_to}"
-        self._change(lambda: self.state.apply(dict.fromkeys(row.ops, row.move_to), label))
+        moved = dict.fromkeys(row.ops, row.move_to)
+        self._change(lambda: self.state.apply(moved, f"{row.name} to {row.move_to}"))
 
     def undo(self) -> None:
         """Go back one change."""

@@ -6,7 +6,7 @@ import html
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, islice
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +108,7 @@ def hotspot_table(found: Hotspots | None) -> dict[str, Any]:
     total = found.total_us or 1.0
     best = next((row for row in found.priced if row.gain and row.gain.us > 0.0), None)
     devices = list(dict.fromkeys(device for row in found.rows for device in row.predicted_us))
-    known = zip(found.rows, accumulate(row.us for row in found.rows), strict=True)
+    summed = accumulate(row.us for row in found.rows)
     rows = [
         {
             "name": squeeze(row.name, _LONGEST),
@@ -119,7 +119,7 @@ def hotspot_table(found: Hotspots | None) -> dict[str, Any]:
             "gain": _estimate_text(row.gain),
             "to": row.move_to if row.gain and row.gain.us > 0 else "",
         }
-        for row, us in islice(known, SHOWN_ROWS)
+        for row, us in zip(found.rows[:SHOWN_ROWS], summed, strict=False)
     ]
     return {
         "verdict": found.verdict, "notes": " ".join(found.notes), "n": len(found.rows),
