@@ -315,5 +315,5 @@ def _best_move(row: Hotspot) -> str:
         return "Moving one group alone gains nothing."
     where = f"Moving {one_line(row.name, 60)} from {row.device} to {row.move_to}"
     gains = "gains most" if gain.low_us > 0.0 else "may gain most, or nothing"
-    ends = f"{time_text(gain.low_us)} to {time_text(gain.high_us)}"
-    return f"{where} {gains}: {time_text(gain.us)}, 90 % {ends}."
+    ends = f", 90 % {time_text(gain.low_us)} to {time_text(gain.high_us)}"
+    return f"{where} {gains}: {time_text(gain.us)}{ends if gain.low_us > float('-inf') else ''}."

@@ -106,7 +106,7 @@ def placement_graph(
     support
         The result of :func:`hetero_lab.support`, the preferred device first, or a cost model. Ops
         that a preferred device cannot run are then ringed as causes. Ops that it could run, but
-        that are elsewhere because of a cause in their subgraph, are ringed as consequences.
+        that are elsewhere because of a cause beside them, are ringed as consequences.
 
     Returns
     -------

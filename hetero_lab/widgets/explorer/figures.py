@@ -170,10 +170,7 @@ class GraphPane:
         self._whole = lru_cache(KEPT)(self._whole_of)
         self.drawn = lru_cache(KEPT)(self._drawn)
         self._setting = False
-        self._fold = ipw.Dropdown(
-            options=FOLDS, description="fold", layout={"width": "150px"},
-            style={"description_width": "40px"},
-        )  # fmt: skip
+        self._fold = ipw.Dropdown(options=FOLDS, description="fold", layout={"width": "200px"})
         self._find = _text("find ops", "part of a name, then Enter")
         self._around = _text("around op", "name of an op, then Enter")
         self._hops = ipw.BoundedIntText(

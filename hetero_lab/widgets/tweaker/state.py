@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -34,6 +34,8 @@ from hetero_lab.views.theme import squeeze
 if TYPE_CHECKING:
     from hetero_lab.planning.cost_model import CostModel
 
+# The first so many ops on one device, the others on another.
+Cut: TypeAlias = tuple[int, str, str]
 _REMEMBERED = 8  # affinities whose numbers are kept, so that undo is instant
 
 
@@ -267,7 +269,7 @@ class TweakerState:
         label = f"cut before op {position}: {before}, then {after}"
         if position in (0, len(self.ops)):
             label = f"all that can to {before if position else after}"
-        self._move(moves, label, Cut(position, before, after))
+        self._move(moves, label, (position, before, after))
 
     def nearest_cut(self, now: tuple[str, str]) -> tuple[Cut, int]:
         """Return the cut that is most like the affinity, and how many ops it would move.
@@ -282,7 +284,7 @@ class TweakerState:
         rest = {device: np.cumsum([0, *moved[::-1]])[::-1] for device, moved in off.items()}
         moved = {pair: first[pair[0]] + rest[pair[1]] for pair in product(off, repeat=2)}
         pair = min([now, *moved], key=lambda pair: moved[pair].min())
-        return Cut(int(moved[pair].argmin()), *pair), int(moved[pair].min())
+        return (int(moved[pair].argmin()), *pair), int(moved[pair].min())
 
     def apply(self, remedy: Mapping[str, str], label: str) -> None:
         """Put single ops on single devices, as a finding proposes."""

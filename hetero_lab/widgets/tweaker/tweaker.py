@@ -137,7 +137,8 @@ def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
             return  # the click was on a row of the previous placement
         actions = {
             "show": tweaker.select_finding, "fix": tweaker.apply, "return": tweaker.go_to,
-            "hotspot": tweaker.select_hotspot, "move": tweaker.move,
+            "hotspot": lambda i: tweaker.select(_row(tweaker.hotspots.rows, i, "hotspot").ops),
+            "move": tweaker.move,
         }  # fmt: skip
         if do in actions:
             guarded(lambda: actions[do](index), PANEL)
@@ -477,7 +478,11 @@ class AffinityTweaker(ipywidgets.VBox):
 
     def select_finding(self, index: int) -> None:
         """Select the ops of a row of ``findings``."""
-        self._select_some(_row(self.state.findings, index, "finding").ops)
+        placeable = set(self.state.ops)
+        ops = [n for n in _row(self.state.findings, index, "finding").ops if n in placeable]
+        if not ops:
+            raise ArgumentError("This finding is about nothing whose device can be chosen.")
+        self.select(ops)
 
     def apply(self, index: int) -> None:
         """Follow the advice of a row of ``findings``."""
@@ -486,17 +491,13 @@ class AffinityTweaker(ipywidgets.VBox):
             raise ArgumentError(f"There is no remedy for finding {index}: {finding.advice}")
         self._change(lambda: self.state.apply(finding.remedy, f"remedy for {finding.rule}"))
 
-    def select_hotspot(self, index: int) -> None:
-        """Select the ops of a row of ``hotspots``."""
-        self._select_some(_row(self.hotspots.rows, index, "hotspot").ops)
-
     def move(self, index: int) -> None:
         """Move the ops of a row of ``hotspots`` to the device where that gains most."""
         row = _row(self.hotspots.rows, index, "hotspot")
         if not row.move_to:
             raise ArgumentError(f"No other device is known to run {shorten(row.name)}.")
-        label = f"{squeeze(row.name, 40)} to {row.move_to}"
-        self._change(lambda: self.state.apply(dict.fromkeys(row.ops, row.move_to), label))
+        moved = dict.fromkeys(row.ops, row.move_to)
+        self._change(lambda: self.state.apply(moved, f"{row.name} to {row.move_to}"))
 
     def undo(self) -> None:
         """Go back one change."""
@@ -629,13 +630,6 @@ class AffinityTweaker(ipywidgets.VBox):
             action()
             self.view.controls.say("")
             self.refresh()
-
-    def _select_some(self, ops: Iterable[str]) -> None:
-        """Select those of some ops whose device can be chosen."""
-        placeable = set(self.state.ops)
-        if not (chosen := [name for name in ops if name in placeable]):
-            raise ArgumentError("This is about nothing whose device can be chosen.")
-        self.select(chosen)
 
     def _begin(
         self, work: Callable[[], object], text: str, wait: bool, control: SweepControl | None = None

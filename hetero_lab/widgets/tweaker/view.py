@@ -6,7 +6,7 @@ import html
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, islice
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,9 +105,10 @@ def hotspot_table(found: Hotspots | None) -> dict[str, Any]:
     """
     if found is None:
         return {}
-    total, gains = found.total_us or 1.0, [row.gain.us if row.gain else 0.0 for row in found.rows]
+    total = found.total_us or 1.0
+    best = next((row for row in found.priced if row.gain and row.gain.us > 0.0), None)
     devices = list(dict.fromkeys(device for row in found.rows for device in row.predicted_us))
-    known = zip(found.rows, accumulate(row.us for row in found.rows), strict=True)
+    summed = accumulate(row.us for row in found.rows)
     rows = [
         {
             "name": squeeze(row.name, _LONGEST),
@@ -118,11 +119,12 @@ def hotspot_table(found: Hotspots | None) -> dict[str, Any]:
             "gain": _estimate_text(row.gain),
             "to": row.move_to if row.gain and row.gain.us > 0 else "",
         }
-        for row, us in islice(known, SHOWN_ROWS)
+        for row, us in zip(found.rows[:SHOWN_ROWS], summed, strict=False)
     ]
-    best = max(range(len(gains)), key=gains.__getitem__) if any(us > 0 for us in gains) else -1
-    told = {"verdict": found.verdict, "notes": " ".join(found.notes), "best": best}
-    return {**told, "n": len(found.rows), "devices": devices, "rows": rows}
+    return {
+        "verdict": found.verdict, "notes": " ".join(found.notes), "n": len(found.rows),
+        "best": found.rows.index(best) if best else -1, "devices": devices, "rows": rows,
+    }  # fmt: skip
 
 
 def tried_rows(history: Sequence[Attempt], now: Affinity) -> list[dict[str, Any]]:
@@ -234,20 +236,17 @@ class TweakerView:
 
     def look(self) -> None:
         """Find problems and hotspots and show them, unless something has changed meanwhile."""
-        affinity = self._state.affinity
-        rows = hotspot_table(self._state.hotspots_of(affinity))  # takes long: clicks do not wait
-        with self.lock:
-            if affinity != self._state.affinity:
-                return
-            self.panel.hotspots = rows
-        findings = self._state.findings_of(affinity)  # takes longer
-        with self.lock:
-            if affinity != self._state.affinity:
-                return
-            with self.panel.hold_sync():
-                self.panel.findings = finding_rows(findings)
-                self.panel.n_findings = len(findings)
-                self.panel.is_looking = False
+        state, affinity = self._state, self._state.affinity  # takes long: clicks do not wait
+        self._show_found(affinity, {"hotspots": hotspot_table(state.hotspots_of(affinity))})
+        found = state.findings_of(affinity)  # takes longer
+        rows = {"findings": finding_rows(found), "n_findings": len(found), "is_looking": False}
+        self._show_found(affinity, rows)
+
+    def _show_found(self, affinity: Affinity, values: Mapping[str, Any]) -> None:
+        with self.lock, self.panel.hold_sync():
+            if affinity == self._state.affinity:
+                for name, value in values.items():
+                    setattr(self.panel, name, value)
 
     def _refresh(self, history: Sequence[Attempt]) -> None:
         state, controls = self._state, self.controls

@@ -149,10 +149,8 @@ def counted_beyond(profile: ProfileData) -> str:
     )
 
 
-def _interval(
-    value: float, ends: tuple[float, float], write: Callable[[float], str] = time_text
-) -> str:
-    return interval_text(value, *ends, write).replace("  [", ", 95 % [")
+def _interval(us: float, ends: Sequence[float], write: Callable[..., str] = time_text) -> str:
+    return interval_text(us, *ends, write).replace("  [", ", 95 % [")
 
 
 def _ms_text(time_ms: float) -> str:
