@@ -80,14 +80,6 @@ class WhatIf:
         )
 
 
-class Cut(NamedTuple):
-    """A cut through the ops: the first ``position`` on one device, the others on another."""
-
-    position: int
-    before: str
-    behind: str
-
-
 @dataclass(frozen=True)
 class Step:
     """One state of the affinity: how it came about, and the cut if one made it."""

@@ -40,7 +40,6 @@ from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import time_text, write_csv
-from hetero_lab.views.theme import squeeze
 from hetero_lab.widgets.tweaker.board_picture import BoardPicture
 from hetero_lab.widgets.tweaker.measurement import (
     AUTOMATIC,
