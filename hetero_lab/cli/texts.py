@@ -33,6 +33,11 @@ class Planned:
     unchecked: str
     written: tuple[str, ...]
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the search for the plan."""
+        return self.plan.interrupted
+
 
 def devices_text(_: Namespace, devices: pd.DataFrame) -> str:
     """List the devices, and why others are missing."""

@@ -187,7 +187,8 @@ def _sum(bits: int, work: np.ndarray) -> float:
     if not bits:
         return 0.0
     packed = np.frombuffer(bits.to_bytes((len(work) + 7) // 8, "little"), np.uint8)
-    return float(work @ np.unpackbits(packed, bitorder="little", count=len(work)))
+    chosen = np.unpackbits(packed, bitorder="little", count=len(work)).view(bool)
+    return float(work[chosen].sum())
 
 
 def _leads_around(users: list[set[int]], first: int, second: int) -> bool:

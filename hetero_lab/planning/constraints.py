@@ -10,6 +10,7 @@ import numpy as np
 
 from hetero_lab.clock import now
 from hetero_lab.errors import PlanError, did_you_mean, names_at_hand, shorten
+from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.planning.memory import (
     MemoryLimit,
@@ -38,17 +39,21 @@ class Placed:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """The costs of units, the objective, memory limits, and when to stop (``clock.now()``)."""
+    """The costs of units, the objective, memory limits, and when to stop (``clock.now()``).
+
+    Parts of a search that Ctrl-C may end with what they have are in the block ``until``.
+    """
 
     pairwise: Pairwise
     objective: str
     pools: Pools
     deadline: float
+    until: UntilInterrupted
 
     @property
     def is_late(self) -> bool:
-        """Whether the deadline is over."""
-        return now() > self.deadline
+        """Whether the deadline is over, or Ctrl-C came."""
+        return self.until.interrupted or now() > self.deadline
 
     def place(self, choice: np.ndarray) -> Placed:
         """Predict a choice."""

@@ -69,16 +69,22 @@ def _least(
     """
     best: Placed | None = None
     least = 0
-    for rank, at in enumerate(np.argsort(bounds, kind="stable").tolist()):
-        if best is not None and bounds[at] >= least:
-            break
-        if rank and problem.is_late:
-            return best, int(bounds[at]), False
-        placed = problem.place(choices[at])
-        found = value(placed)
-        if (best is None or found < least) and not problem.excess_bytes(placed):
-            best, least = placed, found
-    return best, least, True
+    at = 0
+    with problem.until:
+        for rank, at in enumerate(np.argsort(bounds, kind="stable").tolist()):
+            if best is not None and bounds[at] >= least:
+                break
+            if rank and problem.is_late:
+                return best, int(bounds[at]), False
+            placed = problem.place(choices[at])
+            found = value(placed)
+            if (best is None or found < least) and not problem.excess_bytes(placed):
+                best, least = placed, found
+    if not problem.until.interrupted:
+        return best, least, True
+    if best is None:
+        raise KeyboardInterrupt
+    return best, int(bounds[at]), False
 
 
 def runs(n_units: int, n_devices: int, most: int) -> Iterator[list[int]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 
 import numpy as np
@@ -23,29 +23,35 @@ _PATIENCE = 1500  # moves to try without a pairwise gain: one may save a cut of 
 _MOST_KICKS = 40
 _KICK_WORK = 1_000_000  # kicks × units × nodes; counted, not timed, so that plans repeat
 
+Move = tuple[list[int], int]  # units, and the device they go to
 
-def repair(problem: Problem, start: Placed, patience: int = _PATIENCE) -> Placed:
-    """Climb from a placement within limits to one that no single move improves.
+
+def repair(problem: Problem, start: Placed, patience: int = _PATIENCE) -> Iterator[Placed]:
+    """Climb from a placement within limits to one that no single move improves; yield each step.
 
     ``patience`` is the number of moves without a pairwise gain to try.
     """
     best = start
     while True:
         better = None
-        for used, units, device in _moves(problem, best):
-            moved = _moved(problem, best, units, device)
-            if moved.value_ns < best.value_ns and not problem.excess_bytes(moved):
-                better = moved
+        for used, ranked, at in _moves(problem, best):
+            better = _if_better(problem, best, best, ranked[at : at + 1])
             patience -= used
-            if better is not None or (used and patience <= 0) or problem.is_late:
+            if better is not None:
+                best = _with_others(problem, best, better, ranked[at:])
+                break
+            if (used and patience <= 0) or problem.is_late:
                 break
         if better is None:
-            return best
-        best = better
+            return
+        yield best
 
 
-def kick(problem: Problem, start: Placed) -> Placed:
-    """Move random patches and repair: iterated local search (Lourenço, Martin, Stützle 2003)."""
+def kick(problem: Problem, start: Placed) -> Iterator[Placed]:
+    """Move random patches and repair: iterated local search (Lourenço, Martin, Stützle 2003).
+
+    Yields each placement that is better than those before.
+    """
     pairwise = problem.pairwise
     n_units = len(pairwise.units)
     kicks = min(_MOST_KICKS, _KICK_WORK // (n_units * len(pairwise.objective.graph)))
@@ -57,10 +63,10 @@ def kick(problem: Problem, start: Placed) -> Placed:
         device, size = rng.randrange(pairwise.n_devices), rng.randint(2, max(3, n_units // 4))
         patch = pairwise.around(rng.randrange(n_units), size)
         able = [unit for unit in patch if pairwise.allowed[unit, device]]
-        moved = repair(problem, _moved(problem, best, able, device), patience=0)
+        moved = _moved(problem, best, [(able, device)])
+        *_, moved = moved, *repair(problem, moved, patience=0)
         if moved.value_ns < best.value_ns and not problem.excess_bytes(moved):
-            best = moved
-    return best
+            yield (best := moved)
 
 
 def squeeze(problem: Problem, start: Placed) -> Placed | None:
@@ -83,23 +89,57 @@ def squeeze(problem: Problem, start: Placed) -> Placed | None:
         if since > len(moves) or problem.is_late:
             return None
         if (best.choice[units] != device).any():
-            moved = _moved(problem, best, units, device)
+            moved = _moved(problem, best, [(units, device)])
             if excess(moved) < left:
                 best, left, since = moved, excess(moved), 0
     return best if left == 0 else None
 
 
-def _moved(problem: Problem, placed: Placed, units: list[int], device: int) -> Placed:
+def _moved(problem: Problem, placed: Placed, moves: Iterable[Move]) -> Placed:
     choice = placed.choice.copy()
-    choice[units] = device
+    for units, device in moves:
+        choice[units] = device
     return problem.place(choice)
 
 
-def _moves(problem: Problem, placed: Placed) -> Iterator[tuple[int, list[int], int]]:
-    """Yield (patience used up, units, device): promising moves, then all small ones, by gain."""
+def _if_better(
+    problem: Problem, start: Placed, best: Placed, moves: Iterable[Move]
+) -> Placed | None:
+    """Return the placement that moves make of ``start`` if it is valid and better than ``best``."""
+    moved = _moved(problem, start, moves)
+    return moved if moved.value_ns < best.value_ns and not problem.excess_bytes(moved) else None
+
+
+def _with_others(problem: Problem, start: Placed, better: Placed, ranked: Sequence[Move]) -> Placed:
+    """Make other moves together with the first, twice as many as before while that is better.
+
+    Moves of units that are no neighbours have gains that add up, so that a large graph needs few
+    predictions.
+    """
+    near = problem.pairwise.neighbours
+    touched: set[int] = set()
+    apart: list[Move] = []
+    for units, device in ranked:
+        if touched.isdisjoint(units):
+            touched.update(units, *(near[unit] for unit in units))
+            apart.append((units, device))
+    n = 1
+    while n < len(apart) and not problem.is_late:
+        n *= 2
+        more = _if_better(problem, start, better, apart[:n])
+        if more is None:
+            break
+        better = more
+    return better
+
+
+def _moves(problem: Problem, placed: Placed) -> Iterator[tuple[int, list[Move], int]]:
+    """Yield (patience used up, moves, position): promising moves, then all small ones, by gain."""
     for used, kind in enumerate((_promising, _all_small)):
-        for _, units, device in sorted(kind(problem, placed), key=itemgetter(0)):
-            yield used, units, device
+        ranked = sorted(kind(problem, placed), key=itemgetter(0))
+        moves = [(units, device) for _, units, device in ranked]
+        for at in range(len(moves)):
+            yield used, moves, at
 
 
 def _promising(problem: Problem, placed: Placed) -> Iterator[tuple[int, list[int], int]]:
@@ -113,6 +153,8 @@ def _promising(problem: Problem, placed: Placed) -> Iterator[tuple[int, list[int
     groups = list(members.values())
     groups += [[unit] for units in members.values() if len(units) > 1 for unit in units]
     for units in groups:
+        if problem.is_late:
+            return
         own = int(choice[units[0]])
         near = {n for unit in units for n in pairwise.neighbours[unit]} - set(units)
         whole = len(units) == len(members[home[units[0]]])
@@ -143,6 +185,8 @@ def _all_small(problem: Problem, placed: Placed) -> Iterator[tuple[int, list[int
     groups = [[unit] for unit in range(len(near))]
     groups += [[a, b] for a, others in enumerate(near) for b in others if a < b]
     for units in groups:
+        if problem.is_late:
+            return
         for device in range(pairwise.n_devices):
             if pairwise.allowed[units, device].all() and (choice[units] != device).any():
                 change = pairwise.change_ns(choice, units, device)

@@ -9,6 +9,7 @@ the relaxation alone gives a minimum cut. HiGHS (Huangfu and Hall 2018) solves i
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp as solve
 from scipy.sparse import csr_array
 
+from hetero_lab.clock import now
 from hetero_lab.errors import PlanError
 from hetero_lab.interrupts import interruptible
 from hetero_lab.planning.memory import Pools
@@ -26,6 +28,7 @@ from hetero_lab.planning.solver import Choice
 _INFEASIBLE = 2
 _MOST_US = 1e6  # sum of all costs as the solver sees them; its tolerances are absolute
 _TOLERANCE_NS = 0.01
+_LEAST_S = 0.1  # to solve a program that took all its time to be built
 _EVEN_GAP = 0.01  # to the least that the fullest device can hold
 
 
@@ -42,11 +45,12 @@ def milp(
     once for each device that uses them, and boundary tensors once for each device that makes or
     receives them. PlanError if no choice keeps within the limits, or some unit is allowed nowhere.
     """
+    deadline = now() + budget_s
     pairwise = pairwise.restricted(np.ones_like(pairwise.allowed))
     program = _Program(pairwise)
     program.limit_memory(memory_limit or {})
     program.minimise(objective)
-    result = program.solve(budget_s)
+    result = program.solve(deadline)
     if result.status == _INFEASIBLE:
         raise PlanError("No placement keeps within the memory limits.")
     if result.x is None:
@@ -67,10 +71,11 @@ def even_choice(pairwise: Pairwise, pools: Pools, budget_s: float) -> np.ndarray
 
     None if time ran out, or nothing keeps within the limits.
     """
+    deadline = now() + budget_s
     program = _Program(pairwise)
     program.limit_memory(pools)
     program.minimise_fullest()
-    result = program.solve(budget_s, gap=_EVEN_GAP)
+    result = program.solve(deadline, gap=_EVEN_GAP)
     return None if result.x is None else program.devices(result.x)
 
 
@@ -241,19 +246,29 @@ class _Program:
         share = values[: self.on.size].reshape(self.on.shape)
         return np.where(self.pairwise.allowed, share, -1.0).argmax(axis=1)
 
-    def solve(self, budget_s: float, gap: float = 0.0) -> Any:
-        """Run HiGHS until the relative gap is proven, or time is over."""
+    def solve(self, deadline: float, gap: float = 0.0) -> Any:
+        """Run HiGHS until the relative gap is proven, or the deadline (``clock.now()``)."""
         row, column, factor = (np.concatenate(p) for p in zip(*self.rows, strict=True))
         matrix = csr_array((factor, (row, column)), shape=(self.n_rows, self.n_variables))
         whole = np.zeros(self.n_variables)
         whole[self.on.ravel()] = 1
         low, high, upper = (np.concatenate(p) for p in (self.low, self.high, self.upper))
         limits: Any = (LinearConstraint, Bounds)  # SciPy's stubs know single numbers only
-        return interruptible(
-            solve,
-            self.costs,
-            integrality=whole,
-            constraints=limits[0](matrix, low, high),
-            bounds=limits[1](0.0, upper),
-            options={"time_limit": budget_s, "mip_rel_gap": gap},
-        )
+        options = {
+            "time_limit": max(_LEAST_S, deadline - now()),
+            "mip_rel_gap": gap,
+            # The layers of a model are alike, and to find that takes HiGHS minutes without a look
+            # at its time limit.
+            "mip_detect_symmetry": False,
+        }
+        with warnings.catch_warnings():
+            # SciPy warns of options that it does not know, and passes them on to HiGHS.
+            warnings.filterwarnings("ignore", "Unrecognized options", RuntimeWarning)
+            return interruptible(
+                solve,
+                self.costs,
+                integrality=whole,
+                constraints=limits[0](matrix, low, high),
+                bounds=limits[1](0.0, upper),
+                options=options,
+            )

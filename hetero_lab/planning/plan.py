@@ -84,7 +84,7 @@ def plan(
     pin
         Device by pattern (``re.search`` in an op's name).
     budget_s
-        Approximate time limit; the plan then has the bound proven so far.
+        Time limit. The plan then has the bound proven so far.
     executor
         ``"hetero"``, or ``"parallel"`` for :class:`hetero_lab.ParallelExecutor`: its plan is for
         the latency of one request and takes no limits and pins.
@@ -99,6 +99,7 @@ def plan(
     Plan or SchedulePlan
         ``.affinity``, ``.predicted_us``, ``.regret`` of the greedy choice and of each single
         device; of a Plan ``.lower_bound_us`` and ``.gap``, of a SchedulePlan ``.schedule``.
+        After Ctrl-C, :func:`hetero_lab.last_interrupted` returns the best plan found so far.
 
     Raises
     ------
@@ -142,4 +143,5 @@ def plan(
             pin=pin,
             budget_s=budget_s,
             solver=solver,
+            keep=True,
         )

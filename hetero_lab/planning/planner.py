@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from hetero_lab.clock import now
 from hetero_lab.errors import PlanError, did_you_mean, names_at_hand, shorten
 from hetero_lab.extensions import SOLVERS, found
+from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.planning.constraints import Placed, Problem, apply_pins, nothing_fits
 from hetero_lab.planning.exhaustive import best_of_all, best_runs, least_fullest_bytes, small_enough
@@ -42,7 +44,9 @@ SMALL = 12  # up to so many units that are free to move, the best placement is p
 _SURCHARGES = (0.5, 1.0, 2.0)  # of a subgraph's cost, added to each hand-over
 _TIGHTENINGS = 8
 _MOST_STARTS = 6
+_SOLVER_SHARE = 0.75  # of the time that is left, for the integer program
 _EVEN_SHARE = 0.3  # of the time, for the most even placement
+_value_ns = attrgetter("value_ns")
 _UNEVEN = 1.05  # times the least that the fullest device can hold is even enough
 
 
@@ -86,6 +90,8 @@ class Plan(Framed):
         Names of the models whose costs these were guessed from; empty if they were measured.
     interval_us
         The 90 % interval of the predicted latency.
+    interrupted
+        Ctrl-C ended the search.
     """
 
     affinity: Affinity
@@ -98,6 +104,7 @@ class Plan(Framed):
     memory_bytes: Mapping[str, int]
     guessed_from: tuple[str, ...] = ()
     interval_us: tuple[float, float] = (0.0, math.inf)
+    interrupted: bool = False
 
     @property
     def undecided(self) -> tuple[str, ...]:
@@ -128,7 +135,8 @@ class Plan(Framed):
             guessed += f", not told apart from {', '.join(self.undecided)}"
         return (
             f"Plan({self.objective}: {self.predicted_us:.1f} µs{sure}, {proof}{guessed}, "
-            f"{count_of(self.n_subgraphs, 'subgraph')}, {self.affinity!r})"
+            f"{count_of(self.n_subgraphs, 'subgraph')}, {self.affinity!r}"
+            f"{', interrupted' if self.interrupted else ''})"
         )
 
     def to_frame(self) -> pd.DataFrame:
@@ -154,8 +162,11 @@ def plan_graph(
     pin: Mapping[str, str] | None = None,
     budget_s: float = 60.0,
     solver: str | None = None,
+    keep: bool = False,
 ) -> Plan:
     """Do as :func:`hetero_lab.plan` for HETERO, given the graph.
+
+    With ``keep``, Ctrl-C returns the best plan so far. Without, ``KeyboardInterrupt`` passes.
 
     The pairwise part is minimised by :func:`min_cut` for two devices and by :func:`milp` for more
     devices or with limits. That choice, choices with a surcharge on hand-overs and the baselines
@@ -164,13 +175,15 @@ def plan_graph(
     """
     costs.check_graph(graph)
     _check_arguments(costs, objective, budget_s)
+    deadline, until = now() + budget_s, UntilInterrupted(lambda: keep)
     whole = Pairwise.build(costs.objective)
     whole = whole.restricted(np.ones_like(whole.allowed))
     search = _PlanSearch(
         pairwise=apply_pins(whole, pin or {}),
         objective=LATENCY if objective == BALANCED else objective,
         pools=memory_pools(costs.devices, memory_limit),
-        deadline=now() + budget_s,
+        deadline=deadline,
+        until=until,
         name=solver or _MILP,
         solver=None if solver is None else _solver_named(solver),
     )
@@ -193,6 +206,7 @@ def plan_graph(
         ),
         guessed_from=costs.guessed_from,
         interval_us=(estimate.low_us, estimate.high_us),
+        interrupted=until.interrupted,
     )
 
 
@@ -255,6 +269,11 @@ def greedy_choice(pairwise: Pairwise) -> np.ndarray:
     return pairwise.allowed.argmax(axis=1)
 
 
+def _simple_choices(pairwise: Pairwise) -> list[tuple[str, np.ndarray]]:
+    """Return label and choice of greedy and of each device that supports all units."""
+    return [(GREEDY, greedy_choice(pairwise)), *_single_choices(pairwise)]
+
+
 def _single_choices(pairwise: Pairwise) -> Iterator[tuple[str, np.ndarray]]:
     for number, device in enumerate(pairwise.objective.devices):
         if pairwise.allowed[:, number].all():
@@ -263,7 +282,7 @@ def _single_choices(pairwise: Pairwise) -> Iterator[tuple[str, np.ndarray]]:
 
 def _baselines(problem: Problem, plan: Placed, uncertainty: Uncertainty) -> Iterator[Baseline]:
     pairwise = problem.pairwise
-    for label, choice in [(GREEDY, greedy_choice(pairwise)), *_single_choices(pairwise)]:
+    for label, choice in _simple_choices(pairwise):
         placed = problem.place(choice)
         affinity = pairwise.objective.affinity(placed.devices)
         regret_us = (placed.value_ns - plan.value_ns) / 1000.0
@@ -283,8 +302,15 @@ class _PlanSearch(Problem):
         if self.solver is not None or not self._is_small():
             return self._large()
         best, bound_ns, in_time = best_of_all(self)
-        if best is None:
-            raise nothing_fits(self.pairwise, self.pools) if in_time else self._not_found()
+        if best is None and in_time:
+            raise nothing_fits(self.pairwise, self.pools)
+        placed = [] if best is None else [best]
+        if not in_time:
+            simple = [self.place(choice) for _, choice in _simple_choices(self.pairwise)]
+            placed += [one for one in simple if not self.excess_bytes(one)]
+        if not placed:
+            raise self._not_found()
+        best = min(placed, key=_value_ns)
         return best, bound_ns, "all choices, by branch and bound"
 
     def balanced(self, budget_s: float) -> _PlanSearch:
@@ -340,25 +366,39 @@ class _PlanSearch(Problem):
         return free <= SMALL and small_enough(self.pairwise)
 
     def _large(self) -> tuple[Placed, int, str]:
-        exact = self._exact()
+        exact, starts = None, []
+        with self.until:
+            exact = self._exact()
+            starts += [] if exact is None else [np.array(exact.devices)]
+            starts += self._surcharged() if self.solver is None else ()
         method = "min_cut" if self._can_cut() else self.name
-        starts = [] if exact is None else [np.array(exact.devices)]
-        if self.solver is None:
-            starts += [*self._surcharged(), greedy_choice(self.pairwise)]
-            starts += [choice for _, choice in _single_choices(self.pairwise)]
+        if self.solver is None or self.until.interrupted:
+            starts += [choice for _, choice in _simple_choices(self.pairwise)]
             starts += self.starts
             starts += [self._away()] if self.pools else []
             starts = list({choice.astype(np.int64).tobytes(): choice for choice in starts}.values())
         placed = [p for p in map(self.place, starts) if not self.excess_bytes(p)]
-        placed = sorted(placed or self._squeezed(starts), key=lambda p: p.value_ns)
-        if self.by_layers:
-            # Its graph is large, so that a prediction is slow, but its units are few.
-            best = repair(self, placed[0], patience=0)
-        else:
-            ends = [repair(self, start) for start in placed[:_MOST_STARTS]]
-            best = kick(self, min(ends, key=lambda p: p.value_ns))
+        placed = sorted(placed or self._squeezed(starts), key=_value_ns)
+        best = placed[0]
+        if not self.until.interrupted:
+            with self.until:
+                for step in self._steps(placed):
+                    best = min(best, step, key=_value_ns)
         bound = self._lower_bound(0 if exact is None else exact.bound_ns)
         return best, bound, f"{method}, repaired"
+
+    def _steps(self, starts: list[Placed]) -> Iterator[Placed]:
+        """Yield each step of the repair of some starts and of the kicks that follow."""
+        if self.by_layers:
+            # Its graph is large, so that a prediction is slow, but its units are few.
+            yield from repair(self, starts[0], patience=0)
+            return
+        ends: list[Placed] = []
+        for start in starts[:_MOST_STARTS]:
+            ends.append(start)
+            for ends[-1] in repair(self, start):
+                yield ends[-1]
+        yield from kick(self, min(ends, key=_value_ns))
 
     def _can_cut(self) -> bool:
         two_free = self.pairwise.n_devices == 2 and self.objective == LATENCY and not self.pools
@@ -372,7 +412,9 @@ class _PlanSearch(Problem):
         pools = dict(self.pools)
         first: Choice | None = None
         for _ in range(_TIGHTENINGS):
-            left = max(0.1, (self.deadline - now()) * 0.6)
+            if first is not None and self.is_late:
+                return first
+            left = max(0.1, (self.deadline - now()) * _SOLVER_SHARE)
             try:
                 choice = solve(self.pairwise, self.objective, memory_limit=pools, budget_s=left)
             except PlanError:
@@ -419,7 +461,7 @@ class _PlanSearch(Problem):
             if self.pairwise.n_devices > 2 or self.objective != LATENCY:
                 surcharges.add(0)
             for surcharge in sorted(surcharges):
-                if now() < self.deadline:
+                if not self.is_late:
                     yield np.array(min_cut(self.pairwise, pair, surcharge).devices)
 
     def _away(self) -> np.ndarray:
@@ -446,6 +488,8 @@ class _PlanSearch(Problem):
         return min([pairwise_ns + two_subgraphs, *singles])
 
     def _not_found(self) -> PlanError:
+        if self.until.interrupted:
+            raise KeyboardInterrupt
         listed = pools_text(self.pairwise.objective.devices, self.pools)
         limit = f" that keeps within memory_limit ({listed})" if listed else ""
         if self.is_late:

@@ -28,6 +28,7 @@ from scipy.cluster.hierarchy import DisjointSet
 
 from hetero_lab.clock import now
 from hetero_lab.grouping import grouped
+from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.opgraph import PARAMETER, OpGraph, related
 from hetero_lab.placement.overlap import predict_overlapping
 from hetero_lab.placement.partition import Partition
@@ -135,6 +136,8 @@ class SchedulePlan(Framed):
         Emulated device → the device that runs it.
     guessed_from
         Names of the models whose costs these were guessed from; empty if they were measured.
+    interrupted
+        Ctrl-C ended the search.
     """
 
     affinity: Affinity
@@ -143,6 +146,7 @@ class SchedulePlan(Framed):
     baselines: tuple[Baseline, ...]
     emulated: Mapping[str, str] = field(default_factory=dict)
     guessed_from: tuple[str, ...] = ()
+    interrupted: bool = False
 
     @property
     def predicted_us(self) -> float:
@@ -163,7 +167,8 @@ class SchedulePlan(Framed):
         guessed = " with guessed costs" if self.guessed_from else ""
         return (
             f"SchedulePlan({self.predicted_us:.1f} µs, {count_of(self.n_subgraphs, 'subgraph')}, "
-            f"by {self.method}{guessed}, {self.affinity!r})"
+            f"by {self.method}{guessed}, {self.affinity!r}"
+            f"{', interrupted' if self.interrupted else ''})"
         )
 
     def to_frame(self) -> pd.DataFrame:
@@ -289,31 +294,40 @@ def plan_schedule(graph: OpGraph, costs: CostModel, *, budget_s: float = 20.0) -
     """Do as :func:`hetero_lab.plan` for the parallel executor, given the graph.
 
     Half of ``budget_s`` is for the plan for latency. The result is never predicted to take longer
-    than the greedy choice, a single device, or the plan for latency.
+    than the greedy choice, a single device, or the plan for latency. Ctrl-C returns the best plan
+    so far.
     """
     check_budget(budget_s)
     deadline = now() + budget_s
-    latency = plan_graph(graph, costs, budget_s=budget_s / 2)
+    latency = plan_graph(graph, costs, budget_s=budget_s / 2, keep=True)
     starts = [(baseline.label, baseline.affinity) for baseline in latency.baselines]
     starts.append(("latency plan", latency.affinity))
     found = [(simulate(costs, affinity), label, affinity) for label, affinity in starts]
     ranked = sorted(found, key=lambda one: one[0].makespan_us)
     best, method, affinity = ranked[0]
-    climb = _Climb(costs, deadline)
-    ends = [
-        (*climb.run(costs.objective.device_numbers(start)), label)
-        for _, label, start in ranked[:_STARTS]
-    ]
-    schedule, devices, label = min(ends, key=lambda end: end[0].makespan_us)
-    schedule, devices = climb.kick(schedule, devices)
-    if schedule.makespan_us < best.makespan_us:
-        best, method = schedule, f"{label}, improved"
-        affinity = costs.objective.affinity(devices)
+    starts = [(label, costs.objective.device_numbers(start)) for _, label, start in ranked]
+    improved: np.ndarray | None = None
+    until = UntilInterrupted()
+    with until:
+        steps = () if latency.interrupted else _Climb(costs, deadline).steps(starts[:_STARTS])
+        for label, schedule, devices in steps:
+            if schedule.makespan_us < best.makespan_us:
+                best, method, improved = schedule, f"{label}, improved", devices
+    if improved is not None:
+        affinity = costs.objective.affinity(improved)
     baselines = tuple(
         Baseline(label, one.makespan_us, one.makespan_us - best.makespan_us, where)
         for one, label, where in found
     )
-    return SchedulePlan(affinity, best, method, baselines, costs.emulated, costs.guessed_from)
+    return SchedulePlan(
+        affinity,
+        best,
+        method,
+        baselines,
+        costs.emulated,
+        costs.guessed_from,
+        interrupted=latency.interrupted or until.interrupted,
+    )
 
 
 class _Climb:
@@ -329,34 +343,58 @@ class _Climb:
         self.nodes = [np.flatnonzero(objective.unit_of == u) for u in range(len(costs.units))]
         self.branches = branches(self.pairwise)
 
-    def run(self, devices: np.ndarray) -> tuple[Schedule, np.ndarray]:
-        """Return the best schedule found from a placement on, and its devices."""
+    @property
+    def is_over(self) -> bool:
+        """Whether there are no moves left, or no time."""
+        return not self.left or now() > self.deadline
+
+    def steps(
+        self, starts: Iterable[tuple[str, np.ndarray]]
+    ) -> Iterator[tuple[str, Schedule, np.ndarray]]:
+        """Yield label, schedule and devices of each step from some starts on, and of the kicks."""
+        ends: list[tuple[str, Schedule, np.ndarray]] = []
+        for label, start in starts:
+            end = None
+            for step in self.run(start):
+                end = (label, *step)
+                yield end
+            ends += [] if end is None else [end]
+        if ends:
+            label, schedule, devices = min(ends, key=lambda end: end[1].makespan_us)
+            yield from ((label, *step) for step in self.kick(schedule, devices))
+
+    def run(self, devices: np.ndarray) -> Iterator[tuple[Schedule, np.ndarray]]:
+        """Yield schedule and devices of a placement and of each better one that moves lead to."""
+        if self.is_over:
+            return
         best, partition = self._simulated(devices)
-        while True:
+        is_better = True
+        while is_better:
+            yield best, devices
+            is_better = False
             for units, device in self._moves(devices, best, partition):
-                if not self.left or now() > self.deadline:
-                    return best, devices
+                if self.is_over:
+                    return
                 moved = self._moved(devices, units, device)
                 schedule, cut = self._simulated(moved)
-                if schedule.makespan_us < best.makespan_us:
+                if is_better := schedule.makespan_us < best.makespan_us:
                     best, partition, devices = schedule, cut, moved
                     break
-            else:
-                return best, devices
 
-    def kick(self, best: Schedule, devices: np.ndarray) -> tuple[Schedule, np.ndarray]:
-        """Move patches of neighbours at random and climb from there, keeping improvements."""
+    def kick(self, best: Schedule, devices: np.ndarray) -> Iterator[tuple[Schedule, np.ndarray]]:
+        """Move patches of neighbours at random, climb from there and yield what is better."""
         rng = random.Random(0)
         n_units, n_devices = len(self.nodes), len(self.costs.devices)
         for _ in range(_MOST_KICKS):
-            if not self.left or now() > self.deadline:
-                break
+            if self.is_over:
+                return
             size = rng.randint(2, max(3, n_units // 2))
             near = self.pairwise.around(rng.randrange(n_units), size)
-            schedule, moved = self.run(self._moved(devices, near, rng.randrange(n_devices)))
-            if schedule.makespan_us < best.makespan_us:
-                best, devices = schedule, moved
-        return best, devices
+            kicked = self._moved(devices, near, rng.randrange(n_devices))
+            for schedule, moved in [*self.run(kicked)][-1:]:
+                if schedule.makespan_us < best.makespan_us:
+                    best, devices = schedule, moved
+                    yield best, devices
 
     def _moved(self, devices: np.ndarray, units: Iterable[int], device: int) -> np.ndarray:
         """Return the devices of all nodes after units have moved, where that is allowed."""

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+from big_graphs import transformer_graph
+from hand_costs import flat_costs
 from hypothesis import given, settings, strategies as st
 from msgspec import structs
 from planning.brute_force import choices, held_bytes, interval_ns, latency_ns, ns, pairwise_ns
@@ -18,6 +23,7 @@ from hetero_lab.planning import planner
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.milp import milp
 from hetero_lab.planning.min_cut import min_cut
+from hetero_lab.planning.objective import Objective
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.planner import plan_graph
 
@@ -347,11 +353,45 @@ def test_a_large_plan_keeps_its_pins(n_devices):
     assert ns(made.predicted_us) == latency_ns(costs, made.affinity)
 
 
-def test_a_plan_without_time_is_still_a_plan():
-    costs = random_case(5, most_units=150, n_devices=3, n_ops=150)
-    made = plan_graph(costs.graph, costs, budget_s=1e-6)
+@pytest.fixture
+def predictions(monkeypatch):
+    """Count predictions; Ctrl-C comes in one of them if ``last`` is its number."""
+    counted = SimpleNamespace(n=0, last=None)
+    evaluate = Objective.evaluate
+
+    def counting(self: Objective, devices: Any) -> Any:
+        counted.n += 1
+        if counted.n == counted.last:
+            signal.raise_signal(signal.SIGINT)
+        return evaluate(self, devices)
+
+    monkeypatch.setattr(Objective, "evaluate", counting)
+    return counted
+
+
+def test_a_plan_without_time_is_still_a_plan(predictions):
+    graph = transformer_graph(300)  # every third op on the CPU: hundreds of moves would help
+    lacks = {graph.ops[index].name: (None, 3.0) for index in graph.placeable[::3]}
+    costs = flat_costs(graph, lacks, boundary_us=1.0)
+    made = plan_graph(graph, costs, budget_s=1e-6)
+    assert predictions.n < 20
+    assert plan_graph(graph, costs, budget_s=1).predicted_us < made.predicted_us
     assert made.lower_bound_us <= made.predicted_us
     assert all(regret >= 0 for regret in made.regret.values())
+
+
+@pytest.mark.parametrize(("most_units", "last"), [(9, 4), (60, 20)])
+def test_ctrl_c_leaves_the_best_plan_so_far(predictions, most_units, last):
+    costs = random_case(7, most_units=most_units, n_devices=2, n_ops=60)
+    predictions.last = last
+    made = plan_graph(costs.graph, costs, keep=True)
+    assert made.interrupted
+    assert predictions.n < last + 10
+    assert made.lower_bound_us <= made.predicted_us
+    assert all(regret >= 0 for regret in made.regret.values())
+    predictions.n = 0
+    with pytest.raises(KeyboardInterrupt):
+        plan_graph(costs.graph, costs)
 
 
 def test_a_pool_that_nothing_fits_names_its_devices():
