@@ -21,7 +21,7 @@ from hetero_lab.statistics import (
     unpaired_ratio,
 )
 
-_ALPHA = 0.05
+_ALPHA, _IMPROVED = 0.05, 0.01  # of a difference; of a placement that replaces a baseline
 AS_GOOD = 1.01  # a simpler candidate is preferred if it is slower by no more than this factor
 _HOPELESS = 3.0  # a single turn shows that a row is slower if it takes this many times the best
 BEST, FASTER, ALIKE, SLOWER = "best", "faster", "as fast", "slower"
@@ -122,8 +122,8 @@ def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[
     """Decide between planned placements and baselines that were measured in turn.
 
     Only ``allowed`` labels may be chosen. A planned placement is chosen if it is faster than the
-    best baseline by a Holm-corrected test, otherwise the baseline. The verdict names baselines that
-    there was no time to measure.
+    best baseline by a Holm-corrected test at 1 %, otherwise the baseline. The verdict names
+    baselines that there was no time to measure.
     """
     planned = [label for label in allowed if label not in baselines]
     known, tried = _fastest_first(rows, baselines), _fastest_first(rows, planned)
@@ -141,7 +141,8 @@ def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[
         return Decision(best, f"No plan was measured beside {best}, the best baseline.{but}")
     tests = [series_ratio(rows[label].series, rows[best].series) for label in tried]
     corrected = zip(tried, tests, holm([test.p for test in tests]), strict=True)
-    found = [(label, ratio, finding(ratio, p)) for label, ratio, p in corrected]
+    stricter = _ALPHA / _IMPROVED
+    found = [(label, ratio, finding(ratio, p * stricter)) for label, ratio, p in corrected]
     faster = [(label, ratio) for label, ratio, word in found if word == FASTER]
     if faster:
         label, (ratio, low, high, _) = min(faster, key=lambda one: one[1].middle)
