@@ -395,8 +395,10 @@ class _PlanSearch(Problem):
             return
         ends: list[Placed] = []
         for start in starts[:_MOST_STARTS]:
+            # Half of the time is for the best start, half of the rest for the next one, and so on.
+            part = replace(self, deadline=(now() + self.deadline) / 2)
             ends.append(start)
-            for ends[-1] in repair(self, start):
+            for ends[-1] in repair(part, start):
                 yield ends[-1]
         yield from kick(self, min(ends, key=_value_ns))
 
