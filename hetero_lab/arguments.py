@@ -8,6 +8,7 @@ is imported for them: nothing can be of a type whose package has not been import
 
 from __future__ import annotations
 
+import ast
 import builtins
 import collections.abc as abc
 import contextlib
@@ -271,13 +272,16 @@ def _kinds(hint: Any) -> Iterable[str]:
 # -- reading annotations -----------------------------------------------------------------------
 
 
-class _NotImported(type):
-    """The class of a module or type that is not imported, so that no value can be of it."""
+class _NotImported:
+    """A module or type of a package that is not imported, so that no value can be of it."""
 
-    def __getattr__(cls, name: str) -> type:
-        if name.startswith("_"):
+    def __init__(self, name: str):
+        self._name = name
+
+    def __getattr__(self, name: str) -> type:
+        if name.startswith("__"):
             raise AttributeError(name)
-        return _NotImported(name, (), {})
+        return type(name, (), {})
 
 
 class _Names(dict[str, Any]):
@@ -319,13 +323,16 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _for_checkers(module: types.ModuleType) -> dict[str, Any]:
     """Return what a module imports under TYPE_CHECKING, from packages that are imported."""
-
-    def imported(name: str, _names: Any, _locals: Any, fromlist: Any, _level: int) -> Any:
-        whole = name if fromlist else name.partition(".")[0]
-        return sys.modules.get(whole, _NotImported(whole, (), {}))
-
-    names: dict[str, Any] = {"__builtins__": {"__import__": imported}}
-    # Only these lines are run: whole modules would take tens of milliseconds of a first call.
+    names: dict[str, Any] = {}
+    # Only these lines are parsed: whole modules would take tens of milliseconds of a first call.
     for block in _FOR_CHECKERS.findall(inspect.getsource(module)):
-        exec(textwrap.dedent(block), names)
+        for line in ast.parse(textwrap.dedent(block)).body:
+            if isinstance(line, ast.Import):
+                for alias in line.names:
+                    at = sys.modules.get(alias.name, _NotImported(alias.name))
+                    names[alias.asname or alias.name.split(".")[0]] = at
+            elif isinstance(line, ast.ImportFrom) and line.module:
+                at = sys.modules.get(line.module, _NotImported(line.module))
+                for alias in line.names:
+                    names[alias.asname or alias.name] = getattr(at, alias.name)
     return names

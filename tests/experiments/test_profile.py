@@ -212,7 +212,9 @@ def test_a_difference_that_is_no_rounding_is_said_aloud(core):
     result = profile(convolutions(), "ACC", core, counters=False)
     (agreement,) = result.agreement
     wrong = replace(agreement, verdict="different", relative_error=0.5)
-    (problem,) = profiling._problems(replace(result, agreement=(wrong,)))
+    with pytest.warns(HeteroLabWarning) as warned:
+        profiling._warn_of_wrong_outputs(replace(result, agreement=(wrong,)))
+    problem = str(warned[0].message)
     assert f"Output {agreement.output!r} differs" in problem
     assert "by 0.5 (relative), more than f32 explains" in problem
     assert "hetero_lab.find_wrong(model, placement) finds the ops to blame." in problem

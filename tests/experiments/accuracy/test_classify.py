@@ -224,7 +224,7 @@ def bad(tmp_path_factory, digits) -> Path:
         ("digits_inception", ".", [], InputError, "is not a file"),
         ("digits_inception", "empty.png", [], InputError, "is not a picture"),
         ("digits_inception", "script.eps", [], InputError, "is not a picture"),
-        ("digits_inception", "huge.png", [], InputError, "too large: Image size .100000000 pixels"),
+        ("digits_inception", "huge.png", [], InputError, "is too large: Image size"),
         ("digits_inception", "bomb.png", [], InputError, "Make it smaller"),
         ("no_classes.xml", "good.png", [], ModelError, "is not a classifier"),
         ("four.xml", "good.png", [], ModelError, "4 pictures at once"),
