@@ -228,10 +228,7 @@ def partition(model: Source, placement: PlacementLike, *, core: ov.Core | None =
 
 def partition_of(placed: BoundPlacement) -> Partition:
     """Predict the partition that a placement is compiled as."""
-    levels = None
-    if placed.placement.priorities:  # divided device by device, it shares no constant any more
-        levels = [op.index + 1 if op.type == CONSTANT else 0 for op in placed.graph]
-    found = predict(placed.graph, placed.affinity, levels)
+    found = predict(placed.graph, placed.affinity)
     return one_subgraph(found, placed.affinity.devices[0]) if placed.direct else found
 
 

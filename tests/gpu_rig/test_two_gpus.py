@@ -25,7 +25,7 @@ from tests.real_gpu.two_gpus import model_of, networks
 from tests.scripts import EXACT, F32, alone, compiled_parts, error_of, predicted_parts
 
 TWO, PIPELINE = ["GPU.0", "GPU.1"], "PIPELINE_PARALLEL"
-SAMPLES = ("page_orientation", "ppocr_cls", "blazeface", "magika", "ppocr_det", "googlenet_graph")
+SAMPLES = ("page_orientation", "ppocr_cls", "magika", "ppocr_det", "googlenet_graph")
 NAMES = [*networks(True), *SAMPLES]
 WRONG = ("transformer", "words", "magika")  # by the plugin on the rig, on one device as well
 pytestmark = [
