@@ -275,8 +275,9 @@ class TweakerState:
         first = {device: np.cumsum([0, *moved]) for device, moved in off.items()}
         rest = {device: np.cumsum([0, *moved[::-1]])[::-1] for device, moved in off.items()}
         moved = {pair: first[pair[0]] + rest[pair[1]] for pair in product(off, repeat=2)}
-        pair = min([now, *moved], key=lambda pair: moved[pair].min())
-        return (int(moved[pair].argmin()), *pair), int(moved[pair].min())
+        before, after = min([now, *moved], key=lambda pair: moved[pair].min())
+        ops_moved = moved[before, after]
+        return (int(ops_moved.argmin()), before, after), int(ops_moved.min())
 
     def apply(self, remedy: Mapping[str, str], label: str) -> None:
         """Put single ops on single devices, as a finding proposes."""

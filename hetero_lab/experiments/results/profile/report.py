@@ -149,7 +149,7 @@ def counted_beyond(profile: ProfileData) -> str:
     )
 
 
-def _interval(us: float, ends: Sequence[float], write: Callable[..., str] = time_text) -> str:
+def _interval(us: float, ends: tuple[float, float], write: Callable[..., str] = time_text) -> str:
     return interval_text(us, *ends, write).replace("  [", ", 95 % [")
 
 
