@@ -20,6 +20,7 @@ from hetero_lab.planning.constraints import Placed, Problem
 from hetero_lab.planning.objective import LATENCY
 
 _PATIENCE = 1500  # moves to try without a pairwise gain: one may save a cut of HETERO's
+_MANY_UNITS = 1000  # above it, single moves would take minutes; below, they end at better plans
 _MOST_KICKS = 40
 _KICK_WORK = 1_000_000  # kicks × units × nodes; counted, not timed, so that plans repeat
 
@@ -38,7 +39,9 @@ def repair(problem: Problem, start: Placed, patience: int = _PATIENCE) -> Iterat
             better = _if_better(problem, best, best, ranked[at : at + 1])
             patience -= used
             if better is not None:
-                best = _with_others(problem, best, better, ranked[at:])
+                if len(problem.pairwise.units) > _MANY_UNITS:
+                    better = _with_others(problem, best, better, ranked[at:])
+                best = better
                 break
             if (used and patience <= 0) or problem.is_late:
                 break

@@ -102,7 +102,7 @@ def test_lint_profile_sweep_and_freeze_take_what_hetero_divides(small, tmp_path)
     assert set(sweep.summary["status"]) == {"ok"}
     assert sweep.summary["n_subgraphs"].tolist()[:2] == [2, 1]
     hl.freeze(small, halves, tmp_path, tolerance=None)  # with labels
-    assert "QUERY_MODEL_RATIO" not in (tmp_path / "placement.json").read_text()
+    assert "QUERY_MODEL_RATIO" not in str(hl.read_placement(tmp_path).device_properties)
 
 
 def test_ratios_fit_into_memory(small):
