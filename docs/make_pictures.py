@@ -40,8 +40,8 @@ CELLS = (
     "import hetero_lab as hl\n"
     f"hl.emulate('ACC', unsupported={set(UNSUPPORTED)})\n"
     f"model = hl.load('{MODEL}')\n"
-    "costs = hl.calibrate(model, ['ACC', 'CPU'], budget_s=20, progress=False)\n"
-    "tweaker = hl.AffinityTweaker(model, ['ACC', 'CPU'], costs, budget_s=10)\n"
+    "costs = hl.calibrate(model, ['ACC', 'CPU'], budget_s=40, progress=False)\n"
+    "tweaker = hl.AffinityTweaker(model, ['ACC', 'CPU'], costs, budget_s=30)\n"
     f"tweaker.select(pattern='{MOVED}')\n"
     "tweaker.assign('CPU')\n"
     "tweaker.measure()",
