@@ -44,9 +44,7 @@ def acc():
 @pytest.fixture(scope="module")
 def costs(digits, few_placements):
     hl.emulate("ACC", unsupported={"Softmax"})
-    return hl.calibrate(
-        digits, ["ACC", "CPU"], budget_s=None, device_properties=F32, progress=False
-    )
+    return hl.calibrate(digits, ["ACC", "CPU"], budget_s=None, device_properties=F32, **QUICK)
 
 
 def test_a_cost_model_holds_what_was_measured(costs, digits, tmp_path):
