@@ -45,7 +45,7 @@ OTHERS = {"clinfo", "conda", "dask", "git", "ls", "lspci", "pip", "python", "pyt
 # Pages speak of a model and a GPU that the reader has.
 HERE = {"model.onnx": "digits_inception", "GPU": "ACC"}
 EMULATED = "ACC:unsupported=LSTMCell"  # runs all of the model, as some commands need
-BUDGET_S = 20
+BUDGET_S = 10
 EACH = pytest.mark.parametrize("page", TO_DO, ids=lambda page: page.stem)
 
 

@@ -31,6 +31,7 @@ def few_placements():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(calibrating, "MOST_FITTED", 6)
         patch.setattr(calibrating, "MOST_VALIDATED", 2)
+        patch.setattr(observing, "_ENOUGH_S", 0.05)
         patch.setattr(optimizing, "ROUNDS", 2)
         yield
 
@@ -44,9 +45,7 @@ def acc():
 @pytest.fixture(scope="module")
 def costs(digits, few_placements):
     hl.emulate("ACC", unsupported={"Softmax"})
-    return hl.calibrate(
-        digits, ["ACC", "CPU"], budget_s=None, device_properties=F32, progress=False
-    )
+    return hl.calibrate(digits, ["ACC", "CPU"], budget_s=None, device_properties=F32, **QUICK)
 
 
 def test_a_cost_model_holds_what_was_measured(costs, digits, tmp_path):
@@ -143,7 +142,7 @@ def test_optimize_tries_to_cut_the_model_once(costs, digits, monkeypatch):
 def test_optimize_goes_on_from_stored_costs(costs, digits, tmp_path):
     costs.to_json(tmp_path / "costs.json")
     stored = hl.CostModel.from_json(tmp_path / "costs.json")
-    best = hl.optimize(digits, ["ACC", "CPU"], budget_s=6, costs=stored, **QUICK)
+    best = hl.optimize(digits, ["ACC", "CPU"], budget_s=3, costs=stored, **QUICK)
     assert [unit.ops for unit in best.costs.units] == [unit.ops for unit in costs.units]
     assert best.placement.device_properties == F32
     with pytest.raises(PlanError, match="calibrate with these"):

@@ -232,7 +232,7 @@ def test_of_three_devices_the_first_that_could_is_named():
 
 # -- the rule of the plugin --------------------------------------------------------------------
 
-N_QUICK, CHUNK = 15, 45
+N_QUICK, CHUNK = 6, 45
 
 
 @pytest.fixture(scope="module")
@@ -291,7 +291,7 @@ def is_parted(graph: OpGraph, affinity: Affinity, predicted: Partition) -> bool:
 
 @pytest.mark.parametrize(
     "seeds",
-    sliced([range(N_QUICK), *(range(n, n + CHUNK) for n in range(N_QUICK, 1000, CHUNK))], 1, 4),
+    sliced([range(N_QUICK), *(range(n, n + CHUNK) for n in range(N_QUICK, 1000, CHUNK))], 1, 2),
     ids=str,
 )
 def test_random_graphs_are_split_as_the_plugin_splits_them(dumped, seeds: range):

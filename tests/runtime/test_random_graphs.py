@@ -20,12 +20,12 @@ from hetero_lab.runtime.reference import compare_with_reference, executed_precis
 from hetero_lab.samples.catalogue import sample, sample_names
 from tests.proof.properties import Tally, check_placement, core
 
-CHUNKS = [range(10), *(range(start, start + 25) for start in range(10, 310, 25))]
+CHUNKS = [range(5), *(range(start, start + 25) for start in range(5, 305, 25))]
 DEVICES = ["ACC", "CPU"]
 
 
 @pytest.mark.parametrize("kind", ["by hand", "automatic"])
-@pytest.mark.parametrize("seeds", sliced(CHUNKS, quick=1, in_ci=5), ids=str)
+@pytest.mark.parametrize("seeds", sliced(CHUNKS, quick=1, in_ci=3), ids=str)
 def test_outputs_are_those_of_one_device_and_partitions_as_predicted(seeds: range, kind: str):
     tally = Tally()
     for seed in seeds:

@@ -57,7 +57,7 @@ def test_digits_in_two_precisions(digits, own_core):
 def test_a_quantised_model_is_compared_with_the_one_that_it_was_made_from(digits, own_core):
     model, data = digits
     small = hl.quantize(model, data.calibration, subset_size=20, progress=False)
-    part = [data.evaluation[i] for i in range(100)]
+    part = [data.evaluation[i] for i in range(30)]
     options = {"metric": data.metric, "core": own_core}
     in_f32 = hl.Placement(
         hl.Affinity.uniform(small, "CPU"), "int8", {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}

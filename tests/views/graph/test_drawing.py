@@ -116,7 +116,7 @@ def test_times_that_are_not_there_cannot_colour():
     with pytest.raises(MeasurementError, match="no times to colour by"):
         hl.views.placement_graph(small_profile(counters=()), color="time")
     with pytest.raises(MeasurementError, match="no times to colour by"):
-        hl.views.placement_graph("CPU", random_model(3, 5000), color="time")
+        hl.views.placement_graph("CPU", random_model(3, 500), color="time")
 
 
 def drawn_of(graph, affinity, **options):
