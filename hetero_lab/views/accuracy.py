@@ -23,6 +23,7 @@ from hetero_lab.views.theme import (
     GRID,
     LINE,
     SPARE_COLOURS,
+    Figure,
     device_styles,
     error_bars,
     finish,
@@ -47,7 +48,7 @@ def sensitivity(recovered: Recovered) -> go.Figure:
     styles = device_styles([fast, accurate], dict(recovered.sweep.environment.emulated))
     whole = float(recovered.sensitivity["error_all_fast"].iloc[0])
     errors = [whole]
-    figure = go.Figure()
+    figure = Figure()
     for device, pairs in (
         (fast, [(t, t.only_fast) for t in recovered.tried]),
         (accurate, [(t, t.only_accurate) for t in recovered.tried]),
@@ -152,7 +153,7 @@ def accuracy_front(result: Recovered | Sweep) -> go.Figure:
         A sweep that was given no data.
     """
     points = front_points(result)
-    figure = go.Figure()
+    figure = Figure()
     best = accumulate((p["accuracy"] for p in points), max, initial=-math.inf)
     steps = [p for p, before in zip(points, best, strict=False) if p["accuracy"] > before]
     figure.add_scatter(
@@ -240,7 +241,7 @@ def errors_along_model(wrong: Wrong) -> go.Figure:
     their accumulated error is drawn all the same.
     """
     ops = wrong.op_errors
-    figure = go.Figure()
+    figure = Figure()
     lines: list[tuple[str, Callable[[OpError], float | None], dict, str]] = [
         ("rounding, at most", lambda e: e.rounding, {"color": LINE, "dash": "dot"}, "lines"),
         ("accumulated", lambda e: e.accumulated, {"color": _ACCUMULATED}, "lines+markers"),

@@ -17,6 +17,7 @@ from hetero_lab.views.theme import (
     STACKED,
     TEXT,
     TIME_AXIS,
+    Figure,
     device_styles,
     finish,
     plain,
@@ -127,7 +128,7 @@ def op_types_by_device(
     types, devices = (list(cells[name].unique()) for name in ("op_type", "device"))
     shown = types[:_MOST_TYPES]
     styles = device_styles(devices, emulated)
-    figure = go.Figure()
+    figure = Figure()
     for place, device in enumerate(devices):
         own = cells.loc[(cells["device"] == device) & cells["op_type"].isin(shown)]
         column = own.to_dict("records")
@@ -183,7 +184,7 @@ def time_by_op_type(profile: Profile) -> go.Figure:
     totals = found.groupby("op_type", sort=False)["time_us"].sum()
     types = list(totals.sort_values(ascending=False, kind="stable").index[:_MOST_TYPES])
     total = totals.sum()
-    figure = go.Figure()
+    figure = Figure()
     for device, style in styles_of(profile).items():
         own = found.loc[(found["device"] == device) & found["op_type"].isin(types)]
         figure.add_bar(

@@ -187,7 +187,7 @@ def _(given: go.Figure) -> Contents:
 
 def figure(given: go.Figure) -> go.Figure:
     """Return a copy of a figure, to be drawn as it is."""
-    return go.Figure(given)
+    return type(given)(given)
 
 
 def _labelled(sweep: Sweep) -> Sweep | None:

@@ -24,6 +24,7 @@ from hetero_lab.views.theme import (
     SPARE_COLOURS,
     TEXT,
     DeviceStyle,
+    Figure,
     Interval,
     device_styles,
     error_bars,
@@ -127,7 +128,7 @@ def points(
 
     Groups by the device of most ops have its style. A point's customdata is its label.
     """
-    figure = go.Figure()
+    figure = Figure()
     if not len(frame):
         return figure
     # Equal placements lie on the same point: a click should choose the measured one.
@@ -329,7 +330,7 @@ def latency_ranking(measured: Sweep | Advice) -> go.Figure:
         for row in rows
     ]
     subgraphs = [count_of(r["n_subgraphs"], "subgraph") for r in rows]
-    figure = go.Figure(
+    figure = Figure(
         go.Bar(
             orientation="h",
             y=list(range(len(rows))),

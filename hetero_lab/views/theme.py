@@ -1,8 +1,8 @@
 """Everything that figures share: text, colours of devices, error bars, the layout to start from.
 
 Names from a model are shown as they are, never as markup. The colours are those of Okabe and Ito
-(2008), which colour-blind people can tell apart. They, and the grey of the text, are readable on
-white and on the dark background of Jupyter.
+(2008), which colour-blind people can tell apart, and readable on white and on the dark background
+of Jupyter. No grey is, for small text: it takes the colour of the page around it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ import textwrap
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import plotly.graph_objects as go
 
 from hetero_lab.tables import interval_text, time_text
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 # A caution where profiles stand side by side: their intervals ignore the time between them.
 NOT_IN_TURN = "not measured in turn: compare placements with hetero_lab.sweep()"
@@ -106,13 +104,51 @@ SPARE_COLOURS = (
     "#56B4E9", "#E69F00", "#D55E00", "#B8A800", "#8C6BB1", "#A6611A", "#66A61E", "#999999",
 )  # fmt: skip
 
-TEXT = "#7a7a7a"  # the same contrast, 4.3, on white and on #111111
+TEXT = "#7a7a7a"  # where a page has no colour of its own: 4.3 to 1 on white and on #111111
+_INK = f'<span style="color: var(--jp-ui-font-color1, {TEXT})">'
 LINE = "#9a9a9a"
 GRID = "rgba(128, 128, 128, 0.22)"
 BOUNDARY = "#8a8f98"
 CAUSE, CONSEQUENCE = "#e0314f", "#9d6bdb"  # at least 3 to 1 on white and on #111111
 TIME_SCALE = ("#7f93ad", "#c9781a", "#d32f2f")  # from 0 to the longest; 3 to 1 on both, too
 CLEAR = "rgba(0, 0, 0, 0)"
+
+
+class Figure(go.Figure):
+    """A figure whose text has the colour of the page that shows it, JupyterLab's or our own."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figure as every renderer reads it."""
+        drawn = super().to_dict()
+        for trace in drawn["data"]:
+            _ink(trace, "name", "texttemplate")
+            if trace.get("textfont", {}).get("color") == TEXT:
+                _ink(trace, "text")
+        _ink_layout(drawn["layout"])
+        return drawn
+
+
+def _ink_layout(part: dict[str, Any]) -> None:
+    """Colour the titles, notes and ticks below a part of a layout."""
+    _ink(part, "text", "ticktext")
+    for key, inner in part.items():
+        if "axis" in key and "ticktext" not in inner:
+            inner["tickprefix"] = _INK + inner.get("tickprefix", "")
+            inner["ticksuffix"] = inner.get("ticksuffix", "") + "</span>"
+        for each in inner if isinstance(inner, list | tuple) else [inner]:
+            if isinstance(each, dict):
+                _ink_layout(each)
+
+
+def _ink(part: dict[str, Any], *keys: str) -> None:
+    def inked(text: str) -> str:
+        return f"{_INK}{text}</span>" if text and not text.startswith(_INK) else text
+
+    for key in keys:
+        if isinstance(given := part.get(key), str):
+            part[key] = inked(given)
+        elif given is not None:
+            part[key] = [inked(str(text)) for text in given]
 
 
 def ink_on(colour: str) -> str:

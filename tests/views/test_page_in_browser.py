@@ -82,7 +82,8 @@ LETTERS = """() => [...document.querySelectorAll('svg text')]
   .map(t => {
     const bar = t.classList.contains('bartext-inside') && t.parentElement.querySelector('path');
     const page = getComputedStyle(document.body).backgroundColor;
-    return [t.textContent, getComputedStyle(t).fill, bar ? getComputedStyle(bar).fill : page];
+    const inner = [...t.querySelectorAll('tspan')].pop() ?? t;
+    return [t.textContent, getComputedStyle(inner).fill, bar ? getComputedStyle(bar).fill : page];
   })"""
 RECORDED = datasets_dir() / "recordings" / "digits_inception_emulated"
 

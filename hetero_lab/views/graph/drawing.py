@@ -45,6 +45,7 @@ from hetero_lab.views.theme import (
     TEXT,
     TIME_SCALE,
     DeviceStyle,
+    Figure,
     device_styles,
     escape,
     finish,
@@ -277,7 +278,7 @@ class _Drawing:
         least_titles = {index: options[-1] for index, options in self.titles.items()}
         strip = lay_out(data, self.radii, self.labels, self.exits, least_titles, _spacing(data))
         self.page = break_into_rows(strip, width)
-        self.figure = go.Figure()
+        self.figure = Figure()
 
     def add_boxes(self, style: DeviceStyle) -> None:
         """Draw the subgraphs of a device."""
