@@ -63,6 +63,17 @@ class Tweaker:
     def say(self, text):
         self.page.wait_for_selector(f".hl-message:has-text('{text}')")
 
+    def with_file(self, path, button):
+        """Press a button until it says something of a path: a click may overtake a text."""
+        self.page.locator(".widget-text input").last.fill(path)
+
+        def said():
+            self.press(button)
+            self.page.wait_for_timeout(300)
+            return self.page.locator(f".hl-message:has-text('{path}')").count()
+
+        self.until(said, bool)
+
     def until(self, what, is_right):
         """Wait until a number of the widget is right; return it."""
         for _ in range(300):
@@ -151,8 +162,7 @@ def test_click_change_measure_undo_export(tweaker, lab):
     rows.nth(1).get_by_role("button", name="Return").click()
     tweaker.until(lambda: tweaker.number("predicted"), lambda text: text == after)
 
-    tweaker.page.locator(".widget-text input").last.fill("mine")
-    tweaker.press("Export")
+    tweaker.with_file("mine", "Export")
     tweaker.say("Written: mine.json")
     nodes = json.loads((lab.directory / "mine.json").read_text())["nodes"]
     assert {row[0]: row[2] for row in nodes}["mixed1/branch1x1/conv"] == "CPU"
@@ -310,9 +320,7 @@ def test_ctrl_z_and_messages_beside_their_buttons(tweaker):
     page.locator(".hl-graph").focus()
     page.keyboard.press("Control+z")
     tweaker.until(device, lambda now: now == "ACC")
-    page.locator(".widget-text input").last.fill("no/such.json")
-    tweaker.press("Load")
-    tweaker.say("no/such.json")
+    tweaker.with_file("no/such.json", "Load")
     message = page.locator(".hl-message").bounding_box()
     load = tweaker.button("Load").bounding_box()
     assert 0 <= message["y"] - load["y"] < 60
