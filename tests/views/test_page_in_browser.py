@@ -82,7 +82,7 @@ LETTERS = """() => [...document.querySelectorAll('svg text')]
   .map(t => {
     const bar = t.classList.contains('bartext-inside') && t.parentElement.querySelector('path');
     const page = getComputedStyle(document.body).backgroundColor;
-    const inner = [...t.querySelectorAll('tspan')].pop() ?? t;
+    const inner = [...t.querySelectorAll('tspan')].find(part => part.style.fill) ?? t;
     return [t.textContent, getComputedStyle(inner).fill, bar ? getComputedStyle(bar).fill : page];
   })"""
 RECORDED = datasets_dir() / "recordings" / "digits_inception_emulated"
