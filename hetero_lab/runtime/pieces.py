@@ -15,6 +15,7 @@ from hetero_lab.backend.properties import PRECISION_HINT
 from hetero_lab.errors import ArgumentError, CompileError, last_line, names_at_hand
 from hetero_lab.model.opgraph import NOT_OPS, OpGraph
 from hetero_lab.placement.partition import Partition
+from hetero_lab.runtime.counters import Counter, unjoined
 from hetero_lab.runtime.exported import reported
 
 # An op's name and the number of its output.
@@ -261,8 +262,12 @@ def infer_once(
     properties: Mapping[str, Any],
     arrays: Sequence[np.ndarray],
     core: ov.Core,
-) -> tuple[list[np.ndarray], dict[str, str]]:
-    """Compile and infer once; return the outputs in order and the precision hint of each device."""
+) -> tuple[list[np.ndarray], dict[str, str], tuple[Counter, ...]]:
+    """Compile and infer once.
+
+    Return the outputs in order, the precision hint of each device and, with PERF_COUNT among the
+    properties, the counters of submodels, which are not joined to ops.
+    """
     compiled = core.compile_model(model, target, dict(properties))
     request = compiled.create_infer_request()
     for index, array in enumerate(arrays):
@@ -270,9 +275,9 @@ def infer_once(
     request.infer()
     outputs = [np.array(request.get_output_tensor(i).data) for i in range(len(compiled.outputs))]
     hints = reported(compiled, PRECISION_HINT)
-    return outputs, {
-        device or target: str(hint) for device, hint in hints.items() if hint is not None
-    }
+    by_device = {device or target: str(hint) for device, hint in hints.items() if hint is not None}
+    counted = request.get_profiling_info() if properties.get("PERF_COUNT") else ()
+    return outputs, by_device, tuple(unjoined(info, hetero=True) for info in counted)
 
 
 def affinities_of(model: ov.Model) -> dict[str, str]:

@@ -23,6 +23,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime.compiled import check_cuts, labelled_clone
+from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.pieces import TensorKey, affinities_of, cut_pieces, infer_once
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.runtime.transparent import TransparentModel, with_tensors_as_outputs
@@ -31,7 +32,7 @@ from hetero_lab.tables import scratch_directory
 if TYPE_CHECKING:
     import openvino as ov
 
-Inference: TypeAlias = "Callable[..., tuple[list[np.ndarray], dict[str, str]]]"
+Inferred: TypeAlias = "tuple[list[np.ndarray], dict[str, str], tuple[Counter, ...]]"
 Subgraphs: TypeAlias = Sequence[tuple[str, frozenset[str]]]  # devices and ops
 
 # A device counts as hung once it takes longer than this share of the remaining budget and this many
@@ -67,7 +68,7 @@ class PlacedRuns(ExitStack):
         self.n_compiles = 0  # on any device
         self.hints: dict[str, str] = {}  # device → the precision that it was last asked for
         self._watch, self._slowest_s = watch or Stopwatch.start(None), 0.0
-        self._run: Inference = partial(infer_once, core=self.core)
+        self._run: Callable[..., Inferred] = partial(infer_once, core=self.core)
         self._timeout_s, self._workers = timeout_s, Workers(command=worker_command)
         self._worker: WorkerProcess | None = None  # started again after it has died
         if isolate:
@@ -99,7 +100,7 @@ class PlacedRuns(ExitStack):
             check_cuts(changed.bound, partition)
             model, _ = labelled_clone(changed, partition)
         target, properties = placed.compile_call
-        outputs = self._infer(model, target, properties, self.arrays, placed.devices)
+        outputs, _ = self.infer(model, target, properties, self.arrays, placed.devices)
         n = len(self.bound.model.outputs)
         return outputs[:n], dict(zip(shown, outputs[n:], strict=True))
 
@@ -113,7 +114,8 @@ class PlacedRuns(ExitStack):
         cut = cut_pieces(self.bound, pieces, values)
         self.before_compile(cut.model, [(device, frozenset(piece)) for piece in pieces])
         arrays = [values[key] for key in cut.inputs]
-        outputs = self._infer(cut.model, device, self.given.properties[device], arrays, [device])
+        properties = self.given.properties[device]
+        outputs, _ = self.infer(cut.model, device, properties, arrays, [device])
         made: list[dict[TensorKey, np.ndarray]] = [{} for _ in pieces]
         for (number, key), array in zip(cut.outputs, outputs, strict=True):
             made[number][key] = array
@@ -136,21 +138,22 @@ class PlacedRuns(ExitStack):
     def before_compile(self, model: ov.Model, subgraphs: Subgraphs) -> None:
         """Do nothing to a model that is about to be compiled; tests inject faults here."""
 
-    def _infer(
+    def infer(
         self,
         model: ov.Model,
         target: str,
         properties: Mapping[str, Any],
         arrays: Sequence[np.ndarray],
         devices: Collection[str],
-    ) -> list[np.ndarray]:
+    ) -> tuple[list[np.ndarray], tuple[Counter, ...]]:
+        """Return the outputs of any model and its counters, if asked for; CompileError as above."""
         self.n_compiles += 1
         try:
-            outputs, hints = self._run(model, target, properties, arrays)
+            outputs, hints, rows = self._run(model, target, properties, arrays)
         except (RuntimeError, WorkerError) as error:
             raise CompileError(f"{names_at_hand(devices)}: {last_line(error)}") from error
         self.hints.update(hints)
-        return outputs
+        return outputs, rows
 
     def _ask(
         self,
@@ -159,7 +162,7 @@ class PlacedRuns(ExitStack):
         target: str,
         properties: Mapping[str, Any],
         arrays: Sequence[np.ndarray],
-    ) -> tuple[list[np.ndarray], dict[str, str]]:
+    ) -> Inferred:
         """Infer in the worker, through files."""
         path, inputs, outputs = (directory / name for name in ("m.xml", "in.npz", "out.npz"))
         save(model, path)
@@ -179,13 +182,13 @@ class PlacedRuns(ExitStack):
             self._worker = WorkerProcess(SetUp(models={}, emulated=emulated), self._workers)
         try:
             timeout_s = min(patience_s, left_s, self._timeout_s)
-            hints = self._worker.ask(request, timeout_s=timeout_s)
+            facts = self._worker.ask(request, timeout_s=timeout_s)
         except WorkerError as error:
             if error.died:
                 self._worker = None
             raise
         self._slowest_s = max(self._slowest_s, self._watch.elapsed_s - began_s)
-        return read_arrays(outputs), hints
+        return read_arrays(outputs), *facts
 
     def _kill(self) -> None:
         """Kill the worker, which may be compiling."""

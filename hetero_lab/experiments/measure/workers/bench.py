@@ -37,6 +37,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_to_json
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime.compiled import inference_errors
+from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.inputs import given_or_generated
 from hetero_lab.runtime.memory import bytes_by_part, bytes_of_process, peak_bytes, reset_peak
 from hetero_lab.runtime.pieces import infer_once
@@ -204,16 +205,16 @@ class Bench:
         parts = Affinity.from_graph(bound.graph, asked.parts)
         return bytes_by_part(bound, parts, asked.device, asked.properties, asked.scenario)
 
-    def _infer_file(self, asked: requests.InferFile) -> dict[str, str]:
+    def _infer_file(self, asked: requests.InferFile) -> tuple[dict[str, str], tuple[Counter, ...]]:
         core = shared_core()
         model = core.read_model(asked.path)
         if asked.affinities is not None:  # a file keeps none
             for node in model.get_ordered_ops():
                 node.get_rt_info()["affinity"] = asked.affinities[node.get_friendly_name()]
         arrays = read_arrays(asked.inputs)
-        outputs, hints = infer_once(model, asked.target, asked.properties, arrays, core)
+        outputs, hints, rows = infer_once(model, asked.target, asked.properties, arrays, core)
         write_arrays(asked.outputs, outputs)
-        return hints
+        return hints, rows
 
     def _release(self, asked: requests.Release) -> None:
         self._let_go(asked.key)

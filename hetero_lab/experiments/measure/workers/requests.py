@@ -136,10 +136,11 @@ class Release(Request[None], frozen=True, kw_only=True):
     key: str
 
 
-class InferFile(Request[dict[str, str]], frozen=True, kw_only=True):
-    """Infer a model from a file once, write the outputs; the answer has the precision hints.
+class InferFile(Request[tuple[dict[str, str], tuple[Counter, ...]]], frozen=True, kw_only=True):
+    """Infer a model from a file once, write the outputs; see :func:`.pieces.infer_once`.
 
-    ``affinities`` maps every node to a device, since model files do not store them.
+    ``affinities`` maps every node to a device, since model files do not store them. The answer has
+    the precision hints and the counters.
     """
 
     path: str
