@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.interop.model_explorer import (
         export_model_explorer as export_model_explorer,
     )
+    from hetero_lab.experiments.interop.npuw import (
+        npuw as npuw,
+        read_npuw_plan as read_npuw_plan,
+    )
     from hetero_lab.experiments.interop.recipes import recipe as recipe
     from hetero_lab.experiments.interop.recordings import (
         read_recording as read_recording,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.hotspots import Hotspots as Hotspots
     from hetero_lab.experiments.interop.benchmark_app import BenchmarkReport as BenchmarkReport
     from hetero_lab.experiments.interop.dot_dumps import HeteroDumps as HeteroDumps
+    from hetero_lab.experiments.interop.npuw import NpuwPlan as NpuwPlan
     from hetero_lab.experiments.interop.recordings import Recording as Recording
     from hetero_lab.experiments.optimize import Optimized as Optimized
     from hetero_lab.experiments.pipeline import PipelineAdvice as PipelineAdvice

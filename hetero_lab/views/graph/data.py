@@ -11,6 +11,7 @@ from hetero_lab.backend.bound import bind
 from hetero_lab.backend.emulation import bases_of
 from hetero_lab.errors import ArgumentError, names_at_hand
 from hetero_lab.experiments.advise.candidates import order_of
+from hetero_lab.experiments.interop.npuw import NpuwPlan
 from hetero_lab.experiments.results.profile.report import counted_beyond
 from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.model.blocks import find_blocks
@@ -215,6 +216,13 @@ def data_of_placement(
         costs=costs,
         support=support,
     )
+
+
+def data_of_plan(plan: NpuwPlan) -> GraphData:
+    """Build the data of a plan of NPUW, whose groups are drawn as subgraphs."""
+    graph, what = plan.bound.graph, structure(plan.partition).replace("subgraph", "group")
+    title = f"{squeeze(graph.name, 50)}, {squeeze(plan.label, 50)}: {what}"
+    return graph_data(graph, plan.affinity, plan.partition, title=title)
 
 
 def supported_ops(support: Support) -> dict[str, frozenset[str]]:

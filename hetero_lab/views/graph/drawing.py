@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 import plotly.graph_objects as go
 
 from hetero_lab.errors import ArgumentError, MeasurementError
+from hetero_lab.experiments.interop.npuw import NpuwPlan
 from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
@@ -23,6 +24,7 @@ from hetero_lab.views.graph.data import (
     GraphNode,
     Support,
     data_of_placement,
+    data_of_plan,
     data_of_profile,
 )
 from hetero_lab.views.graph.folding import AUTO, Fold, Shown
@@ -66,7 +68,7 @@ _MARK, _SMALLEST_MARK = 0.8, 3.0  # diameter in radii, and its least
 
 
 def placement_graph(
-    placed: Profile | PlacementLike | Source,
+    placed: Profile | NpuwPlan | PlacementLike | Source,
     model: Source | None = None,
     *,
     color: Literal["device", "time"] = "device",
@@ -88,9 +90,10 @@ def placement_graph(
     Parameters
     ----------
     placed
-        The result of :func:`hetero_lab.profile`. Or, to look before anything is measured, a
-        placement (an Affinity, a Placement, ``"HETERO:GPU,CPU"``) with its ``model``, or a model
-        alone, which is drawn as HETERO places it on the devices of this machine.
+        The result of :func:`hetero_lab.profile` or :func:`hetero_lab.interop.npuw`. Or, to look
+        before anything is measured, a placement (an Affinity, a Placement, ``"HETERO:GPU,CPU"``)
+        with its ``model``, or a model alone, which is drawn as HETERO places it on the devices of
+        this machine.
     model
         The model of a placement: anything that :func:`hetero_lab.load` takes.
     color
@@ -135,6 +138,8 @@ def placement_graph(
     """
     if isinstance(placed, Profile):
         data = data_of_profile(placed, support, costs)
+    elif isinstance(placed, NpuwPlan):
+        data = data_of_plan(placed)
     elif model is not None:
         data = data_of_placement(model, cast(PlacementLike, placed), support, costs)
     elif isinstance(placed, Placement | Affinity | Priorities):

@@ -28,6 +28,7 @@ from hetero_lab.experiments.deployment.contract import TOLERANCE
 from hetero_lab.experiments.deployment.freeze import freeze_placed
 from hetero_lab.experiments.faults.wrong import Wrong
 from hetero_lab.experiments.hotspots import Hotspots
+from hetero_lab.experiments.interop.npuw import NpuwPlan
 from hetero_lab.experiments.interop.recordings import Recording
 from hetero_lab.experiments.measure.environment import noise_here
 from hetero_lab.experiments.session import SweepControl
@@ -243,7 +244,9 @@ class AffinityTweaker(ipywidgets.VBox):
     model
         Anything that :func:`hetero_lab.load` takes. Or the result of
         :func:`hetero_lab.interop.read_recording`, which brings devices and costs along: the
-        history begins with what was recorded, and *Measure* looks there.
+        history begins with what was recorded, and *Measure* looks there. Or that of
+        :func:`hetero_lab.interop.npuw`: ops then move to another of its groups, or to a new group
+        on one of its devices, and ``plan.regrouped(tweaker.affinity)`` is the changed plan.
     devices
         In order of priority; the tweaker starts from their automatic placement.
     costs
@@ -286,7 +289,7 @@ class AffinityTweaker(ipywidgets.VBox):
     @checked
     def __init__(
         self,
-        model: Source | Recording,
+        model: Source | Recording | NpuwPlan,
         devices: Sequence[str] | None = None,
         costs: CostModel | None = None,
         *,
@@ -302,6 +305,9 @@ class AffinityTweaker(ipywidgets.VBox):
         self._history: list[Attempt] = []
         if isinstance(model, Recording):
             self._replay(model, costs or model.costs)
+            return
+        if isinstance(model, NpuwPlan):
+            self._regroup(model)
             return
         bound = bind(model, core)
         far, names = None, ()
@@ -345,6 +351,16 @@ class AffinityTweaker(ipywidgets.VBox):
         self._open(TweakerState(graph, reference.affinity, able, costs), picture, None)
         title = f"<b>A recording of {html.escape(graph.name)}</b><br>{html.escape(origin)}"
         self.children = (ipywidgets.HTML(title), *self.children)
+
+    def _regroup(self, plan: NpuwPlan) -> None:
+        """Open on a plan of NPUW, whose groups and devices take the place of devices."""
+        graph, grouping = plan.bound.graph, plan.grouping
+        names = (*grouping.devices, *plan.devices)
+        able = dict.fromkeys(names, frozenset(graph.index_of))
+        picture = BoardPicture(graph, names, {}, attributes_of(plan.bound))
+        self._open(TweakerState(graph, grouping, able), picture, None)
+        controls = self.view.controls
+        controls.measure.disabled = controls.suggest.disabled = True
 
     def _open(self, state: TweakerState, picture: BoardPicture, bound: BoundModel | None) -> None:
         self.state, self._bound = state, bound
@@ -605,7 +621,7 @@ class AffinityTweaker(ipywidgets.VBox):
     ) -> Path:
         """Write the placement as :func:`hetero_lab.freeze` does."""
         if self._bound is None:
-            raise AffinityError("A recording has no weights: freeze the model itself.")
+            raise AffinityError("There is nothing to freeze here: freeze the model itself.")
         used = self.affinity.devices
         properties = {d: p for d, p in self._device_properties.items() if d in used}
         placement = Placement(self.affinity, self.state.step.label, properties)
@@ -621,7 +637,7 @@ class AffinityTweaker(ipywidgets.VBox):
         """Say what was recorded of the present placement; MeasurementError if nothing was."""
         found = next((t for t in self._history if t.affinity == self.affinity), None)
         if found is None:
-            raise MeasurementError("This was not recorded. The history has all that was.")
+            raise MeasurementError("This was not measured. The history has all that was.")
         self.view.controls.say(f"{found.label}: {time_text(found.median_us or 0)}, in the history.")
 
     def _change(self, action: Callable[[], object]) -> None:
