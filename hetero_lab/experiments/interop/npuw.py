@@ -68,15 +68,14 @@ _HERE = "CPU"  # where plans are made and proven
 class NpuwPlan(Framed):
     """The groups that NPUW makes of a model: subgraphs, in the order in which they run.
 
-    ``devices`` are its NPUW_DEVICES; a group avoids those before its own. ``repeated`` has for each
-    group the tag of the block that it repeats, or nothing. AffinityError, if NPUW could not run it.
+    ``devices`` are its NPUW_DEVICES; a group avoids those before its own. AffinityError, if NPUW
+    could not run it.
     """
 
     bound: BoundModel
     label: str
     devices: tuple[str, ...]
     groups: tuple[Subgraph, ...]
-    repeated: tuple[str, ...]
 
     def __post_init__(self) -> None:
         fault = next(_faults(self), "")
@@ -130,9 +129,8 @@ class NpuwPlan(Framed):
         return f"NpuwPlan({self.label!r}, {groups}, {boundaries})"
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per group: ``group``, ``device``, ``n_ops``, ``ops``, ``repeated``."""
-        frame = self.partition.to_frame().rename(columns={"subgraph": "group"})
-        return frame.assign(repeated=self.repeated)
+        """Return one row per group: ``group``, ``device``, ``n_ops``, ``ops``."""
+        return self.partition.to_frame().rename(columns={"subgraph": "group"})
 
     @checked
     def regrouped(self, affinity: Affinity) -> NpuwPlan:
@@ -153,7 +151,7 @@ class NpuwPlan(Framed):
             for index, (_, ops) in enumerate(sorted(members.items()))
         )
         label = f"{self.label.removesuffix(', edited')}, edited"
-        return replace(self, label=label, groups=groups, repeated=("",) * len(groups))
+        return replace(self, label=label, groups=groups)
 
     @checked
     def difference(self, placement: PlacementLike) -> Difference:
@@ -167,16 +165,13 @@ class NpuwPlan(Framed):
 
         The rules are ``output-read`` and ``convert-apart`` (errors), and ``f16-boundary``.
         """
-        graph, crossing, together = self.bound.graph, {}, "Put them into one group."
-        for b in self.partition.boundaries:
-            crossing[graph.index_of[b.op], b.port] = b
-        found, home = list[Finding](), self.partition.subgraph_of
+        graph, home, together = self.bound.graph, self.partition.subgraph_of, "Put them together."
+        crossing = {(graph.index_of[b.op], b.port): b for b in self.partition.boundaries}
+        found: list[Finding] = []
         for made in (graph.ops[index].inputs[0] for index in graph.results):
             last, name = graph.ops[made[0]], shorten(graph.ops[made[0]].name)
             if made in crossing:
-                what = (
-                    f"{name} makes an output of the model; groups that read it get wrong numbers."
-                )
+                what = f"{name} makes an output. Other groups that read it get wrong numbers."
                 found.append(Finding("output-read", ERROR, (last.name,), what, together))
             read = crossing.get(last.inputs[0]) if last.type == "Convert" else None
             if read and home[last.name] in read.targets:
@@ -192,7 +187,7 @@ class NpuwPlan(Framed):
 
     @checked
     def write(self, file: str | os.PathLike[str]) -> dict[str, str]:
-        """Write the plan for NPUW, without the tags of repeated blocks.
+        """Write the plan for NPUW; nothing in it says that blocks are repeated.
 
         Returns the properties for ``core.compile_model(model, "NPU", properties)``. If the file is
         gone by then, NPUW makes a plan of its own without a word.
@@ -348,10 +343,9 @@ def read_npuw_plan(
         avoid = group.get("avoid", "").split(",")
         device = next((device for device in order if device not in avoid), "")
         groups.append(Subgraph(len(groups), device, tuple(ops)))
-    repeated = [group.get("repeated", "") for group in root.iterfind("partitioning/group")]
     if not groups:  # as the pipeline NONE dumps it
         groups.append(Subgraph(0, order[0], tuple(op.name for op in _divided(bound.graph))))
-    return NpuwPlan(bound, Path(file).name, order, tuple(groups), tuple(repeated or [""]))
+    return NpuwPlan(bound, Path(file).name, order, tuple(groups))
 
 
 def _divided(graph: OpGraph) -> Iterator[Op]:

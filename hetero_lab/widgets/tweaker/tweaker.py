@@ -354,11 +354,10 @@ class AffinityTweaker(ipywidgets.VBox):
 
     def _regroup(self, plan: NpuwPlan) -> None:
         """Open on a plan of NPUW, whose groups and devices take the place of devices."""
-        graph, grouping = plan.bound.graph, plan.grouping
-        names = (*grouping.devices, *plan.devices)
+        graph, names = plan.bound.graph, (*(f"G{g.index}" for g in plan.groups), *plan.devices)
         able = dict.fromkeys(names, frozenset(graph.index_of))
         picture = BoardPicture(graph, names, {}, attributes_of(plan.bound))
-        self._open(TweakerState(graph, grouping, able), picture, None)
+        self._open(TweakerState(graph, plan.grouping, able), picture, None)
         controls = self.view.controls
         controls.measure.disabled = controls.suggest.disabled = True
 

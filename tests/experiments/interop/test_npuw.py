@@ -210,7 +210,7 @@ def test_what_npuw_gets_wrong_is_refused_before_anything_is_compiled(convert, tm
     rule, wrong = ("convert-apart", "last") if convert else ("output-read", "relu")
     assert plan.lint()[["rule", "severity"]].to_numpy()[0].tolist() == [rule, "error"]
     assert plan.lint()["ops"].tolist()[0] == [wrong]
-    with pytest.raises(AffinityError, match=r"Put them into one group\."):
+    with pytest.raises(AffinityError, match=r"Put them together\."):
         plan.check()
     properties = plan.write(file) | {"NPUW_DEVICES": "CPU"}
     if convert:
