@@ -27,7 +27,6 @@ from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.advise.advice import BEST, Advice
 from hetero_lab.experiments.faults.wrong import Wrong
 from hetero_lab.experiments.hotspots import hotspots
-from hetero_lab.experiments.interop.npuw import NpuwPlan
 from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.experiments.optimize import Optimized
 from hetero_lab.experiments.recover import Recovered
@@ -159,11 +158,6 @@ def _(curve: BlockCurve) -> Contents:
 @contents_of.register
 def _(plan: SchedulePlan) -> Contents:
     return Contents({schedule: plan}, "A plan for the parallel executor")
-
-
-@contents_of.register
-def _(plan: NpuwPlan) -> Contents:
-    return Contents({placement_graph: plan}, f"{plan.label} of {plan.bound.graph.name}")
 
 
 @contents_of.register

@@ -53,7 +53,6 @@ from hetero_lab.runtime.compiled import COUNTED
 from hetero_lab.runtime.inputs import Inputs, given_or_generated
 from hetero_lab.runtime.reference import compare_with_reference, lowest_precision
 from hetero_lab.tables import frame_of, scratch_directory, write_text
-from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -78,8 +77,7 @@ class NpuwPlan(Framed):
     groups: tuple[Subgraph, ...]
 
     def __post_init__(self) -> None:
-        fault = next(_faults(self), "")
-        if fault:
+        if fault := next(_faults(self), ""):
             raise AffinityError(
                 f"{self.label} is no plan for {shorten(self.bound.graph.name)}: {fault}. "
                 "hetero_lab.interop.npuw(model) makes one."
@@ -124,9 +122,7 @@ class NpuwPlan(Framed):
         return Affinity.from_graph(self.bound.graph, lambda op: names[home.get(op, 0)])
 
     def __repr__(self) -> str:
-        groups = count_of(len(self.groups), "group")
-        boundaries = count_of(len(self.partition.boundaries), "boundary")
-        return f"NpuwPlan({self.label!r}, {groups}, {boundaries})"
+        return f"NpuwPlan({self.label!r}, {self.partition!r})"
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per group: ``group``, ``device``, ``n_ops``, ``ops``."""
@@ -150,8 +146,7 @@ class NpuwPlan(Framed):
             Subgraph(index, device_of[affinity[ops[0]]], tuple(ops))
             for index, (_, ops) in enumerate(sorted(members.items()))
         )
-        label = f"{self.label.removesuffix(', edited')}, edited"
-        return replace(self, label=label, groups=groups)
+        return replace(self, label=f"{self.label.removesuffix(' edited')} edited", groups=groups)
 
     @checked
     def difference(self, placement: PlacementLike) -> Difference:
@@ -325,7 +320,7 @@ def read_npuw_plan(
     >>> with tempfile.TemporaryDirectory() as scratch:
     ...     properties = plan.write(f"{scratch}/plan.xml")
     ...     hl.interop.read_npuw_plan(f"{scratch}/plan.xml", "digits_inception")
-    NpuwPlan('plan.xml', 1 group, 0 boundaries)
+    NpuwPlan('plan.xml', Partition(1 subgraph, 0 boundaries, 0 bytes, predicted))
     """
     bound, order = bind(model, core), tuple(devices or _DEVICES)
     try:

@@ -105,14 +105,13 @@ def plan() -> hl.types.NpuwPlan:
     return hl.interop.npuw("digits_inception", avoid={"Softmax": "NPU"})
 
 
-def test_it_is_shown_as_partitions_are(plan, tmp_path):
+def test_it_is_shown_as_partitions_are(plan):
     assert plan.partition.to_frame()["subgraph"].tolist() == plan.to_frame()["group"].tolist()
     shown = plan.partition.subgraph_of["head_digit/softmax"]
     assert plan.to_frame()["device"].tolist().count("CPU") == 1
     assert plan.groups[shown].device == "CPU"
     title = hl.views.placement_graph(plan).layout.title.text
     assert f"{len(plan.groups)} groups" in title
-    hl.views.page(plan, tmp_path / "page.html")
     found = plan.difference("CPU")
     assert found.before.structure == (1, 0, 0)
     assert found.after.partition is plan.partition
@@ -132,7 +131,7 @@ def test_an_edit_in_the_tweaker_is_written_and_obeyed(plan, tmp_path):
     again = hl.interop.read_npuw_plan(tmp_path / "plan.xml", "digits_inception")
     assert again.groups == edited.groups
     assert set(again.check()["verdict"]) == {"equal"}
-    assert repr(again) == repr(edited).replace("NPUW REG, edited", "plan.xml")
+    assert repr(again) == repr(edited).replace("NPUW REG edited", "plan.xml")
 
 
 def test_groups_without_an_edit_stay_or_are_divided(plan):
