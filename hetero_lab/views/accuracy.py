@@ -23,7 +23,7 @@ from hetero_lab.views.theme import (
     GRID,
     LINE,
     SPARE_COLOURS,
-    Figure,
+    ThemedFigure,
     device_styles,
     error_bars,
     finish,
@@ -48,7 +48,7 @@ def sensitivity(recovered: Recovered) -> go.Figure:
     styles = device_styles([fast, accurate], dict(recovered.sweep.environment.emulated))
     whole = float(recovered.sensitivity["error_all_fast"].iloc[0])
     errors = [whole]
-    figure = Figure()
+    figure = ThemedFigure()
     for device, pairs in (
         (fast, [(t, t.only_fast) for t in recovered.tried]),
         (accurate, [(t, t.only_accurate) for t in recovered.tried]),
@@ -153,7 +153,7 @@ def accuracy_front(result: Recovered | Sweep) -> go.Figure:
         A sweep that was given no data.
     """
     points = front_points(result)
-    figure = Figure()
+    figure = ThemedFigure()
     best = accumulate((p["accuracy"] for p in points), max, initial=-math.inf)
     steps = [p for p, before in zip(points, best, strict=False) if p["accuracy"] > before]
     figure.add_scatter(
@@ -241,7 +241,7 @@ def errors_along_model(wrong: Wrong) -> go.Figure:
     their accumulated error is drawn all the same.
     """
     ops = wrong.op_errors
-    figure = Figure()
+    figure = ThemedFigure()
     lines: list[tuple[str, Callable[[OpError], float | None], dict, str]] = [
         ("rounding, at most", lambda e: e.rounding, {"color": LINE, "dash": "dot"}, "lines"),
         ("accumulated", lambda e: e.accumulated, {"color": _ACCUMULATED}, "lines+markers"),

@@ -17,7 +17,7 @@ from hetero_lab.views.theme import (
     STACKED,
     TEXT,
     TIME_AXIS,
-    Figure,
+    ThemedFigure,
     device_styles,
     finish,
     plain,
@@ -128,7 +128,7 @@ def op_types_by_device(
     types, devices = (list(cells[name].unique()) for name in ("op_type", "device"))
     shown = types[:_MOST_TYPES]
     styles = device_styles(devices, emulated)
-    figure = Figure()
+    figure = ThemedFigure()
     for place, device in enumerate(devices):
         own = cells.loc[(cells["device"] == device) & cells["op_type"].isin(shown)]
         column = own.to_dict("records")
@@ -184,7 +184,7 @@ def time_by_op_type(profile: Profile) -> go.Figure:
     totals = found.groupby("op_type", sort=False)["time_us"].sum()
     types = list(totals.sort_values(ascending=False, kind="stable").index[:_MOST_TYPES])
     total = totals.sum()
-    figure = Figure()
+    figure = ThemedFigure()
     for device, style in styles_of(profile).items():
         own = found.loc[(found["device"] == device) & found["op_type"].isin(types)]
         figure.add_bar(

@@ -29,7 +29,7 @@ from hetero_lab.views.theme import (
     LINE,
     TEXT,
     DeviceStyle,
-    Figure,
+    ThemedFigure,
     device_styles,
     error_bars,
     finish,
@@ -56,7 +56,7 @@ def predicted_measured(costs: CostModel) -> go.Figure:
     least, most = min(times, default=0.0), max(times, default=1.0)
     room = 0.08 * (most - least) or 0.08 * most or 1.0
     ends = [max(0.0, least - room), most + room]
-    figure = Figure()
+    figure = ThemedFigure()
     figure.add_scatter(
         x=ends, y=ends, mode="lines", name="predicted = measured",
         line={"color": LINE, "width": 1.5, "dash": "dot"},

@@ -24,8 +24,8 @@ from hetero_lab.views.theme import (
     SPARE_COLOURS,
     TEXT,
     DeviceStyle,
-    Figure,
     Interval,
+    ThemedFigure,
     device_styles,
     error_bars,
     finish,
@@ -128,7 +128,7 @@ def points(
 
     Groups by the device of most ops have its style. A point's customdata is its label.
     """
-    figure = Figure()
+    figure = ThemedFigure()
     if not len(frame):
         return figure
     # Equal placements lie on the same point: a click should choose the measured one.
@@ -330,7 +330,7 @@ def latency_ranking(measured: Sweep | Advice) -> go.Figure:
         for row in rows
     ]
     subgraphs = [count_of(r["n_subgraphs"], "subgraph") for r in rows]
-    figure = Figure(
+    figure = ThemedFigure(
         go.Bar(
             orientation="h",
             y=list(range(len(rows))),

@@ -114,7 +114,7 @@ TIME_SCALE = ("#7f93ad", "#c9781a", "#d32f2f")  # from 0 to the longest; 3 to 1 
 CLEAR = "rgba(0, 0, 0, 0)"
 
 
-class Figure(go.Figure):
+class ThemedFigure(go.Figure):
     """A figure whose text has the colour of the page that shows it, JupyterLab's or our own."""
 
     def to_dict(self) -> dict[str, Any]:

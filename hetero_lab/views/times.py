@@ -26,7 +26,7 @@ from hetero_lab.views.theme import (
     TEXT,
     TIME_AXIS,
     DeviceStyle,
-    Figure,
+    ThemedFigure,
     device_styles,
     escape,
     finish,
@@ -67,7 +67,7 @@ def time_by_subgraph(profile: Profile) -> go.Figure:
     counters_of(profile)
     found = profile.tables["subgraphs"].to_dict("records")
     named = len(found) <= _MOST_ROWS
-    figure = Figure()
+    figure = ThemedFigure()
     for device, style in styles_of(profile).items():
         own = [row for row in found if row["device"] == device]
         for part, opacity in _SUBGRAPH_PARTS:
@@ -164,7 +164,7 @@ def latency_samples(profiles: Profile | Sweep | Iterable[Profile]) -> go.Figure:
     margin = 0.02 * (high - low)
     bins = list(pairwise(edges))
     tallest = max(max(n) / len(p.latency) for p, n in zip(chosen, counted, strict=True))
-    figure = Figure()
+    figure = ThemedFigure()
     for place, (profile, counts) in enumerate(zip(chosen, counted, strict=True)):
         base, latency = -float(place), profile.latency
         n_samples = len(latency)
@@ -255,7 +255,7 @@ def where_time_goes(results: Sweep | Profile | Sequence[Profile]) -> go.Figure:
     """
     found = splits(results)
     places = list(range(len(found)))
-    figure = Figure()
+    figure = ThemedFigure()
     for key, name, colour in _LATENCY_PARTS:
         figure.add_bar(
             orientation="h",
@@ -394,7 +394,7 @@ def lanes(
 ) -> go.Figure:
     """Draw runs of subgraphs, one lane per device; runs known not to be critical are faded."""
     devices = list(styles)
-    figure = Figure()
+    figure = ThemedFigure()
     for device, style in styles.items():
         own = [bar for bar in found if bar.device == device]
         # The legend takes the colour of the first bar, which should not be a faded one.

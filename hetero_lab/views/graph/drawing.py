@@ -47,7 +47,7 @@ from hetero_lab.views.theme import (
     TEXT,
     TIME_SCALE,
     DeviceStyle,
-    Figure,
+    ThemedFigure,
     device_styles,
     escape,
     finish,
@@ -283,7 +283,7 @@ class _Drawing:
         least_titles = {index: options[-1] for index, options in self.titles.items()}
         strip = lay_out(data, self.radii, self.labels, self.exits, least_titles, _spacing(data))
         self.page = break_into_rows(strip, width)
-        self.figure = Figure()
+        self.figure = ThemedFigure()
 
     def add_boxes(self, style: DeviceStyle) -> None:
         """Draw the subgraphs of a device."""
