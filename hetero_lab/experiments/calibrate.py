@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import heapq
 import itertools
@@ -19,6 +20,7 @@ from hetero_lab.backend.properties import check_properties
 from hetero_lab.errors import (
     BudgetWarning,
     DeviceError,
+    HeteroLabError,
     MeasurementError,
     PlanError,
     names_at_hand,
@@ -47,6 +49,7 @@ from hetero_lab.planning.design import (
     segmented_affinities,
 )
 from hetero_lab.planning.fitting import adjust, first_tokens, fit, with_prefill
+from hetero_lab.planning.schedules import measured_contention, plan_schedule
 from hetero_lab.planning.units import (
     block_units,
     check_supported,
@@ -67,6 +70,8 @@ _FEW = 6  # with fewer placements than this besides the base, units are coarser
 _AT_ONCE = 0.8  # of the affordable placements; afterwards their time is known better
 _SLOW_COMPILE_S = 0.2  # of a subgraph; with slower compiles placements have fewer subgraphs
 _MOST_SWITCHES = 80
+_SPARE = 2.5  # placements whose time is left for devices side by side
+_PLANNED, _PLAN_S = 0.2, 5.0  # share of that for a plan, and its limit
 
 
 def calibrate(
@@ -92,7 +97,8 @@ def calibrate(
     the model by op types and by neighbourhoods, as support and people do. All are measured in
     turns with the reference. The costs are fitted to counters and latencies
     (:mod:`hetero_lab.planning.fitting`); a quarter of the designed placements, kept out of the
-    fit, validates the result.
+    fit, validates the result. At the end the plan for the parallel executor, if it has devices
+    work at the same time, is measured with it: that tells how much they slow each other down.
 
     Parameters
     ----------
@@ -157,7 +163,9 @@ def calibrate(
     check_scenario(bound.model, scenario)
     conditions = Conditions(inputs, seed, isolate=isolate)
     with searching(bound, conditions, watch, scenario=scenario, show=progress) as search:
-        costs = calibrate_bound(search, names, properties, search.budget_s, validate)
+        costs = calibrate_bound(
+            search, names, properties, search.budget_s, validate, contention=scenario is None
+        )
     if not costs.interrupted:
         for note in costs.notes:
             warn(note, BudgetWarning)
@@ -170,12 +178,25 @@ def calibrate_bound(
     properties: Mapping[str, Mapping[str, Any]],
     until_s: float,
     validate: int | None = None,
+    *,
+    contention: bool = False,
 ) -> CostModel:
-    """Calibrate until the watch shows ``until_s``; Ctrl-C ends it earlier and marks the costs."""
+    """Calibrate until the watch shows ``until_s``; Ctrl-C ends it earlier and marks the costs.
+
+    With ``contention``, the last part of the time is for how much devices slow each other down.
+    """
     calibration = Calibration(search, devices, properties)
     with UntilInterrupted(lambda: calibration.observed) as until:
-        calibration.run(until_s, validate)
-    return calibration.conclude(interrupted=until.interrupted)
+        calibration.run_base(until_s)
+        spare_s = _SPARE * calibration.observer.each_s if contention else 0.0
+        calibration.run(until_s - spare_s, validate)
+    costs = calibration.conclude(interrupted=until.interrupted)
+    if contention and not costs.interrupted:
+        # The parallel executor may refuse a plan whose shapes are not known.
+        with UntilInterrupted() as until, contextlib.suppress(HeteroLabError):
+            costs = calibration.with_contention(costs, until_s)
+        costs = dataclasses.replace(costs, interrupted=until.interrupted)
+    return costs
 
 
 def check_devices(devices: Sequence[str] | str, core: ov.Core) -> tuple[str, ...]:
@@ -344,6 +365,23 @@ class Calibration:
             notes=tuple(self._notes(interrupted=interrupted)),
             validation_rows=_validation(found, kept),
         )
+
+    def with_contention(self, costs: CostModel, until_s: float) -> CostModel:
+        """Add the contention of devices, from what the parallel executor takes for its plan."""
+        left_s = until_s - self.search.watch.elapsed_s
+        if left_s <= 0.0:
+            return costs
+        self.search.begin("side by side")
+        plan = plan_schedule(costs.graph, costs, budget_s=min(_PLAN_S, _PLANNED * left_s))
+        if plan.interrupted:
+            raise KeyboardInterrupt
+        if len(plan.affinity.devices) < 2:
+            return costs
+        took_us = self.observer.parallel_us(plan.affinity, until_s)
+        if took_us is None:
+            return costs
+        found = measured_contention(costs, plan.affinity, took_us)
+        return dataclasses.replace(costs, contention=found)
 
     @property
     def _reached(self) -> set[str]:

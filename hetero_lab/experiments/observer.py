@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ from hetero_lab.progress import Progress
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.inputs import given_or_generated
 from hetero_lab.runtime.parallel import ParallelExecutor
+from hetero_lab.runtime.runners import EXECUTORS
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, Stopwatch
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Search:
         least: int = 0,
         models: Mapping[str, BoundModel] | None = None,
         grid: Mapping[str, Sequence[Any]] | None = None,
+        leave_out: Container[str] = (),
         store: Path | None = None,
         data: ReadData | None = None,
     ) -> Sweep:
@@ -93,7 +95,7 @@ class Search:
 
         If the budget ends before any is measured, the first ``least`` get two turns nevertheless.
         ``models`` are variants to measure instead of the model of the search; the other arguments
-        are those of :meth:`Session.measure` and :func:`hetero_lab.sweep`.
+        are those of :meth:`Session.measure` and :func:`hetero_lab.sweep`, without some labels.
         """
         with contextlib.ExitStack() as stack:
             session = self.session
@@ -101,6 +103,7 @@ class Search:
                 session = stack.enter_context(Session(models, session.conditions))
             scenario = self.session.scenario
             given = expand(session.models, placements, grid, scenario=scenario, baselines=False)
+            given = [trial for trial in given if trial.label not in leave_out]
             measure = partial(session.measure, control=SweepControl(self._on_record))
             made = measure(given, options, _watch(budget_s), store=store, data=data)
             if not least or made.interrupted or any(row.profile is not None for row in made.rows):
@@ -222,6 +225,22 @@ class Observer:
         ]
         if made.interrupted:
             raise KeyboardInterrupt
+
+    def parallel_us(self, affinity: Affinity, until_s: float) -> float | None:
+        """Return what the parallel executor takes for a placement; None if there was no time."""
+        if not self.affordable(until_s):
+            return None
+        made = self.search.measure(
+            [self.placement(self.reference, "reference"), self.placement(affinity, "plan")],
+            RunOptions(turns=self._turns, counters=False, reference=False),
+            math.inf,
+            grid={"executor": EXECUTORS},
+            leave_out=("reference · parallel", "plan"),
+        )
+        if made.interrupted:
+            raise KeyboardInterrupt
+        ratio = made.rows[-1].series.ratio
+        return None if ratio is None else self.drift * self.level_us * ratio.middle
 
     def _measure(
         self,

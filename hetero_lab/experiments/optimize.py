@@ -371,6 +371,10 @@ class _Optimization:
     def _planning_budget_s(self) -> float:
         return min(_PLAN_S, _PLANNED * self._search.budget_s)
 
+    def _value_us(self, affinity: Affinity) -> float:
+        """Return the latency, or the time between results, that is predicted."""
+        return self.costs.predictor(affinity).evaluation.value_ns(self.objective) / 1000.0
+
     def _keeps_limits(self, affinity: Affinity) -> bool:
         return keeps_limits(self.costs, affinity, memory_limit=self.memory_limit, pin=self.pin)
 
@@ -386,7 +390,7 @@ class _Optimization:
             if watch.elapsed_s > until_s:  # a prediction of a large graph is slow
                 break
             affinity = cut_at(graph, support, before, pair)
-            tried.append((self.costs.predict_us(affinity), pair, len(before), affinity))
+            tried.append((self._value_us(affinity), pair, len(before), affinity))
         apart = len(graph.placeable) / _APART
         slow_us = _SLOW * min(baseline.predicted_us for baseline in self.plan.baselines)
         known = self.calibration.known
@@ -423,8 +427,10 @@ class _Optimization:
             label: replace(observer.placement(affinity, label), direct=label != GREEDY)
             for label, affinity in baselines.items()
         }
-        best = sorted(self.planned, key=lambda seen: seen.measured_us)[:_CANDIDATES]
-        candidates = [seen.affinity for seen in best] or [self.plan.affinity]
+        planned = [s.affinity for s in sorted(self.planned, key=lambda seen: seen.measured_us)]
+        if self.objective == THROUGHPUT:  # of which a latency measured with one request says little
+            planned = sorted([self.plan.affinity, *planned], key=self._value_us)
+        candidates = list(dict.fromkeys(planned))[:_CANDIDATES] or [self.plan.affinity]
         for number, affinity in enumerate(candidates, start=1):
             if affinity not in baselines.values():
                 label = f"candidate {number}"

@@ -297,7 +297,9 @@ def carried_over(graph: OpGraph, placement: PlacementLike) -> PlacementLike:
     if not isinstance(affinity, Affinity) or set(affinity) == set(graph.index_of):
         return placement
     carried = affinity.onto(graph)
-    return replace(placement, affinity=carried) if isinstance(placement, Placement) else carried
+    if isinstance(placement, Placement):  # HETERO would divide the variant otherwise
+        return replace(placement.labelled(), affinity=carried)
+    return carried
 
 
 def _from_text(bound: BoundModel, text: str) -> Placement:

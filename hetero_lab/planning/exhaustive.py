@@ -26,6 +26,7 @@ from hetero_lab.planning.pairwise import Pairwise
 _MOST_CHOICES = 600_000
 _MOST_CELLS = 24_000_000
 _MOST_RUNS = 12_000  # placements by runs that are compared
+_MOST_STAGES = 2_000_000  # units of all placements by stages that are compared
 _BEST = 8
 
 
@@ -100,8 +101,10 @@ def runs(n_units: int, n_devices: int, most: int) -> Iterator[list[int]]:
                 yield [d for d, (a, b) in zip(devices, ends, strict=True) for _ in range(a, b)]
 
 
-def runs_ns(pairwise: Pairwise, choices: np.ndarray, blocks: np.ndarray) -> np.ndarray:
-    """Predict placements by runs with a subgraph for each run: latencies ``[n]``.
+def runs_ns(
+    pairwise: Pairwise, choices: np.ndarray, blocks: np.ndarray, objective: str = LATENCY
+) -> np.ndarray:
+    """Predict placements by runs with a subgraph for each run: values ``[n]``.
 
     ``blocks`` are the devices of the layers, ``[n, blocks]``, ``choices`` those of the units.
     """
@@ -109,20 +112,27 @@ def runs_ns(pairwise: Pairwise, choices: np.ndarray, blocks: np.ndarray) -> np.n
     ends[:, :-1] = blocks[:, 1:] != blocks[:, :-1]
     devices = np.arange(pairwise.n_devices)
     subgraphs = (ends[:, :, None] & (blocks[:, :, None] == devices)).sum(axis=1)
-    return pairwise.values_ns(choices, LATENCY, subgraphs)
+    return pairwise.values_ns(choices, objective, subgraphs)
 
 
-def best_runs(pairwise: Pairwise, pools: Pools) -> tuple[np.ndarray, ...]:
+def best_runs(pairwise: Pairwise, pools: Pools, objective: str = LATENCY) -> tuple[np.ndarray, ...]:
     """Return the best few choices of a run for each device, predicted without their partition.
 
-    Units are layers in their order. Limits count a constant once for each device.
+    Limits count a constant once for each device. Where there are many units, the stages of a
+    pipeline end after every so many of them only.
     """
-    n_units, n_devices = pairwise.allowed.shape
-    choices = np.array(list(runs(n_units, n_devices, _MOST_RUNS)), dtype=np.int64)
+    n_units, n = pairwise.allowed.shape
+    most, size = _MOST_RUNS, 1
+    if objective != LATENCY:
+        most = max(4, _MOST_STAGES // n_units)
+        while 2 * math.perm(n) * math.comb(-(-n_units // size), n - 1) > most:
+            size += 1
+    every = np.array(list(runs(-(-n_units // size), n, most)), dtype=np.int64)
+    choices = np.repeat(every, size, axis=1)[:, :n_units]
     choices = choices[pairwise.allowed[np.arange(n_units), choices].all(axis=1)]
     choices = _within(pairwise, choices, pools)
-    latencies = runs_ns(pairwise, choices, choices)
-    return tuple(choices[np.argsort(latencies, kind="stable")[:_BEST]])
+    values = runs_ns(pairwise, choices, choices, objective)
+    return tuple(choices[np.argsort(values, kind="stable")[:_BEST]])
 
 
 def _within(pairwise: Pairwise, choices: np.ndarray, pools: Pools) -> np.ndarray:

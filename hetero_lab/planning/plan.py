@@ -63,7 +63,8 @@ def plan(
     repaired on the whole prediction.
 
     For the parallel executor, whose subgraphs run side by side, a local search improves the best
-    of the greedy choice, the single devices and the plan for latency. It simulates every move.
+    of the greedy choice, the single devices and the plan for latency. It simulates every move. A
+    split that is not surely faster than the best device is not proposed.
 
     Parameters
     ----------

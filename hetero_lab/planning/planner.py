@@ -189,8 +189,9 @@ def plan_graph(
     )
     if objective == BALANCED:
         search = search.balanced(budget_s)
-    if costs.scenario is not None:
-        search = replace(search, starts=best_runs(search.pairwise, search.pools), by_layers=True)
+    if costs.scenario is not None or objective == THROUGHPUT:
+        starts = best_runs(search.pairwise, search.pools, search.objective)
+        search = replace(search, starts=starts, by_layers=costs.scenario is not None)
     best, bound_ns, method = search.run()
     estimate = costs.uncertainty.interval(best.value_ns / 1000.0, best.cost.parts_us)
     return Plan(

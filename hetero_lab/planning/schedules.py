@@ -10,6 +10,9 @@ ops, the boundaries that enter it, the reorders of those that leave it, and its 
 spans that the executor measures cover the same. Their sum plus the constant is the latency of
 one subgraph after another.
 
+While several devices work, each is slower by the contention of the cost model: they share cores,
+memory and the threads that drive them.
+
 The search starts from the best of a few placements and moves subgraphs, branches and units; it
 judges each move by simulation.
 """
@@ -18,13 +21,15 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
+from scipy.optimize import brentq
 
 from hetero_lab.clock import now
 from hetero_lab.grouping import grouped
@@ -35,6 +40,7 @@ from hetero_lab.placement.partition import Partition
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.planner import Baseline, check_budget, plan_frame, plan_graph
 from hetero_lab.result import Framed
+from hetero_lab.statistics import Estimate
 from hetero_lab.tables import frame_of
 from hetero_lab.terminal import count_of
 
@@ -48,6 +54,7 @@ _MOST_MOVES = 1000  # simulated in all
 _MOVES_OF_A_UNIT = 30
 _MOST_KICKS = 100
 _STARTS = 2
+_MOST_CONTENTION = 16.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +138,16 @@ class SchedulePlan(Framed):
         How it was found.
     baselines
         Predictions of the parallel executor for the greedy choice, each single device and the
-        plan for latency; ``regret_us`` is never negative.
+        plan for latency; ``regret_us`` is negative where a split is predicted to be faster than
+        the planned device, but not surely so.
     emulated
         Emulated device → the device that runs it.
     guessed_from
         Names of the models whose costs these were guessed from; empty if they were measured.
     interrupted
         Ctrl-C ended the search.
+    interval_us
+        The 90 % interval of the predicted latency.
     """
 
     affinity: Affinity
@@ -147,6 +157,7 @@ class SchedulePlan(Framed):
     emulated: Mapping[str, str] = field(default_factory=dict)
     guessed_from: tuple[str, ...] = ()
     interrupted: bool = False
+    interval_us: tuple[float, float] = (0.0, math.inf)
 
     @property
     def predicted_us(self) -> float:
@@ -165,8 +176,11 @@ class SchedulePlan(Framed):
 
     def __repr__(self) -> str:
         guessed = " with guessed costs" if self.guessed_from else ""
+        low, high = self.interval_us
+        sure = f" (90 %: {low:.1f} to {high:.1f})" if high < math.inf else ""
+        subgraphs = count_of(self.n_subgraphs, "subgraph")
         return (
-            f"SchedulePlan({self.predicted_us:.1f} µs, {count_of(self.n_subgraphs, 'subgraph')}, "
+            f"SchedulePlan({self.predicted_us:.1f} µs{sure}, {subgraphs}, "
             f"by {self.method}{guessed}, {self.affinity!r}"
             f"{', interrupted' if self.interrupted else ''})"
         )
@@ -182,8 +196,6 @@ class SchedulePlan(Framed):
 def simulate(costs: CostModel, affinity: Affinity) -> Schedule:
     """Predict when the parallel executor runs each subgraph of one request, after the constant.
 
-    Devices are assumed to work independently. Devices that share cores or memory bandwidth, such
-    as an emulated device and the CPU beneath it, slow each other down by more than this predicts.
     Errors are those of ``CostModel.predict_us``.
     """
     numbers = costs.objective.device_numbers(affinity)
@@ -197,7 +209,7 @@ def run_partition(costs: CostModel, devices: np.ndarray, partition: Partition) -
     sources = _sources(costs, partition)
     where = [subgraph.device for subgraph in partition.subgraphs]
     begin = cost.constant_ns + cost.spread_ns
-    starts = _starts_ns(work, where, sources, begin)
+    spans = _spans_ns(work, where, sources, begin, costs.contention or 1.0)
     # Sorting is stable: subgraphs that take no time stay behind those that they wait for.
     entries = sorted(
         (
@@ -206,10 +218,10 @@ def run_partition(costs: CostModel, devices: np.ndarray, partition: Partition) -
                 task=f"subgraph{subgraph.index}",
                 device=subgraph.device,
                 start_us=start / 1000.0,
-                end_us=(start + ns) / 1000.0,
+                end_us=end / 1000.0,
                 n_ops=len(subgraph.ops),
             )
-            for subgraph, start, ns in zip(partition.subgraphs, starts, work, strict=True)
+            for subgraph, (start, end) in zip(partition.subgraphs, spans, strict=True)
         ),
         key=lambda entry: (entry.start_us, entry.end_us),
     )
@@ -246,10 +258,14 @@ def _sources(costs: CostModel, partition: Partition) -> list[list[int]]:
     return [sorted(every) for every in found]
 
 
-def _starts_ns(
-    work: Sequence[int], where: Sequence[str], sources: Sequence[Sequence[int]], begin: int
-) -> list[int]:
-    """Return when each subgraph starts, as the parallel executor chooses."""
+def _spans_ns(
+    work: Sequence[int],
+    where: Sequence[str],
+    sources: Sequence[Sequence[int]],
+    begin: int,
+    contention: float,
+) -> list[tuple[int, int]]:
+    """Return when each subgraph starts, as the parallel executor chooses, and when it ends."""
     users: list[list[int]] = [[] for _ in work]
     for index, every in enumerate(sources):
         for source in every:
@@ -268,21 +284,24 @@ def _starts_ns(
     for index, n in enumerate(missing):
         if not n:
             make_ready(index)
-    starts = [begin] * len(work)
-    running: list[tuple[int, int]] = []  # end, subgraph
+    spans = [(begin, begin)] * len(work)
+    running: dict[int, int] = {}  # the work that each subgraph has left
     clock = begin
     while True:
         for device in ready:
             if device in free and ready[device]:
                 index = heapq.heappop(ready[device])[2]
-                starts[index] = clock
+                spans[index] = clock, clock
                 free.remove(device)
-                heapq.heappush(running, (clock + work[index], index))
+                running[index] = work[index]
         if not running:
-            return starts
-        clock = running[0][0]
-        while running and running[0][0] == clock:
-            _, index = heapq.heappop(running)
+            return spans
+        step = min(running.values())
+        clock += step if len(running) == 1 else round(step * contention)
+        running = {index: left - step for index, left in running.items()}
+        for index in sorted(index for index, left in running.items() if not left):
+            del running[index]
+            spans[index] = spans[index][0], clock
             free.add(where[index])
             for user in users[index]:
                 missing[user] -= 1
@@ -290,12 +309,27 @@ def _starts_ns(
                     make_ready(user)
 
 
+def measured_contention(costs: CostModel, affinity: Affinity, measured_us: float) -> float:
+    """Return the contention with which a placement is predicted to take as long as was measured.
+
+    1 if it is predicted to take longer without, or if its devices never work at the same time.
+    """
+
+    def missing_us(contention: float) -> float:
+        there = simulate(replace(costs, contention=contention), affinity)
+        return measured_us - there.makespan_us
+
+    if not missing_us(1.0) > 0.0 > missing_us(_MOST_CONTENTION):
+        return 1.0
+    return float(brentq(missing_us, 1.0, _MOST_CONTENTION))
+
+
 def plan_schedule(graph: OpGraph, costs: CostModel, *, budget_s: float = 20.0) -> SchedulePlan:
     """Do as :func:`hetero_lab.plan` for the parallel executor, given the graph.
 
     Half of ``budget_s`` is for the plan for latency. The result is never predicted to take longer
-    than the greedy choice, a single device, or the plan for latency. Ctrl-C returns the best plan
-    so far.
+    than the greedy choice, a single device, or the plan for latency; except that a single device
+    is the plan where the interval of a split reaches it. Ctrl-C returns the best plan so far.
     """
     check_budget(budget_s)
     deadline = now() + budget_s
@@ -315,6 +349,13 @@ def plan_schedule(graph: OpGraph, costs: CostModel, *, budget_s: float = 20.0) -
                 best, method, improved = schedule, f"{label}, improved", devices
     if improved is not None:
         affinity = costs.objective.affinity(improved)
+    estimate = _estimate(costs, affinity, best)
+    alone = next((one for one in ranked if len(one[2].devices) == 1), None)
+    if alone and len(affinity.devices) > 1 and alone[0].makespan_us <= estimate.high_us < math.inf:
+        best, method, affinity = alone[0], f"{alone[1]}, as no split is surely faster", alone[2]
+        estimate = _estimate(costs, affinity, best)
+    if costs.contention is None and len(affinity.devices) > 1:
+        method += ", without a measured contention"
     baselines = tuple(
         Baseline(label, one.makespan_us, one.makespan_us - best.makespan_us, where)
         for one, label, where in found
@@ -327,7 +368,14 @@ def plan_schedule(graph: OpGraph, costs: CostModel, *, budget_s: float = 20.0) -
         costs.emulated,
         costs.guessed_from,
         interrupted=latency.interrupted or until.interrupted,
+        interval_us=(estimate.low_us, estimate.high_us),
     )
+
+
+def _estimate(costs: CostModel, affinity: Affinity, schedule: Schedule) -> Estimate:
+    """Return the predicted latency of a placement with its 90 % interval."""
+    parts_us = costs.predictor(affinity).evaluation.parts_us
+    return costs.uncertainty.interval(schedule.makespan_us, parts_us)
 
 
 class _Climb:

@@ -17,11 +17,12 @@ from openvino import opset13 as op
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
 from hetero_lab.errors import AffinityError, ArgumentError, PlanError, PropertyError
+from hetero_lab.experiments.advise.candidates import candidates_for
 from hetero_lab.placement.placement import resolve
 from hetero_lab.placement.ratios import first_part
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.inputs import generate_inputs
-from tests.real_gpu.two_gpus import model_of, networks
+from tests.real_gpu.two_gpus import model_of, networks, stages
 from tests.scripts import EXACT, F32, alone, compiled_parts, error_of, predicted_parts
 
 TWO, PIPELINE = ["GPU.0", "GPU.1"], "PIPELINE_PARALLEL"
@@ -103,6 +104,19 @@ def test_lint_profile_sweep_and_freeze_take_what_hetero_divides(small, tmp_path)
     assert sweep.summary["n_subgraphs"].tolist()[:2] == [2, 1]
     hl.freeze(small, halves, tmp_path, tolerance=None)  # with labels
     assert "QUERY_MODEL_RATIO" not in str(hl.read_placement(tmp_path).device_properties)
+
+
+def test_advice_on_throughput_tries_equal_weights_and_equal_times(small):
+    given = {"requests": 4, "device_properties": f32(TWO), "memory_limit": None}
+    raced, left_out = candidates_for(small, ("GPU.0", "GPU.1", "CPU"), **given)
+    halves = raced["HETERO:GPU.0,GPU.1 · equal weights"]
+    assert halves.priorities == tuple(TWO)
+    assert not left_out
+    with hl.ParallelExecutor(small, halves) as executor:  # which places ops by labels
+        assert [part.device for part in executor.partition.subgraphs] == TWO
+    found = stages(networks(True)["matmuls"], TWO, 20.0, small=True)
+    assert max(found["errors"].values()) < 1e-5
+    assert max(found["device_us"]["time"].values()) < 0.7 * sum(found["device_us"]["time"].values())
 
 
 def test_ratios_fit_into_memory(small):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import signal
 from types import SimpleNamespace
 from typing import Any
@@ -14,13 +15,13 @@ from hand_costs import flat_costs
 from hypothesis import given, settings, strategies as st
 from msgspec import structs
 from planning.brute_force import choices, held_bytes, interval_ns, latency_ns, ns, pairwise_ns
-from planning.random_costs import affinity_of, random_case, scaled
+from planning.random_costs import GraphMaker, affinity_of, random_case, scaled
 from slices import sliced
 
 from hetero_lab.errors import PlanError
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning import planner
-from hetero_lab.planning.cost_model import CostModel
+from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.planning.milp import milp
 from hetero_lab.planning.min_cut import min_cut
 from hetero_lab.planning.objective import Objective
@@ -225,6 +226,22 @@ def test_throughput_is_the_least_time_of_the_busiest_device(seed):
     found = costs.predictor(made.affinity).evaluation
     assert found.value_ns("throughput") / 1000.0 == made.predicted_us
     assert made.gap == 0.0
+
+
+@pytest.mark.parametrize("n_devices", [2, 3])
+def test_a_chain_is_divided_into_stages_of_equal_time(n_devices):
+    maker = GraphMaker()
+    times = {f"op{n}": 10.0 * (1 + n * 7 % 5) for n in range(90)}  # 2,700 in all
+    maker.chain(maker.add("Parameter"), times)
+    devices = ("A", "B", "C")[:n_devices]
+    price = dict.fromkeys(itertools.permutations(devices, 2), BoundaryCost(150.0))
+    units = tuple(Unit((op,), (us,) * n_devices) for op, us in times.items())
+    costs = CostModel(maker.graph(), devices, units, price, dict.fromkeys(devices, 20.0))
+    made = plan_graph(costs.graph, costs, objective="throughput", budget_s=0.5)
+    # The later stages receive: no plan of one run a device can be better than this by much.
+    least_us = (2700 + (n_devices - 1) * 150) / n_devices + 20
+    assert least_us <= made.predicted_us <= least_us + 40
+    assert made.n_subgraphs == n_devices
 
 
 POOLS = ([("A",)], [("A",), ("B",)], [("A", "B")], [("A", "B"), ("A",)], [("B", "A"), ("B", "C")])

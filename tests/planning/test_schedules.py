@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,16 @@ from hetero_lab.placement import overlap
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.overlap import predict_overlapping
 from hetero_lab.placement.partition import predict
-from hetero_lab.planning.cost_model import CostModel, Unit
+from hetero_lab.planning.cost_model import CostModel, Unit, ValidationRow
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.planner import plan_graph
-from hetero_lab.planning.schedules import Schedule, branches, plan_schedule, simulate
+from hetero_lab.planning.schedules import (
+    Schedule,
+    branches,
+    measured_contention,
+    plan_schedule,
+    simulate,
+)
 from hetero_lab.runtime.timeline import sources
 
 NEAR = 1e-6
@@ -70,6 +77,12 @@ def test_two_branches_on_two_devices_are_the_longer_one():
     assert apart.makespan_us == 2 + 5 + 20 + 6
     assert costs.predict_us(placement) == 2 + 5 + 20 + 20 + 6
     assert apart.idle_us == {"A": 2.0, "B": 13.0}
+    # Each is half as fast while the other one works, so that nothing is gained.
+    assert simulate(replace(costs, contention=2.0), placement).makespan_us == 2 + 5 + 40 + 6
+    # Measured, it is told from what the placement takes.
+    assert measured_contention(costs, placement, 2 + 5 + 30 + 6) == pytest.approx(1.5, abs=1e-3)
+    assert measured_contention(costs, placement, 20.0) == 1.0
+    assert measured_contention(costs, affinity_of(costs, (0, 0, 0, 0)), 99.0) == 1.0
 
 
 def test_a_hand_over_is_the_receivers_work():
@@ -166,6 +179,12 @@ def test_the_plan_spreads_branches_over_devices():
     # The longer branch stays; the other is handed over and back: 5 + max(21, 1 + 20) + 1 + 6.
     assert made.predicted_us == 33
     assert made.regret["latency plan"] == 52 - 33
+    # 52 on one device: a split is planned only where all of its interval is below.
+    for off, regret in ((1.1, 52 - 33), (1.3, 0.0)):
+        known = replace(costs, validation_rows=(ValidationRow("kept", off, 1.0),) * 8)
+        made = plan_schedule(costs.graph, known)
+        assert made.regret["A"] == regret
+        assert (made.interval_us[1] < 52) == bool(regret)
 
 
 def test_moves_improve_on_plan_schedule():

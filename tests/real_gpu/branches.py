@@ -2,16 +2,15 @@
 
 For branches of convolutions, one on ``--device`` (GPU) and one on the CPU, in f32: both devices
 alone, HETERO, the branches' own times and what starting both with ``start_async`` takes, and the
-parallel executor, in turns in one process. Then results per second with four requests in flight:
-the devices alone, HETERO, the parallel executor, and OpenVINO's MULTI over both, also with a number
-of requests for each device. All outputs are compared with the CPU in f32. ``--emulate`` makes the
-device of CPU threads (one thread each), so that the script itself can be tried anywhere; ``--rig``
-starts OpenVINO's GPU plugin on a CPU.
+parallel executor, in turns in one process. All outputs are compared with the CPU in f32.
+``--emulate`` makes the device of CPU threads (one thread each), so that the script itself can be
+tried anywhere; ``--rig`` starts OpenVINO's GPU plugin on a CPU.
 There are two sets of shapes: branches of about 1 ms and of several ms on the machine they were
 chosen for. ``--series`` adds branches of 1, 2, 4 and 8 ms, with as many convolutions on each device
 as take that long there: how much of the bound is reached depends on it.
-``--sets`` and ``--shapes`` say which sets and how many shapes of each, ``--latency-only`` leaves
-out several requests in flight.
+``--sets`` and ``--shapes`` say which sets and how many shapes of each. ``--calibrate`` seconds for
+each of five models measure something else: what a plan for the parallel executor predicts, with the
+measured contention of the devices and without it, and what it takes beside each device alone.
 Prints a JSON line for each shape, then a table, and keeps the lines in ``--out``. The exit code
 is 1 if an output is wrong.
 """
@@ -21,11 +20,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +39,8 @@ from openvino import opset13 as op
 
 import hetero_lab as hl
 from hetero_lab.backend.core import shared_core
-from hetero_lab.experiments.advise.candidates import over_all
+from hetero_lab.planning.schedules import simulate
 from hetero_lab.runtime.pieces import leave_cores
-from hetero_lab.runtime.runners import run_parallel_turn, run_queue_turn
 from tests.scripts import F32, alone, error_of, in_turns, medians, options
 
 # (convolutions on the device, on the CPU, channels, height and width)
@@ -60,31 +58,49 @@ SHAPES = {
 }
 SERIES_OF, SERIES_MS = (128, 28), (1, 2, 4, 8)  # how long each branch is to take
 PROBED = (4, 12)  # convolutions, to find how long one takes
-ROUNDS, CALLS, DISCARDED, REQUESTS = 12, 10, 3, 4
+ROUNDS, CALLS, DISCARDED = 12, 10, 3
 TOLERANCE = 1e-3  # of the largest value
 CONCURRENT = {"ENABLE_CPU_PINNING": False, "EXCLUSIVE_ASYNC_REQUESTS": False}
+
+
+# Whose plans are predicted: such branches, and heads on a trunk: convolutions of the trunk, heads,
+# convolutions of each, channels, height and width.
+PREDICTED = (
+    *(SHAPES["short"][0], SHAPES["short"][2], SHAPES["long"][2]),
+    *((2, 3, 4, 64, 56), (4, 2, 6, 128, 28)),
+)
+
+
+def convolved(rng: Any, end: Any, count: int, name: str) -> Any:
+    """Append convolutions that keep the shape."""
+    channels, same = int(end.shape[1]), [1, 1]
+    for number in range(count):
+        weights = rng.normal(size=(channels, channels, 3, 3)) / (3 * channels**0.5)
+        constant = op.constant(weights.astype(np.float32))
+        end = op.convolution(end, constant, same, same, same, same, name=f"{name}/{number}")
+    return end
 
 
 def branches_model(n_device: int, n_cpu: int, channels: int, size: int) -> Any:
     """Return two branches of convolutions that read one input, and their sum."""
     rng = np.random.default_rng(0)
     x = op.parameter([1, channels, size, size], np.float32, name="x")
-    ends = []
-    for branch, count in (("device", n_device), ("cpu", n_cpu)):
-        end = x
-        for number in range(count):
-            shape = (channels, channels, 3, 3)
-            weights = (rng.normal(size=shape) / (3 * channels**0.5)).astype(np.float32)
-            same = [1, 1]
-            end = op.convolution(
-                end, op.constant(weights), same, same, same, same, name=f"{branch}/{number}"
-            )
-        if count:
-            ends.append(end)
+    counts = {"device": n_device, "cpu": n_cpu}
+    ends = [convolved(rng, x, count, branch) for branch, count in counts.items() if count]
     name = f"branches_{n_device}_{n_cpu}_{channels}x{size}x{size}"
     build: Any = ov.Model
     whole = op.add(*ends, name="sum") if len(ends) == 2 else ends[0]
     return build([op.result(whole)], [x], name)
+
+
+def heads_model(n_trunk: int, n_heads: int, n_each: int, channels: int, size: int) -> Any:
+    """Return a trunk of convolutions on which several heads of convolutions stand."""
+    rng = np.random.default_rng(0)
+    x = op.parameter([1, channels, size, size], np.float32, name="x")
+    trunk = convolved(rng, x, n_trunk, "trunk")
+    results = [op.result(convolved(rng, trunk, n_each, f"head{n}")) for n in range(n_heads)]
+    build: Any = ov.Model
+    return build(results, [x], f"heads_{n_trunk}_{n_heads}x{n_each}_{channels}x{size}x{size}")
 
 
 def raw_requests(executor: Any, inputs: list[Any], device: str) -> tuple[Any, Any]:
@@ -164,57 +180,40 @@ def latencies(device: str, shape: tuple[int, ...], properties: dict[str, Any]) -
     }
 
 
-def throughputs(
-    device: str, shape: tuple[int, ...], properties: dict[str, Any], emulated: bool
+def prediction(
+    device: str, shape: tuple[int, ...], properties: dict[str, Any], budget_s: float
 ) -> dict[str, Any]:
-    """Measure the time between results with four requests in flight."""
-    model = branches_model(*shape)
-    cpu = hl.Affinity.uniform(model, "CPU")
+    """Compare plans for the parallel executor, with and without contention, with what they take."""
+    model = hl.load(branches_model(*shape) if len(shape) == 4 else heads_model(*shape))
+    costs = hl.calibrate(
+        model, [device, "CPU"], budget_s=budget_s, device_properties=properties, progress=False
+    )
+    known = {"plan": costs, "without": replace(costs, contention=None, validation_rows=())}
+    plans = {n: hl.plan(model, c, executor="parallel", budget_s=4.0) for n, c in known.items()}
     inputs = [np.random.default_rng(1).normal(size=model.input(0).shape).astype(np.float32)]
-    split = hl.Placement(cpu.fix(patterns={"^device/": device}), "split", properties)
-    streams = {name: {**own, "PERFORMANCE_HINT": "THROUGHPUT"} for name, own in properties.items()}
-    queued: dict[str, Any] = {"HETERO": split}
-    for name, own in (("latency", properties), ("streams", streams)):
-        for one in ("CPU", device):
-            affinity = hl.Affinity.uniform(model, one)
-            label = f"{one}, {name}"
-            queued[label] = hl.Placement(affinity, label, {one: own[one]}, direct=True)
-    if not emulated:
-        queued["MULTI"] = f"MULTI:{device},CPU"
-        name, own = over_all((device, "CPU"), REQUESTS, properties, shared_core())
-        affinity = hl.compile(model, name).placement.affinity
-        queued[name] = hl.Placement(affinity, name, own, direct=True)
-    compiled = {name: hl.compile(model, placement) for name, placement in queued.items()}
-    wanted = compiled["CPU, latency"](inputs)
-    samples: dict[str, list[float]] = {}
+    calls: dict[str, Any] = {
+        d: hl.compile(model, alone(model, d, properties[d])) for d in (device, "CPU")
+    }
     with contextlib.ExitStack() as open_ones:
-        executors = {
-            f"parallel, {n} in flight": open_ones.enter_context(
-                hl.ParallelExecutor(model, split, requests=n)
-            )
-            for n in (2, REQUESTS)
-        }
-        errors = {
-            name: error_of(call(inputs), wanted) for name, call in (compiled | executors).items()
-        }
-        for _ in range(ROUNDS):
-            for name, one in compiled.items():
-                took = run_queue_turn(one, inputs, REQUESTS)
-                samples.setdefault(name, []).append(statistics.median(took))
-            for name, executor in executors.items():
-                took, _ = run_parallel_turn(executor, inputs, REQUESTS)
-                samples.setdefault(name, []).append(statistics.median(took))
-    us = {name: statistics.median(every) for name, every in samples.items()}
-    alone_us = min(us[name] for name in us if name.startswith(("CPU", device)))
-    over_both = {name: alone_us / us[name] for name in us if not name.startswith(("CPU", device))}
+        for name, plan in plans.items():
+            executor = hl.ParallelExecutor(model, hl.Placement(plan.affinity, name, properties))
+            calls[name] = open_ones.enter_context(executor)
+        runs = {name: partial(call, inputs) for name, call in calls.items()}
+        us = medians(in_turns(runs, ROUNDS, CALLS, DISCARDED))
+        errors = {name: error_of(run(), runs["CPU"]()) for name, run in runs.items()}
+    there_us = {name: plan.predicted_us for name, plan in plans.items()}
+    split_us = simulate(costs, plans["without"].affinity).makespan_us
     return {
-        "what": "throughput",
-        "device": device,
-        "branches": f"{shape[0]}+{shape[1]} of {shape[2]}x{shape[3]}x{shape[3]}",
-        "requests": REQUESTS,
-        "us_between_results": us,
-        "better_device_alone_us": alone_us,
-        "times_the_better_device": over_both,
+        "what": "prediction",
+        "model": model.get_friendly_name(),
+        "calibrated": [repr(costs), f"contention {costs.contention}", *costs.notes],
+        "plans": {name: repr(plan) for name, plan in plans.items()},
+        "us": us,
+        "predicted_to_measured": {
+            **{name: took / us[name] for name, took in there_us.items()},
+            "same split, with contention": split_us / us["without"],
+        },
+        "plan_to_better_device": us["plan"] / min(us["CPU"], us[device]),
         "errors": errors,
     }
 
@@ -243,16 +242,19 @@ def lines(device: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     threads = {"INFERENCE_NUM_THREADS": 1} if given.emulate else {}
     on_cpu = {**F32, **CONCURRENT, **threads} if given.emulate else F32
     properties = {device: on_cpu if given.emulate else F32, "CPU": on_cpu}
+    if given.calibrate:
+        for shape in PREDICTED:
+            try:
+                yield prediction(device, shape, properties, given.calibrate)
+            except Exception as error:  # the others are worth measuring
+                yield {"what": "prediction", "shape": shape, "failed": str(error)[:500]}
+        return
     shapes = [(name, shape) for name in given.sets for shape in SHAPES[name][: given.shapes]]
     for name, shape in shapes:
         yield latencies(device, shape, properties) | {"set": name}
     if given.series:
         for ms, shape in zip(SERIES_MS, balanced(device, properties), strict=True):
             yield latencies(device, shape, properties) | {"set": f"{ms} ms"}
-    if given.latency_only:
-        return
-    for name, shape in shapes:
-        yield throughputs(device, shape, properties, given.emulate) | {"set": name}
 
 
 def table(found: list[dict[str, Any]], device: str) -> str:
@@ -267,12 +269,9 @@ def table(found: list[dict[str, Any]], device: str) -> str:
                 + f"{one['hetero_to_parallel']:10.2f}{one['share_of_bound']:10.0%}"
             )
     for one in found:
-        if one["what"] == "throughput":
-            ratios = ", ".join(f"{n} {x:.2f}" for n, x in one["times_the_better_device"].items())
-            text.append(
-                f"{one['branches']}, {one['requests']} requests: better device alone "
-                f"{one['better_device_alone_us']:.0f} µs a result; times as many: {ratios}"
-            )
+        if "predicted_to_measured" in one:
+            ratios = ", ".join(f"{n} {x:.2f}" for n, x in one["predicted_to_measured"].items())
+            text.append(f"{one['model']}: predicted to measured: {ratios}")
     return "\n".join(text)
 
 
@@ -280,7 +279,7 @@ def main() -> int:
     """Measure, print, and compare the outputs."""
     given = options(
         __doc__, device="GPU", emulate=False, rig=False, sets=list(SHAPES),
-        shapes=len(SHAPES["long"]), series=False, latency_only=False, out=Path,
+        shapes=len(SHAPES["long"]), series=False, calibrate=0.0, out=Path,
     )  # fmt: skip
     if given.emulate:
         hl.emulate(given.device)

@@ -1,19 +1,23 @@
-"""One model on two GPUs, divided by HETERO itself: ``python -m tests.real_gpu.two_gpus``.
+"""One model on two GPUs: ``python -m tests.real_gpu.two_gpus``.
 
-For each of ten networks: HETERO's policy and equal shares as predicted and as compiled
-(OPENVINO_HETERO_PERF); outputs in f32 against the CPU; memory on each GPU as counted and as the
-plugin reports it; and milliseconds per request with 1, 2 and 4 in flight on one GPU, divided, and
-with MULTI, which holds the model twice. Prints a line of JSON for each and a summary, which also go
-to ``--out``, by default ``$OUT/two_gpus.jsonl``. After ``--budget`` seconds no network begins.
-``--small`` is for the rig, where requests in flight hang. The exit code is 1 if a prediction or an
-output is wrong.
+For each of ten networks, with ``--part divided``: HETERO's policy and equal shares as predicted and
+as compiled (OPENVINO_HETERO_PERF); outputs in f32 against the CPU; memory on each GPU as counted
+and as the plugin reports it. With ``--part stages``: milliseconds per request with four in flight
+on one GPU, with MULTI, which holds the model twice, divided by weights, and divided by time after
+``--calibrate`` seconds of calibration, in turns. The last two of its networks are much like others.
+
+Prints a line of JSON for each and a summary, which also go to ``--out``, by default
+``$OUT/two_gpus.jsonl``. After ``--budget`` seconds no network begins. ``--small`` is for the rig,
+where requests in flight hang. The exit code is 1 if a prediction or an output is wrong.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
+import statistics
 import sys
 import time
 import traceback
@@ -46,8 +50,9 @@ from tests.scripts import (
 )
 
 NEAR, MEMORY = 1e-5, 0.1
-IN_FLIGHT, WINDOW_S = (1, 2, 4), 0.6
+IN_FLIGHT, WINDOW_S = 4, 0.5
 MIXED = ("zfnet", "overfeat", "caffenet", "fast_yolo", "cnn_f")
+LIKE_OTHERS, ROUNDS = ("skips", "cnn_f"), 3
 
 
 model_of: Any = ov.Model
@@ -131,29 +136,24 @@ def allocated(device: str) -> dict[str, int]:
     return dict(shared_core().get_property(device, "GPU_MEMORY_STATISTICS"))
 
 
-def run(
-    bound: BoundModel, placement: hl.Placement, wanted: Mapping[str, Any], small: bool
-) -> dict[str, Any]:
-    """Compile a placement, compare its outputs, time it, and return what there is to say."""
+def run(bound: BoundModel, placement: hl.Placement, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Compile a placement, compare its outputs, and return what there is to say."""
     before = {device: allocated(device) for device in placement.devices}
     compiled, parts = compiled_parts(partial(compile_placed, resolve(bound, placement)))
     after = {device: allocated(device) for device in placement.devices}
-    inputs = generate_inputs(bound, 0)
-    requests = [compiled.new_request(inputs) for _ in range(max(IN_FLIGHT))]
     return {
         "parts": parts,
         "compile_ms": round(compiled.compile_ms),
-        "error": error_of(compiled(inputs), wanted),
+        "error": error_of(compiled(generate_inputs(bound, 0)), wanted),
         "mb": {
             device: {kind: (n - before[device].get(kind, 0)) / 1e6 for kind, n in kinds.items()}
             for device, kinds in after.items()
         },
-        "ms": {} if small else {n: ms_a_request(requests[:n]) for n in IN_FLIGHT},
     }
 
 
-def one_network(make: Callable[[], ov.Model], gpus: list[str], small: bool) -> dict[str, Any]:
-    """Measure one network."""
+def one_network(make: Callable[[], ov.Model], gpus: list[str]) -> dict[str, Any]:
+    """Look at one network."""
     began = time.perf_counter()
     bound, f32 = bind(hl.load(make())), dict.fromkeys(gpus, F32)
     exact = alone(bound, "CPU", EXACT)
@@ -163,63 +163,114 @@ def one_network(make: Callable[[], ov.Model], gpus: list[str], small: bool) -> d
     _, parts = compiled_parts(partial(compile_placed, resolve(bound, asked)))
     halves = hl.Placement.balanced(bound, gpus, device_properties=f32)
     said = {s.device: s.total_bytes / 1e6 for s in hl.distribution(bound, halves).shares}
-    multi = resolve(bound, f"MULTI:{','.join(gpus)}").placement.with_properties(f32)
-    ran = {"one": alone(bound, gpus[0]), "divided": halves, "multi": multi}
+    ran = {"one": alone(bound, gpus[0]), "divided": halves}
     row: dict[str, Any] = {
         "network": bound.graph.name,
         "weights_mb": bound.graph.weight_bytes / 1e6,
         "policy": policy.sentence,
         "ratios": policy.ratios,
-        **{label: run(bound, placement, wanted, small) for label, placement in ran.items()},
+        **{label: run(bound, placement, wanted) for label, placement in ran.items()},
         "said_mb": said,
         "policy_as_compiled": parts == predicted_parts(bound, asked),
     }
     divided = row["divided"]
     row["divided_as_compiled"] = divided["parts"] == predicted_parts(bound, halves)
     row["memory_off"] = {d: sum(divided["mb"][d].values()) / mb - 1.0 for d, mb in said.items()}
-    for other in ("one", "multi"):
-        took = divided["ms"]
-        row[f"times_{other}"] = {n: row[other]["ms"][n] / took[n] for n in took}
     return {**row, "took_s": round(time.perf_counter() - began, 1)}
 
 
+def stages(
+    make: Callable[[], ov.Model], gpus: list[str], calibrate_s: float, small: bool
+) -> dict[str, Any]:
+    """Measure one network with four requests in flight, divided by weights and by time."""
+    began, bound = time.perf_counter(), bind(hl.load(make()))
+    free = {gpu: {**F32, "EXCLUSIVE_ASYNC_REQUESTS": False} for gpu in gpus}
+    costs = hl.calibrate(bound, gpus, budget_s=calibrate_s, device_properties=free, progress=False)
+    plan = hl.plan(bound, costs, objective="throughput", budget_s=5.0, progress=False)
+    multi = resolve(bound, f"MULTI:{','.join(gpus)}").placement
+    ran = {
+        "one": alone(bound, gpus[0]),
+        "multi": multi.with_properties(dict.fromkeys(gpus, F32)),
+        "weights": hl.Placement.balanced(bound, gpus, device_properties=free),
+        "time": hl.Placement(plan.affinity, "time", free),
+    }
+    inputs = generate_inputs(bound, 0)
+    compiled = {label: compile_placed(resolve(bound, p)) for label, p in ran.items()}
+    wanted = compiled["one"](inputs)
+    row: dict[str, Any] = {
+        "network": bound.graph.name,
+        "calibrated": [repr(costs), *costs.notes],
+        "planned": repr(plan),
+        "device_us": {n: costs.explain(ran[n].affinity).device_us for n in ("weights", "time")},
+        "errors": {label: error_of(c(inputs), wanted) for label, c in compiled.items()},
+    }
+    requests = {n: [c.new_request(inputs) for _ in range(IN_FLIGHT)] for n, c in compiled.items()}
+    turns: dict[str, list[float]] = {label: [] for label in ran}
+    for label in [] if small else [*ran] * ROUNDS:
+        turns[label].append(ms_a_request(requests[label]))
+    if not small:
+        ms = {label: statistics.median(every) for label, every in turns.items()}
+        pairs = itertools.permutations(ms, 2)
+        row |= {
+            "ms": ms,
+            "times": {f"{one} of {other}": ms[other] / ms[one] for one, other in pairs},
+        }
+    return {**row, "turns_ms": turns, "took_s": round(time.perf_counter() - began, 1)}
+
+
+def summary_of_stages(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Average the ratios: over the first eight networks, and over all."""
+    ran = [row for row in rows if "times" in row]
+    right = sum(max(row["errors"].values()) <= NEAR for row in rows if "errors" in row)
+    found: dict[str, Any] = {"networks": len(rows), "outputs_right": right}
+    for name, some in (("first eight", ran[:8]), ("all", ran)):
+        times = [row["times"] for row in some]
+        found[name] = {
+            pair: statistics.geometric_mean(each[pair] for each in times)
+            for pair in (times[0] if times else ())
+        }
+    return found
+
+
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Count what is right, and average what was timed."""
+    """Count what is right."""
     ran = [row for row in rows if "failed" not in row]
-    found: dict[str, Any] = {
+    return {
         "networks": len(rows),
         "as_predicted": sum(r["policy_as_compiled"] and r["divided_as_compiled"] for r in ran),
         "outputs_right": sum(row["divided"]["error"] <= NEAR for row in ran),
         "memory_right": sum(max(map(abs, row["memory_off"].values())) <= MEMORY for row in ran),
     }
-    for key in ("times_one", "times_multi"):
-        for n in ran[0][key] if ran else ():
-            found[f"{key}_{n}"] = math.exp(np.mean([math.log(row[key][n]) for row in ran]))
-    return found
 
 
 def main() -> int:
     """Measure all networks, print lines and a summary."""
     given = options(
-        __doc__, gpus=["GPU.0", "GPU.1"], small=False, budget=380.0, networks=list, out=Path
-    )
-    os.environ["OPENVINO_HETERO_PERF"] = "1"  # read once, when HETERO is used first
+        __doc__, part="divided", gpus=["GPU.0", "GPU.1"], small=False, calibrate=10.0,
+        budget=380.0, networks=list, out=Path,
+    )  # fmt: skip
+    if given.part == "divided":
+        os.environ["OPENVINO_HETERO_PERF"] = "1"  # read once, when HETERO is used first
     out = given.out or (Path(os.environ["OUT"], "two_gpus.jsonl") if "OUT" in os.environ else None)
-    started, rows = time.perf_counter(), []
-    for name, make in networks(given.small).items():
+    started, rows, every = time.perf_counter(), [], networks(given.small)
+    measure: Callable[..., dict[str, Any]] = one_network
+    if given.part == "stages":
+        measure = partial(stages, calibrate_s=given.calibrate, small=given.small)
+        every = dict(sorted(every.items(), key=lambda item: item[0] in LIKE_OTHERS))
+    for name, make in every.items():
         if name not in (given.networks or [name]) or time.perf_counter() - started > given.budget:
             continue
         try:
-            rows.append(one_network(make, given.gpus, given.small))
+            rows.append(measure(make, given.gpus))
         except Exception as error:  # the others are worth measuring
             traceback.print_exc()
             rows.append({"network": name, "failed": str(error)[:500]})
         print(json.dumps(rows[-1]), flush=True)
         append_json(out, rows[-1])
-    found = summary(rows)
+    found = (summary_of_stages if given.part == "stages" else summary)(rows)
     print(json.dumps(found), flush=True)
     append_json(out, found)
-    return int(min(found["as_predicted"], found["outputs_right"]) < len(rows))
+    return int(min(found.get("as_predicted", len(rows)), found["outputs_right"]) < len(rows))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_lab.backend.bound import BoundModel
-from hetero_lab.backend.devices import device_names, precisions, supported_ops
+from hetero_lab.backend.devices import device_names, precisions, supported_ops, takes_ratio
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.backend.properties import merged_properties
 from hetero_lab.errors import DeviceError, HeteroLabError, names_at_hand
@@ -21,7 +21,7 @@ from hetero_lab.lint.lint import able_ops
 from hetero_lab.lint.remedies import follow_remedies
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.placement import Placement, resolve
+from hetero_lab.placement.placement import Placement, PlacementLike, resolve
 from hetero_lab.placement.priorities import Priorities, priority_orders
 from hetero_lab.planning.memory import (
     MemoryLimit,
@@ -82,12 +82,13 @@ def candidates_for(
     left_out: dict[str, str] = {}
 
     def offer(
-        what: str | Affinity, label: str, changes: Mapping[str, Mapping[str, Any]]
+        what: PlacementLike, label: str, changes: Mapping[str, Mapping[str, Any]]
     ) -> Placement | None:
-        together = merged_properties(device_properties, changes)
         try:
             placement = resolve(bound, what).placement
-            used = {*placement.devices, *([placement.virtual.kind] if placement.virtual else [])}
+            together = merged_properties(device_properties, placement.device_properties, changes)
+            used = {*placement.devices, *placement.device_properties}
+            used |= {placement.virtual.kind} if placement.virtual else set()
             own = {d: p for d, p in together.items() if d in used and p}
             placement = replace(placement, label=label, device_properties=own)
             resolve(bound, placement)  # the properties, too
@@ -121,6 +122,14 @@ def candidates_for(
         if requests >= len(devices):
             name, changes = over_all(devices, requests, device_properties, core)
             offer(name, name, changes)
+        gpus = [device for device in devices if takes_ratio(core, device)]
+        if requests and len(gpus) > 1:
+            label = f"HETERO:{','.join(gpus)} · equal weights"
+            own = {gpu: device_properties.get(gpu, {}) for gpu in gpus}
+            try:
+                offer(Placement.balanced(bound, gpus, device_properties=own, core=core), label, {})
+            except HeteroLabError as error:
+                left_out[label] = str(error)
         # Without this a split lets requests wait for each other.
         free = {d: {"EXCLUSIVE_ASYNC_REQUESTS": False} for d in devices} if requests else {}
         greedy = [
