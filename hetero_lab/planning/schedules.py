@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 
 from hetero_lab.clock import now
 from hetero_lab.grouping import grouped
@@ -321,7 +321,7 @@ def measured_contention(costs: CostModel, affinity: Affinity, measured_us: float
 
     if not missing_us(1.0) > 0.0 > missing_us(_MOST_CONTENTION):
         return 1.0
-    return float(brentq(missing_us, 1.0, _MOST_CONTENTION))
+    return float(root_scalar(missing_us, bracket=(1.0, _MOST_CONTENTION)).root)
 
 
 def plan_schedule(graph: OpGraph, costs: CostModel, *, budget_s: float = 20.0) -> SchedulePlan:

@@ -233,7 +233,7 @@ def test_a_chain_is_divided_into_stages_of_equal_time(n_devices):
     maker = GraphMaker()
     times = {f"op{n}": 10.0 * (1 + n * 7 % 5) for n in range(90)}  # 2,700 in all
     maker.chain(maker.add("Parameter"), times)
-    devices = ("A", "B", "C")[:n_devices]
+    devices = tuple("ABC"[:n_devices])
     price = dict.fromkeys(itertools.permutations(devices, 2), BoundaryCost(150.0))
     units = tuple(Unit((op,), (us,) * n_devices) for op, us in times.items())
     costs = CostModel(maker.graph(), devices, units, price, dict.fromkeys(devices, 20.0))
