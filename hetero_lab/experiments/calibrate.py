@@ -97,8 +97,8 @@ def calibrate(
     the model by op types and by neighbourhoods, as support and people do. All are measured in
     turns with the reference. The costs are fitted to counters and latencies
     (:mod:`hetero_lab.planning.fitting`); a quarter of the designed placements, kept out of the
-    fit, validates the result. At the end the plan for the parallel executor, if it has devices
-    work at the same time, is measured with it: that tells how much they slow each other down.
+    fit, validates the result. At the end the parallel executor is measured, with one device and
+    with its plan: that tells what it takes itself, and how much devices slow each other down.
 
     Parameters
     ----------
@@ -363,24 +363,31 @@ class Calibration:
             emulated=bases_of(self.support, bound.core),
             fingerprint=bound.fingerprint,
             notes=tuple(self._notes(interrupted=interrupted)),
+            contention=float(len(self.support)),
             validation_rows=_validation(found, kept),
         )
 
     def with_contention(self, costs: CostModel, until_s: float) -> CostModel:
-        """Add the contention of devices, from what the parallel executor takes for its plan."""
+        """Add what the parallel executor takes, for one device and for its plan."""
         left_s = until_s - self.search.watch.elapsed_s
         if left_s <= 0.0:
             return costs
         self.search.begin("side by side")
-        plan = plan_schedule(costs.graph, costs, budget_s=min(_PLAN_S, _PLANNED * left_s))
+        free = dataclasses.replace(costs, contention=1.0)
+        plan = plan_schedule(costs.graph, free, budget_s=min(_PLAN_S, _PLANNED * left_s))
         if plan.interrupted:
             raise KeyboardInterrupt
+        alone = [a for a in self.base.values() if len(a.devices) == 1]
+        base = min(alone, key=costs.predict_us, default=self.observer.reference)
+        ratios = self.observer.parallel_ratios(base, plan.affinity, until_s)
+        if ratios is None:
+            return costs
+        base_us, plan_us = (costs.predict_us(base) * ratio for ratio in ratios)
+        executor_us = max(0.0, base_us - costs.predict_us(base)) if alone else 0.0
+        costs = dataclasses.replace(costs, executor_us=executor_us)
         if len(plan.affinity.devices) < 2:
             return costs
-        took_us = self.observer.parallel_us(plan.affinity, until_s)
-        if took_us is None:
-            return costs
-        found = measured_contention(costs, plan.affinity, took_us)
+        found = measured_contention(costs, plan.affinity, plan_us)
         return dataclasses.replace(costs, contention=found)
 
     @property

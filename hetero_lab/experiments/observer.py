@@ -226,21 +226,26 @@ class Observer:
         if made.interrupted:
             raise KeyboardInterrupt
 
-    def parallel_us(self, affinity: Affinity, until_s: float) -> float | None:
-        """Return what the parallel executor takes for a placement; None if there was no time."""
+    def parallel_ratios(
+        self, base: Affinity, affinity: Affinity, until_s: float
+    ) -> list[float] | None:
+        """Return what the parallel executor takes for both, by HETERO's time for the first one.
+
+        None if there was no time.
+        """
         if not self.affordable(until_s):
             return None
         made = self.search.measure(
-            [self.placement(self.reference, "reference"), self.placement(affinity, "plan")],
+            [self.placement(base, "base"), self.placement(affinity, "plan")],
             RunOptions(turns=self._turns, counters=False, reference=False),
             math.inf,
             grid={"executor": EXECUTORS},
-            leave_out=("reference · parallel", "plan"),
+            leave_out=("plan",),
         )
         if made.interrupted:
             raise KeyboardInterrupt
-        ratio = made.rows[-1].series.ratio
-        return None if ratio is None else self.drift * self.level_us * ratio.middle
+        ratios = [row.series.ratio for row in made.rows[1:]]
+        return None if None in ratios else [ratio.middle for ratio in ratios if ratio]
 
     def _measure(
         self,

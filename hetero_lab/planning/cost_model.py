@@ -114,9 +114,12 @@ class CostModel(Framed):
     seen_us
         Of each placement that the fit has seen, the predicted work of each device and of all
         hand-overs.
+    executor_us
+        What the parallel executor takes longer than HETERO for a request on one device.
     contention
         How many times as long a device takes while another one works beside it, in the parallel
-        executor; None if that was not measured.
+        executor. Where there was no time to measure it, nothing is assumed to be gained: 2 for two
+        devices.
 
     Raises
     ------
@@ -145,7 +148,8 @@ class CostModel(Framed):
     scenario: Scenario | None = None
     prefill: CostModel | None = None
     seen_us: tuple[tuple[float, ...], ...] = ()
-    contention: float | None = None
+    executor_us: float = 0.0
+    contention: float = 1.0
 
     def __post_init__(self) -> None:
         _check_terms(self)
@@ -526,7 +530,7 @@ def _converted(name: str, value: Any, wanted: type[T]) -> T:
 _TYPES = get_type_hints(CostModel)
 _ADDED_LATER = {
     "notes", "interrupted", "guessed_from", "scenario", "prefill", "seen_us", "measured_memory",
-    "contention",
+    "executor_us", "contention",
 }  # fmt: skip
 
 
@@ -540,7 +544,8 @@ def _check_terms(costs: CostModel) -> None:
     _check_costs(map(costs.subgraph_us.get, devices), "The cost of a subgraph")
     _check_costs([costs.constant_us], "The constant")
     _check_costs([costs.spread_us], "The cost of spread memory")
-    _check_costs([(costs.contention or 1.0) - 1.0], "The contention above 1")
+    _check_costs([costs.executor_us], "The parallel executor")
+    _check_costs([costs.contention - 1.0], "The contention above 1")
     for pair in {*itertools.permutations(devices, 2), *costs.boundaries}:
         price = costs.boundaries.get(pair, BoundaryCost(math.nan))
         _check_costs(

@@ -10,8 +10,8 @@ ops, the boundaries that enter it, the reorders of those that leave it, and its 
 spans that the executor measures cover the same. Their sum plus the constant is the latency of
 one subgraph after another.
 
-While several devices work, each is slower by the contention of the cost model: they share cores,
-memory and the threads that drive them.
+The executor itself takes time for each request. While several devices work, each is slower by the
+contention of the cost model: they share cores, memory and the threads that drive them.
 
 The search starts from the best of a few placements and moves subgraphs, branches and units; it
 judges each move by simulation.
@@ -40,7 +40,6 @@ from hetero_lab.placement.partition import Partition
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.planner import Baseline, check_budget, plan_frame, plan_graph
 from hetero_lab.result import Framed
-from hetero_lab.statistics import Estimate
 from hetero_lab.tables import frame_of
 from hetero_lab.terminal import count_of
 
@@ -146,8 +145,6 @@ class SchedulePlan(Framed):
         Names of the models whose costs these were guessed from; empty if they were measured.
     interrupted
         Ctrl-C ended the search.
-    interval_us
-        The 90 % interval of the predicted latency.
     """
 
     affinity: Affinity
@@ -157,7 +154,6 @@ class SchedulePlan(Framed):
     emulated: Mapping[str, str] = field(default_factory=dict)
     guessed_from: tuple[str, ...] = ()
     interrupted: bool = False
-    interval_us: tuple[float, float] = (0.0, math.inf)
 
     @property
     def predicted_us(self) -> float:
@@ -176,11 +172,8 @@ class SchedulePlan(Framed):
 
     def __repr__(self) -> str:
         guessed = " with guessed costs" if self.guessed_from else ""
-        low, high = self.interval_us
-        sure = f" (90 %: {low:.1f} to {high:.1f})" if high < math.inf else ""
-        subgraphs = count_of(self.n_subgraphs, "subgraph")
         return (
-            f"SchedulePlan({self.predicted_us:.1f} µs{sure}, {subgraphs}, "
+            f"SchedulePlan({self.predicted_us:.1f} µs, {count_of(self.n_subgraphs, 'subgraph')}, "
             f"by {self.method}{guessed}, {self.affinity!r}"
             f"{', interrupted' if self.interrupted else ''})"
         )
@@ -208,8 +201,8 @@ def run_partition(costs: CostModel, devices: np.ndarray, partition: Partition) -
     work = cost.work_ns[: partition.n_subgraphs].tolist()
     sources = _sources(costs, partition)
     where = [subgraph.device for subgraph in partition.subgraphs]
-    begin = cost.constant_ns + cost.spread_ns
-    spans = _spans_ns(work, where, sources, begin, costs.contention or 1.0)
+    begin = cost.constant_ns + cost.spread_ns + round(costs.executor_us * 1e3)
+    spans = _spans_ns(work, where, sources, begin, costs.contention)
     # Sorting is stable: subgraphs that take no time stay behind those that they wait for.
     entries = sorted(
         (
@@ -349,13 +342,11 @@ def plan_schedule(graph: OpGraph, costs: CostModel, *, budget_s: float = 20.0) -
                 best, method, improved = schedule, f"{label}, improved", devices
     if improved is not None:
         affinity = costs.objective.affinity(improved)
-    estimate = _estimate(costs, affinity, best)
+    parts_us = costs.predictor(affinity).evaluation.parts_us
+    high_us = costs.uncertainty.interval(best.makespan_us, parts_us).high_us
     alone = next((one for one in ranked if len(one[2].devices) == 1), None)
-    if alone and len(affinity.devices) > 1 and alone[0].makespan_us <= estimate.high_us < math.inf:
+    if alone and len(affinity.devices) > 1 and costs.predict_us(alone[2]) <= high_us < math.inf:
         best, method, affinity = alone[0], f"{alone[1]}, as no split is surely faster", alone[2]
-        estimate = _estimate(costs, affinity, best)
-    if costs.contention is None and len(affinity.devices) > 1:
-        method += ", without a measured contention"
     baselines = tuple(
         Baseline(label, one.makespan_us, one.makespan_us - best.makespan_us, where)
         for one, label, where in found
@@ -368,14 +359,7 @@ def plan_schedule(graph: OpGraph, costs: CostModel, *, budget_s: float = 20.0) -
         costs.emulated,
         costs.guessed_from,
         interrupted=latency.interrupted or until.interrupted,
-        interval_us=(estimate.low_us, estimate.high_us),
     )
-
-
-def _estimate(costs: CostModel, affinity: Affinity, schedule: Schedule) -> Estimate:
-    """Return the predicted latency of a placement with its 90 % interval."""
-    parts_us = costs.predictor(affinity).evaluation.parts_us
-    return costs.uncertainty.interval(schedule.makespan_us, parts_us)
 
 
 class _Climb:

@@ -82,6 +82,7 @@ def test_two_branches_on_two_devices_are_the_longer_one():
     # Measured, it is told from what the placement takes.
     assert measured_contention(costs, placement, 2 + 5 + 30 + 6) == pytest.approx(1.5, abs=1e-3)
     assert measured_contention(costs, placement, 20.0) == 1.0
+    assert simulate(replace(costs, executor_us=3.0), placement).makespan_us == 3 + 2 + 5 + 20 + 6
     assert measured_contention(costs, affinity_of(costs, (0, 0, 0, 0)), 99.0) == 1.0
 
 
@@ -184,7 +185,6 @@ def test_the_plan_spreads_branches_over_devices():
         known = replace(costs, validation_rows=(ValidationRow("kept", off, 1.0),) * 8)
         made = plan_schedule(costs.graph, known)
         assert made.regret["A"] == regret
-        assert (made.interval_us[1] < 52) == bool(regret)
 
 
 def test_moves_improve_on_plan_schedule():

@@ -188,7 +188,10 @@ def prediction(
     costs = hl.calibrate(
         model, [device, "CPU"], budget_s=budget_s, device_properties=properties, progress=False
     )
-    known = {"plan": costs, "without": replace(costs, contention=None, validation_rows=())}
+    known = {
+        "plan": costs,
+        "without": replace(costs, contention=1.0, executor_us=0.0, validation_rows=()),
+    }
     plans = {n: hl.plan(model, c, executor="parallel", budget_s=4.0) for n, c in known.items()}
     inputs = [np.random.default_rng(1).normal(size=model.input(0).shape).astype(np.float32)]
     calls: dict[str, Any] = {
@@ -206,7 +209,11 @@ def prediction(
     return {
         "what": "prediction",
         "model": model.get_friendly_name(),
-        "calibrated": [repr(costs), f"contention {costs.contention}", *costs.notes],
+        "calibrated": [
+            repr(costs),
+            f"contention {costs.contention}, executor {costs.executor_us} µs",
+            *costs.notes,
+        ],
         "plans": {name: repr(plan) for name, plan in plans.items()},
         "us": us,
         "predicted_to_measured": {
