@@ -130,11 +130,17 @@ def support_text(given: Namespace, table: pd.DataFrame) -> str:
     """Report the op types that each device cannot run, or list every op."""
     lines, ops = [], count_of(len(table), "op")
     names = list(table.columns.drop(["op", "op_type"]))
+
+    def types(chosen: pd.Series) -> str:
+        counts = table.loc[chosen, "op_type"].value_counts()
+        return first_of([f"{n} {t}" for t, n in counts.items()], _MOST_TYPES, "types")
+
     for device in names:
-        refused = table.loc[~table[device], "op_type"].value_counts()
-        types = first_of([f"{n} {t}" for t, n in refused.items()], _MOST_TYPES, "types")
-        some = f"{len(table) - refused.sum()} of {ops}; not: {types}"
-        lines.append(f"{device} can run {some if len(refused) else f'all {ops}'}.")
+        able = table[device]
+        some = f"{able.sum()} of {ops}; not: {types(~able)}"
+        lines.append(f"{device} can run {f'all {ops}' if able.all() else some}.")
+    if table[names].all(axis=None):
+        lines.append(f"Op types: {types(table[names[0]])}.")
     if given.table:
         lines += ["", text_table(table.assign(op=[one_line(op, 60) for op in table["op"]]))]
     return "\n".join(lines)
