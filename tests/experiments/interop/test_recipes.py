@@ -9,20 +9,39 @@ import subprocess
 import sys
 
 import jsonschema
+import numpy as np
+import openvino as ov
 import pytest
+from openvino import opset13 as op
 
 import hetero_lab as hl
+from hetero_lab.backend.core import shared_core
 from hetero_lab.cli.main import main
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
-# The part for a model of the schema that OpenVINO Model Server checks its config.json against.
+# What counts here of the schema that OpenVINO Model Server checks its config.json against. Some
+# releases take texts and numbers alone as properties.
 _STRING = {"type": "string"}
-SERVED = {
+_PLAIN = {"anyOf": [_STRING, {"type": "number"}]}
+_MODEL = {
+    "type": "object",
     "required": ["name", "base_path"],
     "properties": {"name": _STRING, "base_path": _STRING, "target_device": _STRING,
-                   "plugin_config": {"type": "object"}},
+                   "plugin_config": {"type": "object", "additionalProperties": _PLAIN}},
     "additionalProperties": False,
 }  # fmt: skip
+_LISTED = {
+    "type": "object",
+    "required": ["config"],
+    "properties": {"config": _MODEL},
+    "additionalProperties": False,
+}
+SERVED = {
+    "type": "object",
+    "required": ["model_config_list"],
+    "properties": {"model_config_list": {"type": "array", "items": _LISTED}},
+    "additionalProperties": False,
+}
 # Every Core of the process has the device of the test.
 EMULATED = """
 import openvino as ov, hetero_lab as hl
@@ -54,7 +73,7 @@ def test_benchmark_app_runs_what_is_printed(model, tmp_path, labels):
         affinity = affinity.fix(patterns={"^mixed2/": "CPU"})
     placement = hl.Placement(affinity, "p", dict.fromkeys(affinity.devices, F32))
     text = hl.interop.recipe(model, placement, "benchmark_app")
-    hl.save(model, placement, tmp_path / "placed.xml")
+    hl.save(model, placement, tmp_path / ("placed.xml" if labels else "model.xml"))
     parts = [part.strip() for part in text.split("\n# ")]
     program, command = parts[:2] if labels else (CONFIGURED, parts[1])
     if not labels:
@@ -70,6 +89,38 @@ def test_benchmark_app_runs_what_is_printed(model, tmp_path, labels):
     expected = hl.profile(model, placement, iterations=10, progress=False).tables["counters"]
     for name in ("subgraph", "precision"):
         assert counters[name].value_counts().to_dict() == expected[name].value_counts().to_dict()
+
+
+@pytest.mark.parametrize("runtime", ["python", "text", "benchmark_app", "ovms"])
+def test_openvino_reads_properties_however_they_are_written(model, runtime):
+    both = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
+    text = hl.interop.recipe(model, hl.Placement(both, "", {"ACC": F32}), runtime)
+    core, target = shared_core(), "HETERO:ACC,CPU"
+    assert core.compile_model(model.clone(), target, given(text, runtime))
+    wrong = given(text.replace("f32", "nonsense"), runtime)
+    with pytest.raises(RuntimeError, match="nonsense"):
+        core.compile_model(model.clone(), target, wrong)
+
+
+def given(text, runtime):
+    """Return the properties in a recipe."""
+    if runtime == "python":
+        call = ast.parse(text).body[0].value
+        return ast.literal_eval(call.args[2])
+    if runtime == "text":
+        return dict([text.splitlines()[2].split("=", 1)])
+    said = json.loads(re.sub(r"^(//|#).*", "", text, flags=re.M))
+    if runtime == "benchmark_app":
+        return said["HETERO"]
+    return said["model_config_list"][0]["config"]["plugin_config"]
+
+
+def test_parts_that_are_not_connected_need_labels(model):
+    one, two = (op.parameter([4], np.float32, name=name) for name in "ab")
+    apart = ov.Model([op.relu(one), op.abs(two)], [one, two], "apart")
+    texts = {r: hl.interop.recipe(apart, "HETERO:ACC,CPU", r) for r in ("cpp", "python")}
+    assert texts["cpp"].startswith("// It takes no labels: HETERO swaps inputs or outputs")
+    assert "place_ops(model, core)" in texts["python"]
 
 
 def test_what_takes_no_labels_says_so(model):
@@ -89,14 +140,13 @@ def test_what_takes_no_labels_says_so(model):
     given = re.search(r"json.dumps\((.*)\),", texts["onnxruntime"])
     assert given
     assert ast.literal_eval(given[1]) == {"HETERO": {"DEVICE_PROPERTIES": {"CPU": F32}}}
-    config = json.loads(texts["ovms"].partition("\n// config.json\n")[2])
-    jsonschema.validate(config["model_config_list"][0]["config"], SERVED)
+    jsonschema.validate(json.loads(re.sub("^//.*", "", texts["ovms"], flags=re.M)), SERVED)
 
 
 def test_the_command_prints_it_and_saves_the_model(tmp_path, capsys):
     model, file = "digits_inception", str(tmp_path / "placed.xml")
     assert main(["export", model, "-d", "CPU", "--for", "ovms", "--placed", file]) == 0
-    assert capsys.readouterr().out == hl.interop.recipe(model, "CPU", "ovms")
+    assert capsys.readouterr().out == hl.interop.recipe(model, "CPU", "ovms") + "\n"
     assert main(["apply", model, file, "-n", "5"]) == 0
     assert main(["lint", model, "--affinity", file]) == 0
     assert main(["export", model, "-d", "CPU", "--for", "nothing"]) == 2
