@@ -21,7 +21,7 @@ auto compiled = core.compile_model(model, "{target}", {cpp});""",
 # Python
 compiled = core.compile_model(model, "{target}", {python})""",
     "text": """\
-# Where properties are text. In JSON quotes, OpenVINO ignores them.
+# Where properties are text. OpenVINO ignores names in quotes.
 {target}
 {text}""",
     "benchmark_app": """\
@@ -116,6 +116,16 @@ def recipe(
         return "\n\n".join(recipe(target, properties, each, unlabelled) for each in RUNTIMES)
     if runtime not in _NAMED:
         raise ArgumentError(unknown("There is no recipe for", runtime, RUNTIMES, "Runtimes"))
+    by_label = bool(unlabelled) and runtime in _LABELLED
+    words = _words(target, properties)
+    said = (_LABELLED if by_label else _NAMED)[runtime].format(target=target, **words)
+    if unlabelled and not by_label:
+        return f"{said[:2].strip()} It takes no labels: {unlabelled}\n{said}"
+    return said
+
+
+def _words(target: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the properties in each way of writing them."""
     inner = {device: own for device, own in properties.get(_DEVICES, {}).items() if own}
     own = {key: value for key, value in properties.items() if key != _DEVICES}
     given, kind = {**own, **({_DEVICES: inner} if inner else {})}, target.partition(":")[0]
@@ -123,19 +133,14 @@ def recipe(
     loaded = own | {f"{_DEVICES}_{device}": each for device, each in inner.items()}
     served = {"name": "model", "base_path": "/models/model", "target_device": target}
     config = {"config": {**served, "plugin_config": _texts(given)}}
-    by_label = bool(unlabelled) and runtime in _LABELLED
-    said = (_LABELLED if by_label else _NAMED)[runtime].format(
-        target=target,
-        python=given,
-        cpp=_cpp(given),
-        text="\n".join(f"{key}={value}" for key, value in _texts(given).items()),
-        load=json.dumps({kind: _texts(loaded)}, indent=2),
-        ovms=json.dumps({"model_config_list": [config]}, indent=2),
-        configured={kind: given},
-    )
-    if unlabelled and not by_label:
-        return f"{said[:2].strip()} It takes no labels: {unlabelled}\n{said}"
-    return said
+    return {
+        "python": given,
+        "cpp": _cpp(given),
+        "text": "\n".join(f"{key}={value}" for key, value in _texts(given).items()),
+        "load": json.dumps({kind: _texts(loaded)}, indent=2),
+        "ovms": json.dumps({"model_config_list": [config]}, indent=2),
+        "configured": {kind: given},
+    }
 
 
 def _cpp(value: Any) -> str:

@@ -1,7 +1,4 @@
-"""What is printed for other runtimes runs there, with the outputs that it has in the lab.
-
-Packages that the lab does not need go into an environment of the test's own, beside those here.
-"""
+"""What is printed for other runtimes runs there, with the outputs that it has in the lab."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,32 +22,33 @@ from hetero_lab.samples.catalogue import sample_path
 from tests.scripts import EXACT, F32
 
 pytestmark = pytest.mark.network
+ROOT = str(Path(__file__).parents[3])
 # The last ones that were seen to work. The torchvision that optimum-intel asks for is not used.
-ONNXRUNTIME = ("--no-deps", "onnxruntime-openvino==1.24.1")
-TRANSFORMERS = ("torch==2.13.0", "transformers==5.5.4")
-OPTIMUM = ("--no-deps", "optimum-intel==2.2.0", "optimum==2.3.0")
+ONNXRUNTIME = ["--no-deps onnxruntime-openvino==1.24.1"]
+OPTIMUM = ["torch==2.13.0 transformers==5.5.4", "--no-deps optimum-intel==2.2.0 optimum==2.3.0"]
 
 
 @pytest.fixture
-def environment() -> Iterator[Callable[..., Path]]:
-    """Return a function that installs packages beside those here, and returns their Python."""
-    with tempfile.TemporaryDirectory() as directory:
+def run_beside(request, tmp_path):
+    """Return a function that runs Python with packages of its own and those here."""
+    with tempfile.TemporaryDirectory() as directory:  # large: not kept as tmp_path is
         subprocess.run([sys.executable, "-m", "venv", directory], check=True)
         (site,) = Path(directory).glob("lib/python*/site-packages")
         here = sysconfig.get_path("purelib")
         (site / "here.pth").write_text(f"import site; site.addsitedir({here!r})\n")
-        python = Path(directory) / "bin" / "python"
 
-        def with_packages(*installs: Sequence[str]) -> Path:
-            for packages in installs:
-                command = [python, "-m", "pip", "install", "-q", *packages]
-                done = subprocess.run(command, capture_output=True, text=True)
-                if "No matching distribution" in done.stderr:
-                    pytest.skip(f"the index lacks a package: {done.stderr.strip()[-300:]}")
-                assert done.returncode == 0, done.stderr
-            return python
+        def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [f"{directory}/bin/python", *arguments], cwd=tmp_path,
+                env={**os.environ, "PYTHONPATH": ROOT}, capture_output=True, text=True,
+            )  # fmt: skip
 
-        yield with_packages
+        for packages in request.param:
+            done = run("-m", "pip", "install", "-q", *packages.split())
+            if "No matching distribution" in done.stderr:
+                pytest.skip(f"the index lacks a package: {done.stderr.strip()[-300:]}")
+            assert done.returncode == 0, done.stderr
+        yield run
 
 
 def test_genai_generates_the_tokens_of_the_lab():
@@ -85,35 +82,30 @@ np.savez("outputs.npz", **{o.name: value for o, value in zip(session.get_outputs
 """
 
 
-def test_onnxruntime_gives_the_outputs_of_the_lab(environment, tmp_path):
-    python = environment(ONNXRUNTIME)
+@pytest.mark.parametrize("run_beside", [ONNXRUNTIME], indirect=True, ids=["1.24"])
+def test_onnxruntime_gives_the_outputs_of_the_lab(run_beside, tmp_path):
     model = hl.load("magika")
     inputs = {"bytes": np.random.default_rng(0).integers(0, 256, (1, 2048), np.int32)}
     np.savez(tmp_path / "inputs.npz", allow_pickle=False, **inputs)
-    affinity = hl.Affinity.uniform(model, "CPU")
     for is_direct in (True, False):
+        affinity = hl.Affinity.uniform(model, "CPU")
         placement = hl.Placement(affinity, "", {"CPU": F32}, direct=is_direct)
         text = hl.interop.recipe(model, placement, "onnxruntime")
-        program = text.replace("model.onnx", str(sample_path("magika"))) + RUN
-        done = subprocess.run([python, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+        done = run_beside("-c", text.replace("model.onnx", str(sample_path("magika"))) + RUN)
         assert done.returncode == 0, done.stdout + done.stderr
-        wanted = hl.compile(model, placement)(inputs)
         with np.load(tmp_path / "outputs.npz") as got:
-            for name, value in wanted.items():
+            for name, value in hl.compile(model, placement)(inputs).items():
                 np.testing.assert_allclose(got[name], value, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.timeout(600)
-def test_optimum_gives_the_outputs_of_the_lab(environment, tmp_path):
-    python = environment(TRANSFORMERS, OPTIMUM)
-    root = Path(__file__).parents[3]
-    done = subprocess.run(
-        [python, "-m", "tests.experiments.interop.optimum_runs"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    bert, llama = map(json.loads, done.stdout.splitlines()[-2:])
-    assert bert["devices"] == llama["devices"] == ["ACC", "CPU"]
-    assert bert["error"] < 1e-6
-    assert len(set(llama["tokens"][0])) > 1
-    assert llama["tokens"] == llama["own_tokens"]
+@pytest.mark.parametrize("run_beside", [OPTIMUM], indirect=True, ids=["2.2"])
+def test_optimum_gives_the_outputs_of_the_lab(run_beside):
+    done = run_beside("-m", "tests.experiments.interop.optimum_runs")
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["devices"] == [["ACC", "CPU"]] * 2
+    assert found["error"] < 1e-6
+    said, own = found["tokens"]
+    assert said == own
+    assert len(set(own[0])) > 1
