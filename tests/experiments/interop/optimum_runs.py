@@ -1,7 +1,7 @@
 """Run the recipe for optimum-intel on a BERT and a Llama with random weights, in this directory.
 
-Prints as JSON the devices that ran each, the largest difference of the BERT's outputs to the lab's,
-and the tokens of the Llama by optimum and by the lab.
+Prints as JSON the devices of both, the largest difference of the BERT's outputs to the lab's, and
+the tokens of the Llama by optimum and by the lab.
 """
 
 import json
@@ -44,8 +44,7 @@ def by_recipe(kind: str, made: Any, **shapes: Any) -> tuple[ov.Model, hl.Placeme
     text = hl.interop.recipe(model, placement, "optimum").replace("OVModelForCausalLM", kind)
     hl.save(model, placement, file)
     sys.path.insert(0, str(file.parent))  # has place_ops.py
-    names: dict[str, Any] = {}
-    exec(text.replace('"exported"', repr(str(file.parent))), names)
+    exec(text.replace('"exported"', repr(str(file.parent))), names := {})
     return model, placement, names["model"]
 
 
