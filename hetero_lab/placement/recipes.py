@@ -25,7 +25,7 @@ compiled = core.compile_model(model, "{target}", {python})""",
 {target}
 {text}""",
     "benchmark_app": """\
-# load.json
+# load.json. In DEVICE_PROPERTIES, benchmark_app in Python reads GPU.0 as 0: hence a line for each.
 {load}
 
 # benchmark_app -m model.xml -d {target} -load_config load.json""",
@@ -129,7 +129,6 @@ def _words(target: str, properties: Mapping[str, Any]) -> dict[str, Any]:
     inner = {device: own for device, own in properties.get(_DEVICES, {}).items() if own}
     own = {key: value for key, value in properties.items() if key != _DEVICES}
     given, kind = {**own, **({_DEVICES: inner} if inner else {})}, target.partition(":")[0]
-    # In DEVICE_PROPERTIES, benchmark_app in Python reads the name GPU.0 as 0.
     loaded = own | {f"{_DEVICES}_{device}": each for device, each in inner.items()}
     served = {"name": "model", "base_path": "/models/model", "target_device": target}
     config = {"config": {**served, "plugin_config": _texts(given)}}
