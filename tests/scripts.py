@@ -109,8 +109,13 @@ def compiled_parts(compile: Callable[[], T]) -> tuple[T, list[tuple[str, int]]]:
             os.dup2(kept, 1)
             os.close(kept)
         file.seek(0)
-        told = re.findall(r"submodel\[\d+\] device=(\S+) ops=(\d+)", file.read().decode())
-    return result, [(device, int(count)) for device, count in told]
+        return result, parts_told(file.read().decode())
+
+
+def parts_told(text: str) -> list[tuple[str, int]]:
+    """Return device and nodes of each submodel, of what HETERO wrote about a compile."""
+    told = re.findall(r"submodel\[\d+\] device=(\S+) ops=(\d+)", text)
+    return [(device, int(count)) for device, count in told]
 
 
 def predicted_parts(bound: Any, placement: hl.Placement) -> list[tuple[str, int]]:

@@ -23,6 +23,7 @@ import pytest
 import hetero_lab as hl
 from docs.module_map import module_map
 from hetero_lab.cli.main import COMMANDS, ERROR, main
+from tests.other_process import run_python
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -191,6 +192,11 @@ def test_the_commands_of_a_page_run(page, beside_a_model):
         for program, *rest in commands(block) if block.is_run else ():
             if Path(program).name == "hetero-lab" and rest[0] != "demo":
                 assert main(_quickly(on_this_machine(shlex.join(rest)))) != ERROR, rest
+
+
+def test_the_proposal_prints_what_it_shows(tmp_path):
+    program, shown = blocks(ROOT / "docs" / "upstream" / "affinity_in_the_ir.md")
+    assert run_python(program.text, cwd=tmp_path).stdout.strip() == shown.text.strip()
 
 
 def _quickly(command: str) -> list[str]:

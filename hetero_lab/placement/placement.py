@@ -42,7 +42,7 @@ from hetero_lab.placement.ratios import (
     check_shares,
     share_ratios,
 )
-from hetero_lab.placement.recipes import hetero_call, recipe
+from hetero_lab.placement.recipes import recipe
 from hetero_lab.placement.topology import islands
 
 if TYPE_CHECKING:
@@ -173,16 +173,15 @@ class Placement:
     def recipe(self, runtime: str | None = None) -> str:
         """Return what to paste so that another runtime runs it.
 
-        ``runtime`` is ``"cpp"``, ``"python"``, ``"text"``, ``"benchmark_app"``, ``"genai"`` or
-        ``"ovms"``; by default all of them. ArgumentError for another one, and for a placement that
-        labels ops.
+        ``runtime`` is one of those of :func:`hetero_lab.interop.recipe`; by default all of them.
+        ArgumentError for another one, and for a placement that labels ops.
         """
         if not self.priorities:
             raise ArgumentError(
-                "This placement labels the ops of a model, which no text can: "
-                "hetero_lab.freeze(model, placement, directory), or Placement.balanced."
+                "This placement labels the ops of a model: "
+                "hetero_lab.interop.recipe(model, placement, runtime)."
             )
-        return recipe(self.priorities, self.device_properties, runtime)
+        return recipe(*hetero_call(self.priorities, self.device_properties), runtime)
 
     @checked
     def with_properties(self, changes: Mapping[str, Mapping[str, Any]]) -> Placement:
@@ -264,6 +263,15 @@ class BoundPlacement:
             (device,) = self.properties
             return device, self.properties[device]
         return hetero_call(self.devices, self.properties)
+
+
+def hetero_call(
+    devices: Sequence[str], by_device: Mapping[str, Mapping[str, Any]]
+) -> tuple[str, dict[str, Any]]:
+    """Return the device string and the properties with which HETERO runs on some devices."""
+    of_devices = {device: dict(by_device[device]) for device in devices if device in by_device}
+    own = {key: value for key, value in by_device.get(HETERO, {}).items() if key != PRIORITIES}
+    return "HETERO:" + ",".join(devices), {**own, "DEVICE_PROPERTIES": of_devices}
 
 
 def resolve(bound: BoundModel, placement: PlacementLike) -> BoundPlacement:

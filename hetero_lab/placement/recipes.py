@@ -1,63 +1,145 @@
-"""What to paste so that another runtime runs a placement that HETERO divides by itself."""
+"""What to paste so that another runtime runs a placement.
+
+A Python program can label single ops as the model's file says (:func:`hetero_lab.save`). All other
+texts have a device's name and its properties alone.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from hetero_lab.errors import ArgumentError, unknown
-from hetero_lab.placement.ratios import HETERO, PRIORITIES
 
-_TEXTS = {
-    "cpp": """// C++
+_DEVICES = "DEVICE_PROPERTIES"
+_NAMED = {
+    "cpp": """\
+// C++
 auto compiled = core.compile_model(model, "{target}", {cpp});""",
-    "python": """# Python
+    "python": """\
+# Python
 compiled = core.compile_model(model, "{target}", {python})""",
-    "text": """# where properties are text, without quotes
+    "text": """\
+# Where properties are text. OpenVINO ignores names in quotes.
 {target}
 {text}""",
-    "benchmark_app": """# benchmark_app in C++ (that in Python knows no GPU.1): load.json
-{{"HETERO": {texts}}}
-benchmark_app -m model.xml -d {target} -load_config load.json""",
-    "genai": """# openvino-genai, Python: only this attention backend passes the properties on
-pipe = openvino_genai.LLMPipeline(directory, "{target}", ATTENTION_BACKEND="SDPA", **{python})""",
-    "ovms": """// OpenVINO Model Server: config.json
-{{"model_config_list": [{{"config": {{"name": "model", "base_path": "/models/model",
-  "target_device": "{target}", "plugin_config": {json}}}}}]}}""",
+    "benchmark_app": """\
+# load.json. In DEVICE_PROPERTIES, benchmark_app in Python reads GPU.0 as 0: hence a line for each.
+{load}
+
+# benchmark_app -m model.xml -d {target} -load_config load.json""",
+    "genai": """\
+# openvino-genai. Other attention backends drop the properties.
+import openvino_genai
+
+pipe = openvino_genai.LLMPipeline(
+    "exported", "{target}", ATTENTION_BACKEND="SDPA", **{python}
+)""",
+    "optimum": """\
+# optimum-intel, with the class for your task
+from optimum.intel import OVModelForCausalLM
+
+model = OVModelForCausalLM.from_pretrained("exported", device="{target}", ov_config={python})""",
+    "ovms": """\
+// OpenVINO Model Server: config.json
+{ovms}""",
+    "onnxruntime": """\
+# onnxruntime-openvino. It brings an OpenVINO of its own, perhaps an older one.
+import json
+
+import onnxruntime
+
+options = {{
+    "device_type": "{target}",
+    "load_config": json.dumps({configured}),  # with a path, Python falls back to plain CPU
+}}
+session = onnxruntime.InferenceSession(
+    "model.onnx", providers=["OpenVINOExecutionProvider"], provider_options=[options]
+)
+assert session.get_providers()[0] == "OpenVINOExecutionProvider\"""",
 }
+_SAVED = 'placed.xml and place_ops.py of hetero_lab.save(model, placement, "placed.xml")'
+_LABELLED = {
+    "python": f"""\
+# Python, beside {_SAVED}
+import openvino as ov
+from place_ops import place_ops
+
+core = ov.Core()
+model = core.read_model("placed.xml")
+compiled = core.compile_model(model, *place_ops(model, core))""",
+    "benchmark_app": f"""\
+# bench.py, beside {_SAVED}
+import openvino as ov
+from openvino.tools.benchmark import benchmark
+from openvino.tools.benchmark.main import main
+from place_ops import place_ops
 
 
-DIVIDED = tuple(_TEXTS)
+class Placed(ov.Core):
+    def compile_model(self, model, device, config):
+        target, properties = place_ops(model, self)
+        return super().compile_model(model, target, {{{{**config, **properties}}}})
 
 
-def hetero_call(
-    devices: Sequence[str], by_device: Mapping[str, Mapping[str, Any]]
-) -> tuple[str, dict[str, Any]]:
-    """Return the device string and the properties with which HETERO runs on some devices."""
-    of_devices = {device: dict(by_device[device]) for device in devices if device in by_device}
-    own = {key: value for key, value in by_device.get(HETERO, {}).items() if key != PRIORITIES}
-    return "HETERO:" + ",".join(devices), {**own, "DEVICE_PROPERTIES": of_devices}
+benchmark.Core = Placed
+main()
+
+# python bench.py -m placed.xml -d {{target}}
+# If it names new ops, it has added a conversion of images: add -ip f32.""",
+    "optimum": """\
+# First hetero_lab.save(model, placement, "exported/openvino_model.xml") over the exported model;
+# place_ops.py then lies beside it.
+import openvino as ov
+from optimum.intel import OVModelForCausalLM  # or the class for your task
+from place_ops import place_ops
+
+model = OVModelForCausalLM.from_pretrained(
+    "exported", device="{target}", ov_config={python}, compile=False
+)
+place_ops(model.model, ov.Core())
+model.compile()""",
+}
+RUNTIMES = tuple(_NAMED)
 
 
 def recipe(
-    devices: Sequence[str], by_device: Mapping[str, Mapping[str, Any]], runtime: str | None
+    target: str, properties: Mapping[str, Any], runtime: str | None = None, unlabelled: str = ""
 ) -> str:
-    """Return the text for a runtime, by default those for all; see ``Placement.recipe``."""
-    if runtime is not None and runtime not in _TEXTS:
-        raise ArgumentError(unknown("There is no recipe for", runtime, _TEXTS, "Runtimes"))
-    target, properties = hetero_call(devices, by_device)
-    texts = {key: _text(value) for key, value in properties.items()}
-    words = {
-        "target": target,
-        "python": repr(properties),
-        "json": json.dumps(properties),
-        "cpp": _cpp(properties),
-        "text": "\n".join(f"{key}={value}" for key, value in texts.items()),
-        "texts": json.dumps(texts),
+    """Return the text for a runtime, by default those for all.
+
+    ``target`` and ``properties`` are as ``core.compile_model`` takes them. ``unlabelled`` says how
+    the placement differs if its ops are not labelled.
+    """
+    if runtime is None:
+        return "\n\n".join(recipe(target, properties, each, unlabelled) for each in RUNTIMES)
+    if runtime not in _NAMED:
+        raise ArgumentError(unknown("There is no recipe for", runtime, RUNTIMES, "Runtimes"))
+    by_label = bool(unlabelled) and runtime in _LABELLED
+    words = _words(target, properties)
+    said = (_LABELLED if by_label else _NAMED)[runtime].format(target=target, **words)
+    if unlabelled and not by_label:
+        return f"{said[:2].strip()} It takes no labels: {unlabelled}\n{said}"
+    return said
+
+
+def _words(target: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the properties in each way of writing them."""
+    inner = {device: own for device, own in properties.get(_DEVICES, {}).items() if own}
+    own = {key: value for key, value in properties.items() if key != _DEVICES}
+    given, kind = {**own, **({_DEVICES: inner} if inner else {})}, target.partition(":")[0]
+    loaded = own | {f"{_DEVICES}_{device}": each for device, each in inner.items()}
+    served = {"name": "model", "base_path": "/models/model", "target_device": target}
+    config = {"config": {**served, "plugin_config": _texts(given)}}
+    return {
+        "python": given,
+        "cpp": _cpp(given),
+        "text": "\n".join(f"{key}={value}" for key, value in _texts(given).items()),
+        "load": json.dumps({kind: _texts(loaded)}, indent=2),
+        "ovms": json.dumps({"model_config_list": [config]}, indent=2),
+        "configured": {kind: given},
     }
-    asked = [runtime] if runtime else list(_TEXTS)
-    return "\n\n".join(_TEXTS[name].format(**words) for name in asked)
 
 
 def _cpp(value: Any) -> str:
@@ -67,7 +149,12 @@ def _cpp(value: Any) -> str:
     return json.dumps(value)  # numbers, true and false, and quoted text are written alike
 
 
+def _texts(properties: Mapping[str, Any]) -> dict[str, str]:
+    """Write properties as OpenVINO reads them from text: ``{CPU:{NUM_STREAMS:1}}``."""
+    return {key: _text(value) for key, value in properties.items()}
+
+
 def _text(value: Any) -> str:
     if isinstance(value, Mapping):
-        return f"{{{','.join(f'{key}:{_text(inner)}' for key, inner in value.items())}}}"
+        return f"{{{','.join(f'{key}:{text}' for key, text in _texts(value).items())}}}"
     return ("NO", "YES")[value] if isinstance(value, bool) else str(value)

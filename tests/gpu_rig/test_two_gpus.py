@@ -7,7 +7,11 @@ The rig lists its device twice if ``FAKE_GPU_TWICE`` is set; run this file by it
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import openvino as ov
@@ -22,8 +26,9 @@ from hetero_lab.placement.placement import resolve
 from hetero_lab.placement.ratios import first_part
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.inputs import generate_inputs
+from tests.other_process import run_python
 from tests.real_gpu.two_gpus import model_of, networks, stages
-from tests.scripts import EXACT, F32, alone, compiled_parts, error_of, predicted_parts
+from tests.scripts import EXACT, F32, alone, compiled_parts, error_of, parts_told, predicted_parts
 
 TWO, PIPELINE = ["GPU.0", "GPU.1"], "PIPELINE_PARALLEL"
 SAMPLES = ("page_orientation", "ppocr_cls", "magika", "ppocr_det", "googlenet_graph")
@@ -117,6 +122,28 @@ def test_advice_on_throughput_tries_equal_weights_and_equal_times(small):
     found = stages(networks(True)["matmuls"], TWO, 20.0, small=True)
     assert max(found["errors"].values()) < 1e-5
     assert max(found["device_us"]["time"].values()) < 0.7 * sum(found["device_us"]["time"].values())
+
+
+def test_benchmark_app_divides_it_as_printed(small, tmp_path):
+    halves = hl.Placement.balanced(small, TWO, device_properties=f32(TWO))
+    loaded, _, command = halves.recipe("benchmark_app").partition("\n\n# benchmark_app ")
+    (tmp_path / "load.json").write_text(loaded.partition("\n")[2])
+    hl.save(small, halves, tmp_path / "model.xml")
+    program = "from openvino.tools.benchmark.main import main; main()"
+    # Requests in flight hang on the rig: nothing is inferred.
+    line = [sys.executable, "-c", program, *command.split(), "-niter", "0"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert parts_told(done.stdout) == predicted_parts(small, halves)
+
+
+def test_the_report_of_the_empty_gpu_shows_it():
+    page = Path(__file__).parents[2] / "docs" / "upstream" / "second_gpu_stays_empty.md"
+    program = page.read_text("utf-8").partition("```python\n")[2].partition("```")[0]
+    told = run_python(program.replace("= 4096, 4,", "= 64, 1,")).stdout
+    assert [device for device, _ in parts_told(told)] == ["GPU.0", *TWO]
+    errors = re.findall(r"error (\S+),", told)
+    assert [float(error) < 1e-5 for error in errors] == [True, True]
 
 
 def test_ratios_fit_into_memory(small):

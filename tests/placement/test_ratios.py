@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from hetero_lab.placement.ratios import (
     share_ratios,
     unplaced_bytes,
 )
-from hetero_lab.placement.recipes import recipe
+from hetero_lab.placement.recipes import RUNTIMES
 from hetero_lab.placement.topology import islands
 
 MODEL: Any = ov.Model
@@ -92,20 +91,20 @@ def test_recipes_say_the_same_everywhere():
         "HETERO": {"MULTI_DEVICE_PRIORITIES": "GPU.0,GPU.1"},
     }
     devices = {name: properties[name] for name in ("GPU.0", "GPU.1")}
-    python = recipe(("GPU.0", "GPU.1"), properties, "python")
+    halves = hl.Placement(hl.Affinity.uniform("digits_inception", "CPU"), "", properties)
+    python = halves.recipe("python")
     called = ast.parse(python).body[0]
     assert isinstance(called, ast.Assign)
     assert isinstance(called.value, ast.Call)
     target, given = (ast.literal_eval(argument) for argument in called.value.args[1:])
     assert target == "HETERO:GPU.0,GPU.1"
     assert given == {"DEVICE_PROPERTIES": devices}
-    served = recipe(("GPU.0", "GPU.1"), properties, "ovms")
-    config = json.loads(served.partition("\n")[2])["model_config_list"][0]["config"]
-    assert (config["target_device"], config["plugin_config"]) == (target, given)
-    every = recipe(("GPU.0", "GPU.1"), properties, None)
-    assert all(text in every for text in (python, served, 'ATTENTION_BACKEND="SDPA"'))
+    for_gpu_0 = '"DEVICE_PROPERTIES_GPU.0": "{QUERY_MODEL_RATIO:0.4,EXCLUSIVE_ASYNC_REQUESTS:NO}"'
+    assert for_gpu_0 in halves.recipe("benchmark_app")
+    every = halves.recipe()
+    assert all(halves.recipe(runtime) in every for runtime in RUNTIMES)
     with pytest.raises(ArgumentError, match=r"Did you mean 'genai'"):
-        recipe(("GPU.0", "GPU.1"), properties, "gen_ai")
+        halves.recipe("gen_ai")
 
 
 def test_devices_without_the_property_are_refused():
@@ -138,6 +137,9 @@ def test_what_hetero_divides_by_itself_is_compiled_without_labels():
     with pytest.raises(DeviceError, match="does not support"):
         hl.compile(model, hl.Placement(alone, "", own))
     hl.emulate("ACC")
-    compiled = hl.compile(model, hl.Placement(alone, "", own))
+    divided = hl.Placement(alone, "", own)
+    for runtime in RUNTIMES:
+        assert hl.interop.recipe(model, divided, runtime) == divided.recipe(runtime)
+    compiled = hl.compile(model, divided)
     assert compiled.as_predicted
     assert [s.device for s in compiled.partition.subgraphs] == [acc]

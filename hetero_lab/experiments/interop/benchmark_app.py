@@ -11,12 +11,12 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.backend.bound import bind
-from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.backend.emulation import bases_of
 from hetero_lab.errors import ArgumentError, StoredFileError, shorten, warn
 from hetero_lab.experiments.results.profile.tables import COUNTER_COLUMNS, counter_rows
 from hetero_lab.model.read import Source
@@ -75,12 +75,12 @@ class BenchmarkReport(Result):
         The tables that are there: summary and settings of ``benchmark_report``, counters, and
         requests if each request has counters of its own.
     emulated
-        The emulated devices among those that the counters name.
+        Emulated device that the counters name → the device that runs it.
     """
 
     source: str
     found: Mapping[str, pd.DataFrame]
-    emulated: tuple[str, ...] = ()
+    emulated: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_detailed(self) -> bool:
@@ -178,7 +178,7 @@ def read_benchmark_app(
             )
         read[kind] = frame
     tables: dict[str, pd.DataFrame] = {}
-    target, emulated = "", ()
+    target, emulated = "", {}
     if (settings := read.pop("settings", None)) is not None:
         summary = _summary(settings)
         target = summary["target"]
@@ -207,8 +207,8 @@ def _placed(model: Source | None, placement: PlacementLike, core: ov.Core | None
 
 def _joined(
     nodes: pd.DataFrame, placed: BoundPlacement | None, device: str
-) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Return the mean counters, by the number of the node, and the emulated devices among theirs.
+) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Return the mean counters, by the number of the node, and the bases of emulated devices.
 
     They are joined to the model if a placement is given; otherwise they ran on ``device``, which
     is unknown if it names several.
@@ -216,15 +216,14 @@ def _joined(
     mean = _mean(nodes)
     hetero = bool(mean["node_name"].str.startswith("subgraph0: ").any())
     rows = [unjoined(node, hetero=hetero) for node in mean.itertuples()]
-    emulated: tuple[str, ...] = ()
+    emulated: dict[str, str] = {}
     if placed is None:
         plain = "" if "," in device or ":" in device else device
         rows = [replace(row, device=plain) for row in rows]
     else:
         partition = _as_it_ran(partition_of(placed), rows, hetero)
         rows = read_counters(mean.itertuples(), partition, placed.graph)
-        used = {subgraph.device for subgraph in partition.subgraphs}
-        emulated = tuple(d for d in emulated_devices(placed.core) if d in used)
+        emulated = bases_of((subgraph.device for subgraph in partition.subgraphs), placed.core)
     joined = frame_of(counter_rows(rows, emulated), COUNTER_COLUMNS)
     return joined.set_index(mean.index), emulated
 

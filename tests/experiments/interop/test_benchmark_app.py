@@ -116,7 +116,7 @@ def test_joined_to_the_ops_of_the_model(reports, own, run):
     assert set(joined.query("kind == 'op'")["op"]) >= {"stem/conv", "mixed1/concat"}
 
 
-def test_joined_over_two_devices(reports, acc):
+def test_joined_over_two_devices(reports, acc, tmp_path):
     placement = hl.Affinity.automatic("digits_inception", "HETERO:ACC,CPU")
     partition = hl.partition("digits_inception", placement)
     assert partition.n_subgraphs > 4
@@ -124,7 +124,7 @@ def test_joined_over_two_devices(reports, acc):
         for where in (None, placement):  # what the report says, and by hand
             report = hl.interop.read_benchmark_app(reports / run, "digits_inception", where)
             counters = report.counters
-            assert report.emulated == ("ACC",)
+            assert report.emulated == {"ACC": "CPU"}
             assert list(counters["emulated"]) == list(counters["device"] == "ACC")
             ops = counters.query("kind == 'op'")
             assert len(ops) > 20
@@ -136,6 +136,8 @@ def test_joined_over_two_devices(reports, acc):
             assert all(any(o <= set(s.ops) for s in partition.subgraphs) for o in of)
             assert counters["subgraph"].nunique() == partition.n_subgraphs
             assert len(counters.query("kind == 'reorder' and tensor != ''")) > 0
+    hl.views.page(report, tmp_path / "page.html")
+    assert "ACC is emulated on CPU" in (tmp_path / "page.html").read_text()
     with pytest.raises(ArgumentError, match="another placement"):
         hl.interop.read_benchmark_app(reports / "split_average_csv", "digits_inception", "CPU")
     with pytest.raises(ArgumentError, match="another placement"):

@@ -9,20 +9,28 @@ import subprocess
 import sys
 
 import jsonschema
+import numpy as np
+import openvino as ov
 import pytest
+from openvino import opset13 as op
 
 import hetero_lab as hl
+from hetero_lab.backend.core import shared_core
 from hetero_lab.cli.main import main
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
-# The part for a model of the schema that OpenVINO Model Server checks its config.json against.
-_STRING = {"type": "string"}
-SERVED = {
-    "required": ["name", "base_path"],
-    "properties": {"name": _STRING, "base_path": _STRING, "target_device": _STRING,
-                   "plugin_config": {"type": "object"}},
-    "additionalProperties": False,
-}  # fmt: skip
+
+
+def _object(**properties):
+    kept = {"required": list(properties), "additionalProperties": False}
+    return {"type": "object", "properties": properties, **kept}
+
+
+# The part that counts of the schema of OpenVINO Model Server's config.json.
+_TEXT, _PLAIN = {"type": "string"}, {"type": ["string", "number"]}
+_MODEL = _object(name=_TEXT, base_path=_TEXT, target_device=_TEXT,
+                 plugin_config={"type": "object", "additionalProperties": _PLAIN})  # fmt: skip
+SERVED = _object(model_config_list={"type": "array", "items": _object(config=_MODEL)})
 # Every Core of the process has the device of the test.
 EMULATED = """
 import openvino as ov, hetero_lab as hl
@@ -31,12 +39,6 @@ class Emulating(ov.Core):
         super().__init__()
         hl.emulate("ACC", core=self)
 ov.Core = Emulating
-"""
-CONFIGURED = """
-from openvino.tools.benchmark import benchmark
-from openvino.tools.benchmark.main import main
-benchmark.Core = Emulating
-main()
 """
 
 
@@ -47,18 +49,11 @@ def model():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("labels", [True, False])
-def test_benchmark_app_runs_what_is_printed(model, tmp_path, labels):
-    affinity = hl.Affinity.uniform(model, "ACC")
-    if labels:
-        affinity = affinity.fix(patterns={"^mixed2/": "CPU"})
+def test_benchmark_app_runs_what_is_printed(model, tmp_path):
+    affinity = hl.Affinity.uniform(model, "ACC").fix(patterns={"^mixed2/": "CPU"})
     placement = hl.Placement(affinity, "p", dict.fromkeys(affinity.devices, F32))
-    text = hl.interop.recipe(model, placement, "benchmark_app")
     hl.save(model, placement, tmp_path / "placed.xml")
-    parts = [part.strip() for part in text.split("\n# ")]
-    program, command = parts[:2] if labels else (CONFIGURED, parts[1])
-    if not labels:
-        (tmp_path / "load.json").write_text(parts[0].removeprefix("# load.json"))
+    program, command, *_ = hl.interop.recipe(model, placement, "benchmark_app").split("\n# ")
     (tmp_path / "bench.py").write_text(EMULATED + program)
     words = command.split()
     more = ["-niter", "20", "-report_type", "detailed_counters", "-report_folder", "."]
@@ -70,6 +65,26 @@ def test_benchmark_app_runs_what_is_printed(model, tmp_path, labels):
     expected = hl.profile(model, placement, iterations=10, progress=False).tables["counters"]
     for name in ("subgraph", "precision"):
         assert counters[name].value_counts().to_dict() == expected[name].value_counts().to_dict()
+
+
+@pytest.mark.parametrize("runtime", ["text", "benchmark_app", "ovms"])
+def test_openvino_reads_properties_that_are_text(model, runtime):
+    acc = hl.Placement(hl.Affinity.automatic(model, "HETERO:ACC,CPU"), "", {"ACC": F32})
+    text = hl.interop.recipe(model, acc, runtime)
+    found = re.search(r"(DEVICE_PROPERTIES\w*)\W+?({.*})", text)
+    assert found
+    assert shared_core().compile_model(model.clone(), "HETERO:ACC,CPU", dict([found.groups()]))
+    wrong = {found[1]: found[2].replace("f32", "nonsense")}
+    with pytest.raises(RuntimeError, match="nonsense"):
+        shared_core().compile_model(model.clone(), "HETERO:ACC,CPU", wrong)
+
+
+def test_parts_that_are_not_connected_need_labels(model):
+    one, two = (op.parameter([4], np.float32, name=name) for name in "ab")
+    apart = ov.Model([op.relu(one), op.abs(two)], [one, two], "apart")
+    texts = {r: hl.interop.recipe(apart, "HETERO:ACC,CPU", r) for r in ("cpp", "python")}
+    assert texts["cpp"].startswith("// It takes no labels: HETERO swaps inputs or outputs")
+    assert "place_ops(model, core)" in texts["python"]
 
 
 def test_what_takes_no_labels_says_so(model):
@@ -89,14 +104,13 @@ def test_what_takes_no_labels_says_so(model):
     given = re.search(r"json.dumps\((.*)\),", texts["onnxruntime"])
     assert given
     assert ast.literal_eval(given[1]) == {"HETERO": {"DEVICE_PROPERTIES": {"CPU": F32}}}
-    config = json.loads(texts["ovms"].partition("\n// config.json\n")[2])
-    jsonschema.validate(config["model_config_list"][0]["config"], SERVED)
+    jsonschema.validate(json.loads(re.sub("^//.*", "", texts["ovms"], flags=re.M)), SERVED)
 
 
 def test_the_command_prints_it_and_saves_the_model(tmp_path, capsys):
     model, file = "digits_inception", str(tmp_path / "placed.xml")
     assert main(["export", model, "-d", "CPU", "--for", "ovms", "--placed", file]) == 0
-    assert capsys.readouterr().out == hl.interop.recipe(model, "CPU", "ovms")
+    assert capsys.readouterr().out == hl.interop.recipe(model, "CPU", "ovms") + "\n"
     assert main(["apply", model, file, "-n", "5"]) == 0
     assert main(["lint", model, "--affinity", file]) == 0
     assert main(["export", model, "-d", "CPU", "--for", "nothing"]) == 2
