@@ -24,7 +24,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
-from hetero_lab.errors import ArgumentError, HeteroLabError, shorten, warn
+from hetero_lab.errors import ArgumentError, HeteroLabError, did_you_mean, shorten, warn
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 # The largest number allowed, by name, since one name means the same everywhere. Larger ones would
@@ -110,6 +110,11 @@ def checked(function: _F) -> _F:
             return function(*args, **options)
         except (AttributeError, TypeError, ValueError, KeyError, OverflowError) as error:
             if not isinstance(error, HeteroLabError):
+                for name in options.keys() - {*names}:
+                    if isinstance(error, TypeError) and f"keyword argument '{name}'" in str(error):
+                        near = did_you_mean(name, names).replace("'?", "='?")
+                        told = f"{function.__name__} has no argument {name}=.{near}"
+                        raise ArgumentError(told) from None
                 for name in _KNOWN_INSIDE & given.keys() & known.keys():
                     _check(name, given[name], known[name])
             raise

@@ -24,9 +24,9 @@ _APPEARS_S = 2.0
 _EVERY_S = 0.5
 _STUCK_S = 1.5  # time without a step after which the other thread draws
 _EVERY_IN_A_LOG_S = 30.0
-_COUNTED = "{desc} |{bar}| {n:.0f} of {total:.0f} {unit}, {elapsed} {postfix}"
-_TIMED = "{desc} |{bar}| {n:.0f} of {total:.0f} s {postfix}"
-_OPEN = "{desc}: {elapsed} {postfix}"
+_COUNTED = "{desc} |{bar}| {n:.0f} of {total:.0f} {unit}, {elapsed}{postfix}"
+_TIMED = "{desc} |{bar}| {n:.0f} of {total:.0f} s{postfix}"
+_OPEN = "{desc}: {elapsed}{postfix}"
 _BAR, _NO_BAR = " |{bar}|", ":"
 
 

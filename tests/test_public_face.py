@@ -137,3 +137,8 @@ def test_a_class_is_the_same_before_and_after_its_public_name_was_used():
 def test_methods_and_constructors_check_their_arguments(call):
     with pytest.raises(ArgumentError, match="= is "):
         call(hl.Affinity.uniform("digits_inception", "CPU"))
+
+
+def test_an_unknown_argument_is_told_with_the_nearest():
+    with pytest.raises(ArgumentError, match=r"advise has no argument budget=\. .* 'budget_s='\?"):
+        hl.advise("digits_inception", budget=10)

@@ -93,7 +93,7 @@ def check_device(name: str, core: ov.Core) -> str:
 def _hint(name: str, here: list[str]) -> str:
     kind = name.partition(".")[0]
     if kind in _PLUGINS_OF_THE_WHEEL and kind not in {known.partition(".")[0] for known in here}:
-        return " hetero_lab.devices(), or hetero-lab devices, shows the reason."
+        return " hetero_lab.devices() shows the reason."
     if name.startswith("HETERO:"):
         return " This takes a list of devices, for instance ['GPU', 'CPU']."
     if name.lower().startswith("hetero:"):

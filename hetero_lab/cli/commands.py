@@ -149,6 +149,9 @@ def _model(given: Namespace) -> Any:
         given.model = first if "=" not in first or os.path.exists(first) else given.model
     if not isinstance(given.model, list):
         return prepared(given)
+    if not all("=" in text for text in given.model):
+        named = " ".join(t if "=" in t else f"{Path(t).stem}={t}" for t in given.model)
+        raise ArgumentError(f"Several models need names: {named}.")
     form = "NAME=VALUE, for instance det=det.onnx"
     sources = values.pairs(given.model, "MODEL", form, first=True)
     shapes = values.shapes_by_model(given.shape, sources)
@@ -221,7 +224,8 @@ def _start(given: Namespace) -> hl.Placement:
     if given.affinity is None:
         if given.device is None:
             raise ArgumentError(
-                f"Name the device: -d HETERO:GPU,CPU or -d CPU. Devices: {_devices_here()}."
+                "Name the device, -d HETERO:GPU,CPU or -d CPU, or a placement, --affinity FILE. "
+                f"Devices: {_devices_here()}."
             )
         return resolve(bind(prepared(given)), given.device).placement
     start = given.affinity

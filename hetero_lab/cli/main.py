@@ -120,15 +120,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    first, *rest = arguments or ["-"]
+    first, *rest = arguments = arguments or ["-h"]
     if first not in COMMANDS:
         if not first.startswith("-"):
             raise ArgumentError(
                 f"There is no command {first}.{did_you_mean(first, COMMANDS)} "
                 "hetero-lab -h lists them."
             )
-        if not parser().parse_args(arguments).version:
-            raise ArgumentError("COMMAND is missing. hetero-lab -h lists the commands.")
+        parser().parse_args(arguments)  # -h, or --version
         print(f"hetero-lab {hl.__version__}, OpenVINO {metadata.version('openvino')}")
         return 0
     command = COMMANDS[first]
@@ -235,7 +234,7 @@ _ALL = (
         "property store deploy promise csv",
         texts.advise_text, run=commands.advise,
         more=" Single devices, AUTO, MULTI, HETERO, an optimised\nplacement and int8 are measured "
-        "in turn.",
+        "in turns, for up to five minutes (--budget).",
     ),
     Command(
         "verify", "prove deployed directories again on what is installed here",

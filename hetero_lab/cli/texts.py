@@ -109,7 +109,9 @@ def advise_text(given: Namespace, advice: Any) -> str:
     """Report the advice, and how to deploy or to verify it."""
     said = str(advice).rstrip("\n")
     if given.deploy is None:
-        return f"{said}\nNext:       {again(given, 'advise', '--deploy', 'deploy')}"
+        kept = {"-d": given.devices, "-b": f"{given.budget:g}", "--data": given.data}
+        more = [word for pair in kept.items() if pair[1] for word in pair]
+        return f"{said}\nNext:       {again(given, 'advise', *more, '--deploy', 'deploy')}"
     models = getattr(advice, "advices", None)  # of a pipeline: a directory each
     directories = [os.path.join(given.deploy, name) for name in models or [""]]
     verify = [f"Next:       {command_line('verify', d.rstrip(os.sep))}" for d in directories]

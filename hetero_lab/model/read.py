@@ -359,8 +359,8 @@ def _set_static_shapes(model: ov.Model, shapes: Shapes) -> None:
     guessed = list(open_ends)
     if guessed:
         warn(
-            f"The batch of {names_at_hand(guessed)} is dynamic and was set to 1. Another one: "
-            f'load(source, shapes={{"{guessed[0]}": [N, …]}}).'
+            f"The batch of {names_at_hand(guessed)} is dynamic and was set to 1. To set another, "
+            "load the model with shapes=."
         )
     if new:
         try:

@@ -393,16 +393,11 @@ def _measured_sentences(difference: Difference) -> Iterator[str]:
         return
     interval = f"95 % interval {change(timed.low_us)} to {change(timed.high_us)}"
     if timed.low_us <= 0.0 <= timed.high_us:
-        yield (
-            f"No difference was seen in the measurement: after takes "
-            f"{change(timed.difference_us)} ({interval}; {level})."
-        )
+        seen, sure = "After looks", ", within chance"
     else:
-        word = "faster" if timed.difference_us < 0 else "slower"
-        yield (
-            f"After was measured {number(abs(timed.difference_us))} µs {word} "
-            f"({interval}; {level})."
-        )
+        seen, sure = "After was measured", ""
+    word = "faster" if timed.difference_us < 0 else "slower"
+    yield f"{seen} {number(abs(timed.difference_us))} µs {word}{sure} ({interval}; {level})."
     if difference.predicted_ns is not None:
         inside = timed.low_us <= difference.predicted_us <= timed.high_us
         yield f"The prediction lies {'within' if inside else 'outside'} that interval."

@@ -5,7 +5,6 @@ import pytest
 from hetero_lab.experiments.measure.workers import bench
 
 ROWS = [
-    ("", "COMMAND"),
     ("bogus", "bogus"),
     ("profil MODEL", "Did you mean 'profile'?"),
     ("profile", "MODEL"),
@@ -50,7 +49,7 @@ ROWS = [
     ("find-wrong MODEL -d CPU --tolerance 0", "above 0"),
     ("find-wrong MODEL -d CPU -b -1", "more than 0 seconds"),
     ("advise a=MODEL b=MODEL --shape image=1,1,8,8", "Models: 'a', 'b'"),
-    ("advise MODEL b=MODEL", "NAME=VALUE, for instance det=det.onnx"),
+    ("advise MODEL b=MODEL", "Several models need names: "),
     ("advise a=MODEL b=MODEL --shape b.image=1,1,8", "4 dimensions"),
     ("verify nosuch", "hetero-lab freeze writes a directory"),
     ("freeze MODEL x -d CPU --tolerance some", "invalid"),

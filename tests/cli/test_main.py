@@ -135,4 +135,7 @@ def test_a_pipeline_is_advised(tmp_path, said):
     arguments += ["--shape", "b.image=2,1,8,8", "-b", "20", "--csv", str(tmp_path / "a.csv")]
     again = said(*arguments).splitlines()[-1]
     assert {"a", "a_together_us", "b", "b_together_us"} <= {*pd.read_csv(tmp_path / "a.csv")}
-    assert "hetero-lab advise a=digits_inception b=digits_inception --deploy deploy" in again
+    assert (
+        "hetero-lab advise a=digits_inception b=digits_inception -d CPU -b 20 --deploy deploy"
+        in again
+    )

@@ -5,7 +5,7 @@ import argparse
 import pytest
 
 from hetero_lab.cli import values
-from hetero_lab.cli.main import COMMANDS, GROUPS, parser
+from hetero_lab.cli.main import COMMANDS, GROUPS, main
 from hetero_lab.cli.options import spelled
 from hetero_lab.errors import ArgumentError
 
@@ -128,9 +128,9 @@ def test_sentences_name_options_in_place_of_arguments():
     assert spelled(text) == options
 
 
-def test_every_command_is_in_one_group_of_the_help(capsys):
+def test_no_command_gives_the_help_with_every_command_in_one_group(capsys):
     assert sorted(" ".join(GROUPS.values()).split()) == sorted(COMMANDS)
     with pytest.raises(SystemExit):
-        parser().parse_args(["-h"])
+        main([])
     out = capsys.readouterr().out
     assert out.index("start:") < out.index("  demo ") < out.index("be advised and deploy:")

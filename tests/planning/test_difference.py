@@ -163,7 +163,7 @@ def test_measured_beside_predicted():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"low_us": -13.0, "high_us": 1.0}, "No difference was seen"),
+        ({"low_us": -13.0, "high_us": 1.0}, "After looks 6.00 µs faster, within chance ("),
         ({"low_us": -45.0, "high_us": float("inf")}, "too few turns"),
         ({"low_us": -7.0, "high_us": -5.5}, "outside that interval"),
         ({"difference_us": 6.0, "low_us": 5.0, "high_us": 7.0}, "6.00 µs slower"),

@@ -405,7 +405,7 @@ def _outputs(directory: str | os.PathLike[str], contract: Contract, seen: Observ
     errors = f"relative error {max(a.relative_error for a in known):.1e} in " if known else ""
     detail = f"{errors}{count_of(len(expected), 'request')}"
     if contract.generated:
-        detail += " with generated inputs; freeze with examples= of your own"
+        detail += " with generated inputs; freeze with inputs of your own"
     if any(agreement.is_wrong for agreement in agreements):
         return BROKEN, detail
     if len(known) < len(agreements):

@@ -71,10 +71,8 @@ def summary(profile: ProfileData) -> str:
     if profile.counters:
         precision = executed_precisions(profile.counters)
         n = len(list(transitions(profile)))
-        lines.append(
-            f"Precision:  {tally(precision.values()) or 'not in the counters'}"
-            f"{f'; it changes between {n} pairs of ops' if n else ''}"
-        )
+        pairs = f"; it changes between {count_of(n, 'pair')} of ops" if n else ""
+        lines.append(f"Precision:  {tally(precision.values()) or 'not in the counters'}{pairs}")
     lines.append(
         f"Start:      compile {_ms_text(profile.compile_ms)}, first inference "
         f"{_ms_text(profile.first_inference_ms)}"

@@ -16,7 +16,7 @@ from hetero_lab.experiments.results.sweep import tables as sweep_tables
 from hetero_lab.experiments.results.sweep.row import Row
 from hetero_lab.result import Result
 from hetero_lab.statistics import Noise
-from hetero_lab.tables import Tables, number
+from hetero_lab.tables import Tables, time_text
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
@@ -164,5 +164,5 @@ class Sweep(Result):
         if len(self.hosts) > 1 or split is None or alone is None or split[1] <= alone[1]:
             return ""
         slow, quick, why = split[2], alone[2], overhead(split[2])
-        took = f"{shorten(quick.label, 60)} takes {number(quick.latency.median_us)} µs."
+        took = f"{shorten(quick.label, 60)} takes {time_text(quick.latency.median_us)}."
         return why and f"{shorten(slow.label, 60)}: {why} {took}"
