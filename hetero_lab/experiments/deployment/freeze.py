@@ -192,7 +192,7 @@ def freeze_placed(
         latency = None
         if reference is not None and tolerance is not None:
             noise = noise_here([*placed.devices, reference[0]], placed.core)
-            latency = promised(runs, reference, tolerance, noise, spread)
+            latency = promised(runs, reference, tolerance, noise, spread, target)
         write_contract(
             draft,
             Contract(

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from hetero_lab.errors import warn
@@ -26,6 +28,7 @@ ONE_CORE: Reference = (
         "ENABLE_CPU_PINNING": False,
     },
 )
+NO_PROMISE, OTHERS = "no latency was promised", "other processes kept"
 OK, BROKEN, UNDECIDED, UNKNOWN = "ok", "broken", "undecided", "not checked"
 UNPROMISED, ERROR = "not promised", "error"
 REFERENCE = "reference"  # the step of a run that compiles the reference
@@ -63,7 +66,7 @@ def disturbed(runs: Sequence[ObservedRun]) -> str:
     """Say how many CPUs other processes kept busy; nothing if that matters little."""
     cpus, n_cpus = max(run.foreign_cpus for run in runs), runs[0].n_cpus or os.cpu_count() or 1
     busy = is_busy(cpus, n_cpus)
-    return f"other processes kept {cpus:.1f} of {n_cpus} CPUs busy" if busy else ""
+    return f"{OTHERS} {cpus:.1f} of {n_cpus} CPUs busy" if busy else ""
 
 
 def promised(
@@ -72,18 +75,21 @@ def promised(
     tolerance: float,
     noise: Noise,
     drift: float = 0.0,
+    directory: Path = Path("OLD"),
 ) -> LatencyPromise | str:
     """Return the promise of a directory that was run several times, or warn why there is none.
 
     ``noise`` is that of compiles on its devices, and ``drift`` how far the logarithm of the ratio
-    was seen to vary from measurement to measurement. Warns if that leaves nothing to hold it to.
+    was seen to vary from measurement to measurement. Warns if that leaves nothing to hold it to,
+    and names ``directory``, to freeze again.
     """
     device, properties = reference
     error = runs[-1].error
-    way = " Freeze again on a quiet machine, or promise none: tolerance=None."
+    stored = shlex.quote(str(directory / "model.xml"))
+    way = f"freeze again on a quiet machine: hetero-lab freeze MODEL DIR --affinity {stored}"
     ratios = [run.ratio for run in runs if run.ratio is not None]
     if why := f"the reference {device} fails: {error}" if error else disturbed(runs):
-        warn(f"No latency is promised: {why}.{'' if error else way}")
+        warn(f"No latency is promised: {why}.{'' if error else f' To promise one, {way}'}")
         return why
     levels = [turn_level(turn) for run in runs for turn in (*run.turns_us, *run.reference_us)]
     spread, drift = max(log_spread(ratios), noise.spread(min(levels))), max(drift, DRIFT)
@@ -92,7 +98,8 @@ def promised(
     if unchanged.high > 1.0 + tolerance:
         warn(
             f"The latency varies too much for a tolerance of {tolerance:.0%}: it may look "
-            f"{unchanged.high - 1:.0%} slower though nothing changed. Give a larger one.{way}"
+            f"{unchanged.high - 1:.0%} slower though nothing changed. Give a larger tolerance=, "
+            f"for instance {math.ceil(20 * unchanged.high) / 20 - 1:.2f}, or {way}"
         )
     return LatencyPromise(
         reference_device=device,
@@ -121,7 +128,7 @@ def judged_latency(
     if then is None:
         return Settlement(UNPROMISED, "")
     if isinstance(then, str):
-        return Settlement(UNDECIDED, f"no latency was promised: {then}")
+        return Settlement(UNDECIDED, f"{NO_PROMISE}: {then}")
     if failed.error and failed.step == REFERENCE:
         return Settlement(UNDECIDED, f"the reference {then.reference} fails: {failed.error}")
     if len(ratios) < len(runs):

@@ -16,7 +16,16 @@ from hetero_lab.arguments import checked
 from hetero_lab.errors import names_at_hand, shorten
 from hetero_lab.experiments.deployment.check_run import ObservedRun, expected_outputs
 from hetero_lab.experiments.deployment.contract import Contract, frozen_digest
-from hetero_lab.experiments.deployment.latency import BROKEN, ERROR, OK, UNDECIDED, UNKNOWN
+from hetero_lab.experiments.deployment.latency import (
+    BROKEN,
+    ERROR,
+    NO_PROMISE,
+    OK,
+    OTHERS,
+    UNDECIDED,
+    UNKNOWN,
+    UNPROMISED,
+)
 from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.result import Result
 from hetero_lab.runtime.exported import parse_header
@@ -170,13 +179,15 @@ class Verification(_Gate):
         directory = shorten(self.directory)
         if self.broken:
             return f"{directory} breaks {with_version}: {', '.join(self.broken)}."
-        reasons = "; ".join(
-            f"{p.name}, because {p.detail}" for p in self.parts if p.status in (ERROR, UNDECIDED)
-        )
+        # By its author's choice, or because their machine was busy: no reason to doubt the rest.
+        free = [p for p in self.parts if (p.name, p.status) == ("latency", UNPROMISED)]
+        free += [p for p in self.parts if p.detail.startswith(f"{NO_PROMISE}: {OTHERS}")]
+        open_ = [p for p in self.parts if p.status in (ERROR, UNDECIDED) and p not in free]
+        reasons = "; ".join(f"{p.name}, because {p.detail}" for p in open_)
         if reasons:
             why = "Undecided" if self.ok else "It cannot be checked"
             return f"{why} whether {directory} keeps {with_version}: {reasons}."
-        return f"{directory} keeps {with_version}."
+        return f"{directory} keeps {with_version}{' (no latency promised)' * bool(free)}."
 
     def __repr__(self) -> str:
         return f"Verification({self.verdict})"

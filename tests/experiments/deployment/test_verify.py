@@ -310,12 +310,17 @@ def test_a_busy_machine_is_given_a_second_chance(busy, tmp_path, monkeypatch):
         assert len(calls) == 5
         assert isinstance(read_contract(tmp_path).latency, LatencyPromise)
         return
-    with pytest.warns(HeteroLabWarning, match="quiet machine, or promise none: tolerance=None"):
+    with pytest.warns(
+        HeteroLabWarning, match="quiet machine: hetero-lab freeze MODEL DIR --affinity .*model.xml"
+    ):
         hl.freeze("digits_inception", "CPU", tmp_path)
     assert len(calls) == 2
     told = latency(timed(1.0), read_contract(tmp_path).latency)
     assert told.status == UNDECIDED
     assert told.detail.startswith("no latency was promised: other processes kept")
+    proven = Verification("deploy", (ContractPart("latency", *told[:2]),), (), "2026.4")
+    kept = "'deploy' keeps its contract with OpenVINO 2026.4 (no latency promised)."
+    assert (proven.verdict, proven.is_decided) == (kept, False)
 
 
 def test_a_reference_that_fails_is_told(tmp_path):
