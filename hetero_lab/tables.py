@@ -329,7 +329,7 @@ def _cells(texts: Sequence[str]) -> list[str]:
 # A number with its unit and its interval.
 _NUMERIC = re.compile(r"[-−≈ ]*[\d.,∞]+( (µs|ms|s|B|KB|MB|GB)|%)?(\s+\[.*)?$")
 _HEADERS = {
-    "label": "placement", "judgement": "is", "median_us": "latency", "cost_us": "saves",
+    "label": "placement", "judgement": "vs best", "median_us": "latency", "cost_us": "saves",
     "p90_us": "90 % within", "throughput_per_s": "per second", "execution_devices": "ran on",
     "verdict": "outputs", "boundary_bytes": "crosses", "first_inference_ms": "first inference",
 }  # fmt: skip
@@ -408,7 +408,9 @@ def interval_text(value: Any, low: Any, high: Any, write: Callable[[Any], str]) 
     if not text or low is None or low == high:
         return text
     unit = text.partition(" ")[2]
-    ends = (write(end).removesuffix(f" {unit}") for end in (low, high))
+    ends = [write(end) for end in (low, high)]
+    if all(end.endswith(f" {unit}") for end in ends):
+        ends = [end.removesuffix(f" {unit}") for end in ends]
     return f"{text}  [{', '.join(ends)}]"
 
 

@@ -29,6 +29,7 @@ from hetero_lab.errors import (
     PropertyError,
     names_at_hand,
     shorten,
+    warn,
 )
 from hetero_lab.tables import check_writable, write_csv
 
@@ -371,6 +372,8 @@ def write(given: Namespace, result: Any, said: str = "") -> None:
         result.export(given.export)
     if "deploy" in asked:
         more = options.arguments(given, result.deploy, given.options)
+        if result.interrupted:
+            warn("Deploys what was best by then; Ctrl-C again stops.")
         result.deploy(given.deploy, **more)
     if "affinity_out" in asked:
         affinity = (result.plan if planned else result).affinity

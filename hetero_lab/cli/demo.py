@@ -35,8 +35,12 @@ def run(directory: str) -> hl.types.Advice:
         hl.advise, model, devices, data=data, budget_s=BUDGET_S, isolate=False
     )
     advice = replace(advice, verdict=spelled(advice.verdict))
-    _show(text_table(ranking(advice.summary)))
-    print("   Below a ratio of 1 it is faster. The slow are dropped after a short race;")
+    named = f"ratio_to_{advice.sweep.reference}"
+    _show(text_table(ranking(advice.summary).rename(columns=lambda n: n.replace("ratio", named))))
+    print(
+        f"   Below a ratio of 1 it is faster than {advice.sweep.reference}; the first is the best."
+    )
+    print("   The slow are dropped after a short race;")
     print("   the others are measured longer, and quantised to int8, in a final.")
     split = _split(advice)
     if split is not None:

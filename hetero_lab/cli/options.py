@@ -185,9 +185,9 @@ _OWN = [
     Option(*_DEVICES, "devices, the first one first", parse={"required": True}),
     _many(
         "--emulate",
-        "NAME:supported=Convolution,MatMul",
-        "register an emulated device; other parts, after a colon each, are unsupported=, base=, "
-        "faster_by=auto and properties, KEY=VALUE: ACC:unsupported=Softmax:faster_by=auto",
+        "NAME:PART:…",
+        "register an emulated device: ACC:unsupported=Softmax,Concat, or "
+        "ACC:supported=Convolution,MatMul:base=CPU, or ACC:faster_by=auto:NUM_STREAMS=1",
     ),
     _many("--property", "DEVICE.KEY=VALUE", "set a property, CPU.INFERENCE_PRECISION_HINT=f32"),
     Option("--affinity", "FILE", "device of every op: of Affinity.to_json, to_csv or hl.save"),

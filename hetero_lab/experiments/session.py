@@ -24,7 +24,7 @@ from hetero_lab.errors import ArgumentError, warn
 from hetero_lab.experiments.accuracy.evaluate import ReadData
 from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.environment import current_environment, noise_of
-from hetero_lab.experiments.measure.records import AnyRecord, Header, StoredModel, Trial
+from hetero_lab.experiments.measure.records import AnyRecord, Header, StoredModel, Trial, Turn
 from hetero_lab.experiments.measure.rounds import SweepRun
 from hetero_lab.experiments.measure.store import Store
 from hetero_lab.experiments.measure.workers.bench import AnyBench, Bench, write_set_up
@@ -140,8 +140,12 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 interrupted = True
             except KeyboardInterrupt:
                 interrupted = True
+                has_turns = any(isinstance(record, Turn) for record in records)
+                kept = (
+                    "; the turns that were measured are kept" if has_turns else " before any turn"
+                )
                 warn(
-                    "Interrupted; the turns that were measured are kept"
+                    f"Interrupted{kept}"
                     + (", and the same call goes on from there." if store else ".")
                 )
             finally:

@@ -28,7 +28,6 @@ ONE_CORE: Reference = (
         "ENABLE_CPU_PINNING": False,
     },
 )
-NO_PROMISE, OTHERS = "no latency was promised", "other processes kept"
 OK, BROKEN, UNDECIDED, UNKNOWN = "ok", "broken", "undecided", "not checked"
 UNPROMISED, ERROR = "not promised", "error"
 REFERENCE = "reference"  # the step of a run that compiles the reference
@@ -66,7 +65,7 @@ def disturbed(runs: Sequence[ObservedRun]) -> str:
     """Say how many CPUs other processes kept busy; nothing if that matters little."""
     cpus, n_cpus = max(run.foreign_cpus for run in runs), runs[0].n_cpus or os.cpu_count() or 1
     busy = is_busy(cpus, n_cpus)
-    return f"{OTHERS} {cpus:.1f} of {n_cpus} CPUs busy" if busy else ""
+    return f"other processes kept {cpus:.1f} of {n_cpus} CPUs busy" if busy else ""
 
 
 def promised(
@@ -128,7 +127,7 @@ def judged_latency(
     if then is None:
         return Settlement(UNPROMISED, "")
     if isinstance(then, str):
-        return Settlement(UNDECIDED, f"{NO_PROMISE}: {then}")
+        return Settlement(UNDECIDED, f"no latency was promised: {then}")
     if failed.error and failed.step == REFERENCE:
         return Settlement(UNDECIDED, f"the reference {then.reference} fails: {failed.error}")
     if len(ratios) < len(runs):

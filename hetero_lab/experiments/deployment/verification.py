@@ -16,16 +16,7 @@ from hetero_lab.arguments import checked
 from hetero_lab.errors import names_at_hand, shorten
 from hetero_lab.experiments.deployment.check_run import ObservedRun, expected_outputs
 from hetero_lab.experiments.deployment.contract import Contract, frozen_digest
-from hetero_lab.experiments.deployment.latency import (
-    BROKEN,
-    ERROR,
-    NO_PROMISE,
-    OK,
-    OTHERS,
-    UNDECIDED,
-    UNKNOWN,
-    UNPROMISED,
-)
+from hetero_lab.experiments.deployment.latency import BROKEN, ERROR, OK, UNDECIDED, UNKNOWN
 from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.result import Result
 from hetero_lab.runtime.exported import parse_header
@@ -180,8 +171,8 @@ class Verification(_Gate):
         if self.broken:
             return f"{directory} breaks {with_version}: {', '.join(self.broken)}."
         # By its author's choice, or because their machine was busy: no reason to doubt the rest.
-        free = [p for p in self.parts if (p.name, p.status) == ("latency", UNPROMISED)]
-        free += [p for p in self.parts if p.detail.startswith(f"{NO_PROMISE}: {OTHERS}")]
+        free = [p for p in self.parts if (p.name, p.status) == ("latency", "not promised")]
+        free += [p for p in self.parts if p.detail.startswith("no latency was promised: other")]
         open_ = [p for p in self.parts if p.status in (ERROR, UNDECIDED) and p not in free]
         reasons = "; ".join(f"{p.name}, because {p.detail}" for p in open_)
         if reasons:
