@@ -37,11 +37,10 @@ def run(directory: str) -> hl.types.Advice:
     advice = replace(advice, verdict=spelled(advice.verdict))
     named = f"ratio_to_{advice.sweep.reference}"
     _show(text_table(ranking(advice.summary).rename(columns=lambda n: n.replace("ratio", named))))
+    print(f"   Below a ratio of 1 it is faster than {advice.sweep.reference}. The slow are dropped")
     print(
-        f"   Below a ratio of 1 it is faster than {advice.sweep.reference}; the first is the best."
+        "   after a short race; the others are measured longer, and quantised to int8, in a final."
     )
-    print("   The slow are dropped after a short race;")
-    print("   the others are measured longer, and quantised to int8, in a final.")
     split = _split(advice)
     if split is not None:
         print("\n3. Why a split costs, and what lint found to do about it")

@@ -171,12 +171,7 @@ def _placement(text: str) -> object:
 _OWN = [
     # the model
     Option("model", "MODEL", "a sample's name or the path of a model file"),
-    _many(
-        "--shape",
-        "[INPUT=]1,3,224,224",
-        "static shape of an input, named if there are several",
-        "shapes",
-    ),
+    _many("--shape", "[INPUT=]1,3,224,224", "static shape of an input, named if several", "shapes"),
     Option("--input", "FILE", "take the inputs from an .npz file", "inputs"),
     Option("--prompt-tokens", "N", "language model: tokens in a random prompt", parse=_WHOLE),
     Option("--new-tokens", "N", "language model: tokens to generate, each timed", parse=_WHOLE),

@@ -141,11 +141,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
             except KeyboardInterrupt:
                 interrupted = True
                 has_turns = any(isinstance(record, Turn) for record in records)
-                kept = (
-                    "; the turns that were measured are kept" if has_turns else " before any turn"
-                )
                 warn(
-                    f"Interrupted{kept}"
+                    "Interrupted"
+                    + "; the turns that were measured are kept" * has_turns
                     + (", and the same call goes on from there." if store else ".")
                 )
             finally:

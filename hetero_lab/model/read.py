@@ -240,9 +240,8 @@ def _path(source: str | os.PathLike[str]) -> tuple[Path, dict[str, Sequence[int]
             kind = f"is a directory, not a model file: it has no {_EXPORTED},"
             if os.path.isfile(stored := os.path.join(text, "model.xml")):
                 raise ModelError(
-                    f"{shorten(text)} is a directory with a frozen placement. Name the model that "
-                    f"was frozen; its placement is --affinity {stored} on the command line, "
-                    f"hetero_lab.read_placement({stored!r}) in Python."
+                    f"{shorten(text)} is a frozen placement. Name its model, and the placement as "
+                    f"--affinity {stored}, or hetero_lab.read_placement({stored!r}) in Python."
                 )
         raise ModelError(
             f"{shorten(text)} {kind} and no sample has that name."

@@ -79,8 +79,7 @@ def promised(
     """Return the promise of a directory that was run several times, or warn why there is none.
 
     ``noise`` is that of compiles on its devices, and ``drift`` how far the logarithm of the ratio
-    was seen to vary from measurement to measurement. Warns if that leaves nothing to hold it to,
-    and names ``directory``, to freeze again.
+    was seen to vary from measurement to measurement. Warns if that leaves nothing to hold it to.
     """
     device, properties = reference
     error = runs[-1].error
