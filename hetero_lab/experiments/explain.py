@@ -217,7 +217,7 @@ def _measured(a: _Taken, b: _Taken, costs: CostModel | None) -> tuple[Measuremen
         ratio = series_ratio(other, one)
     else:
         notes.append(
-            "The placements were not measured in turn, so any drift of the machine between them "
+            "The two were not measured in the same turns, so any drift of the machine between them "
             "also shows as a difference."
         )
         profiles = a.profile, b.profile

@@ -215,7 +215,7 @@ def test_two_runs_stand_side_by_side_with_what_differs_between_the_machines():
     assert "were not measured in turn" in shown.value
     assert "3 undecided. Not measured in turn." in explorer.children[1].value
     explorer.compare_with(f"before: {SPLIT}")
-    assert "not measured in turn" in texts_of(open_tab(explorer, "Compare A and B"))
+    assert "not measured in the same turns" in texts_of(open_tab(explorer, "Compare A and B"))
 
 
 @pytest.mark.parametrize("made", [big_sweep, lambda n: small_sweep(nasty="other")])
