@@ -301,17 +301,18 @@ def _host_hover(row: Mapping[Any, Any]) -> str:
     )
 
 
-# Of the first group, and of all others: greys, because colours stand for devices.
-_FIRST, _OTHERS = "#6f7783", "#aeb4be"
+# The first group is filled, all others are hollow: colours stand for devices, and this grey lets
+# intervals be read on it and stands out from a white page and a dark one.
+_FIRST = "rgba(128, 128, 128, 0.3)"
 _ROW_PX = 34
 
 
 def latency_ranking(measured: Sweep | Advice) -> go.Figure:
     """Draw the ranking: bars of latency with 95 % intervals, fastest on top.
 
-    This run cannot tell the bars of one group apart; those of the first group are darker. Several
+    This run cannot tell the bars of one group apart; those of the first group are filled. Several
     hosts follow each other. An advice's bars have its judgements instead, and those that may be the
-    best are darker.
+    best are filled.
     """
     sweep = measured.sweep if isinstance(measured, Advice) else measured
     candidates = measured.candidates if isinstance(measured, Advice) else ()
@@ -336,14 +337,17 @@ def latency_ranking(measured: Sweep | Advice) -> go.Figure:
             y=list(range(len(rows))),
             x=[scale * r["median_us"] for r in rows],
             marker={
-                "color": [_FIRST if first else _OTHERS for first in may_be_best],
+                "color": [_FIRST if first else CLEAR for first in may_be_best],
+                "line": {"color": LINE, "width": 1},
                 "pattern": {
                     "shape": ["/" if r["emulated"] else "" for r in rows],
                     "solidity": 0.15,
                     "fillmode": "overlay",
+                    "fgcolor": LINE,
+                    "fgopacity": 0.5,
                 },
             },
-            error_x=error_bars(latencies, scale, color=TEXT, thickness=1.5),
+            error_x=error_bars(latencies, scale, color=TEXT, thickness=2),
             hovertext=[
                 f"<b>{plain(label, 200)}</b><br>{latency_text(interval_of(r))}<br>"
                 f"{words}, {n}{_emulated(r)}"
@@ -360,7 +364,7 @@ def latency_ranking(measured: Sweep | Advice) -> go.Figure:
         textfont={"color": TEXT, "size": 11},
         cliponaxis=False,
     )
-    marks = ["darker: may be the fastest"] * (not all(may_be_best))
+    marks = ["filled: may be the fastest"] * (not all(may_be_best))
     marks += [could_be_seen(sweep.ranked).rstrip(".") if rows else "nothing measured"]
     marks += ["⌂ one device alone"] if any(r["baseline"] for r in rows) else []
     marks += ["hatched: emulated"] if any(r["emulated"] for r in rows) else []

@@ -30,7 +30,7 @@ def test_rows_are_ranked_from_fast_to_slow():
     assert figure.layout.xaxis.title.text == "latency (µs)"
     assert len(set(figure.data[0].marker.color[:2])) == 2  # they can be told apart
     said = figure.layout.title.subtitle.text.replace("<br>", " ")
-    assert "darker: may be the fastest" in said
+    assert "filled: may be the fastest" in said
     assert "this run could have shown is " in said
     assert len(set(figure.data[0].marker.color[1:])) == 1  # not of the first group
 
