@@ -330,7 +330,9 @@ def latency_ranking(measured: Sweep | Advice) -> go.Figure:
         judged.get(row["label"]) in (BEST, *MAY_BE_BEST) if judged else row["group"] == 1
         for row in rows
     ]
-    subgraphs = [count_of(r["n_subgraphs"], "subgraph") for r in rows]
+    subgraphs = [
+        count_of(r["n_subgraphs"], "subgraph") + " · emulated" * bool(r["emulated"]) for r in rows
+    ]
     figure = ThemedFigure(
         go.Bar(
             orientation="h",
@@ -339,13 +341,6 @@ def latency_ranking(measured: Sweep | Advice) -> go.Figure:
             marker={
                 "color": [_FIRST if first else CLEAR for first in may_be_best],
                 "line": {"color": LINE, "width": 1},
-                "pattern": {
-                    "shape": ["/" if r["emulated"] else "" for r in rows],
-                    "solidity": 0.15,
-                    "fillmode": "overlay",
-                    "fgcolor": LINE,
-                    "fgopacity": 0.5,
-                },
             },
             error_x=error_bars(latencies, scale, color=TEXT, thickness=2),
             hovertext=[
@@ -367,13 +362,12 @@ def latency_ranking(measured: Sweep | Advice) -> go.Figure:
     marks = ["filled: may be the fastest"] * (not all(may_be_best))
     marks += [could_be_seen(sweep.ranked).rstrip(".") if rows else "nothing measured"]
     marks += ["⌂ one device alone"] if any(r["baseline"] for r in rows) else []
-    marks += ["hatched: emulated"] if any(r["emulated"] for r in rows) else []
     return finish(
         figure,
         "Latency ranking",
         " · ".join(marks),
         130 + _ROW_PX * max(1, len(rows)),
-        (20, 190, 80, 50),
+        (20, 230, 80, 50),
         x=axis,
         y=row_axis(names),
         bargap=0.3,

@@ -21,8 +21,8 @@ def test_rows_are_ranked_from_fast_to_slow():
     figure = latency_ranking(sweep)
     assert list(figure.layout.yaxis.ticktext) == [SPLIT, ALONE, SLOW]
     assert [text.strip() for text in figure.data[1].text] == [
-        "group 1, best · 3 subgraphs", "group 2, slower · 1 subgraph",
-        "group 3, slower · 3 subgraphs",
+        "group 1, best · 3 subgraphs · emulated", "group 2, slower · 1 subgraph · emulated",
+        "group 3, slower · 3 subgraphs · emulated",
     ]  # fmt: skip
     bars = figure.data[0].error_x
     assert all(length >= 0 for length in (*bars.array, *bars.arrayminus))
