@@ -97,10 +97,10 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
         raise ArgumentError(f"x= is one of {names_at_hand(columns, 20)}, not {shorten(str(x))}.")
     if len(frame):
         frame = frame.loc[frame["median_us"].notna() & (frame["same_as"] == "")]
-    scale, axis = latency_axis(intervals_of(frame, "median_us"))
+    _, axis = latency_axis(intervals_of(frame, "median_us"))
     styles = device_styles(devices, dict(sweep.environment.emulated))
     return finish(
-        points(frame, columns[x], "median_us", MOSTLY, styles, scale),
+        points(frame, columns[x], "median_us", MOSTLY, styles),
         "Placement against latency",
         height=460,
         margins=(70, 30, 80, 60),
@@ -122,9 +122,8 @@ def points(
     y: str,
     group: str,
     styles: Mapping[str, DeviceStyle],
-    scale: float = 1.0,
 ) -> go.Figure:
-    """Draw a point per distinct row, one column over another times ``scale``, by groups.
+    """Draw a point per distinct row, one column over another, by groups.
 
     Groups by the device of most ops have its style. A point's customdata is its label.
     """
@@ -133,13 +132,14 @@ def points(
         return figure
     # Equal placements lie on the same point: a click should choose the measured one.
     own = frame.loc[~frame["same_as"].isin(list(frame["label"]))]
+    across, up = scale_of(frame, x), scale_of(frame, y)
     for place, (name, rows) in enumerate(_groups(own, group)):
         style = styles.get(name) if group == MOSTLY else None
         is_open = style is not None and style.emulated
         figure.add_scatter(
-            x=finite(rows[x]), y=finite(scale * rows[y]), mode="markers",
+            x=finite(rows[x], across), y=finite(rows[y], up), mode="markers",
             name=f"mostly on {style.label}" if style else plain(name, 60),
-            customdata=list(rows["label"]), error_y=error_bars(intervals_of(rows, y), scale),
+            customdata=list(rows["label"]), error_y=error_bars(intervals_of(rows, y), up),
             hovertext=[_point_hover(row, frame, x, y) for row in rows.to_dict("records")],
             marker={
                 "size": 12, "line": {"width": 2 if is_open else 0},
@@ -175,10 +175,19 @@ def intervals_of(rows: pd.DataFrame, column: str) -> list[Interval]:
     return [*rows[names].astype(float).itertuples(index=False, name=None)]
 
 
-def finite(values: pd.Series) -> list[Any]:
-    """Return texts and numbers for JSON, which has neither NaN nor infinity."""
+def scale_of(rows: pd.DataFrame, column: str) -> float:
+    """Return the factor to the unit of the axis of a column: long times in µs are drawn in ms."""
+    if not column.endswith("_us"):
+        return 1
+    return latency_axis(intervals_of(rows, column) or [(rows[column].max(), 0.0, 0.0)])[0]
+
+
+def finite(values: pd.Series, scale: float = 1) -> list[Any]:
+    """Return texts and scaled numbers for JSON, which has neither NaN nor infinity."""
     known = values.astype(object).where(values.notna(), math.inf)
-    return [v if isinstance(v, str) or math.isfinite(v) else None for v in known]
+    return [
+        v if isinstance(v, str | bool) else scale * v if math.isfinite(v) else None for v in known
+    ]
 
 
 _SAID = ("median_us", "n_subgraphs", "boundary_bytes")  # in every hover
@@ -202,7 +211,9 @@ def _point_hover(row: Mapping[Any, Any], frame: pd.DataFrame, x: str, y: str) ->
 
 def axis_of(rows: pd.DataFrame, column: str) -> dict[str, Any]:
     """Return the axis of a column; a few whole numbers have no ticks between them."""
-    axis = {"title": plain(title_of(column)), "gridcolor": GRID, "zeroline": False}
+    title = plain(title_of(column))
+    title = title if scale_of(rows, column) == 1 else title.replace("(µs)", "(ms)")
+    axis = {"title": title, "gridcolor": GRID, "zeroline": False}
     is_few = column.startswith("n_") and rows[column].max() - rows[column].min() <= _MOST_TICKS
     return {**axis, "dtick": 1} if is_few else axis
 
