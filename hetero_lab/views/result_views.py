@@ -289,8 +289,8 @@ def page(
         figures = (figure for _, figure in drawn(result))
         parts += section.parts(figures, numbers, f"result-{index}")
     style = _STYLE.read_text(encoding="utf-8")
-    models = dict.fromkeys(filter(None, map(_model_of, several)))
-    name = html.escape(squeeze(title or " · ".join(["hetero_lab", *models]), 200))
+    models = dict.fromkeys(_model_of(result) for result in several if isinstance(result, Displayed))
+    name = html.escape(squeeze(title or " · ".join(filter(None, ["hetero_lab", *models])), 200))
     write_text(
         file,
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
@@ -391,20 +391,17 @@ class _Section:
 
 def _model_of(result: Any) -> str:
     """Return the name of the model of a result, or of the first placement of a sweep."""
-    if not isinstance(result, Displayed):
-        return ""
     rows = getattr(getattr(result, "sweep", result), "rows", ())
     profiles = (profile for row in rows if (profile := getattr(row, "profile", None)))
     return getattr(getattr(next(profiles, result), "graph", None), "name", "")
 
 
 def _links(results: Iterable[Any], pages: Iterable[_Section]) -> str:
-    """Link to each section by the kind of its result, and the placement of a profile."""
+    """Link to each section: by the label of a profile, by the kind of another result."""
     links = []
     for index, (result, section) in enumerate(zip(results, pages, strict=True)):
-        kind = re.sub("(?<=[a-z])(?=[A-Z])", " ", type(result).__name__).capitalize()
-        name = f"{kind}: {result.label}" if isinstance(result, Profile) else kind
-        name = name if isinstance(result, Displayed) else section.heading
+        kind = type(result).__name__ if isinstance(result, Displayed) else section.heading
+        name = result.label if isinstance(result, Profile) else kind
         links.append(f'<a href="#result-{index}">{html.escape(squeeze(name, 60))}</a>')
     return f"<nav>{' '.join(links)}</nav>\n"
 

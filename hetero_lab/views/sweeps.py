@@ -117,11 +117,7 @@ _MOST_TICKS = 10
 
 
 def points(
-    frame: pd.DataFrame,
-    x: str,
-    y: str,
-    group: str,
-    styles: Mapping[str, DeviceStyle],
+    frame: pd.DataFrame, x: str, y: str, group: str, styles: Mapping[str, DeviceStyle]
 ) -> go.Figure:
     """Draw a point per distinct row, one column over another, by groups.
 
@@ -185,9 +181,7 @@ def scale_of(rows: pd.DataFrame, column: str) -> float:
 def finite(values: pd.Series, scale: float = 1) -> list[Any]:
     """Return texts and scaled numbers for JSON, which has neither NaN nor infinity."""
     known = values.astype(object).where(values.notna(), math.inf)
-    return [
-        v if isinstance(v, str | bool) else scale * v if math.isfinite(v) else None for v in known
-    ]
+    return [v if isinstance(v, str) else scale * v if math.isfinite(v) else None for v in known]
 
 
 _SAID = ("median_us", "n_subgraphs", "boundary_bytes")  # in every hover
@@ -211,8 +205,8 @@ def _point_hover(row: Mapping[Any, Any], frame: pd.DataFrame, x: str, y: str) ->
 
 def axis_of(rows: pd.DataFrame, column: str) -> dict[str, Any]:
     """Return the axis of a column; a few whole numbers have no ticks between them."""
-    title = plain(title_of(column))
-    title = title if scale_of(rows, column) == 1 else title.replace("(µs)", "(ms)")
+    unit = "(ms)" if scale_of(rows, column) < 1 else "(µs)"
+    title = plain(title_of(column)).replace("(µs)", unit)
     axis = {"title": title, "gridcolor": GRID, "zeroline": False}
     is_few = column.startswith("n_") and rows[column].max() - rows[column].min() <= _MOST_TICKS
     return {**axis, "dtick": 1} if is_few else axis
@@ -312,8 +306,7 @@ def _host_hover(row: Mapping[Any, Any]) -> str:
     )
 
 
-# The first group is filled, all others are hollow: colours stand for devices, and this grey lets
-# intervals be read on it and stands out from a white page and a dark one.
+# Bars that may be the fastest; others are hollow. Intervals can be read on it, light or dark.
 _FIRST = "rgba(128, 128, 128, 0.3)"
 _ROW_PX = 34
 
@@ -341,6 +334,7 @@ def latency_ranking(measured: Sweep | Advice) -> go.Figure:
         judged.get(row["label"]) in (BEST, *MAY_BE_BEST) if judged else row["group"] == 1
         for row in rows
     ]
+    fills = [_FIRST if first else CLEAR for first in may_be_best]
     subgraphs = [
         count_of(r["n_subgraphs"], "subgraph") + " · emulated" * bool(r["emulated"]) for r in rows
     ]
@@ -349,10 +343,7 @@ def latency_ranking(measured: Sweep | Advice) -> go.Figure:
             orientation="h",
             y=list(range(len(rows))),
             x=[scale * r["median_us"] for r in rows],
-            marker={
-                "color": [_FIRST if first else CLEAR for first in may_be_best],
-                "line": {"color": LINE, "width": 1},
-            },
+            marker={"color": fills, "line": {"color": LINE, "width": 1}},
             error_x=error_bars(latencies, scale, color=TEXT, thickness=2),
             hovertext=[
                 f"<b>{plain(label, 200)}</b><br>{latency_text(interval_of(r))}<br>"

@@ -110,8 +110,8 @@ def points_figure(exploring: ExplorerState) -> go.Figure:
     figure = points(frame, choice.x, choice.y, choice.group, styles)
     figure.add_scatter(**rings(exploring))
     intervals = intervals_of(frame, choice.y)
-    end = scale_of(frame, choice.y) * latency_end_us(intervals)
-    ends = {"range": [0, end]} if intervals else {}
+    scale = scale_of(frame, choice.y)
+    ends = {"range": [0, scale * latency_end_us(intervals)]} if intervals else {}
     return finish(
         figure,
         f"{len(frame)} of {len(exploring.measured)} measured placements",

@@ -169,13 +169,9 @@ def estimate_text(estimate: Estimate | None) -> str:
     if estimate is None or math.isinf(estimate.high_us):
         return us_text(estimate and estimate.us)
     three = estimate.us, estimate.low_us, estimate.high_us
-    # All in the unit of the longest: -0.59 ms [-1.18, 0.01].
-    is_long = max(map(abs, three)) >= 999.5
-    return interval_text(*three, _ms_text if is_long else us_text)
-
-
-def _ms_text(us: float) -> str:
-    return f"{us / 1e3:,.2f} ms"
+    if max(map(abs, three)) < 999.5:
+        return interval_text(*three, us_text)
+    return interval_text(*three, lambda us: f"{us / 1e3:,.2f} ms")
 
 
 def us_text(us: float | None) -> str:
@@ -230,8 +226,8 @@ class TweakerView:
             {look["device"]: look["label"] for look in palette},
             state.op_types,
             len(state.ops),
-            state.costs is not None,
         )
+        self.controls.has_costs = state.costs is not None
         self.controls.show_busy(False, can_cancel=False)
 
     def refresh(self, history: Sequence[Attempt]) -> None:
@@ -344,13 +340,11 @@ class Controls:
     """All controls, without their actions.
 
     ``labels`` maps each device to the name to show, with emulated devices marked. Ops can be
-    selected by one of ``op_types``; the cut goes up to ``n_ops``. *Suggest* needs costs.
+    selected by one of ``op_types``; the cut goes up to ``n_ops``. *Suggest* needs ``has_costs``.
     """
 
-    def __init__(
-        self, labels: Mapping[str, str], op_types: Sequence[str], n_ops: int, has_costs: bool
-    ):
-        devices, self._labels, self._has_costs = list(labels), labels, has_costs
+    def __init__(self, labels: Mapping[str, str], op_types: Sequence[str], n_ops: int):
+        devices, self._labels, self.has_costs = list(labels), labels, True
         types = [("by op type …", ""), *((squeeze(t, 40), t) for t in op_types)]
         text, choice = ipywidgets.Text, ipywidgets.Dropdown
         # Selecting
@@ -389,9 +383,7 @@ class Controls:
             ipywidgets.Checkbox, "End as soon as it is clear which one is faster, or that they are "
             "as fast within 5 %", 120, value=True, description="until decided", indent=False,
         )  # fmt: skip
-        asks = "Ask the planner for the best placement"
-        needs = "Needs costs: AffinityTweaker(model, devices, hetero_lab.calibrate(model, devices))"
-        self.suggest = _button("Suggest", asks if has_costs else needs, "magic")
+        self.suggest = _button("Suggest", "Ask the planner; needs hetero_lab.calibrate", "magic")
         # Files
         self.path = _field(text, "Path for Export and Load", 250, value="tweaked")
         self.export_kind = _field(choice, "What to export", 150, options=list(EXPORTS))
@@ -487,7 +479,7 @@ class Controls:
     def show_busy(self, is_busy: bool, *, can_cancel: bool) -> None:
         """Enable the buttons that apply while something runs, or while nothing does."""
         self.measure.disabled = is_busy
-        self.suggest.disabled = is_busy or not self._has_costs
+        self.suggest.disabled = is_busy or not self.has_costs
         self.cancel.disabled = not (is_busy and can_cancel)
 
 
