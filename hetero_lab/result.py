@@ -52,8 +52,9 @@ class Displayed:
 
 
 def _marked(text: str) -> str:
-    tag = "pre" if "\n" in text else "p"
-    return f"<{tag}>{html.escape(text)}</{tag}>" if text else ""
+    tag = "pre" if "\n" in text else "p"  # Jupyter breaks lines of <pre> inside words
+    style = ' style="word-break: normal"' * (tag == "pre")
+    return f"<{tag}{style}>{html.escape(text)}</{tag}>" if text else ""
 
 
 class Framed(Displayed):

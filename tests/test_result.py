@@ -38,7 +38,7 @@ def test_html_escapes_sentences_and_tables():
     assert EVIL not in page
     assert page.count("&lt;script&gt;") == 2
     assert re.findall(r"<(p|pre|table)\b", page) == ["p", "table"]
-    assert Found("a\nb")._repr_html_().startswith("<pre>a\nb</pre>")
+    assert Found("a\nb")._repr_html_().startswith('<pre style="word-break: normal">a\nb</pre>')
 
 
 def test_a_table_of_its_own_is_shown():

@@ -245,7 +245,7 @@ _STYLE = Path(__file__).with_name("page.css")
 def page(
     results: Shown | Iterable[Shown],
     file: str | os.PathLike[str],
-    title: str = "hetero_lab",
+    title: str = "",
     notes: Sequence[str] = (),
 ) -> None:
     """Write the figures and tables of some results to one self-contained HTML file.
@@ -261,7 +261,7 @@ def page(
     file
         The file; it needs no network and no other file.
     title
-        Its heading.
+        Its heading, by default with the names of the models.
     notes
         Sentences at the top of the page, before those of the results.
 
@@ -284,12 +284,13 @@ def page(
     if 1 < len(profiles) == len(several):
         parts += _Section.of(_side_by_side(profiles)).parts([latency_samples(profiles)], numbers)
     if len(several) > 1:
-        parts.append(_links(pages))
+        parts.append(_links(several, pages))
     for index, (result, section) in enumerate(zip(several, pages, strict=True)):
         figures = (figure for _, figure in drawn(result))
         parts += section.parts(figures, numbers, f"result-{index}")
     style = _STYLE.read_text(encoding="utf-8")
-    name = html.escape(squeeze(title, 200))
+    models = dict.fromkeys(_model_of(result) for result in several if isinstance(result, Displayed))
+    name = html.escape(squeeze(title or " · ".join(filter(None, ["hetero_lab", *models])), 200))
     write_text(
         file,
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
@@ -388,11 +389,20 @@ class _Section:
         yield "</section>\n"
 
 
-def _links(pages: Sequence[_Section]) -> str:
-    links = (
-        f'<a href="#result-{index}">{html.escape(squeeze(section.heading, 60))}</a>'
-        for index, section in enumerate(pages)
-    )
+def _model_of(result: Any) -> str:
+    """Return the name of the model of a result, or of the first placement of a sweep."""
+    rows = getattr(getattr(result, "sweep", result), "rows", ())
+    profiles = (profile for row in rows if (profile := getattr(row, "profile", None)))
+    return getattr(getattr(next(profiles, result), "graph", None), "name", "")
+
+
+def _links(results: Iterable[Any], pages: Iterable[_Section]) -> str:
+    """Link to each section: by the label of a profile, by the kind of another result."""
+    links = []
+    for index, (result, section) in enumerate(zip(results, pages, strict=True)):
+        kind = type(result).__name__ if isinstance(result, Displayed) else section.heading
+        name = result.label if isinstance(result, Profile) else kind
+        links.append(f'<a href="#result-{index}">{html.escape(squeeze(name, 60))}</a>')
     return f"<nav>{' '.join(links)}</nav>\n"
 
 

@@ -97,10 +97,10 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
         raise ArgumentError(f"x= is one of {names_at_hand(columns, 20)}, not {shorten(str(x))}.")
     if len(frame):
         frame = frame.loc[frame["median_us"].notna() & (frame["same_as"] == "")]
-    scale, axis = latency_axis(intervals_of(frame, "median_us"))
+    _, axis = latency_axis(intervals_of(frame, "median_us"))
     styles = device_styles(devices, dict(sweep.environment.emulated))
     return finish(
-        points(frame, columns[x], "median_us", MOSTLY, styles, scale),
+        points(frame, columns[x], "median_us", MOSTLY, styles),
         "Placement against latency",
         height=460,
         margins=(70, 30, 80, 60),
@@ -117,14 +117,9 @@ _MOST_TICKS = 10
 
 
 def points(
-    frame: pd.DataFrame,
-    x: str,
-    y: str,
-    group: str,
-    styles: Mapping[str, DeviceStyle],
-    scale: float = 1.0,
+    frame: pd.DataFrame, x: str, y: str, group: str, styles: Mapping[str, DeviceStyle]
 ) -> go.Figure:
-    """Draw a point per distinct row, one column over another times ``scale``, by groups.
+    """Draw a point per distinct row, one column over another, by groups.
 
     Groups by the device of most ops have its style. A point's customdata is its label.
     """
@@ -133,13 +128,14 @@ def points(
         return figure
     # Equal placements lie on the same point: a click should choose the measured one.
     own = frame.loc[~frame["same_as"].isin(list(frame["label"]))]
+    across, up = scale_of(frame, x), scale_of(frame, y)
     for place, (name, rows) in enumerate(_groups(own, group)):
         style = styles.get(name) if group == MOSTLY else None
         is_open = style is not None and style.emulated
         figure.add_scatter(
-            x=finite(rows[x]), y=finite(scale * rows[y]), mode="markers",
+            x=finite(rows[x], across), y=finite(rows[y], up), mode="markers",
             name=f"mostly on {style.label}" if style else plain(name, 60),
-            customdata=list(rows["label"]), error_y=error_bars(intervals_of(rows, y), scale),
+            customdata=list(rows["label"]), error_y=error_bars(intervals_of(rows, y), up),
             hovertext=[_point_hover(row, frame, x, y) for row in rows.to_dict("records")],
             marker={
                 "size": 12, "line": {"width": 2 if is_open else 0},
@@ -175,10 +171,17 @@ def intervals_of(rows: pd.DataFrame, column: str) -> list[Interval]:
     return [*rows[names].astype(float).itertuples(index=False, name=None)]
 
 
-def finite(values: pd.Series) -> list[Any]:
-    """Return texts and numbers for JSON, which has neither NaN nor infinity."""
+def scale_of(rows: pd.DataFrame, column: str) -> float:
+    """Return the factor to the unit of the axis of a column: long times in µs are drawn in ms."""
+    if not column.endswith("_us"):
+        return 1
+    return latency_axis(intervals_of(rows, column) or [(rows[column].max(), 0.0, 0.0)])[0]
+
+
+def finite(values: pd.Series, scale: float = 1) -> list[Any]:
+    """Return texts and scaled numbers for JSON, which has neither NaN nor infinity."""
     known = values.astype(object).where(values.notna(), math.inf)
-    return [v if isinstance(v, str) or math.isfinite(v) else None for v in known]
+    return [v if isinstance(v, str) else scale * v if math.isfinite(v) else None for v in known]
 
 
 _SAID = ("median_us", "n_subgraphs", "boundary_bytes")  # in every hover
@@ -202,7 +205,9 @@ def _point_hover(row: Mapping[Any, Any], frame: pd.DataFrame, x: str, y: str) ->
 
 def axis_of(rows: pd.DataFrame, column: str) -> dict[str, Any]:
     """Return the axis of a column; a few whole numbers have no ticks between them."""
-    axis = {"title": plain(title_of(column)), "gridcolor": GRID, "zeroline": False}
+    unit = "(ms)" if scale_of(rows, column) < 1 else "(µs)"
+    title = plain(title_of(column)).replace("(µs)", unit)
+    axis = {"title": title, "gridcolor": GRID, "zeroline": False}
     is_few = column.startswith("n_") and rows[column].max() - rows[column].min() <= _MOST_TICKS
     return {**axis, "dtick": 1} if is_few else axis
 
@@ -301,17 +306,17 @@ def _host_hover(row: Mapping[Any, Any]) -> str:
     )
 
 
-# Of the first group, and of all others: greys, because colours stand for devices.
-_FIRST, _OTHERS = "#6f7783", "#aeb4be"
+# Bars that may be the fastest; others are hollow. Intervals can be read on it, light or dark.
+_FIRST = "rgba(128, 128, 128, 0.3)"
 _ROW_PX = 34
 
 
 def latency_ranking(measured: Sweep | Advice) -> go.Figure:
     """Draw the ranking: bars of latency with 95 % intervals, fastest on top.
 
-    This run cannot tell the bars of one group apart; those of the first group are darker. Several
+    This run cannot tell the bars of one group apart; those of the first group are filled. Several
     hosts follow each other. An advice's bars have its judgements instead, and those that may be the
-    best are darker.
+    best are filled.
     """
     sweep = measured.sweep if isinstance(measured, Advice) else measured
     candidates = measured.candidates if isinstance(measured, Advice) else ()
@@ -329,21 +334,17 @@ def latency_ranking(measured: Sweep | Advice) -> go.Figure:
         judged.get(row["label"]) in (BEST, *MAY_BE_BEST) if judged else row["group"] == 1
         for row in rows
     ]
-    subgraphs = [count_of(r["n_subgraphs"], "subgraph") for r in rows]
+    fills = [_FIRST if first else CLEAR for first in may_be_best]
+    subgraphs = [
+        count_of(r["n_subgraphs"], "subgraph") + " · emulated" * bool(r["emulated"]) for r in rows
+    ]
     figure = ThemedFigure(
         go.Bar(
             orientation="h",
             y=list(range(len(rows))),
             x=[scale * r["median_us"] for r in rows],
-            marker={
-                "color": [_FIRST if first else _OTHERS for first in may_be_best],
-                "pattern": {
-                    "shape": ["/" if r["emulated"] else "" for r in rows],
-                    "solidity": 0.15,
-                    "fillmode": "overlay",
-                },
-            },
-            error_x=error_bars(latencies, scale, color=TEXT, thickness=1.5),
+            marker={"color": fills, "line": {"color": LINE, "width": 1}},
+            error_x=error_bars(latencies, scale, color=TEXT, thickness=2),
             hovertext=[
                 f"<b>{plain(label, 200)}</b><br>{latency_text(interval_of(r))}<br>"
                 f"{words}, {n}{_emulated(r)}"
@@ -360,16 +361,15 @@ def latency_ranking(measured: Sweep | Advice) -> go.Figure:
         textfont={"color": TEXT, "size": 11},
         cliponaxis=False,
     )
-    marks = ["darker: may be the fastest"] * (not all(may_be_best))
+    marks = ["filled: may be the fastest"] * (not all(may_be_best))
     marks += [could_be_seen(sweep.ranked).rstrip(".") if rows else "nothing measured"]
     marks += ["⌂ one device alone"] if any(r["baseline"] for r in rows) else []
-    marks += ["hatched: emulated"] if any(r["emulated"] for r in rows) else []
     return finish(
         figure,
         "Latency ranking",
         " · ".join(marks),
         130 + _ROW_PX * max(1, len(rows)),
-        (20, 190, 80, 50),
+        (20, 230, 80, 50),
         x=axis,
         y=row_axis(names),
         bargap=0.3,

@@ -25,6 +25,8 @@ def test_a_page_holds_plotly_once_and_loads_nothing(tmp_path):
     assert text.count("* plotly.js v") == 1
     assert Outline(text).loads == []
     assert text.count("Plotly.newPlot(") == 1 + 2 * 5  # side by side, then five each
+    assert Outline(text).text["h1"][0] == "hetero_lab · small"
+    assert '<a href="#result-1">again</a>' in text
     assert "prefers-color-scheme: dark" in text
 
 

@@ -9,7 +9,15 @@ from widgets.hand_sweeps import ALONE, SLOW, SPLIT, small_sweep
 
 from hetero_lab.experiments.advise.advice import Advice, Judged
 from hetero_lab.statistics import Series
-from hetero_lab.views.sweeps import hosts, latency_ranking, placement_latency, with_shares
+from hetero_lab.views.sweeps import (
+    axis_of,
+    finite,
+    hosts,
+    latency_ranking,
+    placement_latency,
+    scale_of,
+    with_shares,
+)
 
 # The reference's median times 1, 1.5 and 2; medians of their own turns are 102.5, 153 and 203.5.
 LATENCIES = [102.5, 153.75, 205.0]
@@ -21,8 +29,8 @@ def test_rows_are_ranked_from_fast_to_slow():
     figure = latency_ranking(sweep)
     assert list(figure.layout.yaxis.ticktext) == [SPLIT, ALONE, SLOW]
     assert [text.strip() for text in figure.data[1].text] == [
-        "group 1, best · 3 subgraphs", "group 2, slower · 1 subgraph",
-        "group 3, slower · 3 subgraphs",
+        "group 1, best · 3 subgraphs · emulated", "group 2, slower · 1 subgraph · emulated",
+        "group 3, slower · 3 subgraphs · emulated",
     ]  # fmt: skip
     bars = figure.data[0].error_x
     assert all(length >= 0 for length in (*bars.array, *bars.arrayminus))
@@ -30,7 +38,7 @@ def test_rows_are_ranked_from_fast_to_slow():
     assert figure.layout.xaxis.title.text == "latency (µs)"
     assert len(set(figure.data[0].marker.color[:2])) == 2  # they can be told apart
     said = figure.layout.title.subtitle.text.replace("<br>", " ")
-    assert "darker: may be the fastest" in said
+    assert "filled: may be the fastest" in said
     assert "this run could have shown is " in said
     assert len(set(figure.data[0].marker.color[1:])) == 1  # not of the first group
 
@@ -81,3 +89,15 @@ def test_points_of_structure_and_latency():
         "mostly on ACC (emulated on CPU)": ([75.0, 75.0], [102.5, 205.0]),
         "mostly on CPU": ([0.0], [153.75]),
     }
+
+
+def test_long_times_are_drawn_in_ms_and_numbers_without_unit_as_they_are():
+    frame = with_shares(small_sweep()).head(3)
+    assert scale_of(frame, "median_us") == 1.0
+    for name in ("median_us", "ci95_low_us", "ci95_high_us", "p90_us"):
+        frame[name] *= 100.0
+    assert axis_of(frame, "median_us")["title"] == "median (ms)"
+    assert axis_of(frame, "p90_us")["title"] == "p90 (ms)"
+    drawn = finite(frame["median_us"], scale_of(frame, "median_us"))
+    assert drawn == pytest.approx([us / 10.0 for us in LATENCIES])
+    assert scale_of(frame, "n_subgraphs") == 1

@@ -228,7 +228,7 @@ def judge(
         if found[label] == UNDECIDED:
             why += f", but {reason(ratio)}"
             if ratio is not None and not ratio.low <= 1.0 <= ratio.high:
-                why += ", which may be chance among so many candidates"
+                why += f", which may be chance among {len(found)} candidates"
         reasons[label] = found[label], "" if label == best else why
     return [
         Judged(row, placements[label], models[label], stage, *(reasons[label] or ("", "")))
@@ -277,9 +277,9 @@ def verdict_sentences(
     if labels[FASTER] or labels[ALIKE]:
         sentences.append("Of those within 1 %, the simplest is recommended.")
     if labels[UNDECIDED]:
-        one, *others = by_label(known, UNDECIDED)
-        whose = f"{one.row.label}: " * bool(others)
-        named = names_at_hand(labels[UNDECIDED], 4)
+        one, *others = sorted(by_label(known, UNDECIDED), key=lambda c: c.us)
+        named = names_at_hand([c.row.label for c in (one, *others)], 4)
+        whose = f"{one.row.label}, the fastest of them: " * bool(others)
         sentences.append(f"Undecided: {named} ({whose}{one.why}).")
     if labels[SLOWER]:
         sentences.append(f"Slower, beyond the uncertainty: {names_at_hand(labels[SLOWER], 4)}.")

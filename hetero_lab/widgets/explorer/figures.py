@@ -20,7 +20,7 @@ from hetero_lab.tables import readable
 from hetero_lab.views.graph.data import GraphData, data_of_profile
 from hetero_lab.views.graph.drawing import WIDTH, draw
 from hetero_lab.views.graph.folding import FOLDS, Shown
-from hetero_lab.views.sweeps import axis_of, finite, intervals_of, points
+from hetero_lab.views.sweeps import axis_of, finite, intervals_of, points, scale_of
 from hetero_lab.views.theme import (
     INTERVALS,
     TEXT,
@@ -110,7 +110,8 @@ def points_figure(exploring: ExplorerState) -> go.Figure:
     figure = points(frame, choice.x, choice.y, choice.group, styles)
     figure.add_scatter(**rings(exploring))
     intervals = intervals_of(frame, choice.y)
-    ends = {"range": [0, latency_end_us(intervals)]} if intervals else {}
+    scale = scale_of(frame, choice.y)
+    ends = {"range": [0, scale * latency_end_us(intervals)]} if intervals else {}
     return finish(
         figure,
         f"{len(frame)} of {len(exploring.measured)} measured placements",
@@ -134,7 +135,8 @@ def rings(exploring: ExplorerState) -> dict[str, Any]:
             marks[label] = f"{marks.get(label, '')}{letter}"
     rows = frame.loc[frame["label"].isin(marks)]
     return {
-        "x": finite(rows[choice.x]), "y": finite(rows[choice.y]), "mode": "markers+text",
+        "x": finite(rows[choice.x], scale_of(frame, choice.x)),
+        "y": finite(rows[choice.y], scale_of(frame, choice.y)), "mode": "markers+text",
         "text": [marks[label] for label in rows["label"]], "textposition": "top right",
         "textfont": {"size": 14, "color": TEXT}, "showlegend": False,
         "cliponaxis": False,

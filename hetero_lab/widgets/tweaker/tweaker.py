@@ -586,8 +586,8 @@ class AffinityTweaker(ipywidgets.VBox):
             same = " It is where you are." if before == self.affinity else ""
             verb = "guesses" if costs.guessed_from else "predicts"
             self.view.controls.say(
-                f"The planner {verb} {time_text(found.predicted_us)}, at least "
-                f"{time_text(found.lower_bound_us)} for any placement.{same}"
+                f"The planner {verb} {time_text(found.predicted_us)}; no placement can be below "
+                f"{time_text(found.lower_bound_us)} by these costs.{same}"
             )
 
         self._begin(work, "planning", wait)

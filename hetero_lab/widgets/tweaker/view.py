@@ -75,7 +75,7 @@ def number_rows(now: WhatIf, automatic: WhatIf) -> list[dict[str, str]]:
         ("subgraphs", "subgraphs", lambda x: str(x.n_subgraphs)),
         ("boundaries", "boundaries", lambda x: str(x.n_boundaries)),
         ("bytes", "bytes", lambda x: bytes_text(x.boundary_bytes)),
-        ("predicted", "predicted latency", lambda x: _estimate_text(x.estimate)),
+        ("predicted", "predicted latency", lambda x: estimate_text(x.estimate)),
     )
     return [
         {"key": key, "name": name, "now": text(now), "automatic": text(automatic)}
@@ -116,7 +116,7 @@ def hotspot_table(found: Hotspots | None) -> dict[str, Any]:
             "device": row.device,
             "us": [us_text(row.predicted_us.get(device)) for device in devices],
             "share": f"{us / total:.0%}",
-            "gain": _estimate_text(row.gain),
+            "gain": estimate_text(row.gain),
             "to": row.move_to if row.gain and row.gain.us > 0 else "",
         }
         for row, us in zip(found.rows[:SHOWN_ROWS], summed, strict=False)
@@ -160,14 +160,18 @@ def _numbers(tried: Attempt, level: float) -> dict[str, Any]:
         "latency": us_text(tried.median_us),
         "interval": f"{us_text(low)} to {us_text(high)}",
         "ratio": interval_text(tried.ratio, tried.ratio_ci95_low, tried.ratio_ci95_high, _ratio),
-        "predicted": _estimate_text(now),
+        "predicted": estimate_text(now),
     }
 
 
-def _estimate_text(estimate: Estimate | None) -> str:
+def estimate_text(estimate: Estimate | None) -> str:
+    """Write an estimate with its interval, if that is finite; a dash if there is none."""
     if estimate is None or math.isinf(estimate.high_us):
         return us_text(estimate and estimate.us)
-    return interval_text(estimate.us, estimate.low_us, estimate.high_us, us_text)
+    three = estimate.us, estimate.low_us, estimate.high_us
+    if max(map(abs, three)) < 999.5:
+        return interval_text(*three, us_text)
+    return interval_text(*three, lambda us: f"{us / 1e3:,.2f} ms")
 
 
 def us_text(us: float | None) -> str:
@@ -223,6 +227,7 @@ class TweakerView:
             state.op_types,
             len(state.ops),
         )
+        self.controls.has_costs = state.costs is not None
         self.controls.show_busy(False, can_cancel=False)
 
     def refresh(self, history: Sequence[Attempt]) -> None:
@@ -335,11 +340,11 @@ class Controls:
     """All controls, without their actions.
 
     ``labels`` maps each device to the name to show, with emulated devices marked. Ops can be
-    selected by one of ``op_types``; the cut goes up to ``n_ops``.
+    selected by one of ``op_types``; the cut goes up to ``n_ops``. *Suggest* needs ``has_costs``.
     """
 
     def __init__(self, labels: Mapping[str, str], op_types: Sequence[str], n_ops: int):
-        devices, self._labels = list(labels), labels
+        devices, self._labels, self.has_costs = list(labels), labels, True
         types = [("by op type …", ""), *((squeeze(t, 40), t) for t in op_types)]
         text, choice = ipywidgets.Text, ipywidgets.Dropdown
         # Selecting
@@ -378,7 +383,7 @@ class Controls:
             ipywidgets.Checkbox, "End as soon as it is clear which one is faster, or that they are "
             "as fast within 5 %", 120, value=True, description="until decided", indent=False,
         )  # fmt: skip
-        self.suggest = _button("Suggest", "Ask the planner for the best placement", "magic")
+        self.suggest = _button("Suggest", "Ask the planner; needs hetero_lab.calibrate", "magic")
         # Files
         self.path = _field(text, "Path for Export and Load", 250, value="tweaked")
         self.export_kind = _field(choice, "What to export", 150, options=list(EXPORTS))
@@ -473,7 +478,8 @@ class Controls:
 
     def show_busy(self, is_busy: bool, *, can_cancel: bool) -> None:
         """Enable the buttons that apply while something runs, or while nothing does."""
-        self.measure.disabled = self.suggest.disabled = is_busy
+        self.measure.disabled = is_busy
+        self.suggest.disabled = is_busy or not self.has_costs
         self.cancel.disabled = not (is_busy and can_cancel)
 
 

@@ -568,6 +568,11 @@ def test_a_verdict_does_not_contradict_itself(raced):
     said = verdict_sentences(replace(made, candidates=tuple(known)), notes=[], n_requests=1,
                              would_change=[])  # fmt: skip
     assert "none of the 2 others measured is shown to be faster" in said[0]
+    known[1] = replace(known[1], judgement="undecided", why="but it may be chance")
+    said = verdict_sentences(replace(made, candidates=(known[0], known[2], known[1])), notes=[],
+                             n_requests=1, would_change=[])  # fmt: skip
+    named = "Undecided: 'FINFAST', 'CPU · 1 thread'"
+    assert f"{named} (FINFAST, the fastest of them: but it may be chance)." in said
 
 
 def test_compile_times_are_the_longest_of_each_device_alone(raced):

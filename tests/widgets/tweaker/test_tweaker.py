@@ -18,9 +18,10 @@ from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PlanErr
 from hetero_lab.experiments.measure.workers.launch import FORK_SERVER
 from hetero_lab.model.read import prepare
 from hetero_lab.planning.objective import Unit
+from hetero_lab.statistics import Estimate
 from hetero_lab.tables import read_csv
 from hetero_lab.widgets.tweaker.measurement import Attempt, attempt_label
-from hetero_lab.widgets.tweaker.view import ABOVE, FILES, PANEL
+from hetero_lab.widgets.tweaker.view import ABOVE, FILES, PANEL, estimate_text
 from tests.experiments.faults.cases import chain_case
 from tests.proof import injected_faults
 from tests.proof.faults import Fault
@@ -133,6 +134,8 @@ def test_errors_are_messages_and_nothing_changes(tweaker):
     assert "matches no op" in message(tweaker)
     controls.devices["ACC"].click()
     assert "ACC does not support this op: &#x27;head_digit/softmax&#x27;." in message(tweaker)
+    assert controls.suggest.disabled
+    assert "hetero_lab.calibrate" in controls.suggest.tooltip
     controls.suggest.click()
     assert "hetero_lab.calibrate" in message(tweaker)
     controls.path.value = "no/such/file.json"
@@ -415,3 +418,14 @@ def test_fused_ops_name_the_op_that_has_their_time():
     picture = hl.AffinityTweaker(prepared, ["ACC", "CPU"], costs).view.board.picture
     shown = {node["name"]: (node["us"], node["fused"]) for node in picture["nodes"]}
     assert (shown["a"], shown["b"]) == (([3.0, 5.0], ""), ([0.0, 0.0], "a"))
+
+
+@pytest.mark.parametrize(
+    ("estimate", "text"),
+    [
+        ((-587.0, -1180.0, 9.77), "-0.59 ms  [-1.18, 0.01]"),
+        ((-587.0, -913.0, 9.77), "-587 µs  [-913, 9.77]"),
+    ],
+)
+def test_the_three_numbers_of_an_estimate_have_one_unit(estimate, text):
+    assert estimate_text(Estimate(*estimate)) == text
