@@ -192,7 +192,7 @@ def _finding(context: LintContext, tried: Tried, draft: Draft) -> Finding | None
     severity = draft.severity
     if context.costs and saved > 0.0:
         sure = f" (± {found.margin_us:.1f})" if (found.margin_us or math.inf) < math.inf else ""
-        advice += f" Predicted to save {saved:.1f} µs{sure}."
+        advice += f" Predicted to save {saved:.1f} µs of the whole{sure}."
     elif context.costs and draft.severity == ERROR:
         advice += f" Predicted to take {-saved:.1f} µs longer."
     elif context.costs:

@@ -240,7 +240,7 @@ STACKED: dict[str, Any] = {
     "barmode": "stack", "bargap": 0.25, "showlegend": True, "legend_traceorder": "normal",
 }  # fmt: skip
 
-_LINE = 150  # characters of a subtitle that fit a page of 1000 px, or a notebook's cell
+_LINE = 115  # characters of a subtitle that fit a page of 1000 px, or a notebook's cell
 # No button uploads a figure, and no figure has anything to select.
 _NO_BUTTONS = ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d"]
 
