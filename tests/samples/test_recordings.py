@@ -142,7 +142,7 @@ def test_a_recording_is_replayed_in_the_tweaker(split_that_wins, tmp_path):
     predicted_us = tweaker.what_if.predicted_us
     assert predicted_us == pytest.approx(tweaker.history["median_us"][3], rel=0.05)
     tweaker.cut(17, "CPU", "GPU")
-    with pytest.raises(MeasurementError, match="was not recorded"):
+    with pytest.raises(MeasurementError, match="was not measured"):
         tweaker.measure()
     tweaker.go_to(3)
     with pytest.raises(AffinityError, match="no weights"):
