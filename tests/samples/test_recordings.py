@@ -145,7 +145,7 @@ def test_a_recording_is_replayed_in_the_tweaker(split_that_wins, tmp_path):
     with pytest.raises(MeasurementError, match="was not measured"):
         tweaker.measure()
     tweaker.go_to(3)
-    with pytest.raises(AffinityError, match="no weights"):
+    with pytest.raises(AffinityError, match="no weights here"):
         tweaker.freeze(tmp_path / "frozen")
 
 

@@ -620,7 +620,7 @@ class AffinityTweaker(ipywidgets.VBox):
     ) -> Path:
         """Write the placement as :func:`hetero_lab.freeze` does."""
         if self._bound is None:
-            raise AffinityError("There is nothing to freeze here: freeze the model itself.")
+            raise AffinityError("There are no weights here: freeze the model itself.")
         used = self.affinity.devices
         properties = {d: p for d, p in self._device_properties.items() if d in used}
         placement = Placement(self.affinity, self.state.step.label, properties)
