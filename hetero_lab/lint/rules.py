@@ -323,7 +323,7 @@ def small_subgraphs(context: LintContext) -> Iterator[Draft]:
             at = context.costs.devices.index(subgraph.device)
             ops_us = sum(context.costs.op_us[op][at] or 0.0 for op in subgraph.ops)
             few = ops_us < own_us
-            price = f"; its ops take {ops_us:.1f} µs, having it apart costs {own_us:.1f} µs by itself"
+            price = f"; its ops take {ops_us:.1f} µs, being apart costs {own_us:.1f} µs by itself"
         else:
             few, price = cheap and len(nodes) <= FEW, ""
         there_and_back = (
