@@ -190,8 +190,10 @@ def plan_graph(
     if objective == BALANCED:
         search = search.balanced(budget_s)
     if costs.scenario is not None or objective == THROUGHPUT:
-        starts = best_runs(search.pairwise, search.pools, search.objective)
-        search = replace(search, starts=starts, by_layers=costs.scenario is not None)
+        starts, by_layers = best_runs(search.pairwise, search.pools, search.objective), True
+        if costs.scenario is None:  # one more start beside the others
+            starts, by_layers = starts[:1], False
+        search = replace(search, starts=starts, by_layers=by_layers)
     best, bound_ns, method = search.run()
     estimate = costs.uncertainty.interval(best.value_ns / 1000.0, best.cost.parts_us)
     return Plan(

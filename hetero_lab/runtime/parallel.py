@@ -138,7 +138,8 @@ class ParallelExecutor:
     ) -> None:
         """Cut the model, compile its parts and start the threads."""
         self._ports = Ports(placed.bound)
-        self.placed = placed = replace(placed, placement=placed.placement.labelled())
+        placed = replace(placed, placement=placed.placement.labelled())
+        self.placed: BoundPlacement = placed
         self.placement: Placement = placed.placement
         self.as_predicted: bool | None = True
         self.partition: Partition = replace(cuts(placed, requests=requests), observed=True)

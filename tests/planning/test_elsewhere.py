@@ -101,6 +101,9 @@ def check_plans(recorded: Path, name: str) -> None:
         assert plan.lower_bound_us == pytest.approx(there["lower_bound_us"], rel=1e-9)
         if (name, objective) in UNFINISHED:
             continue
+        if objective == "throughput":  # whose search begins from more placements now
+            assert plan.predicted_us <= there["predicted_us"]
+            continue
         assert dict(plan.affinity) == there["affinity"]
         assert plan.predicted_us == pytest.approx(there["predicted_us"], rel=1e-9)
 
