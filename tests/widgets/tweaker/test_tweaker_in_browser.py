@@ -397,10 +397,14 @@ def test_a_hotspot_moves_to_the_device_that_gains(tweaker):
     rows = tweaker.page.locator(".hl-panel tr[data-hl='hotspot']")
     row = rows.filter(has=tweaker.page.locator("button:text-matches('^Move to')")).first
     row.wait_for()
-    name, before = row.locator("td").nth(1).inner_text().split(" ")[0], tweaker.number("predicted")
-    was = tweaker.node(name).get_attribute("data-device")
-    row.get_by_role("button", name="Select").click()
-    assert name in tweaker.until(tweaker.selected, bool)
+
+    def chosen():  # the table may still follow the last change
+        shown = row.locator("td").nth(1).inner_text().split(" ")[0]
+        row.get_by_role("button", name="Select").click()
+        return shown, tweaker.until(tweaker.selected, bool)
+
+    name, _ = tweaker.until(chosen, lambda found: found[0] in found[1])
+    was, before = tweaker.node(name).get_attribute("data-device"), tweaker.number("predicted")
     row.get_by_role("button", name="Move to").click()
     tweaker.until(lambda: tweaker.number("predicted"), lambda text: text != before)
     now = tweaker.node(name).get_attribute("data-device")
