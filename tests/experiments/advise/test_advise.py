@@ -512,7 +512,7 @@ def test_the_command(tmp_path, capsys):
     arguments += ["--html", str(tmp_path / "a.html")]
     assert main(arguments) == 0
     assert capsys.readouterr().out == ""
-    assert "with a larger --budget" in (tmp_path / "a.html").read_text()
+    assert "; --data, with which int8" in (tmp_path / "a.html").read_text()
     header = (tmp_path / "a.csv").read_text().partition("\n")[0]
     assert header.startswith('"label","stage","judgement","why","status"')
     assert (tmp_path / "deploy" / "contract.json").is_file()
