@@ -121,8 +121,6 @@ def test_advice_on_throughput_tries_equal_weights_and_equal_times(small):
         assert [part.device for part in executor.partition.subgraphs] == TWO
     found = stages(networks(True)["matmuls"], TWO, 20.0, small=True)
     assert max(found["errors"].values()) < 1e-5
-    # Where a hand-over costs more than half of the work here, one device is the plan.
-    assert set(found["device_us"]["time"]) == set(TWO)
 
 
 def test_benchmark_app_divides_it_as_printed(small, tmp_path):

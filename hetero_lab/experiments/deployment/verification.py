@@ -16,7 +16,14 @@ from hetero_lab.arguments import checked
 from hetero_lab.errors import names_at_hand, shorten
 from hetero_lab.experiments.deployment.check_run import ObservedRun, expected_outputs
 from hetero_lab.experiments.deployment.contract import Contract, frozen_digest
-from hetero_lab.experiments.deployment.latency import BROKEN, ERROR, OK, UNDECIDED, UNKNOWN
+from hetero_lab.experiments.deployment.latency import (
+    BROKEN,
+    ERROR,
+    OK,
+    UNDECIDED,
+    UNKNOWN,
+    UNPROMISED,
+)
 from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.result import Result
 from hetero_lab.runtime.exported import parse_header
@@ -170,15 +177,13 @@ class Verification(_Gate):
         directory = shorten(self.directory)
         if self.broken:
             return f"{directory} breaks {with_version}: {', '.join(self.broken)}."
-        # By its author's choice, or because their machine was busy: no reason to doubt the rest.
-        free = [p for p in self.parts if (p.name, p.status) == ("latency", "not promised")]
-        free += [p for p in self.parts if p.detail.startswith("no latency was promised: other")]
-        open_ = [p for p in self.parts if p.status in (ERROR, UNDECIDED) and p not in free]
+        open_ = [part for part in self.parts if part.status in (ERROR, UNDECIDED)]
         reasons = "; ".join(f"{p.name}, because {p.detail}" for p in open_)
         if reasons:
             why = "Undecided" if self.ok else "It cannot be checked"
             return f"{why} whether {directory} keeps {with_version}: {reasons}."
-        return f"{directory} keeps {with_version}{' (no latency promised)' * bool(free)}."
+        free = any((p.name, p.status) == ("latency", UNPROMISED) for p in self.parts)
+        return f"{directory} keeps {with_version}{' (no latency promised)' * free}."
 
     def __repr__(self) -> str:
         return f"Verification({self.verdict})"
