@@ -22,7 +22,7 @@ SLOW = {
 }  # fmt: skip
 # What has no example: errors, and what needs a file of the user's or a language model.
 WITHOUT = {
-    "block_curve", "BudgetWarning", "classify", "CostModel", "Dataset", "detokenize",
+    "bisect", "block_curve", "BudgetWarning", "classify", "CostModel", "Dataset", "detokenize",
     "EmulatedDevice", "HeteroLabError", "HeteroLabWarning", "measure_memory", "Metric",
     "plan_phases", "plan_static_phases", "read_benchmark_app", "static_phases", "tokenize",
     "verify_across",  # the old name of verify(releases=)

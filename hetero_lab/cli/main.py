@@ -229,6 +229,12 @@ _ALL = (
         "known.",
     ),
     Command(
+        "bisect", "find the release of OpenVINO that brought a symptom",
+        "script between timeout csv quiet",
+        exit_code=lambda _, bisection: 0 if bisection.changed_by else NOT_KNOWN,
+        more="\nThe exit code is 3 if no single release is found.",
+    ),
+    Command(
         "advise", "say what to deploy, and why",
         f"models all-devices data max-drop requests {_MEASURED} objective memory-limit costs "
         "property store deploy promise csv",
@@ -247,7 +253,8 @@ _ALL = (
 COMMANDS = {command.name: command for command in _ALL}
 GROUPS = {
     "start": "demo devices samples",
-    "see what runs where, its cost and faults": "profile support lint explain classify find-wrong",
+    "see what runs where, its cost and faults": "profile support lint explain classify find-wrong "
+    "bisect",
     "change and measure": "sweep optimize plan apply noise",
     "be advised and deploy": "advise freeze export verify",
 }

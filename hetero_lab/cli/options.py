@@ -251,6 +251,13 @@ _OWN = [
         "releases",
         lambda text: values.names(text.removeprefix("openvino==")),
     ),
+    Option("script", "SCRIPT", "ends with 1 if the symptom shows, 0 if not, 125 to skip a release"),
+    Option(
+        "--between",
+        help="an older and a newer release (the oldest and the newest that pip has)",
+        parse={"nargs": 2, "metavar": ("OLD", "NEW")},
+    ),
+    Option("--timeout", "SECONDS", argument="timeout_s"),
     # classify
     Option("image", "IMAGE", "a PNG, JPEG, BMP, GIF, WebP, TIFF or PPM file"),
     Option("-k --top", "N", "best classes shown"),

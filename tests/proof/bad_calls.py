@@ -285,6 +285,7 @@ SHARED: list[tuple[Any, ...]] = [
     ("compile", "a wrong value of the call on one device",
      {"placement": "CPU", "compile_properties": {"INFERENCE_PRECISION_HINT": "f33"}},
      PropertyError, "'f33'"),
+    ("bisect", "no script", {"script": "gone.py"}, ArgumentError, "'gone.py'", "neither a script"),
     ("freeze", "a place that is a file", {"directory": lambda k: k.files("taken", "x")},
      OutputPathError, "taken"),
     ("freeze", "no example", {"examples": []}, ArgumentError, "examples="),

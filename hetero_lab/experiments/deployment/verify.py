@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,13 +15,18 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
-from filelock import FileLock
 
 from hetero_lab.arguments import moved
 from hetero_lab.backend.bound import bind
-from hetero_lab.backend.core import run_child
 from hetero_lab.clock import now
-from hetero_lab.errors import ArgumentError, MeasurementError, last_line, shorten, warn
+from hetero_lab.errors import (
+    ArgumentError,
+    MeasurementError,
+    OutputPathError,
+    last_line,
+    shorten,
+    warn,
+)
 from hetero_lab.experiments.accuracy.evaluate import ReadData, read_optional_data
 from hetero_lab.experiments.deployment.check_run import TURNS, ObservedRun, observe
 from hetero_lab.experiments.deployment.contract import Contract, LatencyPromise, read_contract
@@ -47,18 +50,15 @@ from hetero_lab.experiments.deployment.verification import (
 )
 from hetero_lab.experiments.measure.environment import wait_until_quiet
 from hetero_lab.experiments.measure.workers.launch import positive
-from hetero_lab.fetch import cache_dir
 from hetero_lab.progress import Progress
 from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.reference import Correct, count_right
+from hetero_lab.runtime.releases import interpreter
 from hetero_lab.runtime.stored_placement import StoredPlacement, read_stored
 from hetero_lab.samples.datasets import Dataset, Metric
-from hetero_lab.tables import make_directory
 
 MAX_DROP = 0.01
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*([a-z]+[0-9]+)?(\.dev[0-9]+)?")
-_READY = "ready"  # a file in an environment that is whole
-_INSTALL_S = 1800.0
 
 
 AnyPath: TypeAlias = str | os.PathLike[str]
@@ -191,12 +191,16 @@ def verify(
         for path, contract, frozen in read:
             for release in asked:
                 try:
-                    made = _proven(path, contract, frozen, release, tolerance, budget_s, bar, turns)
+                    bar.note(f"install {release}" if release else "")
+                    with interpreter(release) as python:
+                        made = _proven(
+                            path, contract, frozen, release, python, tolerance, budget_s, bar, turns
+                        )
                     if not release and (labelled is not None or contract.accuracy is not None):
                         bar.note("count the right answers")
                         accuracy = _accuracy(path, contract, frozen, labelled, max_drop)
                         made = replace(made, parts=(*made.parts, accuracy))
-                except MeasurementError as error:
+                except (MeasurementError, OutputPathError) as error:
                     if not is_across:
                         raise
                     failed = (ContractPart("run", ERROR, str(error)),)
@@ -211,15 +215,13 @@ def _proven(
     contract: Contract,
     frozen: StoredPlacement,
     release: str,
+    python: str,
     tolerance: float | None,
     budget_s: float,
     bar: Progress,
     turns: int,
 ) -> Verification:
     """Run a directory once, and again while its latency is an alarm; judge all of its parts."""
-    if release:
-        bar.note(f"install {release}")
-    python = environment_of(release) if release else sys.executable
     then, until_s = contract.latency, now() + budget_s
     is_promised = isinstance(then, LatencyPromise)
     reference = (then.reference_device, then.reference_properties) if is_promised else None
@@ -277,34 +279,3 @@ def _accuracy(
     broken = then is not None and here < then.accuracy - max_drop
     detail = f"{here:.1%} of {len(data.examples)} examples, promised is {promised}"
     return ContractPart("accuracy", BROKEN if broken else OK, detail)
-
-
-def environment_of(release: str) -> Path:
-    """Return the interpreter of an environment with a release, making it if it is missing.
-
-    MeasurementError, if pip cannot install it.
-    """
-    home = make_directory(cache_dir() / "releases") / f"openvino-{release}"
-    python = home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    with FileLock(f"{home}.lock"):
-        if not (home / _READY).is_file():
-            _run([sys.executable, "-m", "venv", "--clear", os.fspath(home)], release)
-            install = [os.fspath(python), "-m", "pip", "install", "--disable-pip-version-check"]
-            _run([*install, f"openvino=={release}", "numpy"], release)
-            (home / _READY).touch()
-    return python
-
-
-def _run(command: Sequence[str], release: str) -> None:
-    # Constraints on the packages of this environment must not apply to those of a release.
-    environment = {name: text for name, text in os.environ.items() if name != "PIP_CONSTRAINT"}
-    try:
-        done = run_child(command, timeout_s=_INSTALL_S, environment=environment)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise MeasurementError(f"OpenVINO {release} cannot be installed: {error}") from error
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if "ERROR" in line]
-        raise MeasurementError(
-            f"OpenVINO {release} cannot be installed: {shorten(' '.join(lines), 300)}. "
-            "pip index versions openvino lists the versions."
-        )
