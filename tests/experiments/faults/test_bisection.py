@@ -214,7 +214,7 @@ def test_the_command(script, tmp_path, capsys):
     ends = ["--between", "2025.3", "2025.4.1"]
     assert main(["bisect", os.fspath(path), *ends, "--csv", os.fspath(table)]) == 0
     assert "Changed by 2025.4.1: no symptom with 2025.4.0;" in capsys.readouterr().out
-    assert table.read_text().splitlines()[0] == "release,answer,detail"
+    assert table.read_text().splitlines()[0] == '"release","answer","detail"'
     assert main(["bisect", os.fspath(path), "--between", "2025.3", "2025.4"]) == 3
     assert main(["bisect", os.fspath(path), "--between", "2025.4", "2025.3"]) == 2
     assert "--between names an older" in capsys.readouterr().err
