@@ -25,7 +25,6 @@ WITHOUT = {
     "bisect", "block_curve", "BudgetWarning", "classify", "CostModel", "Dataset", "detokenize",
     "EmulatedDevice", "HeteroLabError", "HeteroLabWarning", "measure_memory", "Metric",
     "plan_phases", "plan_static_phases", "read_benchmark_app", "static_phases", "tokenize",
-    "verify_across",  # the old name of verify(releases=)
 }  # fmt: skip
 PUBLIC = public_names(hl, hl.interop, hl.llm)
 

@@ -34,7 +34,7 @@ def test_the_table_is_long_and_names_each_call_once():
     # These take nothing but a Core, or nothing at all.
     nothing = {"devices", "last_interrupted", "recordings", "samples"}
     missing = public_functions(hl, hl.interop, hl.llm).keys() - functions
-    assert missing <= {*nothing, "verify_across"}  # an old name of verify
+    assert missing <= nothing
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

@@ -19,14 +19,7 @@ import numpy as np
 from hetero_lab.arguments import moved
 from hetero_lab.backend.bound import bind
 from hetero_lab.clock import now
-from hetero_lab.errors import (
-    ArgumentError,
-    MeasurementError,
-    OutputPathError,
-    last_line,
-    shorten,
-    warn,
-)
+from hetero_lab.errors import ArgumentError, MeasurementError, OutputPathError, last_line, shorten
 from hetero_lab.experiments.accuracy.evaluate import ReadData, read_optional_data
 from hetero_lab.experiments.deployment.check_run import TURNS, ObservedRun, observe
 from hetero_lab.experiments.deployment.contract import Contract, LatencyPromise, read_contract
@@ -242,14 +235,6 @@ def _proven(
         runs.append(run())
         latency = judged_latency(then, runs, tolerance, hardware)
     return judged(directory, contract, frozen, runs, latency[:2], release)
-
-
-def verify_across(
-    directory: str | os.PathLike[str], releases: Sequence[str], **options: Any
-) -> Across:
-    """Call :func:`verify` with ``releases=``, under its old name."""
-    warn("verify_across(directory, releases) is verify(directory, releases=releases) now.")
-    return verify(directory, releases=releases, **options)
 
 
 def _accuracy(

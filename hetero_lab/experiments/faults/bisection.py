@@ -29,7 +29,7 @@ ERROR, SKIPPED = "an error", "skipped"
 _ANSWERS = {0: NO, 1: YES, 125: SKIPPED}
 
 
-class Answer(NamedTuple):
+class ReleaseAnswer(NamedTuple):
     """What a script showed with a release, and its last line or the reason as the ``detail``."""
 
     release: str
@@ -50,21 +50,21 @@ class Bisection(Result):
     releases
         All releases in question, the oldest first.
     answers
-        An ``Answer`` for each of them that was tried, in the same order.
+        An ``ReleaseAnswer`` for each of them that was tried, in the same order.
     interrupted
         Whether Ctrl-C ended it.
     """
 
     releases: tuple[str, ...]
-    answers: tuple[Answer, ...]
+    answers: tuple[ReleaseAnswer, ...]
     interrupted: bool = False
 
     @property
-    def _told(self) -> list[Answer]:
+    def _told(self) -> list[ReleaseAnswer]:
         return [each for each in self.answers if each.answer != SKIPPED]
 
     @property
-    def changes(self) -> list[tuple[tuple[str, ...], Answer, Answer]]:
+    def changes(self) -> list[tuple[tuple[str, ...], ReleaseAnswer, ReleaseAnswer]]:
         """The releases of which one changed the answer, the answer before, and the one after."""
         place = self.releases.index
         return [
@@ -98,7 +98,7 @@ class Bisection(Result):
     @property
     def summary(self) -> pd.DataFrame:
         """One row for each release that was tried: ``release``, ``answer``, ``detail``."""
-        return frame_of(self.answers, [*Answer._fields])
+        return frame_of(self.answers, [*ReleaseAnswer._fields])
 
     def __repr__(self) -> str:
         return f"{self.verdict}\n\n{text_table(self.summary)}"
@@ -150,7 +150,9 @@ def bisect(
     releases = _chosen(known_releases(), between)
     kept = make_directory(cache_dir() / "releases") / f"{digest}.json"  # until the search is over
     stored = load_json(kept, "The answers so far cannot be read") if kept.exists() else {}
-    answers = {name: Answer(name, *told) for name, told in stored.items() if told[0] != SKIPPED}
+    answers = {
+        name: ReleaseAnswer(name, *told) for name, told in stored.items() if told[0] != SKIPPED
+    }
     with Progress("bisection", show=progress) as bar, UntilInterrupted(lambda: answers) as until:
         while (release := next_release(releases, answers)) is not None:
             bar.note(f"OpenVINO {release}")
@@ -161,7 +163,7 @@ def bisect(
     return Bisection(releases, tried, until.interrupted)
 
 
-def next_release(releases: Sequence[str], answers: Mapping[str, Answer]) -> str | None:
+def next_release(releases: Sequence[str], answers: Mapping[str, ReleaseAnswer]) -> str | None:
     """Return the release to try next; ``None`` if the changes between the ends are found.
 
     The ends come first. The release next to one that was skipped takes its place.
@@ -179,20 +181,22 @@ def next_release(releases: Sequence[str], answers: Mapping[str, Answer]) -> str 
     return None
 
 
-def _answer(script: Path, release: str, timeout_s: float) -> Answer:
+def _answer(script: Path, release: str, timeout_s: float) -> ReleaseAnswer:
     try:
         with interpreter(release) as python:
             done = run_child([python, "-EP", os.fspath(script)], timeout_s=timeout_s)
     except MeasurementError as error:
-        return Answer(release, SKIPPED, str(error).rstrip("."))
+        return ReleaseAnswer(release, SKIPPED, str(error).rstrip("."))
     except subprocess.TimeoutExpired:
-        return Answer(release, HANG, f"no end after {timeout_s:g} s")
+        return ReleaseAnswer(release, HANG, f"no end after {timeout_s:g} s")
     answer = _ANSWERS.get(done.returncode, CRASH)
     # Python ends with 1 after an exception, too.
     if answer == YES and "Traceback (most recent call last)" in done.stderr:
         answer = ERROR
     said = {CRASH: "", ERROR: done.stderr}.get(answer, done.stdout).strip()
-    return Answer(release, answer, said.rpartition("\n")[2] or f"exit code {done.returncode}")
+    return ReleaseAnswer(
+        release, answer, said.rpartition("\n")[2] or f"exit code {done.returncode}"
+    )
 
 
 def _read_script(given: str | os.PathLike[str]) -> tuple[Path, str]:

@@ -539,11 +539,6 @@ def test_what_is_not_a_release(deployed):
         hl.verify(deployed, releases=["; rm -rf"])
     with pytest.raises(ArgumentError, match="not with releases="):
         hl.verify(deployed, **{"releases": ["2026.2"], "data": hl.dataset("digits")})
-    with (
-        pytest.warns(HeteroLabWarning, match=r"verify\(directory, releases=releases\)"),
-        pytest.raises(ArgumentError, match="'2026.2'"),
-    ):
-        hl.verify_across(deployed, ["newest"])
 
 
 @pytest.mark.network

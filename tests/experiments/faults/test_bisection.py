@@ -23,8 +23,8 @@ from hetero_lab.experiments.faults.bisection import (
     NO,
     SKIPPED,
     YES,
-    Answer,
     Bisection,
+    ReleaseAnswer,
     bisect,
     next_release,
 )
@@ -37,7 +37,7 @@ def searched(truth: list[str]) -> Bisection:
     releases, answers = tuple(map(str, range(len(truth)))), {}
     while (release := next_release(releases, answers)) is not None:
         assert release not in answers
-        answers[release] = Answer(release, truth[int(release)])
+        answers[release] = ReleaseAnswer(release, truth[int(release)])
     return Bisection(releases, tuple(answers[r] for r in releases if r in answers))
 
 
