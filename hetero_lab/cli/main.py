@@ -230,7 +230,7 @@ _ALL = (
     ),
     Command(
         "bisect", "find the release of OpenVINO that brought a symptom",
-        "script between timeout csv quiet",
+        "script between timeout csv html quiet",
         exit_code=lambda _, bisection: 0 if bisection.changed_by else NOT_KNOWN,
         more="\nThe exit code is 3 if no single release is found.",
     ),

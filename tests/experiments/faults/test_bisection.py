@@ -211,10 +211,12 @@ def test_what_cannot_be_searched(script, tmp_path):
 
 def test_the_command(script, tmp_path, capsys):
     path, table = script(v2024="pass", v2025_4_1="sys.exit(1)"), tmp_path / "answers.csv"
-    ends = ["--between", "2025.3", "2025.4.1"]
+    ends, page = ["--between", "2025.3", "2025.4.1"], tmp_path / "answers.html"
+    ends += ["--html", os.fspath(page)]
     assert main(["bisect", os.fspath(path), *ends, "--csv", os.fspath(table)]) == 0
     assert "Changed by 2025.4.1: no symptom with 2025.4.0;" in capsys.readouterr().out
     assert table.read_text().splitlines()[0] == '"release","answer","detail"'
+    assert "Changed by 2025.4.1: no symptom" in page.read_text("utf-8")
     assert main(["bisect", os.fspath(path), "--between", "2025.3", "2025.4"]) == 3
     assert main(["bisect", os.fspath(path), "--between", "2025.4", "2025.3"]) == 2
     assert "--between names an older" in capsys.readouterr().err
