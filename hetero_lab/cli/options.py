@@ -251,7 +251,7 @@ _OWN = [
         "releases",
         lambda text: values.names(text.removeprefix("openvino==")),
     ),
-    Option("script", "SCRIPT", "ends with 1 if the symptom shows, 0 if not, 125 to skip a release"),
+    Option("script", "SCRIPT", "ends with 1 if the symptom shows, else with 0; or its directory"),
     Option(
         "--between",
         help="an older and a newer release (the oldest and the newest that pip has)",

@@ -90,8 +90,8 @@ class Bisection(Result):
         if len(told) < 2:
             lines = [f"{len(told)} of {len(self.releases)} releases gave an answer."]
         elif not lines:
-            older = " An older one may have." * (told[0].answer != NO)
-            lines = [f"No release between them changed it: {told[0]}; {told[-1]}.{older}"]
+            older = " Begin with an older one." * (told[0].answer != NO)
+            lines = [f"Both ends agree: {told[0]}; {told[-1]}.{older}"]
         skipped = [each for each in self.answers if each.answer == SKIPPED]
         return "\n".join([*lines, *(f"{a.release} was skipped: {a.detail}." for a in skipped)])
 
