@@ -33,11 +33,13 @@ def without_zeros(release: str) -> str:
 def known_releases() -> tuple[str, ...]:
     """Return the releases that pip can install for this Python, the oldest first.
 
-    MeasurementError, if pip cannot list them.
+    MeasurementError, if pip lists none.
     """
     said = _run([*_PIP, "index", "versions", "openvino"], "OpenVINO's releases cannot be listed")
     listed = said.partition("Available versions: ")[2].partition("\n")[0].split(", ")
     names = [name for name in listed if re.fullmatch(r"\d+(\.\d+)+", name)]
+    if not names:
+        raise MeasurementError("pip lists no releases of OpenVINO for this Python.")
     return tuple(sorted(names, key=lambda name: [int(part) for part in name.split(".")]))
 
 
@@ -54,7 +56,8 @@ def interpreter(release: str) -> Iterator[str]:
     home = make_directory(cache_dir() / "releases") / f"openvino-{without_zeros(release)}"
     python = os.fspath(home / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
     with FileLock(f"{home}.lock"):
-        if not (home / _READY).is_file():
+        # The Python that it was made with may be gone.
+        if not (home / _READY).is_file() or not os.path.exists(python):
             _make(home, python, release)
         (home / _READY).touch()
         yield python

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 from filelock import FileLock
@@ -35,10 +36,20 @@ def test_a_release_has_one_name():
 
 def test_an_environment_is_made_once(directory):
     made(directory, "openvino-2025.4")
+    (directory / "openvino-2025.4" / "bin").mkdir()
+    (directory / "openvino-2025.4" / "bin" / "python").symlink_to(sys.executable)
     for name in ("2025.4", "2025.4.0"):
         with interpreter(name) as python:
             assert python.startswith(os.fspath(directory / "openvino-2025.4"))
     assert (directory / "openvino-2025.4" / "ready").stat().st_mtime > 1
+
+
+def test_an_environment_whose_python_is_gone_is_made_anew(directory, monkeypatch):
+    made(directory, "openvino-2099.1")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(MeasurementError, match=r"2099\.1 cannot be installed"):
+        interpreter("2099.1").__enter__()
+    assert [path.name for path in directory.iterdir() if path.is_dir()] == []
 
 
 def test_what_cannot_be_installed_leaves_nothing(directory, monkeypatch):
