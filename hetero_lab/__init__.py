@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.explain import compare as compare, explain as explain
     from hetero_lab.experiments.faults.bisection import bisect as bisect
     from hetero_lab.experiments.faults.find_wrong import find_wrong as find_wrong
+    from hetero_lab.experiments.faults.investigate import investigate as investigate
     from hetero_lab.experiments.faults.refusals import find_refused as find_refused
     from hetero_lab.experiments.faults.wrong import read_wrong as read_wrong
     from hetero_lab.experiments.hotspots import hotspots as hotspots

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     )
     from hetero_lab.experiments.explain import Comparison as Comparison
     from hetero_lab.experiments.faults.bisection import Bisection as Bisection
+    from hetero_lab.experiments.faults.investigate import Investigation as Investigation
     from hetero_lab.experiments.faults.refusals import Refusals as Refusals
     from hetero_lab.experiments.faults.wrong import Wrong as Wrong
     from hetero_lab.experiments.hotspots import Hotspots as Hotspots

@@ -229,6 +229,12 @@ _ALL = (
         "known.",
     ),
     Command(
+        "investigate", "find the symptom of a placement, its cause, and a small model for it",
+        f"{_PLACED} input baseline prompt-tokens new-tokens tolerance budget fault quiet",
+        exit_code=lambda _, found: FAILED * (found.symptom != "ok"),
+        more="\nThe exit code is 1 if there is a symptom.",
+    ),
+    Command(
         "bisect", "find the release of OpenVINO that brought a symptom",
         "script between timeout csv html quiet",
         exit_code=lambda _, bisection: 0 if bisection.changed_by else NOT_KNOWN,
@@ -254,7 +260,7 @@ COMMANDS = {command.name: command for command in _ALL}
 GROUPS = {
     "start": "demo devices samples",
     "see what runs where, its cost and faults": "profile support lint explain classify find-wrong "
-    "bisect",
+    "investigate bisect",
     "change and measure": "sweep optimize plan apply noise",
     "be advised and deploy": "advise freeze export verify",
 }

@@ -189,6 +189,7 @@ _OWN = [
     _many("--fix", "PATTERN=DEVICE", f"put {_MATCHING}"),
     Option("before", "BEFORE", _PLACEMENT, read=_placement),
     Option("after", "AFTER", _PLACEMENT, read=_placement),
+    Option("--baseline", "DEVICE", f"is it slower than this: {_PLACEMENT}", read=_placement),
     Option("stored", "STORED", "an affinity's file, or the directory of a frozen placement"),
     Option(
         "--orders",

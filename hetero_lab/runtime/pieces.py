@@ -263,17 +263,22 @@ def infer_once(
     arrays: Sequence[np.ndarray],
     core: ov.Core,
 ) -> tuple[list[np.ndarray], dict[str, str], tuple[Counter, ...]]:
-    """Compile and infer once.
+    """Compile and infer once, or several times in a row if there are arrays for that.
 
-    Return the outputs in order, the precision hint of each device and, with PERF_COUNT among the
-    properties, the counters of submodels, which are not joined to ops.
+    The states are kept in between. Return the outputs in order, those of each inference after the
+    other, the precision hint of each device and, with PERF_COUNT among the properties, the counters
+    of submodels, which are not joined to ops.
     """
     compiled = core.compile_model(model, target, dict(properties))
     request = compiled.create_infer_request()
-    for index, array in enumerate(arrays):
-        request.set_input_tensor(index, ov.Tensor(np.ascontiguousarray(array)))
-    request.infer()
-    outputs = [np.array(request.get_output_tensor(i).data) for i in range(len(compiled.outputs))]
+    outputs: list[np.ndarray] = []
+    n_inputs = len(compiled.inputs)
+    for start in range(0, len(arrays) or 1, n_inputs or 1):
+        for index, array in enumerate(arrays[start : start + n_inputs]):
+            request.set_input_tensor(index, ov.Tensor(np.ascontiguousarray(array)))
+        request.infer()
+        tensors = map(request.get_output_tensor, range(len(compiled.outputs)))
+        outputs += [np.array(tensor.data) for tensor in tensors]
     hints = reported(compiled, PRECISION_HINT)
     by_device = {device or target: str(hint) for device, hint in hints.items() if hint is not None}
     counted = request.get_profiling_info() if properties.get("PERF_COUNT") else ()

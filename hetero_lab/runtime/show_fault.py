@@ -1,19 +1,25 @@
-"""Show that a device computes wrong numbers or refuses a model.
+"""Show that a device computes wrong numbers, refuses a model, crashes, hangs or is slow.
 
-Needs openvino, numpy, and the files beside it.
+Needs openvino, numpy, and the files beside it. Each side runs in a process of its own.
 """
 
 import json
+import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
 import openvino as ov
 
+HERE = Path(__file__).resolve().parent
+RAISED = 3  # the exit code if the device raises an error
+TIMED = 20  # inferences
 
-def run(directory):
-    """Return the fault, the right outputs, and those of the device or its error."""
-    fault = json.loads((directory / "fault.json").read_text(encoding="utf-8"))
+
+def infer(fault, side, file):
+    """Run one side and store its outputs; a process ends with this."""
     core = ov.Core()
     for device, (library, internal) in fault["emulated"].items():
         core.register_plugin(
@@ -25,48 +31,103 @@ def run(directory):
                 "PROXY_CONFIGURATION_INTERNAL_NAME": internal,
             },
         )
-    model = core.read_model(directory / "model.xml")
-    with np.load(directory / "inputs.npz") as stored:
-        inputs = [stored[f"in{index}"] for index in range(len(model.inputs))]
-    outputs = []
-    for side in ("right", "wrong"):
-        device, properties = fault[side]["device"], fault[side]["properties"]
-        # A missing device raises here, outside the try, so that it does not count as the fault.
-        full_name = core.get_property(device, "FULL_DEVICE_NAME")
-        # If the device crashes, this is the last line.
-        print(f"{side}: {device} ({full_name}) {properties}", flush=True)
-        try:
-            answer = core.compile_model(model, device, properties)(inputs)
-        except RuntimeError as error:
-            if side == "right":
-                raise
-            return fault, outputs[0], error
-        # By index, since HETERO and plugins may rename outputs.
-        outputs.append([np.array(answer[index]) for index in range(len(model.outputs))])
-    return fault, *outputs
+    model = core.read_model(HERE / "model.xml")
+    with np.load(HERE / "inputs.npz") as stored:
+        arrays = [stored[f"in{index}"] for index in range(len(stored.files))]
+    device, properties = fault[side]["device"], fault[side]["properties"]
+    homes = fault[side]["affinities"]
+    for node in model.get_ordered_ops() if homes else ():
+        node.get_rt_info()["affinity"] = homes[node.get_friendly_name()]
+    # A missing device raises here, outside the try, so that it does not count as the fault.
+    names = device.partition(":")[2].split(",") if ":" in device else [device]
+    full_names = ", ".join(core.get_property(name, "FULL_DEVICE_NAME") for name in names)
+    print(f"{side}: {device} ({full_names}) {properties}", flush=True)
+    try:
+        request = core.compile_model(model, device, properties).create_infer_request()
+        made, n_inputs = {}, len(model.inputs)
+        for start in range(0, len(arrays) or 1, n_inputs or 1):
+            request.infer(arrays[start : start + n_inputs])
+            for index in range(len(model.outputs)):  # HETERO and plugins may rename outputs
+                made[f"out{len(made)}"] = np.array(request.get_output_tensor(index).data)
+        began = time.perf_counter()
+        for _ in range(TIMED if fault["symptom"] == "slower" else 0):
+            request.infer()
+        made["seconds"] = np.array((time.perf_counter() - began) / TIMED)
+    except (RuntimeError, MemoryError) as error:
+        print(error, file=sys.stderr)
+        return RAISED
+    np.savez(file, **made)
+    return 0
 
 
-def main():
-    """Print both outputs and their difference; return 1 if the fault is there."""
-    fault, right, wrong = run(Path(__file__).resolve().parent)
-    print(f"openvino {ov.get_version()} (found with {fault['openvino_version']})")
-    print(f"ops: {', '.join(fault['ops'])}")
-    if isinstance(wrong, RuntimeError):
-        print(f"{fault['wrong']['device']} raised: {wrong}")
-        there = "there" if fault["refusal"] else "another one: it was wrong numbers"
-        print(f"The fault is {there}.")
-        return 1
-    worst = 0.0
-    for name, a, b in zip(fault["outputs"], right, wrong):
-        a, b = a.astype(np.float64), b.astype(np.float64)
+def run(fault, side, file):
+    """Return the symptom of a side that fails with its text, or neither, and its outputs."""
+    command = [sys.executable, str(HERE / "show_fault.py"), side, file]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=fault["timeout_s"])
+    except subprocess.TimeoutExpired:
+        return "hang", f"gave no answer in {fault['timeout_s']:g} s", {}
+    print(done.stdout, end="", flush=True)
+    if done.returncode == RAISED:
+        lines = done.stderr.strip().splitlines()
+        return "refused", f"raised: {lines[-1] if lines else ''}", {}
+    if done.returncode == 1:
+        sys.exit(done.stderr)  # the script itself failed: the device is missing, for instance
+    if done.returncode:
+        return "crash", f"crashed (exit code {done.returncode})", {}
+    with np.load(file) as stored:
+        return "", "", {name: stored[name] for name in stored.files}
+
+
+def compared(fault, right, wrong):
+    """Print both outputs; return the symptom that they show."""
+    worst, nan, names = 0.0, False, fault["outputs"]
+    seconds = [float(side.pop("seconds")) for side in (right, wrong)]
+    if fault["symptom"] == "slower":
+        ratio = seconds[1] / seconds[0]
+        print(f"{ratio:.2f} times as long")
+        return "slower" if ratio > (1 + fault["ratio"]) / 2 else ""
+    for number, key in enumerate(right):
+        a, b = right[key].astype(np.float64), wrong[key].astype(np.float64)
         finite = np.isfinite(a) & np.isfinite(b)
         error = np.linalg.norm((a - b)[finite]) / (np.linalg.norm(a[finite]) or 1.0)
         if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
             error = np.inf
+            nan = nan or bool(np.isnan(b).any() and not np.isnan(a).any())
         worst = max(worst, error)
+        step, output = divmod(number, len(names))
+        when = f" of inference {step + 1}" if len(right) > len(names) else ""
         with np.printoptions(precision=6, threshold=8):
-            print(f"{name}: relative error {error:.3g}\n  right {a.ravel()}\n  wrong {b.ravel()}")
-    shown = not fault["refusal"] and worst > fault["relative_error"] / 2
+            print(f"{names[output]}{when}: relative error {error:.3g}")
+            print(f"  right {a.ravel()}\n  wrong {b.ravel()}")
+    return "NaN" if nan else "wrong" if worst > fault["relative_error"] / 2 else ""
+
+
+def main():
+    """Print what both sides do; return 1 if the fault is there."""
+    fault = json.loads((HERE / "fault.json").read_text(encoding="utf-8"))
+    if len(sys.argv) > 1:
+        return infer(fault, *sys.argv[1:])
+    print(f"openvino {ov.get_version()} (found with {fault['environment']['openvino_version']})")
+    print(f"ops: {', '.join(fault['ops'])}")
+    with tempfile.TemporaryDirectory() as scratch:
+        right = {}
+        if fault["right"]:
+            failed, text, right = run(fault, "right", f"{scratch}/right.npz")
+            if failed:
+                sys.exit(f"{fault['right']['device']} {text}")
+        shown, text, wrong = run(fault, "wrong", f"{scratch}/wrong.npz")
+    if text:
+        print(f"{fault['wrong']['device']} {text}")
+    elif right:
+        shown = compared(fault, right, wrong)
+    elif any(value.dtype.kind == "f" and np.isnan(value).any() for value in wrong.values()):
+        shown = "NaN"
+    fails = ("refused", "crash", "hang", "out of memory")
+    expected = fault["symptom"]
+    if shown and (shown in fails) != (expected in fails):
+        print(f"The fault is another one: it was {expected}.")
+        return 1
     print("The fault is there." if shown else "The fault is not there.")
     return 1 if shown else 0
 

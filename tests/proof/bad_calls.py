@@ -182,7 +182,8 @@ _INPUTS = {
     "a missing file": ("gone.npz", ["'gone.npz'"]),
 }
 _BOTH = ["compile", "partition", "interop.hetero_dumps", "interop.recipe", "save", "freeze",
-         "profile", "find_wrong", "ParallelExecutor", "lint", "find_refused"]  # fmt: skip
+         "profile", "find_wrong", "ParallelExecutor", "lint", "find_refused",
+         "investigate"]  # fmt: skip
 _PROFILED: list[tuple[Any, ...]] = [
     *(
         (f"iterations of {n!r}", {"iterations": n}, "iterations=", repr(n))
@@ -376,6 +377,12 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("no tolerance", {"tolerance": 0}, ArgumentError, "tolerance=", "above 0"),
         ("no time", {"budget_s": 0}, ArgumentError, "0"),
         ("inputs of another shape", {"inputs": [EXAMPLE[:, :3]]}, InputError, "shape"),
+    ],
+    "investigate": [
+        ("no tolerance", {"tolerance": 0}, ArgumentError, "tolerance=", "above 0"),
+        ("no time", {"budget_s": 0}, ArgumentError, "0"),
+        ("inputs of another shape", {"inputs": [EXAMPLE[:, :3]]}, InputError, "shape"),
+        ("a virtual device", {"placement": "AUTO:CPU"}, ArgumentError, "by itself: CPU"),
     ],
     "sweep": [
         ("no placement", {"placements": []}, ArgumentError, "no placement"),

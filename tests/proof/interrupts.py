@@ -70,6 +70,7 @@ def calls() -> dict[str, Callable[[], Any]]:
         "find_refused": lambda: hl.find_refused(model, automatic, **quiet),
         # So that rounding is not right, and everything is searched.
         "find_wrong": lambda: hl.find_wrong(model, automatic, tolerance=1e-9, **quiet),
+        "investigate": lambda: hl.investigate(model, automatic, tolerance=1e-9, **quiet),
     }
 
 
@@ -239,7 +240,7 @@ def _take(outcome: Outcome, said: dict[str, Any], sent: float) -> None:
 
 FUNCTIONS = (
     "profile", "sweep", "calibrate", "plan", "optimize", "recover_accuracy", "evaluate",
-    "quantize", "find_refused", "find_wrong", "advise",
+    "quantize", "find_refused", "find_wrong", "investigate", "advise",
 )  # fmt: skip
 
 

@@ -45,10 +45,10 @@ _TIMEOUT_S = 300.0
 class PlacedRuns(ExitStack):
     """Compiles and infers for a search of the placement ``placed``, and counts the compiles.
 
-    ``arrays`` are the model's inputs in its order; the f32 of the device ``trusted`` is the
-    reference. With ``isolate``, the placement's devices run in a worker process, so that the search
-    survives a crash; the budget ``watch`` tells a hung device from a slow one, and no run may take
-    longer than ``timeout_s``.
+    ``arrays`` are the model's inputs in its order, of one inference or of several in a row; the f32
+    of the device ``trusted`` is the reference. With ``isolate``, the placement's devices run in a
+    worker process, so that the search survives a crash; the budget ``watch`` tells a hung device
+    from a slow one, and no run may take longer than ``timeout_s``.
     """
 
     def __init__(
@@ -76,9 +76,16 @@ class PlacedRuns(ExitStack):
             self.callback(self._kill)
 
     def placed(
-        self, placement: Placement, shown: Collection[TensorKey] = ()
+        self,
+        placement: Placement,
+        shown: Collection[TensorKey] = (),
+        arrays: Sequence[np.ndarray] | None = None,
     ) -> tuple[list[np.ndarray], dict[TensorKey, np.ndarray]]:
-        """Return the outputs of a placement and inner tensors; CompileError if it is refused."""
+        """Return the outputs of a placement and inner tensors; CompileError if it is refused.
+
+        The outputs of several inferences in a row follow each other; inner tensors are those of
+        the last one. ``arrays`` are by default those of the search.
+        """
         placed = BoundPlacement(self.bound, placement)
         partition = partition_of(placed)
         model, graph = self.bound.model.clone(), self.bound.graph
@@ -100,9 +107,12 @@ class PlacedRuns(ExitStack):
             check_cuts(changed.bound, partition)
             model, _ = labelled_clone(changed, partition)
         target, properties = placed.compile_call
-        outputs, _ = self.infer(model, target, properties, self.arrays, placed.devices)
-        n = len(self.bound.model.outputs)
-        return outputs[:n], dict(zip(shown, outputs[n:], strict=True))
+        given = self.arrays if arrays is None else arrays
+        outputs, _ = self.infer(model, target, properties, given, placed.devices)
+        n, size = len(self.bound.model.outputs), len(model.outputs)
+        starts = range(0, len(outputs), size)
+        own = [output for start in starts for output in outputs[start : start + n]]
+        return own, dict(zip(shown, outputs[len(outputs) - size + n :], strict=True))
 
     def pieces(
         self,

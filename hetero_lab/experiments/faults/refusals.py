@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hetero_lab.backend.bound import BoundModel, bind
-from hetero_lab.backend.devices import check_device, device_names, supported_ops
-from hetero_lab.errors import CompileError, DeviceError, names_at_hand, shorten
+from hetero_lab.backend.bound import bind
+from hetero_lab.backend.devices import check_device
+from hetero_lab.errors import CompileError, names_at_hand, shorten
+from hetero_lab.experiments.faults.blame import smallest_ops
 from hetero_lab.experiments.faults.placed_runs import PlacedRuns
-from hetero_lab.experiments.faults.wrong_sets import minimal_set
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.language import refuse_language_model
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import PlacementLike, resolve
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.inputs import given_or_generated
@@ -141,56 +140,14 @@ def find_refused(
             return ""
 
         while (error := refuses(current)) and len(found) < _MOST_REFUSALS:
-            refusal, target = _one(placed.bound, current, refuses, fallback, error)
-            found.append(refusal)
-            fixes.update(dict.fromkeys(refusal.ops, target))
-            current = current.fix(ops=dict.fromkeys(refusal.ops, target), core=placed.core)
+            blamed = smallest_ops(placed.bound, current, refuses, fallback)
+            if blamed is None:
+                raise CompileError(
+                    f"The placement is refused ({shorten(error, 300)}), and no op of it could be "
+                    "moved to a device that takes it. Name one with fallback=."
+                )
+            found.append(Refusal(blamed.device, blamed.ops, blamed.told))
+            moved = dict.fromkeys(blamed.ops, blamed.target)
+            fixes.update(moved)
+            current = current.fix(ops=moved, core=placed.core)
     return Refusals(tuple(found), fixes, current, until.interrupted)
-
-
-def _one(
-    bound: BoundModel,
-    affinity: Affinity,
-    refuses: Callable[[Affinity], str],
-    fallback: str | None,
-    error: str,
-) -> tuple[Refusal, str]:
-    """Find one minimal set of ops that some device refuses, and the device that takes them."""
-    leaders = {node.name for node in affinity.nodes if node.leader == node.name}
-    for device in affinity.devices:
-        ops = [op for op in affinity.ops if affinity[op] == device and op in leaders]
-        target = fallback or _fallback(bound, ops, device)
-        if target is None or target == device:
-            continue
-        background = affinity.fix(ops=dict.fromkeys(affinity.ops, target), core=bound.core)
-
-        def probe(
-            chosen: Sequence[str], background: Affinity = background, device: str = device
-        ) -> str:
-            return refuses(background.fix(ops=dict.fromkeys(chosen, device), core=bound.core))
-
-        if probe([]) or not probe(ops):
-            continue
-        # Most refusals lie within one subgraph, which is far less to search.
-        for subgraph in predict(bound.graph, affinity).subgraphs:
-            inside = [op for op in subgraph.ops if op in leaders]
-            if subgraph.device == device and probe(inside):
-                ops = inside
-                break
-        minimal = minimal_set(ops, lambda chosen: bool(probe(chosen)))
-        return Refusal(device, tuple(minimal), probe(minimal)), target
-    raise CompileError(
-        f"The placement is refused ({shorten(error, 300)}), and no op of it could be moved to a "
-        "device that takes it. Name one with fallback=."
-    )
-
-
-def _fallback(bound: BoundModel, ops: Sequence[str], device: str) -> str | None:
-    here = [d for d in device_names(bound.core) if d != device]
-    for other in sorted(here, key=lambda name: name != "CPU"):
-        try:
-            if set(ops) <= supported_ops(bound, other):
-                return other
-        except DeviceError:
-            continue
-    return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from functools import cached_property
@@ -17,31 +16,26 @@ import openvino as ov
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import names_at_hand
+from hetero_lab.experiments.faults.reproducer import FAULT_FILES, CompileCall, Reproducer
+from hetero_lab.experiments.faults.symptoms import Symptom, failure
 from hetero_lab.experiments.measure.environment import Environment
-from hetero_lab.model.read import save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
 from hetero_lab.result import Displayed
-from hetero_lab.runtime import show_fault
 from hetero_lab.tables import (
     SCHEMA_VERSION,
     frame_of,
     make_directory,
     read_json,
     reading,
-    scratch_directory,
     write_csv,
     write_json,
-    write_text,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FILE_NAME, MENDED, GIVEN = "wrong.json", "affinity.json", "given.json"
-_FAULT_FILES = (
-    "model.xml", "model.bin", "inputs.npz", "README.md", "show_fault.py", "fault.json",
-)  # fmt: skip
 _ERROR_COLUMNS = [
     "op", "op_type", "device", "isolated_error", "accumulated_error", "rounding_error", "jumps",
 ]  # fmt: skip
@@ -231,13 +225,37 @@ class Wrong(Displayed):
         write_csv(target / "errors.csv", self.errors)
         write_csv(target / "culprits.csv", self.culprits)
         for number, found in enumerate(self.sets, start=1):
-            place = make_directory(target / f"fault_{number}")
-            with scratch_directory(place, ".hetero_lab-") as draft:
-                _write_fault(draft, self, found)
-                for file in sorted(draft.iterdir()):
-                    os.replace(file, place / file.name)
+            self.reproducer(found).write(target / f"fault_{number}")
         write_json(target / FILE_NAME, _to_json(self))
         _remove_faults(target, after=len(self.sets))
+
+    def reproducer(self, found: WrongSet, symptom: Symptom | None = None) -> Reproducer:
+        """Return what a script needs to show one of the ``sets``, by default of its own symptom."""
+        device, bad, good = found.device, "wrong", "right"
+        told = f"The relative error of the outputs (Euclidean norm) is {found.error:.2g}, "
+        told += f"executed in {self.precisions.get(device, 'f32')}."
+        if found.refusal:
+            bad, good, told = "refused", "accepted", f"{device} says: {found.refusal}"
+        why = "The model holds the op in question."
+        if len(found.ops) > 1:
+            needed = found.doubt or f": without any one of them, the others are {good}"
+            why = f"The model holds ops that are {bad} together{needed}."
+        types = {error.op: error.op_type for error in self.op_errors}
+        devices = (device, self.trusted)
+        return Reproducer(
+            symptom=symptom or (failure(found.refusal) if found.refusal else Symptom.WRONG),
+            told=told,
+            model=found.model,
+            inputs=found.inputs,
+            wrong=CompileCall(device, self.device_properties[device]),
+            right=CompileCall(self.trusted, {"INFERENCE_PRECISION_HINT": "f32"}),
+            ops=[(op, types[op]) for op in found.ops],
+            outputs=found.makers,
+            why=why,
+            environment=self.environment.of(devices),
+            plugins={name: plugin for name, plugin in self.plugins.items() if name in devices},
+            error=found.error,
+        )
 
     def __repr__(self) -> str:
         sets = "; ".join(f"{s.device}: {names_at_hand(s.ops)}" for s in self.sets)
@@ -302,7 +320,7 @@ def _remove_faults(target: Path, after: int) -> None:
     for place in target.glob("fault_*"):
         number = place.name.removeprefix("fault_")
         if number.isdecimal() and int(number) > after and (place / "fault.json").is_file():
-            for name in _FAULT_FILES:
+            for name in FAULT_FILES:
                 (place / name).unlink(missing_ok=True)
             if not any(place.iterdir()):
                 place.rmdir()
@@ -319,62 +337,3 @@ def _to_json(wrong: Wrong) -> dict[str, Any]:
         floats = {name: value for name, value in part.items() if isinstance(value, float)}
         part.update({name: str(value) for name, value in floats.items() if not isfinite(value)})
     return {"kind": "wrong", "schema_version": SCHEMA_VERSION, **data}
-
-
-def _write_fault(draft: Path, wrong: Wrong, found: WrongSet) -> None:
-    save(found.model, draft / "model.xml")
-    arrays: dict[str, Any] = {f"in{index}": array for index, array in enumerate(found.inputs)}
-    np.savez(draft / "inputs.npz", **arrays)
-    types = {error.op: error.op_type for error in wrong.op_errors}
-    properties = dict(wrong.device_properties[found.device])
-    write_json(
-        draft / "fault.json",
-        {
-            "right": {"device": wrong.trusted, "properties": {"INFERENCE_PRECISION_HINT": "f32"}},
-            "wrong": {"device": found.device, "properties": properties},
-            "ops": [f"{op} ({types[op]})" for op in found.ops],
-            "outputs": list(found.makers),
-            # JSON has no infinity, and an infinite error is as bad as any.
-            "relative_error": min(found.error, 1.0) if isfinite(found.error) else 1.0,
-            "refusal": found.refusal,
-            "openvino_version": wrong.environment.openvino_version,
-            "emulated": {
-                device: list(plugin)
-                for device, plugin in wrong.plugins.items()
-                if device in (found.device, wrong.trusted)
-            },
-        },
-    )
-    write_text(draft / "README.md", _report(wrong, found, types))
-    shutil.copyfile(show_fault.__file__, draft / "show_fault.py")
-
-
-def _report(wrong: Wrong, found: WrongSet, types: Mapping[str, str]) -> str:
-    device, here = found.device, wrong.environment
-    full_names = dict(here.devices)
-    sorts = " + ".join(types[op] for op in found.ops[:6]) + (" + …" if len(found.ops) > 6 else "")
-    fault = "refused, or the device crashes" if found.refusal else "wrong numbers"
-    seen = f"relative error of the outputs (Euclidean norm): {found.error:.2g}"
-    needed = "The model holds the op in question."
-    if len(found.ops) > 1:
-        bad, good = ("refused", "accepted") if found.refusal else ("wrong", "right")
-        why = found.doubt or f": without any one of them, the others are {good}"
-        needed = f"The model holds ops that are {bad} together{why}."
-    lines = [
-        f"# {sorts} on {device}: {fault}",
-        "",
-        f"`python show_fault.py` runs `model.xml` on {device} and on {wrong.trusted} with the same "
-        f"inputs and compares the outputs; it needs openvino and numpy. {needed}",
-        "",
-        f"- {device} says: {found.refusal}" if found.refusal else f"- {seen}",
-        f"- OpenVINO {here.openvino_version}, {here.system}, Python {here.python_version}",
-        *(f"- {name}: {full_names[name]}" for name in (device, wrong.trusted)),
-        f"- properties of {device}: `{dict(wrong.device_properties[device])}`; executed in "
-        f"{wrong.precisions[device]}",
-        "",
-        "| op | type |",
-        "| --- | --- |",
-        *(f"| `{op}` | {types[op]} |" for op in found.ops),
-        "",
-    ]
-    return "\n".join(lines)

@@ -28,7 +28,8 @@ def _answer(bench, request):
         return bench.answer(request)
     # On CPU nothing is wrong, and HETERO is given a cut between them.
     homes = request.affinities or {}
-    pair = {homes.get(os.environ[name]) for name in ("FAULT_READER", "FAULT_MAKER")}
+    homes_of = (os.environ[name] for name in ("FAULT_READER", "FAULT_MAKER"))
+    pair = {homes.get(name, request.target) for name in homes_of}
     if _are_neighbours(request.path) and len(pair) == 1 and pair != {"CPU"}:
         if os.environ["FAULT"] == "refuse":
             raise RuntimeError("no kernel for this")

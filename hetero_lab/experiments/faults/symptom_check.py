@@ -1,0 +1,146 @@
+"""Runs of a placement that tell its symptom: each by itself in a process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from hetero_lab.backend.bound import BoundModel
+from hetero_lab.backend.properties import PRECISION_HINT
+from hetero_lab.errors import CompileError, MeasurementError
+from hetero_lab.experiments.faults.placed_runs import PlacedRuns
+from hetero_lab.experiments.faults.symptoms import Evidence, Symptom, failure
+from hetero_lab.experiments.sweep import sweep
+from hetero_lab.model.language import is_language_model
+from hetero_lab.placement.placement import BoundPlacement, Placement
+from hetero_lab.runtime.generation import generation_precision
+from hetero_lab.runtime.reference import (
+    Agreement,
+    compare,
+    compare_with_reference,
+    has_nan,
+    lowest_precision,
+)
+
+_NOT_COMPARED = "It runs. No trusted device can run it, so the outputs were not compared."
+
+
+class SymptomCheck:
+    """Runs placements of a model, and tells the symptom of each.
+
+    ``expected`` holds the outputs of the trusted device for each inference in a row; without them,
+    only NaN and failures show. The ``precision`` is that of the first placement that ran.
+    """
+
+    def __init__(
+        self,
+        runs: PlacedRuns,
+        expected: Sequence[Mapping[str, np.ndarray]] = (),
+        tolerance: float | None = None,
+    ):
+        self.runs, self.expected, self.tolerance = runs, expected, tolerance
+        self.precision = ""
+
+    def __call__(self, placement: Placement) -> Evidence:
+        """Run a placement; AffinityError if HETERO cannot pass on a tensor of dynamic shape."""
+        try:
+            outputs, _ = self.runs.placed(placement)
+        except CompileError as error:
+            return Evidence(failure(str(error)), str(error))
+        self.precision = self.precision or _precision(self.runs)
+        steps = in_steps(self.runs.bound, outputs)
+        if self.expected:
+            return self._compared(steps)
+        bad = [name for made in steps for name, value in made.items() if has_nan([value])]
+        if bad:
+            return Evidence(Symptom.NAN, f"Output {bad[0]!r} has NaN.", output=bad[0])
+        return Evidence(Symptom.OK, _NOT_COMPARED)
+
+    def _compared(self, steps: Sequence[Mapping[str, np.ndarray]]) -> Evidence:
+        worst = 0.0
+        for step, (made, wanted) in enumerate(zip(steps, self.expected, strict=True), start=1):
+            agreement = self._agreement(made, wanted)
+            worst = max([worst, *(a.relative_error for a in agreement)])  # NaN is never larger
+            bad = [a for a in agreement if self._is_wrong(a)]
+            if bad:
+                return _evidence(bad[0], made, wanted, step if len(steps) > 1 else None)
+        return Evidence(Symptom.OK, f"No output is off by more than {worst:.2g}.", worst)
+
+    def _agreement(
+        self, made: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]
+    ) -> tuple[Agreement, ...]:
+        if len(self.expected) > 1 or self.tolerance is not None:
+            return compare(made, wanted, self.precision)
+        bound, arrays = self.runs.bound, self.runs.arrays
+        return compare_with_reference(bound, arrays, made, self.precision, expected=wanted)
+
+    def _is_wrong(self, agreement: Agreement) -> bool:
+        if self.tolerance is None or agreement.verdict == "not a number":
+            return agreement.is_wrong
+        return agreement.relative_error > self.tolerance
+
+
+def _evidence(
+    bad: Agreement,
+    made: Mapping[str, np.ndarray],
+    wanted: Mapping[str, np.ndarray],
+    step: int | None,
+) -> Evidence:
+    name = bad.output
+    when = "" if step is None else f" from inference {step} on"
+    if has_nan([made[name]]) and not has_nan([wanted[name]]):
+        told, symptom = f"Output {name!r} has NaN{when}.", Symptom.NAN
+    else:
+        off = f"is off by {bad.relative_error:.2g} (relative error)"
+        if bad.verdict == "not a number":
+            off = "has infinities or NaN in other places than the reference"
+        told, symptom = f"Output {name!r} {off}{when}.", Symptom.WRONG
+    return Evidence(symptom, told, bad.relative_error, name, step)
+
+
+def in_steps(bound: BoundModel, outputs: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """Return the outputs of each of several inferences in a row, by name."""
+    names = bound.output_names
+    starts = range(0, len(outputs), len(names))
+    return [dict(zip(names, outputs[at : at + len(names)], strict=True)) for at in starts]
+
+
+def speed(
+    placed: BoundPlacement, baseline: Placement, arrays: Sequence[np.ndarray], budget_s: float
+) -> Evidence:
+    """Measure a placement and a baseline in turns; MeasurementError if one has no latency."""
+    names, bound = ("baseline", "given"), placed.bound
+    measured = sweep(
+        bound.model,
+        dict(zip(names, (baseline, placed.placement), strict=True)),
+        inputs=list(arrays),
+        budget_s=budget_s,
+        counters=False,
+        reference=False,
+        baselines=False,
+        progress=False,
+        core=bound.core,
+    )
+    ranking = measured.ranking.set_index("label")
+    missing = [name for name in names if name not in ranking.index]
+    if missing:
+        raise MeasurementError(f"The {missing[0]} placement has no latency to compare.")
+    row = measured.summary.set_index("label").loc["given"]
+    ratio, low, high = (float(row[name]) for name in ("ratio", "ratio_ci95_low", "ratio_ci95_high"))
+    told = f"It takes {ratio:.2f} times as long as {baseline.label} (95 %: {low:.2f} to {high:.2f})"
+    slower = ranking["group"]["given"] > ranking["group"]["baseline"]
+    return Evidence(Symptom.SLOWER if slower else Symptom.OK, f"{told}.", ratio=ratio)
+
+
+def _precision(runs: PlacedRuns) -> str:
+    """Return the lowest precision that the devices of the given placement compute in."""
+    placed = runs.given
+    asked = [
+        placed.properties[device].get(PRECISION_HINT) or runs.hints.get(device)
+        for device in placed.devices
+    ]
+    lowest = lowest_precision((), placed.graph, asked)
+    if is_language_model(placed.bound.model):
+        return generation_precision(placed, lowest)
+    return lowest
