@@ -27,6 +27,7 @@ from hetero_lab.experiments.faults.reproducer import CompileCall, Reproducer
 from hetero_lab.experiments.faults.symptom_check import SymptomCheck, in_steps, speed
 from hetero_lab.experiments.faults.symptoms import Evidence, Symptom, failure
 from hetero_lab.experiments.faults.wrong import Wrong
+from hetero_lab.experiments.faults.wrong_sets import minimal_set
 from hetero_lab.experiments.measure.environment import current_environment
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import BoundPlacement, Placement
@@ -97,10 +98,13 @@ class CauseSearch:
         seen = self.check(self.placed.placement)
         if seen.symptom is Symptom.HANG and (self.watch.budget_s or math.inf) < _HANG_S:
             raise BudgetOverError
-        if seen.symptom is Symptom.OK and self.baseline is not None:
-            seen = self._run(self.placed.placement, Evidence(Symptom.SLOWER, ""))
         self.seen = seen
-        return seen
+        if seen.symptom is Symptom.OK and self.baseline is not None:
+            try:
+                self.seen = self._run(self.placed.placement, Evidence(Symptom.SLOWER, ""))
+            except MeasurementError as error:
+                self.notes.append(str(error))
+        return self.seen
 
     def _run(self, placement: Placement, seen: Evidence) -> Evidence:
         if seen.symptom is not Symptom.SLOWER or self.baseline is None:
@@ -184,27 +188,48 @@ class CauseSearch:
         if blamed is None:
             return False
         self.device = blamed.device
-        self.ops = tuple(n.name for n in placed.affinity.nodes if n.leader in blamed.ops)
+        leader = {node.name: node.leader for node in placed.affinity.nodes}
+        self.ops = tuple(op for op in placed.affinity.ops if leader[op] in blamed.ops)
         alone = placed.affinity.fix(
             ops={op: blamed.target for op in placed.affinity.ops if op not in self.ops},
             core=placed.core,
         )
-        self.reproducer = self._cut(seen, blamed) or self.whole(placement_of(alone))
+        self.reproducer = self.whole(placement_of(alone))
+        self.reproducer = self._cut(seen, blamed) or self.reproducer
         return True
 
     def _cut(self, seen: Evidence, blamed: BlamedOps) -> Reproducer | None:
-        """Cut the ops out, with inputs from the reference; ``None`` if they do not show it so."""
+        """Cut the ops out, with inputs from the reference, and leave out those that are not needed.
+
+        HETERO cannot cut everywhere, so that some may be innocent. ``None`` if the ops by
+        themselves do not show the symptom.
+        """
         runs, n_inputs = self.runs, len(self.runs.bound.model.inputs)
-        keys = [*incoming(self.graph, self.ops), *outgoing(self.graph, self.ops)]
+        keys = dict.fromkeys(
+            key
+            for op in self.ops
+            for each in (incoming, outgoing)
+            for key in each(self.graph, [op])
+        )
         try:
             arrays = runs.arrays[: (seen.step or 1) * n_inputs]
-            _, values = runs.placed(self.reference, keys, arrays)
+            _, values = runs.placed(self.reference, list(keys), arrays)
         except HeteroLabError:
             return None
-        found = self._run_piece(blamed.device, self.ops, values)
-        alike = found.symptom.has_outputs == seen.symptom.has_outputs
-        if found.symptom is Symptom.OK or not alike:
+
+        def run(ops: Sequence[str]) -> Evidence:
+            self._check_budget()
+            return self._run_piece(blamed.device, ops, values)
+
+        def shows(ops: Sequence[str]) -> bool:
+            found = run(ops)
+            alike = found.symptom.has_outputs == seen.symptom.has_outputs
+            return alike and found.symptom is not Symptom.OK
+
+        if not shows(self.ops):
             return None
+        self.ops = tuple(minimal_set(self.ops, shows))
+        found = run(self.ops)
         return replace(self._of_piece(values, found.error), symptom=found.symptom)
 
     def _find_by_cutting(self, seen: Evidence) -> None:

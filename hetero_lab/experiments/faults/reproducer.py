@@ -82,7 +82,7 @@ class Reproducer:
             "outputs": list(self.outputs),
             # JSON has no infinity, and an infinite error is as bad as any.
             "relative_error": min(self.error, 1.0) if isfinite(self.error) else 1.0,
-            "ratio": self.ratio,
+            "ratio": self.ratio if isfinite(self.ratio) else 1.0,
             "told": self.told,
             "timeout_s": _TIMEOUT_S,
             "environment": msgspec.to_builtins(self.environment),
