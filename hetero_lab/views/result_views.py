@@ -25,6 +25,7 @@ from hetero_lab import views
 from hetero_lab.arguments import hints_of
 from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.advise.advice import BEST, Advice
+from hetero_lab.experiments.faults.investigate import Investigation
 from hetero_lab.experiments.faults.wrong import Wrong
 from hetero_lab.experiments.hotspots import hotspots
 from hetero_lab.experiments.measure.environment import Environment
@@ -139,6 +140,15 @@ def _(best: Optimized) -> Contents:
 @contents_of.register
 def _(wrong: Wrong) -> Contents:
     return Contents({errors_along_model: wrong if wrong.op_errors else None}, wrong.verdict)
+
+
+@contents_of.register
+def _(found: Investigation) -> Contents:
+    wrong = found.wrong
+    return Contents(
+        {errors_along_model: wrong if wrong is not None and wrong.op_errors else None},
+        found.verdict,
+    )
 
 
 @contents_of.register

@@ -115,7 +115,7 @@ def test_every_command_with_a_result_writes_a_page():
     assert set(commands) - with_page == {"demo", "devices", "samples", "export", "freeze", "noise"}
     searches = {name for name, sub in commands.items() if "--budget" in sub.format_help()}
     isolated = {name for name, sub in commands.items() if "--no-isolate" in sub.format_usage()}
-    assert isolated == searches - {"noise"}
+    assert isolated == searches - {"noise", "investigate"}  # the latter always isolates
 
 
 @pytest.mark.slow

@@ -11,7 +11,9 @@ from hetero_lab.backend.properties import PRECISION_HINT
 from hetero_lab.errors import CompileError, MeasurementError
 from hetero_lab.experiments.faults.placed_runs import PlacedRuns
 from hetero_lab.experiments.faults.symptoms import Evidence, Symptom, failure
-from hetero_lab.experiments.sweep import sweep
+from hetero_lab.experiments.measure.budget import RunOptions
+from hetero_lab.experiments.measure.trial import by_name, expand
+from hetero_lab.experiments.session import Conditions, Session
 from hetero_lab.model.language import is_language_model
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime.generation import generation_precision
@@ -22,6 +24,7 @@ from hetero_lab.runtime.reference import (
     has_nan,
     lowest_precision,
 )
+from hetero_lab.runtime.timing import Stopwatch
 
 _NOT_COMPARED = "It runs. No trusted device can run it, so the outputs were not compared."
 
@@ -110,26 +113,20 @@ def speed(
     placed: BoundPlacement, baseline: Placement, arrays: Sequence[np.ndarray], budget_s: float
 ) -> Evidence:
     """Measure a placement and a baseline in turns; MeasurementError if one has no latency."""
-    names, bound = ("baseline", "given"), placed.bound
-    measured = sweep(
-        bound.model,
-        dict(zip(names, (baseline, placed.placement), strict=True)),
-        inputs=list(arrays),
-        budget_s=budget_s,
-        counters=False,
-        reference=False,
-        baselines=False,
-        progress=False,
-        core=bound.core,
-    )
-    ranking = measured.ranking.set_index("label")
-    missing = [name for name in names if name not in ranking.index]
+    names, models = ("baseline", "given"), by_name(placed.bound)
+    placements = dict(zip(names, (baseline, placed.placement), strict=True))
+    trials = expand(models, placements, baselines=False)
+    options = RunOptions(counters=False, reference=False)
+    with Session(models, Conditions(list(arrays))) as session:
+        measured = session.measure(trials, options, Stopwatch.start(budget_s), progress=False)
+    groups = dict(measured.ranking[["label", "group"]].itertuples(index=False, name=None))
+    missing = [name for name in names if name not in groups]
     if missing:
         raise MeasurementError(f"The {missing[0]} placement has no latency to compare.")
-    row = measured.summary.set_index("label").loc["given"]
-    ratio, low, high = (float(row[name]) for name in ("ratio", "ratio_ci95_low", "ratio_ci95_high"))
+    columns = ["ratio", "ratio_ci95_low", "ratio_ci95_high"]
+    ratio, low, high = measured.summary.set_index("label")[columns].T["given"]
     told = f"It takes {ratio:.2f} times as long as {baseline.label} (95 %: {low:.2f} to {high:.2f})"
-    slower = ranking["group"]["given"] > ranking["group"]["baseline"]
+    slower = groups["given"] > groups["baseline"]
     return Evidence(Symptom.SLOWER if slower else Symptom.OK, f"{told}.", ratio=ratio)
 
 
