@@ -291,7 +291,8 @@ class CauseSearch:
         kinds = {op.name: op.type for op in self.graph}
         return Reproducer(
             symptom=seen.symptom,
-            told=" ".join([seen.told, *self.of_settings()]),
+            told=seen.told,
+            settings=" ".join(self.of_settings()),
             model=self.runs.bound.model,
             inputs=self.runs.arrays,
             wrong=CompileCall(target, properties, None if placed.direct else dict(placed.affinity)),

@@ -270,7 +270,7 @@ def _verdict(search: CauseSearch, seen: Evidence) -> str:
     if seen.symptom is Symptom.OK:
         return f"No symptom. {seen.told}"
     title = seen.symptom.title
-    sentences = [f"{title[0].upper()}{title[1:]}: {seen.told}", *search.of_settings()]
+    sentences = [f"{title[0].upper()}{title[1:]}: {seen.told.rstrip('.')}.", *search.of_settings()]
     if search.wrong is not None:
         sentences.append(search.wrong.verdict)
     elif search.ops:

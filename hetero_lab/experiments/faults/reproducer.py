@@ -45,7 +45,8 @@ class Reproducer:
 
     ``inputs`` are the model's inputs in its order, of one inference or of several in a row.
     ``right`` is the side to compare with; without one, the ``wrong`` side runs alone. ``ops`` are
-    pairs of name and type, ``outputs`` the names of the outputs, ``why`` says what the model holds.
+    pairs of name and type, ``outputs`` the names of the outputs, ``why`` says what the model holds,
+    ``settings`` which settings are to blame.
     """
 
     symptom: Symptom
@@ -59,6 +60,7 @@ class Reproducer:
     why: str
     environment: Environment
     plugins: Mapping[str, tuple[str, str]]
+    settings: str = ""
     error: float = 1.0
     ratio: float = 1.0
 
@@ -113,8 +115,8 @@ class Reproducer:
             "Device used for inference": "\n".join(f"- {n}: {full}" for n, full in here.devices),
             "Framework": "None: OpenVINO IR and numpy.",
             "Model used": f"`model.xml`, beside this text. {self.why}\n\n{self._table()}",
-            "Issue description": f"{self.told}\n\nProperties of {device}: "
-            f"`{_plain(self.wrong.properties)}`.",
+            "Issue description": f"{self.told}\n\n{self.settings} Properties of {device}: ".lstrip()
+            + f"`{_plain(self.wrong.properties)}`.",
             "Step-by-step reproduction": f"`python show_fault.py` runs `model.xml` on {device} "
             f"with the inputs in `inputs.npz`{against}. It needs openvino and numpy.",
             "Relevant log output": f"```text\n{self.told}\n```",

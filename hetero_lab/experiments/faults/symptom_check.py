@@ -19,6 +19,7 @@ from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime.generation import generation_precision
 from hetero_lab.runtime.reference import (
     Agreement,
+    asked_precision,
     compare,
     compare_with_reference,
     has_nan,
@@ -137,7 +138,6 @@ def _precision(runs: PlacedRuns) -> str:
         placed.properties[device].get(PRECISION_HINT) or runs.hints.get(device)
         for device in placed.devices
     ]
-    lowest = lowest_precision((), placed.graph, asked)
-    if is_language_model(placed.bound.model):
-        return generation_precision(placed, lowest)
-    return lowest
+    if is_language_model(placed.bound.model):  # weights of few bits alone round nothing at run time
+        return generation_precision(placed, asked_precision(asked))
+    return lowest_precision((), placed.graph, asked)
