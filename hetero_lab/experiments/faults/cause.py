@@ -180,7 +180,7 @@ class CauseSearch:
             self._check_budget()
             try:
                 found = self.check(placement_of(affinity))
-            except AffinityError:  # HETERO cannot pass on some tensors of dynamic shape
+            except (AffinityError, RuntimeError):  # the model cannot be cut there
                 return ""
             return found.told if found.is_like(seen) else ""
 
