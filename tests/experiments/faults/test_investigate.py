@@ -157,7 +157,7 @@ def test_a_slower_placement_is_slower_than_its_baseline():
 # Settings.
 
 
-def test_the_setting_that_makes_the_symptom_is_named():
+def test_the_setting_that_makes_the_symptom_is_named(tmp_path):
     """The error of bf16 is beyond the tolerance, whatever the other properties are."""
     needs("bf16")
     case = chain_case()
@@ -169,6 +169,10 @@ def test_the_setting_that_makes_the_symptom_is_named():
     assert (setting.device, setting.key) == ("ACC", "INFERENCE_PRECISION_HINT")
     assert (setting.value, setting.exact) == ("bf16", "f32")
     assert "It shows only with ACC.INFERENCE_PRECISION_HINT=bf16 (not with f32)." in found.verdict
+    found.export(tmp_path)
+    done = shown_fault(tmp_path)  # this one is in the device
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "The fault is there." in done.stdout
 
 
 # Language models.
