@@ -16,7 +16,7 @@ from package_source import PACKAGE, parsed
 LAYERS = [
     {
         "arguments", "clock", "errors", "extensions", "facade", "fetch", "grouping", "interrupts",
-        "progress", "result", "statistics", "tables", "terminal",
+        "minimal_sets", "progress", "result", "statistics", "tables", "terminal",
     },
     *({room} for room in ("samples", "model", "backend", "placement", "lint", "planning")),
     *({room} for room in ("runtime", "experiments", "views", "widgets", "cli")),

@@ -236,6 +236,50 @@ def cut_pieces(
     return Pieces(model, tuple(inputs), tuple(outputs))
 
 
+def new_states(model: ov.Model) -> dict[str, TensorKey]:
+    """Return the tensor that becomes the next value of each state, by the op that reads it."""
+    nodes = model.get_ops()
+    reads = {n.get_variable_id(): n for n in nodes if n.get_type_name() == "ReadValue"}
+    made = {n.get_variable_id(): n.input_value(0) for n in model.get_sinks()}
+    return {
+        read.get_friendly_name(): (made[name].get_node().get_friendly_name(), made[name].index)
+        for name, read in reads.items()
+    }
+
+
+def at_step(
+    model: ov.Model, arrays: Sequence[np.ndarray], states: Mapping[str, np.ndarray]
+) -> tuple[ov.Model, list[np.ndarray]]:
+    """Return a stateful model at one step, static and without states, and its inputs.
+
+    ``arrays`` are the inputs of that step in order, ``states`` the values of all states by the op
+    that reads them. They become inputs; without any, the model is at its first step.
+    """
+    clone, added, given = model.clone(), list[Any](), list(arrays)
+    for parameter, array in zip(clone.get_parameters(), arrays, strict=True):
+        parameter.set_partial_shape(ov.PartialShape(array.shape))
+    for node in clone.get_ordered_ops():
+        if node.get_type_name() != "ReadValue":
+            continue
+        name, kind = node.get_friendly_name(), node.get_output_element_type(0)
+        if name in states:
+            held = ov.opset13.parameter(states[name].shape, states[name].dtype, name=name)
+            added.append(held)
+            given.append(states[name])
+            value = as_type(held.output(0), kind)
+        elif node.get_input_size():
+            value = node.input_value(0)
+        else:
+            sizes = node.get_output_partial_shape(0)
+            shape = [size.get_length() if size.is_static else 0 for size in sizes]
+            value = ov.opset13.constant(np.zeros(shape, kind.to_dtype())).output(0)
+        node.output(0).replace(value)
+    parameters = [*clone.get_parameters(), *added]
+    made = build_model(clone.get_results(), [], parameters, model.get_friendly_name())
+    made.validate_nodes_and_infer_types()
+    return made, given
+
+
 def readable(output: Any) -> Any:
     """Return a tensor that NumPy can read: any floating point as f32."""
     wide = output.get_element_type().get_type_name() in FLOATS

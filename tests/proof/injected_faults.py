@@ -26,8 +26,8 @@ from hetero_lab.backend.core import shared_core  # noqa: E402
 from hetero_lab.backend.devices import precisions  # noqa: E402
 from hetero_lab.errors import MeasurementError  # noqa: E402
 from hetero_lab.experiments.faults.find_wrong import search_wrong  # noqa: E402
-from hetero_lab.experiments.faults.placed_runs import PlacedRuns  # noqa: E402
 from hetero_lab.experiments.faults.wrong import Wrong  # noqa: E402
+from hetero_lab.experiments.measure.placed_runs import PlacedRuns  # noqa: E402
 from hetero_lab.model.read import PreparedModel, prepare  # noqa: E402
 from hetero_lab.placement.affinity import Affinity  # noqa: E402
 from hetero_lab.placement.partition import partition_of  # noqa: E402

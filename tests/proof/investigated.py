@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from hetero_lab.experiments.faults.investigate import Investigation, search_cause
-from hetero_lab.experiments.faults.placed_runs import PlacedRuns
+from hetero_lab.experiments.measure.placed_runs import PlacedRuns
 from hetero_lab.runtime.timing import Stopwatch
 from tests.experiments.faults.cases import CRASHING, chain_case
 from tests.proof.faults import spoil

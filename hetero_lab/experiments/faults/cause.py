@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 
 import numpy as np
 
+from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.emulation import emulated_devices, plugin_of
-from hetero_lab.errors import AffinityError, CompileError, HeteroLabError, MeasurementError
-from hetero_lab.experiments.faults.blame import (
-    BlamedOps,
-    Setting,
-    exact_properties,
-    made_up,
-    smallest_ops,
-    smallest_piece,
-    smallest_settings,
-)
-from hetero_lab.experiments.faults.expected import BudgetOverError, relative_error
+from hetero_lab.errors import AffinityError, HeteroLabError, MeasurementError
+from hetero_lab.experiments.faults.expected import BudgetOverError
 from hetero_lab.experiments.faults.find_wrong import search_wrong
-from hetero_lab.experiments.faults.placed_runs import PlacedRuns
+from hetero_lab.experiments.faults.refusals import smallest_ops
 from hetero_lab.experiments.faults.reproducer import CompileCall, Reproducer
-from hetero_lab.experiments.faults.symptom_check import SymptomCheck, in_steps, speed
-from hetero_lab.experiments.faults.symptoms import Evidence, Symptom, failure
+from hetero_lab.experiments.faults.settings import Setting, smallest_settings
+from hetero_lab.experiments.faults.symptoms import Evidence, Symptom, SymptomCheck, speed
 from hetero_lab.experiments.faults.wrong import Wrong
-from hetero_lab.experiments.faults.wrong_sets import minimal_set
 from hetero_lab.experiments.measure.environment import current_environment
+from hetero_lab.experiments.measure.placed_runs import PlacedRuns
+from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import BoundPlacement, Placement
-from hetero_lab.runtime.pieces import TensorKey, cut_pieces, incoming, outgoing
-from hetero_lab.runtime.reference import TOLERANCE
+from hetero_lab.runtime.pieces import at_step, new_states
 from hetero_lab.runtime.timing import Stopwatch
 
 _SHARE_OF_SETTINGS = 0.3  # of the budget that is left
@@ -58,40 +49,13 @@ class CauseSearch:
         self.runs, self.watch, self.tolerance = runs, watch, tolerance
         self.baseline, self.is_static = baseline, is_static
         self.placed, self.graph = runs.given, runs.given.graph
+        self.check = SymptomCheck(runs, tolerance)
+        self.notes = self.check.notes
         self.seen: Evidence | None = None
         self.settings: tuple[Setting, ...] | None = None
         self.device, self.ops = "", tuple[str, ...]()
         self.wrong: Wrong | None = None
         self.reproducer: Reproducer | None = None
-        self.notes: list[str] = []
-
-    # -- the symptom ------------------------------------------------------------------------------
-
-    @cached_property
-    def reference(self) -> Placement:
-        """The trusted device, computing exactly."""
-        trusted = self.runs.trusted
-        affinity = Affinity.on_one(self.graph, trusted)
-        exact = exact_properties(trusted, self.placed)
-        return Placement(affinity, "reference", {trusted: exact}, direct=True)
-
-    @cached_property
-    def expected(self) -> list[dict[str, np.ndarray]]:
-        """The outputs of the trusted device, which runs in the worker: it may fail as well."""
-        why = "No single real device here supports the whole model"
-        try:
-            if self.runs.trusted:
-                outputs, _ = self.runs.placed(self.reference)
-                return in_steps(self.runs.bound, outputs)
-        except CompileError as error:
-            why = f"{self.runs.trusted} does not run the model either ({error})"
-        self.notes.append(f"{why}, so there is nothing to compare with.")
-        return []
-
-    @cached_property
-    def check(self) -> SymptomCheck:
-        """The runs that tell a symptom."""
-        return SymptomCheck(self.runs, self.expected, self.tolerance)
 
     def find_symptom(self) -> Evidence:
         """Run the placement, and compare its latency where there is a baseline."""
@@ -113,8 +77,6 @@ class CauseSearch:
         budget_s = max(1.0, min(_SPEED_S, self.watch.left_s / 4))
         return speed(placed, self.baseline, self.runs.arrays, budget_s)
 
-    # -- the settings -----------------------------------------------------------------------------
-
     def find_settings(self, seen: Evidence) -> None:
         """Find the fewest settings that make the symptom, within a share of the budget."""
         until_s = self.watch.elapsed_s + _SHARE_OF_SETTINGS * self.watch.left_s
@@ -129,155 +91,100 @@ class CauseSearch:
         except BudgetOverError:
             self.notes.append("The settings were not searched to the end: their time was over.")
 
-    # -- the ops ----------------------------------------------------------------------------------
-
     def find_ops(self, seen: Evidence) -> None:
         """Find the fewest ops that show the symptom, in the way that model and devices allow."""
         if seen.symptom is Symptom.SLOWER:
             self.notes.append("hetero_lab.explain(model, before, after) compares the two by op.")
             return
-        if self.is_static and self.expected:
-            try:
-                self._find_by_values(seen)
-            except MeasurementError as error:  # the reference has no number to compare
-                self.notes.append(str(error))
-            else:
-                return
-        if not self._find_by_device(seen) and self.is_static and not seen.symptom.has_outputs:
-            self._find_by_cutting(seen)
+        if not self._find_by_values(seen):
+            self._find_by_device(seen)
 
-    def _find_by_values(self, seen: Evidence) -> None:
-        """Run sets of ops on the reference's tensors, as :func:`hetero_lab.find_wrong` does."""
-        wrong = search_wrong(self.runs, self.watch, tolerance=self.tolerance)
+    def _find_by_values(self, seen: Evidence) -> bool:
+        """Run sets of ops by themselves, as find_wrong does; tell whether that explains the symptom.
+
+        Of a language model, this is done at the step where the symptom begins.
+        """
+        step = self._at_step(seen)
+        if step is None or (seen.symptom.has_outputs and not self.check.expected):
+            return False
+        trusted = "" if not self.check.expected else self.runs.trusted
+        try:
+            with self.runs.instead(*step, trusted=trusted):
+                wrong = search_wrong(self.runs, self.watch, tolerance=self.tolerance)
+        except MeasurementError as error:  # the reference has no number to compare
+            self.notes.append(str(error))
+            return False
         if wrong.kind in ("none", "rounding"):
-            if seen.symptom.has_outputs and self.tolerance is None:
+            is_right = wrong.kind == "rounding" or self.is_static
+            if is_right and seen.symptom.has_outputs and self.tolerance is None:
                 self.seen = Evidence(Symptom.OK, wrong.verdict, wrong.before)
                 self.settings = None
-            else:
-                self.notes.append(wrong.verdict)
-            return
-        self.wrong = wrong
+                return True
+            return False
         self.notes += wrong.notes
         if wrong.sets:
+            self.wrong = wrong
             worst = max(wrong.sets, key=lambda found: (found.minimal, found.damage))
             self.device, self.ops = worst.device, worst.ops
             fails = bool(worst.refusal) and not seen.symptom.has_outputs
             self.reproducer = wrong.reproducer(worst, seen.symptom if fails else None)
         if not wrong.complete and not wrong.interrupted:
             raise BudgetOverError
+        return bool(wrong.sets)
 
-    def _find_by_device(self, seen: Evidence) -> bool:
-        """Move ops between devices; tell whether that explains the symptom."""
+    def _at_step(self, seen: Evidence) -> tuple[BoundPlacement, Sequence[np.ndarray]] | None:
+        """Return a static model without states, where the symptom begins, and its inputs.
+
+        ``None`` if the states before that step cannot be computed.
+        """
+        if self.is_static:
+            return self.placed, self.runs.arrays
+        runs, bound = self.runs, self.placed.bound
+        n, before = len(bound.model.inputs), (seen.step or 1) - 1
+        keys, states = new_states(bound.model), dict[str, np.ndarray]()
+        if before:
+            try:
+                arrays = runs.arrays[: before * n]
+                _, made = runs.placed(runs.reference, list(dict.fromkeys(keys.values())), arrays)
+            except HeteroLabError as error:
+                self.notes.append(f"The states before inference {seen.step} are not known: {error}")
+                return None
+            states = {read: made[key] for read, key in keys.items()}
+        arrays = runs.arrays[before * n : (before + 1) * n]
+        model, arrays = at_step(bound.model, arrays, states)
+        prepared, known = prepare(model), self.placed.affinity
+        affinity = Affinity.from_graph(
+            prepared.graph, lambda name: known[name] if name in known else known.devices[0]
+        )
+        placement = replace(self.placed.placement, affinity=affinity)
+        bound = BoundModel(prepared.model, prepared.graph, prepared.fingerprint, bound.core)
+        return BoundPlacement(bound, placement), arrays
+
+    def _find_by_device(self, seen: Evidence) -> None:
+        """Run all ops but a few on another device."""
         placed, trusted = self.placed, self.runs.trusted
         if trusted:
-            exact = {trusted: exact_properties(trusted, placed)}
+            exact = {trusted: self.runs.reference.device_properties[trusted]}
             placed = replace(placed, placement=placed.placement.with_properties(exact))
 
         def placement_of(affinity: Affinity) -> Placement:
             return replace(placed.placement, affinity=affinity, direct=False)
 
         def shows(affinity: Affinity) -> str:
-            self._check_budget()
+            if self.watch.is_over:
+                raise BudgetOverError
             try:
                 found = self.check(placement_of(affinity))
             except (AffinityError, RuntimeError):  # the model cannot be cut there
                 return ""
             return found.told if found.is_like(seen) else ""
 
-        blamed = smallest_ops(placed.bound, placed.affinity, shows, trusted or None)
-        if blamed is None:
-            return False
-        self.device = blamed.device
-        leader = {node.name: node.leader for node in placed.affinity.nodes}
-        self.ops = tuple(op for op in placed.affinity.ops if leader[op] in blamed.ops)
-        alone = placed.affinity.fix(
-            ops={op: blamed.target for op in placed.affinity.ops if op not in self.ops},
-            core=placed.core,
-        )
-        self.reproducer = self.whole(placement_of(alone))
-        self.reproducer = self._cut(seen, blamed) or self.reproducer
-        return True
-
-    def _cut(self, seen: Evidence, blamed: BlamedOps) -> Reproducer | None:
-        """Cut the ops out, with inputs from the reference, and leave out those that are not needed.
-
-        HETERO cannot cut everywhere, so that some may be innocent. ``None`` if the ops by
-        themselves do not show the symptom.
-        """
-        runs, n_inputs = self.runs, len(self.runs.bound.model.inputs)
-        keys = dict.fromkeys(
-            key
-            for op in self.ops
-            for each in (incoming, outgoing)
-            for key in each(self.graph, [op])
-        )
-        try:
-            arrays = runs.arrays[: (seen.step or 1) * n_inputs]
-            _, values = runs.placed(self.reference, list(keys), arrays)
-        except HeteroLabError:
-            return None
-
-        def run(ops: Sequence[str]) -> Evidence:
-            self._check_budget()
-            return self._run_piece(blamed.device, ops, values)
-
-        def shows(ops: Sequence[str]) -> bool:
-            found = run(ops)
-            alike = found.symptom.has_outputs == seen.symptom.has_outputs
-            return alike and found.symptom is not Symptom.OK
-
-        if not shows(self.ops):
-            return None
-        self.ops = tuple(minimal_set(self.ops, shows))
-        found = run(self.ops)
-        return replace(self._of_piece(values, found.error), symptom=found.symptom)
-
-    def _find_by_cutting(self, seen: Evidence) -> None:
-        """Run parts of a model that no other device runs, on inputs that are made up."""
-        names = [p.get_friendly_name() for p in self.runs.bound.model.get_parameters()]
-        given = {(name, 0): array for name, array in zip(names, self.runs.arrays, strict=True)}
-
-        def shows(device: str, ops: Collection[str]) -> bool:
-            self._check_budget()
-            values = made_up(self.graph, ops, given)
-            return values is not None and self._run_piece(device, ops, values).is_like(seen)
-
-        found = smallest_piece(self.placed, shows)
+        found = smallest_ops(placed.bound, placed.affinity, shows, trusted or None)
         if found is not None:
-            self.device, self.ops = found
-            self.reproducer = self._of_piece(made_up(self.graph, self.ops, given) or {}, 1.0)
-
-    def _run_piece(
-        self, device: str, ops: Collection[str], values: Mapping[TensorKey, np.ndarray]
-    ) -> Evidence:
-        """Run a piece by itself; its tensors are compared with those that are known."""
-        try:
-            (made,) = self.runs.pieces(device, [ops], values)
-        except CompileError as error:
-            return Evidence(failure(str(error)), str(error))
-        error = max((relative_error(made[k], values[k]) for k in made if k in values), default=0.0)
-        if error <= TOLERANCE["f32"]:
-            return Evidence(Symptom.OK, "", error)
-        nan = any(np.isnan(array).any() for array in made.values() if array.dtype.kind == "f")
-        return Evidence(Symptom.NAN if nan else Symptom.WRONG, "", error)
-
-    def _check_budget(self) -> None:
-        if self.watch.is_over:
-            raise BudgetOverError
-
-    # -- the reproducer ---------------------------------------------------------------------------
-
-    def _of_piece(self, values: Mapping[TensorKey, np.ndarray], error: float) -> Reproducer:
-        cut = cut_pieces(self.runs.bound, [self.ops], values)
-        return replace(
-            self.whole(),
-            model=cut.model,
-            inputs=[values[key] for key in cut.inputs],
-            wrong=CompileCall(self.device, self.placed.properties[self.device]),
-            outputs=[op for _, (op, _) in cut.outputs],
-            why="The model holds these ops alone.",
-            error=error,
-        )
+            self.device, self.ops = found.device, found.ops
+            moved = {op: found.target for op in placed.affinity.ops if op not in found.ops}
+            alone = placed.affinity.fix(ops=moved, core=placed.core)
+            self.reproducer = self.whole(placement_of(alone))
 
     def whole(self, placement: Placement | None = None) -> Reproducer:
         """Return what shows the symptom with the whole model, by default as placed."""
@@ -285,7 +192,7 @@ class CauseSearch:
         assert seen is not None
         placed = BoundPlacement(self.runs.bound, placement or self.placed.placement)
         target, properties = placed.compile_call
-        right: Sequence[str] = (self.runs.trusted,) if self.expected else ()
+        right: Sequence[str] = (self.runs.trusted,) if self.check.expected else ()
         devices = dict.fromkeys([*placed.devices, *right])
         ops = self.ops or [self.graph.ops[index].name for index in self.graph.placeable]
         kinds = {op.name: op.type for op in self.graph}
@@ -312,7 +219,7 @@ class CauseSearch:
 
     def _right(self) -> tuple[str, Mapping[str, object]]:
         slower = self.seen is not None and self.seen.symptom is Symptom.SLOWER
-        side = self.baseline if slower and self.baseline is not None else self.reference
+        side = self.baseline if slower and self.baseline is not None else self.runs.reference
         return BoundPlacement(self.runs.bound, side).compile_call
 
     def of_settings(self) -> list[str]:

@@ -17,11 +17,11 @@ from hetero_lab.experiments.faults.expected import (
     relative_error,
     relative_to,
 )
-from hetero_lab.experiments.faults.placed_runs import PlacedRuns
 from hetero_lab.experiments.faults.ways_around import Way, WaysAround
 from hetero_lab.experiments.faults.wrong import Kind, OpError, Wrong, WrongSet
 from hetero_lab.experiments.faults.wrong_sets import WrongSetSearch
 from hetero_lab.experiments.measure.environment import current_environment
+from hetero_lab.experiments.measure.placed_runs import PlacedRuns
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.language import refuse_language_model
 from hetero_lab.model.opgraph import OpGraph
@@ -162,7 +162,7 @@ def search_wrong(
         around = WaysAround(sets, costs)
         complete = False
         # Without a reference nothing is known yet, so Ctrl-C has nothing to keep.
-        with UntilInterrupted(lambda: expected.reference) as until:
+        with UntilInterrupted(lambda: expected.reference or not runs.trusted) as until:
             try:
                 outputs = expected.run_given()
                 if expected.compare(outputs):
@@ -184,7 +184,8 @@ def _search(sets: WrongSetSearch, around: WaysAround) -> None:
     for _ in range(_MOST_ROUNDS):
         n_known = len(sets.found)
         sets.find_in(placement)
-        if len(sets.found) == n_known or (expected.random and expected.right):
+        blind = not sets.runs.trusted or (expected.random and expected.right)
+        if len(sets.found) == n_known or blind:
             break  # without an output to compare, no way around can be judged
         way = around.way_out()
         if way.right:
@@ -219,7 +220,7 @@ def answer(
     errors: tuple[OpError, ...] = ()
     if kind != "none":
         errors, interrupted = _op_errors(around.sets, interrupted=interrupted)
-    devices = dict.fromkeys([*expected.given.affinity.devices, runs.trusted])
+    devices = dict.fromkeys(filter(None, [*expected.given.affinity.devices, runs.trusted]))
     return Wrong(
         kind=kind,
         verdict=_verdict(around, kind, way, complete=complete, interrupted=interrupted),
@@ -253,7 +254,7 @@ def _op_errors(sets: WrongSetSearch, *, interrupted: bool) -> tuple[tuple[OpErro
     arrived, rounding = dict[TensorKey, np.ndarray](), dict[TensorKey, Rounding]()
     measured = bool(expected.refused)
     with UntilInterrupted() as until:
-        if expected.values and not interrupted:
+        if expected.runs.trusted and expected.values and not interrupted:
             arrived = {} if measured else _arrived(sets)
             measured = True
             rounding = _rounding(expected)

@@ -11,13 +11,13 @@ import numpy as np
 
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.errors import ArgumentError, DeviceError, MeasurementError, names_at_hand, warn
-from hetero_lab.experiments.faults.blame import Setting
 from hetero_lab.experiments.faults.cause import CauseSearch
 from hetero_lab.experiments.faults.expected import BudgetOverError
-from hetero_lab.experiments.faults.placed_runs import PlacedRuns
 from hetero_lab.experiments.faults.reproducer import Reproducer
+from hetero_lab.experiments.faults.settings import Setting
 from hetero_lab.experiments.faults.symptoms import Evidence, Symptom
 from hetero_lab.experiments.faults.wrong import Wrong
+from hetero_lab.experiments.measure.placed_runs import PlacedRuns
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.language import Scenario, check_scenario, language_model
 from hetero_lab.model.read import Source

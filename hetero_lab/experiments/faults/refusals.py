@@ -1,21 +1,22 @@
-"""Find the ops that a device refuses although it claims each of them."""
+"""The fewest ops on a device that show a fault while all others run elsewhere."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hetero_lab.backend.bound import bind
-from hetero_lab.backend.devices import check_device
-from hetero_lab.errors import CompileError, names_at_hand, shorten
-from hetero_lab.experiments.faults.blame import smallest_ops
-from hetero_lab.experiments.faults.placed_runs import PlacedRuns
+from hetero_lab.backend.bound import BoundModel, bind
+from hetero_lab.backend.devices import check_device, device_names, supported_ops
+from hetero_lab.errors import CompileError, DeviceError, names_at_hand, shorten
+from hetero_lab.experiments.measure.placed_runs import PlacedRuns
 from hetero_lab.interrupts import UntilInterrupted
+from hetero_lab.minimal_sets import minimal_set
 from hetero_lab.model.language import refuse_language_model
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import PlacementLike, resolve
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.inputs import given_or_generated
@@ -28,11 +29,15 @@ _MOST_REFUSALS = 20
 
 @dataclass(frozen=True)
 class Refusal:
-    """Ops that a device refuses together, none of which can be left out, and its message."""
+    """Ops that a device refuses together, none of which can be left out, and its message.
+
+    ``target`` is the device that takes them.
+    """
 
     device: str
     ops: tuple[str, ...]
     error: str
+    target: str
 
     def __str__(self) -> str:
         return f"{self.device} refuses {names_at_hand(self.ops)}: {self.error}"
@@ -140,14 +145,64 @@ def find_refused(
             return ""
 
         while (error := refuses(current)) and len(found) < _MOST_REFUSALS:
-            blamed = smallest_ops(placed.bound, current, refuses, fallback)
-            if blamed is None:
+            refused = smallest_ops(placed.bound, current, refuses, fallback)
+            if refused is None:
                 raise CompileError(
                     f"The placement is refused ({shorten(error, 300)}), and no op of it could be "
                     "moved to a device that takes it. Name one with fallback=."
                 )
-            found.append(Refusal(blamed.device, blamed.ops, blamed.told))
-            moved = dict.fromkeys(blamed.ops, blamed.target)
+            found.append(refused)
+            moved = dict.fromkeys(refused.ops, refused.target)
             fixes.update(moved)
             current = current.fix(ops=moved, core=placed.core)
     return Refusals(tuple(found), fixes, current, until.interrupted)
+
+
+def smallest_ops(
+    bound: BoundModel,
+    affinity: Affinity,
+    shows: Callable[[Affinity], str],
+    fallback: str | None = None,
+) -> Refusal | None:
+    """Find the fewest ops on one device that show a fault while the others run elsewhere.
+
+    ``shows`` returns the evidence for an affinity, or nothing. The other ops run on ``fallback``,
+    by default a device that supports them. The answer is ``None`` if no device shows it alone.
+    """
+    leaders = {node.name for node in affinity.nodes if node.leader == node.name}
+    for device in affinity.devices:
+        ops = [op for op in affinity.ops if affinity[op] == device and op in leaders]
+        target = fallback or _fallback(bound, ops, device)
+        if target is None or target == device:
+            continue
+        background = affinity.fix(ops=dict.fromkeys(affinity.ops, target), core=bound.core)
+
+        def probe(
+            chosen: Sequence[str], background: Affinity = background, device: str = device
+        ) -> str:
+            return shows(background.fix(ops=dict.fromkeys(chosen, device), core=bound.core))
+
+        if probe([]) or not probe(ops):
+            continue
+        # Most faults lie within one subgraph, which is far less to search.
+        for subgraph in predict(bound.graph, affinity).subgraphs:
+            inside = [op for op in subgraph.ops if op in leaders]
+            if subgraph.device == device and len(inside) < len(ops) and probe(inside):
+                ops = inside
+                break
+        minimal = minimal_set(ops, lambda chosen: bool(probe(chosen)))
+        moved = tuple(node.name for node in affinity.nodes if node.leader in minimal)
+        return Refusal(device, moved, probe(minimal), target)
+    return None
+
+
+def _fallback(bound: BoundModel, ops: Sequence[str], device: str) -> str | None:
+    """Return a device that supports some ops, CPU first."""
+    here = [d for d in device_names(bound.core) if d != device]
+    for other in sorted(here, key=lambda name: name != "CPU"):
+        try:
+            if set(ops) <= supported_ops(bound, other):
+                return other
+        except DeviceError:
+            continue
+    return None

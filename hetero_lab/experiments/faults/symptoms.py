@@ -1,16 +1,40 @@
-"""The symptoms of a fault, and the evidence of one."""
+"""The symptoms of a fault, and the runs of a placement that show one."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
+
+import numpy as np
+
+from hetero_lab.backend.properties import PRECISION_HINT
+from hetero_lab.errors import CompileError, MeasurementError
+from hetero_lab.experiments.measure.budget import RunOptions
+from hetero_lab.experiments.measure.placed_runs import PlacedRuns
+from hetero_lab.experiments.measure.trial import by_name, expand
+from hetero_lab.experiments.session import Conditions, Session
+from hetero_lab.model.language import is_language_model
+from hetero_lab.placement.placement import BoundPlacement, Placement
+from hetero_lab.runtime.generation import generation_precision
+from hetero_lab.runtime.reference import (
+    Agreement,
+    asked_precision,
+    compare,
+    compare_with_reference,
+    has_nan,
+    lowest_precision,
+)
+from hetero_lab.runtime.timing import Stopwatch
 
 # What PlacedRuns says of a run without outputs: the devices, then the worker's status.
 _FAILED = re.compile(r"[^:]*: (crashed|timed out|out of memory)")
 _OUT_OF_MEMORY = re.compile(
     r"out.of.(\w+.)?memory|bad_alloc|failed to allocate|crashed \(signal 9\)", re.I
 )
+_NOT_COMPARED = "It runs. No trusted device can run it, so the outputs were not compared."
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|[^A-Za-z ]+")
 
 
@@ -73,3 +97,124 @@ def failure(text: str) -> Symptom:
 
 def _words(text: str) -> str:
     return " ".join(_QUOTED.sub(" ", text).split())
+
+
+class SymptomCheck:
+    """Runs placements of a model, and tells the symptom of each.
+
+    The outputs of the trusted device are ``expected``, those of each inference in a row. Without
+    them, only NaN and failures show; ``notes`` say why. The ``precision`` is that of the first
+    placement that ran.
+    """
+
+    def __init__(self, runs: PlacedRuns, tolerance: float | None = None):
+        self.runs, self.tolerance = runs, tolerance
+        self.precision = ""
+        self.notes: list[str] = []
+
+    @cached_property
+    def expected(self) -> list[dict[str, np.ndarray]]:
+        """The outputs of the reference, which runs in the worker: it may fail as well."""
+        why = "No single real device here supports the whole model"
+        try:
+            if self.runs.trusted:
+                return self._in_steps(self.runs.placed(self.runs.reference)[0])
+        except CompileError as error:
+            why = f"{self.runs.trusted} does not run the model either ({error})"
+        self.notes.append(f"{why}, so there is nothing to compare with.")
+        return []
+
+    def __call__(self, placement: Placement) -> Evidence:
+        """Run a placement; AffinityError if HETERO cannot pass on a tensor of dynamic shape."""
+        try:
+            outputs, _ = self.runs.placed(placement)
+        except CompileError as error:
+            return Evidence(failure(str(error)), str(error))
+        self.precision = self.precision or _precision(self.runs)
+        steps = self._in_steps(outputs)
+        if self.expected:
+            return self._compared(steps)
+        bad = [name for made in steps for name, value in made.items() if has_nan([value])]
+        if bad:
+            return Evidence(Symptom.NAN, f"Output {bad[0]!r} has NaN.", output=bad[0])
+        return Evidence(Symptom.OK, _NOT_COMPARED)
+
+    def _in_steps(self, outputs: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
+        """Return the outputs of each of several inferences in a row, by name."""
+        names = self.runs.bound.output_names
+        starts = range(0, len(outputs), len(names))
+        return [dict(zip(names, outputs[at : at + len(names)], strict=True)) for at in starts]
+
+    def _compared(self, steps: Sequence[Mapping[str, np.ndarray]]) -> Evidence:
+        worst = 0.0
+        for step, (made, wanted) in enumerate(zip(steps, self.expected, strict=True), start=1):
+            agreement = self._agreement(made, wanted)
+            worst = max([worst, *(a.relative_error for a in agreement)])  # NaN is never larger
+            bad = [a for a in agreement if self._is_wrong(a)]
+            if bad:
+                return _evidence(bad[0], made, wanted, step if len(steps) > 1 else None)
+        return Evidence(Symptom.OK, f"No output is off by more than {worst:.2g}.", worst)
+
+    def _agreement(
+        self, made: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]
+    ) -> tuple[Agreement, ...]:
+        if len(self.expected) > 1 or self.tolerance is not None:
+            return compare(made, wanted, self.precision)
+        bound, arrays = self.runs.bound, self.runs.arrays
+        return compare_with_reference(bound, arrays, made, self.precision, expected=wanted)
+
+    def _is_wrong(self, agreement: Agreement) -> bool:
+        if self.tolerance is None or agreement.verdict == "not a number":
+            return agreement.is_wrong
+        return agreement.relative_error > self.tolerance
+
+
+def _evidence(
+    bad: Agreement,
+    made: Mapping[str, np.ndarray],
+    wanted: Mapping[str, np.ndarray],
+    step: int | None,
+) -> Evidence:
+    name = bad.output
+    when = "" if step is None else f" from inference {step} on"
+    if has_nan([made[name]]) and not has_nan([wanted[name]]):
+        told, symptom = f"Output {name!r} has NaN{when}.", Symptom.NAN
+    else:
+        off = f"is off by {bad.relative_error:.2g} (relative error)"
+        if bad.verdict == "not a number":
+            off = "has infinities or NaN in other places than the reference"
+        told, symptom = f"Output {name!r} {off}{when}.", Symptom.WRONG
+    return Evidence(symptom, told, bad.relative_error, name, step)
+
+
+def speed(
+    placed: BoundPlacement, baseline: Placement, arrays: Sequence[np.ndarray], budget_s: float
+) -> Evidence:
+    """Measure a placement and a baseline in turns; MeasurementError if one has no latency."""
+    names, models = ("baseline", "given"), by_name(placed.bound)
+    placements = dict(zip(names, (baseline, placed.placement), strict=True))
+    trials = expand(models, placements, baselines=False)
+    options = RunOptions(counters=False, reference=False)
+    with Session(models, Conditions(list(arrays))) as session:
+        measured = session.measure(trials, options, Stopwatch.start(budget_s), progress=False)
+    groups = dict(measured.ranking[["label", "group"]].itertuples(index=False, name=None))
+    missing = [name for name in names if name not in groups]
+    if missing:
+        raise MeasurementError(f"The {missing[0]} placement has no latency to compare.")
+    columns = ["ratio", "ratio_ci95_low", "ratio_ci95_high"]
+    ratio, low, high = measured.summary.set_index("label")[columns].T["given"]
+    told = f"It takes {ratio:.2f} times as long as {baseline.label} (95 %: {low:.2f} to {high:.2f})"
+    slower = groups["given"] > groups["baseline"]
+    return Evidence(Symptom.SLOWER if slower else Symptom.OK, f"{told}.", ratio=ratio)
+
+
+def _precision(runs: PlacedRuns) -> str:
+    """Return the lowest precision that the devices of the given placement compute in."""
+    placed = runs.given
+    asked = [
+        placed.properties[device].get(PRECISION_HINT) or runs.hints.get(device)
+        for device in placed.devices
+    ]
+    if is_language_model(placed.bound.model):  # weights of few bits alone round nothing at run time
+        return generation_precision(placed, asked_precision(asked))
+    return lowest_precision((), placed.graph, asked)

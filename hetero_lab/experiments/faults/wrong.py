@@ -35,6 +35,7 @@ from hetero_lab.tables import (
 if TYPE_CHECKING:
     import pandas as pd
 
+F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 FILE_NAME, MENDED, GIVEN = "wrong.json", "affinity.json", "given.json"
 _ERROR_COLUMNS = [
     "op", "op_type", "device", "isolated_error", "accumulated_error", "rounding_error", "jumps",
@@ -241,14 +242,14 @@ class Wrong(Displayed):
             needed = found.doubt or f": without any one of them, the others are {good}"
             why = f"The model holds ops that are {bad} together{needed}."
         types = {error.op: error.op_type for error in self.op_errors}
-        devices = (device, self.trusted)
+        devices = [device, self.trusted] if self.trusted else [device]
         return Reproducer(
             symptom=symptom or (failure(found.refusal) if found.refusal else Symptom.WRONG),
             told=told,
             model=found.model,
             inputs=found.inputs,
             wrong=CompileCall(device, self.device_properties[device]),
-            right=CompileCall(self.trusted, {"INFERENCE_PRECISION_HINT": "f32"}),
+            right=CompileCall(self.trusted, F32) if self.trusted else None,
             ops=[(op, types[op]) for op in found.ops],
             outputs=found.makers,
             why=why,

@@ -1,21 +1,16 @@
-"""The search for sets of ops that are wrong by themselves, or only together.
-
-Minimal failing sets are found by bisection (QuickXplain, Junker 2004); all of them by a tree of
-hitting sets (Reiter 1987).
-"""
+"""The search for sets of ops that are wrong by themselves, or only together."""
 
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
 from hetero_lab.errors import CompileError, names_at_hand
 from hetero_lab.experiments.faults.expected import Expected, SetResult
 from hetero_lab.experiments.faults.wrong import WrongSet
+from hetero_lab.minimal_sets import hitting_sets, minimal_set
 from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.placement.topology import topology
@@ -23,8 +18,6 @@ from hetero_lab.runtime.pieces import cut_pieces
 
 _WINDOW = 16  # ops
 _MOST_OVERLAPS = 64  # runs that look for sets that share ops with known ones
-
-T = TypeVar("T")
 
 
 class WrongSetSearch:
@@ -62,7 +55,7 @@ class WrongSetSearch:
         """Run disjoint sets in one compile, or in several if the device refuses them together."""
         self.expected.check_budget()
         try:
-            made = self.runs.pieces(device, sets, self.expected.transparent.values)
+            made = self.runs.pieces(device, sets, self.expected.values)
         except CompileError as error:
             self.expected.check_budget()  # the device may only have been too slow
             if len(sets) > 1:
@@ -252,79 +245,3 @@ class WrongSetSearch:
         where = self.graph.index_of
         far = len(self.graph)
         return sorted(others, key=lambda op: (steps.get(where[op], far), -where[op]))
-
-
-def minimal_set(
-    items: Sequence[T],
-    fails: Callable[[Sequence[T]], bool],
-    near: Callable[[T, Sequence[T]], Sequence[T]] | None = None,
-) -> list[T]:
-    """Shrink a failing list until no item of it can be left out.
-
-    Bisection for the shortest failing list yields each necessary item, as in QuickXplain (Junker
-    2004): k items of n take about k log₂ n tests. A test without each item then proves that none
-    can be left out, the guarantee of delta debugging (Zeller and Hildebrandt 2002).
-
-    ``fails`` tells whether a part of the list, in its order and never empty, fails. ``near`` sorts
-    items by how likely they are to fail together with a given one, the likeliest first; by default,
-    the closest ones before it in the list come first.
-    """
-    order = {item: place for place, item in enumerate(items)}
-    smallest = list(items)
-
-    def fails_together(chosen: Sequence[T]) -> bool:
-        nonlocal smallest
-        failed = fails(sorted(chosen, key=order.__getitem__))
-        if failed and len(chosen) < len(smallest):
-            smallest = list(chosen)
-        return failed
-
-    def fails_with(n: int) -> bool:
-        return fails_together([*needed, *pool[:n]])
-
-    needed: list[T] = []
-    pool, reach = list(items), len(items)  # the first search bisects the whole list
-    while pool and not (needed and fails_together(needed)):
-        passes = 0
-        while reach < len(pool) and not fails_with(reach):
-            passes, reach = reach, 2 * reach
-        last = bisect_left(range(min(reach, len(pool))), True, passes + 1, key=fails_with) - 1
-        needed.append(pool[last])
-        pool = pool[:last]
-        if len(needed) == 1:
-            pool = pool[::-1] if near is None else list(near(needed[0], pool))
-        reach = 1  # items that fail together are mostly close, so short stretches come first
-    # More items can mend a failure, so items that were needed beside others may not fail alone.
-    needed = smallest
-    at = 0
-    while at < len(needed) > 1:
-        rest = [*needed[:at], *needed[at + 1 :]]
-        # With fewer items left, one that was needed so far may no longer be.
-        needed, at = (rest, 0) if fails_together(rest) else (needed, at + 1)
-    return sorted(needed, key=order.__getitem__)
-
-
-def hitting_sets(
-    known: Sequence[frozenset[T]],
-    enough: Sequence[frozenset[T]],
-    check: Callable[[], None] = lambda: None,
-) -> Iterator[frozenset[T]]:
-    """Walk through sets that hold an item of each known set, as in Reiter's tree (1987).
-
-    The walk is depth-first, because there may be far too many sets to list. It skips supersets of
-    the sets in ``enough``. After each yielded set, the caller either adds it there, or adds to
-    ``known`` a set that it does not hit. ``check`` is called at each step; an exception that it
-    raises ends the walk.
-    """
-    stack = [frozenset[T]()]
-    while stack:
-        check()
-        out = stack.pop()
-        if any(other <= out for other in enough):
-            continue
-        missed = next((items for items in known if items.isdisjoint(out)), None)
-        if missed is None:
-            yield out
-            stack.append(out)  # it is in enough now, or misses a new set
-        else:
-            stack += [child for item in missed if (child := out | {item}) not in stack]

@@ -30,7 +30,7 @@ from hetero_lab.errors import (
     unknown,
     warn,
 )
-from hetero_lab.experiments.faults.placed_runs import PlacedRuns
+from hetero_lab.experiments.measure.placed_runs import PlacedRuns
 from hetero_lab.grouping import grouped
 from hetero_lab.lint.context import ERROR, INFO, Finding
 from hetero_lab.lint.lint import to_frame

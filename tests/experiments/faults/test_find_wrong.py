@@ -16,8 +16,9 @@ from small_language_models import decoder
 import hetero_lab as hl
 from hetero_lab.cli.main import main
 from hetero_lab.errors import ArgumentError, MeasurementError, ModelError, PlanError
-from hetero_lab.experiments.faults import placed_runs, refusals
+from hetero_lab.experiments.faults import refusals
 from hetero_lab.experiments.faults.find_wrong import search_wrong
+from hetero_lab.experiments.measure import placed_runs
 from hetero_lab.placement.partition import predict
 from hetero_lab.runtime.timing import Stopwatch
 from tests import small_models

@@ -13,10 +13,10 @@ from small_language_models import decoder
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
 from hetero_lab.errors import ArgumentError, MeasurementError
-from hetero_lab.experiments.faults import placed_runs
 from hetero_lab.experiments.faults.investigate import _arrays, search_cause
-from hetero_lab.experiments.faults.placed_runs import PlacedRuns
 from hetero_lab.experiments.faults.symptoms import Evidence, Symptom, failure
+from hetero_lab.experiments.measure import placed_runs
+from hetero_lab.experiments.measure.placed_runs import PlacedRuns
 from hetero_lab.runtime.timing import Stopwatch
 from tests.experiments.faults.cases import (
     CRASHING,
@@ -129,7 +129,7 @@ def test_a_crash_that_no_other_device_avoids_is_cut_out(monkeypatch):
         case.placed, case.arrays, "", watch=watch, isolate=True, worker_command=CRASHING
     )
     monkeypatch.setattr(
-        "hetero_lab.experiments.faults.blame.device_names", lambda core: [injected.SUSPECT]
+        "hetero_lab.experiments.faults.refusals.device_names", lambda core: [injected.SUSPECT]
     )
     with runs:
         found = search_cause(runs, watch)

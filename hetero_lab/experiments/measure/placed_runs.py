@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from hetero_lab.backend.bound import BoundModel
-from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.backend.core import scratch_core
+from hetero_lab.backend.emulation import bases_of, emulated_devices
 from hetero_lab.errors import CompileError, last_line, names_at_hand
 from hetero_lab.experiments.measure.workers.bench import read_arrays, write_arrays
 from hetero_lab.experiments.measure.workers.launch import Workers
@@ -35,6 +36,14 @@ if TYPE_CHECKING:
 Inferred: TypeAlias = "tuple[list[np.ndarray], dict[str, str], tuple[Counter, ...]]"
 Subgraphs: TypeAlias = Sequence[tuple[str, frozenset[str]]]  # devices and ops
 
+# With these values, a device computes as the reference does, and one request at a time.
+EXACT: Mapping[str, Any] = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+    "KV_CACHE_PRECISION": "f32",
+    "NUM_STREAMS": 1,
+    "ENABLE_CPU_PINNING": False,
+}
 # A device counts as hung once it takes longer than this share of the remaining budget and this many
 # times its slowest answer so far. Without a budget, the limit is longer than any compile takes.
 _SHARE_OF_BUDGET = 0.25
@@ -45,10 +54,11 @@ _TIMEOUT_S = 300.0
 class PlacedRuns(ExitStack):
     """Compiles and infers for a search of the placement ``placed``, and counts the compiles.
 
-    ``arrays`` are the model's inputs in its order, of one inference or of several in a row; the f32
-    of the device ``trusted`` is the reference. With ``isolate``, the placement's devices run in a
-    worker process, so that the search survives a crash; the budget ``watch`` tells a hung device
-    from a slow one, and no run may take longer than ``timeout_s``.
+    ``arrays`` are the model's inputs in its order, of one inference or of several in a row; the
+    exact numbers of the device ``trusted``, if there is one, are the ``reference``. With
+    ``isolate``, all of these run in a worker process, so that the search survives a crash; the
+    budget ``watch`` tells a hung device from a slow one, and no run may take longer than
+    ``timeout_s``.
     """
 
     def __init__(
@@ -64,7 +74,8 @@ class PlacedRuns(ExitStack):
     ):
         super().__init__()
         self.given, self.bound, self.core = placed, placed.bound, placed.core
-        self.arrays, self.trusted = list(arrays), trusted
+        self.arrays: Sequence[np.ndarray] = list(arrays)
+        self.trusted = trusted
         self.n_compiles = 0  # on any device
         self.hints: dict[str, str] = {}  # device → the precision that it was last asked for
         self._watch, self._slowest_s = watch or Stopwatch.start(None), 0.0
@@ -74,6 +85,25 @@ class PlacedRuns(ExitStack):
         if isolate:
             self._run = partial(self._ask, self.enter_context(scratch_directory()))
             self.callback(self._kill)
+
+    @property
+    def reference(self) -> Placement:
+        """The trusted device, computing exactly."""
+        affinity = Affinity.on_one(self.bound.graph, self.trusted)
+        exact = exact_properties(self.trusted, self.core)
+        return Placement(affinity, "reference", {self.trusted: exact}, direct=True)
+
+    @contextmanager
+    def instead(
+        self, placed: BoundPlacement, arrays: Sequence[np.ndarray], trusted: str
+    ) -> Iterator[None]:
+        """Run another model in this block, with the same worker."""
+        before = self.given, self.bound, self.arrays, self.trusted
+        self.given, self.bound, self.arrays, self.trusted = placed, placed.bound, arrays, trusted
+        try:
+            yield
+        finally:
+            self.given, self.bound, self.arrays, self.trusted = before
 
     def placed(
         self,
@@ -134,7 +164,7 @@ class PlacedRuns(ExitStack):
     def transparent(self, fixed: Mapping[TensorKey, np.ndarray] | None = None) -> TransparentModel:
         """Return the model with every tensor visible, some fixed, on the trusted device."""
         self.n_compiles += 1
-        properties = {"INFERENCE_PRECISION_HINT": "f32"}
+        properties = exact_properties(self.trusted, self.core)
         if self.trusted == "CPU":
             # With many outputs, snippets can turn a model into a cycle, and the compile fails.
             properties["SNIPPETS_MODE"] = "DISABLE"
@@ -204,3 +234,10 @@ class PlacedRuns(ExitStack):
         """Kill the worker, which may be compiling."""
         if self._worker is not None:
             self._worker.kill()
+
+
+def exact_properties(device: str, core: ov.Core) -> dict[str, Any]:
+    """Return the exact values of the properties that a device has."""
+    real = bases_of([device], core).get(device, device)
+    access = scratch_core().get_property(real, "SUPPORTED_PROPERTIES")
+    return {key: value for key, value in EXACT.items() if access.get(key) == "RW"}

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from hetero_lab.experiments.faults.wrong_sets import hitting_sets, minimal_set
+from hetero_lab.minimal_sets import hitting_sets, minimal_set
 
 
 class Counted:

@@ -1,0 +1,85 @@
+"""Minimal failing sets: one by bisection, all of them by a tree of hitting sets."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def minimal_set(
+    items: Sequence[T],
+    fails: Callable[[Sequence[T]], bool],
+    near: Callable[[T, Sequence[T]], Sequence[T]] | None = None,
+) -> list[T]:
+    """Shrink a failing list until no item of it can be left out.
+
+    Bisection for the shortest failing list yields each necessary item, as in QuickXplain (Junker
+    2004): k items of n take about k log₂ n tests. A test without each item then proves that none
+    can be left out, the guarantee of delta debugging (Zeller and Hildebrandt 2002).
+
+    ``fails`` tells whether a part of the list, in its order and never empty, fails. ``near`` sorts
+    items by how likely they are to fail together with a given one, the likeliest first; by default,
+    the closest ones before it in the list come first.
+    """
+    order = {item: place for place, item in enumerate(items)}
+    smallest = list(items)
+
+    def fails_together(chosen: Sequence[T]) -> bool:
+        nonlocal smallest
+        failed = fails(sorted(chosen, key=order.__getitem__))
+        if failed and len(chosen) < len(smallest):
+            smallest = list(chosen)
+        return failed
+
+    def fails_with(n: int) -> bool:
+        return fails_together([*needed, *pool[:n]])
+
+    needed: list[T] = []
+    pool, reach = list(items), len(items)  # the first search bisects the whole list
+    while pool and not (needed and fails_together(needed)):
+        passes = 0
+        while reach < len(pool) and not fails_with(reach):
+            passes, reach = reach, 2 * reach
+        last = bisect_left(range(min(reach, len(pool))), True, passes + 1, key=fails_with) - 1
+        needed.append(pool[last])
+        pool = pool[:last]
+        if len(needed) == 1:
+            pool = pool[::-1] if near is None else list(near(needed[0], pool))
+        reach = 1  # items that fail together are mostly close, so short stretches come first
+    # More items can mend a failure, so items that were needed beside others may not fail alone.
+    needed = smallest
+    at = 0
+    while at < len(needed) > 1:
+        rest = [*needed[:at], *needed[at + 1 :]]
+        # With fewer items left, one that was needed so far may no longer be.
+        needed, at = (rest, 0) if fails_together(rest) else (needed, at + 1)
+    return sorted(needed, key=order.__getitem__)
+
+
+def hitting_sets(
+    known: Sequence[frozenset[T]],
+    enough: Sequence[frozenset[T]],
+    check: Callable[[], None] = lambda: None,
+) -> Iterator[frozenset[T]]:
+    """Walk through sets that hold an item of each known set, as in Reiter's tree (1987).
+
+    The walk is depth-first, because there may be far too many sets to list. It skips supersets of
+    the sets in ``enough``. After each yielded set, the caller either adds it there, or adds to
+    ``known`` a set that it does not hit. ``check`` is called at each step; an exception that it
+    raises ends the walk.
+    """
+    stack = [frozenset[T]()]
+    while stack:
+        check()
+        out = stack.pop()
+        if any(other <= out for other in enough):
+            continue
+        missed = next((items for items in known if items.isdisjoint(out)), None)
+        if missed is None:
+            yield out
+            stack.append(out)  # it is in enough now, or misses a new set
+        else:
+            stack += [child for item in missed if (child := out | {item}) not in stack]
