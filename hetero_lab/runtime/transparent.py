@@ -11,6 +11,7 @@ import openvino as ov
 
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, Op, OpGraph
 from hetero_lab.model.read import PreparedModel, op_graph
+from hetero_lab.runtime.inputs import to_tensor
 from hetero_lab.runtime.pieces import (
     FLOATS,
     TensorKey,
@@ -74,7 +75,8 @@ class TransparentModel:
         self._request = compile_model(model).create_infer_request()
         self._zeros: dict[TensorKey, tuple[int, ov.Tensor]] = {}
         for index, array in enumerate(arrays):
-            self._request.set_input_tensor(index, ov.Tensor(np.ascontiguousarray(array)))
+            element_type = model.inputs[index].get_element_type()
+            self._request.set_input_tensor(index, to_tensor(array, element_type))
         for index, key in enumerate(offsets, start=len(arrays)):
             port = model.inputs[index]
             # If a shape depends on data, a single zero is broadcast to it.

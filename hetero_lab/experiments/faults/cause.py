@@ -100,7 +100,7 @@ class CauseSearch:
             self._find_by_device(seen)
 
     def _find_by_values(self, seen: Evidence) -> bool:
-        """Run sets of ops by themselves, as find_wrong does; tell whether that explains the symptom.
+        """Run sets of ops by themselves, as find_wrong does; tell whether that explains it all.
 
         Of a language model, this is done at the step where the symptom begins.
         """

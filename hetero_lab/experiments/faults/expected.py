@@ -74,6 +74,7 @@ class Expected:
         # Ops whose results change from run to run, and the ones that start it.
         self.changing: frozenset[str] = frozenset()
         self.random: frozenset[str] = frozenset()
+        self.stuck = False  # whether no other device could do better than the trusted one
         self.refused = ""  # the runtime's message if it refuses the given placement
         self.before = float("nan")  # the largest relative error of its outputs, once compared
         self.right: bool | None = None  # whether rounding explains that, once known
@@ -104,10 +105,9 @@ class Expected:
         self.precisions = asked | {home[op]: "i8" for op in in_8_bits & self.placeable}
         # The trusted device is right where it executes in f32.
         right = {d for d, p in self.precisions.items() if (d, p) == (self.runs.trusted, "f32")}
+        executed = {op: "i8" if op in in_8_bits else asked[home[op]] for op in self.placeable}
         self.suspects = self.executed = {
-            op: "i8" if op in in_8_bits else asked[home[op]]
-            for op in self.placeable
-            if home[op] not in right
+            op: p for op, p in executed.items() if home[op] not in right
         }
         self.thresholds = self._thresholds()
         self.changing = self._with_all_after(
@@ -115,20 +115,28 @@ class Expected:
         )
         self.check_budget()
         if not self.runs.trusted:
+            self.stuck = True
             return not self.refused
-        self.reference, _ = self.runs.placed(self.runs.reference)
-        self.trusted_outputs = self.reference
+        self.trusted_outputs, _ = self.runs.placed(self.runs.reference)
+        self._look_through({})
+        self.reference = self.unfused(self.trusted_outputs)
         self._check_numbers(self.runs.bound.output_names)
+        if not self.error(self.trusted_outputs) <= self.equal:
+            self.notes.append(
+                f"{self.runs.trusted} itself computes other numbers without fused ops, or another "
+                "shape than the model declares; the numbers without fused ops are the reference."
+            )
+            self.suspects = self.executed = executed
+            self.stuck = home.devices == (self.runs.trusted,)
         if not self.refused:
             self.before = self.error(outputs)
         return self.before <= self.equal and not self.changing
 
     def look_inside(self, outputs: Sequence[np.ndarray]) -> None:
-        """Compute every tensor of the reference, and tell whether rounding explains the error."""
+        """Find what cannot be judged, and tell whether rounding explains the error."""
         if not self.runs.trusted:
             self._make_up()
             return
-        self._look_through({})
         self._check_reference()
         if not self.refused:
             self.before = self.error(outputs)
@@ -183,7 +191,10 @@ class Expected:
 
     def error(self, outputs: Sequence[np.ndarray]) -> float:
         """Return the largest relative error of an output; NaN if none can be compared."""
-        return max((error for *_, error in self.compared(outputs)), default=float("nan"))
+        compared = self.compared(outputs)
+        if not all(self._as_declared(key, output) for key, output, *_ in compared):
+            return float("inf")
+        return max((error for *_, error in compared), default=float("nan"))
 
     def compared(
         self, outputs: Sequence[np.ndarray]
@@ -197,16 +208,20 @@ class Expected:
             if key[0] not in self.changing
         ]
 
+    def _as_declared(self, key: TensorKey, value: np.ndarray) -> bool:
+        """Tell whether a tensor has the shape that the model declares, if it declares one."""
+        shape = self.graph.ops[self.graph.index_of[key[0]]].outputs[key[1]].shape
+        return shape is None or value.shape == tuple(shape)
+
     def explained(self, outputs: Sequence[np.ndarray], placement: Placement) -> tuple[bool, bool]:
         """Tell whether rounding explains all errors, and whether every output can be judged.
 
         An output that depends on a number out of range cannot be judged.
         """
-        off = [
-            (key, output, expected)
-            for key, output, expected, error in self.compared(outputs)
-            if error > self.thresholds[key]
-        ]
+        compared = self.compared(outputs)
+        if not all(self._as_declared(key, output) for key, output, *_ in compared):
+            return False, True
+        off = [(key, o, expected) for key, o, expected, e in compared if e > self.thresholds[key]]
         if not off:
             return True, True
         seen = {key: output for key, output, _ in off if key in self.values}
@@ -259,28 +274,20 @@ class Expected:
         )
         if first:
             self._look_through({key: value for key, value in values.items() if key[0] in first})
-            values = self.values
+            values, self.reference = self.values, self.unfused(self.trusted_outputs)
         nan = {key for key, value in values.items() if has_nan([value])}
         self._leave_out(
             {op.name for op in self.graph if not nan.isdisjoint(self._inputs_of(op))},
             "{} read NaN already in the reference, so their outputs cannot be judged; they were "
             "left out.",
         )
-        unfused = [
-            fused if key[0] in self.changing else values.get(key, fused).astype(fused.dtype)
-            for key, fused in zip(self.output_keys, self.reference, strict=True)
+
+    def unfused(self, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the outputs of the reference without fused ops, where they are known."""
+        return [
+            fused if key[0] in self.changing else self.values.get(key, fused).astype(fused.dtype)
+            for key, fused in zip(self.output_keys, outputs, strict=True)
         ]
-        apart = [
-            str(number)
-            for number, (fused, plain) in enumerate(zip(self.reference, unfused, strict=True))
-            if relative_error(fused, plain) > self.equal
-        ]
-        if apart:
-            self.notes.append(
-                f"{self.runs.trusted} itself computes other numbers for output "
-                f"{', '.join(apart)} without fused ops; they are the reference here."
-            )
-            self.reference = unfused
 
     def _inputs_of(self, op: Op) -> list[TensorKey]:
         return [(self.graph.ops[producer].name, port) for producer, port in op.inputs]
@@ -312,7 +319,9 @@ class Expected:
         values = self.values
         if not self.runs.trusted:
             return SetResult(False, float("nan"), float("nan"))
-        errors = {key: relative_error(made[key], values[key]) for key in made if key in values}
+        if not all(self._as_declared(key, value) for key, value in made.items()):
+            return SetResult(True, float("inf"), float("inf"))
+        errors = {k: relative_error(made[k], values[k]) for k in made if k in values}
         error = max(errors.values(), default=0.0)
         if error <= _UNSEEN:
             return SetResult(False, error, error)

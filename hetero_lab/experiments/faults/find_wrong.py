@@ -184,7 +184,7 @@ def _search(sets: WrongSetSearch, around: WaysAround) -> None:
     for _ in range(_MOST_ROUNDS):
         n_known = len(sets.found)
         sets.find_in(placement)
-        blind = not sets.runs.trusted or (expected.random and expected.right)
+        blind = expected.stuck or (expected.random and expected.right)
         if len(sets.found) == n_known or blind:
             break  # without an output to compare, no way around can be judged
         way = around.way_out()

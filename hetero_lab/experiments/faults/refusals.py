@@ -191,7 +191,8 @@ def smallest_ops(
                 ops = inside
                 break
         minimal = minimal_set(ops, lambda chosen: bool(probe(chosen)))
-        moved = tuple(node.name for node in affinity.nodes if node.leader in minimal)
+        leader = {node.name: node.leader for node in affinity.nodes}
+        moved = tuple(op for op in affinity.ops if leader[op] in minimal)
         return Refusal(device, moved, probe(minimal), target)
     return None
 

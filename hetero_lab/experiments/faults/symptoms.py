@@ -9,6 +9,7 @@ from enum import StrEnum
 from functools import cached_property
 
 import numpy as np
+import openvino as ov
 
 from hetero_lab.backend.properties import PRECISION_HINT
 from hetero_lab.errors import CompileError, MeasurementError
@@ -109,6 +110,7 @@ class SymptomCheck:
 
     def __init__(self, runs: PlacedRuns, tolerance: float | None = None):
         self.runs, self.tolerance = runs, tolerance
+        self.is_static = len(runs.arrays) == len(runs.bound.model.inputs)
         self.precision = ""
         self.notes: list[str] = []
 
@@ -118,7 +120,8 @@ class SymptomCheck:
         why = "No single real device here supports the whole model"
         try:
             if self.runs.trusted:
-                return self._in_steps(self.runs.placed(self.runs.reference)[0])
+                fused, _ = self.runs.placed(self.runs.reference)
+                return self._in_steps(self._unfused(fused) if self.is_static else fused)
         except CompileError as error:
             why = f"{self.runs.trusted} does not run the model either ({error})"
         self.notes.append(f"{why}, so there is nothing to compare with.")
@@ -132,12 +135,26 @@ class SymptomCheck:
             return Evidence(failure(str(error)), str(error))
         self.precision = self.precision or _precision(self.runs)
         steps = self._in_steps(outputs)
+        for port, (name, value) in zip(
+            self.runs.bound.model.outputs, steps[0].items(), strict=True
+        ):
+            if not port.get_partial_shape().compatible(ov.PartialShape(value.shape)):
+                told = f"Output {name!r} has the shape {list(value.shape)}, the model declares "
+                told += f"{port.get_partial_shape()}."
+                return Evidence(Symptom.WRONG, told, float("inf"), name)
         if self.expected:
             return self._compared(steps)
         bad = [name for made in steps for name, value in made.items() if has_nan([value])]
         if bad:
             return Evidence(Symptom.NAN, f"Output {bad[0]!r} has NaN.", output=bad[0])
         return Evidence(Symptom.OK, _NOT_COMPARED)
+
+    def _unfused(self, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the outputs without fused ops, where the faults of many devices are."""
+        graph, values = self.runs.bound.graph, self.runs.transparent().values
+        makers = [graph.ops[index].inputs[0] for index in graph.results]
+        keys = [(graph.ops[index].name, port) for index, port in makers]
+        return [values.get(k, o).astype(o.dtype) for k, o in zip(keys, outputs, strict=True)]
 
     def _in_steps(self, outputs: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
         """Return the outputs of each of several inferences in a row, by name."""
