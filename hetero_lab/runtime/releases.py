@@ -67,11 +67,12 @@ def _make(home: Path, python: str, release: str) -> None:
     """Make an environment, whole or not at all."""
     _make_room(home.parent)
     fact = f"OpenVINO {release} cannot be installed"
+    numpy = "numpy<2" if release.startswith("2023.") else "numpy"
     with contextlib.ExitStack() as undo:
         undo.callback(shutil.rmtree, home, ignore_errors=True)
         _run([sys.executable, "-m", "venv", "--clear", "--without-pip", os.fspath(home)], fact)
         install = [*_PIP, "--python", python, "install", "--only-binary=:all:"]
-        _run([*install, f"openvino=={release}", "numpy"], fact)
+        _run([*install, f"openvino=={release}", numpy], fact)
         _run([python, "-EPc", "import openvino"], f"OpenVINO {release} cannot be imported")
         undo.pop_all()
 

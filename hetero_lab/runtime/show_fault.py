@@ -35,7 +35,8 @@ def infer(fault, side, file):
     with np.load(HERE / "inputs.npz") as stored:
         arrays = [stored[f"in{index}"] for index in range(len(stored.files))]
     device, properties = fault[side]["device"], fault[side]["properties"]
-    n_outputs, homes = len(model.outputs), fault[side]["affinities"]
+    shapes = [output.get_partial_shape() for output in model.outputs]
+    homes = fault[side]["affinities"]
     if side == "right" and fault["symptom"] in ("wrong", "NaN"):
         # A device fuses no ops whose tensors are outputs, so its own fusions are seen as well.
         for node in model.get_ordered_ops():
@@ -49,20 +50,36 @@ def infer(fault, side, file):
     print(f"{side}: {device} ({full_names}) {properties}", flush=True)
     try:
         request = core.compile_model(model, device, properties).create_infer_request()
-        made, n_inputs = {}, len(model.inputs)
+        made, n_inputs, undeclared = {}, len(model.inputs), False
         for start in range(0, len(arrays) or 1, n_inputs or 1):
-            request.infer(arrays[start : start + n_inputs])
-            for index in range(n_outputs):  # HETERO and plugins may rename outputs
+            given = zip(model.inputs, arrays[start : start + n_inputs])
+            request.infer([as_input(port, array) for port, array in given])
+            for index in range(len(shapes)):  # HETERO and plugins may rename outputs
                 made[f"out{len(made)}"] = np.array(request.get_output_tensor(index).data)
+                shape, declared = request.get_output_tensor(index).shape, shapes[index]
+                if not declared.compatible(ov.PartialShape(list(shape))):
+                    print(f"{side}: an output has the shape {list(shape)}, declared is {declared}")
+                    undeclared = True
         began = time.perf_counter()
         for _ in range(TIMED if fault["symptom"] == "slower" else 0):
             request.infer()
+        made["undeclared"] = np.array(undeclared)
         made["seconds"] = np.array((time.perf_counter() - began) / TIMED)
     except (RuntimeError, MemoryError) as error:
         print(error, file=sys.stderr)
         return RAISED
     np.savez(file, **made)
     return 0
+
+
+def as_input(port, array):
+    """Return an array, or its bits as a tensor of a type that numpy lacks."""
+    kind = port.get_element_type()
+    if array.dtype == kind.to_dtype():
+        return array
+    tensor = ov.Tensor(kind, ov.Shape(array.shape))
+    tensor.data.view(array.dtype)[...] = array
+    return tensor
 
 
 def run(fault, side, file):
@@ -88,6 +105,7 @@ def compared(fault, right, wrong):
     """Print both outputs; return the symptom that they show."""
     worst, nan, names = 0.0, False, fault["outputs"]
     seconds = [float(side.pop("seconds")) for side in (right, wrong)]
+    undeclared = [bool(side.pop("undeclared")) for side in (right, wrong)][1]
     if fault["symptom"] == "slower":
         ratio = seconds[1] / seconds[0]
         print(f"{ratio:.2f} times as long")
@@ -109,7 +127,7 @@ def compared(fault, right, wrong):
         with np.printoptions(precision=6, threshold=8):
             print(f"{names[output]}{when}: relative error {error:.3g}")
             print(f"  right {a.ravel()}\n  wrong {b.ravel()}")
-    return "NaN" if nan else "wrong" if worst > fault["relative_error"] / 2 else ""
+    return "NaN" if nan else "wrong" if undeclared or worst > fault["relative_error"] / 2 else ""
 
 
 def main():

@@ -99,7 +99,7 @@ class TransparentModel:
             self.before_run()
         for key, offset in offsets.items():
             index, zero = self._zeros[key]
-            array = np.ascontiguousarray(offset, dtype=zero.data.dtype)
+            array = np.asarray(offset, zero.data.dtype, order="C")
             self._request.set_input_tensor(index, ov.Tensor(array))
         self._request.reset_state()
         try:

@@ -110,7 +110,12 @@ class CauseSearch:
         trusted = "" if not self.check.expected else self.runs.trusted
         try:
             with self.runs.instead(*step, trusted=trusted):
-                wrong = search_wrong(self.runs, self.watch, tolerance=self.tolerance)
+                wrong = search_wrong(
+                    self.runs,
+                    self.watch,
+                    tolerance=self.tolerance,
+                    failures_only=not seen.symptom.has_outputs,
+                )
         except MeasurementError as error:  # the reference has no number to compare
             self.notes.append(str(error))
             return False
@@ -227,5 +232,6 @@ class CauseSearch:
         if self.settings is None:
             return []
         if not self.settings:
-            return ["No setting is to blame."]
+            known = self.seen is not None and self.seen.symptom is not Symptom.SLOWER
+            return ["No setting is to blame." if known else "No setting was seen to be to blame."]
         return [f"It shows only with {' and '.join(map(str, self.settings))}."]

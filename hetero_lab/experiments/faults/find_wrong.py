@@ -153,16 +153,17 @@ def search_wrong(
     *,
     tolerance: float | None = None,
     costs: CostModel | None = None,
+    failures_only: bool = False,
     progress: bool = False,
 ) -> Wrong:
     """Look for faults and for a way around them, in turn, until the outputs are right."""
     with Progress("find_wrong", show=progress, budget_s=watch.budget_s) as bar:
-        expected = Expected(runs, watch, tolerance, bar)
+        expected = Expected(runs, watch, tolerance, bar, failures_only=failures_only)
         sets = WrongSetSearch(expected)
         around = WaysAround(sets, costs)
         complete = False
         # Without a reference nothing is known yet, so Ctrl-C has nothing to keep.
-        with UntilInterrupted(lambda: expected.reference or not runs.trusted) as until:
+        with UntilInterrupted(lambda: expected.reference or expected.failures_only) as until:
             try:
                 outputs = expected.run_given()
                 if expected.compare(outputs):
@@ -254,7 +255,7 @@ def _op_errors(sets: WrongSetSearch, *, interrupted: bool) -> tuple[tuple[OpErro
     arrived, rounding = dict[TensorKey, np.ndarray](), dict[TensorKey, Rounding]()
     measured = bool(expected.refused)
     with UntilInterrupted() as until:
-        if expected.runs.trusted and expected.values and not interrupted:
+        if not expected.failures_only and expected.values and not interrupted:
             arrived = {} if measured else _arrived(sets)
             measured = True
             rounding = _rounding(expected)
@@ -379,7 +380,7 @@ def _seen(sets: WrongSetSearch) -> str:
     """Say how the outputs differ from those of the reference."""
     expected = sets.expected
     if expected.refused:
-        return "The placement does not run"
+        return f"The placement does not run ({expected.refused.rstrip('.')})"
     if np.isnan(expected.before) and expected.random:
         return "The outputs cannot be compared"
     if np.isnan(expected.before):

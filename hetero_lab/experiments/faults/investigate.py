@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetero_lab.backend.bound import BoundModel, bind
+from hetero_lab.backend.devices import device_names
 from hetero_lab.errors import ArgumentError, DeviceError, MeasurementError, names_at_hand, warn
 from hetero_lab.experiments.faults.cause import CauseSearch
 from hetero_lab.experiments.faults.expected import BudgetOverError
@@ -21,7 +22,8 @@ from hetero_lab.experiments.measure.placed_runs import PlacedRuns
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.language import Scenario, check_scenario, language_model
 from hetero_lab.model.read import Source
-from hetero_lab.placement.placement import Placement, PlacementLike, resolve
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
 from hetero_lab.progress import Progress
 from hetero_lab.result import Displayed
 from hetero_lab.runtime.generation import given_or_random_prompt
@@ -172,7 +174,7 @@ def investigate(
         )
     bound = bind(model, core)
     check_scenario(bound.model, scenario)
-    placed = resolve(bound, placement)
+    placed = _resolved(bound, placement)
     if placed.placement.virtual is not None:
         raise ArgumentError(
             f"{placed.placement.virtual} chooses a device at run time. Investigate each of its "
@@ -181,13 +183,18 @@ def investigate(
     if baseline is not None and scenario is not None:
         raise ArgumentError("baseline= compares latencies of models of static shapes only.")
     faster = None if baseline is None else resolve(bound, baseline).placement
+    if faster is not None and (faster.affinity, faster.device_properties) == (
+        placed.placement.affinity,
+        placed.placement.device_properties,
+    ):
+        raise ArgumentError("baseline= is the placement itself; name one that is faster.")
     arrays = _arrays(placed.bound, inputs, scenario)
     try:
         trusted = reference_device(placed.bound)
     except DeviceError:
         trusted = ""
     with PlacedRuns(placed, arrays, trusted, watch=watch, isolate=True) as runs:
-        return search_cause(
+        found = search_cause(
             runs,
             watch,
             baseline=faster,
@@ -195,6 +202,21 @@ def investigate(
             tolerance=tolerance,
             progress=progress,
         )
+    if found.symptom is Symptom.OK and inputs is None:
+        note = "The inputs were generated. If other ones show a symptom, pass them as inputs=."
+        return replace(found, notes=(*found.notes, note))
+    return found
+
+
+def _resolved(bound: BoundModel, placement: PlacementLike) -> BoundPlacement:
+    """Bind a placement; a single device may fail even to say which ops it supports."""
+    try:
+        return resolve(bound, placement)
+    except DeviceError:
+        if not isinstance(placement, str) or placement not in device_names(bound.core):
+            raise
+        affinity = Affinity.on_one(bound.graph, placement)
+        return BoundPlacement(bound, Placement(affinity, placement, direct=True))
 
 
 def _arrays(
@@ -233,11 +255,13 @@ def search_cause(
         try:
             bar.note("run the placement")
             seen = search.find_symptom()
-            if seen.symptom is not Symptom.OK:
-                bar.note("search the settings")
-                search.find_settings(seen)
-                bar.note("search the ops")
-                search.find_ops(seen)
+            steps = {"settings": search.find_settings, "ops": search.find_ops}
+            # If rounding explains the numbers after all, no setting is to blame.
+            first = "ops" if is_static and seen.symptom.has_outputs else "settings"
+            for name in sorted(steps, key=lambda name: name != first):
+                if search.seen is not None and search.seen.symptom is not Symptom.OK:
+                    bar.note(f"search the {name}")
+                    steps[name](seen)
             complete = True
         except BudgetOverError:
             search.notes.append("The budget ended before the search was complete.")
@@ -271,7 +295,7 @@ def _verdict(search: CauseSearch, seen: Evidence) -> str:
         return f"No symptom. {seen.told}"
     title = seen.symptom.title
     sentences = [f"{title[0].upper()}{title[1:]}: {seen.told.rstrip('.')}.", *search.of_settings()]
-    if search.wrong is not None:
+    if search.wrong is not None and seen.symptom.has_outputs:
         sentences.append(search.wrong.verdict)
     elif search.ops:
         names = names_at_hand(search.ops)

@@ -45,9 +45,11 @@ EXACT: Mapping[str, Any] = {
     "ENABLE_CPU_PINNING": False,
 }
 # A device counts as hung once it takes longer than this share of the remaining budget and this many
-# times its slowest answer so far. Without a budget, the limit is longer than any compile takes.
+# times its slowest answer so far, or if that was quick, longer than so many times as long and the
+# least patience. Without a budget, the limit is longer than any compile takes.
 _SHARE_OF_BUDGET = 0.25
 _TIMES_SLOWER = 4.0
+_TIMES_MUCH_SLOWER, _PATIENCE_S = 20.0, 15.0
 _TIMEOUT_S = 300.0
 
 
@@ -209,6 +211,8 @@ class PlacedRuns(ExitStack):
         write_arrays(inputs, arrays)
         began_s, left_s = self._watch.elapsed_s, self._watch.left_s
         patience_s = max(_SHARE_OF_BUDGET * left_s, _TIMES_SLOWER * self._slowest_s)
+        if self._slowest_s:
+            patience_s = min(patience_s, max(_PATIENCE_S, _TIMES_MUCH_SLOWER * self._slowest_s))
         request = InferFile(
             path=str(path),
             target=target,

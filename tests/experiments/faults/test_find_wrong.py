@@ -49,7 +49,7 @@ def test_a_right_placement_is_right():
     wrong = search(chain_case())
     assert (wrong.kind, wrong.fix, wrong.sets) == ("none", {}, ())
     assert wrong.affinity == wrong.given.affinity
-    assert wrong.n_compiles == 1
+    assert wrong.n_compiles == 3  # it, the reference, and that without fused ops
 
 
 def test_an_op_that_is_wrong_by_itself():
@@ -417,7 +417,7 @@ def test_a_placement_that_does_not_run_is_torn_apart_where_it_fails(monkeypatch,
     assert wrong.kind == "combination"
     assert [found.ops for found in wrong.sets] == [("shift", "sigmoid")]
     assert "The placement does not run" in wrong.verdict
-    assert any(said in note for note in wrong.notes)
+    assert said in wrong.verdict
     assert len(wrong.fix) == 1
     assert wrong.proven
     assert wrong.after < 1e-5
@@ -502,7 +502,7 @@ def test_ctrl_c_keeps_what_was_found():
         return False
 
     case, n_found = chain_case(FIRST, LAST), []
-    for n in range(2, 40, 3):
+    for n in range(3, 40, 3):
         runs = case.runs()
         wrong = search_wrong(runs, over_when(functools.partial(pressed, runs, n)))
         n_found.append(sum(found.minimal for found in wrong.sets))
