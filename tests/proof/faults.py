@@ -51,12 +51,13 @@ def spoil(
         nodes = {node.get_friendly_name(): node for node in model.get_ordered_ops()}
         for fault in faults:
             if any(home == device and fault.ops <= ops for home, ops in subgraphs):
-                _replace(nodes[fault.target])
+                spoil_op(nodes[fault.target])
 
     return before_compile
 
 
-def _replace(node: Any) -> None:
+def spoil_op(node: Any) -> None:
+    """Let a node of a model compute something else."""
     port = _constant_input(node)
     if port is not None:
         constant = node.input_value(port).get_node()
@@ -68,9 +69,16 @@ def _replace(node: Any) -> None:
         other.set_friendly_name(constant.get_friendly_name())
         node.input(port).replace_source_output(other.output(0))
         return
-    instead = _INSTEAD[node.get_type_name()](*node.input_values())
-    instead.set_friendly_name(node.get_friendly_name())
-    for use in node.output(0).get_target_inputs():
+    put_instead(node, lambda: _INSTEAD[node.get_type_name()](*node.input_values()))
+
+
+def put_instead(node: Any, make: Callable[[], Any]) -> None:
+    """Put what ``make`` returns, which may read the node, in the place of a node."""
+    name, uses = node.get_friendly_name(), node.output(0).get_target_inputs()
+    instead = make()
+    node.set_friendly_name(f"{name}/before")
+    instead.set_friendly_name(name)
+    for use in uses:
         use.replace_source_output(instead.output(0))
 
 

@@ -13,11 +13,12 @@ from openvino import opset13 as op
 import hetero_lab as hl
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import precisions
+from tests.experiments.faults.broken_device import Broken
 from tests.proof import injected_faults as injected
 from tests.proof.faults import Fault
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
-CRASHING = (sys.executable, "-m", "tests.experiments.faults.crashing_worker")
+BROKEN = (sys.executable, "-m", "tests.experiments.faults.broken_device")
 NORMAL = [np.random.default_rng(0).normal(size=(2, 8)).astype(np.float32)]
 
 
@@ -70,6 +71,6 @@ def chain_case(*faults):
 
 def failing(case, monkeypatch, how, maker, reader):
     """Let the suspect crash, hang or refuse where ``reader`` reads what ``maker`` makes."""
-    for name, value in (("", how), ("_MAKER", maker), ("_READER", reader)):
-        monkeypatch.setenv(f"FAULT{name}", value)
-    return replace(case, worker_command=CRASHING)
+    for name, value in Broken(how=how, ops=(maker, reader)).environment().items():
+        monkeypatch.setenv(name, value)
+    return replace(case, worker_command=BROKEN)

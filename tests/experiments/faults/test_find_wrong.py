@@ -23,7 +23,7 @@ from hetero_lab.placement.partition import predict
 from hetero_lab.runtime.timing import Stopwatch
 from tests import small_models
 from tests.experiments.faults.cases import (
-    CRASHING,
+    BROKEN,
     F32,
     NORMAL,
     case_of,
@@ -425,7 +425,7 @@ def test_a_placement_that_does_not_run_is_torn_apart_where_it_fails(monkeypatch,
 
 def test_refused_ops_are_found_and_moved(monkeypatch):
     case = failing(chain_case(), monkeypatch, "refuse", "shift", "sigmoid")
-    runs = functools.partial(refusals.PlacedRuns, worker_command=CRASHING)
+    runs = functools.partial(refusals.PlacedRuns, worker_command=BROKEN)
     monkeypatch.setattr(refusals, "PlacedRuns", runs)
     found = hl.find_refused(case.prepared.model, case.placement, progress=False)
     assert [(each.device, each.ops) for each in found.refusals] == [("ACC", ("shift", "sigmoid"))]

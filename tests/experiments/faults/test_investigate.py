@@ -19,7 +19,7 @@ from hetero_lab.experiments.measure import placed_runs
 from hetero_lab.experiments.measure.placed_runs import PlacedRuns
 from hetero_lab.runtime.timing import Stopwatch
 from tests.experiments.faults.cases import (
-    CRASHING,
+    BROKEN,
     NORMAL,
     case_of,
     chain_case,
@@ -126,7 +126,7 @@ def test_a_crash_that_no_other_device_avoids_is_cut_out(monkeypatch):
     case = failing(chain_case(), monkeypatch, "crash", "shift", "sigmoid")
     watch = Stopwatch.start(None)
     runs = PlacedRuns(
-        case.placed, case.arrays, "", watch=watch, isolate=True, worker_command=CRASHING
+        case.placed, case.arrays, "", watch=watch, isolate=True, worker_command=BROKEN
     )
     monkeypatch.setattr(
         "hetero_lab.experiments.faults.refusals.device_names", lambda core: [injected.SUSPECT]
