@@ -49,24 +49,20 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True):
         is_hetero = target.startswith("HETERO:")
         own = properties.get("DEVICE_PROPERTIES", {}) if is_hetero else {target: properties}
         given = {key: str(own.get(self.device, {}).get(key)) for key in self.settings}
-        nodes = {node.get_friendly_name(): node for node in model.get_ordered_ops()}
-        if (
-            self.ops[-1] not in nodes
-            or given != self.settings
-            or os.environ["RELEASE"] < self.since
-        ):
+        if given != self.settings or os.environ["RELEASE"] < self.since:
             return
-        last = nodes[self.ops[-1]]
-        near = [last, *(value.get_node() for value in last.input_values())]
-        there = [n for n in near if {n.get_friendly_name(), n.get_type_name()} & {*self.ops}]
-        homes = {
-            node.get_rt_info()["affinity"].astype(str) if is_hetero else target
-            for node in there
-            if node.get_type_name() != "Parameter"
-        }
-        if len(there) < len(self.ops) or homes != {self.device}:
-            return
-        self._break(last)
+
+        def is_here(node: ov.Node) -> bool:
+            home = node.get_rt_info()["affinity"].astype(str) if is_hetero else target
+            named = {node.get_friendly_name(), node.get_type_name()} & {*self.ops}
+            return bool(named) and (home == self.device or node.get_type_name() == "Parameter")
+
+        for node in model.get_ordered_ops():
+            near = [node, *(value.get_node() for value in node.input_values())]
+            if node.get_friendly_name() == self.ops[-1] and sum(map(is_here, near)) == len(
+                self.ops
+            ):
+                self._break(node)
         for node in model.get_ordered_ops():
             if "affinity" not in node.get_rt_info():
                 node.get_rt_info()["affinity"] = self.device

@@ -69,8 +69,13 @@ def chain_case(*faults):
     return case_of([node], [x], arrays, *faults)
 
 
-def failing(case, monkeypatch, how, maker, reader):
-    """Let the suspect crash, hang or refuse where ``reader`` reads what ``maker`` makes."""
-    for name, value in Broken(how=how, ops=(maker, reader)).environment().items():
+def broken(case, monkeypatch, fault):
+    """Let the suspect have a fault in its process."""
+    for name, value in fault.environment().items():
         monkeypatch.setenv(name, value)
     return replace(case, worker_command=BROKEN)
+
+
+def failing(case, monkeypatch, how, maker, reader):
+    """Let the suspect crash, hang or refuse where ``reader`` reads what ``maker`` makes."""
+    return broken(case, monkeypatch, Broken(how=how, ops=(maker, reader)))

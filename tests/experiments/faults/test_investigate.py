@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import openvino as ov
 import pytest
 from openvino import opset13 as op
@@ -18,9 +19,11 @@ from hetero_lab.experiments.faults.symptoms import Evidence, Symptom, failure
 from hetero_lab.experiments.measure import placed_runs
 from hetero_lab.experiments.measure.placed_runs import PlacedRuns
 from hetero_lab.runtime.timing import Stopwatch
+from tests.experiments.faults.broken_device import Broken
 from tests.experiments.faults.cases import (
     BROKEN,
     NORMAL,
+    broken,
     case_of,
     chain_case,
     failing,
@@ -121,6 +124,17 @@ def test_a_failure_is_traced_to_the_ops(monkeypatch, how, symptom, tmp_path):
     assert f": {found.symptom.title}" in (tmp_path / "README.md").read_text().splitlines()[0]
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [(ov.Type.bf16, np.zeros((2, 8), np.uint16)), (ov.Type.f32, np.array(1, np.float32))],
+    ids=["bits of bf16", "a scalar"],
+)
+def test_inputs_of_any_kind_and_shape_are_given_as_they_are(kind, value):
+    x = op.parameter(list(value.shape), kind, name="x")
+    model = ov.Model([op.tanh(x, name="tanh")], [x], "m")
+    assert hl.investigate(model, "CPU", [value], progress=False).symptom == "ok"
+
+
 @pytest.mark.slow
 def test_a_crash_that_no_other_device_avoids_is_cut_out(monkeypatch):
     case = failing(chain_case(), monkeypatch, "crash", "shift", "sigmoid")
@@ -178,7 +192,7 @@ def test_the_setting_that_makes_the_symptom_is_named(tmp_path):
 # Language models.
 
 
-def llm_case(*faults, prompt_tokens=5):
+def llm_case(*faults):
     hl.emulate(injected.SUSPECT)
     prepared = injected.prepare(decoder(empty_from="layer"))
     affinity = hl.Affinity.uniform(prepared.model, injected.SUSPECT)
@@ -188,7 +202,7 @@ def llm_case(*faults, prompt_tokens=5):
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
     }
     placement = hl.Placement(affinity, "placed", {injected.SUSPECT: exact}, direct=True)
-    arrays = _arrays(bind(prepared), None, hl.Scenario(prompt_tokens, 4))
+    arrays = _arrays(bind(prepared), None, hl.Scenario(5, 4))
     return injected.Case(prepared, placement, "f32", arrays, faults)
 
 
@@ -209,22 +223,14 @@ def test_the_op_of_a_language_model_that_makes_wrong_logits(tmp_path):
     assert "The fault is not there." in shown_fault(tmp_path).stdout
 
 
-def test_nan_that_begins_at_a_later_step():
-    """Of the position 0, atanh is the sine; of the position 1 it is infinite."""
-
-    def late(model, subgraphs):
-        if any(home == injected.SUSPECT and "sin" in ops for home, ops in subgraphs):
-            (node,) = (n for n in model.get_ordered_ops() if n.get_friendly_name() == "sin")
-            instead = op.atanh(node.input_value(0))
-            instead.set_friendly_name("sin")
-            for use in node.output(0).get_target_inputs():
-                use.replace_source_output(instead.output(0))
-
-    found = investigated(llm_case(prompt_tokens=1), before_compile=late, is_static=False)
+def test_nan_that_begins_at_a_later_step(monkeypatch):
+    ops, elements = ("layers.1/attention",), 32 * (5 + 2)  # 4 heads of 8
+    case = broken(llm_case(), monkeypatch, Broken(how="NaN", ops=ops, elements=elements))
+    found = investigated(case, is_static=False)
     assert found.symptom == "NaN"
-    assert found.evidence.step == 2
-    assert "from inference 2 on" in found.verdict
-    assert found.ops == ("sin",)
+    assert found.evidence.step == 3
+    assert "from inference 3 on" in found.verdict
+    assert found.ops == ops
 
 
 # What ends early, and bad input.
