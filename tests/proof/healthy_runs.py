@@ -48,7 +48,9 @@ def graphs(seed: int) -> Iterator[Healthy]:
     """Yield random graphs, also of ops that amplify rounding."""
     for number in itertools.count(seed):
         make = (random_model, arithmetic_model)[number % 2]
-        yield f"{make.__name__}({number})", prepare(make(number)), {}
+        prepared, rng = prepare(make(number)), np.random.default_rng(number)
+        arrays = [rng.normal(size=port.shape).astype(np.float32) for port in prepared.model.inputs]
+        yield f"{make.__name__}({number})", prepared, {"inputs": arrays}
 
 
 def dynamic_models(seed: int) -> Iterator[Healthy]:

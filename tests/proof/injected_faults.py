@@ -1,9 +1,8 @@
 """Does find_wrong name what is wrong, and nothing else? ``python -m tests.proof.injected_faults``.
 
 Random graphs on an emulated device, placed on it as a whole or over it and CPU, in f32 and in
-bf16; one or two faults in each, of one op or of two that are wrong only together. Then graphs
-without a fault (``--without`` says how many; by default half as many), also of ops that amplify
-rounding, and one of a thousand ops.
+bf16; one or two faults in each, of one op or of two that are wrong only together. Then one of a
+thousand ops. Graphs without a fault are in :mod:`tests.proof.healthy_runs`.
 """
 
 from __future__ import annotations
@@ -18,13 +17,12 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 import numpy as np  # noqa: E402
 from faults import Fault, can_be_wrong, residual_model, spoil, unshare  # noqa: E402
-from random_models import arithmetic_model, random_affinity, random_model  # noqa: E402
+from random_models import random_affinity, random_model  # noqa: E402
 
 import hetero_lab as hl  # noqa: E402
 from hetero_lab.backend.bound import bind  # noqa: E402
 from hetero_lab.backend.core import shared_core  # noqa: E402
 from hetero_lab.backend.devices import precisions  # noqa: E402
-from hetero_lab.errors import MeasurementError  # noqa: E402
 from hetero_lab.experiments.faults.find_wrong import search_wrong  # noqa: E402
 from hetero_lab.experiments.faults.wrong import Wrong  # noqa: E402
 from hetero_lab.experiments.measure.placed_runs import PlacedRuns  # noqa: E402
@@ -192,43 +190,6 @@ def run_faults(graphs: int, first_seed: int) -> bool:
     return tally["right"] == graphs
 
 
-def run_without(graphs: int, first_seed: int) -> bool:
-    tally: Counter[str] = Counter()
-    for seed in range(first_seed, first_seed + graphs):
-        case = placed_graph(seed)
-        wrong = search(case)
-        tally[f"{case.precision} {wrong.kind}"] += 1
-        if wrong.kind not in ("none", "rounding"):
-            print(f"seed {seed}, {case.precision}: {wrong}", flush=True)
-    print("without a fault:", ", ".join(f"{name}: {n}" for name, n in sorted(tally.items())))
-    return all(name.endswith(("none", "rounding")) for name in tally)
-
-
-def run_narrow(graphs: int, first_seed: int) -> bool:
-    """Search graphs of exp, log, divisions and sums in bf16 and f16 alone."""
-    tally: Counter[str] = Counter()
-    hl.emulate(SUSPECT)
-    for seed in range(first_seed, first_seed + graphs):
-        prepared = prepare(arithmetic_model(seed))
-        arrays = [np.random.default_rng(seed).normal(size=(4, 64)).astype(np.float32)]
-        for precision in ("bf16", "f16"):
-            if precision not in precisions("CPU", core=shared_core()):
-                continue
-            properties = {SUSPECT: {"INFERENCE_PRECISION_HINT": precision}}
-            affinity = Affinity.uniform(prepared, SUSPECT)
-            placement = Placement(affinity, "placed", properties, direct=True)
-            try:
-                wrong = search(Case(prepared, placement, precision, arrays, ()))
-            except MeasurementError:  # no number in f32, either
-                tally["no number"] += 1
-                continue
-            tally[f"{precision} {wrong.kind}"] += 1
-            if wrong.kind not in ("none", "rounding"):
-                print(f"seed {seed}, {precision}: {wrong}", flush=True)
-    print("arithmetic:", ", ".join(f"{name}: {n}" for name, n in sorted(tally.items())))
-    return all(name.endswith(("none", "rounding", "no number")) for name in tally)
-
-
 def big_case(together: bool, n_ops: int = 1000) -> Case:
     """Return a model of many ops with one culprit, of one op or two."""
     hl.emulate(SUSPECT)
@@ -264,12 +225,9 @@ def run_big(together: bool) -> bool:
 
 def main() -> int:
     """Run all three, or as many graphs as asked for."""
-    given = options(__doc__, graphs=200, without=int, seed=0)
-    without = given.graphs // 2 if given.without is None else given.without
+    given = options(__doc__, graphs=200, seed=0)
     good = [
         run_faults(given.graphs, given.seed),
-        run_without(without, given.seed),
-        run_narrow(without, given.seed),
         run_big(together=False),
         run_big(together=True),
     ]

@@ -54,14 +54,12 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True):
 
         def is_here(node: ov.Node) -> bool:
             home = node.get_rt_info()["affinity"].astype(str) if is_hetero else target
-            named = {node.get_friendly_name(), node.get_type_name()} & {*self.ops}
-            return bool(named) and (home == self.device or node.get_type_name() == "Parameter")
+            return home == self.device or node.get_type_name() == "Parameter"
 
         for node in model.get_ordered_ops():
-            near = [node, *(value.get_node() for value in node.input_values())]
-            if node.get_friendly_name() == self.ops[-1] and sum(map(is_here, near)) == len(
-                self.ops
-            ):
+            near = filter(is_here, [node, *(value.get_node() for value in node.input_values())])
+            named = {name for n in near for name in (n.get_friendly_name(), n.get_type_name())}
+            if node.get_friendly_name() == self.ops[-1] and named >= {*self.ops}:
                 self._break(node)
         for node in model.get_ordered_ops():
             if "affinity" not in node.get_rt_info():
