@@ -242,12 +242,12 @@ def asked_precision(hints: Iterable[object]) -> str:
     )
 
 
-def quantised_ops(graph: OpGraph) -> frozenset[str]:
+def quantised_ops(graph: OpGraph, *, dynamic: bool = True) -> frozenset[str]:
     """Return the ops that may be computed in 8 bits, whatever the hint.
 
-    These are FakeQuantize, the ops that read its values, and MatMuls with weights of at most 8
-    bits, whose other input the CPU plugin quantises at run time. Images in 8 bits and the weights
-    of other ops are converted first.
+    These are FakeQuantize, the ops that read its values, and if quantisation is ``dynamic``,
+    MatMuls with weights of at most 8 bits, whose other input the CPU plugin quantises at run time.
+    Images in 8 bits and the weights of other ops are converted first.
     """
     carriers: set[int] = set()
     stored: set[int] = set()  # constants of at most 8 bits, and the constants made from them
@@ -266,7 +266,9 @@ def quantised_ops(graph: OpGraph) -> frozenset[str]:
         for op in graph
         if op.index in carriers
         or any(producer in carriers for producer, _ in op.inputs)
-        or (op.type == "MatMul" and any(producer in stored for producer, _ in op.inputs))
+        or (
+            dynamic and op.type == "MatMul" and any(producer in stored for producer, _ in op.inputs)
+        )
     )
 
 

@@ -15,7 +15,7 @@ from hetero_lab.experiments.faults.expected import BudgetOverError
 from hetero_lab.experiments.faults.find_wrong import search_wrong
 from hetero_lab.experiments.faults.refusals import smallest_ops
 from hetero_lab.experiments.faults.reproducer import CompileCall, Reproducer
-from hetero_lab.experiments.faults.settings import Setting, smallest_settings
+from hetero_lab.experiments.faults.settings import Setting, settings_of, smallest_settings
 from hetero_lab.experiments.faults.symptoms import Evidence, Symptom, SymptomCheck, speed
 from hetero_lab.experiments.faults.wrong import Wrong
 from hetero_lab.experiments.measure.environment import current_environment
@@ -87,7 +87,8 @@ class CauseSearch:
             return self._run(placement, seen).is_like(seen)
 
         try:
-            self.settings = smallest_settings(self.placed, shows)
+            settings = settings_of(self.placed, defaults=seen.symptom is not Symptom.SLOWER)
+            self.settings = smallest_settings(self.placed, settings, shows)
         except BudgetOverError:
             self.notes.append("The settings were not searched to the end: their time was over.")
 
@@ -119,7 +120,7 @@ class CauseSearch:
         except MeasurementError as error:  # the reference has no number to compare
             self.notes.append(str(error))
             return False
-        if wrong.kind in ("none", "rounding"):
+        if wrong.kind in ("none", "rounding") and wrong.complete:
             is_right = wrong.kind == "rounding" or self.is_static
             if is_right and seen.symptom.has_outputs and self.tolerance is None:
                 self.seen = Evidence(Symptom.OK, wrong.verdict, wrong.before)
@@ -127,6 +128,8 @@ class CauseSearch:
                 return True
             return False
         self.notes += wrong.notes
+        if wrong.interrupted:
+            self.wrong = wrong
         if wrong.sets:
             self.wrong = wrong
             worst = max(wrong.sets, key=lambda found: (found.minimal, found.damage))
@@ -135,7 +138,7 @@ class CauseSearch:
             self.reproducer = wrong.reproducer(worst, seen.symptom if fails else None)
         if not wrong.complete and not wrong.interrupted:
             raise BudgetOverError
-        return bool(wrong.sets)
+        return bool(wrong.sets) or wrong.interrupted
 
     def _at_step(self, seen: Evidence) -> tuple[BoundPlacement, Sequence[np.ndarray]] | None:
         """Return a static model without states, where the symptom begins, and its inputs.

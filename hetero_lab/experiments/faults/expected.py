@@ -108,8 +108,10 @@ class Expected:
         for device in self.given.affinity.devices:
             hint = self.runs.given.properties[device].get("INFERENCE_PRECISION_HINT")
             asked[device] = asked_precision([hint or self.runs.hints.get(device)])
-        in_8_bits = quantised_ops(self.graph)
         home = self.given.affinity
+        in_8_bits = quantised_ops(self.graph, dynamic=False) | {
+            op for op in quantised_ops(self.graph) if self.runs.quantises(home[op])
+        }
         self.precisions = asked | {home[op]: "i8" for op in in_8_bits & self.placeable}
         # The trusted device is right where it executes in f32.
         right = {d for d, p in self.precisions.items() if (d, p) == (self.runs.trusted, "f32")}
@@ -125,7 +127,8 @@ class Expected:
         if self.failures_only:
             self.stuck = not self.runs.trusted
             return not self.refused
-        self.trusted_outputs, _ = self.runs.placed(self.runs.reference)
+        self.reference, _ = self.runs.placed(self.runs.reference)
+        self.trusted_outputs = self.reference
         self._look_through({})
         self.reference = self.unfused(self.trusted_outputs)
         self._check_numbers(self.runs.bound.output_names)

@@ -55,6 +55,7 @@ class Investigation(Displayed):
         ``None`` if that was not searched to the end.
     device, ops
         The fewest ops that show the symptom, and the device that they run on; empty if not found.
+        If the search is not complete, some of them may be innocent.
     wrong
         The result of :func:`hetero_lab.find_wrong`, where that was the way to find them: all
         sets of ops, and the way around them.
@@ -292,10 +293,11 @@ def search_cause(
 
 def _verdict(search: CauseSearch, seen: Evidence) -> str:
     if seen.symptom is Symptom.OK:
-        return f"No symptom. {seen.told}"
+        where = "" if search.check.expected else " that shows without a reference"
+        return f"No symptom{where}. {seen.told}"
     title = seen.symptom.title
     sentences = [f"{title[0].upper()}{title[1:]}: {seen.told.rstrip('.')}.", *search.of_settings()]
-    if search.wrong is not None and seen.symptom.has_outputs:
+    if search.wrong is not None and search.wrong.sets and seen.symptom.has_outputs:
         sentences.append(search.wrong.verdict)
     elif search.ops:
         names = names_at_hand(search.ops)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,8 +32,8 @@ class Setting:
         return f"{self.device}.{self.key}={self.value} (not {other})"
 
 
-def settings_of(placed: BoundPlacement) -> list[Setting]:
-    """Return the settings of a placement that can be left out, and defaults that are not exact."""
+def settings_of(placed: BoundPlacement, *, defaults: bool = True) -> list[Setting]:
+    """Return a placement's settings that can be left out, and ``defaults`` that are not exact."""
     found: list[Setting] = []
     for device in placed.devices:
         real = bases_of([device], placed.core).get(device, device)
@@ -42,7 +42,7 @@ def settings_of(placed: BoundPlacement) -> list[Setting]:
         for key in dict.fromkeys([*given, *exact]):
             value = given[key] if key in given else property_of(scratch_core(), real, key)
             same = key in exact and _text(value) == _text(exact[key])
-            if not same and (key in exact or key in own):
+            if not same and (key in own or (defaults and key in exact)):
                 found.append(Setting(device, key, _text(value), exact.get(key)))
     return found
 
@@ -60,10 +60,9 @@ def without(placement: Placement, settings: Iterable[Setting]) -> Placement:
 
 
 def smallest_settings(
-    placed: BoundPlacement, shows: Callable[[Placement], bool]
+    placed: BoundPlacement, settings: Sequence[Setting], shows: Callable[[Placement], bool]
 ) -> tuple[Setting, ...]:
     """Return the fewest settings that make a symptom; empty if it shows without any of them."""
-    settings = settings_of(placed)
     if not settings or shows(without(placed.placement, settings)):
         return ()
 

@@ -13,10 +13,8 @@ import openvino as ov
 
 from hetero_lab.backend.properties import PRECISION_HINT
 from hetero_lab.errors import CompileError, MeasurementError
-from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.placed_runs import PlacedRuns
-from hetero_lab.experiments.measure.trial import by_name, expand
-from hetero_lab.experiments.session import Conditions, Session
+from hetero_lab.experiments.sweep import sweep
 from hetero_lab.model.language import is_language_model
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime.generation import generation_precision
@@ -28,14 +26,12 @@ from hetero_lab.runtime.reference import (
     lowest_precision,
     not_finite_notes,
 )
-from hetero_lab.runtime.timing import Stopwatch
 
 # What PlacedRuns says of a run without outputs: the devices, then the worker's status.
 _FAILED = re.compile(r"[^:]*: (crashed|timed out|out of memory)")
 _OUT_OF_MEMORY = re.compile(
     r"out.of.(\w+.)?memory|bad_alloc|failed to allocate|crashed \(signal 9\)", re.I
 )
-_NOT_COMPARED = "It runs. No trusted device can run it, so the outputs were not compared."
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|[^A-Za-z ]+")
 
 
@@ -80,9 +76,11 @@ class Evidence:
     ratio: float = float("nan")
 
     def is_like(self, other: Evidence) -> bool:
-        """Tell whether another run has the same fault: of a refusal, also in the same words."""
+        """Tell whether another run has the same fault: of a refusal, in the same words, too."""
         if self.symptom is not other.symptom:
             return False
+        if self.symptom is Symptom.SLOWER:  # settings that are exact may cost some time, too
+            return self.ratio > (1 + other.ratio) / 2
         return self.symptom is not Symptom.REFUSED or _words(self.told) == _words(other.told)
 
 
@@ -144,10 +142,14 @@ class SymptomCheck:
                 return Evidence(Symptom.WRONG, told, float("inf"), name)
         if self.expected:
             return self._compared(steps)
-        bad = [name for made in steps for name, value in made.items() if has_nan([value])]
-        if bad:
-            return Evidence(Symptom.NAN, f"Output {bad[0]!r} has NaN.", output=bad[0])
-        return Evidence(Symptom.OK, _NOT_COMPARED)
+        for step, made in enumerate(steps, start=1):
+            bad = [name for name, value in made.items() if has_nan([value])]
+            if bad:
+                when, at = ("", None) if self.is_static else (_from(step), step)
+                return Evidence(
+                    Symptom.NAN, f"Output {bad[0]!r} has NaN{when}.", float("nan"), bad[0], at
+                )
+        return Evidence(Symptom.OK, "It runs.")
 
     def _unfused(self, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the outputs without fused ops, where the faults of many devices are."""
@@ -179,6 +181,10 @@ class SymptomCheck:
         return agreement.relative_error > self.tolerance
 
 
+def _from(step: int) -> str:
+    return f" from inference {step} on"
+
+
 def _evidence(
     bad: Agreement,
     made: Mapping[str, np.ndarray],
@@ -186,7 +192,7 @@ def _evidence(
     step: int | None,
 ) -> Evidence:
     name = bad.output
-    when = "" if step is None else f" from inference {step} on"
+    when = "" if step is None else _from(step)
     if has_nan([made[name]]) and not has_nan([wanted[name]]):
         told, symptom = f"Output {name!r} has NaN{when}.", Symptom.NAN
     else:
@@ -201,14 +207,20 @@ def speed(
     placed: BoundPlacement, baseline: Placement, arrays: Sequence[np.ndarray], budget_s: float
 ) -> Evidence:
     """Measure a placement and a baseline in turns; MeasurementError if one has no latency."""
-    names, models = ("baseline", "given"), by_name(placed.bound)
-    placements = dict(zip(names, (baseline, placed.placement), strict=True))
-    trials = expand(models, placements, baselines=False)
-    options = RunOptions(counters=False, reference=False)
-    with Session(models, Conditions(list(arrays))) as session:
-        measured = session.measure(trials, options, Stopwatch.start(budget_s), progress=False)
+    placements = {"baseline": baseline, "given": placed.placement}
+    measured = sweep(
+        placed.bound.model,
+        placements,
+        budget_s=budget_s,
+        inputs=list(arrays),
+        counters=False,
+        reference=False,
+        baselines=False,
+        progress=False,
+        core=placed.core,
+    )
     groups = dict(measured.ranking[["label", "group"]].itertuples(index=False, name=None))
-    missing = [name for name in names if name not in groups]
+    missing = [name for name in placements if name not in groups]
     if missing:
         raise MeasurementError(f"The {missing[0]} placement has no latency to compare.")
     columns = ["ratio", "ratio_ci95_low", "ratio_ci95_high"]

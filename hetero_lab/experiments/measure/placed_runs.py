@@ -13,6 +13,7 @@ import numpy as np
 
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.core import scratch_core
+from hetero_lab.backend.devices import property_of
 from hetero_lab.backend.emulation import bases_of, emulated_devices
 from hetero_lab.errors import CompileError, last_line, names_at_hand
 from hetero_lab.experiments.measure.workers.bench import read_arrays, write_arrays
@@ -94,6 +95,12 @@ class PlacedRuns(ExitStack):
         affinity = Affinity.on_one(self.bound.graph, self.trusted)
         exact = exact_properties(self.trusted, self.core)
         return Placement(affinity, "reference", {self.trusted: exact}, direct=True)
+
+    def quantises(self, device: str) -> bool:
+        """Tell whether a device of the placement may quantise what it computes, as it likes."""
+        key, real = "DYNAMIC_QUANTIZATION_GROUP_SIZE", bases_of([device], self.core)
+        default = property_of(scratch_core(), real.get(device, device), key)
+        return str(self.given.properties[device].get(key, default)) not in ("0", "None")
 
     @contextmanager
     def instead(

@@ -547,7 +547,7 @@ def test_a_placement_that_does_not_run_is_not_blamed_on_rounding():
     case = replace(case, placement=replace(case.placement, device_properties=bad))
     for n in range(3):
         wrong = search_wrong(case.runs(), checks(n))
-        assert wrong.verdict.startswith("The placement does not run.")
+        assert wrong.verdict.startswith("The placement does not run (")
         assert "rounding" not in wrong.verdict
         assert set(wrong.fix) == set(OPS)
         # Everything on CPU is the reference, once that was run.
