@@ -61,6 +61,7 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True):
             named = {name for n in near for name in (n.get_friendly_name(), n.get_type_name())}
             if node.get_friendly_name() == self.ops[-1] and named >= {*self.ops}:
                 self._break(node)
+                break
         for node in model.get_ordered_ops():
             if "affinity" not in node.get_rt_info():
                 node.get_rt_info()["affinity"] = self.device
