@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hetero_lab import facade
 
 if TYPE_CHECKING:
+    from hetero_lab.backend.emulation import EmulatedDevice as EmulatedDevice
     from hetero_lab.experiments.accuracy.classify import Classification as Classification
     from hetero_lab.experiments.accuracy.evaluate import Evaluation as Evaluation
     from hetero_lab.experiments.advise.advice import Advice as Advice

@@ -23,7 +23,7 @@ SLOW = {
 # What has no example: errors, and what needs a file of the user's or a language model.
 WITHOUT = {
     "bisect", "block_curve", "BudgetWarning", "classify", "CostModel", "Dataset", "detokenize",
-    "EmulatedDevice", "HeteroLabError", "HeteroLabWarning", "measure_memory", "Metric",
+    "HeteroLabError", "HeteroLabWarning", "measure_memory", "Metric",
     "plan_phases", "plan_static_phases", "read_benchmark_app", "static_phases", "tokenize",
 }  # fmt: skip
 PUBLIC = public_names(hl, hl.interop, hl.llm)

@@ -230,7 +230,8 @@ _ALL = (
     ),
     Command(
         "investigate", "find the symptom of a placement, its cause, and a small model for it",
-        f"{_PLACED} input baseline prompt-tokens new-tokens tolerance budget fault html quiet",
+        f"{_PLACED} input baseline prompt-tokens new-tokens tolerance budget between fault html "
+        "quiet",
         exit_code=lambda _, found: FAILED * (found.symptom != "ok"),
         more="\nThe exit code is 1 if there is a symptom.",
     ),

@@ -208,7 +208,7 @@ def _read_script(given: str | os.PathLike[str]) -> tuple[Path, str]:
         raise ArgumentError(
             f"{shorten(os.fspath(given))} is neither a script nor a directory with just one."
         )
-    content = [os.fspath(scripts[0]), *map(file_digest, files)]
+    content = [scripts[0].name, *map(file_digest, files)]
     return scripts[0], hashlib.sha256("\n".join(content).encode(errors="replace")).hexdigest()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import numpy as np
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.devices import device_names
 from hetero_lab.errors import ArgumentError, DeviceError, MeasurementError, names_at_hand, warn
+from hetero_lab.experiments.faults.bisection import Bisection, bisect
 from hetero_lab.experiments.faults.cause import CauseSearch
 from hetero_lab.experiments.faults.expected import BudgetOverError
 from hetero_lab.experiments.faults.reproducer import Reproducer
@@ -30,6 +32,7 @@ from hetero_lab.runtime.generation import given_or_random_prompt
 from hetero_lab.runtime.inputs import Inputs, given_or_generated
 from hetero_lab.runtime.reference import reference_device
 from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.tables import scratch_directory
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -61,6 +64,8 @@ class Investigation(Displayed):
         sets of ops, and the way around them.
     reproducer
         What ``export`` writes; ``None`` without a symptom.
+    bisection
+        The result of :func:`hetero_lab.bisect` with it, if releases were asked for.
     interrupted, complete
         Whether Ctrl-C ended the search, and whether it was complete.
     """
@@ -78,6 +83,7 @@ class Investigation(Displayed):
     interrupted: bool
     n_compiles: int
     elapsed_s: float
+    bisection: Bisection | None = None
 
     def export(self, directory: str | os.PathLike[str]) -> None:
         """Write a directory that shows the symptom with openvino and numpy alone.
@@ -121,6 +127,7 @@ def investigate(
     scenario: Scenario | None = None,
     tolerance: float | None = None,
     budget_s: float | None = 300.0,
+    between: Sequence[str] | None = None,
     progress: bool = True,
     core: ov.Core | None = None,
 ) -> Investigation:
@@ -147,6 +154,9 @@ def investigate(
         :func:`hetero_lab.find_wrong`.
     budget_s
         Wall time of the search. The result holds the findings until then.
+    between
+        An older and a newer release of OpenVINO, to find the one that brought the symptom, as
+        :func:`hetero_lab.bisect` does; that takes more time than the budget.
     progress
         Show the number of compiled models, if the search takes more than two seconds.
 
@@ -206,7 +216,16 @@ def investigate(
     if found.symptom is Symptom.OK and inputs is None:
         note = "The inputs were generated. If other ones show a symptom, pass them as inputs=."
         return replace(found, notes=(*found.notes, note))
-    return found
+    if between is None or found.interrupted or found.symptom is Symptom.OK:
+        return found
+    with UntilInterrupted() as until, scratch_directory() as directory:
+        found.export(directory)
+        bisection = bisect(directory, between, progress=progress)
+        verdict = f"{found.verdict} {bisection.verdict}"
+        found = replace(
+            found, bisection=bisection, verdict=verdict, interrupted=bisection.interrupted
+        )
+    return replace(found, interrupted=found.interrupted or until.interrupted)
 
 
 def _resolved(bound: BoundModel, placement: PlacementLike) -> BoundPlacement:

@@ -9,12 +9,13 @@ from enum import StrEnum
 from functools import cached_property
 
 import numpy as np
-import openvino as ov
 
 from hetero_lab.backend.properties import PRECISION_HINT
 from hetero_lab.errors import CompileError, MeasurementError
+from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.placed_runs import PlacedRuns
-from hetero_lab.experiments.sweep import sweep
+from hetero_lab.experiments.measure.trial import by_name, expand
+from hetero_lab.experiments.session import Conditions, Session
 from hetero_lab.model.language import is_language_model
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime.generation import generation_precision
@@ -26,6 +27,7 @@ from hetero_lab.runtime.reference import (
     lowest_precision,
     not_finite_notes,
 )
+from hetero_lab.runtime.timing import Stopwatch
 
 # What PlacedRuns says of a run without outputs: the devices, then the worker's status.
 _FAILED = re.compile(r"[^:]*: (crashed|timed out|out of memory)")
@@ -136,9 +138,9 @@ class SymptomCheck:
         for port, (name, value) in zip(
             self.runs.bound.model.outputs, steps[0].items(), strict=True
         ):
-            if not port.get_partial_shape().compatible(ov.PartialShape(value.shape)):
-                told = f"Output {name!r} has the shape {list(value.shape)}, the model declares "
-                told += f"{port.get_partial_shape()}."
+            declared = port.get_partial_shape()
+            if declared.is_static and tuple(port.get_shape()) != value.shape:
+                told = f"Output {name!r} has the shape {list(value.shape)}, not {declared}."
                 return Evidence(Symptom.WRONG, told, float("inf"), name)
         if self.expected:
             return self._compared(steps)
@@ -208,17 +210,10 @@ def speed(
 ) -> Evidence:
     """Measure a placement and a baseline in turns; MeasurementError if one has no latency."""
     placements = {"baseline": baseline, "given": placed.placement}
-    measured = sweep(
-        placed.bound.model,
-        placements,
-        budget_s=budget_s,
-        inputs=list(arrays),
-        counters=False,
-        reference=False,
-        baselines=False,
-        progress=False,
-        core=placed.core,
-    )
+    models, options = by_name(placed.bound), RunOptions(counters=False, reference=False)
+    trials = expand(models, placements, baselines=False)
+    with Session(models, Conditions(list(arrays))) as session:
+        measured = session.measure(trials, options, Stopwatch.start(budget_s), progress=False)
     groups = dict(measured.ranking[["label", "group"]].itertuples(index=False, name=None))
     missing = [name for name in placements if name not in groups]
     if missing:
