@@ -13,6 +13,9 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 
+if not hasattr(ov, "Core"):  # before 2023.1
+    import openvino.runtime as ov
+
 HERE = Path(__file__).resolve().parent
 RAISED = 3  # the exit code if the device raises an error
 TIMED = 20  # inferences

@@ -72,7 +72,7 @@ class Expected:
         for node in self.given.affinity.nodes:
             if node.name in self.placeable:
                 self.members.setdefault(node.leader, []).append(node.name)
-        self.output_keys = [self._inputs_of(self.graph.ops[i])[0] for i in self.graph.results]
+        self.output_keys = [self.inputs_of(self.graph.ops[i])[0] for i in self.graph.results]
         self.notes: list[str] = []
         self.precisions: dict[str, str] = {}
         # Op → the precision that executes it, without ops on the trusted device in f32; suspects
@@ -196,7 +196,7 @@ class Expected:
         coarsest: dict[str, float] = {}  # of an op and all that it depends on
         for op in self.graph:
             own = TOLERANCE[self.executed.get(op.name, "f32")]
-            read = (coarsest[maker] for maker, _ in self._inputs_of(op))
+            read = (coarsest[maker] for maker, _ in self.inputs_of(op))
             coarsest[op.name] = max([own, *read])
         return {key: coarsest[key[0]] for key in self.output_keys}
 
@@ -274,7 +274,7 @@ class Expected:
             op.name
             for op in self.graph
             if op.name in self.changing
-            and not any(maker in self.changing for maker, _ in self._inputs_of(op))
+            and not any(maker in self.changing for maker, _ in self.inputs_of(op))
         }
         n = sum(key[0] in self.changing for key in self.output_keys)
         of = "its outputs" if n == len(self.output_keys) else f"{n} of its outputs"
@@ -288,7 +288,7 @@ class Expected:
             values, self.reference = self.values, self.unfused(self.trusted_outputs)
         nan = {key for key, value in values.items() if has_nan([value])}
         self._leave_out(
-            {op.name for op in self.graph if not nan.isdisjoint(self._inputs_of(op))},
+            {op.name for op in self.graph if not nan.isdisjoint(self.inputs_of(op))},
             "{} read NaN already in the reference, so their outputs cannot be judged; they were "
             "left out.",
         )
@@ -300,7 +300,7 @@ class Expected:
             for key, fused in zip(self.output_keys, outputs, strict=True)
         ]
 
-    def _inputs_of(self, op: Op) -> list[TensorKey]:
+    def inputs_of(self, op: Op) -> list[TensorKey]:
         return [(self.graph.ops[producer].name, port) for producer, port in op.inputs]
 
     def _with_all_after(self, ops: Iterable[str]) -> frozenset[str]:
@@ -369,7 +369,7 @@ class Expected:
         first = [
             op
             for op in self.ordered({op for op, _ in lost})
-            if lost.isdisjoint(self._inputs_of(self.graph.ops[self.graph.index_of[op]]))
+            if lost.isdisjoint(self.inputs_of(self.graph.ops[self.graph.index_of[op]]))
         ]
         beyond = {op for op, _ in self.transparent.beyond_range(self.executed)}
         out = [op for op in first if op in beyond]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +24,6 @@ from hetero_lab.experiments.measure.environment import current_environment
 from hetero_lab.experiments.measure.placed_runs import PlacedRuns
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.language import refuse_language_model
-from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import PlacementLike, resolve
 from hetero_lab.planning.cost_model import CostModel
@@ -169,7 +168,6 @@ def search_wrong(
                 if expected.compare(outputs):
                     return answer(around, "none", Way(expected.given, expected.before, right=True))
                 expected.look_inside(outputs)
-                sets.take_whole(outputs)
                 _search(sets, around)
                 complete = True
             except BudgetOverError:
@@ -296,7 +294,7 @@ def _joined(
             accumulated=max((errors[k] for k in keys if k in errors), default=None),
             rounding=max((most[k] for k in keys if k in most), default=None),
             jumps=not unexplained.isdisjoint(keys)
-            and (op in makers or unexplained.isdisjoint(_visible_inputs(graph, op, arrived))),
+            and (op in makers or unexplained.isdisjoint(expected.inputs_of(node))),
         )
 
     return tuple(map(error_of, expected.ordered(expected.placeable)))
@@ -340,19 +338,6 @@ def _arrived(sets: WrongSetSearch) -> dict[TensorKey, np.ndarray]:
     return {}
 
 
-def _visible_inputs(graph: OpGraph, op: str, shown: Collection[TensorKey]) -> set[TensorKey]:
-    """Return the visible tensors that an op depends on directly, or through hidden ones."""
-    read, queue = set[TensorKey](), [op]
-    for name in queue:
-        for producer, port in graph.ops[graph.index_of[name]].inputs:
-            maker = graph.ops[producer].name
-            if (maker, port) in shown:
-                read.add((maker, port))
-            elif maker not in queue:
-                queue.append(maker)
-    return read
-
-
 def _verdict(around: WaysAround, kind: Kind, way: Way, *, complete: bool, interrupted: bool) -> str:
     """Say which ops are wrong, which ran by themselves, and whether the way around is proven."""
     expected, sets = around.expected, around.sets
@@ -389,7 +374,7 @@ def _seen(sets: WrongSetSearch) -> str:
     if expected.random and expected.before <= expected.equal:
         off = "The outputs that can be compared are right"
     if np.isinf(expected.before):
-        off = "Outputs are infinite or NaN where the reference is finite, or the reverse"
+        off = "Outputs are infinite, NaN or of another shape, unlike those of the reference"
     if sets.found or expected.random or expected.right is None:
         return off
     if not expected.right:

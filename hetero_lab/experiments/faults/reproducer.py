@@ -115,7 +115,8 @@ class Reproducer:
             "Device used for inference": "\n".join(f"- {n}: {full}" for n, full in here.devices),
             "Framework": "None: OpenVINO IR and numpy.",
             "Model used": f"`model.xml`, beside this text. {self.why}\n\n{self._table()}",
-            "Issue description": f"{self.told}\n\n{self.settings} Properties of {device}: ".lstrip()
+            "Issue description": f"{self.told}\n\n"
+            + f"{self.settings} Properties of {device}: ".lstrip()
             + f"`{_plain(self.wrong.properties)}`.",
             "Step-by-step reproduction": f"`python show_fault.py` runs `model.xml` on {device} "
             f"with the inputs in `inputs.npz`{against}. It needs openvino and numpy.",

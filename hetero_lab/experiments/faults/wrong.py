@@ -233,8 +233,10 @@ class Wrong(Displayed):
     def reproducer(self, found: WrongSet, symptom: Symptom | None = None) -> Reproducer:
         """Return what a script needs to show one of the ``sets``, by default of its own symptom."""
         device, bad, good = found.device, "wrong", "right"
-        told = f"The relative error of the outputs (Euclidean norm) is {found.error:.2g}, "
-        told += f"executed in {self.precisions.get(device, 'f32')}."
+        told = f"The relative error of the outputs (Euclidean norm) is {found.error:.2g}"
+        if not isfinite(found.error):
+            told = "The outputs are infinite, NaN or of another shape, unlike those to compare with"
+        told += f", executed in {self.precisions.get(device, 'f32')}."
         if found.refusal:
             bad, good, told = "refused", "accepted", f"{device} says: {found.refusal}"
         why = "The model holds the op in question."

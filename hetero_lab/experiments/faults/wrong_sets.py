@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Sequence
 
-import numpy as np
-
 from hetero_lab.errors import CompileError, names_at_hand
 from hetero_lab.experiments.faults.expected import Expected, SetResult
 from hetero_lab.experiments.faults.wrong import WrongSet
@@ -31,15 +29,6 @@ class WrongSetSearch:
         self.found: list[WrongSet] = []
         # Wrong subgraphs: device, and leaders except those that are wrong by themselves.
         self.subgraphs: list[tuple[str, list[str]]] = []
-
-    def take_whole(self, outputs: Sequence[np.ndarray]) -> None:
-        """Reuse the outputs of the given placement if it runs all ops as one subgraph."""
-        expected, everything = self.expected, frozenset(self.expected.suspects)
-        whole = partition_of(self.runs.given).n_subgraphs == 1
-        if whole and not expected.refused and everything == expected.placeable:
-            made = dict(zip(expected.output_keys, outputs, strict=True))
-            (device,) = self.given.affinity.devices
-            self.trials[device, everything] = expected.judged(everything, made)
 
     def _with_members(self, leaders: Iterable[str]) -> frozenset[str]:
         return frozenset(member for leader in leaders for member in self.members[leader])
