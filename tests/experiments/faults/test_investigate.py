@@ -135,20 +135,22 @@ def test_inputs_of_any_kind_and_shape_are_given_as_they_are(kind, value):
     assert hl.investigate(model, "CPU", [value], progress=False).symptom == "ok"
 
 
-@pytest.mark.slow
-def test_a_crash_that_no_other_device_avoids_is_cut_out(monkeypatch):
-    case = failing(chain_case(), monkeypatch, "crash", "shift", "sigmoid")
+@pytest.mark.parametrize("alone", [False, True], ids=["another device", "no other device"])
+@pytest.mark.parametrize("how", ["refuse", slow("crash")])
+def test_a_failure_without_a_trusted_device_is_traced_to_the_ops(monkeypatch, how, alone):
+    case = failing(chain_case(), monkeypatch, how, "shift", "sigmoid")
     watch = Stopwatch.start(None)
     runs = PlacedRuns(
         case.placed, case.arrays, "", watch=watch, isolate=True, worker_command=BROKEN
     )
-    monkeypatch.setattr(
-        "hetero_lab.experiments.faults.refusals.device_names", lambda core: [injected.SUSPECT]
-    )
+    if alone:
+        module = "hetero_lab.experiments.faults.refusals"
+        monkeypatch.setattr(f"{module}.device_names", lambda core: [injected.SUSPECT])
     with runs:
         found = search_cause(runs, watch)
-    assert found.symptom == "crash"
+    assert found.symptom == {"refuse": "refused"}.get(how, how)
     assert found.ops == ("shift", "sigmoid")
+    assert any("nothing to compare with" in note for note in found.notes)
     assert len(found.reproducer.model.get_ops()) < len(case.prepared.model.get_ops())
 
 
