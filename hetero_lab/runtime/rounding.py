@@ -152,6 +152,17 @@ def size(value: np.ndarray) -> float:
     return float(np.linalg.norm(wide[np.isfinite(wide)]))
 
 
+def relative_error(value: np.ndarray, reference: np.ndarray) -> float:
+    """Return the relative error of a tensor (Euclidean norm)."""
+    return relative_to(distance(value, reference), reference)
+
+
+def relative_to(far: float, reference: np.ndarray) -> float:
+    """Return a distance relative to the norm of the reference, unless that is zero."""
+    norm = size(reference)
+    return far / norm if norm else far
+
+
 def noise(
     value: np.ndarray,
     precision: str,

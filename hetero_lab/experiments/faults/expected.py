@@ -19,7 +19,7 @@ from hetero_lab.runtime.reference import (
     has_nan,
     quantised_ops,
 )
-from hetero_lab.runtime.rounding import distance, size
+from hetero_lab.runtime.rounding import distance, relative_error
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.runtime.transparent import TransparentModel
 
@@ -385,17 +385,6 @@ class Expected:
             if ops
         ]
         return " ".join(["", *sentences, "Outputs that depend on them could not be judged."])
-
-
-def relative_error(value: np.ndarray, reference: np.ndarray) -> float:
-    """Return the relative error of a tensor (Euclidean norm)."""
-    return relative_to(distance(value, reference), reference)
-
-
-def relative_to(far: float, reference: np.ndarray) -> float:
-    """Return a distance relative to the norm of the reference, unless that is zero."""
-    norm = size(reference)
-    return far / norm if norm else far
 
 
 def _offset(value: np.ndarray, reference: np.ndarray) -> np.ndarray:

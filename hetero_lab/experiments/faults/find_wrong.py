@@ -14,8 +14,6 @@ from hetero_lab.experiments.faults.expected import (
     SHARE,
     BudgetOverError,
     Expected,
-    relative_error,
-    relative_to,
 )
 from hetero_lab.experiments.faults.ways_around import Way, WaysAround
 from hetero_lab.experiments.faults.wrong import Kind, OpError, Wrong, WrongSet
@@ -31,7 +29,7 @@ from hetero_lab.progress import Progress
 from hetero_lab.runtime.inputs import Inputs, given_or_generated
 from hetero_lab.runtime.pieces import TensorKey, outgoing
 from hetero_lab.runtime.reference import reference_device
-from hetero_lab.runtime.rounding import Rounding
+from hetero_lab.runtime.rounding import Rounding, relative_error, relative_to
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.terminal import count_of
 
