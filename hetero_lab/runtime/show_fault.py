@@ -3,6 +3,7 @@
 Needs openvino, numpy, and the files beside it. Each side runs in a process of its own.
 """
 
+import importlib
 import json
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import numpy as np
 import openvino as ov
 
 if not hasattr(ov, "Core"):  # before 2023.1
-    import openvino.runtime as ov
+    ov = importlib.import_module("openvino.runtime")
 
 HERE = Path(__file__).resolve().parent
 RAISED = 3  # the exit code if the device raises an error

@@ -278,7 +278,7 @@ def errors_along_model(wrong: Wrong) -> go.Figure:
         "that really arrive" + (" · shaded: wrong" if wrong.sets else ""),
         440,
         (70, 30, 110, 60),
-        x={"title": "op, in topological order", "range": [0.4, len(ops) + 0.6]},
+        x={"title": "op, in topological order", "range": [0.4, len(ops) + 0.6], "gridcolor": GRID},
         y={"title": "relative error (log)", "gridcolor": GRID, **_LOG},
     )
 

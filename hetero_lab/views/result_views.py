@@ -145,10 +145,7 @@ def _(wrong: Wrong) -> Contents:
 @contents_of.register
 def _(found: Investigation) -> Contents:
     wrong = found.wrong
-    return Contents(
-        {errors_along_model: wrong if wrong is not None and wrong.op_errors else None},
-        found.verdict,
-    )
+    return Contents({errors_along_model: wrong if wrong is not None and wrong.op_errors else None})
 
 
 @contents_of.register

@@ -127,7 +127,7 @@ class CauseSearch:
                 self.settings = None
                 return True
             return False
-        self.notes += wrong.notes
+        self.notes += [wrong.verdict, *wrong.notes] if seen.symptom.has_outputs else wrong.notes
         if wrong.interrupted:
             self.wrong = wrong
         if wrong.sets:

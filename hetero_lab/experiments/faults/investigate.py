@@ -112,7 +112,7 @@ class Investigation(Displayed):
         return "\n".join([self.verdict, *self.notes])
 
     def _sentences(self) -> list[str]:
-        return [self.verdict, *self.notes]
+        return [*self.verdict.split("\n"), *self.notes]
 
     def _shown(self) -> dict[str, pd.DataFrame]:
         return {"": self.wrong.culprits} if self.wrong is not None and self.wrong.sets else {}
@@ -221,7 +221,7 @@ def investigate(
     with UntilInterrupted() as until, scratch_directory() as directory:
         found.export(directory)
         bisection = bisect(directory, between, progress=progress)
-        verdict = f"{found.verdict} {bisection.verdict}"
+        verdict = f"{found.verdict}\n{bisection.verdict}"
         found = replace(
             found, bisection=bisection, verdict=verdict, interrupted=bisection.interrupted
         )
@@ -315,10 +315,8 @@ def _verdict(search: CauseSearch, seen: Evidence) -> str:
         where = "" if search.check.expected else " that shows without a reference"
         return f"No symptom{where}. {seen.told}"
     title = seen.symptom.title
-    sentences = [f"{title[0].upper()}{title[1:]}: {seen.told.rstrip('.')}.", *search.of_settings()]
-    if search.wrong is not None and search.wrong.sets and seen.symptom.has_outputs:
-        sentences.append(search.wrong.verdict)
-    elif search.ops:
+    sentences = [f"{title[0].upper()}{title[1:]}: {seen.told.rstrip('.')}."]
+    if search.ops:
         names = names_at_hand(search.ops)
         sentences.append(f"The fewest ops that show it: {names} on {search.device}.")
-    return " ".join(sentences)
+    return "\n".join([*sentences, *search.of_settings()])

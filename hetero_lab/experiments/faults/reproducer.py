@@ -108,7 +108,9 @@ class Reproducer:
         here, device = self.environment, self.wrong.device
         kinds = [kind for _, kind in self.ops]
         sorts = " + ".join(kinds[:6]) + (" + …" if len(kinds) > 6 else "") or "A model"
-        against = f", and with {self.right.device} to compare" if self.right else ""
+        against = f", and on {self.right.device} to compare" if self.right else ""
+        if against and self.symptom in (Symptom.WRONG, Symptom.NAN):
+            against += ", in f32 and with every tensor as an output, so that no ops are fused"
         sections = {
             "OpenVINO Version": here.openvino_version,
             "Operating System": f"{here.system}, Python {here.python_version}",
