@@ -57,7 +57,9 @@ def _shows(directory: Path, release: str) -> bool:
 
 def _change(answers: hl.types.Bisection) -> str:
     """Say which release brought or mended it; those between are said if it was not found."""
-    last = answers.answers[-1]
+    first, last = answers.answers[0], answers.answers[-1]
+    if not answers.changes:
+        return f"none: {first.release} shows it, too"
     if answers.changed_by is None:
-        return "none" if not answers.changes else answers.verdict.splitlines()[-1]
+        return answers.verdict.splitlines()[-1]
     return f"{'brought' if last.answer == YES else 'mended'} by {answers.changed_by}"

@@ -120,7 +120,8 @@ def transposed_after_reduction() -> Built:
     heat = convolution(residual_network(x), 1)
     profile = ops.transpose(ops.reduce_mean(heat, integers(2), False), integers(0, 2, 1))
     sums = ops.cum_sum(profile, ops.constant(np.int64(1)))
-    return ov.Model([ops.sigmoid(ops.multiply(sums, sums))], [x], "profile"), [images]
+    shares = ops.softmax(ops.reshape(sums, integers(8), False), 0)
+    return ov.Model([shares], [x], "profile"), [images]
 
 
 def sign_of_integers() -> Built:
