@@ -1,4 +1,4 @@
-"""Environments in which the lab runs beside another release of OpenVINO."""
+"""Environments in which the lab runs beside another release of OpenVINO, 2025.0 or later."""
 
 from __future__ import annotations
 
@@ -15,16 +15,6 @@ from hetero_lab.runtime.releases import interpreter, without_zeros
 
 ROOT = Path(__file__).resolve().parents[3]
 _OF_A_RELEASE = ("openvino", "numpy")
-# Before 2025.0, these lie elsewhere.
-_ALIASES = """
-import sys
-import openvino
-if not hasattr(openvino, "passes"):
-    import openvino.runtime.passes as passes
-    import openvino.runtime.opset13 as opset13
-    openvino.passes, openvino.opset13 = passes, opset13
-    sys.modules |= {"openvino.passes": passes, "openvino.opset13": opset13}
-"""
 
 
 def is_installed(release: str) -> bool:
@@ -46,7 +36,6 @@ def with_lab(release: str, scratch: Path) -> Iterator[str]:
             paths = [_packages(Path(python).parents[1]), ROOT, others]
             lines = [os.fspath(path) for path in paths]
             (_packages(home) / "lab.pth").write_text("\n".join(lines))
-            (_packages(home) / "sitecustomize.py").write_text(_ALIASES)
         yield os.fspath(home / "bin" / "python")
 
 
