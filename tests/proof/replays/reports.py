@@ -70,6 +70,18 @@ def largest_of_scores() -> Built:
     return ov.Model([ops.tanh(largest)], [x], "scores"), [rows]
 
 
+def largest_byte() -> Built:
+    """Take the largest of bytes, and the place of the largest of some of them, beside a network."""
+    x, images = _images(1, 3, 64, 64)
+    counts, floor = (ops.parameter([n], np.uint8, f"bytes_{n}") for n in (22, 1))
+    place = ops.topk(counts, ops.constant(np.int64(1)), 0, "max", "none").output(1)
+    place = ops.reshape(ops.convert(place, "f64"), integers(1, 1, 1, 1), False)
+    largest = ops.reduce_max(ops.concat([counts, floor], 0), integers(0), False)
+    made = [ops.softmax(pooled(residual_network(x)), 1), place, ops.convert(largest, "f32")]
+    given = [images, np.arange(22, dtype=np.uint8) * 7 % 23, np.array([21], np.uint8)]
+    return ov.Model(made, [x, counts, floor], "bytes"), given
+
+
 def scalar_prelu() -> Built:
     """Pass the sum of all features, a scalar, through a leaky activation."""
     x, images = _images(1, 3, 64, 64)
@@ -169,6 +181,14 @@ REPORTS = (
         "ReduceMax of a Concat of [36, 54] and [36, 1] gives a tensor of shape [36, 54].",
         "wrong",
         largest_of_scores,
+        "2025.4.1",
+    ),
+    Report(
+        f"{_OPENVINO}/issues/33262",
+        "ReduceMax returns wrong shape when branch involves Concat/ArgMax",
+        "ReduceMax of a Concat of [22] and [1] is a vector, seen beside a TopK of the former.",
+        "wrong",
+        largest_byte,
         "2025.4.1",
     ),
     Report(
