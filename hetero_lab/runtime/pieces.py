@@ -202,9 +202,10 @@ def cut_pieces(
 ) -> Pieces:
     """Cut disjoint sets of ops, each given by names, out of a clone of the model.
 
-    Each tensor that a piece reads from other ops becomes an input of its own, with the shape in
-    ``values``, so that the pieces stay unconnected. Each tensor that other ops read becomes an
-    output. A set need not be connected. Ops keep their friendly names.
+    Each tensor that a piece reads from other ops becomes an input of its own, so that the pieces
+    stay unconnected; its shape is dynamic where it is so in the model, since that may be the fault.
+    Each tensor that other ops read becomes an output. A set need not be connected. Ops keep their
+    friendly names.
     """
     graph = bound.graph
     clone = bound.model.clone()
@@ -220,9 +221,12 @@ def cut_pieces(
         inside = frozenset(ops)
         fed: dict[TensorKey, Any] = {}
         for key in incoming(graph, inside):
-            kind = nodes[key[0]].output(key[1]).get_element_type()
+            source = nodes[key[0]].output(key[1])
+            kind, shape = source.get_element_type(), source.get_partial_shape()
             own = ov.Type.f32 if kind.get_type_name() in FLOATS else kind
-            parameter = ov.opset13.parameter(list(values[key].shape), own, name=f"in{len(inputs)}")
+            if shape.rank.is_dynamic:
+                shape = ov.PartialShape(values[key].shape)
+            parameter = ov.opset13.parameter(shape, own, name=f"in{len(inputs)}")
             fed[key] = as_type(parameter.output(0), kind)
             parameters.append(parameter)
             inputs.append(key)
