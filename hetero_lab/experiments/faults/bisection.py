@@ -147,7 +147,7 @@ def bisect(
     """
     positive("timeout_s", timeout_s)
     path, digest = _read_script(script)
-    releases = _chosen(known_releases(), between)
+    releases = chosen(between)
     kept = make_directory(cache_dir() / "releases") / f"{digest}.json"  # until the search is over
     stored = load_json(kept, "The answers so far cannot be read") if kept.exists() else {}
     answers = {
@@ -212,8 +212,9 @@ def _read_script(given: str | os.PathLike[str]) -> tuple[Path, str]:
     return scripts[0], hashlib.sha256("\n".join(content).encode(errors="replace")).hexdigest()
 
 
-def _chosen(known: Sequence[str], between: Sequence[str] | None) -> tuple[str, ...]:
+def chosen(between: Sequence[str] | None) -> tuple[str, ...]:
     """Return the known releases from the older to the newer one."""
+    known = known_releases()
     ends = [known[0], known[-1]] if between is None else [*between]
     names = [without_zeros(release) for release in known]
     for release in ends:

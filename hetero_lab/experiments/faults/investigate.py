@@ -12,8 +12,15 @@ import numpy as np
 
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.devices import device_names
-from hetero_lab.errors import ArgumentError, DeviceError, MeasurementError, names_at_hand, warn
-from hetero_lab.experiments.faults.bisection import Bisection, bisect
+from hetero_lab.errors import (
+    ArgumentError,
+    DeviceError,
+    HeteroLabError,
+    MeasurementError,
+    names_at_hand,
+    warn,
+)
+from hetero_lab.experiments.faults.bisection import Bisection, bisect, chosen
 from hetero_lab.experiments.faults.cause import CauseSearch
 from hetero_lab.experiments.faults.expected import BudgetOverError
 from hetero_lab.experiments.faults.reproducer import Reproducer
@@ -168,8 +175,10 @@ def investigate(
     Raises
     ------
     ArgumentError
-        ``tolerance`` is not above 0, the placement is a virtual device (``AUTO:GPU,CPU``), or a
-        language model has no ``scenario``.
+        ``tolerance`` is not above 0, the placement is a virtual device (``AUTO:GPU,CPU``), a
+        language model has no ``scenario``, or ``between`` does not name two releases.
+    MeasurementError
+        The budget ended before the placement gave an answer, or pip cannot list the releases.
 
     Examples
     --------
@@ -193,6 +202,8 @@ def investigate(
         )
     if baseline is not None and scenario is not None:
         raise ArgumentError("baseline= compares latencies of models of static shapes only.")
+    if between is not None:
+        chosen(between)
     faster = None if baseline is None else resolve(bound, baseline).placement
     if faster is not None and (faster.affinity, faster.device_properties) == (
         placed.placement.affinity,
@@ -218,14 +229,16 @@ def investigate(
         return replace(found, notes=(*found.notes, note))
     if between is None or found.interrupted or found.symptom is Symptom.OK:
         return found
-    with UntilInterrupted() as until, scratch_directory() as directory:
-        found.export(directory)
-        bisection = bisect(directory, between, progress=progress)
-        verdict = f"{found.verdict}\n{bisection.verdict}"
-        found = replace(
-            found, bisection=bisection, verdict=verdict, interrupted=bisection.interrupted
-        )
-    return replace(found, interrupted=found.interrupted or until.interrupted)
+    try:
+        with UntilInterrupted() as until, scratch_directory() as directory:
+            found.export(directory)
+            bisection = bisect(directory, between, progress=progress)
+            verdict = f"{found.verdict}\n{bisection.verdict}"
+            found = replace(found, bisection=bisection, verdict=verdict)
+    except HeteroLabError as error:
+        return replace(found, notes=(*found.notes, f"The release was not found: {error}"))
+    stopped = found.bisection is not None and found.bisection.interrupted
+    return replace(found, interrupted=until.interrupted or stopped)
 
 
 def _resolved(bound: BoundModel, placement: PlacementLike) -> BoundPlacement:
