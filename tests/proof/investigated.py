@@ -67,12 +67,11 @@ class Known:
     options: Mapping[str, Any]
     fault: Broken
 
-    def investigated(self, budget_s: float) -> hl.types.Investigation:
+    def investigated(self, budget_s: float, **more: Any) -> hl.types.Investigation:
         """Return the answer; the device is broken from here on."""
         os.environ.update(self.fault.environment(RELEASES[-1]))
-        return hl.investigate(
-            self.model, self.placement, budget_s=budget_s, progress=False, **self.options
-        )
+        given = {**self.options, **more, "budget_s": budget_s, "progress": False}
+        return hl.investigate(self.model, self.placement, **given)
 
 
 # -- the kinds -----------------------------------------------------------------------------------
@@ -107,7 +106,8 @@ def with_settings(most: int, releases: Sequence[str], rng: np.random.Generator) 
     placement = hl.Placement(known.placement.affinity, "set", given)
     since = str(rng.choice(releases))
     fault = msgspec.structs.replace(known.fault, settings=needed, since=since)
-    return Known(known.model, placement, known.options, fault)
+    between = [RELEASES[0], RELEASES[-1]] if since else None
+    return Known(known.model, placement, {**known.options, "between": between}, fault)
 
 
 def late_nan(rng: np.random.Generator) -> Known:
@@ -176,49 +176,36 @@ def missed(fault: Broken, found: hl.types.Investigation, directory: Path) -> Ite
         yield f"the settings are {found.settings}"
     if fault.how == "NaN" and found.evidence.step != STEP:
         yield f"begins at inference {found.evidence.step}"
+    if found.bisection and found.bisection.changed_by != fault.since:
+        yield found.bisection.verdict
+    if fault.how == "hang":  # its script waits for minutes
+        return
     found.export(directory)
-    if fault.since:
-        answer = bisected(fault, directory)
-        if answer.changed_by != fault.since:
-            yield answer.verdict
-    elif fault.how != "hang":  # its script waits for minutes
-        command = [program(fault, RELEASES[-1], directory), directory / "show_fault.py"]
+    with interpreter(RELEASES[-1]) as python:
+        command = [python, directory / "show_fault.py"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 1 or not done.stdout.endswith("The fault is there.\n"):
             yield f"the script does not show it: {done.stdout[-200:]} {done.stderr[-200:]}"
 
 
-def program(fault: Broken, release: str, directory: Path) -> str:
-    """Return the interpreter of a release in which the device is broken."""
-    path = directory / f"python-{release}"
-    given = {"BROKEN_PYTHON": str(path), "PYTHONPATH": str(ROOT), **fault.environment(release)}
-    variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in given.items())
-    called = f"{sys.executable} -m {broken_device.__name__}"
-    path.write_text(f'#!/bin/sh\n[ "$1" = -EP ] && shift\n{variables} exec {called} "$@"\n')
-    path.chmod(0o755)
-    return str(path)
-
-
-def bisected(fault: Broken, directory: Path) -> hl.types.Bisection:
-    """Search the release with the exported script."""
-
-    @contextlib.contextmanager
-    def interpreter(release: str) -> Iterator[str]:
-        with tempfile.TemporaryDirectory() as place:
-            yield program(fault, release, Path(place))
-
-    with (
-        mock.patch.object(bisection, "known_releases", return_value=RELEASES),
-        mock.patch.object(bisection, "interpreter", interpreter),
-    ):
-        return hl.bisect(directory, progress=False)
+@contextlib.contextmanager
+def interpreter(release: str) -> Iterator[str]:
+    """Give the interpreter of a release, in which the device is as broken as here."""
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "python"
+        given = {"BROKEN_PYTHON": path, "PYTHONPATH": ROOT, "RELEASE": release}
+        variables = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in given.items())
+        called = f"{sys.executable} -m {broken_device.__name__}"
+        path.write_text(f'#!/bin/sh\n[ "$1" = -EP ] && shift\n{variables} exec {called} "$@"\n')
+        path.chmod(0o755)
+        yield str(path)
 
 
 def asked(known: Known, budget_s: float, *, whole: bool) -> tuple[float, list[str]]:
     """Return how long an answer took, and what is wrong with it; less than ``whole`` may lack."""
     began = time.perf_counter()
     try:
-        found = known.investigated(budget_s)
+        found = known.investigated(budget_s, **({} if whole else {"between": None}))
     except HeteroLabError as error:
         return time.perf_counter() - began, [f"{error!r}"] if whole else []
     took_s, wrong = time.perf_counter() - began, [*blamed(known.fault, found)]
@@ -255,7 +242,11 @@ def main() -> int:
     """Run what is asked for."""
     given = options(__doc__, faults=40, kinds=[*KINDS], healthy=0, seed=0)
     good = not given.healthy or run_healthy(given.healthy, given.seed)
-    with mock.patch.object(launch, "_WORKER", broken_device.__name__):
+    with (
+        mock.patch.object(launch, "_WORKER", broken_device.__name__),
+        mock.patch.object(bisection, "known_releases", return_value=RELEASES),
+        mock.patch.object(bisection, "interpreter", interpreter),
+    ):
         good = (not given.faults or run_faults(given.faults, given.kinds, given.seed)) and good
     return 0 if good else 1
 
