@@ -229,7 +229,7 @@ _ALL = (
         "known.",
     ),
     Command(
-        "investigate", "find the symptom of a placement, its cause, and a small model for it",
+        "investigate", "find what is wrong with a placement, and a small model that shows it",
         f"{_PLACED} input baseline prompt-tokens new-tokens tolerance budget between fault html "
         "quiet",
         exit_code=lambda _, found: FAILED * (found.symptom != "ok"),

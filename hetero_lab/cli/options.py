@@ -255,7 +255,7 @@ _OWN = [
     Option("script", "SCRIPT", "ends with 1 if the symptom shows, else with 0; or its directory"),
     Option(
         "--between",
-        help="an older and a newer release (the oldest and the newest that pip has)",
+        help="an older and a newer release of OpenVINO, to find the one that brought it",
         parse={"nargs": 2, "metavar": ("OLD", "NEW")},
     ),
     Option("--timeout", "SECONDS", argument="timeout_s"),

@@ -50,7 +50,7 @@ class Bisection(Result):
     releases
         All releases in question, the oldest first.
     answers
-        An ``ReleaseAnswer`` for each of them that was tried, in the same order.
+        A ``ReleaseAnswer`` for each of them that was tried, in the same order.
     interrupted
         Whether Ctrl-C ended it.
     """
@@ -90,7 +90,7 @@ class Bisection(Result):
         if len(told) < 2:
             lines = [f"{len(told)} of {len(self.releases)} releases gave an answer."]
         elif not lines:
-            older = " Begin with an older one." * (told[0].answer != NO)
+            older = " Start with an older release." * (told[0].answer != NO)
             lines = [f"Both ends agree: {told[0]}; {told[-1]}.{older}"]
         skipped = [each for each in self.answers if each.answer == SKIPPED]
         return "\n".join([*lines, *(f"{a.release} was skipped: {a.detail}." for a in skipped)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -53,8 +53,9 @@ class CauseSearch:
         self.notes = self.check.notes
         self.seen: Evidence | None = None
         self.settings: tuple[Setting, ...] | None = None
-        self.device, self.ops = "", tuple[str, ...]()
+        self.device, self.ops, self.minimal = "", tuple[str, ...](), True
         self.wrong: Wrong | None = None
+        self.is_complete = True
         self.reproducer: Reproducer | None = None
 
     def find_symptom(self) -> Evidence:
@@ -90,12 +91,14 @@ class CauseSearch:
             settings = settings_of(self.placed, defaults=seen.symptom is not Symptom.SLOWER)
             self.settings = smallest_settings(self.placed, settings, shows)
         except BudgetOverError:
-            self.notes.append("The settings were not searched to the end: their time was over.")
+            self.notes.append("The search for settings ran out of time.")
+            self.is_complete = False
 
     def find_ops(self, seen: Evidence) -> None:
         """Find the fewest ops that show the symptom, in the way that model and devices allow."""
         if seen.symptom is Symptom.SLOWER:
-            self.notes.append("hetero_lab.explain(model, before, after) compares the two by op.")
+            told = "To see which ops are slower: hetero_lab.explain(model, before, after)."
+            self.notes.append(told)
             return
         if not self._find_by_values(seen):
             self._find_by_device(seen)
@@ -120,7 +123,7 @@ class CauseSearch:
         except MeasurementError as error:  # the reference has no number to compare
             self.notes.append(str(error))
             return False
-        if wrong.kind in ("none", "rounding") and wrong.complete:
+        if wrong.kind in ("none", "rounding") and wrong.complete and not wrong.interrupted:
             is_right = wrong.kind == "rounding" or self.is_static
             if is_right and seen.symptom.has_outputs and self.tolerance is None:
                 self.seen = Evidence(Symptom.OK, wrong.verdict, wrong.before)
@@ -133,9 +136,14 @@ class CauseSearch:
         if wrong.sets:
             self.wrong = wrong
             worst = max(wrong.sets, key=lambda found: (found.minimal, found.damage))
+            self.minimal = worst.minimal
             self.device, self.ops = worst.device, worst.ops
             fails = bool(worst.refusal) and not seen.symptom.has_outputs
-            self.reproducer = wrong.reproducer(worst, seen.symptom if fails else None)
+            alike = fails or (seen.symptom is Symptom.NAN and not math.isfinite(worst.error))
+            self.reproducer = wrong.reproducer(worst, seen.symptom if alike else None)
+            if seen.symptom.has_outputs:
+                told = f"{self.reproducer.told} In the whole model: {seen.told}"
+                self.reproducer = replace(self.reproducer, told=told)
         if not wrong.complete and not wrong.interrupted:
             raise BudgetOverError
         return bool(wrong.sets) or wrong.interrupted
@@ -145,7 +153,7 @@ class CauseSearch:
 
         ``None`` if the states before that step cannot be computed.
         """
-        if self.is_static:
+        if not self.placed.bound.model.get_sinks():
             return self.placed, self.runs.arrays
         runs, bound = self.runs, self.placed.bound
         n, before = len(bound.model.inputs), (seen.step or 1) - 1
@@ -179,8 +187,6 @@ class CauseSearch:
             return replace(placed.placement, affinity=affinity, direct=False)
 
         def shows(affinity: Affinity) -> str:
-            if self.watch.is_over:
-                raise BudgetOverError
             try:
                 found = self.check(placement_of(affinity))
             except (AffinityError, RuntimeError):  # the model cannot be cut there
@@ -196,24 +202,24 @@ class CauseSearch:
 
     def whole(self, placement: Placement | None = None) -> Reproducer:
         """Return what shows the symptom with the whole model, by default as placed."""
-        seen = self.seen
+        seen, runs = self.seen, self.runs
         assert seen is not None
-        placed = BoundPlacement(self.runs.bound, placement or self.placed.placement)
-        target, properties = placed.compile_call
-        right: Sequence[str] = (self.runs.trusted,) if self.check.expected else ()
-        devices = dict.fromkeys([*placed.devices, *right])
+        placed = BoundPlacement(runs.bound, placement or self.placed.placement)
+        side = runs.reference if self.check.expected else None
+        side = self.baseline if seen.symptom is Symptom.SLOWER else side
+        right = None if side is None else BoundPlacement(runs.bound, side)
+        devices = dict.fromkeys([*placed.devices, *(right.devices if right else ())])
         ops = self.ops or [self.graph.ops[index].name for index in self.graph.placeable]
         kinds = {op.name: op.type for op in self.graph}
         return Reproducer(
             symptom=seen.symptom,
             told=seen.told,
-            settings=" ".join(self.of_settings()),
-            model=self.runs.bound.model,
-            inputs=self.runs.arrays,
-            wrong=CompileCall(target, properties, None if placed.direct else dict(placed.affinity)),
-            right=CompileCall(*self._right()) if right else None,
+            model=runs.bound.model,
+            inputs=runs.arrays,
+            wrong=_call(placed),
+            right=_call(right) if right else None,
             ops=[(op, kinds[op]) for op in ops],
-            outputs=self.runs.bound.output_names,
+            outputs=runs.bound.output_names,
             why="It is the whole model.",
             environment=current_environment(devices, placed.core),
             plugins={
@@ -225,16 +231,16 @@ class CauseSearch:
             ratio=seen.ratio,
         )
 
-    def _right(self) -> tuple[str, Mapping[str, object]]:
-        slower = self.seen is not None and self.seen.symptom is Symptom.SLOWER
-        side = self.baseline if slower and self.baseline is not None else self.runs.reference
-        return BoundPlacement(self.runs.bound, side).compile_call
-
     def of_settings(self) -> list[str]:
         """Say which settings are to blame, if that is known."""
         if self.settings is None:
             return []
         if not self.settings:
             known = self.seen is not None and self.seen.symptom is not Symptom.SLOWER
-            return ["No setting is to blame." if known else "No setting was seen to be to blame."]
+            return ["No setting is to blame." if known else "No single setting explains it."]
         return [f"It shows only with {' and '.join(map(str, self.settings))}."]
+
+
+def _call(placed: BoundPlacement) -> CompileCall:
+    homes = None if placed.direct else dict(placed.affinity)
+    return CompileCall(*placed.compile_call, homes)

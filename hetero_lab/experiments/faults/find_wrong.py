@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -217,6 +217,7 @@ def answer(
     errors: tuple[OpError, ...] = ()
     if kind != "none":
         errors, interrupted = _op_errors(around.sets, interrupted=interrupted)
+        _forget_innocent(around.sets, errors)
     devices = dict.fromkeys(filter(None, [*expected.given.affinity.devices, runs.trusted]))
     return Wrong(
         kind=kind,
@@ -260,6 +261,23 @@ def _op_errors(sets: WrongSetSearch, *, interrupted: bool) -> tuple[tuple[OpErro
     return _joined(sets, arrived, rounding), interrupted or until.interrupted
 
 
+def _forget_innocent(sets: WrongSetSearch, errors: Sequence[OpError]) -> None:
+    """Forget ops that are wrong when they are cut out of the model, and far less so inside it."""
+    known = {each.op: each for each in errors}
+
+    def is_innocent(found: WrongSet) -> bool:
+        isolated, accumulated = known[found.ops[0]].isolated, known[found.ops[0]].accumulated
+        if len(found.ops) > 1 or isolated is None or accumulated is None:
+            return False
+        return 2 * accumulated < isolated
+
+    innocent = [found for found in sets.found if is_innocent(found)]
+    if innocent and len(innocent) < len(sets.found):
+        sets.found[:] = [found for found in sets.found if found not in innocent]
+        names = names_at_hand([found.ops[0] for found in innocent])
+        sets.expected.notes.append(f"Wrong only when cut out of the model: {names}.")
+
+
 def _joined(
     sets: WrongSetSearch,
     arrived: Mapping[TensorKey, np.ndarray],
@@ -275,7 +293,8 @@ def _joined(
         and key in rounding
         and not rounding[key].explains(arrived[key], values[key])
     }
-    makers = {op for each in sets.found for op, _ in outgoing(graph, each.ops)}
+    together = [each.ops for each in sets.found if len(each.ops) > 1]  # what they read is hidden
+    makers = {op for ops in together for op, _ in outgoing(graph, ops)}
     ports: dict[str, list[TensorKey]] = {}
     for key in values:
         ports.setdefault(key[0], []).append(key)

@@ -157,8 +157,7 @@ def investigate(
     scenario
         How many tokens a language model reads and makes. All placements are given the same tokens.
     tolerance
-        The relative error (Euclidean norm) up to which an output is right, as for
-        :func:`hetero_lab.find_wrong`.
+        The relative error (Euclidean norm) up to which an output is right, as for ``find_wrong``.
     budget_s
         Wall time of the search. The result holds the findings until then.
     between
@@ -205,6 +204,8 @@ def investigate(
     if between is not None:
         chosen(between)
     faster = None if baseline is None else resolve(bound, baseline).placement
+    if faster is not None and faster.virtual is not None:
+        raise ArgumentError(f"baseline= is one device or a HETERO placement, not {faster.virtual}.")
     if faster is not None and (faster.affinity, faster.device_properties) == (
         placed.placement.affinity,
         placed.placement.device_properties,
@@ -224,7 +225,7 @@ def investigate(
             tolerance=tolerance,
             progress=progress,
         )
-    if found.symptom is Symptom.OK and inputs is None:
+    if found.symptom is Symptom.OK and inputs is None and bound.model.inputs:
         note = "The inputs were generated. If other ones show a symptom, pass them as inputs=."
         return replace(found, notes=(*found.notes, note))
     if between is None or found.interrupted or found.symptom is Symptom.OK:
@@ -305,7 +306,12 @@ def search_cause(
         )
     symptom, wrong = search.seen.symptom, search.wrong
     interrupted = until.interrupted or (wrong is not None and wrong.interrupted)
-    reproducer = None if symptom is Symptom.OK else search.reproducer or search.whole()
+    if interrupted:
+        search.notes.append("It was interrupted before the search was complete.")
+    reproducer = None
+    if symptom is not Symptom.OK:
+        told = " ".join(search.of_settings())
+        reproducer = replace(search.reproducer or search.whole(), settings=told)
     return Investigation(
         symptom=symptom,
         evidence=search.seen,
@@ -316,7 +322,7 @@ def search_cause(
         wrong=wrong,
         reproducer=reproducer,
         notes=tuple(dict.fromkeys(search.notes)),
-        complete=complete and not interrupted,
+        complete=complete and search.is_complete and not interrupted,
         interrupted=interrupted,
         n_compiles=runs.n_compiles,
         elapsed_s=watch.elapsed_s,
@@ -325,11 +331,12 @@ def search_cause(
 
 def _verdict(search: CauseSearch, seen: Evidence) -> str:
     if seen.symptom is Symptom.OK:
-        where = "" if search.check.expected else " that shows without a reference"
-        return f"No symptom{where}. {seen.told}"
+        return f"No symptom. {seen.told}" if search.check.expected else seen.told
     title = seen.symptom.title
     sentences = [f"{title[0].upper()}{title[1:]}: {seen.told.rstrip('.')}."]
     if search.ops:
         names = names_at_hand(search.ops)
-        sentences.append(f"The fewest ops that show it: {names} on {search.device}.")
+        fewest = "The fewest ops that show it" if search.minimal else "It shows with these ops, "
+        fewest += "" if search.minimal else "perhaps with fewer"
+        sentences.append(f"{fewest}: {names} on {search.device}.")
     return "\n".join([*sentences, *search.of_settings()])

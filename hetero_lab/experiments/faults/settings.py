@@ -28,8 +28,8 @@ class Setting:
     exact: Any = None
 
     def __str__(self) -> str:
-        other = "without it" if self.exact is None else f"with {self.exact}"
-        return f"{self.device}.{self.key}={self.value} (not {other})"
+        other = "fine when unset" if self.exact is None else f"{self.exact} is fine"
+        return f"{self.device}.{self.key}={self.value} ({other})"
 
 
 def settings_of(placed: BoundPlacement, *, defaults: bool = True) -> list[Setting]:

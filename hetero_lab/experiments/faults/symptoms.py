@@ -12,6 +12,7 @@ import numpy as np
 
 from hetero_lab.backend.properties import PRECISION_HINT
 from hetero_lab.errors import CompileError, MeasurementError
+from hetero_lab.experiments.faults.expected import BudgetOverError
 from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.placed_runs import PlacedRuns
 from hetero_lab.experiments.measure.trial import by_name, expand
@@ -123,6 +124,7 @@ class SymptomCheck:
                 fused, _ = self.runs.placed(self.runs.reference)
                 return self._in_steps(self._unfused(fused) if self.is_static else fused)
         except CompileError as error:
+            self._check_budget()
             why = f"{self.runs.trusted} does not run the model either ({error})"
         self.notes.append(f"{why}, so there is nothing to compare with.")
         return []
@@ -132,6 +134,7 @@ class SymptomCheck:
         try:
             outputs, _ = self.runs.placed(placement)
         except CompileError as error:
+            self._check_budget()
             return Evidence(failure(str(error)), str(error))
         self.precision = self.precision or _precision(self.runs)
         steps = self._in_steps(outputs)
@@ -151,7 +154,11 @@ class SymptomCheck:
                 return Evidence(
                     Symptom.NAN, f"Output {bad[0]!r} has NaN{when}.", float("nan"), bad[0], at
                 )
-        return Evidence(Symptom.OK, "It runs.")
+        return Evidence(Symptom.OK, "It runs; its numbers were not compared.")
+
+    def _check_budget(self) -> None:
+        if self.runs.is_over:  # the run may have been cut short
+            raise BudgetOverError
 
     def _unfused(self, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the outputs without fused ops, where the faults of many devices are."""

@@ -232,17 +232,17 @@ class Wrong(Displayed):
 
     def reproducer(self, found: WrongSet, symptom: Symptom | None = None) -> Reproducer:
         """Return what a script needs to show one of the ``sets``, by default of its own symptom."""
-        device, bad, good = found.device, "wrong", "right"
+        device, bad, good = found.device, "are wrong", "are right"
         told = f"The relative error of the outputs (Euclidean norm) is {found.error:.2g}"
         if not isfinite(found.error):
             told = "The outputs are infinite, NaN or of another shape, unlike those to compare with"
         told += f", executed in {self.precisions.get(device, 'f32')}."
         if found.refusal:
-            bad, good, told = "refused", "accepted", f"{device} says: {found.refusal}"
+            bad, good, told = "fail", "run", found.refusal
         why = "The model holds the op in question."
         if len(found.ops) > 1:
-            needed = found.doubt or f": without any one of them, the others are {good}"
-            why = f"The model holds ops that are {bad} together{needed}."
+            needed = found.doubt or f": without any one of them, the others {good}"
+            why = f"The model holds ops that {bad} together{needed}."
         types = {error.op: error.op_type for error in self.op_errors}
         devices = [device, self.trusted] if self.trusted else [device]
         return Reproducer(

@@ -140,7 +140,7 @@ def test_ways_to_end(script, end, answer, detail):
 
 @pytest.mark.parametrize(
     ("end", "says"),
-    [("sys.exit(1)", "Begin with an older one."), ("pass", "no symptom with 2025.4.1.")],
+    [("sys.exit(1)", "Start with an older release."), ("pass", "no symptom with 2025.4.1.")],
 )
 def test_ends_that_are_equal(script, end, says, tmp_path):
     found = bisect(script(v2024=end), progress=False)

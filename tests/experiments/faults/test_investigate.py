@@ -184,7 +184,7 @@ def test_the_setting_that_makes_the_symptom_is_named(tmp_path):
     (setting,) = found.settings
     assert (setting.device, setting.key) == ("ACC", "INFERENCE_PRECISION_HINT")
     assert (setting.value, setting.exact) == ("bf16", "f32")
-    assert "It shows only with ACC.INFERENCE_PRECISION_HINT=bf16 (not with f32)." in found.verdict
+    assert "It shows only with ACC.INFERENCE_PRECISION_HINT=bf16 (f32 is fine)." in found.verdict
     found.export(tmp_path)
     done = shown_fault(tmp_path)  # this one is in the device
     assert (done.returncode, done.stderr) == (1, "")
