@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 
@@ -29,18 +30,29 @@ def run_child(
     cwd: str | os.PathLike[str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, without a keyboard, and return its output as text."""
-    return subprocess.run(
+    """Run a program to its end, without a keyboard, and return its output as text.
+
+    After the time limit or Ctrl-C, the programs that it has started are killed, too.
+    """
+    with subprocess.Popen(
         command,
         cwd=cwd,
         env=environment_of_a_child() if environment is None else environment,
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        timeout=timeout_s,
-        check=False,
-    )
+        start_new_session=True,
+    ) as child:
+        try:
+            said = child.communicate(timeout=timeout_s)
+        except BaseException:
+            if os.name == "posix":
+                os.killpg(child.pid, signal.SIGKILL)
+            child.kill()
+            raise
+    return subprocess.CompletedProcess(command, child.returncode, *said)
 
 
 _kept: dict[int, ov.Core] = {}

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 NO, YES, CRASH, HANG = "no symptom", "the symptom", "a crash", "a hang"
 ERROR, SKIPPED = "an error", "skipped"
+_LEAST_OF_CRASHES = 128  # of exit codes: a shell adds the signal to it
 _ANSWERS = {0: NO, 1: YES, 125: SKIPPED}
 
 
@@ -189,7 +190,8 @@ def _answer(script: Path, release: str, timeout_s: float) -> ReleaseAnswer:
         return ReleaseAnswer(release, SKIPPED, str(error).rstrip("."))
     except subprocess.TimeoutExpired:
         return ReleaseAnswer(release, HANG, f"no end after {timeout_s:g} s")
-    answer = _ANSWERS.get(done.returncode, CRASH)
+    crashed = done.returncode < 0 or done.returncode >= _LEAST_OF_CRASHES
+    answer = _ANSWERS.get(done.returncode, CRASH if crashed else ERROR)
     # Python ends with 1 after an exception, too.
     if answer == YES and "Traceback (most recent call last)" in done.stderr:
         answer = ERROR

@@ -128,7 +128,7 @@ def test_a_crash_is_an_answer_and_a_missing_release_is_skipped(script, tmp_path)
         ("time.sleep(60)", HANG, "no end after 1 s"),
         ("import gone", ERROR, "ModuleNotFoundError: No module named 'gone'"),
         ("sys.exit(125)", SKIPPED, "exit code 125"),
-        ("os._exit(7)", CRASH, "exit code 7"),
+        ("os._exit(7)", ERROR, "exit code 7"),
     ],
 )
 def test_ways_to_end(script, end, answer, detail):
