@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.accuracy.classify import classify as classify
     from hetero_lab.experiments.accuracy.evaluate import evaluate as evaluate
     from hetero_lab.experiments.advise.advise import advise as advise
+    from hetero_lab.experiments.bisection import bisect as bisect
     from hetero_lab.experiments.calibrate import calibrate as calibrate
     from hetero_lab.experiments.deployment.freeze import freeze as freeze
     from hetero_lab.experiments.deployment.verify import verify as verify
     from hetero_lab.experiments.explain import compare as compare, explain as explain
-    from hetero_lab.experiments.faults.bisection import bisect as bisect
     from hetero_lab.experiments.faults.find_wrong import find_wrong as find_wrong
     from hetero_lab.experiments.faults.investigate import investigate as investigate
     from hetero_lab.experiments.faults.refusals import find_refused as find_refused

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.accuracy.classify import Classification as Classification
     from hetero_lab.experiments.accuracy.evaluate import Evaluation as Evaluation
     from hetero_lab.experiments.advise.advice import Advice as Advice
+    from hetero_lab.experiments.bisection import Bisection as Bisection
     from hetero_lab.experiments.deployment.verification import (
         Across as Across,
         Verification as Verification,
     )
     from hetero_lab.experiments.explain import Comparison as Comparison
-    from hetero_lab.experiments.faults.bisection import Bisection as Bisection
     from hetero_lab.experiments.faults.investigate import Investigation as Investigation
     from hetero_lab.experiments.faults.refusals import Refusals as Refusals
     from hetero_lab.experiments.faults.wrong import Wrong as Wrong

@@ -87,6 +87,12 @@ def bases_of(devices: Iterable[str], core: ov.Core) -> dict[str, str]:
     return {device: specs[device].base for device in devices if device in specs}
 
 
+def plugins_of(devices: Iterable[str], core: ov.Core) -> dict[str, tuple[str, str]]:
+    """Return the :func:`plugin_of` each emulated device among some."""
+    specs = emulated_devices(core)
+    return {device: plugin_of(specs[device]) for device in devices if device in specs}
+
+
 def plain(properties: Mapping[str, Any]) -> dict[str, Any]:
     """Return properties with the runtime's types and enums as text that it accepts."""
     return {key: _plain(value) for key, value in properties.items()}

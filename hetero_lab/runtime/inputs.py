@@ -12,6 +12,7 @@ import openvino as ov
 
 from hetero_lab.arguments import check_whole
 from hetero_lab.errors import InputError, names_at_hand, shorten, unknown
+from hetero_lab.model.opgraph import Tensor
 from hetero_lab.model.read import PreparedModel, input_name
 
 Inputs: TypeAlias = (
@@ -60,6 +61,17 @@ def generate_inputs(model: PreparedModel, seed: int = 0) -> dict[str, np.ndarray
                 low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max) + 1
         made[input_name(port)] = np.asarray(rng.integers(low, high, shape)).astype(dtype)
     return made
+
+
+def made_up(tensor: Tensor, rng: np.random.Generator) -> np.ndarray | None:
+    """Return normal numbers in f32, or ones of other types; ``None`` without shape or type."""
+    element_type: ov.Type = getattr(ov.Type, tensor.element_type)
+    dtype = array_type(element_type)
+    if tensor.shape is None or dtype is None:
+        return None
+    if element_type.is_real():
+        return rng.normal(size=tensor.shape).astype(np.float32)
+    return np.ones(tensor.shape, dtype)
 
 
 def given_or_generated(

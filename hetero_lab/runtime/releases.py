@@ -14,7 +14,13 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from hetero_lab.backend.core import environment_of_a_child, run_child
-from hetero_lab.errors import MeasurementError, OutputPathError, shorten
+from hetero_lab.errors import (
+    ArgumentError,
+    MeasurementError,
+    OutputPathError,
+    shorten,
+    unknown,
+)
 from hetero_lab.fetch import CACHE_VARIABLE, cache_dir
 from hetero_lab.tables import make_directory
 
@@ -41,6 +47,23 @@ def known_releases() -> tuple[str, ...]:
     if not names:
         raise MeasurementError("pip lists no releases of OpenVINO for this Python.")
     return tuple(sorted(names, key=lambda name: [int(part) for part in name.split(".")]))
+
+
+def releases_between(ends: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the known releases from one to a newer one; ArgumentError if these are not two."""
+    known = known_releases()
+    ends = [known[0], known[-1]] if ends is None else [*ends]
+    names = [without_zeros(release) for release in known]
+    for release in ends:
+        if without_zeros(release) not in names:
+            raise ArgumentError(unknown("pip has no OpenVINO", release, known, "Releases", 40))
+    places = [names.index(without_zeros(release)) for release in ends]
+    if len(places) != 2 or places[0] >= places[1]:
+        raise ArgumentError(
+            f"between= names an older and a newer release, for instance "
+            f"{[known[0], known[-1]]}, not {ends}."
+        )
+    return tuple(known[places[0] : places[1] + 1])
 
 
 @contextlib.contextmanager

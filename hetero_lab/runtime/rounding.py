@@ -258,3 +258,13 @@ def _n_terms(node: Any, attributes: Mapping[str, Any], axis: int) -> int:
         inner = int(np.prod(weights)) // int(node.output(0).get_shape()[1])
         return max(inner, 1)
     return max(int(np.prod(shape)) // max(int(np.prod(list(node.output(0).get_shape()))), 1), 1)
+
+
+def offset_from(value: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """Return what is added to a reference to make a value of the same shape."""
+    if reference.dtype.kind == "b":
+        return value ^ reference
+    same = value == reference
+    with np.errstate(invalid="ignore", over="ignore"):
+        # Equal infinities have no difference to propagate.
+        return np.where(same, 0, value - reference).astype(reference.dtype)

@@ -31,9 +31,10 @@ from openvino import opset13 as op
 
 import hetero_lab as hl
 from hetero_lab.errors import HeteroLabError
-from hetero_lab.experiments.faults import bisection
+from hetero_lab.experiments import bisection
 from hetero_lab.experiments.measure.workers import launch
 from hetero_lab.placement.partition import partition_of
+from hetero_lab.runtime import releases
 from tests.experiments.faults import broken_device
 from tests.experiments.faults.broken_device import Broken
 from tests.proof.faults import Fault, can_be_wrong
@@ -244,7 +245,7 @@ def main() -> int:
     good = not given.healthy or run_healthy(given.healthy, given.seed)
     with (
         mock.patch.object(launch, "_WORKER", broken_device.__name__),
-        mock.patch.object(bisection, "known_releases", return_value=RELEASES),
+        mock.patch.object(releases, "known_releases", return_value=RELEASES),
         mock.patch.object(bisection, "interpreter", interpreter),
     ):
         good = (not given.faults or run_faults(given.faults, given.kinds, given.seed)) and good

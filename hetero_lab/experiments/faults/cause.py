@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from hetero_lab.backend.bound import BoundModel
-from hetero_lab.backend.emulation import emulated_devices, plugin_of
+from hetero_lab.backend.emulation import plugins_of
 from hetero_lab.errors import AffinityError, HeteroLabError, MeasurementError
 from hetero_lab.experiments.faults.expected import BudgetOverError
 from hetero_lab.experiments.faults.find_wrong import search_wrong
@@ -225,11 +225,7 @@ class CauseSearch:
             outputs=runs.bound.output_names,
             why="It is the whole model.",
             environment=current_environment(devices, placed.core),
-            plugins={
-                device: plugin_of(spec)
-                for device, spec in emulated_devices(placed.core).items()
-                if device in devices
-            },
+            plugins=plugins_of(devices, placed.core),
             error=seen.error,
             ratio=seen.ratio,
         )

@@ -9,17 +9,18 @@ import numpy as np
 
 from hetero_lab.errors import CompileError, MeasurementError, names_at_hand
 from hetero_lab.experiments.measure.placed_runs import PlacedRuns
-from hetero_lab.model.opgraph import Op, Tensor
+from hetero_lab.model.opgraph import Op
 from hetero_lab.placement.placement import Placement
 from hetero_lab.progress import Progress
-from hetero_lab.runtime.pieces import FLOATS, TensorKey, incoming
+from hetero_lab.runtime.inputs import made_up
+from hetero_lab.runtime.pieces import TensorKey, incoming
 from hetero_lab.runtime.reference import (
     TOLERANCE,
     asked_precision,
     has_nan,
     quantised_ops,
 )
-from hetero_lab.runtime.rounding import distance, relative_error
+from hetero_lab.runtime.rounding import distance, offset_from, relative_error
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.runtime.transparent import TransparentModel
 
@@ -353,7 +354,7 @@ class Expected:
         for key, value in made.items():
             if not self.transparent.takes_offset(key) or value.shape != values[key].shape:
                 return bad
-            offsets[key] = _offset(value, values[key])
+            offsets[key] = offset_from(value, values[key])
         try:
             reached = self.transparent.run(offsets, set(self.output_keys))
         except RuntimeError:
@@ -385,26 +386,3 @@ class Expected:
             if ops
         ]
         return " ".join(["", *sentences, "Outputs that depend on them could not be judged."])
-
-
-def _offset(value: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    if reference.dtype.kind == "b":
-        return value ^ reference
-    same = value == reference
-    with np.errstate(invalid="ignore", over="ignore"):
-        # Equal infinities have no difference to propagate.
-        return np.where(same, 0, value - reference).astype(reference.dtype)
-
-
-def made_up(tensor: Tensor, rng: np.random.Generator) -> np.ndarray | None:
-    """Return normal numbers, or ones of other types; ``None`` if shape or type is not known."""
-    kind = tensor.element_type
-    if tensor.shape is None or kind == "string":
-        return None
-    if kind in FLOATS:  # pieces read them all as f32
-        return rng.normal(size=tensor.shape).astype(np.float32)
-    name = {"b": "bool", "i": f"int{kind[1:]}", "u": f"uint{kind[1:]}"}.get(kind[0], kind)
-    try:
-        return np.ones(tensor.shape, np.dtype(name))
-    except TypeError:  # packed in 4 bits
-        return None

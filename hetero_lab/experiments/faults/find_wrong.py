@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetero_lab.backend.bound import bind
-from hetero_lab.backend.emulation import emulated_devices, plugin_of
+from hetero_lab.backend.emulation import plugins_of
 from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabError, names_at_hand
 from hetero_lab.experiments.faults.expected import (
     SHARE,
@@ -231,11 +231,7 @@ def answer(
         after=way.after,
         precisions=dict(expected.precisions),
         device_properties=runs.given.properties,
-        plugins={
-            device: plugin_of(spec)
-            for device, spec in emulated_devices(runs.core).items()
-            if device in devices
-        },
+        plugins=plugins_of(devices, runs.core),
         trusted=runs.trusted,
         complete=complete,
         interrupted=interrupted,

@@ -20,7 +20,7 @@ from hetero_lab.errors import (
     names_at_hand,
     warn,
 )
-from hetero_lab.experiments.faults.bisection import Bisection, bisect, chosen
+from hetero_lab.experiments.bisection import Bisection, bisect
 from hetero_lab.experiments.faults.cause import CauseSearch
 from hetero_lab.experiments.faults.expected import BudgetOverError
 from hetero_lab.experiments.faults.reproducer import Reproducer
@@ -38,6 +38,7 @@ from hetero_lab.result import Displayed
 from hetero_lab.runtime.generation import given_or_random_prompt
 from hetero_lab.runtime.inputs import Inputs, given_or_generated
 from hetero_lab.runtime.reference import reference_device
+from hetero_lab.runtime.releases import releases_between
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import scratch_directory
 
@@ -202,7 +203,7 @@ def investigate(
     if baseline is not None and scenario is not None:
         raise ArgumentError("baseline= compares latencies of models of static shapes only.")
     if between is not None:
-        chosen(between)
+        releases_between(between)
     faster = None if baseline is None else resolve(bound, baseline).placement
     if faster is not None and faster.virtual is not None:
         raise ArgumentError(f"baseline= is one device or a HETERO placement, not {faster.virtual}.")

@@ -15,8 +15,8 @@ import pytest
 import hetero_lab as hl
 from hetero_lab.cli.main import main
 from hetero_lab.errors import ArgumentError, MeasurementError, OutputPathError
-from hetero_lab.experiments.faults import bisection
-from hetero_lab.experiments.faults.bisection import (
+from hetero_lab.experiments import bisection
+from hetero_lab.experiments.bisection import (
     CRASH,
     ERROR,
     HANG,
@@ -28,6 +28,7 @@ from hetero_lab.experiments.faults.bisection import (
     bisect,
     next_release,
 )
+from hetero_lab.runtime import releases as environments
 
 RELEASES = ("2024.6.0", "2025.0.0", "2025.1.0", "2025.2.0", "2025.3.0", "2025.4.0", "2025.4.1")
 
@@ -80,7 +81,7 @@ def releases(tmp_path, monkeypatch):
         yield os.fspath(program)
 
     monkeypatch.setenv("HETERO_LAB_CACHE", os.fspath(tmp_path / "cache"))
-    monkeypatch.setattr(bisection, "known_releases", lambda: RELEASES)
+    monkeypatch.setattr(environments, "known_releases", lambda: RELEASES)
     monkeypatch.setattr(bisection, "interpreter", interpreter)
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hetero_lab.backend.core import run_child
-from hetero_lab.errors import ArgumentError, MeasurementError, shorten, unknown
+from hetero_lab.errors import ArgumentError, MeasurementError, shorten
 from hetero_lab.experiments.measure.workers.launch import positive
 from hetero_lab.fetch import cache_dir, file_digest
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.progress import Progress
 from hetero_lab.result import Result
-from hetero_lab.runtime.releases import interpreter, known_releases, without_zeros
+from hetero_lab.runtime.releases import interpreter, releases_between
 from hetero_lab.tables import frame_of, load_json, make_directory, text_table, write_json
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def bisect(
     """
     positive("timeout_s", timeout_s)
     path, digest = _read_script(script)
-    releases = chosen(between)
+    releases = releases_between(between)
     kept = make_directory(cache_dir() / "releases") / f"{digest}.json"  # until the search is over
     stored = load_json(kept, "The answers so far cannot be read") if kept.exists() else {}
     answers = {
@@ -212,20 +212,3 @@ def _read_script(given: str | os.PathLike[str]) -> tuple[Path, str]:
         )
     content = [scripts[0].name, *map(file_digest, files)]
     return scripts[0], hashlib.sha256("\n".join(content).encode(errors="replace")).hexdigest()
-
-
-def chosen(between: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the known releases from the older to the newer one."""
-    known = known_releases()
-    ends = [known[0], known[-1]] if between is None else [*between]
-    names = [without_zeros(release) for release in known]
-    for release in ends:
-        if without_zeros(release) not in names:
-            raise ArgumentError(unknown("pip has no OpenVINO", release, known, "Releases", 40))
-    places = [names.index(without_zeros(release)) for release in ends]
-    if len(places) != 2 or places[0] >= places[1]:
-        raise ArgumentError(
-            f"between= names an older and a newer release, for instance "
-            f"{[known[0], known[-1]]}, not {ends}."
-        )
-    return tuple(known[places[0] : places[1] + 1])
