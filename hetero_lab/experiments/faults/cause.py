@@ -44,10 +44,9 @@ class CauseSearch:
         *,
         tolerance: float | None = None,
         baseline: Placement | None = None,
-        is_static: bool = True,
     ):
         self.runs, self.watch, self.tolerance = runs, watch, tolerance
-        self.baseline, self.is_static = baseline, is_static
+        self.baseline = baseline
         self.placed, self.graph = runs.given, runs.given.graph
         self.check = SymptomCheck(runs, tolerance)
         self.notes = self.check.notes

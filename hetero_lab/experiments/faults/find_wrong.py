@@ -53,10 +53,11 @@ def find_wrong(
 ) -> Wrong:
     """Find the ops that are to blame for wrong outputs, and a placement without the fault.
 
-    The outputs are compared with those of a single real device in f32, the trusted one. If they
-    differ, every op runs by itself on its device, on its inputs from the reference; one compile
-    covers all of them. If that does not explain the outputs, ops are wrong only together, because
-    the device fuses them: sets of ops run in the same way and shrink until no op can be left out.
+    The outputs are compared with those of a single real device in f32, the trusted one, which runs
+    the model without fused ops. If they differ, every op runs by itself on its device, on its
+    inputs from the reference; one compile covers all of them. If that does not explain the outputs,
+    ops are wrong only together, because the device fuses them: sets of ops run in the same way and
+    shrink until no op can be left out.
     To tell rounding from faults, the search adds rounding errors of the executed precision to the
     tensors of the reference.
 
@@ -81,7 +82,8 @@ def find_wrong(
     isolate
         Run the placement's devices in a separate process. The search then survives a device that
         crashes or hangs, and names the ops to blame. A device counts as hung once it takes longer
-        than a quarter of the remaining budget and four times its slowest answer.
+        than a quarter of the remaining budget and four times its slowest answer, or than 15 s and
+        20 times that answer.
     progress
         Show the number of compiled models, if the search takes more than two seconds.
 

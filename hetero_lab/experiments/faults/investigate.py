@@ -165,7 +165,7 @@ def investigate(
         An older and a newer release of OpenVINO, to find the one that brought the symptom, as
         :func:`hetero_lab.bisect` does; that takes more time than the budget.
     progress
-        Show the number of compiled models, if the search takes more than two seconds.
+        Show the current step, if the search takes more than two seconds.
 
     Returns
     -------
@@ -222,7 +222,6 @@ def investigate(
             runs,
             watch,
             baseline=faster,
-            is_static=scenario is None,
             tolerance=tolerance,
             progress=progress,
         )
@@ -276,12 +275,11 @@ def search_cause(
     watch: Stopwatch,
     *,
     baseline: Placement | None = None,
-    is_static: bool = True,
     tolerance: float | None = None,
     progress: bool = False,
 ) -> Investigation:
     """Find symptom and cause in turn; keep what is known when the budget ends, or after Ctrl-C."""
-    search = CauseSearch(runs, watch, tolerance=tolerance, baseline=baseline, is_static=is_static)
+    search = CauseSearch(runs, watch, tolerance=tolerance, baseline=baseline)
     complete = False
     with (
         Progress("investigate", show=progress, budget_s=watch.budget_s) as bar,
@@ -292,7 +290,7 @@ def search_cause(
             seen = search.find_symptom()
             steps = {"settings": search.find_settings, "ops": search.find_ops}
             # If rounding explains the numbers after all, no setting is to blame.
-            first = "ops" if is_static and seen.symptom.has_outputs else "settings"
+            first = "ops" if search.check.is_static and seen.symptom.has_outputs else "settings"
             for name in sorted(steps, key=lambda name: name != first):
                 if search.seen is not None and search.seen.symptom is not Symptom.OK:
                     bar.note(f"search the {name}")

@@ -112,7 +112,7 @@ class SymptomCheck:
 
     def __init__(self, runs: PlacedRuns, tolerance: float | None = None):
         self.runs, self.tolerance = runs, tolerance
-        self.is_static = len(runs.arrays) == len(runs.bound.model.inputs)
+        self.is_static = not is_language_model(runs.bound.model)
         self.precision = ""
         self.notes: list[str] = []
 

@@ -209,13 +209,13 @@ def llm_case(*faults):
 
 
 def test_a_right_language_model_has_no_symptom():
-    found = investigated(llm_case(), is_static=False)
+    found = investigated(llm_case())
     assert found.symptom == "ok", found
     assert found.evidence.error < 1e-3
 
 
 def test_the_op_of_a_language_model_that_makes_wrong_logits(tmp_path):
-    found = investigated(llm_case(fault("layers.1/q")), is_static=False)
+    found = investigated(llm_case(fault("layers.1/q")))
     assert found.symptom == "wrong"
     assert found.evidence.step == 1
     assert found.evidence.output == "logits"
@@ -228,7 +228,7 @@ def test_the_op_of_a_language_model_that_makes_wrong_logits(tmp_path):
 def test_nan_that_begins_at_a_later_step(monkeypatch):
     ops, elements = ("layers.1/attention",), 32 * (5 + 2)  # 4 heads of 8
     case = broken(llm_case(), monkeypatch, Broken(how="NaN", ops=ops, elements=elements))
-    found = investigated(case, is_static=False)
+    found = investigated(case)
     assert found.symptom == "NaN"
     assert found.evidence.step == 3
     assert "from inference 3 on" in found.verdict
