@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from hetero_lab.planning.distribution import distribution as distribution
     from hetero_lab.planning.guessing import guess_costs as guess_costs
     from hetero_lab.planning.plan import plan as plan
+    from hetero_lab.planning.simplify import simplify as simplify
     from hetero_lab.runtime.compiled import compile as compile
     from hetero_lab.runtime.parallel import ParallelExecutor as ParallelExecutor
     from hetero_lab.runtime.quantize import (

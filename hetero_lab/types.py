@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from hetero_lab.planning.planner import Plan as Plan
     from hetero_lab.planning.prediction import Prediction as Prediction
     from hetero_lab.planning.schedules import Schedule as Schedule, SchedulePlan as SchedulePlan
+    from hetero_lab.planning.simplify import Simplified as Simplified
     from hetero_lab.runtime.compiled import CompiledPlacement as CompiledPlacement
     from hetero_lab.runtime.generation import Generation as Generation
     from hetero_lab.statistics import Latency as Latency, Noise as Noise

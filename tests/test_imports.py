@@ -18,7 +18,7 @@ LAYERS = [
         "arguments", "clock", "errors", "extensions", "facade", "fetch", "grouping", "interrupts",
         "minimal_sets", "progress", "result", "statistics", "tables", "terminal",
     },
-    *({room} for room in ("samples", "model", "backend", "placement", "lint", "planning")),
+    *({room} for room in ("samples", "model", "backend", "placement", "planning", "lint")),
     *({room} for room in ("runtime", "experiments", "views", "widgets", "cli")),
 ]  # fmt: skip
 

@@ -13,7 +13,7 @@ import hetero_lab as hl
 from hetero_lab.cli.commands import until_interrupted
 from hetero_lab.cli.options import spelled
 from hetero_lab.experiments.advise.advice import Judged, ranking
-from hetero_lab.experiments.advise.candidates import remedied_label
+from hetero_lab.planning.simplify import simplified_label
 from hetero_lab.tables import make_directory, text_table, write_csv
 from hetero_lab.terminal import columns
 
@@ -65,8 +65,9 @@ def run(directory: str) -> hl.types.Advice:
     page, title = target / "index.html", f"hetero-lab demo: {MODEL}"
     hl.views.page([advice, *profiles, recorded], page, title=title)
     if split is not None:
-        split[1].placement.affinity.to_json(target / "remedied.json")
-        files.append([str(target / "remedied.json"), "the remedied affinity, for --affinity"])
+        split[1].placement.affinity.to_json(target / "simplified.json")
+        simpler = "the placement with fewer subgraphs, for --affinity"
+        files.append([str(target / "simplified.json"), simpler])
     deployed = target / "deploy"
     if not advice.interrupted:
         advice.deploy(deployed)
@@ -96,9 +97,9 @@ def _devices() -> list[str]:
 
 
 def _split(advice: hl.types.Advice) -> tuple[Judged, Judged] | None:
-    """Return HETERO's own choice and its remedied version, if there is one."""
+    """Return HETERO's own choice and its simplified version, if there is one."""
     known = {candidate.row.label: candidate for candidate in advice.candidates}
-    pairs = ((c, known.get(remedied_label(label))) for label, c in known.items())
+    pairs = ((c, known.get(simplified_label(label))) for label, c in known.items())
     return next(((own, other) for own, other in pairs if other is not None), None)
 
 

@@ -166,9 +166,9 @@ _ALL = (
     ),
     Command(
         "sweep", "measure many placements in turn and rank them",
-        f"model devices orders each-fix grid each-executor each-requests {_MEASURED} precision "
-        "turns sustained store cache-dir model-cache no-counters no-reference csv export table",
-        texts.sweep_text, run=commands.sweep,
+        f"model devices orders each-fix remedies grid each-executor each-requests {_MEASURED} "
+        "precision turns sustained store cache-dir model-cache no-counters no-reference csv export "
+        "table", texts.sweep_text, run=commands.sweep,
     ),
     Command(
         "optimize", "find the fastest placement and prove it by measuring",
@@ -183,6 +183,10 @@ _ALL = (
     Command(
         "lint", "find what is awkward about a placement, and the remedy",
         f"{_PLACED} costs table csv html", texts.lint_text,
+    ),
+    Command(
+        "simplify", "say why there are so many subgraphs, and the change that leaves few",
+        f"{_PLACED} keep costs affinity-out table csv html", texts.simplify_text,
     ),
     Command("explain", "compare two placements", "model before after costs shape html emulate"),
     Command(
@@ -260,8 +264,8 @@ _ALL = (
 COMMANDS = {command.name: command for command in _ALL}
 GROUPS = {
     "start": "demo devices samples",
-    "see what runs where, its cost and faults": "profile support lint explain classify find-wrong "
-    "investigate bisect",
+    "see what runs where, its cost and faults": "profile support lint simplify explain classify "
+    "find-wrong investigate bisect",
     "change and measure": "sweep optimize plan apply noise",
     "be advised and deploy": "advise freeze export verify",
 }

@@ -187,6 +187,8 @@ _OWN = [
     _many("--property", "DEVICE.KEY=VALUE", "set a property, CPU.INFERENCE_PRECISION_HINT=f32"),
     Option("--affinity", "FILE", "device of every op: of Affinity.to_json, to_csv or hl.save"),
     _many("--fix", "PATTERN=DEVICE", f"put {_MATCHING}"),
+    Option("--keep", "SHARE"),
+    _switch("--remedies", help="add each placement with fewer subgraphs"),
     Option("before", "BEFORE", _PLACEMENT, read=_placement),
     Option("after", "AFTER", _PLACEMENT, read=_placement),
     Option("--baseline", "DEVICE", f"is it slower than this: {_PLACEMENT}", read=_placement),

@@ -51,20 +51,17 @@ def samples_text(_: Namespace, samples: pd.DataFrame) -> str:
 
 
 def profile_text(given: Namespace, profile: hl.types.Profile) -> str:
-    """Report a profile; after its first block, the findings and the next command."""
+    """Report a profile; after its first block, the next command."""
     first, *blocks = profile.report(tables=given.table, counters=given.show_counters).split("\n\n")
-    top = "\n".join([first, *after_profile(given, given.prepared, profile)])
+    top = "\n".join([first, *after_profile(given, profile)])
     if given.table and profile.counters:
         blocks.append(str(hl.hotspots(profile)))
     return "\n\n".join([top, *blocks]).rstrip()
 
 
-def after_profile(given: Namespace, prepared: Any, profile: hl.types.Profile) -> list[str]:
-    """Return the worst cause of findings, and the next command."""
-    lines = []
-    if profile.partition.n_subgraphs > 1:
-        first, *rest = _finding_lines(hl.lint(prepared, profile.affinity), most=1)
-        lines.append(f"Findings:   {first}{' ' + rest[0] if rest else ''}")
+def after_profile(given: Namespace, profile: hl.types.Profile) -> list[str]:
+    """Return the next command."""
+    lines: list[str] = []
     if profile.generation is not None:  # neither command takes a language model
         return lines
     if differs(profile) and given.device is not None:
@@ -145,6 +142,19 @@ def support_text(given: Namespace, table: pd.DataFrame) -> str:
         lines.append(f"Op types: {types(table[names[0]])}.")
     if given.table:
         lines += ["", text_table(table.assign(op=[one_line(op, 60) for op in table["op"]]))]
+    return "\n".join(lines)
+
+
+def simplify_text(given: Namespace, found: Any) -> str:
+    """Report the cause and the best change, or every change."""
+    lines = [str(found)]
+    if given.table:
+        lines += ["", text_table(found.summary)]
+    if found.best is not None:
+        saved = given.affinity_out or "simple.json"
+        lines.append(f"Next:       {again(given, 'profile', '--affinity', saved)}")
+        if given.affinity_out is None:
+            lines.insert(-1, f"Keep it with --affinity-out {saved}.")
     return "\n".join(lines)
 
 

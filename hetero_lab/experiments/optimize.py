@@ -31,6 +31,7 @@ from hetero_lab.planning.design import cut_at, lone_cuts
 from hetero_lab.planning.memory import MemoryLimit
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT, check_objective
 from hetero_lab.planning.planner import GREEDY, Plan, keeps_limits, plan_graph
+from hetero_lab.planning.simplify import simplified
 from hetero_lab.result import Result
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.timing import Stopwatch
@@ -156,11 +157,12 @@ def optimize(
 ) -> Optimized:
     """Find the fastest placement by measurement: calibrate, plan, measure, learn, repeat.
 
-    First come the best cuts of the model in two, where a single tensor crosses. Plans are then
-    made with the price of a boundary scaled several ways and measured, and each measurement goes
-    into the next fit. At the end the best few are measured in turns with HETERO's greedy choice
-    and each single device that can run the model. The winner is returned only if it is faster
-    beyond the uncertainty (Holm-corrected), else the best baseline is.
+    First come the greedy choice with fewer subgraphs (:func:`hetero_lab.simplify`) and the best
+    cuts of the model in two, where a single tensor crosses. Plans are then made with the price of a
+    boundary scaled several ways and measured, and each measurement goes into the next fit. At the
+    end the best few are measured in turns with HETERO's greedy choice and each single device that
+    can run the model. The winner is returned only if it is faster beyond the uncertainty
+    (Holm-corrected), else the best baseline is.
 
     Parameters
     ----------
@@ -291,7 +293,8 @@ class _Optimization:
             # Two large subgraphs are compiled soon, also where a small budget allows little else.
             calibration.run_base(learning_s)
             self._plan()
-            self._measure(0, self._cuts(observer.affordable(self._until_s)))
+            most = observer.affordable(self._until_s)
+            self._measure(0, [*self._simplified(), *self._cuts(most)][:most])
         calibration.run(learning_s)
         self._plan()
         idle = 0
@@ -377,6 +380,13 @@ class _Optimization:
 
     def _keeps_limits(self, affinity: Affinity) -> bool:
         return keeps_limits(self.costs, affinity, memory_limit=self.memory_limit, pin=self.pin)
+
+    def _simplified(self) -> list[Affinity]:
+        """Return the greedy choice with fewer subgraphs, after the best and the lightest change."""
+        greedy = next(b.affinity for b in self.plan.baselines if b.label == GREEDY)
+        found = simplified(self.costs.graph, greedy, self.calibration.support)
+        new = [c.affinity for c in found.changes if c.affinity not in self.calibration.known]
+        return [a for a in new if len(a.devices) > 1 and self._keeps_limits(a)]
 
     def _cuts(self, most: int) -> list[Affinity]:
         """Return up to ``most`` single cuts, well apart, that are predicted to be the fastest."""

@@ -40,6 +40,7 @@ from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
+from hetero_lab.planning.simplify import simplify_bound
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.inputs import Inputs
@@ -201,6 +202,7 @@ def profile(
         counters=rows,
         throughput=throughput,
         generated=inputs is None and scenario is None,
+        few_subgraphs=simplify_bound(placed.bound, placed.placement).remark,
         interrupted=timing.interrupted or after.interrupted,
     )
     _warn_of_wrong_outputs(result)

@@ -61,6 +61,7 @@ def sweep(
     cache_dir: str | os.PathLike[str] | None = None,
     dedupe: bool = True,
     baselines: bool = True,
+    remedies: bool = False,
     isolate: bool = True,
     workers: Workers | None = None,
     client: Client | None = None,
@@ -135,6 +136,8 @@ def sweep(
         Measure equal placements only once.
     baselines
         Whether to add the single devices.
+    remedies
+        Whether to add each placement as :func:`hetero_lab.simplify` changes it.
     isolate
         Compile and run in worker processes: a crash, a hang or running out of memory costs
         one row.
@@ -190,6 +193,7 @@ def sweep(
         scenario=scenario,
         dedupe=dedupe,
         baselines=baselines,
+        remedies=remedies,
         problems=problems,
     )
     conditions = Conditions(inputs, seed, cache_dir, isolate, workers or Workers())

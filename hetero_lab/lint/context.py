@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 INFO, WARNING, ERROR = "info", "warning", "error"
 WRONG_NUMBERS = "wrong-numbers"  # the rule for the result of a search for wrong ops
+SUBGRAPHS = "many-subgraphs"  # the rule for the partition as a whole
 EMPTY_DEVICE = "empty-device"  # the rule for placements that HETERO divides by itself
 _NAMED = 3  # ops in a sentence
 

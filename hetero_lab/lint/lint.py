@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.devices import supported_ops
 from hetero_lab.errors import names_at_hand
-from hetero_lab.lint.context import EMPTY_DEVICE, ERROR, WARNING, WRONG_NUMBERS, Finding
+from hetero_lab.lint.context import (
+    EMPTY_DEVICE,
+    ERROR,
+    INFO,
+    SUBGRAPHS,
+    WARNING,
+    WRONG_NUMBERS,
+    Finding,
+)
 from hetero_lab.lint.remedies import find_problems
 from hetero_lab.lint.rules import SLOW_DEVICE
 from hetero_lab.model.read import Source
@@ -15,6 +23,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, affinity_and_partition
 from hetero_lab.placement.placement import Placement, PlacementLike
 from hetero_lab.placement.ratios import HETERO, POLICY
+from hetero_lab.planning.simplify import FEW, Simplified, simplified
 from hetero_lab.tables import frame_of
 
 if TYPE_CHECKING:
@@ -54,11 +63,12 @@ def lint(
     Returns
     -------
     pandas.DataFrame
-        One row per finding, worst first (errors, then by ``cost_us`` or severity), no rows if
-        there is none:
+        One row per finding, no rows if there is none. After errors comes why there are more
+        than two subgraphs, as :func:`hetero_lab.simplify` says; then all others by ``cost_us``
+        or severity:
 
-        - ``rule``: ``torn-state`` (a stateful path in several subgraphs: cannot be compiled),
-          ``cycle`` (ops that make HETERO split a neighbouring part), ``cut-fusion``,
+        - ``rule``: ``many-subgraphs`` (their cause, and the change that leaves the fewest),
+          ``torn-state`` (a stateful path in several subgraphs: cannot be compiled), ``cut-fusion``,
           ``cut-quantization`` (apart from its quantiser an op loses its int8 kernel),
           ``ping-pong`` (A → B → A for little), ``tiny-subgraph``, ``copy-only``,
           ``empty-device`` (HETERO's policy or a ratio leaves it nothing); with costs also
@@ -87,8 +97,8 @@ def lint(
     Each remedy is tried on the predicted partition, which takes up to 5 µs a node. So that an
     answer takes about 0.1 s, 15,000 divided by the number of nodes are tried, at least 8 and at
     most 200, those that affect most bytes (with costs: µs) first. Findings whose turn does not come
-    have no remedy, and their advice says so; except that a ``cycle`` without costs needs no trial,
-    and a ``dear-boundary`` is not listed.
+    have no remedy, and their advice says so; a ``dear-boundary`` is then not listed. The search for
+    few subgraphs takes about a second more.
 
     Examples
     --------
@@ -104,9 +114,10 @@ def lint(
         costs.check_graph(bound.graph)
     affinity, partition = affinity_and_partition(bound, placement, costs)
     if costs is None:
+        supported = {device: supported_ops(bound, device) for device in affinity.devices}
         able = {device: able_ops(bound, device) for device in affinity.devices}
     else:
-        able = {device: costs.supports(device) for device in costs.devices}
+        supported = able = {device: costs.supports(device) for device in costs.devices}
     if wrong is not None:
         wrong.given.affinity.check_model(bound.graph)
     found = find_problems(bound.graph, affinity, able, costs)
@@ -117,7 +128,31 @@ def lint(
         found = [*wrong_findings(wrong, partition, affinity, costs), *found]
     if isinstance(placement, Placement):
         found += empty_devices(placement, priced=costs is not None)
+    if partition.wiring and partition.n_subgraphs > FEW:
+        few = simplified(bound.graph, affinity, supported, costs=costs)
+        n_errors = sum(finding.severity == ERROR for finding in found)
+        found.insert(n_errors, subgraphs_finding(few, affinity, costs))
     return to_frame(found, priced=costs is not None)
+
+
+def subgraphs_finding(few: Simplified, affinity: Affinity, costs: CostModel | None) -> Finding:
+    """Return the finding about a partition as a whole: its cause, and the best change."""
+    remedy = {} if few.best is None else {op: few.affinity[op] for op in few.best.moved}
+    saved_us = margin_us = None
+    if costs is not None:
+        now, after = costs.predictor(affinity), costs.predictor(few.affinity)
+        saved_us, margin_us = now.predicted_us - after.predicted_us, now.margin_us(after)
+    return Finding(
+        rule=SUBGRAPHS,
+        severity=WARNING if remedy and (saved_us is None or saved_us > 0) else INFO,
+        ops=few.cause.ops,
+        finding=few.cause.text,
+        advice=few.way_out,
+        remedy=remedy,
+        cost_us=saved_us,
+        cause=few.cause.reason,
+        margin_us=margin_us,
+    )
 
 
 def empty_devices(placement: Placement, *, priced: bool) -> list[Finding]:

@@ -17,6 +17,7 @@ from hetero_lab.lint.context import (
     EMPTY_DEVICE,
     ERROR,
     INFO,
+    SUBGRAPHS,
     WRONG_NUMBERS,
     Draft,
     Finding,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 RULES: dict[str, Callable[[LintContext], Iterable[Draft]]] = {
     "torn-state": rules.torn_state,
-    "cycle": rules.cycles,
     "cut-fusion": rules.cut_fusions,
     "tiny-subgraph": rules.small_subgraphs,  # and PING_PONG
     "copy-only": rules.copy_only,
@@ -44,12 +44,11 @@ RULES: dict[str, Callable[[LintContext], Iterable[Draft]]] = {
     rules.SLOW_DEVICE: rules.slow_devices,  # only with costs, as the next one
     "dear-boundary": rules.expensive_boundaries,
 }
-_NAMES = frozenset({*RULES, rules.PING_PONG, WRONG_NUMBERS, EMPTY_DEVICE})
+_NAMES = frozenset({*RULES, rules.PING_PONG, WRONG_NUMBERS, EMPTY_DEVICE, SUBGRAPHS})
 
 _RANK = {ERROR: 0, "warning": 1, INFO: 2}
 _NODES_TRIED = 15_000  # nodes times remedies: a trial takes 1 to 4 µs a node
 _LEAST, _MOST = 8, 200
-_ROUNDS = 4  # of following all remedies: the first makes most of the difference
 
 
 def most_remedies(n_nodes: int) -> int:
@@ -139,25 +138,6 @@ def _extra_drafts(context: LintContext) -> list[Draft]:
     return drafts
 
 
-def follow_remedies(
-    graph: OpGraph, affinity: Affinity, able: Mapping[str, frozenset[str]]
-) -> Affinity:
-    """Follow remedies, but none of severity ``info``, while they reduce the number of subgraphs."""
-    for _ in range(_ROUNDS):
-        remedied = affinity
-        for finding in find_problems(graph, affinity, able):
-            if finding.remedy and finding.severity != INFO:
-                remedied = remedied.fix(ops=finding.remedy)
-        if _n_subgraphs(graph, remedied, able) >= _n_subgraphs(graph, affinity, able):
-            break
-        affinity = remedied
-    return affinity
-
-
-def _n_subgraphs(graph: OpGraph, affinity: Affinity, able: Mapping[str, frozenset[str]]) -> int:
-    return _outcome(LintContext(graph, affinity, able), {}).n_subgraphs
-
-
 def _finding(context: LintContext, tried: Tried, draft: Draft) -> Finding | None:
     """Choose the best remedy of a draft."""
     now = tried[frozenset()]
@@ -187,7 +167,8 @@ def _finding(context: LintContext, tried: Tried, draft: Draft) -> Finding | None
         margin_us = both[0].margin_us(both[1]) if both[0] and both[1] else 0.0
         found = replace(found, cost_us=saved, margin_us=margin_us)
     if not remedy:
-        return replace(found, **_without_remedy(draft, untried))
+        meets = _meets_another(context, names)
+        return replace(found, **_without_remedy(draft, untried, meets))
     advice = _advice(remedy, now, trial)
     severity = draft.severity
     if context.costs and saved > 0.0:
@@ -201,15 +182,17 @@ def _finding(context: LintContext, tried: Tried, draft: Draft) -> Finding | None
     return replace(found, severity=severity, advice=advice, remedy=remedy)
 
 
-def _without_remedy(draft: Draft, untried: bool) -> dict[str, str]:
+def _without_remedy(draft: Draft, untried: bool, meets_another: bool) -> dict[str, str]:
     if draft.stuck:
         why = draft.stuck
     elif untried:
         why = "Not worked out: other findings come first. Follow their advice, then lint again."
     elif draft.options:
         why = "None: on a neighbour's device they would stay separate, or separate others."
-    else:
+    elif meets_another:
         why = "None: no other device here supports all of these ops."
+    else:
+        why = "None: all neighbours are on the same device."
     keep = draft.severity == ERROR or untried
     return {"advice": why, "severity": draft.severity if keep else INFO}
 
@@ -229,6 +212,7 @@ def _advice(remedy: Mapping[str, str], now: Outcome, after: Outcome | None) -> s
 
 
 CHOICE = "a choice: a neighbour's device can run these ops"
+CYCLE = "a cycle: HETERO cuts connected ops of one device"
 _MOST_TYPES = 4
 
 
@@ -236,7 +220,8 @@ def with_causes(context: LintContext, findings: Sequence[Finding]) -> list[Findi
     """Return findings with their causes.
 
     A cause names the devices that cannot run ops of the finding, or ops next to them on another
-    device. Findings with the same such devices share a cause, whatever the types of their ops.
+    device. Findings with the same such devices share a cause, whatever the types of their ops. Ops
+    without a neighbour on another device are apart because of a cycle.
     """
     refused = [_refused(context, finding.ops) for finding in findings]
     types: dict[str, Counter[str]] = {}
@@ -248,7 +233,17 @@ def with_causes(context: LintContext, findings: Sequence[Finding]) -> list[Findi
         for device, found in types.items()
     }
     causes = ["; ".join(lacking[d] for d in sorted({d for d, _ in each})) for each in refused]
-    return [replace(f, cause=c or CHOICE) for f, c in zip(findings, causes, strict=True)]
+    return [
+        replace(f, cause=c or (CHOICE if _meets_another(context, f.ops) else CYCLE))
+        for f, c in zip(findings, causes, strict=True)
+    ]
+
+
+def _meets_another(context: LintContext, ops: Sequence[str]) -> bool:
+    """Return whether some op has a neighbour on another device."""
+    nodes = [context.graph.index_of[name] for name in ops]
+    devices = {context.device_of[n] for i in nodes for n in (i, *context.graph.neighbours(i))}
+    return len(devices) > 1
 
 
 def _refused(context: LintContext, ops: Sequence[str]) -> set[tuple[str, str]]:
@@ -273,6 +268,9 @@ def summary_lines(findings: pd.DataFrame, most: int) -> list[str]:
     if not len(findings):
         return ["No findings."]
     lines = []
+    if findings["rule"].iloc[0] == SUBGRAPHS:
+        lines = [f"{findings['finding'].iloc[0]} {findings['advice'].iloc[0]}"]
+        findings = findings.iloc[1:]
     groups = list(findings.groupby("cause", sort=False))
     for cause, group in groups[:most]:
         rules = ", ".join(f"{n} {rule}" for rule, n in group["rule"].value_counts().items())

@@ -7,17 +7,14 @@ costs, measurements do, and two more rules apply.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
 
-from hetero_lab.grouping import grouped
 from hetero_lab.lint.context import ERROR, INFO, WARNING, Draft, LintContext, together
 from hetero_lab.model.opgraph import OpGraph
-from hetero_lab.placement.topology import connected, strong_components, topology
 from hetero_lab.terminal import count_of
 
 SLOW_DEVICE = "slow-device"
@@ -139,92 +136,6 @@ def _between(context: LintContext, path: tuple[int, ...]) -> tuple[int, ...]:
     seeds = [op.index for op in graph if home[op.index] in homes]
     ways = graph.reach(seeds, forward=True) & graph.reach(seeds, forward=False)
     return tuple(i for i in graph.placeable if i in ways and context.device_of[i] != device)
-
-
-def cycles(context: LintContext) -> Iterator[Draft]:
-    """Find ops on another device through which a subgraph would depend on itself.
-
-    Merging neighbours on one device gives components. HETERO splits a component if a way leads
-    from it through others back to it; each first step out yields the shortest such way.
-    """
-    top, placeable = topology(context.graph), set(context.graph.placeable)
-    number = {device: n for n, device in enumerate(context.device_names)}
-    devices = np.array([number[device] for device in context.device_of])
-    cut = (devices[top.source] != devices[top.target]) & ~top.to_result
-    component = connected(top, cut)
-    homes: dict[int, set[int]] = {}
-    for part, home in zip(component.tolist(), context.partition.home, strict=True):
-        if home >= 0:
-            homes.setdefault(part, set()).add(home)
-    split = [part for part, found in homes.items() if len(found) > 1]
-    if not split:
-        return
-    # A way back stays within a strongly connected component of components, so the search is limited
-    # to these. A constant shared across devices counts as an edge: it is copied only later.
-    sources, targets = component[top.source[cut]], component[top.target[cut]]
-    labels = strong_components(sources, targets, int(component.max()) + 1).tolist()
-    feeds: dict[int, dict[int, None]] = {}
-    fed_by: dict[int, dict[int, None]] = {}
-    for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
-        if labels[source] == labels[target] and source != target:
-            feeds.setdefault(source, {})[target] = None
-            fed_by.setdefault(target, {})[source] = None
-    ops = grouped((int(component[index]), index) for index in context.graph.placeable)
-    seen: set[tuple[int, ...]] = set()
-    for part in split:
-        following = _ways_back(part, fed_by)
-        for step in feeds.get(part, ()):
-            way: list[int] = []
-            while step != part:
-                way.append(step)
-                step = following[step]
-            between = tuple(sorted(i for p in way for i in ops.get(p, ())))
-            split_ops = ops.get(part, [])
-            if not between or between in seen or not split_ops:
-                continue
-            # If two components split each other, the smaller one counts as in between.
-            if len(way) == 1 and way[0] in split and len(split_ops) < len(between):
-                continue
-            seen.add(between)
-            device = context.device_of[split_ops[0]]
-            options = [(len(between), context.move(between, device))]
-            if len(way) == 1:
-                options.append(
-                    (len(split_ops), context.move(split_ops, context.device_of[between[0]]))
-                )
-            n_bytes = sum(
-                context.graph.ops[i].outputs[0].n_bytes or 0
-                for i in between
-                if any(use.index in placeable for use in context.graph.consumers[i])
-            )
-            # Every option ends the finding: the ops and the other part become one component.
-            yield Draft(
-                nodes=between,
-                finding=(
-                    f"On a way from {device} back to {device}: "
-                    f"{count_of(len(between), 'op')} of "
-                    f"{' and '.join(dict.fromkeys(context.device_of[i] for i in between))} "
-                    f"({context.named(between)}). "
-                    f"{count_of(len(split_ops), 'connected op')} of {device} "
-                    f"({context.named(split_ops)}): {len(homes[part])} subgraphs instead of 1."
-                ),
-                options=tuple(o for _, o in sorted(options, key=lambda pair: pair[0]) if o),
-                slack=-1,
-                weight=context.weight((context.partition.home[i] for i in between), n_bytes),
-            )
-
-
-def _ways_back(part: int, fed_by: dict[int, dict[int, None]]) -> dict[int, int]:
-    """Return, for each component that leads to ``part``, the next one on the shortest way."""
-    following: dict[int, int] = {}
-    queue = deque([part])
-    while queue:
-        here = queue.popleft()
-        for other in fed_by.get(here, ()):
-            if other not in following and other != part:
-                following[other] = here
-                queue.append(other)
-    return following
 
 
 def fusion_pairs(graph: OpGraph) -> dict[tuple[int, int], tuple[int, ...]]:

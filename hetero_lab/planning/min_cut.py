@@ -38,7 +38,7 @@ def min_cut(pairwise: Pairwise, devices: tuple[int, int] = (0, 1), surcharge_ns:
     if len(nowhere):
         raise pairwise.unsupported(nowhere, devices)
     n_units = len(pairwise.units)
-    network = _Network(n_units)
+    network = Network(n_units)
     times = pairwise.time_ns[:, [first, second]].tolist()
     for unit, (on_first, on_second) in enumerate(allowed.tolist()):
         more = times[unit][1] - times[unit][0]
@@ -61,7 +61,7 @@ def min_cut(pairwise: Pairwise, devices: tuple[int, int] = (0, 1), surcharge_ns:
     return Choice(chosen, value, value if exact else 0)
 
 
-class _Network:
+class Network:
     """A flow network under construction; a capacity of None cannot be cut."""
 
     def __init__(self, n_units: int):
@@ -77,10 +77,12 @@ class _Network:
             self.heads.append(head)
             self.capacities.append(capacity)
 
-    def add_tensor(self, maker: int, users: tuple[int, ...], price: int, *, forward: bool) -> None:
+    def add_tensor(
+        self, maker: int, users: tuple[int, ...], price: int | None, *, forward: bool
+    ) -> None:
         """Let a tensor cost ``price`` if the maker is on one side and any user on the other."""
-        edges: list[tuple[int, int, int | None]] = [(maker, users[0], price)]
-        if len(users) > 1 and price:
+        edges: list[tuple[int, int, int | None]] = [(maker, user, price) for user in users]
+        if len(users) > 1 and price:  # one that cannot be cut needs no node of its own
             # Any user on the other side pulls the node there through its uncuttable edge, so that
             # the priced edge is cut once, however many users follow.
             node, self.n_nodes = self.n_nodes, self.n_nodes + 1

@@ -17,8 +17,6 @@ from hetero_lab.errors import DeviceError, HeteroLabError, names_at_hand
 from hetero_lab.experiments.advise.advice import Judged, by_label
 from hetero_lab.experiments.results.evidence import BEST, MAY_BE_BEST
 from hetero_lab.experiments.results.sweep.row import BUDGET_ENDED
-from hetero_lab.lint.lint import able_ops
-from hetero_lab.lint.remedies import follow_remedies
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, PlacementLike, resolve
@@ -30,6 +28,7 @@ from hetero_lab.planning.memory import (
     memory_pools,
     placement_memory,
 )
+from hetero_lab.planning.simplify import simplified, simplified_placements
 from hetero_lab.runtime.pieces import leave_cores
 
 if TYPE_CHECKING:
@@ -39,11 +38,6 @@ _MOST_ORDERS = 6
 _PRECISION = "INFERENCE_PRECISION_HINT"
 _MOST = 4  # finalists beside the reference and the results of searches
 _OF_THE_REST = 0.25  # share of the time left that a further compile may take
-
-
-def remedied_label(label: str) -> str:
-    """Return the label of a placement after the remedies that lint advises."""
-    return f"{label} remedied"
 
 
 def order_of(devices: Sequence[str] | None, core: ov.Core) -> tuple[str, ...]:
@@ -138,9 +132,9 @@ def candidates_for(
         ]
         first = next((p for p in greedy if p is not None and len(p.affinity.devices) > 1), None)
         if first is not None:
-            able = {device: able_ops(bound, device) for device in devices}
-            remedied = follow_remedies(bound.graph, first.affinity, able)
-            offer(remedied, remedied_label(first.label), free)
+            found = simplified(bound.graph, first.affinity, able)
+            for label, affinity in simplified_placements(found, first.label).items():
+                offer(affinity, label, free)
             if requests:  # as HETERO does by itself
                 offer(first.label, f"{first.label} · exclusive requests", {})
     return placements, left_out

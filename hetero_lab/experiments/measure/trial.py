@@ -39,6 +39,7 @@ from hetero_lab.placement.placement import (
     resolve,
 )
 from hetero_lab.placement.priorities import Priorities
+from hetero_lab.planning.simplify import simplified_placements, simplify_bound
 from hetero_lab.runtime.runners import HETERO, Execution
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def expand(
     scenario: Scenario | None = None,
     dedupe: bool = True,
     baselines: bool = True,
+    remedies: bool = False,
     problems: Mapping[str, str] | None = None,
 ) -> list[Trial]:
     """Return the trials of at least one variant in order, the single-device baselines last.
@@ -73,6 +75,8 @@ def expand(
     unknown, or an executor cannot run a placement.
     """
     labelled = _by_label(placements)
+    if remedies:
+        labelled = list(_with_simplified(next(iter(models.values())), labelled))
     own, properties = _dimensions(grid or {})
     settings = list(_settings(properties, next(iter(models.values())).core))
     ways = [
@@ -198,6 +202,23 @@ def _check_labelled(placements: Mapping[Any, Any]) -> None:
                 f"The placement {shorten(label)} has to be a hetero_lab.Placement, an Affinity, "
                 f"'HETERO:GPU,CPU' or 'CPU', not {type(asked).__name__}."
             )
+
+
+def _with_simplified(
+    bound: BoundModel, labelled: Sequence[tuple[str, Any]]
+) -> Iterator[tuple[str, Any]]:
+    """Yield each placement, followed by the one with fewer subgraphs, if there is one."""
+    for given, asked in labelled:
+        yield given, asked
+        placement = resolve(bound, carried_over(bound.graph, asked)).placement
+        found = simplify_bound(bound, placement)
+        own = placement.device_properties
+        if not placement.priorities:  # HETERO divides those by itself
+            for label, affinity in simplified_placements(found, given or placement.label).items():
+                yield (
+                    label,
+                    Placement(affinity, label, {d: own[d] for d in affinity.devices if d in own}),
+                )
 
 
 def _dimensions(

@@ -29,6 +29,7 @@ from hetero_lab.placement.partition import (
 from hetero_lab.placement.placement import PlacementLike
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.cost_model import CostModel
+from hetero_lab.planning.simplify import simplify_bound
 from hetero_lab.runtime.counters import (
     Counter,
     executed_ops_us,
@@ -193,7 +194,7 @@ def data_of_profile(
         costs=costs,
         title=f"{what}: {median}, {structure(profile.partition)}",
         support=support,
-        notes=tuple(filter(None, [counted_beyond(profile)])),
+        notes=tuple(filter(None, [profile.few_subgraphs, counted_beyond(profile)])),
     )
 
 
@@ -208,6 +209,7 @@ def data_of_placement(
     if placement is None:
         placement = Priorities(order_of(None, bound.core))
     affinity, partition = affinity_and_partition(bound, placement, costs)
+    remark = simplify_bound(bound, placement, costs=costs).remark
     return graph_data(
         bound.graph,
         affinity,
@@ -215,6 +217,7 @@ def data_of_placement(
         emulated=bases_of(affinity.devices, bound.core),
         costs=costs,
         support=support,
+        notes=(remark,) if remark else (),
     )
 
 
@@ -308,7 +311,7 @@ def graph_data(
         edges=_edges(graph, {node.index: node for node in nodes}, partition, counters),
         boxes=tuple(GraphBox(s.index, s.device, members[s.index]) for s in partition.subgraphs),
         emulated=dict(emulated or {}),
-        notes=("times of ops: predicted by the cost model",) if predicted_us else notes,
+        notes=(*notes, *(["times of ops: predicted by the cost model"] if predicted_us else [])),
     )
 
 

@@ -39,6 +39,7 @@ from hetero_lab.placement.placement import Placement, affinity_elsewhere, resolv
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.planner import plan_graph
+from hetero_lab.planning.simplify import simplified
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import time_text, write_csv
 from hetero_lab.widgets.tweaker.board_picture import BoardPicture
@@ -125,6 +126,7 @@ def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
     )
     on_click(controls.cancel, tweaker.cancel)
     on_click(controls.suggest, lambda: tweaker.suggest(wait=False))
+    on_click(controls.simplify, lambda: tweaker.simplify(wait=False))
     on_click(controls.export, lambda: _export(tweaker, view), FILES)
     on_click(controls.load, lambda: tweaker.load(_path(view)), FILES)
 
@@ -359,7 +361,7 @@ class AffinityTweaker(ipywidgets.VBox):
         picture = BoardPicture(graph, names, {}, attributes_of(plan.bound))
         self._open(TweakerState(graph, plan.grouping, able), picture, None)
         controls = self.view.controls
-        controls.measure.disabled = controls.suggest.disabled = True
+        controls.measure.disabled = controls.suggest.disabled = controls.simplify.disabled = True
 
     def _open(self, state: TweakerState, picture: BoardPicture, bound: BoundModel | None) -> None:
         self.state, self._bound = state, bound
@@ -591,6 +593,17 @@ class AffinityTweaker(ipywidgets.VBox):
             )
 
         self._begin(work, "planning", wait)
+
+    def simplify(self, *, wait: bool = True) -> None:
+        """Take over the change that leaves fewest subgraphs, as :func:`hetero_lab.simplify`."""
+
+        def work() -> None:
+            state = self.state
+            found = simplified(state.graph, state.affinity, state.able, costs=state.costs)
+            self._change(lambda: state.replace(found.affinity, "simplified"))
+            self.view.controls.say(found.remark or found.verdict)
+
+        self._begin(work, "trying changes", wait)
 
     def go_to(self, index: int) -> None:
         """Return to the placement of a row of the history."""

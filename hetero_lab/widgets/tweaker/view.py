@@ -384,6 +384,7 @@ class Controls:
             "as fast within 5 %", 120, value=True, description="until decided", indent=False,
         )  # fmt: skip
         self.suggest = _button("Suggest", "Ask the planner; needs hetero_lab.calibrate", "magic")
+        self.simplify = _button("Simplify", "Fewest subgraphs for the least change", "compress")
         # Files
         self.path = _field(text, "Path for Export and Load", 250, value="tweaked")
         self.export_kind = _field(choice, "What to export", 150, options=list(EXPORTS))
@@ -400,7 +401,7 @@ class Controls:
     def above(self) -> list[ipywidgets.Widget]:
         """The rows above the board."""
         change = [*self.devices.values(), self.undo, self.redo]
-        measure = [self.measure, self.until_decided, self.cancel, self.suggest]
+        measure = [self.measure, self.until_decided, self.cancel, self.suggest, self.simplify]
         measure += [self.progress, self.progress_text]
         return [
             _row(
@@ -480,6 +481,7 @@ class Controls:
         """Enable the buttons that apply while something runs, or while nothing does."""
         self.measure.disabled = is_busy
         self.suggest.disabled = is_busy or not self.has_costs
+        self.simplify.disabled = is_busy
         self.cancel.disabled = not (is_busy and can_cancel)
 
 

@@ -60,6 +60,7 @@ def summary(profile: ProfileData) -> str:
         f"{count_of(len(partition.boundaries), 'boundary')}, "
         f"{boundary_size(partition, bytes_text(partition.boundary_bytes))} "
         f"({'observed' if partition.observed else 'predicted'})",
+        *_labelled("Subgraphs:", profile.few_subgraphs),
         *_longest(profile),
         *_labelled("Caution:", " ".join(cautions(profile))),
         *_labelled("Cause:", cause(profile)),

@@ -76,6 +76,9 @@ class Profile(Result, ProfileData):
         latency is then the time per further token.
     generated
         Whether the inputs were generated, so that the outputs are those of random values.
+    few_subgraphs
+        Why there are more than two subgraphs, and the change that leaves fewer, as
+        :func:`hetero_lab.simplify` says.
     """
 
     @cached_property

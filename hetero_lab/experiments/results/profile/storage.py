@@ -65,6 +65,7 @@ class ProfileData:
     chosen: Chosen = field(default_factory=Chosen)
     generation: Generation | None = None
     generated: bool = False
+    few_subgraphs: str = ""
 
 
 # Fields that are stored unchanged, with their types.
@@ -79,6 +80,7 @@ _PLAIN: dict[str, Any] = {
     "environment": Environment,
     "interrupted": bool,
     "generated": bool,
+    "few_subgraphs": str,
     "executor": str,
     "chosen": Chosen,
 }

@@ -1,0 +1,235 @@
+"""Why there are so many subgraphs, and the least change that leaves few."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import openvino as ov
+import pytest
+from network_zoo import ZOO, yolo_dfl
+from random_models import random_model
+from small_models import chain, diamond, dynamic_inside, stateful, two_parts
+
+import hetero_lab as hl
+from hetero_lab.errors import AffinityError, ArgumentError
+from hetero_lab.model.opgraph import work_of
+from hetero_lab.model.read import prepare
+from hetero_lab.placement.affinity import Affinity, first_able
+from hetero_lab.placement.partition import predict
+from hetero_lab.planning.simplify import simplified
+
+
+def lacking(graph, *types, devices=("ACC", "CPU")):
+    """Return the support of two devices, of which the first lacks some types."""
+    names = {op.name for op in graph}
+    return {devices[0]: {op.name for op in graph if op.type not in types}, devices[1]: names}
+
+
+def kept(graph, before, after):
+    """Return the share of the work that stays where it was."""
+    work = {graph.ops[i].name: work_of(graph, graph.ops[i]) for i in graph.placeable}
+    return sum(w for op, w in work.items() if before[op] == after[op]) / sum(work.values())
+
+
+@pytest.fixture(scope="module")
+def softmax():
+    """YOLO's head behind a Softmax that ACC lacks."""
+    core = ov.Core()
+    hl.emulate("ACC", unsupported={"Softmax"}, core=core)
+    return hl.load(yolo_dfl()), core
+
+
+def test_one_op_that_cuts_a_network_into_levels(softmax):
+    model, core = softmax
+    before = hl.partition(model, "HETERO:ACC,CPU", core=core)
+    found = hl.simplify(model, "HETERO:ACC,CPU", core=core)
+    n_cut = before.n_subgraphs - 1
+    cause, way_out = found.verdict.splitlines()
+    assert cause == (
+        f"{n_cut + 1} subgraphs: ACC does not support Softmax (1 op), and 173 connected ops of ACC "
+        f"lie around, so that HETERO cuts them into {n_cut}. If it did, there would be 1."
+    )
+    assert "to CPU leaves 2 subgraphs and" in way_out
+    after = hl.partition(model, found.affinity, core=core)
+    assert (after.n_subgraphs, after.boundary_bytes) == (2, found.best.boundary_bytes)
+    assert 10 * after.boundary_bytes < before.boundary_bytes
+    # As few are left where only what comes after the Softmax moves.
+    lightest = found.changes[-1]
+    assert lightest.label == f"everything after {found.cause.ops[0]}"
+    assert (lightest.n_subgraphs, lightest.work_moved < 0.01) == (2, True)
+    # The best change is a row of the table, and so is the placement as it is.
+    table = found.summary
+    assert table["best"].sum() == 1
+    row = table[table["best"]].iloc[0]
+    assert row["n_ops"] == len(found.best.moved) == len(found.affinity.diff(
+        hl.Affinity.automatic(model, "HETERO:ACC,CPU", core=core)
+    ))  # fmt: skip
+    assert table.iloc[-1]["n_subgraphs"] == before.n_subgraphs
+    assert table["n_subgraphs"].is_monotonic_increasing
+
+
+def test_it_is_said_wherever_subgraphs_are_shown(softmax, tmp_path):
+    model, core = softmax
+    verdict = " ".join(hl.simplify(model, "HETERO:ACC,CPU", core=core).verdict.splitlines())
+    first = hl.lint(model, "HETERO:ACC,CPU", core=core).iloc[0]
+    assert first.rule == "many-subgraphs"
+    assert f"{first.finding} {first.advice}" == verdict
+    greedy = hl.Affinity.automatic(model, "HETERO:ACC,CPU", core=core)
+    assert hl.partition(model, greedy.fix(ops=first.remedy, core=core), core=core).n_subgraphs == 2
+    profile = hl.profile(
+        model, greedy, iterations=10, counters=False, reference=False, progress=False, core=core
+    )
+    assert f"Subgraphs:  {verdict}" in profile.report()
+    assert verdict in hl.profile(
+        model, greedy, iterations=10, counters=False, reference=False, progress=False, core=core
+    )._repr_html_().replace("&#x27;", "'")
+    profile.export(tmp_path)
+    assert hl.read_profile(tmp_path).few_subgraphs == verdict
+    drawn = str(hl.views.placement_graph(profile).to_json()).replace("<br>", " ")
+    assert "does not support Softmax" in drawn
+    assert "leaves 2 subgraphs" in drawn
+
+
+def test_a_sweep_races_it(softmax):
+    model, core = softmax
+    measured = hl.sweep(
+        model, "HETERO:ACC,CPU", remedies=True, turns=2, counters=False, baselines=False,
+        isolate=False, progress=False, core=core,
+    )  # fmt: skip
+    rows = measured.summary.set_index("label")
+    assert rows.loc["HETERO:ACC,CPU simplified", "n_subgraphs"] == 2
+    assert set(rows["status"]) == {"ok"}
+
+
+@pytest.mark.parametrize("name", [*ZOO])
+def test_never_worse_than_a_fix_by_hand(name):
+    graph = prepare(ZOO[name]()).graph
+    for type_ in ("Softmax", "Concat", "Add"):
+        support = lacking(graph, type_)
+        before = first_able(graph, support)
+        culprits = [op.index for op in graph if before[op.name] == "CPU" and op.type == type_]
+        if not culprits:
+            continue
+        found = simplified(graph, before, support)
+        ours = predict(graph, found.affinity).n_subgraphs
+        assert kept(graph, before, found.affinity) >= 0.5
+        after, above = (graph.reach(culprits, forward=forward) for forward in (True, False))
+        for nodes in (after, above, after & above):
+            moved = {graph.ops[i].name: "CPU" for i in nodes if i in set(graph.placeable)}
+            fixed = before.fix(ops=moved)
+            if kept(graph, before, fixed) >= 0.5:
+                assert ours <= predict(graph, fixed).n_subgraphs
+
+
+def test_a_cut_into_three_is_found_where_there_is_one():
+    n_cases = 0
+    for seed in range(16):
+        graph = prepare(random_model(seed, 14)).graph
+        types = sorted({graph.ops[i].type for i in graph.placeable})
+        support = lacking(graph, types[seed % len(types)])
+        before = first_able(graph, support)
+        if predict(graph, before).n_subgraphs <= 3 or len(before.devices) < 2:
+            continue
+        order = [graph.ops[i].name for i in graph.placeable]
+        stretches = [
+            before.fix(ops=dict.fromkeys(order[first:last], "CPU"))
+            for first, last in itertools.combinations(range(len(order) + 1), 2)
+        ]
+        fewest = min(
+            predict(graph, fixed).n_subgraphs
+            for fixed in [before, *stretches]
+            if kept(graph, before, fixed) >= 0.5
+        )
+        ours = predict(graph, simplified(graph, before, support).affinity).n_subgraphs
+        assert ours <= max(3, fewest), seed
+        n_cases += fewest <= 3
+    assert n_cases >= 3
+
+
+def test_every_cause_is_true():
+    n_named = 0
+    for seed in range(24):
+        graph = prepare(random_model(seed, 5 + seed % 30)).graph
+        rng = np.random.default_rng(seed)
+        types = sorted({graph.ops[i].type for i in graph.placeable})
+        some = rng.choice(types, size=int(rng.integers(1, len(types) + 1)), replace=False)
+        support = lacking(graph, *some)
+        if seed % 3 == 0:
+            able = {op.name for op in graph if op.type != types[0]}
+            support = {"ACC": support["ACC"], "NPX": able, "CPU": support["CPU"]}
+        cause = simplified(graph, first_able(graph, support), support).cause
+        if cause.ops:
+            support[cause.device] = support[cause.device] | set(cause.ops)
+            after = predict(graph, first_able(graph, support))
+            assert after.n_subgraphs == cause.n_without, cause.text
+            n_named += 1
+    assert n_named > 12
+
+
+def test_a_choice_is_a_cause_too():
+    graph = prepare(diamond()).graph
+    affinity = Affinity.on_one(graph, "A").fix(ops={"right": "A"})
+    affinity = Affinity.from_graph(graph, {**affinity, "right": "B"})
+    found = simplified(graph, affinity, {d: {op.name for op in graph} for d in "AB"})
+    assert found.cause.text == (
+        "3 subgraphs: 1 op that A can run are elsewhere ('right'), and 3 connected ops of A lie "
+        "around, so that HETERO cuts them into 2. On A, there would be 1."
+    )
+    assert found.best.moved in {("right",), ("join",)}
+
+
+def test_parts_that_nothing_connects():
+    graph = prepare(two_parts()).graph
+    support = {"A": {op.name for op in graph}}
+    found = simplified(graph, Affinity.on_one(graph, "A"), support)
+    assert found.verdict == ("2 subgraphs: the model consists of 2 parts that no tensor connects.")
+
+
+def test_where_nothing_helps_it_says_so_and_shows_the_front():
+    graph = prepare(chain(*"abcdefgh")).graph  # Relu, Sigmoid, Tanh, Abs twice
+    support = lacking(graph, "Sigmoid", "Abs")
+    before = first_able(graph, support)
+    found = simplified(graph, before, support, keep=1.0)
+    assert found.best is None
+    assert found.affinity == before
+    assert "No change that keeps 100% of the work where it is makes them fewer." in found.verdict
+    assert found.summary["n_subgraphs"].min() < predict(graph, before).n_subgraphs
+    everything = simplified(graph, before, support, keep=0.0)
+    assert predict(graph, everything.affinity).n_subgraphs == 1
+
+
+def test_a_state_moves_whole_or_not_at_all():
+    graph = prepare(stateful()).graph
+    path = [graph.ops[i].name for i in graph.stateful_paths[0]]
+    for types in (("Add",), ("ReadValue",), ("Assign",), ("Multiply",)):
+        support = lacking(graph, *types)
+        before = first_able(graph, support)
+        found = simplified(graph, before, support, keep=0.0)
+        for affinity in (found.affinity, *(r.affinity for r in found.remedies)):
+            assert len({affinity[op] for op in path}) == 1
+            assert all(op in support[affinity[op]] for op in path)
+
+
+def test_dynamic_shapes_inside(core):
+    found = hl.simplify(hl.load(dynamic_inside()), "HETERO:ACC,CPU", core=core)
+    assert found.cause.text.startswith("1 subgraph")
+
+
+def test_what_is_compiled_whole(core):
+    model = hl.load(chain(*"abc"))
+    assert hl.simplify(model, "CPU", core=core).verdict == (
+        "1 subgraph: CPU runs the whole model, without HETERO."
+    )
+
+
+@pytest.mark.parametrize("keep", [1.5, -0.1, float("nan"), "half", True, None])
+def test_bad_keep(keep, core):
+    with pytest.raises(ArgumentError, match="keep"):
+        hl.simplify(hl.load(chain(*"abc")), "HETERO:ACC,CPU", keep, core=core)
+
+
+def test_an_affinity_of_another_model(core):
+    other = hl.Affinity.uniform(hl.load(diamond()), "CPU", core=core)
+    with pytest.raises(AffinityError, match="another model"):
+        hl.simplify(hl.load(chain(*"abc")), other, core=core)
