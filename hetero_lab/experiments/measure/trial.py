@@ -215,10 +215,8 @@ def _with_simplified(
         own = placement.device_properties
         if not placement.priorities:  # HETERO divides those by itself
             for label, affinity in simplified_placements(found, given or placement.label).items():
-                yield (
-                    label,
-                    Placement(affinity, label, {d: own[d] for d in affinity.devices if d in own}),
-                )
+                used = {device: own[device] for device in affinity.devices if device in own}
+                yield label, Placement(affinity, label, used)
 
 
 def _dimensions(
