@@ -16,6 +16,7 @@ import msgspec
 from hetero_lab.errors import StoredFileError, shorten
 from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.fetch import file_digest
+from hetero_lab.runtime import run_frozen
 from hetero_lab.tables import SCHEMA_VERSION, read_json, write_json
 
 FILE_NAME, KIND = "contract.json", "contract"
@@ -61,6 +62,7 @@ class LatencyPromise(msgspec.Struct, frozen=True, kw_only=True):
         holds = self.ratio_ci95_low <= self.ratio <= self.ratio_ci95_high < math.inf
         if not (above and holds and min(self.spread, self.drift) >= 0.0):
             raise ValueError("a promised latency has positive numbers and a finite interval")
+        run_frozen.check_properties(self.reference_properties)
 
     @property
     def reference(self) -> str:
@@ -128,6 +130,12 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     kind: str = KIND
     schema_version: int = SCHEMA_VERSION
 
+    def __post_init__(self) -> None:
+        """Raise ValueError for what only somebody else can have written."""
+        run_frozen.check_plugins(self.emulated)
+        run_frozen.check_properties(self.properties)
+        if outside := [name for name in self.files if Path(name).name != name]:
+            raise ValueError(f"{outside[0]!r} is no file of its directory")
 
 def frozen_digest(file: Path) -> str:
     """Return the SHA-256 of a file, of an IR without its placement; empty if it is unreadable."""
