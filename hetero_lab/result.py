@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hetero_lab.arguments import checked
 from hetero_lab.tables import Tables, html_table, write_csv, write_tables
+from hetero_lab.terminal import plain_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +26,15 @@ def told(verdict: str) -> tuple[str, list[str], list[str]]:
 
 
 class Displayed:
-    """Anything that a notebook shows as sentences followed by tables."""
+    """Anything that a notebook shows as sentences followed by tables.
+
+    It may have been read from a file, so its text is printed as plain text.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in {"__repr__", "__str__"} & vars(cls).keys():
+            setattr(cls, name, _plainly(getattr(cls, name)))
 
     def _answer(self) -> str:
         """Return the sentence that stands first, in larger letters; empty if there is none."""
@@ -49,6 +58,14 @@ class Displayed:
         large = f'<p style="font-size:1.3em">{html.escape(answer)}</p>' if answer else ""
         folded = f"<details><summary>Details</summary>{details}</details>" if details else ""
         return "".join([large, *map(_marked, self._sentences()), *tables, folded])
+
+
+def _plainly(write: Callable[[Any], str]) -> Callable[[Any], str]:
+    @wraps(write)
+    def written(self: Any) -> str:
+        return plain_text(write(self))
+
+    return written
 
 
 def _marked(text: str) -> str:
