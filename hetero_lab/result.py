@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, wraps
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hetero_lab.arguments import checked
@@ -34,7 +34,8 @@ class Displayed:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for name in {"__repr__", "__str__"} & vars(cls).keys():
-            setattr(cls, name, _plainly(getattr(cls, name)))
+            write = vars(cls)[name]
+            setattr(cls, name, lambda self, write=write: plain_text(write(self)))
 
     def _answer(self) -> str:
         """Return the sentence that stands first, in larger letters; empty if there is none."""
@@ -58,14 +59,6 @@ class Displayed:
         large = f'<p style="font-size:1.3em">{html.escape(answer)}</p>' if answer else ""
         folded = f"<details><summary>Details</summary>{details}</details>" if details else ""
         return "".join([large, *map(_marked, self._sentences()), *tables, folded])
-
-
-def _plainly(write: Callable[[Any], str]) -> Callable[[Any], str]:
-    @wraps(write)
-    def written(self: Any) -> str:
-        return plain_text(write(self))
-
-    return written
 
 
 def _marked(text: str) -> str:

@@ -169,8 +169,7 @@ def file_of(path: str | os.PathLike[str], most: int | None = None) -> Path:
     """Return a path; ValueError unless it is a regular file of its directory, not too large."""
     given, real = Path(path), Path(os.path.realpath(path))
     size = real.stat().st_size  # FileNotFoundError, if there is none
-    home = os.path.realpath(given.parent)
-    if not real.is_file() or not real.is_relative_to(home):
+    if not real.is_file() or not real.is_relative_to(os.path.realpath(given.parent)):
         raise ValueError(f"{given.name!r} is no regular file of its directory.")
     if most is not None and size > most:
         raise ValueError(f"{given.name!r} is larger than {most >> 20} MiB.")
@@ -178,10 +177,7 @@ def file_of(path: str | os.PathLike[str], most: int | None = None) -> Path:
 
 
 def read_npz(path: str | os.PathLike[str], begin: str = "") -> dict[str, np.ndarray]:
-    """Return the arrays of a file whose names ``begin`` so.
-
-    ValueError, if it is no such file, or unpacks to far more than it is.
-    """
+    """Return the arrays whose names ``begin`` so; ValueError if far larger than their file."""
     file = file_of(path)
     try:
         with zipfile.ZipFile(file) as archive:
@@ -214,41 +210,36 @@ def _ir(file: str | os.PathLike[str]) -> Path:
 
 def check_plugins(emulated: Mapping[str, Sequence[str]]) -> None:
     """Raise ValueError unless these plugins are those that ``hetero_lab.emulate`` registers."""
-    taken = {"CPU", "GPU", "NPU", "AUTO", "MULTI", "HETERO", "BATCH", "PROXY", "TEMPLATE"}
+    taken = "(CPU|GPU|NPU|AUTO|MULTI|HETERO|BATCH|PROXY|TEMPLATE)"
     for name, (plugin, internal) in emulated.items():
-        made = ((f"openvino_intel_{base.lower()}_plugin", base) for base in ("CPU", "GPU", "NPU"))
-        known = {(library, f"{name}_{base}") for library, base in made}
-        named = re.fullmatch("[A-Z][A-Z0-9_]*", name) and name not in taken
-        if not named or (plugin, internal) not in known:
+        known = [
+            (f"openvino_intel_{b.lower()}_plugin", f"{name}_{b}") for b in ("CPU", "GPU", "NPU")
+        ]
+        if (plugin, internal) not in known or not re.fullmatch(
+            f"(?!{taken}$)[A-Z][A-Z0-9_]*", name
+        ):
             raise ValueError(
-                f"the device {name!r} is {plugin!r} as {internal!r}, which is nothing that "
-                "hetero_lab.emulate makes, so it is not loaded"
+                f"the device {name!r} has a plugin {plugin!r}, {internal!r} of its own"
             )
 
 
 def check_properties(properties: Mapping[str, Any]) -> None:
-    """Raise ValueError for a property that a file must not set: one that takes a path or writes.
-
-    These do neither, with a number, a bool or words as the value; all others are refused.
-    """
-    allowed = {
-        "ACTIVATIONS_SCALE_FACTOR", "ALLOW_AUTO_BATCHING", "AUTO_BATCH_TIMEOUT",
-        "COMPILATION_NUM_THREADS", "CPU_DENORMALS_OPTIMIZATION",
-        "CPU_SPARSE_WEIGHTS_DECOMPRESSION_RATE", "DEVICE_BIND_BUFFER", "DEVICE_ID",
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE", "ENABLE_CPU_PINNING", "ENABLE_CPU_RESERVATION",
-        "ENABLE_HYPER_THREADING", "ENABLE_RUNTIME_FALLBACK", "ENABLE_STARTUP_FALLBACK",
-        "ENABLE_TENSOR_PARALLEL", "EXCLUSIVE_ASYNC_REQUESTS", "EXECUTION_MODE_HINT",
-        "GPU_DISABLE_WINOGRAD_CONVOLUTION", "GPU_ENABLE_LARGE_ALLOCATIONS",
-        "GPU_ENABLE_LOOP_UNROLLING", "GPU_ENABLE_SDPA_OPTIMIZATION", "GPU_HOST_TASK_PRIORITY",
-        "GPU_QUEUE_PRIORITY", "GPU_QUEUE_THROTTLE", "INFERENCE_NUM_THREADS",
-        "INFERENCE_PRECISION_HINT", "KEY_CACHE_GROUP_SIZE", "KEY_CACHE_PRECISION",
-        "KV_CACHE_PRECISION", "LOW_POWER_DEVICE", "MODEL_DISTRIBUTION_POLICY", "MODEL_PRIORITY",
-        "NPU_BYPASS_UMD_CACHING", "NPU_COMPILATION_MODE", "NPU_COMPILER_TYPE",
-        "NPU_DEFER_WEIGHTS_LOAD", "NPU_PLATFORM", "NPU_TILES", "NPU_TURBO", "NUM_STREAMS",
-        "PERFORMANCE_HINT", "PERFORMANCE_HINT_NUM_REQUESTS", "PERF_COUNT", "QUERY_MODEL_RATIO",
-        "SCHEDULE_POLICY", "SCHEDULING_CORE_TYPE", "TBB_PARTITIONER", "VALUE_CACHE_GROUP_SIZE",
-        "VALUE_CACHE_PRECISION",
-    }  # fmt: skip
+    """Raise ValueError for a property that a file must not set: it may take a path, or write."""
+    allowed = re.findall(r"\w+", """
+        ACTIVATIONS_SCALE_FACTOR ALLOW_AUTO_BATCHING AUTO_BATCH_TIMEOUT COMPILATION_NUM_THREADS
+        CPU_DENORMALS_OPTIMIZATION CPU_SPARSE_WEIGHTS_DECOMPRESSION_RATE DEVICE_BIND_BUFFER
+        DEVICE_ID DYNAMIC_QUANTIZATION_GROUP_SIZE ENABLE_CPU_PINNING ENABLE_CPU_RESERVATION
+        ENABLE_HYPER_THREADING ENABLE_RUNTIME_FALLBACK ENABLE_STARTUP_FALLBACK
+        ENABLE_TENSOR_PARALLEL EXCLUSIVE_ASYNC_REQUESTS EXECUTION_MODE_HINT
+        GPU_DISABLE_WINOGRAD_CONVOLUTION GPU_ENABLE_LARGE_ALLOCATIONS GPU_ENABLE_LOOP_UNROLLING
+        GPU_ENABLE_SDPA_OPTIMIZATION GPU_HOST_TASK_PRIORITY GPU_QUEUE_PRIORITY GPU_QUEUE_THROTTLE
+        INFERENCE_NUM_THREADS INFERENCE_PRECISION_HINT KEY_CACHE_GROUP_SIZE KEY_CACHE_PRECISION
+        KV_CACHE_PRECISION LOW_POWER_DEVICE MODEL_DISTRIBUTION_POLICY MODEL_PRIORITY
+        NPU_BYPASS_UMD_CACHING NPU_COMPILATION_MODE NPU_COMPILER_TYPE NPU_DEFER_WEIGHTS_LOAD
+        NPU_PLATFORM NPU_TILES NPU_TURBO NUM_STREAMS PERFORMANCE_HINT PERFORMANCE_HINT_NUM_REQUESTS
+        PERF_COUNT QUERY_MODEL_RATIO SCHEDULE_POLICY SCHEDULING_CORE_TYPE TBB_PARTITIONER
+        VALUE_CACHE_GROUP_SIZE VALUE_CACHE_PRECISION
+    """)  # fmt: skip
     for key, value in properties.items():
         if key == "DEVICE_PROPERTIES" and isinstance(value, dict):
             for of_device in value.values():
@@ -492,12 +483,8 @@ def main() -> None:
     try:
         _run_here()
     except Exception as error:  # its text may be that of a file
-        sys.exit(_failed(error))
-
-
-def _failed(error: Exception) -> int:
-    print(f"run.py: {_plain(' '.join(str(error).split()))}", file=sys.stderr)
-    return 2
+        print(f"run.py: {_plain(' '.join(str(error).split()))}", file=sys.stderr)
+        sys.exit(2)
 
 
 def _plain(text: str) -> str:

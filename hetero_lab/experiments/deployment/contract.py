@@ -142,8 +142,9 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Raise ValueError for what only somebody else can have written."""
         run_frozen.check_plugins(self.emulated)
         run_frozen.check_properties(self.properties)
-        if outside := [name for name in self.files if Path(name).name != name]:
-            raise ValueError(f"{outside[0]!r} is no file of its directory")
+        for name, digest in self.files.items():
+            if not re.fullmatch(r"\w[\w.-]*", name) or not re.fullmatch("[0-9a-f]{64}", digest):
+                raise ValueError(f"{name!r} is no file that was frozen")
 
 
 def frozen_digest(file: Path) -> str:
