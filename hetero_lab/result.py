@@ -26,12 +26,9 @@ def told(verdict: str) -> tuple[str, list[str], list[str]]:
 
 
 class Displayed:
-    """Anything that a notebook shows as sentences followed by tables.
+    """Anything that a notebook shows as sentences followed by tables."""
 
-    It may have been read from a file, so its text is printed as plain text.
-    """
-
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: Any) -> None:  # its text may be that of a file
         super().__init_subclass__(**options)
         for name in {"__repr__", "__str__"} & vars(cls).keys():
             write = vars(cls)[name]

@@ -104,14 +104,14 @@ def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
     # Before pandas 3 the default may be off in the last digit.
     exact: Any = {} if int(pd.__version__.split(".")[0]) >= 3 else {"float_precision": "round_trip"}
     try:
-        content = read_bytes(path)
+        text = read_bytes(path).decode("utf-8-sig", "surrogatepass")
+        header = next(csv.reader(io.StringIO(text, newline="")), [])
         # No line ending is named: spreadsheets on Windows end lines with a carriage return too.
         frame = pd.read_csv(
-            io.BytesIO(content),
+            io.StringIO(text, newline=""),
             dtype=dict.fromkeys(TEXT_COLUMNS, "str"),
             keep_default_na=False,
-            na_values={name: ["", "nan"] for name in _header(content) if name not in TEXT_COLUMNS},
-            encoding="utf-8-sig",
+            na_values={name: ["", "nan"] for name in header if name not in TEXT_COLUMNS},
             encoding_errors="surrogatepass",
             **exact,
         )
@@ -122,11 +122,6 @@ def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
         if _is_text(frame[column]):
             frame[column] = [unprotect(v) if isinstance(v, str) else v for v in frame[column]]
     return frame
-
-
-def _header(content: bytes) -> list[str]:
-    text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
-    return next(csv.reader(text), [])
 
 
 def write_parquet(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
@@ -207,10 +202,7 @@ def load_json(path: str | os.PathLike[str], fault: str) -> Any:
 
 
 def read_bytes(path: str | os.PathLike[str], most: int = _MOST_BYTES) -> bytes:
-    """Return the content of a stored file: a regular one of its directory, of a sane size.
-
-    OSError or ValueError, if it is none.
-    """
+    """Return the content of a stored file; OSError or ValueError unless it is one, of sane size."""
     _check_file(path)
     with open(path, "rb") as file:
         content = file.read(most + 1)

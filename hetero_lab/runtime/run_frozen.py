@@ -36,6 +36,7 @@ _DISCARDED, _TIMED, _WARM_UP_S = 2, 10, 0.3
 _MOST_CORES, _LOOKS, _LOOK = 8, 5, 0.2
 _NEW_TOKENS = 32
 NOTE = ["hetero_lab", "placement"]  # in the model's file
+_OLDER = "placement.json"  # the note of earlier versions
 _MOST_XML, _MOST_UNPACKED = 1 << 26, 1 << 28  # bytes
 _TOKENIZER, _DETOKENIZER = "openvino_tokenizer.xml", "openvino_detokenizer.xml"
 
@@ -110,7 +111,7 @@ class Tokenizer:
                 f"pip install openvino-tokenizers=={ov.__version__.partition('-')[0]}.*"
             ) from error
         core = _core("tokenizers")
-        encoder, decoder = (core.read_model(_ir(path)) for path in models)
+        encoder, decoder = (core.read_model(file_of(path, _MOST_XML)) for path in models)
         key = "eos_token_id"
         self.end = int(encoder.get_rt_info(key).astype(str)) if encoder.has_rt_info(key) else None
         self._encoder, self._decoder = (core.compile_model(m, "CPU") for m in (encoder, decoder))
@@ -155,7 +156,7 @@ def observe(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> di
         seen["outputs"] = [_infer(compiled, plan, inputs)[0] for inputs in _requests(directory)]
         if options["reference"] is not None:
             seen["step"] = "reference"
-            model = core.read_model(_ir(Path(directory) / "model.xml"))
+            model = core.read_model(file_of(Path(directory) / "model.xml"))
             reference = core.compile_model(model, *options["reference"])
             seen["step"] = "latency"
             seen.update(_time_beside_reference(directory, compiled, reference, plan, options))
@@ -168,6 +169,8 @@ def observe(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> di
 def file_of(path: str | os.PathLike[str], most: int | None = None) -> Path:
     """Return a path; ValueError unless it is a regular file of its directory, not too large."""
     given, real = Path(path), Path(os.path.realpath(path))
+    if given.suffix == ".xml" and os.path.lexists(weights := given.with_suffix(".bin")):
+        file_of(weights)
     size = real.stat().st_size  # FileNotFoundError, if there is none
     if not real.is_file() or not real.is_relative_to(os.path.realpath(given.parent)):
         raise ValueError(f"{given.name!r} is no regular file of its directory.")
@@ -194,18 +197,13 @@ def read_npz(path: str | os.PathLike[str], begin: str = "") -> dict[str, np.ndar
 
 def read_placed(file: str | os.PathLike[str]) -> ov.Model:
     """Read a model with the placement that its file carries."""
-    model, older = _core("models").read_model(_ir(file)), Path(file).with_name("placement.json")
+    model, older = (
+        _core("models").read_model(file_of(file, _MOST_XML)),
+        Path(file).with_name(_OLDER),
+    )
     if not model.has_rt_info(NOTE) and os.path.lexists(older):  # of a version that kept it there
         model.set_rt_info(file_of(older, _MOST_XML).read_text(encoding="utf-8"), NOTE)
     return model
-
-
-def _ir(file: str | os.PathLike[str]) -> Path:
-    """Return the path of an IR, after a look at it and its weights."""
-    path = Path(file)
-    if os.path.lexists(path.with_suffix(".bin")):
-        file_of(path.with_suffix(".bin"))
-    return file_of(path, _MOST_XML)
 
 
 def check_plugins(emulated: Mapping[str, Sequence[str]]) -> None:
@@ -503,19 +501,15 @@ def _run_here() -> None:
         return
     is_file = len(sys.argv) > 1 and sys.argv[1].endswith(".npz") and Path(sys.argv[1]).is_file()
     if len(sys.argv) > 1 and not is_file and "generation" in _read(here)[1]:
-        _print_text(here, *sys.argv[1:])
+        for more in text(here, sys.argv[1], *map(int, sys.argv[2:3])):
+            print(_plain(more), end="", flush=True)
+        print()
         return
     outputs = run(here, read_npz(sys.argv[1] if len(sys.argv) > 1 else here / "inputs.npz"))
     for name, value in outputs.items():
         print(_plain(" ".join(name.split())), value.shape, value.dtype, value.ravel()[:5])
     if len(sys.argv) > 2:
         np.savez(sys.argv[2], **outputs)  # pyright: ignore[reportArgumentType]
-
-
-def _print_text(directory: Path, prompt: str, new_tokens: str = str(_NEW_TOKENS)) -> None:
-    for more in text(directory, prompt, int(new_tokens)):
-        print(_plain(more), end="", flush=True)
-    print()
 
 
 def _observe_into(directory: str, target: str, options: str) -> None:

@@ -101,10 +101,8 @@ class _Gate(Result):
                 other = "failure" if strict and part.status in _OPEN else "skipped"
                 kind = {BROKEN: "failure", ERROR: "error"}.get(part.status, other)
                 if part.status != OK:
-                    message = f"{part.status}: {part.detail}"
-                    ElementTree.SubElement(
-                        case, kind, message=plain_text(message), type=part.status
-                    )
+                    message = plain_text(f"{part.status}: {part.detail}")
+                    ElementTree.SubElement(case, kind, message=message, type=part.status)
             tags = [case[0].tag if len(case) else "" for case in suite]
             suite.set("tests", str(len(tags)))
             suite.set("failures", str(tags.count("failure")))
@@ -298,10 +296,7 @@ def judged(
     }
     return Verification(
         os.fspath(directory),
-        tuple(
-            ContractPart(name, status, one_line(why, _WIDE))
-            for name, (status, why) in found.items()
-        ),
+        tuple(ContractPart(name, is_, one_line(why, _WIDE)) for name, (is_, why) in found.items()),
         tuple(one_line(change, _WIDE) for change in _changes(contract, seen)),
         seen.openvino_version or "unknown",
         release,

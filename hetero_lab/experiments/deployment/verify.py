@@ -148,12 +148,10 @@ def verify(
         A number that is not above 0, data without labels, data together with releases, or text
         that is not a version.
     StoredFileError
-        There is no contract, it is of a newer version or was edited, or the directory holds what
-        is no part of it.
+        There is no contract, it is of a newer version or edited, or it does not know a file.
     MeasurementError
         The directory's program does not run at all. Of several directories or releases, where one
-        may not be installed, the others are still verified, and one that fails in either way has
-        an ``error``.
+        may not be installed, the others are still verified, and one like these has an ``error``.
 
     Examples
     --------
