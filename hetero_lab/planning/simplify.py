@@ -42,6 +42,7 @@ FEW = 2  # subgraphs; two devices that share a model cannot have fewer
 # merges.
 _PLAIN, _CYCLIC = (200_000, 60, 400), (15_000, 5, 35)
 _GROUPS = 8  # subgraphs of one device that are taken as culprits of their own
+_MUCH_LESS = 0.5  # times the work of the best change is worth a sentence of its own
 _LISTED = 12  # remedies in the summary
 _LIGHT, _HEAVY = 0.05, 2.0  # all work in a minimum cut, as a multiple of all tensors
 _SCALE = 1000  # whole numbers that a tensor counts on average in a minimum cut
@@ -103,12 +104,21 @@ class Simplified(Result):
             return "" if few else (
                 f"No change that keeps {self.keep:.0%} of the work where it is makes them fewer."
             )  # fmt: skip
-        after, crossed = self.best, bytes_text(before.boundary_bytes)
-        return (
-            f"Moving {after.label} ({count_of(len(after.moved), 'op')}, {after.work_moved:.1%} of "
-            f"the work) to {after.device} leaves {count_of(after.n_subgraphs, 'subgraph')} and "
-            f"{bytes_text(after.boundary_bytes)} instead of {crossed} across."
+        crossed = bytes_text(before.boundary_bytes)
+        said = (
+            f"Moving {self._told(self.best)} leaves {count_of(self.best.n_subgraphs, 'subgraph')}"
         )
+        said += f" and {bytes_text(self.best.boundary_bytes)} instead of {crossed} across."
+        *_, light = self.changes
+        if light.work_moved < _MUCH_LESS * self.best.work_moved:
+            across = bytes_text(light.boundary_bytes)
+            said += f" Moving only {self._told(light)} leaves as few, and {across}."
+        return said
+
+    @staticmethod
+    def _told(change: Remedy) -> str:
+        share = f"{change.work_moved:.1%} of the work"
+        return f"{change.label} ({count_of(len(change.moved), 'op')}, {share}) to {change.device}"
 
     @property
     def changes(self) -> tuple[Remedy, ...]:
