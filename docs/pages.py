@@ -28,7 +28,7 @@ _FUNCTIONS = {
     "Devices and models": ("devices", "emulate", "support", "samples", "load",
                            "blocks", "dataset"),
     "Placements": ("Affinity", "Placement", "Priorities", "partition", "distribution", "lint",
-                   "explain"),
+                   "simplify", "explain"),
     "Measure": ("compile", "profile", "sweep", "priority_orders", "block_cuts", "hotspots",
                 "compare", "measure_noise"),
     "Find the best": ("advise", "optimize", "calibrate", "guess_costs", "plan", "fit_blocks",
