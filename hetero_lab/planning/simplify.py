@@ -357,7 +357,7 @@ class _Changes:
         """Try the changes, then improve the best of them, and the placement as it is."""
         division = self.division
         start = self._split("no change", division.start)
-        if start.n_subgraphs <= FEW:
+        if start is None or start.n_subgraphs <= FEW:
             return
         waiting: list[tuple[int, float, str, np.ndarray]] = []
         seen: set[bytes] = set()
@@ -402,10 +402,14 @@ class _Changes:
             self.n_cyclic -= 1
         return self._split(label, choice)
 
-    def _split(self, label: str, choice: np.ndarray) -> _Change:
+    def _split(self, label: str, choice: np.ndarray) -> _Change | None:
+        """Return the outcome of a choice; None if HETERO would cut through a state."""
         key, division = choice.tobytes(), self.division
         if key not in self.found:
-            _, crossing, compiled = division.subgraphs(choice)
+            ids, crossing, compiled = division.subgraphs(choice)
+            torn = any(np.ptp(ids[[*path]]) for path in division.graph.stateful_paths)
+            if torn and self.found:  # the placement itself is kept, whatever it is
+                return None
             crossed = np.unique(division.topology.tensor[crossing])
             n_bytes = int(self.tensor_bytes[crossed].sum())
             trial = _Change(label, choice, len(compiled), n_bytes, self._moved(choice))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import numpy as np
 import openvino as ov
 import pytest
 from network_zoo import ZOO, yolo_dfl
+from random_costs import random_graph
 from random_models import random_model
 from small_models import chain, diamond, dynamic_inside, stateful, two_parts
 
@@ -233,3 +235,19 @@ def test_an_affinity_of_another_model(core):
     other = hl.Affinity.uniform(hl.load(diamond()), "CPU", core=core)
     with pytest.raises(AffinityError, match="another model"):
         hl.simplify(hl.load(chain(*"abc")), other, core=core)
+
+
+def test_no_change_cuts_through_a_state():
+    n_states = 0
+    for seed in range(12):
+        graph = random_graph(random.Random(seed), 24, state=True)
+        types = sorted({graph.ops[i].type for i in graph.placeable} - {"ReadValue", "Assign"})
+        support = lacking(graph, types[seed % len(types)])
+        found = simplified(graph, first_able(graph, support), support, keep=0.0)
+        for change in found.remedies[:-1]:
+            subgraph_of = predict(graph, change.affinity).subgraph_of
+            for path in graph.stateful_paths:
+                homes = {subgraph_of[graph.ops[i].name] for i in path}
+                assert len(homes) == 1
+                n_states += 1
+    assert n_states > 5
