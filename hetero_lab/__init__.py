@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from hetero_lab.planning.block_fit import fit_blocks as fit_blocks
     from hetero_lab.planning.cost_model import CostModel as CostModel
     from hetero_lab.planning.distribution import distribution as distribution
-    from hetero_lab.planning.guessing import guess_costs as guess_costs
     from hetero_lab.planning.plan import plan as plan
     from hetero_lab.runtime.compiled import compile as compile
     from hetero_lab.runtime.parallel import ParallelExecutor as ParallelExecutor

@@ -86,8 +86,6 @@ class Plan(Framed):
         The algorithms that found it.
     memory_bytes
         Weights, states and boundary tensors that each device holds.
-    guessed_from
-        Names of the models whose costs these were guessed from; empty if they were measured.
     interval_us
         The 90 % interval of the predicted latency.
     interrupted
@@ -102,7 +100,6 @@ class Plan(Framed):
     method: str
     n_subgraphs: int
     memory_bytes: Mapping[str, int]
-    guessed_from: tuple[str, ...] = ()
     interval_us: tuple[float, float] = (0.0, math.inf)
     interrupted: bool = False
 
@@ -128,13 +125,12 @@ class Plan(Framed):
 
     def __repr__(self) -> str:
         proof = "proven best" if self.gap == 0 else f"at most {self.relative_gap:.1%} from best"
-        guessed = " by guessed costs" if self.guessed_from else ""
         low, high = self.interval_us
         sure = f" (90 %: {low:.1f} to {high:.1f})" if high < math.inf else ""
         if sure and self.undecided:
-            guessed += f", not told apart from {', '.join(self.undecided)}"
+            proof += f", not told apart from {', '.join(self.undecided)}"
         return (
-            f"Plan({self.objective}: {self.predicted_us:.1f} µs{sure}, {proof}{guessed}, "
+            f"Plan({self.objective}: {self.predicted_us:.1f} µs{sure}, {proof}, "
             f"{count_of(self.n_subgraphs, 'subgraph')}, {self.affinity!r}"
             f"{', interrupted' if self.interrupted else ''})"
         )
@@ -207,7 +203,6 @@ def plan_graph(
         memory_bytes=dict(
             zip(costs.devices, search.held_bytes(best).sum(axis=1).tolist(), strict=True)
         ),
-        guessed_from=costs.guessed_from,
         interval_us=(estimate.low_us, estimate.high_us),
         interrupted=until.interrupted,
     )

@@ -141,8 +141,6 @@ class SchedulePlan(Framed):
         the planned device, but not surely so.
     emulated
         Emulated device → the device that runs it.
-    guessed_from
-        Names of the models whose costs these were guessed from; empty if they were measured.
     interrupted
         Ctrl-C ended the search.
     """
@@ -152,7 +150,6 @@ class SchedulePlan(Framed):
     method: str
     baselines: tuple[Baseline, ...]
     emulated: Mapping[str, str] = field(default_factory=dict)
-    guessed_from: tuple[str, ...] = ()
     interrupted: bool = False
 
     @property
@@ -171,10 +168,9 @@ class SchedulePlan(Framed):
         return {baseline.label: baseline.regret_us for baseline in self.baselines}
 
     def __repr__(self) -> str:
-        guessed = " with guessed costs" if self.guessed_from else ""
         return (
             f"SchedulePlan({self.predicted_us:.1f} µs, {count_of(self.n_subgraphs, 'subgraph')}, "
-            f"by {self.method}{guessed}, {self.affinity!r}"
+            f"by {self.method}, {self.affinity!r}"
             f"{', interrupted' if self.interrupted else ''})"
         )
 
@@ -357,7 +353,6 @@ def plan_schedule(graph: OpGraph, costs: CostModel, *, budget_s: float = 20.0) -
         method,
         baselines,
         costs.emulated,
-        costs.guessed_from,
         interrupted=latency.interrupted or until.interrupted,
     )
 

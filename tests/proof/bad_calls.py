@@ -306,8 +306,6 @@ SHARED: list[tuple[Any, ...]] = [
     ("compare", "no sweep", {"before": lambda k: k.sweep, "after": 3}, ArgumentError, "int",
      "sweep"),
     ("optimize", "pins that are no mapping", {"pin": ["left"]}, PlanError, "pin= maps"),
-    ("guess_costs", "no costs", {"known": []}, ArgumentError, "known=", "at least one"),
-    ("guess_costs", "paths", {"known": ["costs.json"]}, ArgumentError, "known="),
     ("llm.tokenize", "no text", {"text": ""}, InputError, "non-empty"),
     ("llm.detokenize", "a flat list", {"token_ids": [1, 2]}, ArgumentError, "token_ids="),
     ("llm.measure_memory", "one inference", {}, PlanError, "generation", "scenario="),
