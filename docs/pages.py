@@ -68,7 +68,7 @@ TASKS = {
     "Deploy": {"Deploy": "Freeze a placement, and hold it to its contract."},
     "Look up": {
         _COMMAND_LINE: "The same from a shell.",
-        "Other tools": "benchmark_app, Model Explorer, NPUW.",
+        "Other tools": "benchmark_app, dumps of HETERO, NPUW.",
         "Types of results": "What calls return.",
         _REST: "What else has a name.",
     },
