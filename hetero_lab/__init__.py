@@ -78,9 +78,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-__all__, __getattr__, __dir__ = facade.attach(  # pyright: ignore[reportUnsupportedDunderAll]
-    __name__, moved_to=["hetero_lab.interop", "hetero_lab.llm", "hetero_lab.types"]
-)
+__all__, __getattr__, __dir__ = facade.attach(__name__)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 class _Facade(ModuleType):

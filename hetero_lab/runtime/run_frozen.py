@@ -157,10 +157,7 @@ def observe(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> di
 
 def read_placed(file: str | os.PathLike[str]) -> ov.Model:
     """Read a model with the placement that its file carries."""
-    model, older = _core("models").read_model(file), Path(file).with_name("placement.json")
-    if not model.has_rt_info(NOTE) and older.is_file():  # of a version that kept it there
-        model.set_rt_info(older.read_text(encoding="utf-8"), NOTE)
-    return model
+    return _core("models").read_model(file)
 
 
 def place_ops(model: ov.Model, core: ov.Core) -> tuple[str, dict[str, Any]]:
