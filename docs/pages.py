@@ -31,8 +31,7 @@ _FUNCTIONS = {
                    "simplify", "explain"),
     "Measure": ("compile", "profile", "sweep", "priority_orders", "block_cuts", "hotspots",
                 "compare", "measure_noise"),
-    "Find the best": ("advise", "optimize", "calibrate", "guess_costs", "plan", "fit_blocks",
-                      "ParallelExecutor"),
+    "Find the best": ("advise", "optimize", "calibrate", "plan", "fit_blocks", "ParallelExecutor"),
     "Accuracy": ("evaluate", "recover_accuracy", "find_wrong", "find_refused", "investigate",
                  "bisect",
                  "quantize", "compress_weights", "classify"),
@@ -69,7 +68,7 @@ TASKS = {
     "Deploy": {"Deploy": "Freeze a placement, and hold it to its contract."},
     "Look up": {
         _COMMAND_LINE: "The same from a shell.",
-        "Other tools": "benchmark_app, Model Explorer, NPUW.",
+        "Other tools": "benchmark_app, dumps of HETERO, NPUW.",
         "Types of results": "What calls return.",
         _REST: "What else has a name.",
     },

@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from hetero_lab.planning.block_fit import fit_blocks as fit_blocks
     from hetero_lab.planning.cost_model import CostModel as CostModel
     from hetero_lab.planning.distribution import distribution as distribution
-    from hetero_lab.planning.guessing import guess_costs as guess_costs
     from hetero_lab.planning.plan import plan as plan
     from hetero_lab.planning.simplify import simplify as simplify
     from hetero_lab.runtime.compiled import compile as compile
@@ -80,9 +79,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-__all__, __getattr__, __dir__ = facade.attach(  # pyright: ignore[reportUnsupportedDunderAll]
-    __name__, moved_to=["hetero_lab.interop", "hetero_lab.llm", "hetero_lab.types"]
-)
+__all__, __getattr__, __dir__ = facade.attach(__name__)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 class _Facade(ModuleType):

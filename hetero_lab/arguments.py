@@ -12,7 +12,6 @@ import ast
 import builtins
 import collections.abc as abc
 import contextlib
-import dataclasses
 import functools
 import inspect
 import os
@@ -21,10 +20,10 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, TypeVar
 
-from hetero_lab.errors import ArgumentError, HeteroLabError, did_you_mean, shorten, warn
+from hetero_lab.errors import ArgumentError, HeteroLabError, did_you_mean, shorten
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 # The largest number allowed, by name, since one name means the same everywhere. Larger ones would
@@ -127,46 +126,6 @@ def check_whole(name: str, value: object, *, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ArgumentError(f"{name}= is a whole number of at least {least}, not {value!r}.")
     return value
-
-
-def moved(names: Mapping[str, str]) -> Callable[[_F], _F]:
-    """Return a decorator: arguments under their old names are taken, with a warning.
-
-    ``names`` maps them to the new name, ``"tolerance"``, or to a part of another argument,
-    ``"grid.requests"`` or ``"workers.command"``.
-    """
-
-    def decorated(function: _F) -> _F:
-        @functools.wraps(function)
-        def call(*args: Any, **options: Any) -> Any:
-            for old in [name for name in options if name in names]:
-                whole, _, part = names[old].partition(".")
-                now = _PARTS[whole].format(part) if part else f"{whole}="
-                warn(
-                    f"{function.__qualname__}: {old}= is {now} now. The old name goes with the "
-                    "next version."
-                )
-                value = options.pop(old)
-                options[whole] = (
-                    _with_part(whole, options.get(whole), part, value) if part else value
-                )
-            return function(*args, **options)
-
-        return typing.cast(_F, call)
-
-    return decorated
-
-
-_PARTS = {"grid": "grid={{'{}': […]}}", "workers": "workers=hetero_lab.Workers({}=…)"}
-
-
-def _with_part(whole: str, given: Any, part: str, value: Any) -> Any:
-    """Return a mapping of dimensions or the limits of workers with one more part."""
-    if whole == "grid":
-        several = isinstance(value, abc.Sequence) and not isinstance(value, str)
-        return {**(given or {}), part: value if several else [value]}
-    workers = given or sys.modules["hetero_lab"].Workers()
-    return dataclasses.replace(workers, **{part: value})
 
 
 def _check(name: str, value: Any, hint: Any) -> None:

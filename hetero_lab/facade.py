@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
@@ -22,29 +22,16 @@ _NAME = re.compile(r"\b(\w+) as \1\b")
 _Face = tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]
 
 
-def attach(module: str, moved_to: Sequence[str] = ()) -> _Face:
-    """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a module of public names.
-
-    Names that have moved from the module to one of ``moved_to`` are found there, with a warning.
-    They are not listed.
-    """
+def attach(module: str) -> _Face:
+    """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a module of public names."""
     home = homes(module)
 
     def get(name: str) -> Any:
-        if name in home:
-            found = public(home[name], name)
-            setattr(sys.modules[module], name, found)
-            return found
-        for space in () if name.startswith("_") else moved_to:
-            if name in homes(space):
-                from hetero_lab.errors import warn
-
-                warn(
-                    f"{module}.{name} is {space}.{name} now. The old name goes with the next "
-                    "version."
-                )
-                return getattr(importlib.import_module(space), name)
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        if name not in home:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        found = public(home[name], name)
+        setattr(sys.modules[module], name, found)
+        return found
 
     def listed() -> list[str]:
         own = vars(sys.modules[module])

@@ -11,9 +11,6 @@ if TYPE_CHECKING:
         read_benchmark_app as read_benchmark_app,
     )
     from hetero_lab.experiments.interop.dot_dumps import hetero_dumps as hetero_dumps
-    from hetero_lab.experiments.interop.model_explorer import (
-        export_model_explorer as export_model_explorer,
-    )
     from hetero_lab.experiments.interop.npuw import (
         npuw as npuw,
         read_npuw_plan as read_npuw_plan,

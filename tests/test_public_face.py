@@ -13,7 +13,7 @@ from other_process import run_python
 from package_source import public_names
 
 import hetero_lab as hl
-from hetero_lab.errors import ArgumentError, HeteroLabWarning
+from hetero_lab.errors import ArgumentError
 
 # Arguments whose default differs on purpose, and why.
 ON_PURPOSE = {
@@ -92,18 +92,6 @@ def test_the_top_is_short_and_every_name_is_in_one_place():
     assert len(hl.__all__) <= 60
     # A view may be called as the function that makes what it shows.
     assert {name for name in names if names.count(name) > 1} <= {"block_curve"}
-
-
-@pytest.mark.parametrize(
-    ("name", "place"),
-    [("Latency", "types"), ("Sweep", "types"), ("tokenize", "llm"),
-     ("hetero_dumps", "interop")],
-)  # fmt: skip
-def test_a_former_name_works_and_names_the_new_place(name, place):
-    with pytest.warns(HeteroLabWarning, match=f"{name} is hetero_lab.{place}.{name} now"):
-        assert getattr(hl, name) is getattr(getattr(hl, place), name)
-    assert name not in hl.__all__
-    assert name not in dir(hl)
 
 
 SAME = """

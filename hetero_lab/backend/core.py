@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import openvino as ov
 
-from hetero_lab.extensions import DEVICES, found
+from hetero_lab.extensions import add_devices
 
 
 def environment_of_a_child(**more: str) -> dict[str, str]:
@@ -65,12 +65,6 @@ def shared_core() -> ov.Core:
         _shared.append(ov.Core())  # first, because an extension may ask for the shared Core
         add_devices(_shared[0])
     return _shared[0]
-
-
-def add_devices(core: ov.Core) -> None:
-    """Let the extensions of ``hetero_lab.devices`` register their devices on a Core."""
-    for extension in found(DEVICES).values():
-        extension.attempt(lambda register: register(core))
 
 
 @functools.cache

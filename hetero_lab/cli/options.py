@@ -234,7 +234,7 @@ _OWN = [
     ),
     _many("--pin", "PATTERN=DEVICE", f"keep {_MATCHING}", read=values.pins),
     Option("--costs", "FILE", "use these costs, of hetero-lab plan", read=_costs),
-    Option("--solver", "NAME", "milp, or a solver of an installed package"),
+    Option("--solver", "NAME", "milp: the integer program, whatever the size"),
     Option(
         "--time-limit",
         "SECONDS",

@@ -187,9 +187,7 @@ def plan_lines(planned: Planned) -> Iterator[str]:
     yield f"       {proof} for {plan.objective} by these costs ({plan.method})"
     yield f"Costs: {planned.source}"
     yield f"       {costs.origin[0].lower()}{costs.origin[1:].removesuffix('.')}"
-    if costs.guessed_from:
-        yield "       not measured on this model"
-    elif costs.validation_rows:
+    if costs.validation_rows:
         n = len(costs.validation_rows)
         yield f"       off by {costs.mape:.1%} on average on {n} placements not fitted to"
     else:
@@ -203,8 +201,7 @@ def plan_lines(planned: Planned) -> Iterator[str]:
 
 
 def _baselines(planned: Planned) -> str:
-    predicted = "GUESSED µs" if planned.costs.guessed_from else "PREDICTED µs"
-    rows = [["PLACEMENT", predicted, "AGAINST THE PLAN"]]
+    rows = [["PLACEMENT", "PREDICTED µs", "AGAINST THE PLAN"]]
     us = planned.plan.predicted_us
     for row in planned.plan.to_frame().to_dict("records"):
         ratio = f"{row['predicted_us'] / us - 1.0:+.1%}" if us and row["label"] != "plan" else ""

@@ -301,9 +301,7 @@ def _priced(found: Hotspots, costs: CostModel) -> Hotspots:
     notes = found.notes
     if any(row.gain is None and {*row.predicted_us} - {row.device} for row in rows):
         notes += ("Only the moves of the slowest ops were predicted, for lack of time.",)
-    if costs.guessed_from:
-        notes += ("The costs are a guess from those of other models, not measured.",)
-    elif not costs.uncertainty.n:
+    if not costs.uncertainty.n:
         notes += ("The costs are not validated, so nobody knows how far a gain may be off.",)
     return replace(found, rows=tuple(rows), notes=notes)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from hetero_lab.arguments import check_whole, moved
+from hetero_lab.arguments import check_whole
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.properties import check_properties
 from hetero_lab.errors import MeasurementError, PropertyError, shorten, warn
@@ -61,7 +61,6 @@ _MODEL = "model"  # the only variant
 Ask: TypeAlias = "Callable[[Request[Any]], Any]"
 
 
-@moved({"timeout_s": "workers.compile_timeout_s"})
 def profile(
     model: Source,
     placement: PlacementLike,

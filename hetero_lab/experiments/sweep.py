@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.arguments import moved
 from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.accuracy.evaluate import read_optional_data
@@ -29,18 +28,6 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.measure.fleet.cluster import Cluster
 
 
-@moved(
-    {
-        "executor": "grid.executor",
-        "requests": "grid.requests",
-        "model_cache": "grid.model_cache",
-        "group_size": "workers.group",
-        "timeout_s": "workers.timeout_s",
-        "compile_timeout_s": "workers.compile_timeout_s",
-        "memory_limit": "workers.memory_limit",
-        "worker_command": "workers.command",
-    }
-)
 def sweep(
     model: Source | Mapping[str, Variant],
     placements: Placements,

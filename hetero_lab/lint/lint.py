@@ -73,8 +73,7 @@ def lint(
           ``ping-pong`` (A → B → A for little), ``tiny-subgraph``, ``copy-only``,
           ``empty-device`` (HETERO's policy or a ratio leaves it nothing); with costs also
           ``slow-device`` and ``dear-boundary``; with ``wrong`` also ``wrong-numbers``, for
-          ops that are still together on the device that computes them wrongly; and the rules of
-          other packages
+          ops that are still together on the device that computes them wrongly
         - ``severity``: ``error``, ``warning``, or ``info`` where nothing can or should be done
         - ``ops``: list of names
         - ``finding``, ``advice``: sentences

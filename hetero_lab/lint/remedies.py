@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from hetero_lab.errors import names_at_hand, shorten
-from hetero_lab.extensions import LINT_RULES, found
 from hetero_lab.lint import quantized_blocks, rules
 from hetero_lab.lint.context import (
-    EMPTY_DEVICE,
     ERROR,
     INFO,
     SUBGRAPHS,
-    WRONG_NUMBERS,
     Draft,
     Finding,
     LintContext,
@@ -44,7 +41,6 @@ RULES: dict[str, Callable[[LintContext], Iterable[Draft]]] = {
     rules.SLOW_DEVICE: rules.slow_devices,  # only with costs, as the next one
     "dear-boundary": rules.expensive_boundaries,
 }
-_NAMES = frozenset({*RULES, rules.PING_PONG, WRONG_NUMBERS, EMPTY_DEVICE, SUBGRAPHS})
 
 _RANK = {ERROR: 0, "warning": 1, INFO: 2}
 _NODES_TRIED = 15_000  # nodes times remedies: a trial takes 1 to 4 µs a node
@@ -117,7 +113,6 @@ def find_problems(
         for name, rule in RULES.items()
         for draft in rule(context)
     ]
-    drafts += _extra_drafts(context)
     certain = {draft.nodes for draft in drafts if not draft.must_save}
     drafts = [draft for draft in drafts if not (draft.must_save and draft.nodes in certain)]
     tried: Tried = {frozenset(): _outcome(context, {})}
@@ -125,17 +120,6 @@ def find_problems(
     found = [finding for draft in drafts if (finding := _finding(context, tried, draft))]
     found.sort(key=lambda f: (f.severity != ERROR, -(f.cost_us or 0.0), _RANK[f.severity]))
     return with_causes(context, found)
-
-
-def _extra_drafts(context: LintContext) -> list[Draft]:
-    """Apply the rules of other packages; a finding has the name of the entry point."""
-    drafts: list[Draft] = []
-    for name, extension in found(LINT_RULES, _NAMES).items():
-        named = extension.attempt(
-            lambda rule, name=name: [replace(draft, rule=name) for draft in rule(context)]
-        )
-        drafts += named or []
-    return drafts
 
 
 def _finding(context: LintContext, tried: Tried, draft: Draft) -> Finding | None:

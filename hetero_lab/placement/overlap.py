@@ -40,6 +40,20 @@ def predict_overlapping(graph: OpGraph, affinity: Affinity) -> Partition:
     return partition_of_split(graph, affinity, _numbers(graph, blocks))
 
 
+def sources(partition: Partition, graph: OpGraph) -> tuple[frozenset[int], ...]:
+    """Return, for each subgraph, the subgraphs that it waits for.
+
+    A model's input is ready from the start, so a boundary that only passes one on does not count.
+    """
+    found: list[set[int]] = [set() for _ in partition.subgraphs]
+    for boundary in partition.boundaries:
+        index = graph.index_of.get(boundary.op)
+        if index is None or graph.ops[index].type != PARAMETER:
+            for target in boundary.targets:
+                found[target].add(boundary.source)
+    return tuple(map(frozenset, found))
+
+
 def _numbers(graph: OpGraph, blocks: list[_OverlapGroup]) -> np.ndarray:
     """Return the block number of every node; a node that no op reads gets its own."""
     block_of = {index: n for n, block in enumerate(blocks) for index in block.ops}

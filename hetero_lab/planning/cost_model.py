@@ -105,8 +105,6 @@ class CostModel(Framed):
         Measurements for which there was no time.
     interrupted
         Whether Ctrl-C ended the measuring.
-    guessed_from
-        Names of the models whose costs these were guessed from; empty if they were measured.
     scenario
         Of a language model: the tokens that it generated. The costs are those of a further token.
     prefill
@@ -144,7 +142,6 @@ class CostModel(Framed):
     emulated: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     interrupted: bool = False
-    guessed_from: tuple[str, ...] = ()
     scenario: Scenario | None = None
     prefill: CostModel | None = None
     seen_us: tuple[tuple[float, ...], ...] = ()
@@ -155,12 +152,6 @@ class CostModel(Framed):
         _check_terms(self)
 
     def __repr__(self) -> str:
-        if self.guessed_from:
-            names = names_at_hand(self.guessed_from, 3)
-            return (
-                f"CostModel({self.graph.name!r} on {', '.join(self.devices)}: a guess from the "
-                f"costs of {names}, not measured)"
-            )
         fit = f", MAPE {self.mape:.1%}" if self.validation_rows else ""
         return (
             f"CostModel({self.graph.name!r} on {', '.join(self.devices)}: "
@@ -172,16 +163,14 @@ class CostModel(Framed):
 
     @property
     def origin(self) -> str:
-        """Machine that measured, runtime, time, devices; for a guess, the models it is from."""
+        """Machine that measured, runtime, time and devices."""
         about = self.environment
         parts = [f"on {about['host']}" if about.get("host") else ""]
         version = about.get("openvino_version", "").partition("-")[0]
         parts += [f"OpenVINO {version}" if version else "", about.get("measured_at", "")[:10]]
         parts += [f"{device} is {about[device]}" for device in self.devices if about.get(device)]
         where = ", ".join(text for text in parts if text) or "on an unknown machine"
-        if not self.guessed_from:
-            return f"Measured {where}."
-        return f"Guessed from the costs of {', '.join(self.guessed_from)}, measured {where}."
+        return f"Measured {where}."
 
     @cached_property
     def objective(self) -> Objective:
@@ -529,7 +518,7 @@ def _converted(name: str, value: Any, wanted: type[T]) -> T:
 
 _TYPES = get_type_hints(CostModel)
 _ADDED_LATER = {
-    "notes", "interrupted", "guessed_from", "scenario", "prefill", "seen_us", "measured_memory",
+    "notes", "interrupted", "scenario", "prefill", "seen_us", "measured_memory",
     "executor_us", "contention",
 }  # fmt: skip
 

@@ -22,8 +22,7 @@ from hetero_lab.errors import PlanError
 from hetero_lab.interrupts import interruptible
 from hetero_lab.planning.memory import Pools
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT
-from hetero_lab.planning.pairwise import Pairwise
-from hetero_lab.planning.solver import Choice
+from hetero_lab.planning.pairwise import Choice, Pairwise
 
 _INFEASIBLE = 2
 _MOST_US = 1e6  # sum of all costs as the solver sees them; its tolerances are absolute
@@ -41,9 +40,9 @@ def milp(
 ) -> Choice | None:
     """Minimise the pairwise part of the latency, or of the busiest device's time.
 
-    A :class:`~hetero_lab.planning.solver.Solver`. The memory limits count constants and states
-    once for each device that uses them, and boundary tensors once for each device that makes or
-    receives them. PlanError if no choice keeps within the limits, or some unit is allowed nowhere.
+    The memory limits count constants and states once for each device that uses them, and boundary
+    tensors once for each device that makes or receives them. None if time ran out before any choice
+    was found. PlanError if no choice keeps within the limits, or some unit is allowed nowhere.
     """
     deadline = now() + budget_s
     pairwise = pairwise.restricted(np.ones_like(pairwise.allowed))

@@ -17,8 +17,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from hetero_lab.planning.pairwise import Pairwise
-from hetero_lab.planning.solver import Choice
+from hetero_lab.planning.pairwise import Choice, Pairwise
 
 _MOST = 1 << 30  # flow and capacities; their sums must stay below 2**31
 

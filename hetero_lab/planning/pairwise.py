@@ -18,6 +18,18 @@ from hetero_lab.model.opgraph import CONSTANT, RESULT
 from hetero_lab.planning.objective import LATENCY, Objective, whole_ns
 
 
+@dataclass(frozen=True)
+class Choice:
+    """A device for each unit, its cost, and a proven lower bound on the cost of any choice.
+
+    ``value_ns`` is the pairwise part of the objective. A ``bound_ns`` of 0 proves nothing.
+    """
+
+    devices: tuple[int, ...]
+    value_ns: int
+    bound_ns: int
+
+
 @dataclass(frozen=True, eq=False)
 class TensorTerm:
     """A tensor that unit ``source`` makes and ``users``, all different from it, read.

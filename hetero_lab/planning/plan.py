@@ -90,8 +90,7 @@ def plan(
         ``"hetero"``, or ``"parallel"`` for :class:`hetero_lab.ParallelExecutor`: its plan is for
         the latency of one request and takes no limits and pins.
     solver
-        The solver to use instead of the one that suits the size: ``"milp"``, or the name of
-        a solver from another package. Only its choice is repaired.
+        ``"milp"`` uses the integer program, whatever the size. Only its choice is repaired.
     progress
         Show how long it takes, if it takes more than two seconds.
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from hetero_lab.clock import now
 from hetero_lab.errors import PlanError, did_you_mean, names_at_hand, shorten
-from hetero_lab.extensions import SOLVERS, found
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.planning.constraints import Placed, Problem, apply_pins, nothing_fits
@@ -23,8 +22,7 @@ from hetero_lab.planning.memory import MemoryLimit, Pool, excess_bytes, memory_p
 from hetero_lab.planning.milp import even_choice, milp
 from hetero_lab.planning.min_cut import min_cut
 from hetero_lab.planning.objective import BALANCED, LATENCY, THROUGHPUT, check_objective
-from hetero_lab.planning.pairwise import Pairwise
-from hetero_lab.planning.solver import Choice, Solver
+from hetero_lab.planning.pairwise import Choice, Pairwise
 from hetero_lab.result import Framed
 from hetero_lab.tables import frame_of
 from hetero_lab.terminal import count_of
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
 GREEDY = "greedy"
 OBJECTIVES = (LATENCY, THROUGHPUT, BALANCED)
 _MILP = "milp"
-_OWN_NAMES = frozenset({_MILP, "min_cut", "exhaustive"})
 SMALL = 12  # up to so many units that are free to move, the best placement is proven
 _SURCHARGES = (0.5, 1.0, 2.0)  # of a subgraph's cost, added to each hand-over
 _TIGHTENINGS = 8
@@ -86,8 +83,6 @@ class Plan(Framed):
         The algorithms that found it.
     memory_bytes
         Weights, states and boundary tensors that each device holds.
-    guessed_from
-        Names of the models whose costs these were guessed from; empty if they were measured.
     interval_us
         The 90 % interval of the predicted latency.
     interrupted
@@ -102,7 +97,6 @@ class Plan(Framed):
     method: str
     n_subgraphs: int
     memory_bytes: Mapping[str, int]
-    guessed_from: tuple[str, ...] = ()
     interval_us: tuple[float, float] = (0.0, math.inf)
     interrupted: bool = False
 
@@ -128,13 +122,12 @@ class Plan(Framed):
 
     def __repr__(self) -> str:
         proof = "proven best" if self.gap == 0 else f"at most {self.relative_gap:.1%} from best"
-        guessed = " by guessed costs" if self.guessed_from else ""
         low, high = self.interval_us
         sure = f" (90 %: {low:.1f} to {high:.1f})" if high < math.inf else ""
         if sure and self.undecided:
-            guessed += f", not told apart from {', '.join(self.undecided)}"
+            proof += f", not told apart from {', '.join(self.undecided)}"
         return (
-            f"Plan({self.objective}: {self.predicted_us:.1f} µs{sure}, {proof}{guessed}, "
+            f"Plan({self.objective}: {self.predicted_us:.1f} µs{sure}, {proof}, "
             f"{count_of(self.n_subgraphs, 'subgraph')}, {self.affinity!r}"
             f"{', interrupted' if self.interrupted else ''})"
         )
@@ -171,10 +164,15 @@ def plan_graph(
     The pairwise part is minimised by :func:`min_cut` for two devices and by :func:`milp` for more
     devices or with limits. That choice, choices with a surcharge on hand-overs and the baselines
     are repaired on the whole prediction. The best of them, kicked and repaired again, is the plan.
-    With ``solver``, only that solver's choice is repaired.
+    With the ``solver`` ``"milp"``, only that choice is repaired.
     """
     costs.check_graph(graph)
     _check_arguments(costs, objective, budget_s)
+    if solver not in (None, _MILP):
+        raise PlanError(
+            f"There is no solver {shorten(str(solver))}.{did_you_mean(str(solver), [_MILP])} "
+            f"Solvers: {_MILP!r}. Without solver=, the size of the problem decides."
+        )
     deadline, until = now() + budget_s, UntilInterrupted(lambda: keep)
     whole = Pairwise.build(costs.objective)
     whole = whole.restricted(np.ones_like(whole.allowed))
@@ -184,8 +182,7 @@ def plan_graph(
         pools=memory_pools(costs.devices, memory_limit),
         deadline=deadline,
         until=until,
-        name=solver or _MILP,
-        solver=None if solver is None else _solver_named(solver),
+        only_milp=solver is not None,
     )
     if objective == BALANCED:
         search = search.balanced(budget_s)
@@ -207,7 +204,6 @@ def plan_graph(
         memory_bytes=dict(
             zip(costs.devices, search.held_bytes(best).sum(axis=1).tolist(), strict=True)
         ),
-        guessed_from=costs.guessed_from,
         interval_us=(estimate.low_us, estimate.high_us),
         interrupted=until.interrupted,
     )
@@ -230,23 +226,6 @@ def check_budget(budget_s: Any) -> None:
     """Raise PlanError unless a budget is a number of seconds above 0."""
     if not isinstance(budget_s, int | float) or not math.isfinite(budget_s) or budget_s <= 0:
         raise PlanError(f"budget_s is a number of seconds above 0, not {budget_s!r}.")
-
-
-def _solver_named(name: str) -> Solver:
-    """Return the integer program, or the solver of another package."""
-    if name == _MILP:
-        return milp
-    others = found(SOLVERS, _OWN_NAMES)
-    names = [_MILP, *others]
-    if name not in others:
-        raise PlanError(
-            f"There is no solver {shorten(str(name))}.{did_you_mean(str(name), names)} "
-            f"Solvers: {names_at_hand(names)}. Without solver=, the size of the problem decides."
-        )
-    function = others[name].function
-    if function is None:
-        raise PlanError(f"The solver {shorten(name)} cannot be loaded; a warning says why.")
-    return function
 
 
 def keeps_limits(
@@ -295,14 +274,13 @@ def _baselines(problem: Problem, plan: Placed, uncertainty: Uncertainty) -> Iter
 
 @dataclass(frozen=True, eq=False)
 class _PlanSearch(Problem):
-    name: str = _MILP
-    solver: Solver | None = None  # the only one to use
+    only_milp: bool = False  # whether the integer program is the only one to use
     starts: tuple[np.ndarray, ...] = ()  # further choices to begin from
     by_layers: bool = False  # whether the units are the layers of a language model
 
     def run(self) -> tuple[Placed, int, str]:
         """Return the best placement, a lower bound in ns and how it was found."""
-        if self.solver is not None or not self._is_small():
+        if self.only_milp or not self._is_small():
             return self._large()
         best, bound_ns, in_time = best_of_all(self)
         if best is None and in_time:
@@ -373,9 +351,9 @@ class _PlanSearch(Problem):
         with self.until:
             exact = self._exact()
             starts += [] if exact is None else [np.array(exact.devices)]
-            starts += self._surcharged() if self.solver is None else ()
-        method = "min_cut" if self._can_cut() else self.name
-        if self.solver is None or self.until.interrupted:
+            starts += () if self.only_milp else self._surcharged()
+        method = "min_cut" if self._can_cut() else _MILP
+        if not self.only_milp or self.until.interrupted:
             starts += [choice for _, choice in _simple_choices(self.pairwise)]
             starts += self.starts
             starts += [self._away()] if self.pools else []
@@ -407,13 +385,12 @@ class _PlanSearch(Problem):
 
     def _can_cut(self) -> bool:
         two_free = self.pairwise.n_devices == 2 and self.objective == LATENCY and not self.pools
-        return two_free and self.solver is None
+        return two_free and not self.only_milp
 
     def _exact(self) -> Choice | None:
         """Minimise the pairwise part; with memory limits until the real partition fits too."""
         if self._can_cut():
             return min_cut(self.pairwise)
-        solve = self.solver or milp
         pools = dict(self.pools)
         first: Choice | None = None
         for _ in range(_TIGHTENINGS):
@@ -421,7 +398,7 @@ class _PlanSearch(Problem):
                 return first
             left = max(0.1, (self.deadline - now()) * _SOLVER_SHARE)
             try:
-                choice = solve(self.pairwise, self.objective, memory_limit=pools, budget_s=left)
+                choice = milp(self.pairwise, self.objective, memory_limit=pools, budget_s=left)
             except PlanError:
                 if not self.pools:
                     raise
@@ -430,7 +407,6 @@ class _PlanSearch(Problem):
                 return first  # the limits had been tightened too far
             if choice is None:
                 return first
-            self._check(choice)
             bound = choice.bound_ns if first is None else first.bound_ns
             first = Choice(choice.devices, choice.value_ns, bound)
             over = self.excess_bytes(self.place(np.array(choice.devices)))
@@ -439,22 +415,6 @@ class _PlanSearch(Problem):
             # Copies that the program does not see (a constant in two subgraphs of a device).
             pools = {pool: max(0, limit - over.get(pool, 0)) for pool, limit in pools.items()}
         return first
-
-    def _check(self, choice: Choice) -> None:
-        """Raise PlanError unless a solver chose allowed devices, and its bound can be true."""
-        devices = list(choice.devices)
-        places = [np.flatnonzero(row).tolist() for row in self.pairwise.allowed]
-        if len(devices) != len(places) or not all(map(list.__contains__, places, devices)):
-            raise PlanError(
-                f"The solver {shorten(self.name)} gave {len(devices)} devices for {len(places)} "
-                "units, or a device where it is not allowed."
-            )
-        value = int(self.pairwise.values_ns(np.array([devices]), self.objective)[0])
-        if choice.bound_ns > value:
-            raise PlanError(
-                f"The solver {shorten(self.name)} gave {choice.bound_ns} ns as a lower bound, but "
-                f"its own choice takes {value} ns."
-            )
 
     def _surcharged(self) -> Iterator[np.ndarray]:
         """Yield choices of two devices for which each hand-over costs about a subgraph more."""

@@ -23,7 +23,7 @@ import heapq
 import itertools
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -34,8 +34,8 @@ from scipy.optimize import root_scalar
 from hetero_lab.clock import now
 from hetero_lab.grouping import grouped
 from hetero_lab.interrupts import UntilInterrupted
-from hetero_lab.model.opgraph import PARAMETER, OpGraph, related
-from hetero_lab.placement.overlap import predict_overlapping
+from hetero_lab.model.opgraph import OpGraph, related
+from hetero_lab.placement.overlap import predict_overlapping, sources
 from hetero_lab.placement.partition import Partition
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.planner import Baseline, check_budget, plan_frame, plan_graph
@@ -141,8 +141,6 @@ class SchedulePlan(Framed):
         the planned device, but not surely so.
     emulated
         Emulated device → the device that runs it.
-    guessed_from
-        Names of the models whose costs these were guessed from; empty if they were measured.
     interrupted
         Ctrl-C ended the search.
     """
@@ -152,7 +150,6 @@ class SchedulePlan(Framed):
     method: str
     baselines: tuple[Baseline, ...]
     emulated: Mapping[str, str] = field(default_factory=dict)
-    guessed_from: tuple[str, ...] = ()
     interrupted: bool = False
 
     @property
@@ -171,10 +168,9 @@ class SchedulePlan(Framed):
         return {baseline.label: baseline.regret_us for baseline in self.baselines}
 
     def __repr__(self) -> str:
-        guessed = " with guessed costs" if self.guessed_from else ""
         return (
             f"SchedulePlan({self.predicted_us:.1f} µs, {count_of(self.n_subgraphs, 'subgraph')}, "
-            f"by {self.method}{guessed}, {self.affinity!r}"
+            f"by {self.method}, {self.affinity!r}"
             f"{', interrupted' if self.interrupted else ''})"
         )
 
@@ -199,10 +195,10 @@ def run_partition(costs: CostModel, devices: np.ndarray, partition: Partition) -
     """Simulate the partition that the executor compiles, given the device of every node."""
     cost = costs.objective.evaluate(devices, np.array(partition.home))
     work = cost.work_ns[: partition.n_subgraphs].tolist()
-    sources = _sources(costs, partition)
+    waits = sources(partition, costs.graph)
     where = [subgraph.device for subgraph in partition.subgraphs]
     begin = cost.constant_ns + cost.spread_ns + round(costs.executor_us * 1e3)
-    spans = _spans_ns(work, where, sources, begin, costs.contention)
+    spans = _spans_ns(work, where, waits, begin, costs.contention)
     # Sorting is stable: subgraphs that take no time stay behind those that they wait for.
     entries = sorted(
         (
@@ -218,7 +214,7 @@ def run_partition(costs: CostModel, devices: np.ndarray, partition: Partition) -
         ),
         key=lambda entry: (entry.start_us, entry.end_us),
     )
-    return Schedule(costs.devices, tuple(entries), tuple(_critical_path(entries, sources)))
+    return Schedule(costs.devices, tuple(entries), tuple(_critical_path(entries, waits)))
 
 
 def _critical_path(
@@ -240,21 +236,10 @@ def _critical_path(
     return chain[::-1]
 
 
-def _sources(costs: CostModel, partition: Partition) -> list[list[int]]:
-    """Return the subgraphs that each subgraph waits for; model inputs need no wait."""
-    graph = costs.graph
-    found: list[set[int]] = [set() for _ in partition.subgraphs]
-    for boundary in partition.boundaries:
-        if graph.ops[graph.index_of[boundary.op]].type != PARAMETER:
-            for target in boundary.targets:
-                found[target].add(boundary.source)
-    return [sorted(every) for every in found]
-
-
 def _spans_ns(
     work: Sequence[int],
     where: Sequence[str],
-    sources: Sequence[Sequence[int]],
+    sources: Sequence[Collection[int]],
     begin: int,
     contention: float,
 ) -> list[tuple[int, int]]:
@@ -357,7 +342,6 @@ def plan_schedule(graph: OpGraph, costs: CostModel, *, budget_s: float = 20.0) -
         method,
         baselines,
         costs.emulated,
-        costs.guessed_from,
         interrupted=latency.interrupted or until.interrupted,
     )
 

@@ -36,7 +36,6 @@ _DISCARDED, _TIMED, _WARM_UP_S = 2, 10, 0.3
 _MOST_CORES, _LOOKS, _LOOK = 8, 5, 0.2
 _NEW_TOKENS = 32
 NOTE = ["hetero_lab", "placement"]  # in the model's file
-_OLDER = "placement.json"  # the note of earlier versions
 _MOST_XML, _MOST_UNPACKED = 1 << 26, 1 << 28  # bytes
 _TOKENIZER, _DETOKENIZER = "openvino_tokenizer.xml", "openvino_detokenizer.xml"
 
@@ -197,13 +196,7 @@ def read_npz(path: str | os.PathLike[str], begin: str = "") -> dict[str, np.ndar
 
 def read_placed(file: str | os.PathLike[str]) -> ov.Model:
     """Read a model with the placement that its file carries."""
-    model, older = (
-        _core("models").read_model(file_of(file, _MOST_XML)),
-        Path(file).with_name(_OLDER),
-    )
-    if not model.has_rt_info(NOTE) and os.path.lexists(older):  # of a version that kept it there
-        model.set_rt_info(file_of(older, _MOST_XML).read_text(encoding="utf-8"), NOTE)
-    return model
+    return _core("models").read_model(file_of(file, _MOST_XML))
 
 
 def check_plugins(emulated: Mapping[str, Sequence[str]]) -> None:

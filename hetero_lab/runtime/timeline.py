@@ -7,9 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hetero_lab.model.opgraph import PARAMETER, OpGraph
-from hetero_lab.placement.partition import Partition
-
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -20,20 +17,6 @@ class Span:
     device: str
     start_s: float
     end_s: float
-
-
-def sources(partition: Partition, graph: OpGraph) -> tuple[frozenset[int], ...]:
-    """Return, for each subgraph, the subgraphs that it waits for.
-
-    A model's input is ready from the start, so a boundary that only passes one on does not count.
-    """
-    found: list[set[int]] = [set() for _ in partition.subgraphs]
-    for boundary in partition.boundaries:
-        index = graph.index_of.get(boundary.op)
-        if index is None or graph.ops[index].type != PARAMETER:
-            for target in boundary.targets:
-                found[target].add(boundary.source)
-    return tuple(map(frozenset, found))
 
 
 def critical_path(

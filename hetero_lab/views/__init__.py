@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pkgutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hetero_lab import facade
-from hetero_lab.extensions import VIEWS, Extension, found
 
 if TYPE_CHECKING:
     from hetero_lab.views.accuracy import (
@@ -38,19 +36,4 @@ if TYPE_CHECKING:
         where_time_goes as where_time_goes,
     )
 
-__all__, _built_in, _listed = facade.attach(__name__)  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-def __getattr__(name: str) -> Any:
-    extension = None if name in __all__ or name.startswith("_") else extensions().get(name)
-    return (extension and extension.function) or _built_in(name)
-
-
-def extensions() -> dict[str, Extension]:
-    """Return the views of other packages by name; the names in this package are taken."""
-    modules = (module.name for module in pkgutil.iter_modules(__path__))
-    return found(VIEWS, frozenset({*__all__, *modules}))
-
-
-def __dir__() -> list[str]:
-    return sorted({*_listed(), *extensions()})
+__all__, __getattr__, __dir__ = facade.attach(__name__)  # pyright: ignore[reportUnsupportedDunderAll]

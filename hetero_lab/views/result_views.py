@@ -1,7 +1,7 @@
 """The presentation of results: figures in a gallery; sentences, figures and tables on a page.
 
 To give another kind of result a place in galleries and pages, register a function with
-:func:`contents_of`. Views of other packages follow those of their kind.
+:func:`contents_of`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
 from pathlib import Path
-from types import UnionType
 from typing import Any, TypeAlias
 
 import pandas as pd
 import plotly.graph_objects as go
 
-from hetero_lab import views
-from hetero_lab.arguments import hints_of
 from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.advise.advice import BEST, Advice
 from hetero_lab.experiments.faults.investigate import Investigation
@@ -229,20 +226,10 @@ def gallery(result: Shown) -> dict[str, go.Figure]:
 
 
 def drawn(result: Any) -> Iterator[tuple[str, go.Figure]]:
-    """Draw every view that applies to a result; views of other packages come last."""
+    """Draw every view that applies to a result."""
     for view, subject in contents_of(result).figures.items():
         if subject is not None:
             yield view.__name__, view(subject)
-    for name, extension in views.extensions().items():
-        figure = extension.attempt(lambda view: view(result) if _takes(view, result) else None)
-        if figure is not None:
-            yield name, figure
-
-
-def _takes(view: Callable[..., Any], result: Any) -> bool:
-    """Whether a result is of the type that annotates the first parameter of a view."""
-    kind = next(iter(hints_of(view).values()), None)
-    return isinstance(kind, type | UnionType) and isinstance(result, kind)
 
 
 _CONFIG = {"responsive": True, "displaylogo": False, "showSendToCloud": False}

@@ -379,11 +379,10 @@ def schedule(plan: SchedulePlan) -> go.Figure:
         for e in plan.schedule.entries
     ]
     idle = ", ".join(f"{plain(d)} {us:,.0f}" for d, us in plan.schedule.idle_us.items())
-    how = "Guessed" if plan.guessed_from else "Predicted"
     return lanes(
         found,
         device_styles(plan.schedule.devices, plan.emulated),
-        title=f"{how} schedule, {plan.predicted_us:,.0f} µs",
+        title=f"Predicted schedule, {plan.predicted_us:,.0f} µs",
         subtitle=f"by {plan.method}; idle µs: {idle}",
         axis="predicted time (µs)",
     )

@@ -87,14 +87,6 @@ def test_a_solver_is_chosen_by_name(costs_file, said, refused):
     assert "no solver 'milk'. Did you mean 'milp'?" in refused(*arguments, "milk")
 
 
-def test_a_plan_from_guessed_costs_says_so(tmp_path, said):
-    hl.guess_costs(chain("a", "b"), [made_costs()]).to_json(tmp_path / "costs.json")
-    ov.save_model(chain("a", "b"), tmp_path / "m.xml")
-    text = said("plan", str(tmp_path / "m.xml"), "--costs", str(tmp_path / "costs.json"), *EMULATE)
-    assert "GUESSED µs" in text
-    assert "PREDICTED µs" not in text
-
-
 def test_a_plan_for_devices_of_another_machine_is_linted_by_what_the_costs_know(
     costs_file, tmp_path, said
 ):

@@ -21,7 +21,7 @@ from small_models import (
     variable,
 )
 
-from hetero_lab.model.opgraph import OpGraph, graph_from_json, graph_to_json
+from hetero_lab.model.opgraph import OpGraph, graph_from_json, graph_to_json, work_of
 from hetero_lab.model.read import op_graph, prepare
 
 
@@ -175,3 +175,17 @@ def test_op_graph_follows_a_change_of_the_model():
     assert op_graph(model) is before
     model.get_ordered_ops()[1].set_friendly_name("renamed")
     assert [op_.name for op_ in op_graph(model)] == ["x", "renamed", "s", "out"]
+
+
+def test_work_is_multiply_adds_of_products_and_bytes_of_others():
+    x = op.parameter([1, 6, 8, 8], np.float32, name="x")
+    conv = op.convolution(
+        x, np.ones((4, 6, 3, 3), np.float32), [1, 1], [1, 1], [1, 1], [1, 1], name="conv"
+    )
+    flat = op.reshape(conv, np.array([4, 64]), False, name="flat")
+    product = op.matmul(flat, np.ones((64, 10), np.float32), False, False, name="product")
+    graph = prepare(ov.Model([op.result(product, name="out")], [x], "work")).graph
+    work = {name: work_of(graph, graph.ops[i]) for name, i in graph.index_of.items()}
+    assert work["conv"] == 4 * 8 * 8 * 6 * 3 * 3
+    assert work["product"] == pytest.approx(4 * 64 * 10)
+    assert work["flat"] == 2 * 4 * 256 + 16

@@ -416,3 +416,13 @@ def test_a_pool_that_nothing_fits_names_its_devices():
     says = r"A and B 0 B\): .*on A and B .* at least 3.03 KB of weights"
     with pytest.raises(PlanError, match=says):
         plan_graph(costs.graph, costs, memory_limit={("B", "A"): 0})
+
+
+def test_the_integer_program_can_be_asked_for():
+    costs = random_case(3)
+    plan = plan_graph(costs.graph, costs, solver="milp", budget_s=5)
+    assert plan.method == "milp, repaired"
+    exact = plan_graph(costs.graph, costs, budget_s=5)
+    assert plan.lower_bound_us <= exact.predicted_us <= plan.predicted_us
+    with pytest.raises(PlanError, match="no solver 'milq'. Did you mean 'milp'"):
+        plan_graph(costs.graph, costs, solver="milq")

@@ -21,7 +21,7 @@ from hetero_lab.errors import AffinityError, ArgumentError, PlanError
 from hetero_lab.model.read import prepare
 from hetero_lab.placement import overlap
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.overlap import predict_overlapping
+from hetero_lab.placement.overlap import predict_overlapping, sources
 from hetero_lab.placement.partition import predict
 from hetero_lab.planning.cost_model import CostModel, Unit, ValidationRow
 from hetero_lab.planning.pairwise import Pairwise
@@ -33,7 +33,6 @@ from hetero_lab.planning.schedules import (
     plan_schedule,
     simulate,
 )
-from hetero_lab.runtime.timeline import sources
 
 NEAR = 1e-6
 TIMES = {"one": 3.0, "two": 4.0, "three": 5.0}

@@ -10,12 +10,12 @@ from small_models import diamond, odd_ends
 
 import hetero_lab as hl
 from hetero_lab.model.read import prepare
+from hetero_lab.placement.overlap import sources
 from hetero_lab.placement.partition import predict
 from hetero_lab.runtime.timeline import (
     Span,
     critical_path,
     idle_times,
-    sources,
     typical_request,
 )
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from views.hand_made import small_profile
 
@@ -98,8 +96,6 @@ def test_a_predicted_schedule_is_drawn_as_it_is_planned():
     figure = hl.views.schedule(made)
     assert figure.layout.title.text == "Predicted schedule, 40 µs"
     assert figure.layout.title.subtitle.text == "by greedy, improved; idle µs: ACC 5, CPU 30"
-    guessed = hl.views.schedule(replace(made, guessed_from=("other",)))
-    assert guessed.layout.title.text == "Guessed schedule, 40 µs"
     acc, cpu, path = figure.data
     assert "emulated on CPU" in acc.name
     assert list(acc.base) == [5, 25]

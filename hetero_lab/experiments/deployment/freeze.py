@@ -218,8 +218,8 @@ def freeze_placed(
         files = sorted(draft.iterdir(), key=lambda file: file.name == FILE_NAME)
         for file in files:
             os.replace(file, target / file.name)
-        # Left by a model that was frozen here before; older versions wrote placement.json.
-        for name in {*TOKENIZER_FILES, "placement.json"} - {file.name for file in files}:
+        # Left by a model that was frozen here before.
+        for name in {*TOKENIZER_FILES} - {file.name for file in files}:
             (target / name).unlink(missing_ok=True)
     return target
 

@@ -16,7 +16,6 @@ from typing import Any, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
 
-from hetero_lab.arguments import moved
 from hetero_lab.backend.bound import bind
 from hetero_lab.clock import now
 from hetero_lab.errors import (
@@ -91,7 +90,6 @@ def verify(
 ) -> Across: ...
 
 
-@moved({"slower": "tolerance"})
 def verify(
     directory: AnyPath | Sequence[AnyPath],
     *,

@@ -59,7 +59,6 @@ class Environment:
     on_battery: bool | None
     devices: tuple[tuple[str, str], ...]
     emulated: tuple[tuple[str, str], ...]
-    # Older versions did not store these.
     hetero_lab_version: str = ""
     noise: tuple[tuple[str, Noise], ...] = ()
 

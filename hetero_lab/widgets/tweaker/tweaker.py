@@ -586,9 +586,8 @@ class AffinityTweaker(ipywidgets.VBox):
             before = self.affinity
             self._change(lambda: self.state.replace(found.affinity, "suggested"))
             same = " It is where you are." if before == self.affinity else ""
-            verb = "guesses" if costs.guessed_from else "predicts"
             self.view.controls.say(
-                f"The planner {verb} {time_text(found.predicted_us)}; no placement can be below "
+                f"The planner predicts {time_text(found.predicted_us)}; no placement can be below "
                 f"{time_text(found.lower_bound_us)} by these costs.{same}"
             )
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anywidget
 import ipywidgets
@@ -27,9 +27,6 @@ from hetero_lab.views.theme import squeeze, time_text
 from hetero_lab.widgets.tweaker.board_picture import BoardPicture
 from hetero_lab.widgets.tweaker.measurement import AUTOMATIC, Attempt
 from hetero_lab.widgets.tweaker.state import Cut, TweakerState, WhatIf
-
-if TYPE_CHECKING:
-    from hetero_lab.planning.cost_model import CostModel
 
 _HERE = Path(__file__).parent
 
@@ -286,7 +283,7 @@ class TweakerView:
         }
         with panel.hold_sync():
             panel.numbers = number_rows(what_if, state.what_if_automatic)
-            panel.note = what_if.problem or _about_costs(state.costs)
+            panel.note = what_if.problem or ("" if state.costs else _WITHOUT_COSTS)
             panel.is_looking = True
             panel.hotspots = {**panel.hotspots, "is_old": True}
         self.controls.show_subgraphs(what_if.partition)
@@ -307,12 +304,6 @@ class TweakerView:
         self.controls.show_selection(text, able, len(selected))
 
 
-def _about_costs(costs: CostModel | None) -> str:
-    if costs is None:
-        return "With costs= of hetero_lab.calibrate() latency and times of ops are known, too."
-    return f"The latency is a guess. {costs.origin}" if costs.guessed_from else ""
-
-
 def _mark_text(found: WrongSet, op: str) -> str:
     """Describe the fault of one op."""
     others = [other for other in found.ops if other != op]
@@ -320,6 +311,7 @@ def _mark_text(found: WrongSet, op: str) -> str:
     return f"wrong numbers on {found.device}{beside}"
 
 
+_WITHOUT_COSTS = "With costs= of hetero_lab.calibrate() latency and times of ops are known, too."
 EXPORTS = ("affinity, JSON", "affinity, CSV", "frozen directory", "history, CSV")
 ABOVE, PANEL, FILES = "above", "panel", "files"  # where a message is shown
 # The height is fixed, so that nothing below moves while somebody clicks.

@@ -127,22 +127,6 @@ def observed(directory):
     return judge(directory, observe(directory, turns=3))
 
 
-def test_a_directory_that_an_older_version_wrote(copy):
-    file, placement, held = copy / "model.xml", hl.read_placement(copy), {}
-    edit_placement(copy, held.update)
-    file.write_text(re.sub(r"\s*<placement .*? />", "", file.read_text()))
-    whole = {**held, "affinity": dict(placement.affinity), "kind": "frozen placement"}
-    (copy / "placement.json").write_text(json.dumps(whole))
-    contract = json.loads((copy / FILE_NAME).read_text())
-    del contract["digest"]
-    sign(copy, {**contract, "affinity": whole["affinity"]})
-    assert hl.read_placement(copy) == placement
-    assert observed(copy).broken == ()
-    hl.freeze("digits_inception", "CPU", copy, tolerance=None)
-    assert not (copy / "placement.json").exists()
-    assert hl.read_placement(copy).devices == ("CPU",)
-
-
 def test_properties_saved_into_the_file(copy):
     placement, file = hl.read_placement(copy), copy / "model.xml"
     faster = placement.with_properties({"CPU": {"PERFORMANCE_HINT": "THROUGHPUT"}})

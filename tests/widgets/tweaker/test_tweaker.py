@@ -398,15 +398,13 @@ def test_wrong_ops_of_another_model_or_none_are_refused(model):
         hl.AffinityTweaker(model, ["ACC", "CPU"], wrong=other)
 
 
-def test_a_guessed_latency_is_said_to_be_one():
+def test_without_costs_the_panel_says_what_they_would_tell():
     hl.emulate("ACC")
-    known = prepare(chain("a", "b"))
-    costs = flat_costs(known.graph)
-    assert hl.AffinityTweaker(known, ["ACC", "CPU"], costs).view.panel.note == ""
-    model = chain("a", "b", "c")
-    guessed = hl.guess_costs(model, [costs])
-    note = hl.AffinityTweaker(model, ["ACC", "CPU"], guessed).view.panel.note
-    assert note.startswith("The latency is a guess. Guessed from the costs of chain")
+    prepared = prepare(chain("a", "b"))
+    note = hl.AffinityTweaker(prepared, ["ACC", "CPU"]).view.panel.note
+    assert note.startswith("With costs= of hetero_lab.calibrate()")
+    costs = flat_costs(prepared.graph)
+    assert hl.AffinityTweaker(prepared, ["ACC", "CPU"], costs).view.panel.note == ""
 
 
 def test_fused_ops_name_the_op_that_has_their_time():

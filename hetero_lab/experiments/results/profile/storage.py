@@ -125,7 +125,7 @@ def fields_from_json(data: Mapping[str, Any]) -> dict[str, Any]:
         "latency": latency,
         "partition": partition,
         "agreement": agreement_from_json(data["agreement"]),
-        "spans": spans_from_json(data.get("spans", ()), partition),
+        "spans": spans_from_json(data["spans"], partition),
         "generation": _generation_from_json(data.get("generation"), latency),
         "throughput": tuple(
             Throughput(
@@ -135,7 +135,7 @@ def fields_from_json(data: Mapping[str, Any]) -> dict[str, Any]:
                 between=_latency(t["between_us"]),
                 latency=_latency(t["latency_us"]),
             )
-            for t in data.get("throughput", ())
+            for t in data["throughput"]
         ),
     }
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.experiments.results.profile.storage import ProfileData
+from hetero_lab.placement.overlap import sources
 from hetero_lab.runtime.counters import (
     Counter,
     executed_ops_us,
@@ -19,7 +20,7 @@ from hetero_lab.runtime.counters import (
 )
 from hetero_lab.runtime.generation import Generation
 from hetero_lab.runtime.reference import VERDICTS, Agreement
-from hetero_lab.runtime.timeline import Span, critical_path, idle_times, sources
+from hetero_lab.runtime.timeline import Span, critical_path, idle_times
 from hetero_lab.statistics import Estimate
 from hetero_lab.tables import Tables, frame_of
 
