@@ -16,12 +16,17 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
+from hetero_lab.terminal import plain_text
+
 _LONGEST = 400  # characters of an error of the runtime in a message
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 class HeteroLabError(Exception):
     """Base of everything that hetero_lab raises on purpose."""
+
+    def __str__(self) -> str:
+        return plain_text(super().__str__())
 
     def _render_traceback_(self) -> list[str]:
         """Show IPython the caller's line and the message; ``%xmode Verbose`` shows every frame."""
@@ -164,4 +169,4 @@ def warn(message: str, category: type[Warning] = HeteroLabWarning) -> None:
     level, frame = 1, inspect.currentframe()
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, category, stacklevel=level)
+    warnings.warn(plain_text(message), category, stacklevel=level)

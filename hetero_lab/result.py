@@ -6,10 +6,11 @@ import html
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hetero_lab.arguments import checked
 from hetero_lab.tables import Tables, html_table, write_csv, write_tables
+from hetero_lab.terminal import plain_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +27,12 @@ def told(verdict: str) -> tuple[str, list[str], list[str]]:
 
 class Displayed:
     """Anything that a notebook shows as sentences followed by tables."""
+
+    def __init_subclass__(cls, **options: Any) -> None:  # its text may be that of a file
+        super().__init_subclass__(**options)
+        for name in {"__repr__", "__str__"} & vars(cls).keys():
+            write = vars(cls)[name]
+            setattr(cls, name, lambda self, write=write: plain_text(write(self)))
 
     def _answer(self) -> str:
         """Return the sentence that stands first, in larger letters; empty if there is none."""

@@ -10,12 +10,14 @@ import contextlib
 import csv
 import errno
 import html
+import io
 import json
 import math
 import os
 import re
 import secrets
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -38,7 +40,13 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 _FORMULA_STARTS = ("=", "+", "-", "@", "'", "\t", "\r")
-_MAX_JSON_BYTES = 1 << 30
+_MOST_BYTES, _MOST_VALUES = 1 << 26, 1 << 23  # of a stored file, which grows as it is read
+# Keys of stored data whose text is the lab's or a device's; other names may be anything.
+_WORDS = frozenset({
+    "device", "device_properties", "devices", "emulated", "environment", "environments",
+    "execution_devices", "executor", "host", "latency", "openvino_version", "precision",
+    "properties", "status", "target", "verdict",
+})  # fmt: skip
 _NO_ROOM = (errno.ENOSPC, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 # Columns that are text in every table: read as text even where every value looks like a number.
@@ -96,13 +104,14 @@ def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
     # Before pandas 3 the default may be off in the last digit.
     exact: Any = {} if int(pd.__version__.split(".")[0]) >= 3 else {"float_precision": "round_trip"}
     try:
+        text = read_bytes(path).decode("utf-8-sig", "surrogatepass")
+        header = next(csv.reader(io.StringIO(text, newline="")), [])
         # No line ending is named: spreadsheets on Windows end lines with a carriage return too.
         frame = pd.read_csv(
-            path,
+            io.StringIO(text, newline=""),
             dtype=dict.fromkeys(TEXT_COLUMNS, "str"),
             keep_default_na=False,
-            na_values={name: ["", "nan"] for name in _header(path) if name not in TEXT_COLUMNS},
-            encoding="utf-8-sig",
+            na_values={name: ["", "nan"] for name in header if name not in TEXT_COLUMNS},
             encoding_errors="surrogatepass",
             **exact,
         )
@@ -113,11 +122,6 @@ def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
         if _is_text(frame[column]):
             frame[column] = [unprotect(v) if isinstance(v, str) else v for v in frame[column]]
     return frame
-
-
-def _header(path: str | os.PathLike[str]) -> list[str]:
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        return next(csv.reader(file), [])
 
 
 def write_parquet(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
@@ -158,7 +162,22 @@ def read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
             f"{name} has schema version {data.get('schema_version')!r}; "
             f"this release reads version {SCHEMA_VERSION}."
         )
+    with reading(path, kind):
+        check_words(data)
     return data
+
+
+def check_words(data: Any, of_the_lab: bool = False) -> None:
+    """Raise ValueError for text that the lab itself cannot have stored, since it does not print."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            check_words(key, of_the_lab)
+            check_words(value, of_the_lab or key in _WORDS)
+    elif isinstance(data, list):
+        for value in data:
+            check_words(value, of_the_lab)
+    elif of_the_lab and isinstance(data, str) and not data.isprintable():
+        raise ValueError(f"{shorten(data)} does not print")
 
 
 @contextlib.contextmanager
@@ -177,11 +196,42 @@ def reading(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
 def load_json(path: str | os.PathLike[str], fault: str) -> Any:
     """Return the content of a JSON file; StoredFileError with the ``fault`` if it is broken."""
     try:
-        if os.path.getsize(path) > _MAX_JSON_BYTES:
-            raise ValueError("it is larger than 1 GiB")
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(read_bytes(path).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise StoredFileError(f"{fault}: {error}") from error
+
+
+def read_bytes(path: str | os.PathLike[str], most: int = _MOST_BYTES) -> bytes:
+    """Return the content of a stored file; OSError or ValueError unless it is one, of sane size."""
+    _check_file(path)
+    with open(path, "rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it is larger than {most >> 20} MiB")
+    if sum(map(content.count, (b",", b"[", b"{", b"\n"))) > _MOST_VALUES:
+        raise ValueError(f"it holds more than {_MOST_VALUES >> 20} million values")
+    return content
+
+
+def check_directory(directory: str | os.PathLike[str]) -> None:
+    """Raise StoredFileError unless a directory holds files and directories of its own alone."""
+    for parent, below, files in os.walk(directory):
+        for name in (*below, *files):
+            path = os.path.join(parent, name)
+            try:
+                if name in files or os.path.islink(path):
+                    _check_file(path, os.fspath(directory))
+            except (OSError, ValueError) as error:
+                raise StoredFileError(f"{shorten(path)} cannot be trusted: {error}.") from error
+
+
+def _check_file(path: str | os.PathLike[str], home: str | None = None) -> None:
+    """Raise unless a path leads to a regular file that lies in ``home``, its own directory."""
+    real = Path(os.path.realpath(path))
+    if not stat.S_ISREG(real.stat().st_mode):
+        raise ValueError("it is no regular file")
+    if not real.is_relative_to(os.path.realpath(home or os.path.dirname(os.path.abspath(path)))):
+        raise ValueError("it is a link that leads out of its directory")
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, private: bool = False) -> None:

@@ -1,15 +1,32 @@
-"""Text for a terminal: on one line, and in columns."""
+"""Text for a terminal or a log: plain, on one line, and in columns."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 _WIDE = 80
+# What the log of a CI takes for a command: ::error:: at the start of a text, ##[error], ##vso[.
+_COMMAND = re.compile(r"(?<!\S):(?=:)|#(?=#\w*\[)")
+
+
+def plain_text(text: str) -> str:
+    """Return text that neither a terminal nor the log of a CI obeys; its lines stay lines.
+
+    Everything that is printed and may have come from a file goes through here: control characters,
+    also those that turn the direction of writing, become blanks, and commands lose their form.
+    """
+    shown = text if text.isprintable() else "".join(map(_shown, text))
+    return _COMMAND.sub(r"\g<0> ", shown)
+
+
+def _shown(character: str) -> str:
+    return character if character.isprintable() or character == "\n" else " "
 
 
 def one_line(value: str, width: int = 200) -> str:
     """Return text that a terminal shows on one line of at most ``width`` characters."""
-    shown = _printable(value)
+    shown = plain_text(value).replace("\n", " ")
     return shown if len(shown) <= width else shown[: width - 3] + "..."
 
 
@@ -28,7 +45,7 @@ def first_of(items: Sequence[str], most: int, noun: str = "") -> str:
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
     """Lay out rows of text in columns, the first row being the heading."""
-    shown = [[_printable(cell) for cell in row] for row in rows]
+    shown = [[plain_text(cell).replace("\n", " ") for cell in row] for row in rows]
     # A long last cell of a row must not widen the column for all others.
     widths = [
         max((len(row[i]) for row in shown if len(row[i]) <= _WIDE), default=0)
@@ -38,7 +55,3 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in shown
     )
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)

@@ -15,6 +15,7 @@ from html_outline import Outline
 from hypothesis import given, strategies as st
 from small_models import NASTY_NAMES
 
+from hetero_lab import tables
 from hetero_lab.errors import ArgumentError, OutputPathError, StoredFileError
 from hetero_lab.tables import (
     SCHEMA_VERSION,
@@ -414,3 +415,54 @@ def test_numbers_for_people():
     assert Outline(html_table(frame)).cells[3:] == [
         "1.50", "", "yes", "", "3", "no", "∞", "x", "yes",
     ]  # fmt: skip
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links and pipes are POSIX's")
+def test_a_stored_file_is_a_regular_one_of_its_directory(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    (tmp_path / "victim").write_text("{}")
+    (home / "inside").write_text("{}")
+    (home / "link").symlink_to("inside")
+    assert tables.read_bytes(home / "link") == b"{}"
+    tables.check_directory(home)
+    for name, make in {
+        "pipe": os.mkfifo,
+        "zero": lambda path: path.symlink_to("/dev/zero"),
+        "outside": lambda path: path.symlink_to(tmp_path / "victim"),
+        "directory": lambda path: path.symlink_to(tmp_path),
+        "gone": lambda path: path.symlink_to("nothing"),
+    }.items():
+        make(home / name)
+        with pytest.raises((OSError, ValueError), match="regular|leads out|No such file"):
+            tables.read_bytes(home / name)
+        with pytest.raises(StoredFileError, match=f"{name}' cannot be trusted"):
+            tables.check_directory(home)
+        (home / name).unlink()
+
+
+def test_a_stored_file_has_a_sane_size(tmp_path):
+    file = tmp_path / "a.json"
+    with open(file, "wb") as zeros:
+        zeros.truncate(1 << 33)  # takes no room on the disk
+    with pytest.raises(StoredFileError, match="larger than 64 MiB"):
+        tables.load_json(file, "no")
+    file.write_text("[" + "[]," * (1 << 22) + "0]")
+    with pytest.raises(StoredFileError, match="more than 8 million values"):
+        tables.load_json(file, "no")
+
+
+def test_text_of_the_lab_and_of_devices_prints(tmp_path):
+    file = tmp_path / "a.json"
+    good = {"kind": "x", "schema_version": 1, "names": ["a\nb"], "label": "\x1b"}
+    tables.write_json(file, good)
+    assert tables.read_json(file, "x") == good
+    for bad in (
+        {"status": "a\n"},
+        {"a": [{"devices": {"\x1b": ""}}]},
+        {"environment": {"host": "\u202e"}},
+        {"b": {"emulated": [["x", "\x00"]]}},
+    ):
+        tables.write_json(file, good | bad)
+        with pytest.raises(StoredFileError, match="does not print"):
+            tables.read_json(file, "x")

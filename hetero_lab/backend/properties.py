@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ from hetero_lab.errors import PropertyError, did_you_mean, last_line, names_at_h
 _UNLISTED = {"EXCLUSIVE_ASYNC_REQUESTS"}
 # The Core obeys these in a compile; no device lists them.
 OF_THE_CORE = frozenset({"CACHE_DIR", "CACHE_MODE"})
+# Text that OpenVINO may read or write as a file, by its property's name or by itself.
+_FILE = re.compile(r"^[^=]*(PATH|DIR|FILE|DUMP|CALLBACK|CONFIG|PLAN)|=.*[/\\]", re.S)
 _TRUE_FALSE = {"YES", "NO", "TRUE", "FALSE", "ON", "OFF"}
 PRECISION_HINT = "INFERENCE_PRECISION_HINT"
 
@@ -80,8 +83,13 @@ def _check_value(device: str, real: str, key: str, value: Any, *, readable: bool
         raise PropertyError(
             f"{problem}: it must be a number, a string or a bool of Python, or a property's enum."
         )
-    # Write-only properties have no current value.
+    # Write-only properties may have no current value.
     now: Any = False if key in _UNLISTED else property_of(scratch_core(), real, key)
+    if (now is None or isinstance(now, str)) and _FILE.search(f"{key}={value}"):
+        raise PropertyError(
+            f"{key} of {device} can name a file. A placement may come from a file itself, so it "
+            "names none; give such a property to OpenVINO where the model is compiled."
+        )
     if isinstance(now, bool):
         right = isinstance(value, bool) or str(value).upper() in _TRUE_FALSE
         expected = "True or False"

@@ -19,6 +19,7 @@ from hetero_lab.cli import commands, texts, values
 from hetero_lab.cli.main import COMMANDS
 from hetero_lab.cli.options import OptionParser
 from hetero_lab.errors import ArgumentError, HeteroLabError, did_you_mean, shorten
+from hetero_lab.terminal import plain_text
 
 _VARIABLES = """
 MODEL is a variable, the path of a model file or a sample's name; --affinity and --costs are
@@ -98,7 +99,7 @@ class HeteroMagics(Magics):
             self._namespace[given.variable] = result
         if not given.quiet:
             if text:
-                print(text)
+                print(plain_text(text))
             display(result)
         if getattr(result, "interrupted", False):
             raise KeyboardInterrupt("The measurement was interrupted; its result is kept.")

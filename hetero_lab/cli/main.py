@@ -18,6 +18,7 @@ import hetero_lab as hl
 from hetero_lab.cli import commands, texts
 from hetero_lab.cli.options import OPTIONS, OptionParser, spelled
 from hetero_lab.errors import ArgumentError, HeteroLabError, did_you_mean
+from hetero_lab.terminal import plain_text
 
 FAILED, ERROR, NOT_KNOWN, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
 _OF_WRONG = {"none": 0, "rounding": 0, "not known": NOT_KNOWN}
@@ -133,7 +134,7 @@ def _run(arguments: Sequence[str]) -> int:
     command = COMMANDS[first]
     given = command.parser().parse_args(rest)
     result = command.result(given)
-    said = _spelled(command.text(given, result).rstrip("\n"))
+    said = plain_text(_spelled(command.text(given, result).rstrip("\n")))
     commands.write(given, result, said)
     if said and not vars(given).get("quiet"):
         print(said)
@@ -275,7 +276,7 @@ def _print_anything() -> None:
 
 
 def _say_aside(text: str) -> None:
-    print(f"hetero-lab: {_spelled(text)}", file=sys.stderr)
+    print(f"hetero-lab: {plain_text(_spelled(text))}", file=sys.stderr)
 
 
 def _spelled(text: str) -> str:

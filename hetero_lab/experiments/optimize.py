@@ -259,7 +259,8 @@ def optimize_bound(
         costs.check_conditions(devices, properties)
         costs.check_scenario(search.session.scenario)
     check_constraints(search.bound.graph, devices, memory_limit, pin)
-    by_device = {device: dict(given) for device, given in properties.items()}
+    # Those of costs come from a file.
+    by_device = check_device_properties(properties, devices, search.bound.core)
     if objective == THROUGHPUT:
         for device in devices:  # a split forbids requests to overlap unless told otherwise
             by_device.setdefault(device, {}).setdefault("EXCLUSIVE_ASYNC_REQUESTS", False)

@@ -19,6 +19,7 @@ import openvino as ov
 
 from hetero_lab.arguments import check_whole
 from hetero_lab.errors import ArgumentError, InputError, ModelError, names_at_hand, shorten
+from hetero_lab.tables import read_bytes
 
 IDS, MASK, POSITIONS, BEAM = "input_ids", "attention_mask", "position_ids", "beam_idx"
 _INPUTS = (IDS, MASK, POSITIONS, BEAM)
@@ -195,7 +196,7 @@ def note_surroundings(model: ov.Model, directory: Path) -> None:
     """Record a model's directory in it, and the longest sequence by the configuration there."""
     model.set_rt_info(str(directory.resolve()), _DIRECTORY)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        config = json.loads((directory / "config.json").read_text("utf-8"))
+        config = json.loads(read_bytes((directory / "config.json").resolve()).decode("utf-8"))
         model.set_rt_info(str(int(config["max_position_embeddings"])), _CONTEXT)
 
 

@@ -261,6 +261,9 @@ def _models_beside(path: str) -> list[str]:
 
 
 def _read(path: Path, shapes: Shapes | None) -> ov.Model:
+    weights = path.with_suffix(".bin")
+    if path.suffix == ".xml" and os.path.lexists(weights) and not weights.is_file():
+        raise ModelError(f"{shorten(str(weights))}, the weights of the model, is no file.")
     try:
         return ov.Core().read_model(path)
     except Exception as error:

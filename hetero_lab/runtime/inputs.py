@@ -14,6 +14,7 @@ from hetero_lab.arguments import check_whole
 from hetero_lab.errors import InputError, names_at_hand, shorten, unknown
 from hetero_lab.model.opgraph import Tensor
 from hetero_lab.model.read import PreparedModel, input_name
+from hetero_lab.runtime.run_frozen import read_npz
 
 Inputs: TypeAlias = (
     Mapping[Any, Any] | Sequence[Any] | np.ndarray | str | os.PathLike[str] | Callable[[], Any]
@@ -204,14 +205,8 @@ def _array_type(name: str, element_type: ov.Type) -> np.dtype[Any]:
 
 def _read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     try:
-        data = np.load(path, allow_pickle=False)
-        if isinstance(data, np.ndarray):
-            raise InputError(f"{shorten(os.fspath(path))} is one array, not an .npz file.")
-        with data:
-            return {name: data[name] for name in data.files}
-    except InputError:
-        raise
-    except Exception as error:
+        return read_npz(path)
+    except (OSError, ValueError) as error:
         raise InputError(f"{shorten(os.fspath(path))} cannot be read as .npz: {error}") from error
 
 

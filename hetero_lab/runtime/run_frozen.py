@@ -9,12 +9,19 @@ the latency on this machine; ``hetero-lab verify`` compares them with contract.j
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and not getattr(sys.flags, "safe_path", sys.flags.isolated):
+    del sys.path[0]  # the files beside this one are data: no import may run them
+
 import contextlib
 import io
 import json
 import os
 import platform
-import sys
+import re
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -29,6 +36,7 @@ _DISCARDED, _TIMED, _WARM_UP_S = 2, 10, 0.3
 _MOST_CORES, _LOOKS, _LOOK = 8, 5, 0.2
 _NEW_TOKENS = 32
 NOTE = ["hetero_lab", "placement"]  # in the model's file
+_MOST_XML, _MOST_UNPACKED = 1 << 26, 1 << 28  # bytes
 _TOKENIZER, _DETOKENIZER = "openvino_tokenizer.xml", "openvino_detokenizer.xml"
 
 
@@ -102,7 +110,7 @@ class Tokenizer:
                 f"pip install openvino-tokenizers=={ov.__version__.partition('-')[0]}.*"
             ) from error
         core = _core("tokenizers")
-        encoder, decoder = (core.read_model(path) for path in models)
+        encoder, decoder = (core.read_model(file_of(path, _MOST_XML)) for path in models)
         key = "eos_token_id"
         self.end = int(encoder.get_rt_info(key).astype(str)) if encoder.has_rt_info(key) else None
         self._encoder, self._decoder = (core.compile_model(m, "CPU") for m in (encoder, decoder))
@@ -139,13 +147,15 @@ def observe(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> di
         seen["devices"] = {name: _full_name(core, name) for name in dict.fromkeys(names)}
         seen["step"] = "compile"
         compiled = _compile(model, core)
+        if options["reference"] is not None:
+            check_properties(options["reference"][1])
         seen["header"] = header_text(compiled)
         seen["execution_devices"] = list(compiled.get_property("EXECUTION_DEVICES"))
         seen["step"] = "outputs"
         seen["outputs"] = [_infer(compiled, plan, inputs)[0] for inputs in _requests(directory)]
         if options["reference"] is not None:
             seen["step"] = "reference"
-            model = core.read_model(Path(directory) / "model.xml")
+            model = core.read_model(file_of(Path(directory) / "model.xml"))
             reference = core.compile_model(model, *options["reference"])
             seen["step"] = "latency"
             seen.update(_time_beside_reference(directory, compiled, reference, plan, options))
@@ -155,14 +165,91 @@ def observe(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> di
     return seen
 
 
+def file_of(path: str | os.PathLike[str], most: int | None = None) -> Path:
+    """Return a path; ValueError unless it is a regular file of its directory, not too large."""
+    given, real = Path(path), Path(os.path.realpath(path))
+    if given.suffix == ".xml" and os.path.lexists(weights := given.with_suffix(".bin")):
+        file_of(weights)
+    size = real.stat().st_size  # FileNotFoundError, if there is none
+    if not real.is_file() or not real.is_relative_to(os.path.realpath(given.parent)):
+        raise ValueError(f"{given.name!r} is no regular file of its directory.")
+    if most is not None and size > most:
+        raise ValueError(f"{given.name!r} is larger than {most >> 20} MiB.")
+    return given
+
+
+def read_npz(path: str | os.PathLike[str], begin: str = "") -> dict[str, np.ndarray]:
+    """Return the arrays whose names ``begin`` so; ValueError if far larger than their file."""
+    file = file_of(path)
+    try:
+        with zipfile.ZipFile(file) as archive:
+            unpacked = sum(member.file_size for member in archive.infolist())
+        there = os.stat(file)  # a file with holes takes less room than its size
+        room = min(there.st_size, 512 * getattr(there, "st_blocks", there.st_size))
+        if unpacked > max(room, _MOST_UNPACKED):
+            raise ValueError(f"it unpacks to {unpacked >> 20} MiB; write it with numpy.savez")
+        with np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files if name.startswith(begin)}
+    except (MemoryError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{file.name!r} cannot be read as .npz: {error}") from error
+
+
 def read_placed(file: str | os.PathLike[str]) -> ov.Model:
     """Read a model with the placement that its file carries."""
-    return _core("models").read_model(file)
+    return _core("models").read_model(file_of(file, _MOST_XML))
+
+
+def check_plugins(emulated: Mapping[str, Sequence[str]]) -> None:
+    """Raise ValueError unless these plugins are those that ``hetero_lab.emulate`` registers."""
+    taken = "(CPU|GPU|NPU|AUTO|MULTI|HETERO|BATCH|PROXY|TEMPLATE)"
+    for name, (plugin, internal) in emulated.items():
+        known = [
+            (f"openvino_intel_{b.lower()}_plugin", f"{name}_{b}") for b in ("CPU", "GPU", "NPU")
+        ]
+        if (plugin, internal) not in known or not re.fullmatch(
+            f"(?!{taken}$)[A-Z][A-Z0-9_]*", name
+        ):
+            raise ValueError(
+                f"the device {name!r} has a plugin {plugin!r}, {internal!r} of its own"
+            )
+
+
+def check_properties(properties: Mapping[str, Any]) -> None:
+    """Raise ValueError for a property that a file must not set: it may take a path, or write."""
+    allowed = re.findall(r"\w+", """
+        ACTIVATIONS_SCALE_FACTOR ALLOW_AUTO_BATCHING AUTO_BATCH_TIMEOUT COMPILATION_NUM_THREADS
+        CPU_DENORMALS_OPTIMIZATION CPU_SPARSE_WEIGHTS_DECOMPRESSION_RATE DEVICE_BIND_BUFFER
+        DEVICE_ID DYNAMIC_QUANTIZATION_GROUP_SIZE ENABLE_CPU_PINNING ENABLE_CPU_RESERVATION
+        ENABLE_HYPER_THREADING ENABLE_RUNTIME_FALLBACK ENABLE_STARTUP_FALLBACK
+        ENABLE_TENSOR_PARALLEL EXCLUSIVE_ASYNC_REQUESTS EXECUTION_MODE_HINT
+        GPU_DISABLE_WINOGRAD_CONVOLUTION GPU_ENABLE_LARGE_ALLOCATIONS GPU_ENABLE_LOOP_UNROLLING
+        GPU_ENABLE_SDPA_OPTIMIZATION GPU_HOST_TASK_PRIORITY GPU_QUEUE_PRIORITY GPU_QUEUE_THROTTLE
+        INFERENCE_NUM_THREADS INFERENCE_PRECISION_HINT KEY_CACHE_GROUP_SIZE KEY_CACHE_PRECISION
+        KV_CACHE_PRECISION LOW_POWER_DEVICE MODEL_DISTRIBUTION_POLICY MODEL_PRIORITY
+        NPU_BYPASS_UMD_CACHING NPU_COMPILATION_MODE NPU_COMPILER_TYPE NPU_DEFER_WEIGHTS_LOAD
+        NPU_PLATFORM NPU_TILES NPU_TURBO NUM_STREAMS PERFORMANCE_HINT PERFORMANCE_HINT_NUM_REQUESTS
+        PERF_COUNT QUERY_MODEL_RATIO SCHEDULE_POLICY SCHEDULING_CORE_TYPE TBB_PARTITIONER
+        VALUE_CACHE_GROUP_SIZE VALUE_CACHE_PRECISION
+    """)  # fmt: skip
+    for key, value in properties.items():
+        if key == "DEVICE_PROPERTIES" and isinstance(value, dict):
+            for of_device in value.values():
+                check_properties(of_device)
+        elif key not in allowed or not re.fullmatch(r"[\w.:,+ -]*", str(value), re.A):
+            raise ValueError(f"a file must not set the property {key!r} to {value!r}")
+
+
+def noted(model: ov.Model) -> dict[str, Any]:
+    """Return the placement in a model's file; ValueError for one that could load or write files."""
+    placed = json.loads(model.get_rt_info(["hetero_lab", "placement"]).astype(str))
+    check_plugins(placed["emulated"])
+    check_properties(placed["properties"])
+    return placed
 
 
 def place_ops(model: ov.Model, core: ov.Core) -> tuple[str, dict[str, Any]]:
     """Label the ops of a model as its file says; return the device and the properties."""
-    placed = json.loads(model.get_rt_info(["hetero_lab", "placement"]).astype(str))
+    placed = noted(model)
     devices, ops, weights = dict(placed["affinity"]), model.get_ordered_ops(), set()
     for op in ops:  # constants are not named there, nor what compression adds to them
         sources = {value.get_node().get_friendly_name() for value in op.input_values()}
@@ -183,7 +270,7 @@ def place_ops(model: ov.Model, core: ov.Core) -> tuple[str, dict[str, Any]]:
 
 def _read(directory: str | os.PathLike[str]) -> tuple[ov.Model, dict[str, Any]]:
     model = read_placed(Path(directory) / "model.xml")
-    return model, json.loads(model.get_rt_info(NOTE).astype(str))
+    return model, noted(model)
 
 
 # Cores stay: a CPU plugin that is unloaded can leave a thread without its signal stack, and then
@@ -234,12 +321,12 @@ class _HeaderOnly(io.BytesIO):
 
 def _requests(directory: str | os.PathLike[str]) -> Iterator[list[np.ndarray]]:
     """Yield the inputs of each stored request, in the model's order."""
-    with np.load(Path(directory) / "requests.npz") as file:
-        keys = [key for key in file.files if key.startswith("in")]
-        numbers = sorted({int(key[2:].partition(".")[0]) for key in keys})
-        for number in numbers:
-            n_inputs = sum(key.startswith(f"in{number}.") for key in keys)
-            yield [file[f"in{number}.{index}"] for index in range(n_inputs)]
+    requests: dict[int, dict[int, np.ndarray]] = {}
+    for key, array in read_npz(Path(directory) / "requests.npz", "in").items():
+        number, _, index = key[2:].partition(".")
+        requests.setdefault(int(number), {})[int(index)] = array
+    for _, given in sorted(requests.items()):
+        yield [array for _, array in sorted(given.items())]
 
 
 def _infer(
@@ -384,6 +471,20 @@ def _turn(run: Callable[[], object], timed: int, core: int | None = None) -> lis
 
 def main() -> None:
     """Run on the inputs of the first argument; write the outputs to the second."""
+    try:
+        _run_here()
+    except Exception as error:  # its text may be that of a file
+        print(f"run.py: {_plain(' '.join(str(error).split()))}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _plain(text: str) -> str:
+    """Return text without what a terminal or a CI's log obeys; lines stay lines."""
+    shown = "".join(c if c.isprintable() or c == "\n" else " " for c in text)
+    return re.sub(r"(?<!\S):(?=:)|#(?=#\w*\[)", r"\g<0> ", shown)
+
+
+def _run_here() -> None:
     here = Path(__file__).parent
     if sys.argv[1:2] in (["-h"], ["--help"]):
         print(__doc__)
@@ -393,22 +494,15 @@ def main() -> None:
         return
     is_file = len(sys.argv) > 1 and sys.argv[1].endswith(".npz") and Path(sys.argv[1]).is_file()
     if len(sys.argv) > 1 and not is_file and "generation" in _read(here)[1]:
-        _print_text(here, *sys.argv[1:])
+        for more in text(here, sys.argv[1], *map(int, sys.argv[2:3])):
+            print(_plain(more), end="", flush=True)
+        print()
         return
-    outputs = run(here, np.load(sys.argv[1] if len(sys.argv) > 1 else here / "inputs.npz"))
+    outputs = run(here, read_npz(sys.argv[1] if len(sys.argv) > 1 else here / "inputs.npz"))
     for name, value in outputs.items():
-        print(name, value.shape, value.dtype, value.ravel()[:5])
+        print(_plain(" ".join(name.split())), value.shape, value.dtype, value.ravel()[:5])
     if len(sys.argv) > 2:
         np.savez(sys.argv[2], **outputs)  # pyright: ignore[reportArgumentType]
-
-
-def _print_text(directory: Path, prompt: str, new_tokens: str = str(_NEW_TOKENS)) -> None:
-    try:
-        for more in text(directory, prompt, int(new_tokens)):
-            print(more, end="", flush=True)
-    except (FileNotFoundError, ModuleNotFoundError, ValueError) as error:
-        sys.exit(str(error))
-    print()
 
 
 def _observe_into(directory: str, target: str, options: str) -> None:

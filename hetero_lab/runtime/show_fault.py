@@ -27,6 +27,8 @@ def infer(fault, side, file):
     """Run one side and store its outputs; a process ends with this."""
     core = ov.Core()
     for device, (library, internal) in fault["emulated"].items():
+        if library not in [f"openvino_intel_{base}_plugin" for base in ("cpu", "gpu", "npu")]:
+            sys.exit(f"fault.json names the plugin {library!r}, which is none of OpenVINO's.")
         core.register_plugin(
             library,
             internal,

@@ -17,7 +17,14 @@ import openvino as ov
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.core import runtime_version
 from hetero_lab.backend.emulation import emulated_devices, plugin_of
-from hetero_lab.errors import AffinityError, ArgumentError, StoredFileError, names_at_hand, shorten
+from hetero_lab.errors import (
+    AffinityError,
+    ArgumentError,
+    PropertyError,
+    StoredFileError,
+    names_at_hand,
+    shorten,
+)
 from hetero_lab.model.language import (
     forget_notes,
     is_language_model,
@@ -47,12 +54,17 @@ _LOADER_HEAD = '''"""Compile a model as its file says. Needs openvino alone.
 """
 
 import json
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import openvino as ov
 
 
 '''
+_LOADS = (
+    run_frozen.check_plugins, run_frozen.check_properties, run_frozen.noted, run_frozen.place_ops,
+)  # fmt: skip
 
 
 class FrozenGeneration(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +104,8 @@ class StoredPlacement(msgspec.Struct, frozen=True, kw_only=True):
             )
         if not self.affinity:
             raise ValueError("it places no op")
+        run_frozen.check_plugins(self.emulated)
+        run_frozen.check_properties(self.properties)
 
     def placement(self, graph: OpGraph) -> Placement:
         """Return the placement for the model that it was stored with."""
@@ -176,7 +190,7 @@ def save(
     with scratch_directory(target.parent, ".hetero_lab-") as draft:
         write_placed(draft / target.name, placed)
         (draft / LOADER).write_text(
-            _LOADER_HEAD + inspect.getsource(run_frozen.place_ops), encoding="utf-8"
+            _LOADER_HEAD + "\n\n".join(map(inspect.getsource, _LOADS)), encoding="utf-8"
         )
         for path in files:
             os.replace(draft / path.name, path)
@@ -266,6 +280,13 @@ def note_placement(model: ov.Model, placed: BoundPlacement) -> StoredPlacement:
     # A file has labels in any case, beside which HETERO's own ratios have no effect.
     compile_on, properties = BoundPlacement(bound, placed.placement.labelled()).compile_call
     types = {node.get_friendly_name(): node.get_type_name() for node in model.get_ops()}
+    try:
+        run_frozen.check_properties(properties)
+    except ValueError as error:
+        raise PropertyError(
+            f"{shorten(placed.label)} cannot be stored, since {error}: it could name a path. Take "
+            "it out of the placement, and give it to OpenVINO where the model is compiled."
+        ) from error
     stored = StoredPlacement(
         label=placed.label,
         openvino_version=runtime_version(),

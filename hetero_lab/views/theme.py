@@ -19,6 +19,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from hetero_lab.tables import interval_text, time_text
+from hetero_lab.terminal import plain_text
 
 # A caution where profiles stand side by side: their intervals ignore the time between them.
 NOT_IN_TURN = "not measured in turn: compare placements with hetero_lab.sweep()"
@@ -42,7 +43,7 @@ def squeeze(text: str, most: int) -> str:
     # The ends of a name tell more than its middle, and a very long name is not worth a full pass.
     if len(text) > 4 * most:
         text = text[: 2 * most] + text[-2 * most :]
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    line = " ".join(plain_text(text).split())
     if len(line) <= most:
         return line
     head = (most - 1) // 2

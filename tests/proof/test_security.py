@@ -333,13 +333,13 @@ def test_a_huge_file_is_not_read(stored, tmp_path):
     for name, (_, read) in STORED.items():
         with open(tmp_path / name, "wb") as file:
             file.truncate((1 << 30) + 1)  # takes no room on the disk
-        with pytest.raises(StoredFileError, match="larger than 1 GiB"):
+        with pytest.raises(StoredFileError, match="larger than 64 MiB"):
             read(tmp_path / name)
     (tmp_path / "store").mkdir()
     STORED["sweep.json"][0](tmp_path / "store" / "sweep.json", stored)
     with open(tmp_path / "store" / "records.jsonl", "ab") as file:
         file.truncate((1 << 30) + 1)
-    with pytest.raises(StoredFileError, match="larger than 1 GiB"):
+    with pytest.raises(StoredFileError, match="larger than 128 MiB"):
         hl.read_sweep(tmp_path / "store")
 
 

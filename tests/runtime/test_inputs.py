@@ -286,7 +286,7 @@ def test_inputs_that_do_not_fit(two, given, says):
 
 def test_files_that_are_no_npz(two, tmp_path):
     np.save(tmp_path / "one.npy", X)
-    with pytest.raises(InputError, match=r"one.npy' is one array, not an .npz file"):
+    with pytest.raises(InputError, match=r"one.npy' cannot be read as .npz"):
         bind_inputs(two, tmp_path / "one.npy")
     for content in (b"", b"garbage", b"PK\x03\x04broken"):
         (tmp_path / "broken.npz").write_bytes(content)

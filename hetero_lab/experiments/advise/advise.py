@@ -67,7 +67,7 @@ from hetero_lab.runtime.runners import HETERO, PARALLEL
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import Dataset, Metric
 from hetero_lab.statistics import log_spread
-from hetero_lab.tables import make_directory, scratch_directory
+from hetero_lab.tables import check_directory, make_directory, scratch_directory
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -305,6 +305,7 @@ class _Inquiry:
             raise DeviceError(f"No candidate can be run. {reasons}")
         if self.store is not None:
             self.store = make_directory(self.store)
+            check_directory(self.store)
         with (
             searching(self.bound, self.conditions, self.watch, show=self.show) as self.search,
             UntilInterrupted(lambda: by_label(self.known, BEST)) as until,

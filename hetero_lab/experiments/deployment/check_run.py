@@ -18,6 +18,7 @@ import numpy as np
 from hetero_lab.backend.core import run_child
 from hetero_lab.errors import MeasurementError, StoredFileError, shorten
 from hetero_lab.experiments.measure.environment import OtherWork
+from hetero_lab.runtime.run_frozen import read_npz
 from hetero_lab.runtime.stored_placement import PROGRAM
 from hetero_lab.statistics import turn_level
 from hetero_lab.tables import scratch_directory
@@ -90,8 +91,7 @@ def observe(
             last = done.stderr.strip()[-_LAST_LINES:]
             raise MeasurementError(f"The deployed program cannot run: {last}")
         seen = json.loads((scratch / "observed.json").read_text(encoding="utf-8"))
-        with np.load(scratch / "outputs.npz") as file:
-            outputs = stored_outputs({key: file[key] for key in file.files})
+        outputs = stored_outputs(read_npz(scratch / "outputs.npz"))
     seen["foreign_cpus"] = others.cpus()
     return msgspec.structs.replace(msgspec.convert(seen, ObservedRun), outputs=outputs)
 
@@ -108,7 +108,6 @@ def expected_outputs(directory: str | os.PathLike[str]) -> list[list[np.ndarray]
     """Return the outputs that a deployed directory promises."""
     path = Path(directory) / "requests.npz"
     try:
-        with np.load(path) as file:
-            return stored_outputs({key: file[key] for key in file.files if key[:3] == "out"})
-    except (OSError, ValueError, KeyError) as error:
+        return stored_outputs(read_npz(path, "out"))
+    except (OSError, ValueError) as error:
         raise StoredFileError(f"{shorten(os.fspath(path))} cannot be read: {error}") from error

@@ -13,17 +13,18 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from hetero_lab.errors import StoredFileError, shorten
+from hetero_lab.errors import StoredFileError, names_at_hand, shorten
 from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.fetch import file_digest
-from hetero_lab.tables import SCHEMA_VERSION, read_json, write_json
+from hetero_lab.runtime import run_frozen
+from hetero_lab.tables import SCHEMA_VERSION, check_directory, read_json, write_json
 
 FILE_NAME, KIND = "contract.json", "contract"
 TOLERANCE = 0.1  # by how much the latency may be worse than promised, unless told otherwise
 # Standard deviation of the log ratio from one time to another, at least: that of 39 measurements of
 # seven unchanged deployments, without that of processes, by median absolute deviations.
 DRIFT = 0.02
-_NOTE = re.compile(rb'\s*<placement value="[^"]*" />')
+_NOTE = re.compile(rb'<placement value="[^"]*" />')
 
 
 class LatencyPromise(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +62,7 @@ class LatencyPromise(msgspec.Struct, frozen=True, kw_only=True):
         holds = self.ratio_ci95_low <= self.ratio <= self.ratio_ci95_high < math.inf
         if not (above and holds and min(self.spread, self.drift) >= 0.0):
             raise ValueError("a promised latency has positive numbers and a finite interval")
+        run_frozen.check_properties(self.reference_properties)
 
     @property
     def reference(self) -> str:
@@ -128,12 +130,30 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     kind: str = KIND
     schema_version: int = SCHEMA_VERSION
 
+    def check_files(self, directory: str | os.PathLike[str]) -> None:
+        """Raise StoredFileError for a file that this contract does not know."""
+        if extra := sorted({*os.listdir(directory)} - {*self.files, FILE_NAME}):
+            raise StoredFileError(
+                f"{shorten(os.fspath(directory))} holds {names_at_hand(extra)}, which its contract "
+                "does not know. Take that out of the directory, or freeze the placement again."
+            )
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what only somebody else can have written."""
+        run_frozen.check_plugins(self.emulated)
+        run_frozen.check_properties(self.properties)
+        for name, digest in self.files.items():
+            if not re.fullmatch(r"\w[\w.-]*", name) or not re.fullmatch("[0-9a-f]{64}", digest):
+                raise ValueError(f"{name!r} is no file that was frozen")
+
 
 def frozen_digest(file: Path) -> str:
     """Return the SHA-256 of a file, of an IR without its placement; empty if it is unreadable."""
     if file.suffix != ".xml" or not file.is_file():
         return file_digest(file)
-    return hashlib.sha256(_NOTE.sub(b"", file.read_bytes())).hexdigest()
+    *before, after = _NOTE.split(file.read_bytes())
+    content = b"".join([*(part.rstrip() for part in before), after])
+    return hashlib.sha256(content).hexdigest()
 
 
 def write_contract(directory: str | os.PathLike[str], contract: Contract) -> None:
@@ -156,6 +176,7 @@ def read_contract(directory: str | os.PathLike[str]) -> Contract:
             f"{shorten(os.fspath(directory))} {fact if is_file else there}. "
             "hetero_lab.freeze(model, placement, directory) writes a directory with a contract."
         )
+    check_directory(directory)
     data = read_json(path, kind=KIND)
     digest = data.pop("digest", None)
     if digest != _digest(data):

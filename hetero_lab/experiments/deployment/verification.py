@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,13 +29,14 @@ from hetero_lab.runtime.exported import parse_header
 from hetero_lab.runtime.reference import compare
 from hetero_lab.runtime.stored_placement import StoredPlacement
 from hetero_lab.tables import write_text
-from hetero_lab.terminal import count_of
+from hetero_lab.terminal import count_of, one_line, plain_text
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
 
+_WIDE = 1000  # characters of a detail
 _OPEN = (UNDECIDED, UNKNOWN)  # promised, and not known whether it is kept
 
 
@@ -92,30 +92,25 @@ class _Gate(Result):
         """
         root = ElementTree.Element("testsuites", name="hetero-lab verify")
         for proven in self._members:
-            suite = ElementTree.SubElement(root, "testsuite", name=_plain(proven.name))
+            suite = ElementTree.SubElement(root, "testsuite", name=plain_text(proven.name))
             for part in proven.parts:
                 owner = f"hetero_lab.verify.{Path(proven.directory).name}"
                 case = ElementTree.SubElement(
-                    suite, "testcase", classname=_plain(owner), name=part.name
+                    suite, "testcase", classname=plain_text(owner), name=part.name
                 )
                 other = "failure" if strict and part.status in _OPEN else "skipped"
                 kind = {BROKEN: "failure", ERROR: "error"}.get(part.status, other)
                 if part.status != OK:
-                    message = f"{part.status}: {part.detail}"
-                    ElementTree.SubElement(case, kind, message=_plain(message), type=part.status)
+                    message = plain_text(f"{part.status}: {part.detail}")
+                    ElementTree.SubElement(case, kind, message=message, type=part.status)
             tags = [case[0].tag if len(case) else "" for case in suite]
             suite.set("tests", str(len(tags)))
             suite.set("failures", str(tags.count("failure")))
             suite.set("errors", str(tags.count("error")))
             suite.set("skipped", str(tags.count("skipped")))
-            ElementTree.SubElement(suite, "system-out").text = _plain(proven.verdict)
+            ElementTree.SubElement(suite, "system-out").text = plain_text(proven.verdict)
         ElementTree.indent(root)
         write_text(file, ElementTree.tostring(root, "unicode", xml_declaration=True) + "\n")
-
-
-def _plain(text: str) -> str:
-    """Replace the characters that XML cannot hold."""
-    return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
 
 
 @dataclass(frozen=True)
@@ -301,8 +296,8 @@ def judged(
     }
     return Verification(
         os.fspath(directory),
-        tuple(ContractPart(name, *part) for name, part in found.items()),
-        tuple(_changes(contract, seen)),
+        tuple(ContractPart(name, is_, one_line(why, _WIDE)) for name, (is_, why) in found.items()),
+        tuple(one_line(change, _WIDE) for change in _changes(contract, seen)),
         seen.openvino_version or "unknown",
         release,
         f"Verified on {seen.host} · {seen.n_cpus} CPUs · {datetime.now(UTC):%d %B %Y, %H:%M} UTC",

@@ -18,7 +18,14 @@ import numpy as np
 
 from hetero_lab.backend.bound import bind
 from hetero_lab.clock import now
-from hetero_lab.errors import ArgumentError, MeasurementError, OutputPathError, last_line, shorten
+from hetero_lab.errors import (
+    ArgumentError,
+    MeasurementError,
+    OutputPathError,
+    StoredFileError,
+    last_line,
+    shorten,
+)
 from hetero_lab.experiments.accuracy.evaluate import ReadData, read_optional_data
 from hetero_lab.experiments.deployment.check_run import TURNS, ObservedRun, observe
 from hetero_lab.experiments.deployment.contract import Contract, LatencyPromise, read_contract
@@ -139,10 +146,10 @@ def verify(
         A number that is not above 0, data without labels, data together with releases, or text
         that is not a version.
     StoredFileError
-        There is no contract, it is of a newer version, or it was edited.
+        There is no contract, it is of a newer version or edited, or it does not know a file.
     MeasurementError
         The directory's program does not run at all. Of several directories or releases, where one
-        may not be installed, the others are still verified, and this one has an ``error``.
+        may not be installed, the others are still verified, and one like these has an ``error``.
 
     Examples
     --------
@@ -174,14 +181,16 @@ def verify(
     directories = list(directory) if several else [directory]
     if not directories:
         raise ArgumentError("Name at least one deployed directory.")
-    read = [(path, read_contract(path), read_stored(path)) for path in directories]
     asked, is_across = list(releases or [""]), several or releases is not None
     found = []
-    total = len(read) * len(asked)
+    total = len(directories) * len(asked)
     with Progress("verification", show=progress, total=total, unit="runs") as bar:
-        for path, contract, frozen in read:
+        for path in directories:
             for release in asked:
                 try:
+                    contract = read_contract(path)
+                    contract.check_files(path)
+                    frozen = read_stored(path)
                     bar.note(f"install {release}" if release else "")
                     with interpreter(release) as python:
                         made = _proven(
@@ -191,8 +200,9 @@ def verify(
                         bar.note("count the right answers")
                         accuracy = _accuracy(path, contract, frozen, labelled, max_drop)
                         made = replace(made, parts=(*made.parts, accuracy))
-                except (MeasurementError, OutputPathError) as error:
-                    if not is_across:
+                except (MeasurementError, OutputPathError, StoredFileError) as error:
+                    is_alone = len(directories) == 1 and isinstance(error, StoredFileError)
+                    if is_alone or not is_across:
                         raise
                     failed = (ContractPart("run", ERROR, str(error)),)
                     made = Verification(os.fspath(path), failed, (), release or "here", release)

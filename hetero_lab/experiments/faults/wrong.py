@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 import openvino as ov
 
-from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import names_at_hand
 from hetero_lab.experiments.faults.reproducer import FAULT_FILES, CompileCall, Reproducer
 from hetero_lab.experiments.faults.symptoms import Symptom, failure
@@ -22,6 +21,7 @@ from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
 from hetero_lab.result import Displayed
+from hetero_lab.runtime import run_frozen
 from hetero_lab.tables import (
     SCHEMA_VERSION,
     frame_of,
@@ -307,9 +307,9 @@ def read_wrong(directory: str | os.PathLike[str]) -> Wrong:
         data["given"]["affinity"], data["mended"]["affinity"] = given, mended
         for number, found in enumerate(data["sets"], start=1):
             place = target / f"fault_{number}"
-            found["model"] = model = shared_core().read_model(place / "model.xml")
-            with np.load(place / "inputs.npz") as arrays:
-                found["inputs"] = [arrays[f"in{index}"] for index in range(len(model.inputs))]
+            found["model"] = model = run_frozen.read_placed(place / "model.xml")
+            arrays = run_frozen.read_npz(place / "inputs.npz")
+            found["inputs"] = [arrays[f"in{index}"] for index in range(len(model.inputs))]
         data["kind"], data["placement"] = data["found"], data["mended"]
         # JSON has no infinity and no NaN: they are stored as text.
         result = msgspec.convert(data, Wrong, strict=False)

@@ -24,7 +24,7 @@ from hetero_lab.placement.partition import Partition, one_subgraph, partition_of
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.result import Result
 from hetero_lab.runtime.counters import Counter, read_counters, unjoined
-from hetero_lab.tables import Tables, frame_of, reading
+from hetero_lab.tables import Tables, frame_of, read_bytes, reading
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -318,7 +318,7 @@ def _files(path: str | os.PathLike[str]) -> list[Path]:
 def _read(path: Path) -> tuple[str, pd.DataFrame]:
     """Return ``settings``, ``average`` or ``detailed``, and the rows of that report."""
     with reading(path, "report of benchmark_app"):
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_bytes(path).decode("utf-8-sig")
         if path.suffix.lower() == ".json":
             return _read_json(json.loads(text), path)
         if _SECTION.match(text):

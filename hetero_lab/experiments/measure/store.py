@@ -21,11 +21,19 @@ from filelock import FileLock, Timeout
 
 from hetero_lab.errors import OutputPathError, StoredFileError, StoreError, shorten, warn
 from hetero_lab.experiments.measure.records import AnyRecord, Header
-from hetero_lab.tables import make_directory, read_json, reading, write_json
+from hetero_lab.tables import (
+    check_directory,
+    check_words,
+    make_directory,
+    read_bytes,
+    read_json,
+    reading,
+    write_json,
+)
 
 HEADER, RECORDS, LOCK = "sweep.json", "records.jsonl", ".lock"
 _PRIVATE = 0o600  # names of models, hosts and devices are not for other users
-_MAX_BYTES = 1 << 30
+_MOST_BYTES, _LONGEST = 1 << 27, 1 << 25  # of the records, and of one
 _FRESH = "Take another store= directory, or delete this one."
 
 
@@ -38,6 +46,7 @@ class Store:
 
     def __init__(self, directory: str | os.PathLike[str], header: Header):
         self.directory = make_directory(directory, private=True)
+        check_directory(self.directory)  # nothing is written through a link
         self._lock = FileLock(self.directory / LOCK, mode=_PRIVATE)
         try:
             self._lock.acquire(timeout=0)
@@ -146,10 +155,8 @@ def read_records(directory: Path) -> list[AnyRecord]:
     if not path.exists():
         return []
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise StoredFileError(f"{name} is larger than 1 GiB; this is not a sweep.")
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
+        lines = read_bytes(path, _MOST_BYTES).split(b"\n")
+    except (OSError, ValueError) as error:
         raise StoredFileError(f"{name} cannot be read: {error}") from error
     torn = lines.pop()  # empty if the last line is complete
     records: list[AnyRecord] = []
@@ -186,8 +193,9 @@ def stored_line(record: Mapping[str, Any]) -> str:
 
 def _parse(line: bytes) -> dict[str, Any] | None:
     try:
-        data = json.loads(line)
+        data = json.loads(line) if len(line) < _LONGEST else {}
         text = json.dumps(data["record"], ensure_ascii=True, allow_nan=False)
+        check_words(data)
         whole = zlib.crc32(text.encode()) == data["crc"] and isinstance(data["record"], dict)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -429,7 +429,7 @@ def test_an_undecided_part_fails_only_where_it_is_asked_to(tmp_path):
         proven.to_junit(tmp_path / "junit.xml", strict=strict)
         case = ElementTree.parse(tmp_path / "junit.xml").getroot()[0][0]
         assert [child.tag for child in case] == [tag]
-        assert case[0].get("message") == "undecided: a \ufffd <reason>"
+        assert case[0].get("message") == "undecided: a   <reason>"
         suite = ElementTree.parse(tmp_path / "junit.xml").getroot()[0]
         assert (suite.findtext("system-out") or "").startswith(undecided)
     assert proven.ok
@@ -572,3 +572,51 @@ def test_promised_outputs_without_a_number_prove_nothing(tmp_path):
     kept = hl.verify(tmp_path / "own", progress=False)
     assert kept.is_decided
     assert "in 1 request\n" in str(kept)
+
+
+HOSTILE = "x\n::error::owned\x1b[31m##[error]owned"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"latency": HOSTILE}, {"precision": HOSTILE}, {"devices": {HOSTILE: ""}},
+        {"files": {"/dev/zero": "0" * 64}}, {"files": {"..": "0" * 64}}, {"files": {"none": ""}},
+        {"emulated": {"VERACC": ["/tmp/e.so", "VERACC_CPU"]}},
+        {"properties": {"CACHE_DIR": "written"}},
+        {"latency": {
+            "reference_device": "CPU", "reference_properties": {"CACHE_DIR": "written"},
+            "ratio": 1.0, "ratio_ci95_low": 0.5, "ratio_ci95_high": 2.0,
+        }},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)  # fmt: skip
+def test_a_contract_that_is_signed_anew_is_refused_in_plain_text(copy, changes, capsys):
+    data = json.loads((copy / FILE_NAME).read_text())
+    del data["digest"]
+    sign(copy, data | changes)
+    assert main(["verify", str(copy)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.rstrip("\n").isprintable()
+    assert not re.search(r"(^|\s)::|##\[", said)
+
+
+def test_of_several_a_refused_one_is_an_error_and_the_others_are_verified(copy, deployed):
+    (copy / "numpy.py").touch()
+    proven = hl.verify([copy, deployed])
+    assert [each.status for each in proven.verifications] == ["error", "ok"]
+    assert "'numpy.py', which its contract does not know" in str(proven)
+
+
+def test_names_of_ops_are_plain_text_in_every_report(copy, capsys, tmp_path):
+    contract = read_contract(copy)
+    write_contract(
+        copy, msgspec.structs.replace(contract, affinity={**contract.affinity, HOSTILE: "CPU"})
+    )
+    report = tmp_path / "junit.xml"
+    assert main(["verify", str(copy), "--junit", str(report)]) == 1
+    for said in (capsys.readouterr().out, ElementTree.parse(report).getroot().itertext()):
+        for line in "".join(said).split("\n"):
+            assert line.isprintable()
+            assert not re.search(r"^\s*::|##\[", line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import shutil
 from pathlib import Path
 
@@ -238,3 +239,17 @@ def test_a_broken_profile(measured, tmp_path, name):
     with pytest.raises(StoredFileError) as caught:
         hl.read_profile(tmp_path)
     assert "profile.json' is not a whole profile" in str(caught.value)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links and pipes are POSIX's")
+@pytest.mark.parametrize("name", ["sweep.json", "records.jsonl", ".lock", "blobs"])
+def test_a_store_is_not_written_through_a_link(tmp_path, name):
+    (tmp_path / "victim").write_text("victim")
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / name).symlink_to(tmp_path / "victim")
+    with pytest.raises(StoredFileError, match=f"{name}' cannot be trusted: it is a link"):
+        hl.sweep(
+            "digits_inception", ["CPU"], turns=2, isolate=False, store=tmp_path / "store",
+            progress=False,
+        )  # fmt: skip
+    assert (tmp_path / "victim").read_text() == "victim"

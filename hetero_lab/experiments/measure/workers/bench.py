@@ -41,6 +41,7 @@ from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.inputs import given_or_generated
 from hetero_lab.runtime.memory import bytes_by_part, bytes_of_process, peak_bytes, reset_peak
 from hetero_lab.runtime.pieces import infer_once
+from hetero_lab.runtime.run_frozen import read_npz
 from hetero_lab.runtime.runners import (
     Execution,
     Runner,
@@ -309,8 +310,7 @@ def write_arrays(path: str | Path, arrays: Iterable[np.ndarray]) -> None:
 
 def read_arrays(path: str | Path) -> list[np.ndarray]:
     """Read the arrays that :func:`write_arrays` wrote."""
-    with np.load(path, allow_pickle=False) as file:
-        return [file[key] for key in file.files]
+    return list(read_npz(path).values())
 
 
 def _kept_outputs(path: Path, names: Iterable[str]) -> dict[str, np.ndarray] | None:

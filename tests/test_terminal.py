@@ -1,0 +1,47 @@
+"""Text from files reaches a terminal and the log of a CI as plain text."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetero_lab.errors import StoredFileError
+from hetero_lab.result import Result
+from hetero_lab.terminal import columns, one_line, plain_text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred\x07\x9b", " [31mred  "),
+        ("a\u202eb\u2066c\u200f", "a b c "),
+        ("a\rb\tc\x00", "a b c "),
+        ("\ud800", " "),
+        ("::error::owned", ": :error::owned"),
+        ("x\n::set-output name=a::b", "x\n: :set-output name=a::b"),
+        ("a ##[error]b ##vso[task.x]c", "a # #[error]b # #vso[task.x]c"),
+        ("##teamcity[x]", "# #teamcity[x]"),
+        ("aten::add, µs ± 3 % → é 你 #1 ## x", "aten::add, µs ± 3 % → é 你 #1 ## x"),
+    ],
+)
+def test_nothing_that_a_terminal_or_a_log_obeys_is_left(text, shown):
+    assert plain_text(text) == shown
+    assert plain_text(shown) == shown
+
+
+def test_names_and_cells_stay_on_one_line():
+    assert one_line("a\n::b") == "a : :b"
+    assert columns([["x", "y"], ["1\n2", "3"]]) == "x    y\n1 2  3"
+
+
+def test_errors_and_results_print_plainly():
+    assert str(StoredFileError("a\x1b[0m\n::error::b")) == "a [0m\n: :error::b"
+
+    class Hostile(Result):
+        def __repr__(self) -> str:
+            return "\x1b]0;owned\x07"
+
+        def __str__(self) -> str:
+            return "ok\n::error::owned"
+
+    assert repr(Hostile()) == " ]0;owned "
+    assert str(Hostile()) == "ok\n: :error::owned"
