@@ -112,6 +112,7 @@ def checked(function: _F) -> _F:
                 for name in options.keys() - {*names}:
                     if isinstance(error, TypeError) and f"keyword argument '{name}'" in str(error):
                         near = did_you_mean(name, names).replace("'?", "='?")
+                        near = near or f" Arguments: {', '.join(names)}."
                         told = f"{function.__name__} has no argument {name}=.{near}"
                         raise ArgumentError(told) from None
                 for name in _KNOWN_INSIDE & given.keys() & known.keys():

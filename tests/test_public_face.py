@@ -130,3 +130,5 @@ def test_methods_and_constructors_check_their_arguments(call):
 def test_an_unknown_argument_is_told_with_the_nearest():
     with pytest.raises(ArgumentError, match=r"advise has no argument budget=\. .* 'budget_s='\?"):
         hl.advise("digits_inception", budget=10)
+    with pytest.raises(ArgumentError, match="sweep has no argument executor=. Arguments: .* grid,"):
+        hl.sweep("digits_inception", ["CPU"], executor="parallel")

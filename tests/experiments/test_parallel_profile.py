@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 
@@ -289,18 +288,6 @@ def test_a_stored_profile_reads_back_with_its_timeline(in_flight, tmp_path):
         pd.testing.assert_frame_equal(again.tables[name], in_flight.tables[name])
         csv = read_csv(tmp_path / f"{name}.csv").drop(columns="schema_version")
         pd.testing.assert_frame_equal(csv, in_flight.tables[name], check_dtype=False)
-
-
-def test_a_profile_stored_before_there_were_executors_is_one_of_hetero(measured, tmp_path):
-    measured.export(tmp_path)
-    path = tmp_path / "profile.json"
-    data = json.loads(path.read_text())
-    for name in ("executor", "spans", "throughput"):
-        del data[name]
-    path.write_text(json.dumps(data))
-    old = hl.read_profile(tmp_path)
-    assert (old.executor, old.spans, old.throughput) == ("hetero", (), ())
-    assert "timeline" not in old.tables
 
 
 def test_in_a_process_of_its_own(core):

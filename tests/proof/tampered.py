@@ -318,7 +318,6 @@ def cases() -> Iterator[Case]:
     for name in ("model.xml", "model.bin", "inputs.npz"):
         yield Case(f"pipe {name}, run", other(f"deploy/{name}", fifo), RUN)
         yield Case(f"link {name}, run", other(f"deploy/{name}", link("/dev/zero")), RUN)
-    yield Case("pipe placement.json", other("deploy/placement.json", fifo))
     yield Case("a link to another file", other("deploy/requests.npz", link("victim")))
     for name in ("/dev/zero", "../victim", "..", "", "a/../b"):
         yield Case(f"file {name!r}", in_contract(lambda d, n=name: d["files"].update({n: "x"})))

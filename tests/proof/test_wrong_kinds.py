@@ -99,23 +99,6 @@ def test_numbers_that_nobody_can_mean(name, more, good):
         FUNCTIONS[name](**given(FUNCTIONS[name], good), **more)
 
 
-@pytest.mark.parametrize(
-    ("old", "value", "says"),
-    [
-        ("requests", [0], "grid={'requests': "),
-        ("executor", "warp", "grid={'executor': "),
-        ("timeout_s", -1, "workers=hetero_lab.Workers\\(timeout_s="),
-        ("worker_command", "", "workers=hetero_lab.Workers\\(command="),
-    ],
-)
-def test_arguments_of_sweep_that_are_parts_now_are_taken_with_a_warning(old, value, says):
-    with (
-        pytest.warns(hl.HeteroLabWarning, match=f"{old}= is {says}"),
-        pytest.raises(hl.HeteroLabError),
-    ):
-        hl.sweep("digits_inception", ["CPU"], **{old: value})
-
-
 def test_text_is_no_list_of_text():
     hint = list[str]
     assert not arguments.fits("CPU", hint)
