@@ -55,6 +55,14 @@ class DeviceError(ArgumentError):
     """A device that does not exist here, or that cannot run what it is given."""
 
 
+class CrashError(DeviceError):
+    """A device whose plugin crashes when it is asked which ops of a model it supports."""
+
+    def __init__(self, message: str, device: str):
+        super().__init__(message)
+        self.device = device
+
+
 class ModelError(ArgumentError):
     """A model that cannot be read or prepared."""
 

@@ -15,6 +15,7 @@ from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.core import scratch_core
 from hetero_lab.backend.devices import property_of
 from hetero_lab.backend.emulation import bases_of, emulated_devices
+from hetero_lab.backend.guard import check_compile
 from hetero_lab.errors import CompileError, last_line, names_at_hand
 from hetero_lab.experiments.measure.workers.bench import read_arrays, write_arrays
 from hetero_lab.experiments.measure.workers.launch import Workers
@@ -24,7 +25,7 @@ from hetero_lab.model.read import save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement
-from hetero_lab.runtime.compiled import check_cuts, labelled_clone
+from hetero_lab.runtime.compiled import check_crash, check_cuts, labelled_clone
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.pieces import TensorKey, affinities_of, cut_pieces, infer_once
 from hetero_lab.runtime.timing import Stopwatch
@@ -86,6 +87,7 @@ class PlacedRuns(ExitStack):
         self._run: Callable[..., Inferred] = partial(infer_once, core=self.core)
         self._timeout_s, self._workers = timeout_s, Workers(command=worker_command)
         self._worker: WorkerProcess | None = None  # started again after it has died
+        self._is_isolated = isolate
         if isolate:
             self._run = partial(self._ask, self.enter_context(scratch_directory()))
             self.callback(self._kill)
@@ -152,6 +154,8 @@ class PlacedRuns(ExitStack):
             check_cuts(changed.bound, partition)
             model, _ = labelled_clone(changed, partition)
         target, properties = placed.compile_call
+        if not self._is_isolated:
+            check_crash(placed, model)
         given = self.arrays if arrays is None else arrays
         outputs, _ = self.infer(model, target, properties, given, placed.devices)
         n, size = len(self.bound.model.outputs), len(model.outputs)
@@ -183,10 +187,15 @@ class PlacedRuns(ExitStack):
         if self.trusted == "CPU":
             # With many outputs, snippets can turn a model into a cycle, and the compile fails.
             properties["SNIPPETS_MODE"] = "DISABLE"
+
+        def compile_model(model: ov.Model) -> ov.CompiledModel:
+            check_compile(self.bound, model, self.trusted, properties, [self.trusted])
+            return self.core.compile_model(model, self.trusted, properties)
+
         return TransparentModel(
             self.bound,
             self.arrays,
-            lambda model: self.core.compile_model(model, self.trusted, properties),
+            compile_model,
             fixed,
         )
 
