@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -23,6 +24,7 @@ from typing import Annotated, Any
 
 import msgspec
 import openvino as ov
+import psutil
 
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.core import runtime_version, scratch_core
@@ -38,6 +40,7 @@ from hetero_lab.errors import (
     warn,
 )
 from hetero_lab.fetch import cache_dir
+from hetero_lab.model.opgraph import CONSTANT
 from hetero_lab.model.read import save
 from hetero_lab.processes import launch
 from hetero_lab.tables import load_json, make_directory, scratch_directory, write_text
@@ -45,6 +48,7 @@ from hetero_lab.tables import load_json, make_directory, scratch_directory, writ
 SWITCH = "HETERO_LAB_GUARD"
 _CHILD = "hetero_lab.backend.guarded"
 _START_S = 120.0
+_IN_MEMORY, _TIMES_ROOM = Path("/dev/shm"), 4
 _MOST_KEPT = 4096  # verdicts on disk, most of them of a few hundred bytes
 _PRECISION = "INFERENCE_PRECISION_HINT"
 _IGNORED = ("CACHE_DIR", "CACHE_MODE", "PERF_COUNT")  # of a compile: they change no kernel
@@ -141,14 +145,18 @@ def first_query(
     """
     if not _is_on or not bound.fingerprint:
         return None
-    question = Question(bound, "query", device, plain(properties))
+    base = bases_of([device], bound.core).get(device, device)
+    if properties or _settings(bound.core, device) != _settings(bound.core, base):
+        base = device  # else an emulated device answers as its base does
+    question = Question(bound, "query", base, plain(properties))
     verdict = _verdict(question, repr(sorted(question.properties.items())))
     if verdict.crash:
         raise _crash_error(question, verdict)
     if verdict.homes is None:
         return None
     found = zip(bound.graph, verdict.homes, strict=True)
-    return {op.name: verdict.devices[home] for op, home in found if home >= 0}
+    named = [device] if base != device else verdict.devices
+    return {op.name: named[home] for op, home in found if home >= 0}
 
 
 def check_compile(
@@ -236,9 +244,10 @@ def _prune(directory: Path) -> None:
 
 def _asked(question: Question, about: str) -> tuple[Verdict, bool]:
     """Ask in a process, twice if it ends in between; return also whether to keep the verdict."""
-    with scratch_directory() as directory:
+    model = question.model or question.bound.model
+    with scratch_directory(_place(model)) as directory:
         try:
-            save(question.model or question.bound.model, directory / MODEL)
+            save(model, directory / MODEL)
         except OSError:
             raise
         except Exception:  # an op of an extension that cannot be written
@@ -269,6 +278,15 @@ def _asked(question: Question, about: str) -> tuple[Verdict, bool]:
         f"some memory and try again, or let it run in this process: hetero_lab.guard(False), "
         f"{SWITCH}=0."
     )
+
+
+def _place(model: ov.Model) -> Path | None:
+    """Return the directory in memory, where a model is written several times faster, if it fits."""
+    needed = sum(n.get_data().nbytes for n in model.get_ops() if n.get_type_name() == CONSTANT)
+    room = [psutil.virtual_memory().available]
+    with contextlib.suppress(OSError):
+        room.append(shutil.disk_usage(_IN_MEMORY).free)
+    return _IN_MEMORY if len(room) > 1 and _TIMES_ROOM * needed < min(room) else None
 
 
 def _run(question: Question, directory: Path) -> tuple[dict[str, Any], int | None, str]:
@@ -321,13 +339,11 @@ def _name(code: int | None) -> str:
 
 def _crash_error(question: Question, verdict: Verdict) -> HeteroLabError:
     release, is_query = runtime_version().partition("-")[0], question.step == "query"
-    device = question.device.partition(":")[2] or question.device
     named = repr(question.device) if is_query else "placement"
     told = (
         f"OpenVINO {release} crashes ({verdict.crash}) while {question.doing}. It was tried in a "
-        f"process of its own, so nothing else has ended. hetero_lab.investigate(model, {named}), "
-        f"or hetero-lab investigate MODEL -d {device}, finds the ops, the setting and, with "
-        "between=, the release."
+        f"process of its own, so nothing else has ended. hetero_lab.investigate(model, {named}) "
+        "finds the ops, the setting and, with between=, the release."
     )
     return CrashError(told, question.device) if is_query else CompileError(told)
 
@@ -338,7 +354,8 @@ def _settings(core: ov.Core, device: str) -> dict[str, dict[str, Any]]:
     for name in re.findall(r"[A-Za-z][\w.]*", device):
         real = bases_of([name], core).get(name, name)
         access = _property(scratch_core(), real, "SUPPORTED_PROPERTIES") or {}
-        now = {key: _property(core, name, key) for key, mode in access.items() if mode == "RW"}
+        keys = [k for k, mode in access.items() if mode == "RW" and k != "DEVICE_ID"]
+        now = {key: _property(core, name, key) for key in keys}
         set_here = {k: v for k, v in now.items() if v != _property(scratch_core(), real, k)}
         if set_here:
             found[name] = plain(set_here)

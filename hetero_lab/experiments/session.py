@@ -145,7 +145,8 @@ class Session(contextlib.AbstractContextManager["Session"]):
                     run.measure()
                 variants = {trial.key: trial.variant for trial in trials}
                 for record in records:  # compiled elsewhere, it might take this process along
-                    if isinstance(record, Failed) and record.status.startswith("crashed"):
+                    crashed = isinstance(record, Failed) and record.status.startswith("crashed")
+                    if crashed and "SIGKILL" not in record.detail:
                         note_crash(self.models[variants[record.entry]].fingerprint)
                 if examples is not None:
                     examples.evaluate(trials, records, append, progress)

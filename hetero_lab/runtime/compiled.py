@@ -249,11 +249,17 @@ def compile_placed(
 
 
 def check_crash(
-    placed: BoundPlacement, model: ov.Model, properties: Mapping[str, Any] | None = None
+    placed: BoundPlacement,
+    model: ov.Model | None = None,
+    properties: Mapping[str, Any] | None = None,
 ) -> None:
     """Raise CompileError if the first compile crashes; ``model`` has the labels of its nodes."""
     target, own = placed.compile_call
     labelled = not placed.direct and not placed.placement.priorities
+    if model is None:
+        model = placed.bound.model
+        if labelled:
+            model, _ = labelled_clone(placed, partition_of(placed))
     affinities = affinities_of(model) if labelled else None
     check_compile(placed.bound, model, target, properties or own, placed.devices, affinities)
 
