@@ -18,7 +18,6 @@ from hetero_lab import facade
 if TYPE_CHECKING:
     from hetero_lab import interop as interop, llm as llm, types as types, views as views
     from hetero_lab.backend.devices import devices as devices, support as support
-    from hetero_lab.backend.guard import guard as guard
     from hetero_lab.backend.registration import emulate as emulate
     from hetero_lab.errors import (
         BudgetWarning as BudgetWarning,

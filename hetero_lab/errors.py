@@ -56,11 +56,9 @@ class DeviceError(ArgumentError):
 
 
 class CrashError(DeviceError):
-    """A device whose plugin crashes when it is asked which ops of a model it supports."""
+    """A ``device`` that crashes when it is asked which ops of a model it supports."""
 
-    def __init__(self, message: str, device: str):
-        super().__init__(message)
-        self.device = device
+    device = ""
 
 
 class ModelError(ArgumentError):

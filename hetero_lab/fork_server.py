@@ -57,10 +57,18 @@ def serve_forks() -> None:
                 continue
             answer, kind, name = REFUSED, what[:1], what[1:].decode()
             if kind == IMPORT:
-                answer = READY if _import(name) else REFUSED
+                with contextlib.suppress(Exception):  # the process that serves as it says why
+                    importlib.import_module(name)
+                gc.freeze()  # so that the modules stay in memory shared with the children
+                answer = READY
             elif kind == SET_UP:
+                gc.unfreeze()
                 prepared.clear()  # before the next one is read: both may not fit into memory
-                prepared |= _set_up(name, descriptors.pop())
+                gc.collect()
+                with os.fdopen(descriptors.pop(), "rb") as file:
+                    if data := file.read():
+                        prepared[name] = importlib.import_module(name).prepare(data)
+                gc.freeze()
                 answer = READY if n_threads() == 1 else REFUSED
             elif kind == FORK and n_threads() == 1:
                 answer = os.fork()
@@ -74,29 +82,6 @@ def serve_forks() -> None:
                 requests.sendall(ANSWER.pack(answer))
         elif not ready and not children:
             return
-
-
-def _import(name: str) -> bool:
-    """Import a module; the process that serves as it says why it cannot be imported."""
-    gc.unfreeze()
-    try:
-        importlib.import_module(name)
-    except Exception:
-        return False
-    finally:
-        gc.freeze()  # so that the imported modules stay in memory shared with the children
-    return True
-
-
-def _set_up(name: str, file: int) -> dict[str, Any]:
-    """Let a module prepare what a file holds; an empty one holds nothing."""
-    gc.unfreeze()
-    gc.collect()
-    with os.fdopen(file, "rb") as stored:
-        data = stored.read()
-    made = {name: importlib.import_module(name).prepare(data)} if data else {}
-    gc.freeze()
-    return made
 
 
 def n_threads() -> int:

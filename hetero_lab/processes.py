@@ -25,6 +25,7 @@ from typing import IO, Any, TypeAlias
 
 import psutil
 
+GUARD = "HETERO_LAB_GUARD"  # set to 0, it turns off the guard: see hetero_lab.backend.guard
 ANSWER = struct.Struct("=q")  # a process id, or READY
 EXIT_CODE = struct.Struct("=i")  # as in subprocess.Popen: negative is a signal
 REFUSED = 0  # instead of a process id: forking is not safe
@@ -321,4 +322,4 @@ def _environment(**more: str) -> dict[str, str]:
     here = str(Path(__file__).resolve().parents[1])
     before = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([here, before]) if before else here
-    return environment_of_a_child(PYTHONPATH=path, PYTHONUNBUFFERED="1", **more)
+    return environment_of_a_child(PYTHONPATH=path, PYTHONUNBUFFERED="1", **{GUARD: "0", **more})

@@ -1,8 +1,7 @@
 """The process of a first question about a model: where OpenVINO crashes, only this process ends.
 
-It is forked or started with one JSON object as its input, and writes what it knows into a file of
-the directory that the question names, before and after the step that may crash. It imports little,
-so that it starts quickly.
+It reads one JSON object, and writes what it knows into a file of the directory that this names,
+before and after the step that may crash. It imports little, so that it starts quickly.
 """
 
 from __future__ import annotations
@@ -25,44 +24,30 @@ def serve(_: Any = None) -> None:
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash leaves no file behind
     with os.fdopen(0, "r", encoding="utf-8") as stream:
-        question = json.load(stream)
-    directory = Path(question["directory"])
+        asked = json.load(stream)
+    directory = Path(asked["directory"])
+
+    def tell(**facts: Any) -> None:
+        (directory / ANSWER).write_text(json.dumps(facts), encoding="utf-8")
+
     try:
-        _tell(directory, step="read")
-        core, model = _read(question, directory / MODEL)
-        _tell(directory, step=question["step"])
-        asked = model, question["device"], question["properties"]
-        if question["step"] == "compile":
-            core.compile_model(*asked)
-            _tell(directory, answer={})
+        tell(step="read")
+        core = ov.Core()
+        model = core.read_model(directory / MODEL)
+        for plugin in asked["plugins"]:
+            core.register_plugin(*plugin)
+        nodes = {node.get_friendly_name(): node for node in model.get_ordered_ops()}
+        for name, home in (asked.get("affinities") or {}).items():  # a file keeps none
+            nodes[name].get_rt_info()["affinity"] = home
+        tell(step=asked["step"])
+        given = model, asked["device"], asked["properties"]
+        if asked["step"] == "compile":
+            core.compile_model(*given)
         else:
-            nodes = [node.get_friendly_name() for node in model.get_ordered_ops()]
-            _tell(directory, answer=dict(core.query_model(*asked)), nodes=nodes)
+            tell(answer=core.query_model(*given), nodes=[*nodes])
     except Exception as error:
-        no_memory = isinstance(error, MemoryError) or "bad_alloc" in str(error)
-        _tell(directory, error=str(error), no_memory=no_memory)
+        tell(error=f"{type(error).__name__}: {error}")
     os._exit(0)  # its end would only let go of memory
-
-
-def _read(question: dict[str, Any], path: Path) -> tuple[ov.Core, ov.Model]:
-    """Return a Core like the asker's, and the model with its affinities."""
-    core = ov.Core()
-    for library, name, properties in question["plugins"]:
-        core.register_plugin(library, name, properties)
-    for device, properties in question["settings"].items():
-        core.set_property(device, properties)
-    model = core.read_model(path)
-    if question["affinities"] is not None:  # a file keeps none
-        for node in model.get_ordered_ops():
-            node.get_rt_info()["affinity"] = question["affinities"][node.get_friendly_name()]
-    return core, model
-
-
-def _tell(directory: Path, **facts: Any) -> None:
-    """Write facts whole, so that a crash leaves those before it."""
-    draft = directory / f"{ANSWER}.draft"
-    draft.write_text(json.dumps(facts), encoding="utf-8")
-    draft.replace(directory / ANSWER)
 
 
 if __name__ == "__main__":

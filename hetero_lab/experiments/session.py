@@ -20,19 +20,11 @@ import numpy as np
 
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.emulation import emulated_devices
-from hetero_lab.backend.guard import note_crash
 from hetero_lab.errors import ArgumentError, warn
 from hetero_lab.experiments.accuracy.evaluate import ReadData
 from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.environment import current_environment, noise_of
-from hetero_lab.experiments.measure.records import (
-    AnyRecord,
-    Failed,
-    Header,
-    StoredModel,
-    Trial,
-    Turn,
-)
+from hetero_lab.experiments.measure.records import AnyRecord, Header, StoredModel, Trial, Turn
 from hetero_lab.experiments.measure.rounds import SweepRun
 from hetero_lab.experiments.measure.store import Store
 from hetero_lab.experiments.measure.workers.bench import AnyBench, Bench, write_set_up
@@ -143,11 +135,6 @@ class Session(contextlib.AbstractContextManager["Session"]):
             try:
                 if run.pending():
                     run.measure()
-                variants = {trial.key: trial.variant for trial in trials}
-                for record in records:  # compiled elsewhere, it might take this process along
-                    crashed = isinstance(record, Failed) and record.status.startswith("crashed")
-                    if crashed and "SIGKILL" not in record.detail:
-                        note_crash(self.models[variants[record.entry]].fingerprint)
                 if examples is not None:
                     examples.evaluate(trials, records, append, progress)
             except StoppedError:

@@ -231,9 +231,9 @@ def compile_placed(
             compiled_from, predicted = labelled_clone(placed, predicted)
         check_crash(placed, compiled_from, config)
         compiled = core.compile_model(compiled_from, target, config)
-    except CompileError:  # it crashes
-        raise
     except Exception as error:
+        if isinstance(error, CompileError):  # it crashes
+            raise
         raise CompileError(
             f"The runtime refused the placement {shorten(placed.label)} on "
             f"{names_at_hand(placed.devices)}: {last_line(error)}."
@@ -249,17 +249,11 @@ def compile_placed(
 
 
 def check_crash(
-    placed: BoundPlacement,
-    model: ov.Model | None = None,
-    properties: Mapping[str, Any] | None = None,
+    placed: BoundPlacement, model: ov.Model, properties: Mapping[str, Any] | None = None
 ) -> None:
     """Raise CompileError if the first compile crashes; ``model`` has the labels of its nodes."""
     target, own = placed.compile_call
     labelled = not placed.direct and not placed.placement.priorities
-    if model is None:
-        model = placed.bound.model
-        if labelled:
-            model, _ = labelled_clone(placed, partition_of(placed))
     affinities = affinities_of(model) if labelled else None
     check_compile(placed.bound, model, target, properties or own, placed.devices, affinities)
 

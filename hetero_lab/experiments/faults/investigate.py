@@ -248,19 +248,17 @@ def _resolved(bound: BoundModel, placement: PlacementLike) -> BoundPlacement:
 
     One of several in a list then runs the whole model; ops that were placed stay where they are.
     """
-    device = placement
     try:
         return resolve(bound, placement)
     except DeviceError as error:
-        if isinstance(error, CrashError):
-            device = error.device
-            if isinstance(placement, Affinity | Placement):
-                given = placement if isinstance(placement, Placement) else Placement(placement)
-                return BoundPlacement(bound, given)
-            if device != placement:
-                warn(f"{error} {device} alone is investigated.")
+        device = error.device if isinstance(error, CrashError) else placement
+        if device != placement and isinstance(placement, Affinity | Placement):
+            given = placement if isinstance(placement, Placement) else Placement(placement)
+            return BoundPlacement(bound, given)
         if not isinstance(device, str) or device not in device_names(bound.core):
             raise
+        if device != placement:
+            warn(f"{error} {device} alone is investigated.")
         affinity = Affinity.on_one(bound.graph, device)
         return BoundPlacement(bound, Placement(affinity, device, direct=True))
 

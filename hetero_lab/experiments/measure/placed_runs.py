@@ -15,7 +15,6 @@ from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.core import scratch_core
 from hetero_lab.backend.devices import property_of
 from hetero_lab.backend.emulation import bases_of, emulated_devices
-from hetero_lab.backend.guard import check_compile
 from hetero_lab.errors import CompileError, last_line, names_at_hand
 from hetero_lab.experiments.measure.workers.bench import read_arrays, write_arrays
 from hetero_lab.experiments.measure.workers.launch import Workers
@@ -188,14 +187,10 @@ class PlacedRuns(ExitStack):
             # With many outputs, snippets can turn a model into a cycle, and the compile fails.
             properties["SNIPPETS_MODE"] = "DISABLE"
 
-        def compile_model(model: ov.Model) -> ov.CompiledModel:
-            check_compile(self.bound, model, self.trusted, properties, [self.trusted])
-            return self.core.compile_model(model, self.trusted, properties)
-
         return TransparentModel(
             self.bound,
             self.arrays,
-            compile_model,
+            lambda model: self.core.compile_model(model, self.trusted, properties),
             fixed,
         )
 

@@ -22,7 +22,6 @@ from typing import IO, Any
 import msgspec
 
 from hetero_lab.backend.core import shared_core
-from hetero_lab.backend.guard import guard
 from hetero_lab.experiments.measure.workers.bench import Bench
 from hetero_lab.experiments.measure.workers.process import WorkerError, as_worker_errors
 from hetero_lab.experiments.measure.workers.requests import AnyRequest, Reply, Request, SetUp
@@ -34,7 +33,6 @@ def serve(
 ) -> None:
     """Answer requests until the input ends; the first one sets up, unless ``set_up`` is that."""
     requests, replies = _private_streams()
-    guard(False)  # a crash ends this process alone
     # Ctrl-C in a terminal also reaches this process, but the caller decides what happens.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     bench: Bench | None = None
