@@ -55,6 +55,12 @@ class DeviceError(ArgumentError):
     """A device that does not exist here, or that cannot run what it is given."""
 
 
+class CrashError(DeviceError):
+    """A ``device`` that crashes when it is asked which ops of a model it supports."""
+
+    device = ""
+
+
 class ModelError(ArgumentError):
     """A model that cannot be read or prepared."""
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from hetero_lab.backend.bound import BoundModel
-from hetero_lab.backend.core import environment_of_a_child
 from hetero_lab.placement.placement import Placement, resolve
+from hetero_lab.processes import environment_of_a_child
 from hetero_lab.runtime.inputs import given_or_generated
 from hetero_lab.runtime.stored_placement import write_program
 

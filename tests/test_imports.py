@@ -15,8 +15,9 @@ from package_source import PACKAGE, parsed
 # A module may import what stands before it, and its own layer.
 LAYERS = [
     {
-        "arguments", "clock", "errors", "extensions", "facade", "fetch", "grouping", "interrupts",
-        "minimal_sets", "progress", "result", "statistics", "tables", "terminal",
+        "arguments", "clock", "errors", "extensions", "facade", "fetch", "fork_server", "grouping",
+        "interrupts", "minimal_sets", "processes", "progress", "result", "statistics", "tables",
+        "terminal",
     },
     *({room} for room in ("samples", "model", "backend", "placement", "planning", "lint")),
     *({room} for room in ("runtime", "experiments", "views", "widgets", "cli")),

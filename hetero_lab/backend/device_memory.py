@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from hetero_lab.backend.core import run_child
 from hetero_lab.backend.devices import has_own_memory, property_of
+from hetero_lab.processes import run_child
 
 if TYPE_CHECKING:
     import openvino as ov

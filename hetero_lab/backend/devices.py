@@ -13,6 +13,7 @@ import openvino as ov
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import EmulatedDevice, emulated_devices
+from hetero_lab.backend.guard import first_query
 from hetero_lab.errors import DeviceError, did_you_mean, last_line, names_at_hand, shorten, warn
 from hetero_lab.model.opgraph import NOT_OPS
 from hetero_lab.model.read import Source
@@ -182,7 +183,11 @@ def device_of_ops(
     key = (bound.fingerprint, device, repr(properties))
     if key not in cache:
         try:
-            answer = bound.core.query_model(bound.model, device, dict(properties or {}))
+            answer = first_query(bound, device, properties or {})
+            if answer is None:
+                answer = bound.core.query_model(bound.model, device, dict(properties or {}))
+        except DeviceError:  # it crashes
+            raise
         except Exception as error:
             raise DeviceError(
                 f"{device} cannot report which ops of this model it supports: {last_line(error)}"

@@ -64,15 +64,19 @@ def plugin_of(spec: EmulatedDevice) -> tuple[str, str]:
     return PLUGIN_OF[spec.base], f"{spec.name}_{spec.base}"
 
 
+def plugin_call(spec: EmulatedDevice) -> tuple[str, str, dict[str, str]]:
+    """Return the arguments with which a Core registers its plugin."""
+    library, internal = plugin_of(spec)
+    proxy = {"ALIAS": spec.name, "PRIORITY": "0", "INTERNAL_NAME": internal}
+    return library, internal, {f"PROXY_CONFIGURATION_{key}": text for key, text in proxy.items()}
+
+
 def register(spec: EmulatedDevice, core: ov.Core) -> None:
     """Register a checked specification on a core, for instance in a worker process."""
     keep(core)
     registry = _registries.setdefault(core, {})
     if spec.name not in registry:
-        library, internal = plugin_of(spec)
-        proxy = {"ALIAS": spec.name, "PRIORITY": "0", "INTERNAL_NAME": internal}
-        properties = {f"PROXY_CONFIGURATION_{key}": value for key, value in proxy.items()}
-        core.register_plugin(library, internal, properties)
+        core.register_plugin(*plugin_call(spec))
     registry[spec.name] = spec
 
 

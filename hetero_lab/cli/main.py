@@ -170,6 +170,10 @@ _ALL = (
         f"model devices orders each-fix remedies grid each-executor each-requests {_MEASURED} "
         "precision turns sustained store cache-dir model-cache no-counters no-reference csv export "
         "table", texts.sweep_text, run=commands.sweep,
+        exit_code=lambda _, sweep: (
+            ERROR * bool(sweep.summary["status"].str.startswith("crashed").all())
+        ),
+        more="\nThe exit code is 2 if every placement crashed.",
     ),
     Command(
         "optimize", "find the fastest placement and prove it by measuring",

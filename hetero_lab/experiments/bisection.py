@@ -11,11 +11,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from hetero_lab.backend.core import run_child
 from hetero_lab.errors import ArgumentError, MeasurementError, shorten
 from hetero_lab.experiments.measure.workers.launch import positive
 from hetero_lab.fetch import cache_dir, file_digest
 from hetero_lab.interrupts import UntilInterrupted
+from hetero_lab.processes import run_child
 from hetero_lab.progress import Progress
 from hetero_lab.result import Result
 from hetero_lab.runtime.releases import interpreter, releases_between

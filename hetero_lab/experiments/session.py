@@ -28,14 +28,15 @@ from hetero_lab.experiments.measure.records import AnyRecord, Header, StoredMode
 from hetero_lab.experiments.measure.rounds import SweepRun
 from hetero_lab.experiments.measure.store import Store
 from hetero_lab.experiments.measure.workers.bench import AnyBench, Bench, write_set_up
-from hetero_lab.experiments.measure.workers.launch import FORK_SERVER, Workers, compiles_at_once
-from hetero_lab.experiments.measure.workers.process import WorkerProcess
+from hetero_lab.experiments.measure.workers.launch import Workers, compiles_at_once
+from hetero_lab.experiments.measure.workers.process import WORKER, WorkerProcess
 from hetero_lab.experiments.measure.workers.requests import SetUp
 from hetero_lab.experiments.results.answers import SweepData
 from hetero_lab.experiments.results.sweep.reading import sweep_from
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import graph_to_json
+from hetero_lab.processes import FORK_SERVER
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.runners import inputs_for
 from hetero_lab.runtime.timing import Stopwatch
@@ -161,7 +162,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
     def _is_ready(self, timeout_s: float) -> bool:
         """Wait up to ``timeout_s``; tell whether a bench can be started soon."""
         own = not self.conditions.isolate or bool(self.conditions.workers.command)
-        return own or FORK_SERVER.is_ready(timeout_s)
+        return own or FORK_SERVER.is_ready(WORKER, timeout_s)
 
     def _run(
         self, control: SweepControl, blobs: dict[str, str], header: Header, **given: Any

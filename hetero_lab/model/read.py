@@ -51,7 +51,7 @@ from hetero_lab.samples.catalogue import sample, sample_names, sample_path
 Shapes: TypeAlias = "Mapping[str, Sequence[int]] | Sequence[int]"
 Source: TypeAlias = "str | os.PathLike[str] | ov.Model | PreparedModel"
 
-_MARK = ["hetero_lab", "prepared"]
+_MARK, _GUARD = ["hetero_lab", "prepared"], ["hetero_lab", "guard"]
 _EXPORTED = "openvino_model.xml"  # in the directory of an exported language model
 _MODEL_FILES = (".xml", ".onnx", ".tflite", ".pb", ".pdmodel")
 _COMPRESSED = re.compile(r"^(f16|bf16|[iu][1-8]|nf4|f8\w*|f4\w*)$")
@@ -74,7 +74,7 @@ class PreparedModel:
     fingerprint: str
 
 
-def load(source: Source, shapes: Shapes | None = None) -> ov.Model:
+def load(source: Source, shapes: Shapes | None = None, *, guard: bool = True) -> ov.Model:
     """Read and prepare a model.
 
     Parameters
@@ -87,6 +87,9 @@ def load(source: Source, shapes: Shapes | None = None) -> ov.Model:
         Static shape of each input whose shape is dynamic, by tensor name; for a model with one
         input the shape alone will do. If only the batch is dynamic, it becomes 1 and a warning
         says so. A language model with states needs none: it stays dynamic.
+    guard
+        Ask a device about it first in a process of its own, where a crash of OpenVINO's ends
+        nothing else. False saves up to a second, or the time of the first compile, once a model.
 
     Returns
     -------
@@ -111,8 +114,12 @@ def load(source: Source, shapes: Shapes | None = None) -> ov.Model:
     <Shape: [1,1,8,8]>
     """
     if isinstance(source, ov.Model) and not shapes and _prepared_mark(source) is not None:
-        return source.clone()
-    return prepare(source, shapes).model
+        model = source.clone()
+    else:
+        model = prepare(source, shapes).model
+    if guard != is_guarded(model):
+        model.set_rt_info(str(guard), _GUARD)
+    return model
 
 
 def prepare(source: Source, shapes: Shapes | None = None) -> PreparedModel:
@@ -152,6 +159,16 @@ def prepare(source: Source, shapes: Shapes | None = None) -> PreparedModel:
     return PreparedModel(model, op_graph(model), fingerprint)
 
 
+def is_guarded(model: ov.Model) -> bool:
+    """Return whether devices are asked about a model first in a process of its own."""
+    return not model.has_rt_info(_GUARD) or model.get_rt_info(_GUARD).astype(str) != "False"
+
+
+def weight_bytes(model: ov.Model) -> int:
+    """Return the size of all constants of a model."""
+    return sum(n.get_data().nbytes for n in model.get_ops() if n.get_type_name() == CONSTANT)
+
+
 def attributes_of(prepared: PreparedModel) -> dict[str, dict[str, str]]:
     """Return the attributes of each op as text, such as ``strides`` of a convolution."""
     return {
@@ -167,8 +184,7 @@ def save(model: ov.Model, path: Path) -> None:
         ov.save_model(model, path, compress_to_fp16=False)
     except Exception as error:
         # The runtime does not say why ("iostream error").
-        needed = sum(n.get_data().nbytes for n in model.get_ops() if n.get_type_name() == CONSTANT)
-        if shutil.disk_usage(path.parent).free < 2 * needed + _STRUCTURE_BYTES:
+        if shutil.disk_usage(path.parent).free < 2 * weight_bytes(model) + _STRUCTURE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         raise
 

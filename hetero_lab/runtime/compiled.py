@@ -12,6 +12,7 @@ import numpy as np
 import openvino as ov
 
 from hetero_lab.backend.bound import BoundModel, bind
+from hetero_lab.backend.guard import check_compile
 from hetero_lab.backend.properties import OF_THE_CORE, check_properties
 from hetero_lab.backend.virtual import named_by_plugin
 from hetero_lab.clock import now
@@ -31,7 +32,7 @@ from hetero_lab.placement.partition import Partition, partition_of, predict, tor
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
 from hetero_lab.runtime.exported import ask, observe, reported
 from hetero_lab.runtime.inputs import Inputs, Ports, set_inputs, to_array
-from hetero_lab.runtime.pieces import Submodel, compile_submodels, cut
+from hetero_lab.runtime.pieces import Submodel, affinities_of, compile_submodels, cut
 
 COUNTED = {"PERF_COUNT": True}
 _SWITCH_S = 20.0  # AUTO gets at most this long to prepare its device
@@ -228,8 +229,11 @@ def compile_placed(
         compiled_from = bound.model
         if not placed.direct and not placed.placement.priorities:
             compiled_from, predicted = labelled_clone(placed, predicted)
+        check_crash(placed, compiled_from, config)
         compiled = core.compile_model(compiled_from, target, config)
     except Exception as error:
+        if isinstance(error, CompileError):  # it crashes
+            raise
         raise CompileError(
             f"The runtime refused the placement {shorten(placed.label)} on "
             f"{names_at_hand(placed.devices)}: {last_line(error)}."
@@ -242,6 +246,16 @@ def compile_placed(
         observed, same = observe(compiled, predicted)
     check_ports(bound, compiled)
     return CompiledPlacement(placed, compiled, observed, same, compile_ms)
+
+
+def check_crash(
+    placed: BoundPlacement, model: ov.Model, properties: Mapping[str, Any] | None = None
+) -> None:
+    """Raise CompileError if the first compile crashes; ``model`` has the labels of its nodes."""
+    target, own = placed.compile_call
+    labelled = not placed.direct and not placed.placement.priorities
+    affinities = affinities_of(model) if labelled else None
+    check_compile(placed.bound, model, target, properties or own, placed.devices, affinities)
 
 
 def checked_partition(placed: BoundPlacement) -> Partition:

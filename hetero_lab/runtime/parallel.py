@@ -21,9 +21,9 @@ from hetero_lab.clock import now
 from hetero_lab.errors import ArgumentError
 from hetero_lab.model.read import Source
 from hetero_lab.placement.overlap import predict_overlapping
-from hetero_lab.placement.partition import Partition
+from hetero_lab.placement.partition import Partition, partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
-from hetero_lab.runtime.compiled import check_states, valid_submodels
+from hetero_lab.runtime.compiled import check_crash, check_states, labelled_clone, valid_submodels
 from hetero_lab.runtime.inputs import Inputs, Ports
 from hetero_lab.runtime.pieces import compile_submodels, cut, leave_cores
 from hetero_lab.runtime.scheduler import Dataflow, Done, Outputs, Scheduler
@@ -146,6 +146,10 @@ class ParallelExecutor:
         self.output_names: tuple[str, ...] = placed.bound.output_names
         self._submodels = cut(placed.bound, self.partition, hand_inputs_on=False)
         by_device = {d: {**own, **compile_properties} for d, own in placed.properties.items()}
+        whole = placed.bound.model
+        if not placed.direct:
+            whole, _ = labelled_clone(placed, partition_of(placed))
+        check_crash(placed, whole)
         started = now()
         self.compiled_models: list[ov.CompiledModel] = compile_submodels(
             self._submodels, leave_cores(by_device, placed.core), placed.core

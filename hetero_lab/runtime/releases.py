@@ -13,7 +13,6 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from hetero_lab.backend.core import environment_of_a_child, run_child
 from hetero_lab.errors import (
     ArgumentError,
     MeasurementError,
@@ -22,6 +21,7 @@ from hetero_lab.errors import (
     unknown,
 )
 from hetero_lab.fetch import CACHE_VARIABLE, cache_dir
+from hetero_lab.processes import environment_of_a_child, run_child
 from hetero_lab.tables import make_directory
 
 _READY = "ready"  # a file in an environment that is whole; its time is that of the last use

@@ -32,7 +32,7 @@ from openvino import opset13 as op
 import hetero_lab as hl
 from hetero_lab.errors import HeteroLabError
 from hetero_lab.experiments import bisection
-from hetero_lab.experiments.measure.workers import launch
+from hetero_lab.experiments.measure.workers import process
 from hetero_lab.placement.partition import partition_of
 from hetero_lab.runtime import releases
 from tests.experiments.faults import broken_device
@@ -244,7 +244,7 @@ def main() -> int:
     given = options(__doc__, faults=40, kinds=[*KINDS], healthy=0, seed=0)
     good = not given.healthy or run_healthy(given.healthy, given.seed)
     with (
-        mock.patch.object(launch, "_WORKER", broken_device.__name__),
+        mock.patch.object(process, "WORKER", broken_device.__name__),
         mock.patch.object(releases, "known_releases", return_value=RELEASES),
         mock.patch.object(bisection, "interpreter", interpreter),
     ):

@@ -25,7 +25,7 @@ from small_models import convolutions
 
 import hetero_lab as hl
 from hetero_lab.errors import OutputPathError, StoreError
-from hetero_lab.experiments.measure.workers.launch import FORK
+from hetero_lab.processes import SERVER
 
 ROOT = str(Path(__file__).resolve().parents[2])
 F32 = {"ACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
@@ -68,7 +68,7 @@ def workers(caller: psutil.Process | None = None) -> list[psutil.Process]:
             # The module, not the path: the interpreter's directory may have the package's name.
             words = child.cmdline()
             modules = [word for word in words if word.startswith("hetero_lab.")]
-            is_server = child.ppid() == caller.pid and words[-1:] == [FORK]
+            is_server = child.ppid() == caller.pid and words[-1:] == [SERVER]
             if modules and not is_server:
                 found.append(child)
         except psutil.Error:

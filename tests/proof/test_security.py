@@ -521,8 +521,8 @@ def test_no_module_opens_a_connection_of_its_own():
                 found.setdefault(module, set()).update(used)
     # Workers are asked for over a pair of Unix sockets that no other process can reach.
     for name in (
-        "experiments/measure/workers/launch.py",
-        "experiments/measure/workers/worker.py",
+        "fork_server.py",
+        "processes.py",
     ):
         assert found.pop(name) == {"socket"}
         text = (PACKAGE / name).read_text("utf-8")

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from hetero_lab.backend.core import run_child
 from hetero_lab.errors import MeasurementError, StoredFileError, shorten
 from hetero_lab.experiments.measure.environment import OtherWork
+from hetero_lab.processes import run_child
 from hetero_lab.runtime.run_frozen import read_npz
 from hetero_lab.runtime.stored_placement import PROGRAM
 from hetero_lab.statistics import turn_level

@@ -14,6 +14,7 @@ from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.devices import device_names
 from hetero_lab.errors import (
     ArgumentError,
+    CrashError,
     DeviceError,
     HeteroLabError,
     MeasurementError,
@@ -243,14 +244,23 @@ def investigate(
 
 
 def _resolved(bound: BoundModel, placement: PlacementLike) -> BoundPlacement:
-    """Bind a placement; a single device may fail even to say which ops it supports."""
+    """Bind a placement; a device may crash or fail when it is asked which ops it supports.
+
+    One of several in a list then runs the whole model; ops that were placed stay where they are.
+    """
     try:
         return resolve(bound, placement)
-    except DeviceError:
-        if not isinstance(placement, str) or placement not in device_names(bound.core):
+    except DeviceError as error:
+        device = error.device if isinstance(error, CrashError) else placement
+        if device != placement and isinstance(placement, Affinity | Placement):
+            given = placement if isinstance(placement, Placement) else Placement(placement)
+            return BoundPlacement(bound, given)
+        if not isinstance(device, str) or device not in device_names(bound.core):
             raise
-        affinity = Affinity.on_one(bound.graph, placement)
-        return BoundPlacement(bound, Placement(affinity, placement, direct=True))
+        if device != placement:
+            warn(f"{error} {device} alone is investigated.")
+        affinity = Affinity.on_one(bound.graph, device)
+        return BoundPlacement(bound, Placement(affinity, device, direct=True))
 
 
 def _arrays(

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.backend.bound import bind
-from hetero_lab.backend.core import environment_of_a_child, run_child
 from hetero_lab.errors import CompileError, StoredFileError, shorten
 from hetero_lab.experiments.measure.workers.launch import positive
 from hetero_lab.model.naming import unique
 from hetero_lab.model.read import Source, save
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
+from hetero_lab.processes import environment_of_a_child, run_child
 from hetero_lab.result import Result
 from hetero_lab.runtime.compiled import labelled_clone
 from hetero_lab.runtime.stored_placement import MODEL_FILE, PROGRAM, note_placement

@@ -24,7 +24,7 @@ from hetero_lab.model.read import save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement
-from hetero_lab.runtime.compiled import check_cuts, labelled_clone
+from hetero_lab.runtime.compiled import check_crash, check_cuts, labelled_clone
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.pieces import TensorKey, affinities_of, cut_pieces, infer_once
 from hetero_lab.runtime.timing import Stopwatch
@@ -86,6 +86,7 @@ class PlacedRuns(ExitStack):
         self._run: Callable[..., Inferred] = partial(infer_once, core=self.core)
         self._timeout_s, self._workers = timeout_s, Workers(command=worker_command)
         self._worker: WorkerProcess | None = None  # started again after it has died
+        self._is_isolated = isolate
         if isolate:
             self._run = partial(self._ask, self.enter_context(scratch_directory()))
             self.callback(self._kill)
@@ -152,6 +153,8 @@ class PlacedRuns(ExitStack):
             check_cuts(changed.bound, partition)
             model, _ = labelled_clone(changed, partition)
         target, properties = placed.compile_call
+        if not self._is_isolated:
+            check_crash(placed, model)
         given = self.arrays if arrays is None else arrays
         outputs, _ = self.infer(model, target, properties, given, placed.devices)
         n, size = len(self.bound.model.outputs), len(model.outputs)
@@ -183,6 +186,7 @@ class PlacedRuns(ExitStack):
         if self.trusted == "CPU":
             # With many outputs, snippets can turn a model into a cycle, and the compile fails.
             properties["SNIPPETS_MODE"] = "DISABLE"
+
         return TransparentModel(
             self.bound,
             self.arrays,

@@ -527,6 +527,8 @@ class SweepRun(BaseRun):
                     self._close_bench(key)
                 if not failure.crashed or attempt + 1 == _ATTEMPTS:
                     detail = failure.detail[:2000]
+                    if failure.crashed and "SIGKILL" not in detail:
+                        detail += ". hetero_lab.investigate(model, placement) finds the ops"
                     self._record(Failed(entry=key, status=failure.status, detail=detail))
                     self._compiled.discard(key)
                     return None

@@ -20,7 +20,7 @@ import openvino as ov
 from openvino import opset13 as op
 
 from hetero_lab.experiments.measure.workers import worker
-from hetero_lab.experiments.measure.workers.launch import FORK
+from hetero_lab.experiments.measure.workers.worker import prepare as prepare
 from tests.proof.faults import put_instead, spoil_op
 
 
@@ -99,8 +99,14 @@ def _longer(node: ov.Node) -> ov.Node:
     return op.add(node, op.multiply(extra, op.constant(np.float32(1e-20))))
 
 
-def main(arguments: list[str]) -> None:
-    """Be a worker, a server that forks workers, or a script."""
+def serve(prepared: Any = None) -> None:
+    """Be a worker."""
+    break_device()
+    worker.serve(prepared)
+
+
+def break_device() -> None:
+    """Put the fault into what this process compiles."""
     fault, usual = msgspec.json.decode(os.environ["FAULT"], type=Broken), ov.Core.compile_model
 
     def compile_model(core: ov.Core, model: Any, target: str = "", properties: Any = None) -> Any:
@@ -109,13 +115,16 @@ def main(arguments: list[str]) -> None:
         return usual(core, model, target, properties or {})
 
     ov.Core.compile_model = compile_model
-    if arguments == [FORK]:
-        worker.serve_forks()
-    elif arguments:
+
+
+def main(arguments: list[str]) -> None:
+    """Be a worker or a script."""
+    if arguments:
+        break_device()
         sys.argv, sys.executable = arguments, os.environ["BROKEN_PYTHON"]
         runpy.run_path(arguments[0], run_name="__main__")
     else:
-        worker.serve()
+        serve()
 
 
 if __name__ == "__main__":

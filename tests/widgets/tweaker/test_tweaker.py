@@ -15,9 +15,10 @@ from small_models import chain, stateful
 
 import hetero_lab as hl
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PlanError, PropertyError
-from hetero_lab.experiments.measure.workers.launch import FORK_SERVER
+from hetero_lab.experiments.measure.workers.process import WORKER
 from hetero_lab.model.read import prepare
 from hetero_lab.planning.objective import Unit
+from hetero_lab.processes import FORK_SERVER
 from hetero_lab.statistics import Estimate
 from hetero_lab.tables import read_csv
 from hetero_lab.widgets.tweaker.measurement import Attempt, attempt_label
@@ -320,7 +321,7 @@ def test_a_worker_that_crashes(model, monkeypatch):
 def test_cancel_ends_the_workers_at_once(model):
     import psutil
 
-    assert FORK_SERVER.is_ready(60.0)  # it stays
+    assert FORK_SERVER.is_ready(WORKER, 60.0)  # it stays
     others = set(psutil.Process().children(recursive=True))  # a browser of other tests, perhaps
     tweaker = hl.AffinityTweaker(model, ["ACC", "CPU"], budget_s=3600)
     tweaker.measure(wait=False)

@@ -39,9 +39,10 @@ from hetero_lab.experiments.measure.fleet.work_queue import (
 )
 from hetero_lab.experiments.measure.records import AnyRecord, Trial
 from hetero_lab.experiments.measure.rounds import SweepRun
-from hetero_lab.experiments.measure.workers.launch import FORK_SERVER, Workers
+from hetero_lab.experiments.measure.workers.launch import Workers
 from hetero_lab.experiments.measure.workers.process import WorkerProcess
 from hetero_lab.experiments.measure.workers.requests import SetUp
+from hetero_lab.processes import FORK_SERVER
 from hetero_lab.runtime.timing import Stopwatch
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -17,10 +17,12 @@ import psutil
 
 from hetero_lab.clock import now
 from hetero_lab.errors import HeteroLabError, shorten
-from hetero_lab.experiments.measure.workers.launch import Workers, launch
+from hetero_lab.experiments.measure.workers.launch import Workers
 from hetero_lab.experiments.measure.workers.requests import Answer, Reply, Request, SetUp
+from hetero_lab.processes import launch
 from hetero_lab.tables import number
 
+WORKER = "hetero_lab.experiments.measure.workers.worker"
 _POLL_S = 0.2
 _START_S = 120.0  # for a process to start and to be set up
 _END_S = 5.0  # for a process to end by itself after its output has ended
@@ -73,7 +75,8 @@ class WorkerProcess:
         self._limit = workers.memory_limit_bytes or int(psutil.virtual_memory().total * 0.9)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         try:
-            self._process = launch(command, self._errors, _START_S, set_up)
+            shared = msgspec.json.encode(set_up) if set_up.models else b""
+            self._process = launch(WORKER, self._errors, _START_S, command=command, set_up=shared)
         except OSError as error:
             self._errors.close()
             name = shorten(str(command[0])) if command else "process"

@@ -67,4 +67,4 @@ def _answer(bench, request):
 
 
 if __name__ == "__main__":
-    serve(_answer)
+    serve(answer=_answer)

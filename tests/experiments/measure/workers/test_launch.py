@@ -9,18 +9,14 @@ import subprocess
 import sys
 import textwrap
 
+import msgspec
 import psutil
 import pytest
 
-from hetero_lab.experiments.measure.workers.launch import (
-    FORK_SERVER,
-    ForkedProcess,
-    ForkServer,
-    launch,
-)
-from hetero_lab.experiments.measure.workers.process import WorkerError, WorkerProcess
+from hetero_lab.experiments.measure.workers.process import WORKER, WorkerError, WorkerProcess
 from hetero_lab.experiments.measure.workers.requests import Release, SetUp
 from hetero_lab.model.read import prepare, save
+from hetero_lab.processes import FORK_SERVER, ForkedProcess, ForkServer, launch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
 
@@ -80,11 +76,11 @@ def test_a_set_up_that_hangs_is_not_tried_again(set_up, tmp_path):
     os.mkfifo(tmp_path / "inputs.npz")  # nobody writes into it
     hanging = SetUp(models=set_up.models, inputs={"m": str(tmp_path / "inputs.npz")})
     server = ForkServer()
-    assert server.is_ready(60)
+    assert server.is_ready(WORKER, 60)
     with open(tmp_path / "errors", "wb") as errors:
-        assert server.fork(errors, 2, hanging) is None
+        assert server.fork(WORKER, errors, 2, msgspec.json.encode(hanging)) is None
         for _ in range(2):
-            worker = server.fork(errors, 60, hanging)
+            worker = server.fork(WORKER, errors, 60, msgspec.json.encode(hanging))
             assert worker is not None
             worker.kill()
     server.close()
@@ -114,9 +110,9 @@ def test_where_a_thread_runs_nothing_is_forked(set_up, monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     server = ForkServer()
     with open(tmp_path / "errors", "wb") as errors:
-        assert server.fork(errors, 60) is None
+        assert server.fork(WORKER, errors, 60) is None
     server.close()
-    monkeypatch.setattr("hetero_lab.experiments.measure.workers.launch.FORK_SERVER", server)
+    monkeypatch.setattr("hetero_lab.processes.FORK_SERVER", server)
     with contextlib.closing(WorkerProcess(set_up)) as worker:
         assert not isinstance(worker._process, ForkedProcess)
         assert psutil.Process(worker.pid).ppid() == os.getpid()
@@ -140,8 +136,9 @@ def test_a_server_that_was_killed_is_started_again(set_up):
 def test_the_server_ends_with_its_caller(tmp_path):
     script = """
         import sys, time
-        from hetero_lab.experiments.measure.workers.launch import launch
-        worker = launch(None, open(sys.argv[1], "wb"), 60)
+        from hetero_lab.experiments.measure.workers.process import WORKER
+        from hetero_lab.processes import launch
+        worker = launch(WORKER, open(sys.argv[1], "wb"), 60)
         print(worker.pid, flush=True)
         time.sleep(3600)
     """
@@ -163,7 +160,7 @@ def test_the_server_ends_with_its_caller(tmp_path):
 
 def test_a_command_is_started_as_it_is(tmp_path):
     with open(tmp_path / "errors", "wb") as errors:
-        started = launch([sys.executable, "-c", "raise SystemExit(3)"], errors, 10)
+        started = launch("", errors, 10, command=[sys.executable, "-c", "raise SystemExit(3)"])
         assert started.wait(20) == 3
         assert not isinstance(started, ForkedProcess)
         for stream in (started.stdin, started.stdout):

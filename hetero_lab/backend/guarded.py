@@ -1,0 +1,54 @@
+"""The process of a first question about a model: where OpenVINO crashes, only this process ends.
+
+It reads one JSON object, and writes what it knows into a file of the directory that this names,
+before and after the step that may crash. It imports little, so that it starts quickly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+
+MODEL, ANSWER = "model.xml", "answer.json"
+
+
+def serve(_: Any = None) -> None:
+    """Answer one question: which ops a device supports, or whether it compiles the model."""
+    with contextlib.suppress(ImportError):  # of Windows
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash leaves no file behind
+    with os.fdopen(0, "r", encoding="utf-8") as stream:
+        asked = json.load(stream)
+    directory = Path(asked["directory"])
+
+    def tell(**facts: Any) -> None:
+        (directory / ANSWER).write_text(json.dumps(facts), encoding="utf-8")
+
+    try:
+        tell(step="read")
+        core = ov.Core()
+        model = core.read_model(directory / MODEL)
+        for plugin in asked["plugins"]:
+            core.register_plugin(*plugin)
+        nodes = {node.get_friendly_name(): node for node in model.get_ordered_ops()}
+        for name, home in (asked.get("affinities") or {}).items():  # a file keeps none
+            nodes[name].get_rt_info()["affinity"] = home
+        tell(step=asked["step"])
+        given = model, asked["device"], asked["properties"]
+        if asked["step"] == "compile":
+            core.compile_model(*given)
+        else:
+            tell(answer=core.query_model(*given), nodes=[*nodes])
+    except Exception as error:
+        tell(error=f"{type(error).__name__}: {error}")
+    os._exit(0)  # its end would only let go of memory
+
+
+if __name__ == "__main__":
+    serve()
