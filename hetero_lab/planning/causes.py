@@ -167,7 +167,8 @@ def _blamed(division: Division, n: int) -> Iterator[Cause]:
         names = [division.graph.ops[i].name for i in chosen.tolist()]
         devices = [division.devices[d] for d in dict.fromkeys(to[chosen].tolist())]
         where = " and ".join(devices)
-        reason = f"{count_of(len(names), 'op')} that {where} can run are elsewhere"
+        verb = "is" if len(names) == 1 else "are"
+        reason = f"{count_of(len(names), 'op')} that {where} can run {verb} elsewhere"
         after = division.n_subgraphs(division.moved(chosen, to))
         shown = f"{reason} ({names_at_hand(names, 2)})"
         yield Cause(f"On {where},", shown, devices[0], tuple(names), after)

@@ -204,7 +204,7 @@ def simplify(
     >>> acc = hl.emulate("ACC", unsupported={"Concat"})
     >>> found = hl.simplify(model, "HETERO:ACC,CPU")
     >>> hl.partition(model, "HETERO:ACC,CPU").n_subgraphs, found.best.n_subgraphs
-    (8, 3)
+    (17, 6)
     """
     return simplify_bound(bind(model, core), placement, keep, costs)
 

@@ -108,20 +108,20 @@ def test_demo(tmp_path):
     (tmp_path / "hetero_lab_demo").mkdir()  # an existing directory is fine
     out, err = start("demo", cwd=tmp_path).communicate()
     assert "Traceback" not in err
-    for expected in ("ACC is emulated", "8 subgraphs", "5 subgraphs", "hetero-lab devices"):
+    for expected in ("ACC is emulated", "8 subgraphs", "3 subgraphs", "hetero-lab devices"):
         assert expected in out
     made = tmp_path / "hetero_lab_demo"
     table = pd.read_csv(made / "candidates.csv").set_index("label")
-    assert {"CPU", "CPU · f32", "HETERO:ACC,CPU", "HETERO:ACC,CPU remedied"} <= set(table.index)
+    assert {"CPU", "CPU · f32", "HETERO:ACC,CPU", "HETERO:ACC,CPU simplified"} <= set(table.index)
     (best,) = table.index[table["judgement"] == "best"]
     assert f"Deploy {best}: " in out
     assert set(table["verdict"].dropna()) <= {"equal", "rounding"}
-    remedied = hl.Affinity.from_json(made / "remedied.json")
-    assert remedied["scale"] == remedied["head_parity/matmul"] == "CPU"
+    simplified = hl.Affinity.from_json(made / "simplified.json")
+    assert simplified["scale"] == simplified["head_parity/matmul"] == "CPU"
     assert hl.verify(made / "deploy", turns=3, tolerance=1e6).ok
     page = (made / "index.html").read_text("utf-8")
     assert not [link for link in Outline(page).loads if not link.startswith(("data:", "#"))]
-    splits = ["HETERO:ACC,CPU", "HETERO:ACC,CPU remedied"]  # a busy machine may not get to both
+    splits = ["HETERO:ACC,CPU", "HETERO:ACC,CPU simplified"]  # a busy machine may not get to both
     n_measured = table.loc[splits, "median_us"].notna().sum()
     assert page.count("plotly-graph-div") >= 1 + n_measured
     for told in (out, page):

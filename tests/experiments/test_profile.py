@@ -128,8 +128,9 @@ def test_the_report_has_the_form_of_the_samples(measured):
     lines = measured.report().splitlines()
     assert lines[2] == "Placement:  6 ops on CPU, 1 op on ACC (emulated on CPU)"
     assert lines[3] == "Partition:  3 subgraphs, 2 boundaries, 65.5 KB (observed)"
-    assert lines[4].startswith("Slowest:    ")
-    assert lines[5].startswith("Boundaries: relu1 CPU → ACC 32.8 KB; softmax ACC → CPU 32.8 KB")
+    assert lines[4].startswith("Subgraphs:  3 subgraphs: 1 op that CPU can run is elsewhere")
+    assert lines[5].startswith("Slowest:    ")
+    assert lines[6].startswith("Boundaries: relu1 CPU → ACC 32.8 KB; softmax ACC → CPU 32.8 KB")
     start = lines.index("Performance counts for 0-th infer request")
     rows = lines[start + 1 : -2]
     assert len(rows) == len(measured.counters)

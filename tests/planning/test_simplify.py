@@ -175,7 +175,7 @@ def test_a_choice_is_a_cause_too():
     affinity = Affinity.from_graph(graph, {**affinity, "right": "B"})
     found = simplified(graph, affinity, {d: {op.name for op in graph} for d in "AB"})
     assert found.cause.text == (
-        "3 subgraphs: 1 op that A can run are elsewhere ('right'), and 3 connected ops of A lie "
+        "3 subgraphs: 1 op that A can run is elsewhere ('right'), and 3 connected ops of A lie "
         "around, so that HETERO cuts them into 2. On A, there would be 1."
     )
     assert found.best.moved in {("right",), ("join",)}

@@ -182,7 +182,7 @@ _INPUTS = {
     "a missing file": ("gone.npz", ["'gone.npz'"]),
 }
 _BOTH = ["compile", "partition", "interop.hetero_dumps", "interop.recipe", "save", "freeze",
-         "profile", "find_wrong", "ParallelExecutor", "lint", "find_refused",
+         "profile", "find_wrong", "ParallelExecutor", "lint", "simplify", "find_refused",
          "investigate"]  # fmt: skip
 _PROFILED: list[tuple[Any, ...]] = [
     *(

@@ -236,8 +236,7 @@ def test_no_next_step_that_refuses_a_language_model(model):
     given = Namespace(model="m", device="ACC,CPU", shape=[], emulate=[])
     for agreement in ((), compare({"x": np.ones(1)}, {"x": np.zeros(1)})):
         judged = replace(profile, agreement=agreement)
-        lines = after_profile(given, prepare(model), judged)
-        assert [line.partition(":")[0] for line in lines] == ["Findings"]
+        assert after_profile(given, judged) == []
 
 
 @pytest.mark.parametrize("ask", [hl.optimize, hl.calibrate])

@@ -54,7 +54,9 @@ def test_it_opens_with_the_automatic_placement(tweaker, model):
     automatic = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
     assert tweaker.affinity == automatic
     assert tweaker.what_if.n_subgraphs == hl.partition(model, automatic).n_subgraphs
-    assert list(tweaker.findings["rule"]) == list(hl.lint(model, automatic)["rule"])
+    first, *others = hl.lint(model, automatic)["rule"]
+    assert first == "many-subgraphs"  # takes too long for each change: the button says it
+    assert list(tweaker.findings["rule"]) == others
     assert len(tweaker.history) == 0
     assert repr(tweaker).startswith("AffinityTweaker('digits_inception' on ACC, CPU; WhatIf(19")
     looks = [(look["device"], look["label"]) for look in tweaker.view.board.palette]
@@ -192,6 +194,8 @@ def test_every_row_of_the_history_has_a_name_of_its_own(tweaker, model):
 
 
 def test_findings_can_be_selected_and_applied(tweaker):
+    tweaker.select(op_type="Relu")
+    tweaker.assign("CPU")  # apart from their convolutions
     row = next(i for i, remedy in enumerate(tweaker.findings["remedy"]) if remedy)
     finding = tweaker.findings.iloc[row]
     tweaker.select_finding(row)
