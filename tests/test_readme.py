@@ -164,6 +164,7 @@ def beside_a_model(tmp_path, monkeypatch):
     monkeypatch.setenv("HETERO_LAB_CACHE", str(tmp_path / "cache"))
     hl.emulate("ACC", unsupported={"Softmax"})  # as the device that pages apply it to
     hl.Affinity.automatic("digits_inception", "HETERO:ACC,CPU").to_json("placement.json")
+    monkeypatch.syspath_prepend(Path.cwd())  # as a program there finds what is beside it
     hl.emulate("ACC", unsupported={"LSTMCell"})
     for name in hl.__all__:
         function = getattr(hl, name)
