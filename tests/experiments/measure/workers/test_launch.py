@@ -10,7 +10,6 @@ import sys
 import textwrap
 from pathlib import Path
 
-import msgspec
 import psutil
 import pytest
 
