@@ -32,7 +32,7 @@ from hetero_lab.backend.guarded import ANSWER, MODEL
 from hetero_lab.errors import CompileError, CrashError, DeviceError, HeteroLabError
 from hetero_lab.fetch import cache_dir
 from hetero_lab.model.read import is_guarded, save, weight_bytes
-from hetero_lab.processes import GUARD, launch
+from hetero_lab.processes import FORK_SERVER, GUARD, launch
 from hetero_lab.tables import load_json, make_directory, scratch_directory, write_text
 
 _CHILD, _START_S = "hetero_lab.backend.guarded", 120.0
@@ -139,6 +139,7 @@ def _asked(
     fits = _COPIES * weight_bytes(model) < room
     with scratch_directory(_IN_MEMORY if fits else None) as directory:
         try:
+            FORK_SERVER.is_ready(_CHILD, 0.0)  # it starts while the model is written
             save(model, directory / MODEL)
         except RuntimeError:  # an op of an extension that cannot be written
             return Verdict(), None
