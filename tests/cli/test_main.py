@@ -112,7 +112,8 @@ def test_demo(tmp_path):
         assert expected in out
     made = tmp_path / "hetero_lab_demo"
     table = pd.read_csv(made / "candidates.csv").set_index("label")
-    assert {"CPU", "CPU · f32", "HETERO:ACC,CPU", "HETERO:ACC,CPU simplified"} <= set(table.index)
+    # "CPU · f32" is a candidate of its own only where the CPU computes in bf16 by default.
+    assert {"CPU", "HETERO:ACC,CPU", "HETERO:ACC,CPU simplified"} <= set(table.index)
     (best,) = table.index[table["judgement"] == "best"]
     assert f"Deploy {best}: " in out
     assert set(table["verdict"].dropna()) <= {"equal", "rounding"}

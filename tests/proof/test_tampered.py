@@ -19,6 +19,6 @@ def made(tmp_path_factory):
     return at
 
 
-@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.name)
 def test_a_tampered_file_is_refused(case, made):
     assert fault_of(case, made) == ""
