@@ -12,15 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 import plotly.graph_objects as go
 
 from docs.course import figure_html
-from hetero_lab.experiments.explain import explain_rows
-from hetero_lab.experiments.results.sweep.result import Sweep
-from hetero_lab.views.graph.drawing import placement_graph
+from hetero_lab.results.sweep_result import Sweep
+from hetero_lab.search.explain import explain_rows
+from hetero_lab.views.graph.graph_drawing import placement_graph
 from hetero_lab.views.op_types import time_by_op_type
-from hetero_lab.views.predictions import difference
-from hetero_lab.views.sweeps import title_of
-from hetero_lab.views.times import timeline
-from hetero_lab.widgets.explorer.figures import points_figure
-from hetero_lab.widgets.explorer.state import ExplorerState
+from hetero_lab.views.prediction_figures import difference
+from hetero_lab.views.sweep_figures import title_of
+from hetero_lab.views.time_figures import timeline
+from hetero_lab.widgets.explorer.explorer_figures import points_figure
+from hetero_lab.widgets.explorer.explorer_state import ExplorerState
 
 AXES = (("n_subgraphs", "median_us"), ("boundary_bytes", "median_us"), ("n_subgraphs", "p90_us"))
 PANES = {"graph": placement_graph, "timeline": timeline, "time by op type": time_by_op_type}

@@ -17,40 +17,40 @@ from hetero_lab import facade
 # This is the list of public names.
 if TYPE_CHECKING:
     from hetero_lab import interop as interop, llm as llm, types as types, views as views
-    from hetero_lab.backend.devices import devices as devices, support as support
-    from hetero_lab.backend.registration import emulate as emulate
+    from hetero_lab.accuracy.classify import classify as classify
+    from hetero_lab.accuracy.evaluate import evaluate as evaluate
+    from hetero_lab.accuracy.quantize import (
+        compress_weights as compress_weights,
+        quantize as quantize,
+    )
+    from hetero_lab.accuracy.recover import recover_accuracy as recover_accuracy
+    from hetero_lab.advise.advise import advise as advise
+    from hetero_lab.costs.cost_model import CostModel as CostModel
+    from hetero_lab.debug.bisection import bisect as bisect
+    from hetero_lab.debug.find_wrong import find_wrong as find_wrong
+    from hetero_lab.debug.investigate import investigate as investigate
+    from hetero_lab.debug.refusals import find_refused as find_refused
+    from hetero_lab.debug.wrong import read_wrong as read_wrong
+    from hetero_lab.deploy.freeze import freeze as freeze
+    from hetero_lab.deploy.verify import verify as verify
+    from hetero_lab.devices.devices import devices as devices, support as support
+    from hetero_lab.devices.registration import emulate as emulate
     from hetero_lab.errors import (
         BudgetWarning as BudgetWarning,
         HeteroLabError as HeteroLabError,
         HeteroLabWarning as HeteroLabWarning,
     )
-    from hetero_lab.experiments.accuracy.classify import classify as classify
-    from hetero_lab.experiments.accuracy.evaluate import evaluate as evaluate
-    from hetero_lab.experiments.advise.advise import advise as advise
-    from hetero_lab.experiments.bisection import bisect as bisect
-    from hetero_lab.experiments.calibrate import calibrate as calibrate
-    from hetero_lab.experiments.deployment.freeze import freeze as freeze
-    from hetero_lab.experiments.deployment.verify import verify as verify
-    from hetero_lab.experiments.explain import compare as compare, explain as explain
-    from hetero_lab.experiments.faults.find_wrong import find_wrong as find_wrong
-    from hetero_lab.experiments.faults.investigate import investigate as investigate
-    from hetero_lab.experiments.faults.refusals import find_refused as find_refused
-    from hetero_lab.experiments.faults.wrong import read_wrong as read_wrong
-    from hetero_lab.experiments.hotspots import hotspots as hotspots
-    from hetero_lab.experiments.measure.workers.launch import Workers as Workers
-    from hetero_lab.experiments.measure_noise import measure_noise as measure_noise
-    from hetero_lab.experiments.optimize import optimize as optimize
-    from hetero_lab.experiments.profile import profile as profile
-    from hetero_lab.experiments.recover import recover_accuracy as recover_accuracy
-    from hetero_lab.experiments.results.profile.result import read_profile as read_profile
-    from hetero_lab.experiments.results.sweep.reading import read_sweep as read_sweep
-    from hetero_lab.experiments.sweep import sweep as sweep
     from hetero_lab.interrupts import last_interrupted as last_interrupted
     from hetero_lab.lint.lint import lint as lint
+    from hetero_lab.measure.profile import profile as profile
+    from hetero_lab.measure.sweep import sweep as sweep
+    from hetero_lab.measure.workers import Workers as Workers
     from hetero_lab.model.blocks import blocks as blocks
     from hetero_lab.model.language import Scenario as Scenario
     from hetero_lab.model.read import load as load
+    from hetero_lab.parallel.executor import ParallelExecutor as ParallelExecutor
     from hetero_lab.placement.affinity import Affinity as Affinity
+    from hetero_lab.placement.distribution import distribution as distribution
     from hetero_lab.placement.partition import partition as partition
     from hetero_lab.placement.placement import (
         Placement as Placement,
@@ -61,19 +61,19 @@ if TYPE_CHECKING:
         priority_orders as priority_orders,
     )
     from hetero_lab.planning.block_fit import fit_blocks as fit_blocks
-    from hetero_lab.planning.cost_model import CostModel as CostModel
-    from hetero_lab.planning.distribution import distribution as distribution
     from hetero_lab.planning.plan import plan as plan
     from hetero_lab.planning.simplify import simplify as simplify
+    from hetero_lab.results.profile_result import read_profile as read_profile
+    from hetero_lab.results.sweep_reading import read_sweep as read_sweep
     from hetero_lab.runtime.compiled import compile as compile
-    from hetero_lab.runtime.parallel import ParallelExecutor as ParallelExecutor
-    from hetero_lab.runtime.quantize import (
-        compress_weights as compress_weights,
-        quantize as quantize,
-    )
     from hetero_lab.runtime.stored_placement import read_placement as read_placement, save as save
     from hetero_lab.samples.catalogue import samples as samples
     from hetero_lab.samples.datasets import Dataset as Dataset, Metric as Metric, dataset as dataset
+    from hetero_lab.search.calibrate import calibrate as calibrate
+    from hetero_lab.search.explain import compare as compare, explain as explain
+    from hetero_lab.search.hotspots import hotspots as hotspots
+    from hetero_lab.search.noise import measure_noise as measure_noise
+    from hetero_lab.search.optimize import optimize as optimize
     from hetero_lab.widgets.explorer.explorer import SweepExplorer as SweepExplorer
     from hetero_lab.widgets.tweaker.tweaker import AffinityTweaker as AffinityTweaker
 

@@ -25,7 +25,7 @@ from typing import IO, Any, TypeAlias
 
 import psutil
 
-GUARD = "HETERO_LAB_GUARD"  # set to 0, it turns off the guard: see hetero_lab.backend.guard
+GUARD = "HETERO_LAB_GUARD"  # set to 0, it turns off the guard: see hetero_lab.devices.guard
 ANSWER = struct.Struct("=q")  # a process id, or READY
 EXIT_CODE = struct.Struct("=i")  # as in subprocess.Popen: negative is a signal
 REFUSED = 0  # instead of a process id: forking is not safe

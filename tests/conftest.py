@@ -28,7 +28,7 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["CI"] = "true"
-    # Thousands of small models would each start a process; tests/backend/test_guard.py guards.
+    # Thousands of small models would each start a process; tests/devices/test_guard.py guards.
     os.environ["HETERO_LAB_GUARD"] = "0"
     # It looks for CI, too, and would repeat itself; and no outcome hangs on the machine's speed.
     default = hypothesis.settings.get_profile("default")
@@ -42,7 +42,7 @@ def signals_still_arrive() -> Iterator[None]:
     from signal_stack import signal_stack_is_mapped
 
     yield
-    assert signal_stack_is_mapped(), "a Core was destroyed: see hetero_lab.backend.core.keep"
+    assert signal_stack_is_mapped(), "a Core was destroyed: see hetero_lab.devices.core.keep"
 
 
 @pytest.fixture(scope="session")

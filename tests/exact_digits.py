@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 import hetero_lab as hl
-from hetero_lab.experiments import calibrate, recover
-from hetero_lab.experiments.advise import advise
+from hetero_lab.accuracy import recover
+from hetero_lab.advise import advise
 from hetero_lab.samples.datasets import Dataset, Examples, Metric
+from hetero_lab.search import calibrate
 
 
 def exact_digits(n: int) -> Dataset:

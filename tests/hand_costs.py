@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
+from hetero_lab.costs.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.model.opgraph import Op, OpGraph
-from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 
 Time = float | tuple[float | None, ...]
 

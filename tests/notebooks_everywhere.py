@@ -43,7 +43,7 @@ CONDITIONS = ("here", "busy", "one-core", "no-bf16", "wide", "offline", "jupyter
 _CELL_S = 900  # a cell that takes longer hangs
 _PLOTLY = "application/vnd.plotly.v1+json"
 _WIDE = (
-    "from hetero_lab.backend.core import shared_core\n"
+    "from hetero_lab.devices.core import shared_core\n"
     "shared_core().set_property('CPU', {'INFERENCE_NUM_THREADS': 16})"
 )
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_lab.backend.bound import BoundModel
+from hetero_lab.devices.bound import BoundModel
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.processes import environment_of_a_child
 from hetero_lab.runtime.inputs import given_or_generated

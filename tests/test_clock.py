@@ -30,7 +30,7 @@ def test_no_other_module_reads_a_clock():
     mentioned = [line for each in trees().items() for line in readings(*each)]
     # What runs a deployed directory has to do without the rest of the package.
     files = {line.partition(":")[0] for line in mentioned}
-    assert files == {"clock.py", "runtime/run_frozen.py", "runtime/show_fault.py"}, mentioned
+    assert files == {"clock.py", "deploy/run_frozen.py", "debug/show_fault.py"}, mentioned
 
 
 def test_a_replaced_clock_is_everybodys(monkeypatch):

@@ -30,9 +30,9 @@ STANDALONE = {"run_frozen.py", "show_fault.py"}
 ALLOWED = {
     "openvino": (
         "model/read.py", "model/language.py", "model/static_phases.py",
-        "backend/", "runtime/", "experiments/faults/wrong.py",
+        "devices/", "runtime/", "debug/wrong.py",
     ),
-    "nncf": ("runtime/quantize.py",),
+    "nncf": ("accuracy/quantize.py",),
     "openvino_genai": ("samples/made_models.py",),
     "plotly": ("views/", "widgets/"),
     "ipywidgets": ("widgets/",),

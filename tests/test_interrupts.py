@@ -153,7 +153,7 @@ def test_another_thread_hears_no_signals():
 
 
 def test_public_functions_are_guarded_and_keep_their_faces():
-    assert hl.sweep.__wrapped__.__module__ == "hetero_lab.experiments.sweep"
+    assert hl.sweep.__wrapped__.__module__ == "hetero_lab.measure.sweep"
     assert hl.sweep.__doc__.startswith("Measure many placements")
     functions = public_functions(hl, hl.interop, hl.llm)
     assert len(functions) > 30

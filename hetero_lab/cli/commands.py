@@ -107,8 +107,8 @@ def export(given: Namespace) -> str:
 
 def apply(given: Namespace) -> Any:
     """Run a stored affinity or a frozen placement, compare its outputs, time it."""
-    from hetero_lab.backend.bound import bind
-    from hetero_lab.experiments.deployment.frozen_profile import profile_frozen
+    from hetero_lab.deploy.frozen_profile import profile_frozen
+    from hetero_lab.devices.bound import bind
 
     if not os.path.exists(given.stored):
         raise ArgumentError(
@@ -170,8 +170,8 @@ def _scenario(given: Namespace) -> hl.Scenario | None:
 
 def _devices(given: Namespace) -> tuple[str, ...]:
     """Return the devices of ``-d``, or all that are here."""
-    from hetero_lab.backend.core import shared_core
-    from hetero_lab.backend.devices import device_names
+    from hetero_lab.devices.core import shared_core
+    from hetero_lab.devices.devices import device_names
 
     if given.devices is None:
         return tuple(device_names(shared_core()))
@@ -180,7 +180,7 @@ def _devices(given: Namespace) -> tuple[str, ...]:
 
 def _properties_of(given: Namespace, devices: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return the properties of each device."""
-    from hetero_lab.backend.properties import merged_properties
+    from hetero_lab.devices.properties import merged_properties
 
     own = values.properties(given.property)
     _check_owners(own, devices)
@@ -190,7 +190,7 @@ def _properties_of(given: Namespace, devices: Sequence[str]) -> dict[str, dict[s
 
 def placement_of(given: Namespace) -> hl.Placement:
     """Return the placement of ``-d``, ``--affinity``, ``--fix`` and ``--property``."""
-    from hetero_lab.backend.properties import merged_properties
+    from hetero_lab.devices.properties import merged_properties
 
     own = values.properties(given.property)
     fixes = values.fixes(given.fix)
@@ -219,7 +219,7 @@ _MADE: dict[str, Callable[[Namespace], Any]] = {
 
 def _start(given: Namespace) -> hl.Placement:
     """Return the placement before fixes."""
-    from hetero_lab.backend.bound import bind
+    from hetero_lab.devices.bound import bind
     from hetero_lab.placement.placement import resolve
 
     if given.affinity is None:
@@ -301,8 +301,8 @@ def _checked(given: Namespace, costs: hl.CostModel) -> hl.CostModel:
 
 def _check_pins(given: Namespace) -> None:
     """Refuse wrong limits and pins before a minute of measuring."""
-    from hetero_lab.backend.bound import bind
-    from hetero_lab.backend.devices import supported_ops
+    from hetero_lab.devices.bound import bind
+    from hetero_lab.devices.devices import supported_ops
     from hetero_lab.planning.constraints import check_constraints
 
     model, pins = prepared(given), values.pins(given.pin)

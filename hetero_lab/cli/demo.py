@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import hetero_lab as hl
+from hetero_lab.advise.advice import Judged, ranking
 from hetero_lab.cli.commands import until_interrupted
 from hetero_lab.cli.options import spelled
-from hetero_lab.experiments.advise.advice import Judged, ranking
 from hetero_lab.planning.simplify import simplified_label
 from hetero_lab.tables import make_directory, text_table, write_csv
 from hetero_lab.terminal import columns

@@ -17,7 +17,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, Subgraph, devices_of, predict
 
 if TYPE_CHECKING:
-    from hetero_lab.planning.cost_model import CostModel
+    from hetero_lab.costs.cost_model import CostModel
 
 INFO, WARNING, ERROR = "info", "warning", "error"
 WRONG_NUMBERS = "wrong-numbers"  # the rule for the result of a search for wrong ops

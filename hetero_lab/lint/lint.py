@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hetero_lab.backend.bound import BoundModel, bind
-from hetero_lab.backend.devices import supported_ops
+from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.devices import supported_ops
 from hetero_lab.errors import names_at_hand
 from hetero_lab.lint.context import (
     EMPTY_DEVICE,
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import openvino as ov
     import pandas as pd
 
-    from hetero_lab.experiments.faults.wrong import Wrong, WrongSet
-    from hetero_lab.planning.cost_model import CostModel
+    from hetero_lab.costs.cost_model import CostModel
+    from hetero_lab.debug.wrong import Wrong, WrongSet
 
 
 def lint(

@@ -29,8 +29,8 @@ from hetero_lab.terminal import count_of, first_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hetero_lab.planning.cost_model import CostModel
-    from hetero_lab.planning.prediction import Predictor
+    from hetero_lab.costs.cost_model import CostModel
+    from hetero_lab.costs.prediction import Predictor
 
 RULES: dict[str, Callable[[LintContext], Iterable[Draft]]] = {
     "torn-state": rules.torn_state,

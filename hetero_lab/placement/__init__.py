@@ -1,1 +1,1 @@
-"""Where each op goes: priorities, affinity, placement, the partition that HETERO will make."""
+"""Which op runs where: priorities, affinity, placement, HETERO's partition, limits, ratios."""

@@ -27,7 +27,7 @@ WORK_OF_A_SUBGRAPH = 1e6
 
 
 def predict_overlapping(graph: OpGraph, affinity: Affinity) -> Partition:
-    """Predict the subgraphs of a :class:`~hetero_lab.runtime.parallel.ParallelExecutor`."""
+    """Predict the subgraphs of a :class:`~hetero_lab.parallel.executor.ParallelExecutor`."""
     coarse = predict(graph, affinity)
     if graph.stateful_paths:  # the ops between the two ends of a state must stay together
         by_level = predict_by_level(graph, affinity) if torn_path(graph, coarse) else None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 import numpy as np
 
-from hetero_lab.backend.bound import BoundModel, bind
+from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.errors import names_at_hand
 from hetero_lab.grouping import grouped
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph

@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from hetero_lab.arguments import checked
-from hetero_lab.backend.bound import BoundModel, bind
-from hetero_lab.backend.device_memory import free_bytes
-from hetero_lab.backend.devices import (
+from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.device_memory import free_bytes
+from hetero_lab.devices.devices import (
     RATIO,
     check_device,
     device_names,
@@ -19,9 +19,9 @@ from hetero_lab.backend.devices import (
     supported_ops,
     unsupported_message,
 )
-from hetero_lab.backend.emulation import emulated_devices, plain
-from hetero_lab.backend.properties import check_properties, merged_properties
-from hetero_lab.backend.virtual import VirtualDevice, parse_virtual, virtual_device
+from hetero_lab.devices.emulation import emulated_devices, plain
+from hetero_lab.devices.properties import check_properties, merged_properties
+from hetero_lab.devices.virtual import VirtualDevice, parse_virtual, virtual_device
 from hetero_lab.errors import (
     AffinityError,
     ArgumentError,

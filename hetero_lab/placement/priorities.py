@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hetero_lab.backend.core import shared_core
-from hetero_lab.backend.devices import check_device, property_of
+from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.devices import check_device, property_of
 from hetero_lab.errors import DeviceError, names_at_hand, shorten
 
 if TYPE_CHECKING:

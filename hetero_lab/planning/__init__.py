@@ -1,1 +1,1 @@
-"""The best placement: cost models, planners and their proofs. Pure, no runtime."""
+"""The best placement for given costs: planners and their proofs. Pure, no runtime."""

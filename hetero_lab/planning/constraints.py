@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from hetero_lab.clock import now
+from hetero_lab.costs.objective import PlacementCost
 from hetero_lab.errors import PlanError, did_you_mean, names_at_hand, shorten
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.opgraph import OpGraph
-from hetero_lab.planning.memory import (
+from hetero_lab.placement.memory_limits import (
     MemoryLimit,
     Pool,
     Pools,
@@ -22,7 +23,6 @@ from hetero_lab.planning.memory import (
     names_of,
     pools_text,
 )
-from hetero_lab.planning.objective import PlacementCost
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.tables import bytes_text
 

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from hetero_lab.costs.objective import LATENCY
+from hetero_lab.placement.memory_limits import Pools
 from hetero_lab.planning.constraints import Placed, Problem
-from hetero_lab.planning.memory import Pools
-from hetero_lab.planning.objective import LATENCY
 from hetero_lab.planning.pairwise import Pairwise
 
 _MOST_CHOICES = 600_000

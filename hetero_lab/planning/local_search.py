@@ -15,9 +15,9 @@ from operator import itemgetter
 
 import numpy as np
 
+from hetero_lab.costs.objective import LATENCY
 from hetero_lab.grouping import grouped
 from hetero_lab.planning.constraints import Placed, Problem
-from hetero_lab.planning.objective import LATENCY
 
 _PATIENCE = 1500  # moves to try without a pairwise gain: one may save a cut of HETERO's
 _MANY_UNITS = 1000  # above it, single moves would take minutes; below, they end at better plans

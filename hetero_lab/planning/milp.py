@@ -18,10 +18,10 @@ from scipy.optimize import Bounds, LinearConstraint, milp as solve
 from scipy.sparse import csr_array
 
 from hetero_lab.clock import now
+from hetero_lab.costs.objective import LATENCY, THROUGHPUT
 from hetero_lab.errors import PlanError
 from hetero_lab.interrupts import interruptible
-from hetero_lab.planning.memory import Pools
-from hetero_lab.planning.objective import LATENCY, THROUGHPUT
+from hetero_lab.placement.memory_limits import Pools
 from hetero_lab.planning.pairwise import Choice, Pairwise
 
 _INFEASIBLE = 2

@@ -13,9 +13,9 @@ from functools import cached_property
 
 import numpy as np
 
+from hetero_lab.costs.objective import LATENCY, Objective, whole_ns
 from hetero_lab.errors import PlanError, names_at_hand
 from hetero_lab.model.opgraph import CONSTANT, RESULT
-from hetero_lab.planning.objective import LATENCY, Objective, whole_ns
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, overload
 
+from hetero_lab.costs.cost_model import CostModel
+from hetero_lab.costs.objective import LATENCY
 from hetero_lab.errors import ArgumentError
 from hetero_lab.model.read import Source, prepare
-from hetero_lab.planning.cost_model import CostModel
-from hetero_lab.planning.memory import MemoryLimit
-from hetero_lab.planning.objective import LATENCY
+from hetero_lab.placement.memory_limits import MemoryLimit
 from hetero_lab.planning.planner import Plan, plan_graph
 from hetero_lab.planning.schedules import SchedulePlan, plan_schedule
 from hetero_lab.progress import Progress

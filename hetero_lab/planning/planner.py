@@ -12,16 +12,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_lab.clock import now
+from hetero_lab.costs.objective import BALANCED, LATENCY, THROUGHPUT, check_objective
 from hetero_lab.errors import PlanError, did_you_mean, names_at_hand, shorten
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.placement.memory_limits import (
+    MemoryLimit,
+    Pool,
+    excess_bytes,
+    memory_pools,
+    pools_text,
+)
 from hetero_lab.planning.constraints import Placed, Problem, apply_pins, nothing_fits
 from hetero_lab.planning.exhaustive import best_of_all, best_runs, least_fullest_bytes, small_enough
 from hetero_lab.planning.local_search import kick, repair, squeeze
-from hetero_lab.planning.memory import MemoryLimit, Pool, excess_bytes, memory_pools, pools_text
 from hetero_lab.planning.milp import even_choice, milp
 from hetero_lab.planning.min_cut import min_cut
-from hetero_lab.planning.objective import BALANCED, LATENCY, THROUGHPUT, check_objective
 from hetero_lab.planning.pairwise import Choice, Pairwise
 from hetero_lab.result import Framed
 from hetero_lab.tables import frame_of
@@ -30,9 +36,9 @@ from hetero_lab.terminal import count_of
 if TYPE_CHECKING:
     import pandas as pd
 
+    from hetero_lab.costs.cost_model import CostModel
+    from hetero_lab.costs.prediction import Uncertainty
     from hetero_lab.placement.affinity import Affinity
-    from hetero_lab.planning.cost_model import CostModel
-    from hetero_lab.planning.prediction import Uncertainty
 
 GREEDY = "greedy"
 OBJECTIVES = (LATENCY, THROUGHPUT, BALANCED)

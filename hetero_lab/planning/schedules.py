@@ -46,8 +46,8 @@ from hetero_lab.terminal import count_of
 if TYPE_CHECKING:
     import pandas as pd
 
+    from hetero_lab.costs.cost_model import CostModel
     from hetero_lab.placement.affinity import Affinity
-    from hetero_lab.planning.cost_model import CostModel
 
 _MOST_MOVES = 1000  # simulated in all
 _MOVES_OF_A_UNIT = 30

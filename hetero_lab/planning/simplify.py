@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from hetero_lab.backend.bound import BoundModel, bind
-from hetero_lab.backend.devices import supported_ops
+from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.devices import supported_ops
 from hetero_lab.errors import ArgumentError
 from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.opgraph import OpGraph, work_of
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import PlacementLike, affinity_elsewhere, resolve
-from hetero_lab.planning.causes import Cause, Division, cause_of
+from hetero_lab.placement.subgraph_causes import Cause, Division, cause_of
 from hetero_lab.planning.min_cut import Network
 from hetero_lab.result import Result
 from hetero_lab.tables import bytes_text, frame_of
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import openvino as ov
     import pandas as pd
 
-    from hetero_lab.planning.cost_model import CostModel
+    from hetero_lab.costs.cost_model import CostModel
 
 KEEP = 0.5  # of the work stays where it was, so that "everything on one device" is no answer
 FEW = 2  # subgraphs; two devices that share a model cannot have fewer

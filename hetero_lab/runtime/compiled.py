@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from hetero_lab.backend.bound import BoundModel, bind
-from hetero_lab.backend.guard import check_compile
-from hetero_lab.backend.properties import OF_THE_CORE, check_properties
-from hetero_lab.backend.virtual import named_by_plugin
 from hetero_lab.clock import now
+from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.guard import check_compile
+from hetero_lab.devices.properties import OF_THE_CORE, check_properties
+from hetero_lab.devices.virtual import named_by_plugin
 from hetero_lab.errors import (
     AffinityError,
     CompileError,

@@ -12,10 +12,10 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from hetero_lab.backend.bound import BoundModel
-from hetero_lab.backend.devices import device_names, supported_ops
-from hetero_lab.backend.emulation import emulated_devices
-from hetero_lab.backend.properties import PRECISION_HINT
+from hetero_lab.devices.bound import BoundModel
+from hetero_lab.devices.devices import device_names, supported_ops
+from hetero_lab.devices.emulation import emulated_devices
+from hetero_lab.devices.properties import PRECISION_HINT
 from hetero_lab.errors import (
     ArgumentError,
     DeviceError,
@@ -24,13 +24,13 @@ from hetero_lab.errors import (
     shorten,
 )
 from hetero_lab.model.opgraph import CONSTANT, Op, OpGraph
+from hetero_lab.parallel.executor import ParallelExecutor
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import BoundPlacement, Placement, resolve
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.exported import reported
 from hetero_lab.runtime.inputs import bind_inputs, digest_of
-from hetero_lab.runtime.parallel import ParallelExecutor
 
 Verdict = Literal["equal", "rounding", "undecided", "different", "not a number"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)  # the worst last

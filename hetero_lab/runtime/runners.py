@@ -1,7 +1,7 @@
 """Runners: a compiled placement with its inputs, ready to run on either executor.
 
 ``hetero`` is OpenVINO's HETERO (or one device), ``parallel`` is
-:class:`~hetero_lab.runtime.parallel.ParallelExecutor`. A runner infers requests, or generates with
+:class:`~hetero_lab.parallel.executor.ParallelExecutor`. A runner infers requests, or generates with
 a language model.
 """
 
@@ -21,22 +21,10 @@ import openvino as ov
 
 from hetero_lab import clock
 from hetero_lab.arguments import check_whole
-from hetero_lab.backend.bound import BoundModel
+from hetero_lab.devices.bound import BoundModel
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, unknown
 from hetero_lab.grouping import grouped
-from hetero_lab.model.language import Scenario, check_scenario, language_model
-from hetero_lab.placement.placement import BoundPlacement
-from hetero_lab.runtime.compiled import (
-    COUNTED,
-    Chosen,
-    CompiledPlacement,
-    chosen_by,
-    compile_placed,
-    settle,
-    warn_of_ignored,
-)
-from hetero_lab.runtime.counters import Counter, read_counters
-from hetero_lab.runtime.generation import (
+from hetero_lab.llm.generation import (
     TOKEN_IDS,
     CompiledSession,
     ExecutorSession,
@@ -48,15 +36,27 @@ from hetero_lab.runtime.generation import (
     reference_generation,
     steps,
 )
+from hetero_lab.model.language import Scenario, check_scenario, language_model
+from hetero_lab.parallel.executor import ParallelExecutor, cuts
+from hetero_lab.parallel.scheduler import Outputs
+from hetero_lab.placement.placement import BoundPlacement
+from hetero_lab.runtime.compiled import (
+    COUNTED,
+    Chosen,
+    CompiledPlacement,
+    chosen_by,
+    compile_placed,
+    settle,
+    warn_of_ignored,
+)
+from hetero_lab.runtime.counters import Counter, read_counters
 from hetero_lab.runtime.inputs import Inputs, given_or_generated, to_tensor
-from hetero_lab.runtime.parallel import ParallelExecutor, cuts
 from hetero_lab.runtime.reference import (
     Agreement,
     Reference,
     compare_with_reference,
     executed_precision,
 )
-from hetero_lab.runtime.scheduler import Outputs
 from hetero_lab.runtime.timeline import Span
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, run_turn
 

@@ -14,9 +14,10 @@ import msgspec
 import numpy as np
 import openvino as ov
 
-from hetero_lab.backend.bound import bind
-from hetero_lab.backend.core import runtime_version
-from hetero_lab.backend.emulation import emulated_devices, plugin_of
+from hetero_lab.deploy import run_frozen
+from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import runtime_version
+from hetero_lab.devices.emulation import emulated_devices, plugin_of
 from hetero_lab.errors import (
     AffinityError,
     ArgumentError,
@@ -25,6 +26,7 @@ from hetero_lab.errors import (
     names_at_hand,
     shorten,
 )
+from hetero_lab.llm.generation import CompiledSession, generate
 from hetero_lab.model.language import (
     forget_notes,
     is_language_model,
@@ -36,9 +38,7 @@ from hetero_lab.model.read import Source, input_name, prepare, save as save_ir
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
-from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.compiled import CompiledPlacement, checked_partition, labelled_clone
-from hetero_lab.runtime.generation import CompiledSession, generate
 from hetero_lab.runtime.pieces import affinities_of
 from hetero_lab.tables import SCHEMA_VERSION, check_writable, reading, scratch_directory
 

@@ -7,28 +7,28 @@ from typing import TYPE_CHECKING
 from hetero_lab import facade
 
 if TYPE_CHECKING:
-    from hetero_lab.views.accuracy import (
+    from hetero_lab.accuracy.accuracy_figures import (
         accuracy_front as accuracy_front,
         errors_along_model as errors_along_model,
         sensitivity as sensitivity,
     )
-    from hetero_lab.views.graph.drawing import placement_graph as placement_graph
+    from hetero_lab.views.graph.graph_drawing import placement_graph as placement_graph
     from hetero_lab.views.op_types import (
         op_types_by_device as op_types_by_device,
         time_by_op_type as time_by_op_type,
     )
-    from hetero_lab.views.predictions import (
+    from hetero_lab.views.prediction_figures import (
         block_curve as block_curve,
         difference as difference,
         predicted_measured as predicted_measured,
     )
     from hetero_lab.views.result_views import gallery as gallery, page as page
-    from hetero_lab.views.sweeps import (
+    from hetero_lab.views.sweep_figures import (
         hosts as hosts,
         latency_ranking as latency_ranking,
         placement_latency as placement_latency,
     )
-    from hetero_lab.views.times import (
+    from hetero_lab.views.time_figures import (
         latency_samples as latency_samples,
         schedule as schedule,
         time_by_subgraph as time_by_subgraph,

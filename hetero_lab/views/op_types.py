@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
-from hetero_lab.experiments.results.profile.result import Profile
-from hetero_lab.planning.cost_model import CostModel
+from hetero_lab.costs.cost_model import CostModel
+from hetero_lab.results.profile_result import Profile
 from hetero_lab.tables import frame_of
 from hetero_lab.terminal import count_of
-from hetero_lab.views.graph.data import supported_ops
+from hetero_lab.views.graph.graph_data import supported_ops
 from hetero_lab.views.theme import (
     STACKED,
     TEXT,
@@ -24,7 +24,7 @@ from hetero_lab.views.theme import (
     row_axis,
     time_text,
 )
-from hetero_lab.views.times import counters_of, styles_of
+from hetero_lab.views.time_figures import counters_of, styles_of
 
 if TYPE_CHECKING:
     import pandas as pd

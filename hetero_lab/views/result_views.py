@@ -20,31 +20,31 @@ from typing import Any, TypeAlias
 import pandas as pd
 import plotly.graph_objects as go
 
+from hetero_lab.accuracy.accuracy_figures import accuracy_front, errors_along_model, sensitivity
+from hetero_lab.accuracy.recover import Recovered
+from hetero_lab.advise.advice import BEST, Advice
+from hetero_lab.costs.cost_model import CostModel
+from hetero_lab.costs.difference import Difference
+from hetero_lab.debug.investigate import Investigation
+from hetero_lab.debug.wrong import Wrong
 from hetero_lab.errors import ArgumentError
-from hetero_lab.experiments.advise.advice import BEST, Advice
-from hetero_lab.experiments.faults.investigate import Investigation
-from hetero_lab.experiments.faults.wrong import Wrong
-from hetero_lab.experiments.hotspots import hotspots
-from hetero_lab.experiments.measure.environment import Environment
-from hetero_lab.experiments.optimize import Optimized
-from hetero_lab.experiments.recover import Recovered
-from hetero_lab.experiments.results.profile.result import Profile
-from hetero_lab.experiments.results.profile.tables import headline
-from hetero_lab.experiments.results.sweep.result import Sweep
-from hetero_lab.planning.cost_model import CostModel
-from hetero_lab.planning.difference import Difference
-from hetero_lab.planning.language_plans import BlockCurve
+from hetero_lab.llm.language_plans import BlockCurve
 from hetero_lab.planning.schedules import SchedulePlan
 from hetero_lab.result import Displayed, Result
+from hetero_lab.results.environment import Environment
+from hetero_lab.results.profile_result import Profile
+from hetero_lab.results.profile_tables import headline
+from hetero_lab.results.sweep_result import Sweep
+from hetero_lab.search.hotspots import hotspots
+from hetero_lab.search.optimize import Optimized
 from hetero_lab.tables import check_writable, html_table, write_text
 from hetero_lab.terminal import count_of
-from hetero_lab.views.accuracy import accuracy_front, errors_along_model, sensitivity
-from hetero_lab.views.graph.drawing import placement_graph
+from hetero_lab.views.graph.graph_drawing import placement_graph
 from hetero_lab.views.op_types import op_types_by_device, time_by_op_type
-from hetero_lab.views.predictions import block_curve, difference, predicted_measured
-from hetero_lab.views.sweeps import hosts, latency_ranking, placement_latency
+from hetero_lab.views.prediction_figures import block_curve, difference, predicted_measured
+from hetero_lab.views.sweep_figures import hosts, latency_ranking, placement_latency
 from hetero_lab.views.theme import NOT_IN_TURN, squeeze
-from hetero_lab.views.times import (
+from hetero_lab.views.time_figures import (
     latency_samples,
     schedule,
     time_by_subgraph,

@@ -37,11 +37,9 @@ import openvino as ov
 from openvino import opset13 as op
 
 import hetero_lab as hl
-from hetero_lab.backend.core import shared_core
-from hetero_lab.experiments.advise.advice import judge
-from hetero_lab.experiments.measure.environment import current_environment, noise_sentence
-from hetero_lab.experiments.results.evidence import BEST, FASTER, SLOWER, decide
-from hetero_lab.statistics import (
+from hetero_lab.advise.advice import judge
+from hetero_lab.devices.core import shared_core
+from hetero_lab.intervals import (
     Noise,
     median_interval,
     paired_drop,
@@ -49,6 +47,8 @@ from hetero_lab.statistics import (
     unpaired_ratio,
     wilson_interval,
 )
+from hetero_lab.results.environment import current_environment, noise_sentence
+from hetero_lab.results.evidence import BEST, FASTER, SLOWER, decide
 from tests.real_gpu.networks import model_file, short_name
 from tests.scripts import F32, matmuls, options
 

@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 
 import hetero_lab as hl
+from hetero_lab.costs.counter_costs import Conversion, ExecutedNode, Observation
+from hetero_lab.costs.fitting import fit
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.planning.counter_costs import Conversion, ExecutedNode, Observation
-from hetero_lab.planning.fitting import fit
 from tests.benchmarks.benchmark_prediction import unseen
 
 

@@ -26,8 +26,8 @@ from unittest import mock
 import numpy as np
 
 import hetero_lab as hl
-from hetero_lab.backend.bound import bind
-from hetero_lab.planning.design import scattered_affinities
+from hetero_lab.costs.design import scattered_affinities
+from hetero_lab.devices.bound import bind
 from tests.plain_openvino import PlainProcess, frozen
 from tests.scripts import F32, options
 

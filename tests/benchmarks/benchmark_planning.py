@@ -16,10 +16,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import SubgraphCollector, predict
-from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.min_cut import min_cut
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.planner import plan_graph as plan

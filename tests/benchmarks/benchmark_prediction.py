@@ -40,12 +40,12 @@ import openvino as ov
 import pandas as pd
 
 import hetero_lab as hl
-from hetero_lab.backend.bound import BoundModel, bind
+from hetero_lab.costs import fitting
+from hetero_lab.costs.counter_costs import Observation
+from hetero_lab.costs.design import scattered_affinities
+from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
-from hetero_lab.planning import fitting
-from hetero_lab.planning.counter_costs import Observation
-from hetero_lab.planning.design import scattered_affinities
 from tests.plain_openvino import PlainProcess, frozen
 from tests.real_gpu.networks import model_file, short_name
 from tests.scripts import BF16, F32, options
@@ -67,7 +67,7 @@ def fitted_to() -> Iterator[list[Observation]]:
         found[:] = observations
         return fitting.fit(graph, support, observations, **options)
 
-    with mock.patch("hetero_lab.experiments.calibrate.fit", fit):
+    with mock.patch("hetero_lab.search.calibrate.fit", fit):
         yield found
 
 

@@ -19,11 +19,11 @@ import openvino as ov
 import psutil
 
 import hetero_lab as hl
-from hetero_lab.backend.bound import bind
-from hetero_lab.backend.core import shared_core
-from hetero_lab.experiments.measure.budget import WARM_UP_S
-from hetero_lab.experiments.measure.workers import process as worker_process
-from hetero_lab.experiments.measure.workers.launch import GROUP_SIZE
+from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import shared_core
+from hetero_lab.measure import worker_process
+from hetero_lab.measure.budget import WARM_UP_S
+from hetero_lab.measure.workers import GROUP_SIZE
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hetero_lab.experiments.measure.workers import bench
+from hetero_lab.measure import bench
 
 ROWS = [
     ("bogus", "bogus"),

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import hetero_lab as hl
-from hetero_lab.experiments.measure.workers import bench
-from hetero_lab.experiments.measure.workers.requests import Compare, ReadCounters
+from hetero_lab.measure import bench
+from hetero_lab.measure.requests import Compare, ReadCounters
 
 SETUP = """
 import hetero_lab as hl

@@ -11,7 +11,7 @@ from html_outline import Outline
 
 import hetero_lab as hl
 from hetero_lab.cli import main as cli
-from hetero_lab.experiments.measure.workers import bench
+from hetero_lab.measure import bench
 
 EMULATE = "CLIACC:unsupported=Softmax,Sigmoid"
 FEW = ["-n", "10", "-w", "0", "--no-counters"]

@@ -13,8 +13,8 @@ from plain_openvino import edit_placement
 from small_models import chain
 
 import hetero_lab as hl
+from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.model.read import prepare
-from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.tables import number
 
 EMULATE = ["--emulate", "PLANACC:unsupported=Softmax"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import hetero_lab as hl
-from hetero_lab.experiments.measure import rounds
+from hetero_lab.measure import rounds
 from hetero_lab.tables import read_csv
 
 FEW = "--turns 2 --no-counters"

@@ -16,6 +16,7 @@ from slices import sliced
 from small_models import chain, convolutions, diamond, odd_ends, stateful
 
 import hetero_lab as hl
+from hetero_lab.costs.cost_model import CostModel, LostFusion
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PlanError
 from hetero_lab.lint.context import Finding
 from hetero_lab.lint.lint import lint
@@ -26,8 +27,7 @@ from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity, Node
 from hetero_lab.placement.partition import predict
-from hetero_lab.planning.cost_model import CostModel, LostFusion
-from tests.experiments.faults.cases import chain_case
+from tests.debug.cases import chain_case
 from tests.proof import injected_faults
 from tests.proof.faults import Fault
 

@@ -21,8 +21,8 @@ from small_models import (
 )
 
 import hetero_lab as hl
-from hetero_lab.backend.bound import bind
-from hetero_lab.backend.devices import supported_ops
+from hetero_lab.devices.bound import bind
+from hetero_lab.devices.devices import supported_ops
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, StoredFileError
 from hetero_lab.lint.quantized_blocks import quantized_blocks
 from hetero_lab.model.blocks import find_blocks

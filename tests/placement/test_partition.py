@@ -18,7 +18,7 @@ from small_models import chain, compressed, convolutions, diamond, odd_ends, two
 
 import hetero_lab as hl
 from hetero_lab.errors import AffinityError
-from hetero_lab.experiments.interop.dot_dumps import read_dot
+from hetero_lab.interop.dot_dumps import read_dot
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import PreparedModel, prepare
 from hetero_lab.placement.affinity import Affinity

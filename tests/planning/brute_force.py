@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator
 
 from planning.random_costs import affinity_of
 
+from hetero_lab.costs.cost_model import BoundaryCost, CostModel, LostFusion
 from hetero_lab.model.opgraph import CONSTANT, RESULT
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
-from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion
 
 
 def ns(us: float) -> int:

@@ -18,13 +18,13 @@ from planning.brute_force import choices, held_bytes, interval_ns, latency_ns, n
 from planning.random_costs import GraphMaker, affinity_of, random_case, scaled
 from slices import sliced
 
+from hetero_lab.costs.cost_model import BoundaryCost, CostModel, Unit
+from hetero_lab.costs.objective import Objective
 from hetero_lab.errors import PlanError
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning import planner
-from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.planning.milp import milp
 from hetero_lab.planning.min_cut import min_cut
-from hetero_lab.planning.objective import Objective
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.planner import plan_graph
 

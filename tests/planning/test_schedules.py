@@ -17,13 +17,13 @@ from planning.random_costs import GraphMaker, affinity_of, any_choice, fork, ran
 from slices import sliced
 
 import hetero_lab as hl
+from hetero_lab.costs.cost_model import CostModel, Unit, ValidationRow
 from hetero_lab.errors import AffinityError, ArgumentError, PlanError
 from hetero_lab.model.read import prepare
 from hetero_lab.placement import overlap
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.overlap import predict_overlapping, sources
 from hetero_lab.placement.partition import predict
-from hetero_lab.planning.cost_model import CostModel, Unit, ValidationRow
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.planning.schedules import (

@@ -15,8 +15,8 @@ import numpy as np
 from small_models import chain, dynamic, stateful
 
 import hetero_lab as hl
-from hetero_lab.backend.core import shared_core
-from hetero_lab.backend.devices import precisions
+from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.devices import precisions
 from hetero_lab.errors import (
     AffinityError,
     ArgumentError,

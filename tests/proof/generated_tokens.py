@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from itertools import product
 
 import hetero_lab as hl
-from hetero_lab.backend.bound import bind
+from hetero_lab.devices.bound import bind
 from hetero_lab.errors import AffinityError
+from hetero_lab.llm.generation import CompiledSession, ExecutorSession, generate
 from hetero_lab.model.language import language_model
 from hetero_lab.model.static_phases import static_phases
 from hetero_lab.placement.placement import BoundPlacement, resolve
 from hetero_lab.runtime.compiled import compile_placed
-from hetero_lab.runtime.generation import CompiledSession, ExecutorSession, generate
 from tests.scripts import EXACT, alone, options
 from tests.small_language_models import StaticSession
 

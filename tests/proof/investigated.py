@@ -30,13 +30,13 @@ import openvino as ov
 from openvino import opset13 as op
 
 import hetero_lab as hl
+from hetero_lab.debug import bisection
+from hetero_lab.devices import releases
 from hetero_lab.errors import HeteroLabError
-from hetero_lab.experiments import bisection
-from hetero_lab.experiments.measure.workers import process
+from hetero_lab.measure import worker_process
 from hetero_lab.placement.partition import partition_of
-from hetero_lab.runtime import releases
-from tests.experiments.faults import broken_device
-from tests.experiments.faults.broken_device import Broken
+from tests.debug import broken_device
+from tests.debug.broken_device import Broken
 from tests.proof.faults import Fault, can_be_wrong
 from tests.proof.healthy_runs import run_healthy
 from tests.proof.injected_faults import SUSPECT, placed_graph, shows
@@ -244,7 +244,7 @@ def main() -> int:
     given = options(__doc__, faults=40, kinds=[*KINDS], healthy=0, seed=0)
     good = not given.healthy or run_healthy(given.healthy, given.seed)
     with (
-        mock.patch.object(process, "WORKER", broken_device.__name__),
+        mock.patch.object(worker_process, "WORKER", broken_device.__name__),
         mock.patch.object(releases, "known_releases", return_value=RELEASES),
         mock.patch.object(bisection, "interpreter", interpreter),
     ):

@@ -17,12 +17,12 @@ from network_zoo import ZOO
 from random_models import random_model
 
 import hetero_lab as hl
-from hetero_lab.backend.bound import bind
+from hetero_lab.devices.bound import bind
 from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.opgraph import OpGraph, work_of
 from hetero_lab.placement.affinity import Affinity, first_able
 from hetero_lab.placement.partition import predict
-from hetero_lab.planning.causes import Division
+from hetero_lab.placement.subgraph_causes import Division
 from hetero_lab.planning.simplify import Simplified, simplified
 
 KEEP = 0.5

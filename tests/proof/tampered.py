@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_lab.experiments.measure.store import stored_line
+from hetero_lab.results.store import stored_line
 from tests.plain_openvino import edit_placement
 
 ROOT = Path(__file__).parents[2]

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from hetero_lab.backend.core import shared_core
-from hetero_lab.experiments.measure.environment import current_environment
-from hetero_lab.experiments.measure.records import Counters, Failed, Finished, Header, Turn
-from hetero_lab.experiments.measure.store import Store, read_store
+from hetero_lab.devices.core import shared_core
 from hetero_lab.model.read import prepare
+from hetero_lab.results.environment import current_environment
+from hetero_lab.results.records import Counters, Failed, Finished, Header, Turn
+from hetero_lab.results.store import Store, read_store
 from hetero_lab.runtime.counters import Counter
 from tests.proof.graphs import Case, build, cases, inputs_of
 from tests.proof.properties import Tally, check

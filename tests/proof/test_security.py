@@ -29,10 +29,10 @@ from small_models import convolutions, diamond
 import hetero_lab as hl
 from hetero_lab import fetch, tables
 from hetero_lab.errors import HeteroLabError, SampleError, StoredFileError
-from hetero_lab.experiments.measure.store import stored_line
 from hetero_lab.fetch import Member, Wheel
+from hetero_lab.results.store import stored_line
 from hetero_lab.samples.catalogue import datasets_dir
-from tests.experiments.faults.cases import chain_case
+from tests.debug.cases import chain_case
 from tests.proof import injected_faults
 from tests.proof.faults import Fault
 

@@ -38,7 +38,7 @@ import openvino as ov
 from openvino import opset13 as op
 
 import hetero_lab as hl
-from hetero_lab.backend.core import shared_core
+from hetero_lab.devices.core import shared_core
 from hetero_lab.planning.schedules import simulate
 from hetero_lab.runtime.pieces import leave_cores
 from tests.scripts import F32, alone, error_of, in_turns, medians, options

@@ -24,11 +24,11 @@ import numpy as np
 import pandas as pd
 
 import hetero_lab as hl
-from hetero_lab.backend.bound import BoundModel, bind
-from hetero_lab.backend.devices import supported_ops
+from hetero_lab.costs.design import scattered_affinities
+from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.devices import supported_ops
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import Placement
-from hetero_lab.planning.design import scattered_affinities
 from tests.plain_openvino import PlainProcess, frozen
 from tests.real_gpu.networks import model_file, short_name
 from tests.scripts import BF16, F32, append_json, options

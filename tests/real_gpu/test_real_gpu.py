@@ -21,7 +21,7 @@ from raw_openvino import (
 )
 
 import hetero_lab as hl
-from hetero_lab.backend.bound import bind
+from hetero_lab.devices.bound import bind
 from hetero_lab.errors import CompileError, PropertyError, SampleError
 from hetero_lab.runtime.inputs import given_or_generated
 
@@ -208,7 +208,7 @@ def test_two_gpus_share_a_model(digits, tmp_path, report_fault):
 
 def worker_with(**environment):
     changed = [f"{name}={value}" for name, value in environment.items()]
-    worker = [sys.executable, "-m", "hetero_lab.experiments.measure.workers.worker"]
+    worker = [sys.executable, "-m", "hetero_lab.measure.worker_program"]
     return ["env", *changed, *worker]
 
 
@@ -249,9 +249,7 @@ def test_a_model_larger_than_the_gpu_costs_its_row(gpu, bound):
 
 def test_a_driver_that_hangs_costs_one_row(gpu, bound, monkeypatch):
     """A worker that never answers, with the context of a real device in it, is ended."""
-    faulty = os.path.join(
-        os.path.dirname(__file__), "../experiments/measure/workers/faulty_worker.py"
-    )
+    faulty = os.path.join(os.path.dirname(__file__), "../measure/faulty_worker.py")
     placements = [
         hl.Placement(hl.Affinity.on_one(bound.graph, gpu), "whole", f32(gpu)),
         hl.Placement(halves(bound, gpu, "CPU"), "halves", f32(gpu, "CPU")),

@@ -21,7 +21,8 @@ from small_models import (
 )
 
 import hetero_lab as hl
-from hetero_lab.backend.bound import bind
+from hetero_lab.deploy.run_frozen import header_text
+from hetero_lab.devices.bound import bind
 from hetero_lab.errors import (
     CompileError,
     HeteroLabWarning,
@@ -33,7 +34,6 @@ from hetero_lab.placement.partition import Wiring, predict
 from hetero_lab.runtime.compiled import check_ports, lonely_results
 from hetero_lab.runtime.exported import match_header, observe, parse_header
 from hetero_lab.runtime.inputs import generate_inputs
-from hetero_lab.runtime.run_frozen import header_text
 
 
 def on_cpu(model, core, **elsewhere) -> Affinity:

@@ -16,7 +16,9 @@ from random_models import random_affinity, random_model
 from slices import sliced
 
 import hetero_lab as hl
-from hetero_lab.backend.core import shared_core
+from hetero_lab.deploy import run_frozen
+from hetero_lab.deploy.run_frozen import header_text
+from hetero_lab.devices.core import shared_core
 from hetero_lab.errors import (
     AffinityError,
     DeviceError,
@@ -25,9 +27,7 @@ from hetero_lab.errors import (
     StoredFileError,
 )
 from hetero_lab.model.read import prepare
-from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.exported import parse_header
-from hetero_lab.runtime.run_frozen import header_text
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 INPUT = np.random.default_rng(0).random((1, 1, 8, 8), np.float32)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from hetero_lab.experiments.measure.environment import Environment
-from hetero_lab.experiments.results.profile.result import Profile
+from hetero_lab.intervals import Latency
 from hetero_lab.model.opgraph import Op, OpGraph, Tensor
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Boundary, Partition, Subgraph
+from hetero_lab.results.environment import Environment
+from hetero_lab.results.profile_result import Profile
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.statistics import Latency
 
 NASTY = [
     '<script>alert("1")</script>',

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from planning.test_difference import MEASURED, chain_difference
+from costs.test_difference import MEASURED, chain_difference
 
 import hetero_lab as hl
-from hetero_lab.views.predictions import moved_types, steps
+from hetero_lab.views.prediction_figures import moved_types, steps
 
 
 def test_steps_lead_from_a_to_b():

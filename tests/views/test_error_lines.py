@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import hetero_lab as hl
-from tests.experiments.faults.cases import chain_case
+from tests.debug.cases import chain_case
 from tests.proof import injected_faults as injected
 from tests.proof.faults import Fault
 

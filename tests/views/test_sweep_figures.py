@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from widgets.hand_sweeps import ALONE, SLOW, SPLIT, small_sweep
 
-from hetero_lab.experiments.advise.advice import Advice, Judged
-from hetero_lab.statistics import Series
-from hetero_lab.views.sweeps import (
+from hetero_lab.advise.advice import Advice, Judged
+from hetero_lab.intervals import Series
+from hetero_lab.views.sweep_figures import (
     axis_of,
     finite,
     hosts,

@@ -6,7 +6,7 @@ import re
 
 import pandas as pd
 import pytest
-from planning.test_difference import chain_difference
+from costs.test_difference import chain_difference
 from views.hand_made import NASTY, contrast, small_profile
 
 import hetero_lab as hl

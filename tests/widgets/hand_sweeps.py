@@ -7,11 +7,11 @@ from dataclasses import replace
 from big_graphs import by_type, transformer_graph
 from views.hand_made import NASTY, small_profile
 
-from hetero_lab.experiments.results.sweep.result import Sweep
-from hetero_lab.experiments.results.sweep.row import Row
+from hetero_lab.intervals import ASSUMED_NOISE, Latency, Noise, Series
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, Subgraph, predict
-from hetero_lab.statistics import ASSUMED_NOISE, Latency, Noise, Series
+from hetero_lab.results.sweep_result import Sweep
+from hetero_lab.results.sweep_row import Row
 
 __all__ = [
     "ALONE",

@@ -12,15 +12,15 @@ from typing import Any
 import ipywidgets as ipw
 
 from hetero_lab.errors import HeteroLabError
-from hetero_lab.experiments.results.sweep import tables as sweep_tables
-from hetero_lab.experiments.results.sweep.result import Sweep
+from hetero_lab.results import sweep_tables
+from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.tables import html_table
 from hetero_lab.terminal import count_of
 from hetero_lab.views.op_types import time_by_op_type
-from hetero_lab.views.predictions import difference
-from hetero_lab.views.sweeps import title_of
-from hetero_lab.views.times import timeline
-from hetero_lab.widgets.explorer.figures import (
+from hetero_lab.views.prediction_figures import difference
+from hetero_lab.views.sweep_figures import title_of
+from hetero_lab.views.time_figures import timeline
+from hetero_lab.widgets.explorer.explorer_figures import (
     CLASS,
     KEPT,
     Figure,
@@ -33,7 +33,7 @@ from hetero_lab.widgets.explorer.figures import (
     rings,
     table_of,
 )
-from hetero_lab.widgets.explorer.state import ExplorerState, labelled
+from hetero_lab.widgets.explorer.explorer_state import ExplorerState, labelled
 
 _WIDE = {"description_width": "60px"}
 _WRAP = {"flex_flow": "row wrap"}

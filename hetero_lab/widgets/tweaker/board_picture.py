@@ -15,13 +15,13 @@ from hetero_lab.model.opgraph import OpGraph, Tensor
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, one_subgraph, predict
 from hetero_lab.tables import bytes_text
-from hetero_lab.views.graph.data import GraphData, graph_data, times_by_device
-from hetero_lab.views.graph.labels import is_big, node_labels
-from hetero_lab.views.graph.layout import DENSE, ROOMY, Page, Strip, break_into_rows, lay_out
+from hetero_lab.views.graph.graph_data import GraphData, graph_data, times_by_device
+from hetero_lab.views.graph.graph_labels import is_big, node_labels
+from hetero_lab.views.graph.graph_layout import DENSE, ROOMY, Page, Strip, break_into_rows, lay_out
 from hetero_lab.views.theme import TIME_SCALE, device_styles, squeeze
 
 if TYPE_CHECKING:
-    from hetero_lab.planning.cost_model import CostModel
+    from hetero_lab.costs.cost_model import CostModel
 
 PANE = (760.0, 360.0)  # approximate room for the graph
 _WIDTHS = (900, 1500, 2500, 4000)  # approximate widths of a row, in the graph's own pixels

@@ -14,8 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import ipywidgets
 
 from hetero_lab.arguments import checked
-from hetero_lab.backend.bound import BoundModel, bind
-from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.costs.cost_model import CostModel
+from hetero_lab.debug.wrong import Wrong
+from hetero_lab.deploy.contract import TOLERANCE
+from hetero_lab.deploy.freeze import freeze_placed
+from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.errors import (
     AffinityError,
     ArgumentError,
@@ -24,26 +28,22 @@ from hetero_lab.errors import (
     names_at_hand,
     shorten,
 )
-from hetero_lab.experiments.deployment.contract import TOLERANCE
-from hetero_lab.experiments.deployment.freeze import freeze_placed
-from hetero_lab.experiments.faults.wrong import Wrong
-from hetero_lab.experiments.hotspots import Hotspots
-from hetero_lab.experiments.interop.npuw import NpuwPlan
-from hetero_lab.experiments.interop.recordings import Recording
-from hetero_lab.experiments.measure.environment import noise_here
-from hetero_lab.experiments.session import SweepControl
+from hetero_lab.interop.npuw_plan import NpuwPlan
+from hetero_lab.interop.recording import Recording
 from hetero_lab.lint.lint import able_ops, to_frame
+from hetero_lab.measure.session import SweepControl
 from hetero_lab.model.read import Source, attributes_of
 from hetero_lab.placement.affinity import Affinity, greedy
 from hetero_lab.placement.placement import Placement, affinity_elsewhere, resolve
 from hetero_lab.placement.priorities import Priorities
-from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.planning.simplify import simplified
+from hetero_lab.results.environment import noise_here
 from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.search.hotspots import Hotspots
 from hetero_lab.tables import time_text, write_csv
 from hetero_lab.widgets.tweaker.board_picture import BoardPicture
-from hetero_lab.widgets.tweaker.measurement import (
+from hetero_lab.widgets.tweaker.tweaker_measurement import (
     AUTOMATIC,
     Attempt,
     Decider,
@@ -53,8 +53,8 @@ from hetero_lab.widgets.tweaker.measurement import (
     new_rows,
     recorded_attempts,
 )
-from hetero_lab.widgets.tweaker.state import TweakerState, WhatIf
-from hetero_lab.widgets.tweaker.view import ABOVE, EXPORTS, FILES, PANEL, TweakerView
+from hetero_lab.widgets.tweaker.tweaker_state import TweakerState, WhatIf
+from hetero_lab.widgets.tweaker.tweaker_view import ABOVE, EXPORTS, FILES, PANEL, TweakerView
 
 if TYPE_CHECKING:
     import openvino as ov

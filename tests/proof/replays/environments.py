@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-from hetero_lab.runtime.releases import interpreter, without_zeros
+from hetero_lab.devices.releases import interpreter, without_zeros
 
 ROOT = Path(__file__).resolve().parents[3]
 _OF_A_RELEASE = ("openvino", "numpy")

@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 import hetero_lab as hl
-from hetero_lab.experiments.bisection import YES
-from hetero_lab.runtime.releases import interpreter
+from hetero_lab.debug.bisection import YES
+from hetero_lab.devices.releases import interpreter
 from tests.proof.replays.environments import ROOT, with_lab
 from tests.proof.replays.reports import Report
 

@@ -22,10 +22,10 @@ from widgets.hand_sweeps import (
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
-from hetero_lab.statistics import Series
-from hetero_lab.views.sweeps import title_of
-from hetero_lab.widgets.explorer.figures import points_figure, table_of
-from hetero_lab.widgets.explorer.state import ExplorerState, matching
+from hetero_lab.intervals import Series
+from hetero_lab.views.sweep_figures import title_of
+from hetero_lab.widgets.explorer.explorer_figures import points_figure, table_of
+from hetero_lab.widgets.explorer.explorer_state import ExplorerState, matching
 
 
 def labels(exploring):

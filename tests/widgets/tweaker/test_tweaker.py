@@ -14,20 +14,20 @@ from planning.random_costs import random_costs
 from small_models import chain, stateful
 
 import hetero_lab as hl
+from hetero_lab.costs.objective import Unit
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PlanError, PropertyError
-from hetero_lab.experiments.measure.workers.process import WORKER
+from hetero_lab.intervals import Estimate
+from hetero_lab.measure.worker_process import WORKER
 from hetero_lab.model.read import prepare
-from hetero_lab.planning.objective import Unit
 from hetero_lab.processes import FORK_SERVER
-from hetero_lab.statistics import Estimate
 from hetero_lab.tables import read_csv
-from hetero_lab.widgets.tweaker.measurement import Attempt, attempt_label
-from hetero_lab.widgets.tweaker.view import ABOVE, FILES, PANEL, estimate_text
-from tests.experiments.faults.cases import chain_case
+from hetero_lab.widgets.tweaker.tweaker_measurement import Attempt, attempt_label
+from hetero_lab.widgets.tweaker.tweaker_view import ABOVE, FILES, PANEL, estimate_text
+from tests.debug.cases import chain_case
 from tests.proof import injected_faults
 from tests.proof.faults import Fault
 
-FAULTY = Path(__file__).parents[2] / "experiments" / "measure" / "workers" / "faulty_worker.py"
+FAULTY = Path(__file__).parents[2] / "measure" / "faulty_worker.py"
 SOFT = "head_digit/softmax"
 
 

@@ -10,7 +10,7 @@ import openvino as ov
 import pytest
 from widgets.jupyter_in_browser import DARK, LIGHT, opened, write_notebook
 
-from tests.experiments.faults.cases import chain_case
+from tests.debug.cases import chain_case
 from tests.proof import injected_faults
 from tests.proof.faults import Fault
 
@@ -23,7 +23,7 @@ CELLS = (
     "costs = hl.calibrate(model, ['ACC', 'CPU'], budget_s=12, progress=False)",
     "tweaker = hl.AffinityTweaker(model, ['ACC', 'CPU'], costs, budget_s=6)\ntweaker",
 )
-FAULTY = Path(__file__).parents[2] / "experiments" / "measure" / "workers" / "faulty_worker.py"
+FAULTY = Path(__file__).parents[2] / "measure" / "faulty_worker.py"
 
 
 class Tweaker:

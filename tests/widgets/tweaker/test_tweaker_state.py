@@ -13,17 +13,17 @@ from planning.random_costs import random_costs, random_graph
 from small_models import stateful
 
 from hetero_lab.errors import AffinityError, DeviceError
-from hetero_lab.experiments.measure.records import Compiled, Turn
-from hetero_lab.experiments.session import StoppedError
+from hetero_lab.intervals import ASSUMED_NOISE, Estimate
 from hetero_lab.lint.lint import lint, to_frame
+from hetero_lab.measure.session import StoppedError
 from hetero_lab.model.opgraph import Op, OpGraph, Tensor
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
-from hetero_lab.statistics import ASSUMED_NOISE, Estimate
-from hetero_lab.widgets.tweaker.measurement import Attempt, Decider, history_frame, new_rows
-from hetero_lab.widgets.tweaker.state import TweakerState
-from hetero_lab.widgets.tweaker.view import tried_rows
+from hetero_lab.results.records import Compiled, Turn
+from hetero_lab.widgets.tweaker.tweaker_measurement import Attempt, Decider, history_frame, new_rows
+from hetero_lab.widgets.tweaker.tweaker_state import TweakerState
+from hetero_lab.widgets.tweaker.tweaker_view import tried_rows
 
 TYPES = ("Parameter", "Convolution", "Relu", "MaxPool", "Softmax", "Result")
 NAMES = ("x", "conv", "relu", "pool", "soft", "out")

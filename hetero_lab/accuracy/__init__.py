@@ -1,0 +1,1 @@
+"""Annex. Accuracy on labelled data: evaluate, classify, quantize, recover."""

@@ -1,0 +1,302 @@
+"""Figures of accuracy: the front with latency and size, losses by part, errors along a model."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from hetero_lab.accuracy.evaluate import Evaluation
+from hetero_lab.accuracy.recover import ModelPart, Recovered
+from hetero_lab.debug.wrong import OpError, Wrong
+from hetero_lab.errors import ArgumentError
+from hetero_lab.results.sweep_result import Sweep
+from hetero_lab.tables import bytes_text
+from hetero_lab.views.theme import (
+    BOUNDARY,
+    CLEAR,
+    GRID,
+    LINE,
+    SPARE_COLOURS,
+    ThemedFigure,
+    device_styles,
+    error_bars,
+    finish,
+    interval_of,
+    latency_text,
+    plain,
+    time_text,
+)
+
+_LEAST_ERROR = 1e-6
+_LOG = {"type": "log", "dtick": 1, "exponentformat": "power"}
+
+
+def sensitivity(recovered: Recovered) -> go.Figure:
+    """Draw the output error with each part alone on either device, in topological order.
+
+    A high bar on the fast device means that the part alone causes an error. A low bar on the
+    accurate device means that moving that part alone there repairs the model. The dotted line is
+    the error of the whole model on the fast device; shaded parts are chosen for the accurate one.
+    """
+    fast, accurate = recovered.fast, recovered.accurate
+    styles = device_styles([fast, accurate], dict(recovered.sweep.environment.emulated))
+    whole = float(recovered.sensitivity["error_all_fast"].iloc[0])
+    errors = [whole]
+    figure = ThemedFigure()
+    for device, pairs in (
+        (fast, [(t, t.only_fast) for t in recovered.tried]),
+        (accurate, [(t, t.only_accurate) for t in recovered.tried]),
+    ):
+        drawn = [(tried, found) for tried, found in pairs if found is not None]
+        errors += [found.relative_error for _, found in drawn]
+        figure.add_bar(
+            x=[tried.index + 1 for tried, _ in drawn],
+            y=[found.relative_error for _, found in drawn],
+            name=f"alone on {styles[device].label}",
+            marker={"color": styles[device].colour, "pattern": {"shape": styles[device].pattern}},
+            hovertext=[_part_hover(tried, found, device) for tried, found in drawn],
+        )
+    ends = [0.4, len(recovered.tried) + 0.6]
+    figure.add_scatter(
+        x=ends, y=[whole, whole], mode="lines", name=f"all of it on {plain(fast, 30)}",
+        line={"color": LINE, "width": 1.5, "dash": "dot"},
+    )  # fmt: skip
+    for tried in recovered.tried:
+        devices = Counter(recovered.affinity[op] for op in tried.ops)
+        if devices.most_common(1)[0][0] == accurate:
+            _shade(figure, tried.index + 1)
+    return finish(
+        figure,
+        "Where the precision is lost",
+        "relative error of the outputs against f32, one part alone on a device and the rest "
+        f"on the other · shaded: chosen for {plain(accurate, 30)}" + _untried(recovered),
+        440,
+        (70, 30, 110, 60),
+        x={"title": "part of the model, in topological order", "dtick": 1, "range": ends},
+        y={"title": "relative error (log)", "gridcolor": GRID, **_log_axis(errors)},
+        bargap=0.2,
+        barmode="group",
+    )
+
+
+def _shade(figure: go.Figure, place: int) -> None:
+    figure.add_vrect(x0=place - 0.5, x1=place + 0.5, fillcolor=GRID, line_width=0, layer="below")
+
+
+def _untried(recovered: Recovered) -> str:
+    """Name the parts that have no bar, since they are not parts without an error."""
+    missing = [t.index + 1 for t in recovered.tried if not (t.only_fast or t.only_accurate)]
+    which = f"part{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+    return f" · {which} not tried in the budget" if missing else ""
+
+
+def _log_axis(errors: list[float]) -> dict[str, Any]:
+    """Errors span many powers of ten; below 1e-6 there is nothing to see, and no bar."""
+    seen = [error for error in errors if error >= _LEAST_ERROR]
+    if not seen:
+        return {"rangemode": "tozero"}
+    low, high = math.floor(math.log10(min(seen)) - 0.3), math.log10(max(seen)) + 0.15
+    return {**_LOG, "range": [low, high]}
+
+
+def _part_hover(part: ModelPart, found: Evaluation, device: str) -> str:
+    lines = [
+        f"<b>part {part.index + 1}, {len(part.ops)} ops, alone on {plain(device, 30)}</b>",
+        f"{plain(part.ops[0], 60)} … {plain(part.ops[-1], 60)}",
+        f"relative error {found.relative_error:.3g}, accuracy {found.accuracy:.1%}",
+        f"{time_text(part.accurate_us)} on the accurate device"
+        + (f", {time_text(part.fast_us)} on the fast one" if part.fast_us >= 0 else ""),
+    ]
+    return "<br>".join(lines)
+
+
+_COLOUR, _CHOSEN = "#0072B2", "#D55E00"  # no device has a point for itself
+_SMALLEST, _LARGEST = 8.0, 18.0  # diameters of markers
+_MOST_SIZES = 6  # more different sizes than this have one colour
+
+
+def front_points(result: Recovered | Sweep) -> list[dict[Any, Any]]:
+    """Return the rows of the summary that have a latency and an accuracy, fast to slow.
+
+    ``is_on_front`` says of each whether no other one is as good in latency, accuracy and bytes of
+    weights and better in one of them. Raises ArgumentError if there is no such row.
+    """
+    frame = result.summary
+    if "accuracy" in frame:
+        frame = frame.dropna(subset=["median_us", "accuracy"])
+    if "accuracy" not in frame or not len(frame):
+        raise ArgumentError(
+            "No placement here has both a latency and an accuracy. Give the sweep labelled data: "
+            "hetero_lab.sweep(..., data=hetero_lab.dataset('digits'))."
+        )
+    frame = frame.sort_values(["median_us", "accuracy"], ascending=[True, False], kind="stable")
+    costs = frame[["median_us", "accuracy", "weight_bytes"]].to_numpy(float) * (1.0, -1.0, 1.0)
+    beaten = [bool(((costs <= own).all(1) & (costs < own).any(1)).any()) for own in costs]
+    return frame.assign(is_on_front=~np.array(beaten)).to_dict("records")
+
+
+def accuracy_front(result: Recovered | Sweep) -> go.Figure:
+    """Draw one point per placement: latency and accuracy with intervals, area and colour its size.
+
+    Filled points are on the front of latency, accuracy and size; a hollow one is beaten by
+    another point. The line is the front of latency and accuracy alone.
+
+    Raises
+    ------
+    ArgumentError
+        A sweep that was given no data.
+    """
+    points = front_points(result)
+    figure = ThemedFigure()
+    best = accumulate((p["accuracy"] for p in points), max, initial=-math.inf)
+    steps = [p for p, before in zip(points, best, strict=False) if p["accuracy"] > before]
+    figure.add_scatter(
+        x=[p["median_us"] for p in steps], y=[p["accuracy"] for p in steps],
+        mode="lines", name="front of latency and accuracy",
+        line={"color": LINE, "width": 2, "shape": "hv"}, showlegend=len(steps) > 1,
+    )  # fmt: skip
+    sizes = sorted({p["weight_bytes"] for p in points}, reverse=True)
+    largest = sizes[0] or 1.0
+    chosen = [p for p in points if p.get("chosen")]
+    others = [p for p in points if not p.get("chosen")]
+    groups = [("placement", _COLOUR, others)]
+    if len(sizes) <= _MOST_SIZES:
+        spare = [colour for colour in SPARE_COLOURS if colour != _CHOSEN]
+        groups = [
+            (f"weights {bytes_text(int(n))}", colour, [p for p in others if p["weight_bytes"] == n])
+            for n, colour in zip(sizes, (_COLOUR, *spare), strict=False)
+        ]
+    for name, colour, own in [*groups, ("chosen", _CHOSEN, chosen)]:
+        if own:
+            figure.add_scatter(**_markers(own, name, largest, colour))
+    return finish(
+        figure,
+        "Latency, accuracy and size",
+        "95 % intervals · area of a marker: its weights · hollow: another placement is at least as "
+        "fast, as right and as small, and better in one of them",
+        480,
+        (80, 40, 100, 60),
+        x={"title": "latency (µs)", "gridcolor": GRID, "zeroline": False},
+        y={
+            "title": {"text": "accuracy", "standoff": 12}, "gridcolor": GRID, "automargin": True,
+            "zeroline": False, "tickformat": ".1%",
+        },
+        showlegend=True,
+    )  # fmt: skip
+
+
+def _markers(points: list[dict[Any, Any]], name: str, largest: float, colour: str) -> dict:
+    style = {"thickness": 0.8, "width": 3, "color": colour}
+    shares = [(p["weight_bytes"] / largest) ** 0.5 for p in points]
+    is_on_front = [p["is_on_front"] for p in points]
+    return {
+        "x": [p["median_us"] for p in points],
+        "y": [p["accuracy"] for p in points],
+        "error_x": error_bars([interval_of(p) for p in points], **style),
+        "error_y": error_bars([interval_of(p, "accuracy") for p in points], **style),
+        "mode": "markers",
+        "name": name,
+        "marker": {
+            "size": [_SMALLEST + (_LARGEST - _SMALLEST) * share for share in shares],
+            "color": [colour if on_front else CLEAR for on_front in is_on_front],
+            "opacity": 0.85,
+            "symbol": "diamond" if colour == _CHOSEN else "circle",
+            "line": {
+                "width": [1.0 if on_front else 1.8 for on_front in is_on_front],
+                "color": [BOUNDARY if on_front else colour for on_front in is_on_front],
+            },
+        },
+        "hovertext": [_front_hover(p) for p in points],
+    }
+
+
+def _front_hover(point: dict[Any, Any]) -> str:
+    accuracy, low, high = interval_of(point, "accuracy")
+    return (
+        f"<b>{plain(point['label'], 200)}</b><br>{latency_text(interval_of(point))}<br>"
+        f"{accuracy:.1%} right [{low:.1%}, {high:.1%}]<br>"
+        f"weights {bytes_text(int(point['weight_bytes']))}"
+    )
+
+
+_LEAST = 1e-9
+_MOST = 1e3  # beyond, an error is as bad as any
+_NAMED = 8  # jumps; those after the first ones are seldom of use
+_ISOLATED, _ACCUMULATED = "#0072B2", "#D55E00"
+
+
+def errors_along_model(wrong: Wrong) -> go.Figure:
+    """Draw the isolated and the accumulated error of each op, in topological order.
+
+    A triangle with the op's name marks a jump of the accumulated error beyond the dotted line,
+    which is the most that rounding can add up to. Something is wrong there: an op whose isolated
+    error is as high, or ops that are wrong only together, which no isolated error shows. Ops that
+    were found to be wrong are shaded. Ops on the trusted device in f32 were not run by themselves;
+    their accumulated error is drawn all the same.
+    """
+    ops = wrong.op_errors
+    figure = ThemedFigure()
+    lines: list[tuple[str, Callable[[OpError], float | None], dict, str]] = [
+        ("rounding, at most", lambda e: e.rounding, {"color": LINE, "dash": "dot"}, "lines"),
+        ("accumulated", lambda e: e.accumulated, {"color": _ACCUMULATED}, "lines+markers"),
+        ("isolated", lambda e: e.isolated, {"color": _ISOLATED}, "markers"),
+    ]
+    for name, of, line, mode in lines:
+        figure.add_scatter(
+            x=list(range(1, len(ops) + 1)),
+            y=[_drawn(of(error)) for error in ops],
+            name=name, mode=mode, connectgaps=True,
+            line={**line, "width": 1.5}, marker={"color": line["color"], "size": 6},
+            hovertext=[_hover(error) for error in ops],
+        )  # fmt: skip
+    jumps = [(place, error) for place, error in enumerate(ops, start=1) if error.jumps]
+    if jumps:
+        figure.add_scatter(
+            x=[place for place, _ in jumps],
+            y=[_drawn(error.accumulated) for _, error in jumps],
+            name="jumps", mode="markers+text", textposition="top left",
+            marker={"color": _ACCUMULATED, "size": 13, "symbol": "triangle-up"},
+            text=[plain(error.op, 24) if n < _NAMED else "" for n, (_, error) in enumerate(jumps)],
+            hovertext=[_hover(error) for _, error in jumps],
+        )  # fmt: skip
+    at = {error.op: place for place, error in enumerate(ops, start=1)}
+    styles = device_styles((error.device for error in ops), dict(wrong.environment.emulated))
+    for found in wrong.sets:
+        for op in found.ops:
+            _shade(figure, at[op])
+    where = ", ".join(style.label for style in styles.values())
+    return finish(
+        figure,
+        "Where the numbers go wrong",
+        f"of each op on {where}: isolated with the reference's inputs, accumulated with those "
+        "that really arrive" + (" · shaded: wrong" if wrong.sets else ""),
+        440,
+        (70, 30, 110, 60),
+        x={"title": "op, in topological order", "range": [0.4, len(ops) + 0.6], "gridcolor": GRID},
+        y={"title": "relative error (log)", "gridcolor": GRID, **_LOG},
+    )
+
+
+def _drawn(error: float | None) -> float | None:
+    if error is None or math.isnan(error):
+        return None
+    return min(max(error, _LEAST), _MOST)
+
+
+def _hover(error: OpError) -> str:
+    def text(value: float | None) -> str:
+        return "not measured" if value is None else f"{value:.2g}"
+
+    lines = [
+        f"<b>{plain(error.op, 60)}</b>, {plain(error.op_type, 30)}",
+        f"on {plain(error.device, 30)}",
+        f"isolated {text(error.isolated)}, accumulated {text(error.accumulated)}",
+        f"rounding at most {text(error.rounding)}",
+    ]
+    return "<br>".join(lines)

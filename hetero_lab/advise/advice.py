@@ -1,0 +1,354 @@
+"""Advice: the placement to deploy, its evidence, and the verdict in words."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hetero_lab.deploy.contract import TOLERANCE, AccuracyPromise
+from hetero_lab.deploy.freeze import freeze_placed
+from hetero_lab.devices.bound import BoundModel
+from hetero_lab.errors import MeasurementError, names_at_hand
+from hetero_lab.intervals import Latency
+from hetero_lab.placement.placement import Placement, resolve
+from hetero_lab.result import Result
+from hetero_lab.results.evidence import (
+    ALIKE,
+    AS_FAST,
+    BEST,
+    FASTER,
+    MAY_BE_BEST,
+    SLOWER,
+    UNDECIDED,
+    between,
+    finding,
+    judged,
+    reason,
+)
+from hetero_lab.results.sweep_reading import BUSY
+from hetero_lab.results.sweep_result import Sweep
+from hetero_lab.results.sweep_row import BUDGET_ENDED, Row
+from hetero_lab.runtime.inputs import Inputs
+from hetero_lab.runtime.reference import not_finite_notes
+from hetero_lab.search.optimize import Optimized
+from hetero_lab.tables import number, time_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WRONG, INACCURATE, UNMEASURED = "wrong outputs", "less accurate", "not measured"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A candidate of an advice, and the judgement on it."""
+
+    row: Row
+    placement: Placement
+    bound: BoundModel
+    stage: str  # race or final
+    # best, faster, as fast, slower, undecided, wrong outputs, less accurate or not measured
+    judgement: str
+    why: str = ""
+
+    @property
+    def us(self) -> float:
+        """The latency, infinite if it was not measured."""
+        return self.row.latency.us if self.row.latency else math.inf
+
+    def after_the_race(self, reference: Latency | None) -> Judged:
+        """Return this candidate beside those of the final, where ``reference`` sets the scale."""
+        why = f"{self.why} in the race" if self.judgement in (SLOWER, *MAY_BE_BEST) else self.why
+        if self.judgement in MAY_BE_BEST:
+            why += ", not measured again"
+        row = replace(self.row, reference_latency=reference or self.row.reference_latency)
+        return replace(self, row=row, why=why)
+
+
+@dataclass(frozen=True)
+class Advice(Result):
+    """What to deploy.
+
+    Attributes
+    ----------
+    best
+        The placement to deploy.
+    verdict
+        Sentences: the best candidate, by how much and how sure, and the judgement on the others;
+        after an empty line why placements are no candidates, and what could change the answer.
+    candidates
+        All candidates that were measured or tried, in order of simplicity.
+    left_out
+        Other placements that could be no candidates, and why.
+    executor
+        The executor that runs the best placement fastest: ``hetero``, or ``parallel`` for
+        :class:`hetero_lab.ParallelExecutor`.
+    sweep
+        The last measurement of the best few.
+    optimized
+        The result of :func:`hetero_lab.optimize`, if it ran.
+    interrupted
+        Whether Ctrl-C ended it; the result is sound nevertheless.
+    spread
+        How far the logarithm of the best candidate's ratio to the reference moved between race and
+        final (standard deviation).
+    """
+
+    best: Placement
+    verdict: str
+    candidates: tuple[Judged, ...]
+    left_out: tuple[tuple[str, str], ...]
+    executor: str
+    sweep: Sweep
+    examples: tuple[Inputs, ...] = ()
+    optimized: Optimized | None = None
+    interrupted: bool = False
+    spread: float = 0.0
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """One row a candidate: columns as in ``sweep.summary``, and ``stage``, ``judgement``."""
+        rows = tuple(c.row for c in self.candidates)
+        frame = replace(self.sweep, rows=rows, notes=()).summary.copy()
+        for index, name in enumerate(("stage", "judgement", "why"), start=1):
+            frame.insert(index, name, [getattr(c, name) for c in self.candidates])
+        return frame
+
+    @property
+    def chosen(self) -> Judged:
+        """The candidate that is advised.
+
+        Raises
+        ------
+        MeasurementError
+            Nothing was measured.
+        """
+        best = by_label(self.candidates, BEST)
+        if not best:
+            raise MeasurementError("Nothing was measured, so no candidate is advised.")
+        return best[0]
+
+    def deploy(
+        self, directory: str | os.PathLike[str], *, tolerance: float | None = TOLERANCE
+    ) -> Path:
+        """Freeze the advised placement with its contract, as :func:`hetero_lab.freeze` does.
+
+        The latency is promised relative to the reference of the advice, within ``tolerance``.
+
+        Returns
+        -------
+        pathlib.Path
+            The directory, which :func:`hetero_lab.verify` holds to the contract.
+
+        Raises
+        ------
+        MeasurementError, OutputPathError, CompileError
+            Nothing was measured; as for :func:`hetero_lab.freeze`.
+        """
+        return self.deploy_candidate(self.chosen, directory, tolerance)
+
+    def deploy_candidate(
+        self, candidate: Judged, directory: str | os.PathLike[str], tolerance: float | None
+    ) -> Path:
+        """Freeze one of the candidates, as ``deploy`` does with the one that is advised."""
+        found, promise = candidate.row.evaluation, None
+        if found is not None and found.is_labelled:
+            promise = AccuracyPromise(
+                accuracy=found.accuracy, drop=float(found.paired.drop), n_examples=len(found)
+            )
+        named = next((c for c in self.candidates if c.row.label == self.sweep.reference), None)
+        return freeze_placed(
+            resolve(candidate.bound, candidate.placement),
+            directory,
+            examples=self.examples or None,
+            accuracy=promise,
+            tolerance=tolerance,
+            baseline=named and named.placement,
+            spread=self.spread,
+        )
+
+    def __repr__(self) -> str:
+        return f"Advice({self.best.label!r})\n{self.verdict}"
+
+    def __str__(self) -> str:
+        return f"{self.verdict}\n"
+
+    def _shown(self) -> dict[str, pd.DataFrame]:
+        return {"": ranking(self.summary)}
+
+
+def ranking(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return the summary of an advice for a reader: the best first, then from fast to slow."""
+    columns = [
+        "label", "judgement", "stage", "median_us", "ci95_low_us", "ci95_high_us",
+        "throughput_per_s", "ratio", "ratio_ci95_low", "ratio_ci95_high", "accuracy",
+        "execution_devices", "compile_ms",
+    ]  # fmt: skip
+    first = summary.assign(others=summary["judgement"] != BEST).sort_values(["others", "median_us"])
+    return first.reindex(columns=[name for name in columns if name in summary])
+
+
+def by_label(candidates: Sequence[Judged], judgement: str) -> list[Judged]:
+    """Return the candidates with a judgement."""
+    return [candidate for candidate in candidates if candidate.judgement == judgement]
+
+
+def judge(
+    rows: Mapping[str, Row],
+    models: Mapping[str, BoundModel],
+    placements: Mapping[str, Placement],
+    *,
+    stage: str,
+    max_drop: float,
+) -> list[Judged]:
+    """Return the candidates, the simplest first, each with a judgement on its row.
+
+    ``rows``, ``models`` and ``placements`` are by label; ``max_drop`` is the share of right answers
+    that may be lost to f32.
+    """
+    reasons = {label: _unusable(row, max_drop) for label, row in rows.items()}
+    usable = {
+        label: row.latency.us
+        for label, row in rows.items()
+        if row.latency is not None and reasons[label] is None
+    }
+    found = judged(usable, lambda label, best: between(rows[label], rows[best]))
+    best = next((label for label in found if found[label] == BEST), "")
+    for label in found:
+        ratio = between(rows[label], rows[best])
+        share = (ratio.middle if ratio else usable[label] / usable[best]) - 1.0
+        why = f"{abs(share):.1%} {'slower' if share >= 0 else 'faster'} than {best}"
+        if found[label] == UNDECIDED:
+            why += f", but {reason(ratio)}"
+            if ratio is not None and not ratio.low <= 1.0 <= ratio.high:
+                why += f", which may be chance among {len(found)} candidates"
+        reasons[label] = found[label], "" if label == best else why
+    return [
+        Judged(row, placements[label], models[label], stage, *(reasons[label] or ("", "")))
+        for label, row in rows.items()
+    ]
+
+
+def _unusable(row: Row, max_drop: float) -> tuple[str, str] | None:
+    """Return the judgement on a row that was not measured or is not right, and its reason."""
+    if row.profile is None or row.latency is None:
+        if row.status == BUDGET_ENDED:
+            return UNMEASURED, "the budget ended before them"
+        return UNMEASURED, row.detail or row.status
+    wrong = [a for a in row.profile.agreement if a.is_wrong]
+    if wrong:
+        worst = max(wrong, key=lambda a: np.nan_to_num(a.relative_error, nan=np.inf))
+        return WRONG, f"output {worst.output} is off by {worst.relative_error:.2g}"
+    found = row.evaluation
+    if found is not None and found.is_labelled and found.paired.drop > max_drop:
+        return INACCURATE, f"{found.paired.drop:.1%} fewer right answers than in f32"
+    return None
+
+
+def verdict_sentences(
+    advice: Advice, *, notes: Sequence[str], n_requests: int, would_change: Iterable[str]
+) -> list[str]:
+    """Return the sentences of a verdict.
+
+    ``notes`` are on stages that did not work, ``would_change`` arguments that could lead to another
+    answer.
+    """
+    known, made = advice.candidates, advice.sweep
+    labels = {
+        judgement: [c.row.label for c in by_label(known, judgement)]
+        for judgement in (BEST, FASTER, ALIKE, UNDECIDED, SLOWER, INACCURATE, UNMEASURED)
+    }
+    sentences = [f"Nothing usable was measured; {advice.best.label} is OpenVINO's own choice."]
+    if labels[BEST]:
+        sentences = [*_what_is_best(advice, n_requests)]
+        busy = [note for note in made.notes if note.startswith(BUSY)]
+        sentences += [f"{note} A quiet machine may rank them otherwise." for note in busy]
+    if labels[FASTER]:
+        sentences.append(f"Faster, but by 1 % at most: {names_at_hand(labels[FASTER], 4)}.")
+    if labels[ALIKE]:
+        sentences.append(f"As fast, within {AS_FAST:.0%}: {names_at_hand(labels[ALIKE], 4)}.")
+    if labels[FASTER] or labels[ALIKE]:
+        sentences.append("Of those within 1 %, the simplest is recommended.")
+    if labels[UNDECIDED]:
+        one, *others = sorted(by_label(known, UNDECIDED), key=lambda c: c.us)
+        named = names_at_hand([c.row.label for c in (one, *others)], 4)
+        whose = f"{one.row.label}, the fastest of them: " * bool(others)
+        sentences.append(f"Undecided: {named} ({whose}{one.why}).")
+    if labels[SLOWER]:
+        sentences.append(f"Slower, beyond the uncertainty: {names_at_hand(labels[SLOWER], 4)}.")
+    for candidate in by_label(known, WRONG):
+        sentences.append(
+            f"{candidate.row.label} computes wrong outputs ({candidate.why}); "
+            "hetero_lab.find_wrong(model, placement) finds the ops."
+        )
+    profiles = (c.row.profile for c in by_label(known, BEST))
+    sentences += not_finite_notes(a for p in profiles if p for a in p.agreement)
+    for judgement in (INACCURATE, UNMEASURED):
+        several = by_label(known, judgement)
+        reasons = dict.fromkeys(c.why for c in several)
+        needed_s = max((c.row.needs_s for c in several), default=0.0)
+        if needed_s:
+            reasons[f"the rest needs about {math.ceil(needed_s)} s"] = None
+        if several:
+            named = names_at_hand(labels[judgement], 4)
+            sentences.append(f"{judgement.capitalize()}: {named} ({'; '.join(reasons)[:300]}).")
+    sentences.append("")
+    for label, why in advice.left_out:
+        sentences.append(f"Not a candidate: {label}, because {why.rstrip('.')}.")
+    emulated = dict(made.environment.emulated)
+    if emulated:
+        sentences.append(
+            f"{names_at_hand(emulated)} {'is' if len(emulated) == 1 else 'are'} emulated: times "
+            "there say nothing about a real device."
+        )
+    sentences += notes
+    if advice.interrupted:
+        sentences.append("Ctrl-C ended it early: the turns until then decide.")
+    if np.isfinite(made.smallest_difference):
+        sentences.append(
+            f"Differences below {made.smallest_difference:.1%} could not be seen in this run."
+        )
+    changes = "; ".join(would_change)
+    return [*sentences, f"What could change the answer: {changes}."] if changes else sentences
+
+
+def _what_is_best(advice: Advice, n_requests: int) -> Iterator[str]:
+    """Say what to deploy in one sentence, then how sure that is."""
+    best, reference = advice.chosen, advice.sweep.reference
+    latency, ratio = best.row.latency, best.row.series.ratio
+    assert latency is not None
+    each = "a request" if n_requests == 1 else f"a result, with {n_requests} in flight"
+    text = f"Deploy {best.row.label}: {time_text(latency.us)} {each}"
+    text += f" ({number(1e6 / latency.us)} a second)"
+    sure = "There were too few turns for an interval."
+    if np.isfinite(latency.high_us):
+        ends = f"{time_text(latency.low_us)} to {time_text(latency.high_us)}"
+        sure = f"The 95 % interval is {ends}."
+    if best.row.label == reference:
+        others = sum(c.row.latency is not None for c in advice.candidates) - 1
+        is_open = bool(by_label(advice.candidates, UNDECIDED))
+        none = "shown to be faster" if is_open else "worth the change"
+        text += f", and none of the {others} others measured is {none}" if others else ""
+    elif ratio is not None:
+        middle, low, high, _ = ratio
+        text += f", {middle:.3f} of the time of {reference}"
+        if np.isfinite(high):
+            sure = f"{sure[:-1]}, that of the ratio {low:.3f} to {high:.3f}."
+        against = {
+            ALIKE: f" It is as fast as {reference}, within {AS_FAST:.0%}.",
+            SLOWER: f" It is slower than {reference}.",
+            UNDECIDED: f" Whether it is faster than {reference} is undecided.",
+        }
+        sure += against.get(finding(ratio), "")
+    yield f"{text}."
+    found = best.row.evaluation
+    if found is not None and found.is_labelled:
+        sure += f" Accuracy {found.accuracy:.1%}, {-found.paired.drop:+z.1%} against f32."
+    yield sure

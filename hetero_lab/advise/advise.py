@@ -1,0 +1,690 @@
+"""Advise: race the candidates, drop hopeless ones early, refine the best, and decide."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+
+from hetero_lab.accuracy.evaluate import ReadData, read_optional_data
+from hetero_lab.accuracy.quantize import calibration_inputs, quantize_prepared
+from hetero_lab.accuracy.recover import check_recovery, evaluated, recover_bound
+from hetero_lab.advise.advice import Advice, Judged, by_label, judge, verdict_sentences
+from hetero_lab.advise.candidates import (
+    candidates_for,
+    choose_finalists,
+    compile_times,
+    fast_and_accurate,
+    order_of,
+    over_limit,
+)
+from hetero_lab.clock import now
+from hetero_lab.costs.cost_model import CostModel
+from hetero_lab.costs.objective import LATENCY, THROUGHPUT, check_objective
+from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.core import shared_core
+from hetero_lab.errors import (
+    DeviceError,
+    HeteroLabError,
+    MeasurementError,
+    OutputPathError,
+)
+from hetero_lab.fetch import file_digest
+from hetero_lab.interrupts import UntilInterrupted, set_aside, what_was_set_aside
+from hetero_lab.intervals import log_spread
+from hetero_lab.machine.pipeline import PipelineAdvice, advise_together, check_pipeline
+from hetero_lab.measure.budget import RunOptions
+from hetero_lab.measure.session import Conditions
+from hetero_lab.measure.trial_grid import by_name
+from hetero_lab.model.language import refuse_language_model
+from hetero_lab.model.read import PreparedModel, Source, prepare, save
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.memory_limits import MemoryLimit, memory_pools
+from hetero_lab.placement.placement import Placement, carried_over, resolve
+from hetero_lab.planning.constraints import check_constraints
+from hetero_lab.results.evidence import BEST
+from hetero_lab.results.sweep_result import Sweep
+from hetero_lab.runtime.inputs import Inputs, digest_of
+from hetero_lab.runtime.reference import Correct, Reference, reference_device
+from hetero_lab.runtime.runners import HETERO, PARALLEL
+from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.samples.datasets import Dataset, Metric
+from hetero_lab.search.calibrate import check_device_properties
+from hetero_lab.search.observations import Search, searching
+from hetero_lab.search.optimize import OPTIMIZED, Optimized, optimize_bound
+from hetero_lab.tables import check_directory, make_directory, scratch_directory
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+# Shares of the budget at which these end.
+_RACE, _RACE_ALONE, _SEARCH, _RECOVER = 0.3, 0.5, 0.65, 0.85
+_SEARCH_LEAST_S = 20.0  # a shorter search learns too little for a plan
+_SEARCH_COMPILES = 6  # of a search, at least
+_RECOVER_LEAST_S = 15.0  # to find the parts that lose accuracy
+_LOOK = 0.2  # of that time, at most, to see whether accuracy is lost
+_MOST_LOOKED_AT = 100  # examples
+RECOVERED = "recovered"
+_RACE_PRECISION, _FINAL_PRECISION = 0.05, 0.01
+_IN_FLIGHT = 4
+_EXAMPLES = 3
+_USED_UP = 0.1  # of the budget left: measuring stopped for lack of time
+_ALONE = 0.5  # of the budget of a pipeline, for each model alone
+_INT8 = "int8"
+
+
+class AdviseOptions(TypedDict, total=False):
+    """The options of :func:`advise`, which are the same for one model and for several."""
+
+    data: Dataset | Sequence[Any] | None
+    metric: Metric | Correct | None
+    max_drop: float
+    objective: str
+    requests: int
+    budget_s: float | None
+    device_properties: Mapping[str, Mapping[str, Any]] | None
+    memory_limit: MemoryLimit | None
+    costs: CostModel | None
+    inputs: Inputs | None
+    seed: int
+    store: str | os.PathLike[str] | None
+    isolate: bool
+    progress: bool
+    core: ov.Core | None
+
+
+@overload
+def advise(
+    model: Source, devices: Sequence[str] | None = ..., **options: Unpack[AdviseOptions]
+) -> Advice: ...
+
+
+@overload
+def advise(
+    model: Mapping[str, Source],
+    devices: Sequence[str] | None = ...,
+    **options: Unpack[AdviseOptions],
+) -> PipelineAdvice: ...
+
+
+def advise(
+    model: Source | Mapping[str, Source],
+    devices: Sequence[str] | None = None,
+    *,
+    data: Dataset | Sequence[Any] | None = None,
+    metric: Metric | Correct | None = None,
+    max_drop: float = 0.01,
+    objective: str = LATENCY,
+    requests: int = 1,
+    budget_s: float | None = 300.0,
+    device_properties: Mapping[str, Mapping[str, Any]] | None = None,
+    memory_limit: MemoryLimit | None = None,
+    costs: CostModel | None = None,
+    inputs: Inputs | None = None,
+    seed: int = 0,
+    store: str | os.PathLike[str] | None = None,
+    isolate: bool = True,
+    progress: bool = True,
+    core: ov.Core | None = None,
+) -> Advice | PipelineAdvice:
+    """Say what to deploy, and why.
+
+    First all candidates race: single devices and their properties, AUTO and MULTI, HETERO's
+    greedy orders. Those that are slower beyond the intervals are dropped (racing, Maron and Moore
+    1994), so that the budget goes into the few that may be best. On several devices
+    :func:`hetero_lab.optimize` then searches for a placement, and where the fastest candidate
+    loses accuracy that a slower device keeps, :func:`hetero_lab.recover_accuracy` mixes the two.
+    The best few, with int8 variants if there is data to calibrate with, are measured once more in
+    turns with each other, and the best split with the parallel executor. Of candidates that are
+    equally fast within 1 %, the simplest is advised.
+
+    Several models, by name, are a pipeline, in which all run at the same time. Each is advised on
+    alone, in half of the budget. The good candidates of each are then combined and measured
+    together in the rest of it, in this process whatever ``isolate`` is, with one request of each
+    model at a time.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes, or several of it by name:
+        ``{"det": "det.onnx", "rec": "rec.onnx"}``.
+    devices
+        By default all that are here, emulated ones included.
+    data, metric
+        Examples to judge the accuracy on, as for :func:`hetero_lab.evaluate`; a
+        :class:`~hetero_lab.Dataset` also has examples to calibrate int8 with. The budget does not
+        include evaluations.
+    max_drop
+        The share of right answers that may be lost to f32.
+    objective, requests
+        ``"latency"`` of one request, or ``"throughput"`` with so many requests in flight (4, if
+        ``requests`` is 1).
+    budget_s
+        Wall time of the measurements. Where it is too short, the advice names the time it needs.
+    device_properties, memory_limit, costs
+        As for :func:`hetero_lab.optimize`; in a pipeline the limits are those of all models
+        together.
+    inputs, seed, isolate, progress
+        As for :func:`hetero_lab.sweep`.
+    store
+        Directory of the measurements. The same call continues where it was stopped.
+
+    Returns
+    -------
+    Advice or PipelineAdvice
+        ``.verdict``, ``.summary``, ``.best`` (of a pipeline a placement by name),
+        ``.deploy(directory)``. After Ctrl-C, :func:`hetero_lab.last_interrupted` returns the
+        advice by the measurements so far.
+
+    Raises
+    ------
+    DeviceError
+        The model runs nowhere here; the message names the ops.
+    ArgumentError
+        ``metric`` without data, or another wrong argument, before anything is compiled; or an
+        argument of one model (``data``, ``metric``, ``costs``, ``inputs``) for a pipeline.
+    PlanError
+        No combination of a pipeline keeps to the memory limits.
+    MeasurementError
+        No candidate runs, or of a pipeline no combination.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> advice = hl.advise(model, ["CPU"], budget_s=10, progress=False)
+    >>> advice.best.affinity.devices
+    ('CPU',)
+    """
+    watch = Stopwatch.start(budget_s)
+    core = core or shared_core()
+    check_objective(objective, (LATENCY, THROUGHPUT))
+    if isinstance(model, Mapping):
+        given = {"data": data, "metric": metric, "costs": costs, "inputs": inputs}
+        check_pipeline(model, [name for name, value in given.items() if value is not None])
+    examples = read_optional_data(data, metric)
+    names = order_of(devices, core)
+    inquire = partial(
+        _Inquiry,
+        devices=names,
+        data=data,
+        examples=examples,
+        max_drop=max_drop,
+        objective=objective,
+        requests=requests if requests > 1 or objective == LATENCY else _IN_FLIGHT,
+        properties=check_device_properties(device_properties, names, core),
+        memory_limit=memory_limit,
+        costs=costs,
+        conditions=Conditions(inputs, seed, isolate=isolate),
+        show=progress,
+    )
+    directory = None if store is None else Path(store)
+    if not isinstance(model, Mapping):
+        return inquire(bind(model, core), watch, directory).advice()
+    models = {name: bind(source, core) for name, source in model.items()}
+    alone_s = None if budget_s is None else _ALONE * budget_s / len(models)
+    alone: dict[str, Advice] = {}
+    for name, bound in models.items():
+        alone[name] = inquire(
+            bound, Stopwatch.start(alone_s), directory and directory / name
+        ).advice()
+        if alone[name].interrupted and len(alone) < len(models):
+            set_aside(alone)
+            raise KeyboardInterrupt
+    return advise_together(
+        alone,
+        objective=objective,
+        memory_limit=memory_limit,
+        watch=Stopwatch(None if budget_s is None else watch.left_s, now()),
+        seed=seed,
+        progress=progress,
+        core=core,
+    )
+
+
+@dataclass
+class _Inquiry:
+    """The stages of the advice on one model: race, search, final.
+
+    ``known`` are the candidates of the last stage with a result, the others the checked arguments
+    of :func:`advise`; ``examples`` are those of ``data``.
+    """
+
+    bound: BoundModel
+    watch: Stopwatch
+    store: Path | None
+    _: KW_ONLY
+    devices: tuple[str, ...]
+    data: Dataset | Sequence[Any] | None
+    examples: ReadData | None
+    max_drop: float
+    objective: str
+    requests: int
+    properties: Mapping[str, Mapping[str, Any]]
+    memory_limit: MemoryLimit | None
+    costs: CostModel | None
+    conditions: Conditions
+    show: bool
+    known: list[Judged] = field(default_factory=list)
+    optimized: Optimized | None = None
+    executor: str = HETERO
+    notes: list[str] = field(default_factory=list)
+    ratios: dict[str, list[float]] = field(default_factory=dict)
+    """The ratios to the reference of each candidate, stage by stage."""
+
+    def advice(self) -> Advice:
+        """Race, search, measure the best few, and decide; Ctrl-C ends these stages earlier."""
+        refuse_language_model(self.bound.model, "advise")
+        check_constraints(self.bound.graph, self.devices, self.memory_limit, None)
+        if self.costs is not None:
+            self.costs.check_graph(self.bound.graph)
+        self.placements, self.left_out = candidates_for(
+            self.bound,
+            self.devices,
+            requests=0 if self.objective == LATENCY else self.requests,
+            device_properties=self.properties,
+            memory_limit=self.memory_limit,
+        )
+        if not self.placements:
+            reasons = "; ".join(f"{label}: {why}" for label, why in self.left_out.items())
+            raise DeviceError(f"No candidate can be run. {reasons}")
+        if self.store is not None:
+            self.store = make_directory(self.store)
+            check_directory(self.store)
+        with (
+            searching(self.bound, self.conditions, self.watch, show=self.show) as self.search,
+            UntilInterrupted(lambda: by_label(self.known, BEST)) as until,
+        ):
+            self._run_stages()
+        return self._advice(until.interrupted)
+
+    def _run_stages(self) -> None:
+        variants = self._variants()
+        self.began_s = self.watch.elapsed_s
+        self._race()
+        if not by_label(self.known, BEST):
+            return
+        found = {OPTIMIZED: self._optimized(), RECOVERED: self._recovered()}
+        finalists = choose_finalists(
+            self.known, found, left_s=self.watch.left_s, n_models=1 + len(variants)
+        )
+        if not finalists:
+            self.notes.append("The budget ended before the best were measured once more.")
+        elif self._final(finalists, variants):
+            self.executor = self._fastest_executor(by_label(self.known, BEST)[0])
+
+    # -- stages -------------------------------------------------------------------------------
+
+    def _variants(self) -> dict[str, BoundModel]:
+        """Quantise the model, where there are examples to calibrate with."""
+        if not isinstance(self.data, Dataset):
+            return {}
+        self.search.begin("quantise")
+        try:
+            examples = calibration_inputs(self.bound, self.data.calibration)
+            arrays = [array for example in examples for array in example]
+            kept = self._kept("int8", ".xml", self.bound.fingerprint, digest_of(arrays))
+            if kept is not None and kept.is_file():
+                made = prepare(kept)
+            else:
+                made = quantize_prepared(self.bound, examples, progress=False)
+                made = made if kept is None else keep_model(made, kept, self.notes)
+        except HeteroLabError as error:
+            self.notes.append(f"There is no int8 variant: {error}")
+            return {}
+        return {_INT8: bind(made, self.bound.core)}
+
+    def _race(self) -> None:
+        """Measure all candidates roughly, the reference whatever the budget."""
+        self.search.begin("race")
+        made = self._measure(
+            list(self.placements.values()),
+            "race",
+            self._until_s(_RACE if len(self.devices) > 1 else _RACE_ALONE),
+            RunOptions(precision=_RACE_PRECISION, apart=True),
+            least=1,
+        )
+        failed = [row for row in made.rows if row.detail and not row.was_left_out]
+        if len(failed) == len(made.rows):
+            raise MeasurementError(f"No candidate runs. {failed[0].label}: {failed[0].detail}")
+        self._judge(made, dict.fromkeys(self.placements, self.bound), self.placements, "race")
+
+    def _optimized(self) -> Placement | None:
+        """Search for a placement over several devices, or take the result of an earlier call."""
+        if len(self.devices) < 2:
+            return None
+        kept = self._kept("optimized", ".json", *self._asked)
+        if kept is not None and kept.is_file():
+            affinity = Affinity.from_json(kept)
+            placement = Placement(affinity, OPTIMIZED, self._free_properties(affinity))
+            if not over_limit(self.bound.graph, placement, self.devices, self.memory_limit):
+                return placement
+        budget_s = self._until_s(_SEARCH)
+        least_s = max(_SEARCH_LEAST_S, _SEARCH_COMPILES * max(compile_times(self.known).values()))
+        if budget_s < least_s:
+            self.notes.append(
+                "The budget was too short to search for a better placement: that takes "
+                f"{least_s / (_SEARCH - _RACE):.0f} s or more."
+            )
+            return None
+        try:
+            with self._kept_costs("costs") as costs:
+                costs = costs if self.costs is None else self.costs
+                found = optimize_bound(
+                    self.search.within(budget_s),
+                    self.devices,
+                    self.properties if costs is None else costs.device_properties,
+                    objective=self.objective,
+                    memory_limit=self.memory_limit,
+                    costs=costs,
+                )
+                set_aside(found.costs)
+        except HeteroLabError as error:
+            self.notes.append(f"No placement was searched for: {error}")
+            return None
+        self.optimized = found
+        if found.interrupted:
+            raise KeyboardInterrupt
+        if kept is not None:
+            found.affinity.to_json(kept)
+        return found.placement if found.improved else None
+
+    def _recovered(self) -> Placement | None:
+        """Mix two devices where the faster one loses accuracy that the other one keeps."""
+        data, examples = self.data, self.examples
+        if not isinstance(data, Dataset) or examples is None or examples.correct is None:
+            return None  # without labels
+        if len(self.devices) < 2:
+            return None
+        data = replace(data, metric=Metric(examples.metric, examples.correct))
+        measured = sorted((c for c in self.known if c.row.latency), key=lambda c: c.us)
+        agreement = measured[0].row.profile.agreement if measured[0].row.profile else ()
+        if agreement and all(a.verdict == "equal" for a in agreement):
+            return None  # the outputs of the fastest are those in f32
+        budget_s = self._until_s(_RECOVER)
+        if budget_s < _RECOVER_LEAST_S:
+            self.notes.append(
+                "The budget was too short to recover accuracy that the fastest candidate may "
+                f"lose: that takes {_RECOVER_LEAST_S / (_RECOVER - _SEARCH):.0f} s or more."
+            )
+            return None
+        self.search.begin("accuracy")
+        search = self.search.within(budget_s)
+        each_us = sum(c.us for c in measured)
+        n = int(min(_MOST_LOOKED_AT, max(1.0, _LOOK * budget_s * 1e6 / each_us)))
+        looked_at = examples._replace(examples=data.calibration[:n])
+        try:
+            exact = Reference(self.bound)
+            pair = fast_and_accurate(
+                [c.placement for c in measured],
+                lambda p: evaluated(p, looked_at, exact).paired.drop <= self.max_drop,
+            )
+            return pair and self._mixed(*pair, data, search.within(max(1.0, search.watch.left_s)))
+        except HeteroLabError as error:
+            self.notes.append(f"No accuracy was recovered: {error}")
+            return None
+
+    def _mixed(self, fast: str, accurate: str, data: Dataset, search: Search) -> Placement | None:
+        """Recover the accuracy of a device, or take the result of an earlier call."""
+        own = {device: dict(self.properties.get(device, {})) for device in (fast, accurate)}
+        own[accurate].setdefault("INFERENCE_PRECISION_HINT", "f32")
+        asked = (fast, accurate, data.name, len(data.calibration), data.metric.name, self.max_drop)
+        kept = self._kept(RECOVERED, ".json", *self._asked, repr(asked))
+        if kept is not None and kept.is_file():
+            affinity = Affinity.from_json(kept)
+        else:
+            check_recovery(fast, accurate, data, self.max_drop, self.bound.core)
+            with self._kept_costs(f"{RECOVERED}_costs", repr(asked), whole=True) as costs:
+                found = recover_bound(
+                    search, fast, accurate, data, own, max_drop=self.max_drop, costs=costs
+                )
+            affinity = found.affinity
+            self.notes.append(f"Accuracy recovered from {fast} with {accurate}: {found.verdict}")
+            if kept is not None:
+                affinity.to_json(kept)
+        if len(affinity.devices) < 2:  # a device alone is a candidate already
+            return None
+        free = self._free_properties(affinity)
+        placement = Placement(affinity, RECOVERED, {d: {**free[d], **own[d]} for d in own})
+        excess = over_limit(self.bound.graph, placement, self.devices, self.memory_limit)
+        if excess:
+            self.notes.append(f"{RECOVERED.capitalize()} is not a candidate: {excess}")
+        return None if excess else placement
+
+    def _final(
+        self, finalists: Mapping[str, Placement], variants: Mapping[str, BoundModel]
+    ) -> bool:
+        """Measure the best few and their int8 variants; return whether any of them is usable."""
+        self.search.begin("final")
+        models = {"": self.bound, **variants}
+        try:
+            carried = self._carried(finalists, models)
+        except HeteroLabError as error:
+            self.notes.append(f"int8 was left out: {error}")
+            models = {"": self.bound}
+            carried = self._carried(finalists, models)
+        made = self._measure(
+            list(finalists.values()),
+            f"final-{digest([*finalists, *models])}",
+            self.watch.left_s,
+            RunOptions(precision=_FINAL_PRECISION),
+            models=models if len(models) > 1 else None,
+            data=self.examples,
+        )
+        bounds = [model for model in models.values() for _ in finalists]
+        return self._judge(made, dict(zip(carried, bounds, strict=True)), carried, "final")
+
+    def _judge(
+        self,
+        made: Sweep,
+        models: Mapping[str, BoundModel],
+        placements: Mapping[str, Placement],
+        stage: str,
+    ) -> bool:
+        """Judge the rows of a stage, by label; keep the result if any of them is usable.
+
+        ``KeyboardInterrupt``, if Ctrl-C ended the stage.
+        """
+        rows = {
+            label: replace(row, label=label)
+            for label, row in zip(placements, made.rows, strict=True)
+        }
+        last = judge(rows, models, placements, stage=stage, max_drop=self.max_drop)
+        for label, row in rows.items():
+            if row.series.ratio is not None:
+                self.ratios.setdefault(label, []).append(row.series.ratio.middle)
+        usable = bool(by_label(last, BEST))
+        if usable or not self.known:
+            level = made.rows[0].reference_latency
+            earlier = (c for c in self.known if c.row.label not in rows)
+            self.known = [*last, *(c.after_the_race(level) for c in earlier)]
+            self.sweep = replace(made, rows=tuple(rows.values()), reference=next(iter(rows)))
+        if made.interrupted:
+            raise KeyboardInterrupt
+        return usable
+
+    def _fastest_executor(self, best: Judged) -> str:
+        """Tell whether the parallel executor is faster than HETERO with the best placement."""
+        profile = best.row.profile
+        is_split = profile is not None and profile.partition.n_subgraphs > 1
+        if best.placement.direct or not is_split or self.watch.is_over:
+            return HETERO
+        self.search.begin("parallel executor")
+        try:
+            made = self._measure(
+                [best.placement],
+                "",
+                self.watch.left_s,
+                RunOptions(),
+                executors=[HETERO, PARALLEL],
+                models=None if best.bound is self.bound else by_name(best.bound),
+            )
+        except HeteroLabError as error:
+            self.notes.append(f"The parallel executor cannot run it: {error}")
+            return HETERO
+        if made.interrupted:
+            raise KeyboardInterrupt
+        ratio = made.rows[1].series.ratio
+        if made.rows[1].profile is None or ratio is None:
+            return HETERO
+        middle, low, high, _ = ratio
+        faster = high < 1.0
+        self.notes.append(
+            f"hetero_lab.ParallelExecutor runs the placement in {middle:.3f} of HETERO's time "
+            f"(95 %: {low:.3f} to {high:.3f})"
+            + (": use it. What deploy writes runs with HETERO." if faster else ".")
+        )
+        return PARALLEL if faster else HETERO
+
+    def _measure(
+        self,
+        placements: Sequence[Placement],
+        name: str,
+        budget_s: float,
+        options: RunOptions,
+        *,
+        executors: Sequence[str] = (HETERO,),
+        **given: Any,
+    ) -> Sweep:
+        """Measure placements; the same call continues from the turns kept under a name."""
+        try:
+            reference_device(self.bound)
+            has_reference = True
+        except DeviceError:
+            has_reference = False
+        return self.search.measure(
+            placements,
+            replace(options, counters=False, reference=has_reference),
+            budget_s,
+            grid={"executor": list(executors), "requests": [self.requests]},
+            store=self.store / name if self.store is not None and name else None,
+            **given,
+        )
+
+    def _carried(
+        self, finalists: Mapping[str, Placement], models: Mapping[str, BoundModel]
+    ) -> dict[str, Placement]:
+        """Return the placement that each row of the final is compiled from, by label."""
+        found = {}
+        for variant, model in models.items():
+            for name, placement in finalists.items():
+                label = f"{name} · {variant}" if variant else name
+                carried = resolve(model, carried_over(model.graph, placement)).placement
+                found[label] = replace(carried, label=label)
+        return found
+
+    # -- the answer ---------------------------------------------------------------------------
+
+    def _advice(self, interrupted: bool) -> Advice:
+        best = by_label(self.known, BEST)
+        advice = Advice(
+            best=best[0].placement if best else next(iter(self.placements.values())),
+            verdict="",
+            candidates=tuple(self.known),
+            left_out=tuple(self.left_out.items()),
+            executor=self.executor,
+            sweep=self.sweep,
+            examples=tuple(self._examples()),
+            optimized=self.optimized,
+            interrupted=interrupted,
+            spread=log_spread(self.ratios.get(best[0].row.label, ())) if best else 0.0,
+        )
+        sentences = verdict_sentences(
+            advice,
+            notes=self.notes,
+            n_requests=self.requests,
+            would_change=self._would_change(interrupted),
+        )
+        return replace(advice, verdict="\n".join(sentences))
+
+    def _would_change(self, interrupted: bool) -> Iterator[str]:
+        """Say which other arguments could lead to another answer."""
+        left_out = any(c.row.was_left_out for c in self.known)
+        short = left_out or any(note.startswith("The budget") for note in self.notes)
+        if interrupted or short or self.watch.left_s < _USED_UP * (self.watch.budget_s or 0.0):
+            yield "more time, with a larger budget_s="
+        if self.data is None:
+            if self.conditions.inputs is None:
+                yield "inputs= of your own, as these were generated"
+            yield "data=, with which int8 and lower precisions are judged by accuracy"
+        if self.objective == LATENCY:
+            yield "objective='throughput', if several requests are in flight"
+        if len(self.devices) == 1:
+            yield "a second device"
+
+    def _examples(self) -> list[Any]:
+        if isinstance(self.data, Dataset):
+            first = range(min(_EXAMPLES, len(self.data.evaluation)))
+            return [self.data.evaluation[index][0] for index in first]
+        return [] if self.conditions.inputs is None else [self.conditions.inputs]
+
+    def _free_properties(self, affinity: Affinity) -> dict[str, dict[str, Any]]:
+        free = {} if self.objective == LATENCY else {"EXCLUSIVE_ASYNC_REQUESTS": False}
+        given = self.properties if self.costs is None else self.costs.device_properties
+        return {d: {**free, **given.get(d, {})} for d in affinity.devices}
+
+    # -- the store and the budget -------------------------------------------------------------
+
+    def _kept(self, name: str, suffix: str, *depends_on: str) -> Path | None:
+        """Return where a file is kept; another call may ask for something else."""
+        return self.store and self.store / f"{name}-{digest(depends_on)}{suffix}"
+
+    @contextlib.contextmanager
+    def _kept_costs(
+        self, name: str, *depends_on: str, whole: bool = False
+    ) -> Iterator[CostModel | None]:
+        """Yield the costs that an earlier call kept; keep those that the block sets aside.
+
+        ``whole`` leaves out the costs of a calibration that Ctrl-C ended.
+        """
+        path = self._kept(name, ".json", *self._asked, *depends_on)
+        try:
+            yield CostModel.from_json(path) if path is not None and path.is_file() else None
+        finally:
+            learnt = what_was_set_aside()
+            if path and isinstance(learnt, CostModel) and not (whole and learnt.interrupted):
+                learnt.to_json(path)
+
+    @cached_property
+    def _asked(self) -> tuple[str, str, str]:
+        """All that the result of a search depends on; files are named by it, so it stays as is."""
+        of_costs = ""
+        if self.costs is not None:
+            with scratch_directory() as scratch:
+                self.costs.to_json(scratch / "costs.json")
+                of_costs = file_digest(scratch / "costs.json")
+        properties = [(d, sorted(p.items())) for d, p in sorted(self.properties.items())]
+        limits = sorted(memory_pools(self.devices, self.memory_limit).items())
+        asked = repr((self.devices, self.objective, properties, limits))
+        return self.bound.fingerprint, asked, of_costs
+
+    def _until_s(self, share: float) -> float:
+        """Return the time from now to a share of the budget left when measuring began."""
+        end_s = self.began_s + share * (self.search.budget_s - self.began_s)
+        return max(0.1, end_s - self.watch.elapsed_s)
+
+
+def digest(parts: Sequence[str]) -> str:
+    """Return a short name for texts such as the labels of finalists."""
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=4).hexdigest()
+
+
+def keep_model(made: PreparedModel, kept: Path, notes: list[str]) -> PreparedModel:
+    """Write a variant of a model, whole or not at all, and return it as it is read again.
+
+    If it cannot be written, ``notes`` says so, and the variant is returned as it is.
+    """
+    try:
+        with scratch_directory(kept.parent, ".hetero_lab-") as draft:
+            save(made.model, draft / kept.name)
+            for suffix in (".bin", ".xml"):  # the weights first: a structure implies its weights
+                os.replace((draft / kept.name).with_suffix(suffix), kept.with_suffix(suffix))
+    except (OSError, RuntimeError, OutputPathError) as error:
+        notes.append(f"The int8 variant could not be kept in store=: {error}")
+        return made
+    return prepare(kept)

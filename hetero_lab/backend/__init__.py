@@ -1,1 +1,0 @@
-"""Devices: the shared Core, emulated devices, discovery, support, properties."""

@@ -1,0 +1,1 @@
+"""Annex. Wrong numbers, refused ops and other faults of devices: the cause, the way around."""

@@ -1,0 +1,435 @@
+"""Whether a deployed directory keeps its contract, part by part and release by release."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from xml.etree import ElementTree
+
+from hetero_lab.arguments import checked
+from hetero_lab.deploy.contract import Contract, frozen_digest
+from hetero_lab.deploy.deployed_run import ObservedRun, expected_outputs
+from hetero_lab.deploy.promised_latency import BROKEN, ERROR, OK, UNDECIDED, UNKNOWN, UNPROMISED
+from hetero_lab.errors import names_at_hand, shorten
+from hetero_lab.result import Result
+from hetero_lab.results.environment import Environment
+from hetero_lab.runtime.exported import parse_header
+from hetero_lab.runtime.reference import compare
+from hetero_lab.runtime.stored_placement import StoredPlacement
+from hetero_lab.tables import write_text
+from hetero_lab.terminal import count_of, one_line, plain_text
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+
+_WIDE = 1000  # characters of a detail
+_OPEN = (UNDECIDED, UNKNOWN)  # promised, and not known whether it is kept
+
+
+class ContractPart(NamedTuple):
+    """One part of a contract: its status, and why.
+
+    It is ``ok``, ``broken``, ``undecided``, ``not checked`` or ``not promised``; ``error`` where
+    the directory could not be run at all.
+    """
+
+    name: str
+    status: str
+    detail: str = ""
+
+
+class _Gate(Result):
+    """What a check in continuous integration asks of one verification or of several."""
+
+    @property
+    def _members(self) -> Sequence[Verification]:
+        raise NotImplementedError
+
+    @property
+    def status(self) -> str:
+        """``ok``, ``broken``, ``error`` or ``undecided``, for all parts together."""
+        return next((s for s in (BROKEN, ERROR, UNDECIDED) if s in self._statuses), OK)
+
+    @property
+    def ok(self) -> bool:
+        """Whether all could be run and no part is broken. Parts may be undecided."""
+        return not {BROKEN, ERROR} & self._statuses
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether no part is undecided, or promised and not checked."""
+        return not {*_OPEN} & self._statuses
+
+    @property
+    def _statuses(self) -> set[str]:
+        return {part.status for proven in self._members for part in proven.parts}
+
+    @checked
+    def to_junit(self, file: str | os.PathLike[str], *, strict: bool = False) -> None:
+        """Write a report in JUnit's XML, whole or not at all: a suite a directory, a case a part.
+
+        A part that is undecided, not checked or not promised is skipped; with ``strict`` the first
+        two are failures.
+
+        Raises
+        ------
+        OutputPathError
+            The file cannot be written there.
+        """
+        root = ElementTree.Element("testsuites", name="hetero-lab verify")
+        for proven in self._members:
+            suite = ElementTree.SubElement(root, "testsuite", name=plain_text(proven.name))
+            for part in proven.parts:
+                owner = f"hetero_lab.verify.{Path(proven.directory).name}"
+                case = ElementTree.SubElement(
+                    suite, "testcase", classname=plain_text(owner), name=part.name
+                )
+                other = "failure" if strict and part.status in _OPEN else "skipped"
+                kind = {BROKEN: "failure", ERROR: "error"}.get(part.status, other)
+                if part.status != OK:
+                    message = plain_text(f"{part.status}: {part.detail}")
+                    ElementTree.SubElement(case, kind, message=message, type=part.status)
+            tags = [case[0].tag if len(case) else "" for case in suite]
+            suite.set("tests", str(len(tags)))
+            suite.set("failures", str(tags.count("failure")))
+            suite.set("errors", str(tags.count("error")))
+            suite.set("skipped", str(tags.count("skipped")))
+            ElementTree.SubElement(suite, "system-out").text = plain_text(proven.verdict)
+        ElementTree.indent(root)
+        write_text(file, ElementTree.tostring(root, "unicode", xml_declaration=True) + "\n")
+
+
+@dataclass(frozen=True)
+class Verification(_Gate):
+    """Whether a deployed directory keeps its contract.
+
+    Attributes
+    ----------
+    parts
+        Model, affinity, properties, devices, compile, partition, outputs and latency; and
+        accuracy, if it is promised or data was given.
+    changes
+        Differences from where the contract was written, whether they break it or not.
+    openvino_version
+        The version of the runtime that it was verified with.
+    release
+        The release that was asked for, empty for the one that is here.
+    where
+        The machine and the date.
+    """
+
+    directory: str
+    parts: tuple[ContractPart, ...]
+    changes: tuple[str, ...]
+    openvino_version: str
+    release: str = ""
+    where: str = ""
+
+    @property
+    def _members(self) -> Sequence[Verification]:
+        return (self,)
+
+    @property
+    def name(self) -> str:
+        """The directory, with the release if one was asked for."""
+        return f"{self.directory} with OpenVINO {self.release}" if self.release else self.directory
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """The names of the parts that are broken."""
+        return tuple(part.name for part in self.parts if part.status == BROKEN)
+
+    @property
+    def undecided(self) -> tuple[str, ...]:
+        """The names of the parts that the measurement could not decide."""
+        return tuple(part.name for part in self.parts if part.status == UNDECIDED)
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """One row a part: ``part``, ``status``, ``detail``."""
+        import pandas as pd
+
+        return pd.DataFrame(self.parts, columns=["part", "status", "detail"])
+
+    @property
+    def verdict(self) -> str:
+        """A sentence that says whether the contract is kept."""
+        with_version = f"its contract with OpenVINO {self.openvino_version.partition('-')[0]}"
+        directory = shorten(self.directory)
+        if self.broken:
+            return f"{directory} breaks {with_version}: {', '.join(self.broken)}."
+        open_ = [part for part in self.parts if part.status in (ERROR, UNDECIDED)]
+        reasons = "; ".join(f"{p.name}, because {p.detail}" for p in open_)
+        if reasons:
+            why = "Undecided" if self.ok else "It cannot be checked"
+            return f"{why} whether {directory} keeps {with_version}: {reasons}."
+        free = any((p.name, p.status) == ("latency", UNPROMISED) for p in self.parts)
+        return f"{directory} keeps {with_version}{' (no latency promised)' * free}."
+
+    def __repr__(self) -> str:
+        return f"Verification({self.verdict})"
+
+    def __str__(self) -> str:
+        lines = [self.verdict]
+        lines += [f"  {p.name:<11} {p.status:<12} {p.detail}".rstrip() for p in self.parts]
+        lines += [f"  changed: {change}" for change in self.changes]
+        return "\n".join(lines) + "\n"
+
+    def _answer(self) -> str:
+        return f"{self.verdict.partition(', because ')[0].removesuffix('.')}."
+
+    def _sentences(self) -> Sequence[str]:
+        return [*filter(None, [self.where]), *(f"Changed: {change}." for change in self.changes)]
+
+
+@dataclass(frozen=True)
+class Across(_Gate):
+    """Deployed directories, each verified with one release after another or with the one here.
+
+    Attributes
+    ----------
+    verifications
+        One for each directory and release.
+    """
+
+    verifications: tuple[Verification, ...]
+
+    @property
+    def _members(self) -> Sequence[Verification]:
+        return self.verifications
+
+    @property
+    def releases(self) -> tuple[str, ...]:
+        """The releases, in the order asked for."""
+        return tuple(dict.fromkeys(p.release for p in self.verifications if p.release))
+
+    @property
+    def changed_by(self) -> str | None:
+        """The first release that breaks other parts of a directory than the one before it."""
+        run = [proven for proven in self.verifications if proven.status != ERROR]
+        pairs = zip(run[1:], run, strict=False)
+        return next(
+            (
+                now.release
+                for now, before in pairs
+                if now.directory == before.directory and now.broken != before.broken
+            ),
+            None,
+        )
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """One row a part: ``directory``, ``release``, ``part``, ``status``, ``detail``."""
+        import pandas as pd
+
+        rows = [(p.directory, p.release, *part) for p in self.verifications for part in p.parts]
+        return pd.DataFrame(rows, columns=["directory", "release", "part", "status", "detail"])
+
+    def __str__(self) -> str:
+        if len(self.verifications) == 1:
+            return str(self.verifications[0])
+        lines = []
+        width = max(len(proven.name) for proven in self.verifications)
+        for proven in self.verifications:
+            named = ", ".join(proven.broken or proven.undecided)
+            said = f"{proven.name:<{width}}  {proven.status}"
+            lines.append(f"{said}: {named}" if named else said)
+            told = (p for p in proven.parts if p.status in (BROKEN, ERROR, *_OPEN))
+            lines += [f"    {part.name}: {part.detail}" for part in told]
+        if len(self.releases) > 1:
+            by = self.changed_by
+            same = "All releases do the same." * (ERROR not in self._statuses)
+            lines.append(f"OpenVINO {by} changed it." if by else same)
+        return "\n".join(lines) + "\n"
+
+    __repr__ = __str__
+
+    def _answer(self) -> str:
+        if len(self.verifications) == 1:
+            return self.verifications[0]._answer()
+        counts = Counter(proven.status for proven in self.verifications)
+        found = ", ".join(f"{count} {status}" for status, count in counts.items())
+        return f"{len(self.verifications)} verifications: {found}."
+
+    def _sentences(self) -> Sequence[str]:
+        if len(self.verifications) == 1:
+            return self.verifications[0]._sentences()
+        return str(self).splitlines()
+
+
+Checked: TypeAlias = tuple[str, str]  # status and detail of a part
+
+
+def judged(
+    directory: str | os.PathLike[str],
+    contract: Contract,
+    frozen: StoredPlacement,
+    runs: Sequence[ObservedRun],
+    latency: Checked,
+    release: str = "",
+) -> Verification:
+    """Compare the runs of a directory with its contract, part by part; one that failed counts."""
+    seen = next((run for run in runs if run.error), runs[0])
+    found: dict[str, Checked] = {
+        "model": _model(directory, contract),
+        "affinity": _affinity(contract, frozen),
+        "properties": _properties(contract, frozen),
+        "devices": _devices(contract, seen),
+        "compile": _compile(seen),
+        "partition": _partition(contract, seen),
+        "outputs": _outputs(directory, contract, seen),
+        "latency": latency,
+    }
+    return Verification(
+        os.fspath(directory),
+        tuple(ContractPart(name, is_, one_line(why, _WIDE)) for name, (is_, why) in found.items()),
+        tuple(one_line(change, _WIDE) for change in _changes(contract, seen)),
+        seen.openvino_version or "unknown",
+        release,
+        f"Verified on {seen.host} · {seen.n_cpus} CPUs · {datetime.now(UTC):%d %B %Y, %H:%M} UTC",
+    )
+
+
+def _model(directory: str | os.PathLike[str], contract: Contract) -> Checked:
+    then = contract.files.items()
+    other = [name for name, digest in then if frozen_digest(Path(directory) / name) != digest]
+    if other:
+        return BROKEN, f"{' and '.join(other)} differs from the frozen file"
+    return OK, ""
+
+
+def _affinity(contract: Contract, frozen: StoredPlacement) -> Checked:
+    moved = list(_differences(contract.affinity, frozen.affinity, "nowhere"))
+    if moved:
+        return BROKEN, f"{len(moved)} nodes moved: {names_at_hand(moved, 4)}"
+    return OK, ""
+
+
+def _properties(contract: Contract, frozen: StoredPlacement) -> Checked:
+    then, now = (
+        dict(_flat({"target": each.target, **each.properties, **each.emulated}))
+        for each in (contract, frozen)
+    )
+    other = "; ".join(_differences(then, now, "not set"))
+    return (BROKEN if other else OK), other
+
+
+def _differences(then: Mapping[str, Any], now: Mapping[str, Any], missing: str) -> Iterator[str]:
+    for key in dict.fromkeys([*then, *now]):
+        before, after = then.get(key, missing), now.get(key, missing)
+        if before != after:
+            yield f"{key}: {before} → {after}"
+
+
+def _flat(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in properties.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", str(value)
+
+
+def _devices(contract: Contract, seen: ObservedRun) -> Checked:
+    if not seen.devices:
+        return _not_run("devices", seen, seen.error)
+    missing = [name for name in contract.devices if not _is_here(name, seen.devices)]
+    if missing:
+        return BROKEN, f"{names_at_hand(missing)} missing; here are: {', '.join(seen.devices)}"
+    return OK, ", ".join(contract.devices)
+
+
+def _is_here(name: str, devices: Mapping[str, str]) -> bool:
+    return any(known in (name, f"{name}.0") or f"{known}.0" == name for known in devices)
+
+
+def _not_run(step: str, seen: ObservedRun, otherwise: str) -> Checked:
+    """Return the result of a step that was not reached, or that failed."""
+    failed = bool(seen.error) and seen.step == step
+    return (BROKEN if failed else UNKNOWN), seen.error or otherwise
+
+
+def _compile(seen: ObservedRun) -> Checked:
+    if seen.error and seen.step in ("devices", "compile"):
+        return BROKEN, seen.error
+    return OK, ""
+
+
+def _partition(contract: Contract, seen: ObservedRun) -> Checked:
+    if not seen.execution_devices:
+        return UNKNOWN, "it was not compiled"
+    then, now = (parse_header(text) for text in (contract.header, seen.header))
+    if then is None or now is None:
+        # It was compiled without HETERO, or this release does not report the partition.
+        promised, here = (", ".join(of.execution_devices) for of in (contract, seen))
+        if sorted(contract.execution_devices) != sorted(seen.execution_devices):
+            return BROKEN, f"runs on {here}, promised was {promised}"
+        if then is not None:
+            return UNKNOWN, "this OpenVINO does not report the partition"
+        return OK, f"whole, on {here}"
+    devices = [[subgraph.device for subgraph in of.subgraphs] for of in (now, then)]
+    here, promised = (
+        f"{len(names)}{noun} ({names_at_hand(names, 8)})"
+        for names, noun in zip(devices, (" subgraphs", ""), strict=True)
+    )
+    if now == then:
+        return OK, here
+    if devices[0] == devices[1]:
+        return BROKEN, f"{here}, not wired as promised"
+    return BROKEN, f"{here}, promised were {promised}"
+
+
+def _outputs(directory: str | os.PathLike[str], contract: Contract, seen: ObservedRun) -> Checked:
+    if not seen.outputs:
+        return _not_run("outputs", seen, "it was not run")
+    expected = expected_outputs(directory)
+    if [len(arrays) for arrays in expected] != [len(arrays) for arrays in seen.outputs]:
+        return BROKEN, "not as many outputs as promised"
+    agreements = [
+        agreement
+        for now, then in zip(seen.outputs, expected, strict=True)
+        for agreement in compare(_named(now), _named(then), contract.precision)
+    ]
+    known = [agreement for agreement in agreements if agreement.verdict != "undecided"]
+    errors = f"relative error {max(a.relative_error for a in known):.1e} in " if known else ""
+    detail = f"{errors}{count_of(len(expected), 'request')}"
+    if contract.generated:
+        detail += " with generated inputs; freeze with inputs of your own"
+    if any(agreement.is_wrong for agreement in agreements):
+        return BROKEN, detail
+    if len(known) < len(agreements):
+        part = f"{len(agreements) - len(known)} of {count_of(len(agreements), 'promised output')}"
+        return UNDECIDED, f"{part} are empty, or nothing but NaN and infinities; {detail}"
+    return OK, detail
+
+
+def _named(arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    return {str(index): array for index, array in enumerate(arrays)}
+
+
+def other_hardware(contract: Contract, seen: ObservedRun) -> str:
+    """Say which devices or CPUs are not those of the contract; empty if all are the same."""
+    then = {"CPUs": contract.environment.n_cpus, **contract.devices}
+    now = {"CPUs": seen.n_cpus, **{name: seen.devices.get(name, "") for name in contract.devices}}
+    return "; ".join(_differences(then, {**then, **{k: v for k, v in now.items() if v}}, ""))
+
+
+def _changes(contract: Contract, seen: ObservedRun) -> Iterator[str]:
+    def facts(of: Environment | ObservedRun) -> dict[str, Any]:
+        return {
+            "OpenVINO": of.openvino_version,
+            "host": of.host,
+            "system": of.system,
+            "CPUs": of.n_cpus,
+            **dict(of.devices),
+        }
+
+    then = {**facts(contract.environment), **contract.devices}
+    now = {name: after for name, after in facts(seen).items() if after and name in then}
+    return _differences(then, {**then, **now}, "")

@@ -1,0 +1,274 @@
+"""Prove again that a deployed directory keeps its contract, here or with other releases.
+
+HETERO's own code changes between releases, so the same affinities can give another partition, or
+fail to compile.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias, TypedDict, Unpack, overload
+
+import numpy as np
+
+from hetero_lab.accuracy.evaluate import ReadData, read_optional_data
+from hetero_lab.clock import now
+from hetero_lab.deploy import run_frozen
+from hetero_lab.deploy.contract import Contract, LatencyPromise, read_contract
+from hetero_lab.deploy.deployed_run import TURNS, ObservedRun, observe
+from hetero_lab.deploy.promised_latency import (
+    BROKEN,
+    BUDGET_S,
+    ERROR,
+    OK,
+    PAUSE_S,
+    QUIET_S,
+    QUIET_SHARE,
+    UNKNOWN,
+    judged_latency,
+)
+from hetero_lab.deploy.verification import (
+    Across,
+    ContractPart,
+    Verification,
+    judged,
+    other_hardware,
+)
+from hetero_lab.devices.bound import bind
+from hetero_lab.devices.releases import interpreter
+from hetero_lab.errors import (
+    ArgumentError,
+    MeasurementError,
+    OutputPathError,
+    StoredFileError,
+    last_line,
+    shorten,
+)
+from hetero_lab.measure.workers import positive
+from hetero_lab.progress import Progress
+from hetero_lab.results.environment import wait_until_quiet
+from hetero_lab.runtime.reference import Correct, count_right
+from hetero_lab.runtime.stored_placement import StoredPlacement, read_stored
+from hetero_lab.samples.datasets import Dataset, Metric
+
+MAX_DROP = 0.01
+_VERSION = re.compile(r"[0-9]+(\.[0-9]+)*([a-z]+[0-9]+)?(\.dev[0-9]+)?")
+
+
+AnyPath: TypeAlias = str | os.PathLike[str]
+
+
+class VerifyOptions(TypedDict, total=False):
+    """The options of :func:`verify`, which are the same for one directory and for several."""
+
+    tolerance: float | None
+    turns: int
+    budget_s: float
+    data: Dataset | Sequence[Any] | None
+    metric: Metric | Correct | None
+    max_drop: float
+    progress: bool
+
+
+@overload
+def verify(
+    directory: AnyPath, *, releases: None = None, **options: Unpack[VerifyOptions]
+) -> Verification: ...
+
+
+@overload
+def verify(
+    directory: AnyPath | Sequence[AnyPath],
+    *,
+    releases: Sequence[str] | None = None,
+    **options: Unpack[VerifyOptions],
+) -> Across: ...
+
+
+def verify(
+    directory: AnyPath | Sequence[AnyPath],
+    *,
+    releases: Sequence[str] | None = None,
+    tolerance: float | None = None,
+    turns: int = TURNS,
+    budget_s: float = BUDGET_S,
+    data: Dataset | Sequence[Any] | None = None,
+    metric: Metric | Correct | None = None,
+    max_drop: float = MAX_DROP,
+    progress: bool = True,
+) -> Verification | Across:
+    """Prove that a deployed directory keeps its contract with the OpenVINO and the machine here.
+
+    The directory is compiled and run in a process of its own. Its latency is compared as the
+    ratio to the reference that the contract names, so that the speed of the machine does not
+    count. If it looks worse than promised, it is measured again in new processes after a pause;
+    it is broken only if it stays worse. It is undecided beside other processes that keep the CPUs
+    busy, where measurements differ too much, and where it looks worse on other hardware.
+
+    Parameters
+    ----------
+    directory
+        A directory that :func:`hetero_lab.freeze` or ``advice.deploy`` wrote, or several.
+    releases
+        Versions of OpenVINO that pip knows, for instance ``["2026.2", "2026.3"]``, in order: the
+        directory is verified with each of them instead of the one here. They are installed into
+        virtual environments, which are kept in the cache directory.
+    tolerance
+        The share by which the latency, relative to the reference, may be worse than promised; by
+        default that of the contract.
+    turns
+        Turns in each process; fewer where three seconds do not allow as many.
+    budget_s
+        After so long no further process is started to measure the latency again.
+    data, metric
+        Labelled examples, as for :func:`hetero_lab.evaluate`; without them a promised accuracy is
+        not checked.
+    max_drop
+        By how much the share of right answers may be lower than promised.
+    progress
+        Show the current step, if it takes more than two seconds.
+
+    Returns
+    -------
+    Verification
+        ``.ok`` (all ran and nothing is broken), ``.broken``, ``.undecided``, ``.changes``,
+        ``.summary``, ``.to_junit(file)``; for several directories or with ``releases=`` an Across
+        of these, with ``.changed_by``.
+
+    Raises
+    ------
+    ArgumentError
+        A number that is not above 0, data without labels, data together with releases, or text
+        that is not a version.
+    StoredFileError
+        There is no contract, it is of a newer version or edited, or it does not know a file.
+    MeasurementError
+        The directory's program does not run at all. Of several directories or releases, where one
+        may not be installed, the others are still verified, and one like these has an ``error``.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as scratch:
+    ...     directory = hl.freeze("digits_inception", "CPU", f"{scratch}/deploy", tolerance=None)
+    ...     proven = hl.verify(directory)
+    >>> proven.ok
+    True
+    """
+    limits = {"turns": turns, "budget_s": budget_s}
+    for name, value in {**limits, "tolerance": 1.0 if tolerance is None else tolerance}.items():
+        positive(name, value)
+    if not 0 <= max_drop <= 1:
+        raise ArgumentError(f"max_drop= is a share from 0 to 1, not {max_drop!r}.")
+    if releases is not None and data is not None:
+        raise ArgumentError("data= goes with the OpenVINO that is here, not with releases=.")
+    wrong = [release for release in releases or () if not _VERSION.fullmatch(release)]
+    if wrong or (releases is not None and not releases):
+        raise ArgumentError(
+            f"releases= is a list of versions of OpenVINO, for instance ['2026.2', '2026.3'], "
+            f"not {shorten(repr(wrong or releases))}."
+        )
+    labelled = read_optional_data(data, metric)
+    if labelled is not None and labelled.correct is None:
+        raise ArgumentError("data= needs labels, and metric= to judge answers by them.")
+    several = not isinstance(directory, str | os.PathLike)
+    directories = list(directory) if several else [directory]
+    if not directories:
+        raise ArgumentError("Name at least one deployed directory.")
+    asked, is_across = list(releases or [""]), several or releases is not None
+    found = []
+    total = len(directories) * len(asked)
+    with Progress("verification", show=progress, total=total, unit="runs") as bar:
+        for path in directories:
+            for release in asked:
+                try:
+                    contract = read_contract(path)
+                    contract.check_files(path)
+                    frozen = read_stored(path)
+                    bar.note(f"install {release}" if release else "")
+                    with interpreter(release) as python:
+                        made = _proven(
+                            path, contract, frozen, release, python, tolerance, budget_s, bar, turns
+                        )
+                    if not release and (labelled is not None or contract.accuracy is not None):
+                        bar.note("count the right answers")
+                        accuracy = _accuracy(path, contract, frozen, labelled, max_drop)
+                        made = replace(made, parts=(*made.parts, accuracy))
+                except (MeasurementError, OutputPathError, StoredFileError) as error:
+                    is_alone = len(directories) == 1 and isinstance(error, StoredFileError)
+                    if is_alone or not is_across:
+                        raise
+                    failed = (ContractPart("run", ERROR, str(error)),)
+                    made = Verification(os.fspath(path), failed, (), release or "here", release)
+                found.append(made)
+                bar.advance()
+    return Across(tuple(found)) if is_across else found[0]
+
+
+def _proven(
+    directory: AnyPath,
+    contract: Contract,
+    frozen: StoredPlacement,
+    release: str,
+    python: str,
+    tolerance: float | None,
+    budget_s: float,
+    bar: Progress,
+    turns: int,
+) -> Verification:
+    """Run a directory once, and again while its latency is an alarm; judge all of its parts."""
+    then, until_s = contract.latency, now() + budget_s
+    is_promised = isinstance(then, LatencyPromise)
+    reference = (then.reference_device, then.reference_properties) if is_promised else None
+    bar.note(f"run {release or shorten(os.fspath(directory))}")
+    if is_promised:
+        wait_until_quiet(min(QUIET_S, QUIET_SHARE * budget_s))
+
+    def run() -> ObservedRun:
+        return observe(directory, reference=reference, python=python, turns=turns)
+
+    runs = [run()]
+    hardware = other_hardware(contract, runs[0])
+    latency = judged_latency(then, runs, tolerance, hardware)
+    if not latency.settled:
+        bar.note("measure the latency again")
+        time.sleep(PAUSE_S)
+    while not latency.settled and now() < until_s:
+        runs.append(run())
+        latency = judged_latency(then, runs, tolerance, hardware)
+    return judged(directory, contract, frozen, runs, latency[:2], release)
+
+
+def _accuracy(
+    directory: str | os.PathLike[str],
+    contract: Contract,
+    frozen: StoredPlacement,
+    data: ReadData | None,
+    max_drop: float,
+) -> ContractPart:
+    """Count the right answers of a deployed directory, and compare them with the promise."""
+    then = contract.accuracy
+    promised = f"{then.accuracy:.1%} of {then.n_examples} examples" if then else "nothing"
+    if data is None or data.correct is None:
+        return ContractPart("accuracy", UNKNOWN, f"promised is {promised}; data= checks it")
+    try:
+        compiled, _ = run_frozen.load(directory)
+    except RuntimeError as error:
+        return ContractPart("accuracy", BROKEN, f"it does not compile: {last_line(error)}")
+
+    def run(arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
+        results = compiled(arrays)
+        return {name: np.array(results[index]) for index, name in enumerate(frozen.outputs)}
+
+    bound = bind(Path(directory) / "model.xml")
+    right = count_right(run, bound, data.examples, data.correct)
+    here = right / len(data.examples)
+    broken = then is not None and here < then.accuracy - max_drop
+    detail = f"{here:.1%} of {len(data.examples)} examples, promised is {promised}"
+    return ContractPart("accuracy", BROKEN if broken else OK, detail)

@@ -1,0 +1,1 @@
+"""Devices: the shared Core; real, emulated and virtual ones; support, properties, releases."""

@@ -1,0 +1,296 @@
+"""Which devices are here, and which ops each of them supports."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import openvino as ov
+
+from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.emulation import EmulatedDevice, emulated_devices
+from hetero_lab.devices.guard import first_query
+from hetero_lab.errors import DeviceError, did_you_mean, last_line, names_at_hand, shorten, warn
+from hetero_lab.model.opgraph import NOT_OPS
+from hetero_lab.model.read import Source
+from hetero_lab.tables import frame_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_PLUGINS_OF_THE_WHEEL = ("CPU", "GPU", "NPU")
+RATIO = "QUERY_MODEL_RATIO"  # the part of a model that HETERO lets a device claim
+FLOATS = {"BF16": "bf16", "FP16": "f16", "FP32": "f32"}
+_NOT_INTEL = (
+    "not an Intel GPU: the plugin runs its reference kernels on it, and only f32 is to be trusted"
+)
+_COLUMNS = [
+    "device", "available", "full_name", "type", "capabilities", "emulated_on", "problem",
+]  # fmt: skip
+_NO_DEVICE = "the plugin loads but finds no device: driver missing, or no permission to use it"
+_SUPPORT_CACHE_SIZE = 256
+_support_cache: weakref.WeakKeyDictionary[ov.Core, dict[Any, dict[str, str]]] = (
+    weakref.WeakKeyDictionary()
+)
+_looked_at: set[tuple[str, str, str]] = set()  # fingerprint, emulated device, op type
+
+
+def devices(*, core: ov.Core | None = None) -> pd.DataFrame:
+    """List the devices here and, for each plugin that offers none, the reason.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per device or deviceless plugin: ``device``, ``available``, ``full_name``,
+        ``type``, ``capabilities``, ``emulated_on`` (empty for a real device), ``problem`` (why it
+        is not available, or a warning about its use).
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> acc = hl.emulate("ACC")
+    >>> found = hl.devices().set_index("device")
+    >>> found.loc["ACC", "emulated_on"]
+    'CPU'
+    """
+    core = core or shared_core()
+    emulated = emulated_devices(core)
+    here = device_names(core)
+    rows = [_device_row(core, name, emulated.get(name)) for name in here]
+    for plugin in _PLUGINS_OF_THE_WHEEL:
+        if not any(name == plugin or name.startswith(f"{plugin}.") for name in here):
+            why = why_unavailable(plugin, core=core)
+            rows.append({"device": plugin, "available": False, "problem": why})
+    return frame_of(rows, _COLUMNS).fillna("")
+
+
+def device_names(core: ov.Core) -> list[str]:
+    """Return the names of all devices here, emulated ones included."""
+    return list(dict.fromkeys([*core.available_devices, *emulated_devices(core)]))
+
+
+def check_device(name: str, core: ov.Core) -> str:
+    """Return ``name`` if it is a device here, else raise DeviceError with those that are."""
+    here = device_names(core)
+    if isinstance(name, str):
+        numbered = [device for device in here if device.startswith(f"{name}.")]
+        if name in here or numbered:
+            return name
+        # One device of a kind is listed without its number.
+        kind, _, number = name.partition(".")
+        if number == "0" and kind in here and kind not in emulated_devices(core):
+            return name
+    raise DeviceError(
+        f"{shorten(str(name))} is not a device here.{_hint(str(name), here)} "
+        f"Devices: {', '.join(here)}. Register an emulated one with hetero_lab.emulate(), "
+        "or --emulate on the command line."
+    )
+
+
+def _hint(name: str, here: list[str]) -> str:
+    kind = name.partition(".")[0]
+    if kind in _PLUGINS_OF_THE_WHEEL and kind not in {known.partition(".")[0] for known in here}:
+        return " hetero_lab.devices() shows the reason."
+    if name.startswith("HETERO:"):
+        return " This takes a list of devices, for instance ['GPU', 'CPU']."
+    if name.lower().startswith("hetero:"):
+        return " Write HETERO in capitals, and the devices as they are listed."
+    return did_you_mean(name, here)
+
+
+def why_unavailable(plugin: str, *, core: ov.Core) -> str:
+    """Explain in one line why a plugin of the wheel offers no device."""
+    try:
+        if core.get_property(plugin, "AVAILABLE_DEVICES"):
+            return ""
+    except Exception as error:
+        return last_line(error)
+    try:
+        core.get_property(plugin, "FULL_DEVICE_NAME")
+    except Exception as error:
+        return f"{_NO_DEVICE} ({last_line(error)})"
+    return _NO_DEVICE
+
+
+def support(model: Source, devices: Sequence[str], *, core: ov.Core | None = None) -> pd.DataFrame:
+    """Ask each device which ops it supports.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes.
+    devices
+        Names of devices, emulated ones too.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Ops in topological order, without Parameters, Constants and Results: ``op``,
+        ``op_type`` and one bool column per device.
+
+    Raises
+    ------
+    DeviceError
+        A device that is not here.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> found = hl.support(model, ["ACC", "CPU"])
+    >>> found[~found["ACC"]]
+                        op  op_type    ACC   CPU
+    91  head_digit/softmax  Softmax  False  True
+    """
+    if isinstance(devices, str):
+        devices = [devices]
+    if not isinstance(devices, Iterable) or not (devices := list(devices)):
+        raise DeviceError(f"{devices!r} names no device. Give a list, for instance ['GPU', 'CPU'].")
+    bound = bind(model, core)
+    ops = [op for op in bound.graph if op.type not in NOT_OPS]
+    columns: dict[str, list[Any]] = {
+        "op": [op.name for op in ops],
+        "op_type": [op.type for op in ops],
+    }
+    for device in devices:
+        found = supported_ops(bound, device)
+        columns[device] = [op.name in found for op in ops]
+    return frame_of(columns)
+
+
+def supported_ops(bound: BoundModel, device: str) -> frozenset[str]:
+    """Return the names of all nodes that ``device`` supports, cached per model and device."""
+    check_device(device, bound.core)
+    spec = emulated_devices(bound.core).get(device)
+    able = frozenset(device_of_ops(bound, device))
+    if spec is None:
+        return able
+    _warn_of_misspelt_types(bound, spec)
+    claimed = {op.name for op in bound.graph if op.type in NOT_OPS or spec.allows(op.type)}
+    return able & claimed
+
+
+def device_of_ops(
+    bound: BoundModel, device: str, properties: Mapping[str, Any] | None = None
+) -> dict[str, str]:
+    """Return the device of each node that one claims; for HETERO, of those it distributes over."""
+    cache = _support_cache.setdefault(bound.core, {})
+    key = (bound.fingerprint, device, repr(properties))
+    if key not in cache:
+        try:
+            answer = first_query(bound, device, properties or {})
+            if answer is None:
+                answer = bound.core.query_model(bound.model, device, dict(properties or {}))
+        except DeviceError:  # it crashes
+            raise
+        except Exception as error:
+            raise DeviceError(
+                f"{device} cannot report which ops of this model it supports: {last_line(error)}"
+            ) from error
+        if len(cache) >= _SUPPORT_CACHE_SIZE:
+            cache.pop(next(iter(cache)))
+        cache[key] = dict(answer)
+    return cache[key]
+
+
+def _warn_of_misspelt_types(bound: BoundModel, spec: EmulatedDevice) -> None:
+    """Warn once of op types of an emulated device that look like misspelt ones of the model."""
+    here = {op.type for op in bound.graph}
+    named = spec.unsupported | (spec.supported or frozenset())
+    for op_type in sorted(named - here):
+        key = (bound.fingerprint, spec.name, op_type)
+        if key in _looked_at:
+            continue
+        _looked_at.add(key)
+        same_letters = op_type.lower() in {known.lower() for known in here}
+        meant = did_you_mean(op_type, sorted(here - named))
+        if meant and (same_letters or op_type.lower() not in _types_of_opsets()):
+            warn(
+                f"The emulated {spec.name} names the op type {shorten(op_type)}, which no op of "
+                f"this model has.{meant}"
+            )
+
+
+@functools.cache
+def _types_of_opsets() -> frozenset[str]:
+    """Return the op types that OpenVINO's Python opsets know, in lower case."""
+    found: set[str] = set()
+    for number in range(1, 40):
+        try:
+            opset = importlib.import_module(f"openvino.opset{number}")
+        except ImportError:
+            continue
+        found.update(name.replace("_", "").lower() for name in dir(opset))
+    return frozenset(found)
+
+
+def property_of(core: ov.Core, device: str, key: str) -> Any:
+    """Return a property of a device, or ``None`` if it cannot be read."""
+    try:
+        return core.get_property(device, key)
+    except Exception:
+        return None
+
+
+def full_name(core: ov.Core, device: str) -> str:
+    """Return the full name of a device; empty if its plugin does not report one."""
+    return str(property_of(core, device, "FULL_DEVICE_NAME") or "")
+
+
+def _type_of(core: ov.Core, device: str) -> str:
+    return str(property_of(core, device, "DEVICE_TYPE") or "").rpartition(".")[2].lower()
+
+
+def _device_row(core: ov.Core, name: str, spec: EmulatedDevice | None) -> dict[str, Any]:
+    named = full_name(core, name)
+    return {
+        "device": name,
+        "available": True,
+        "full_name": named,
+        "type": _type_of(core, name),
+        "capabilities": ", ".join(property_of(core, name, "OPTIMIZATION_CAPABILITIES") or ()),
+        "emulated_on": spec.base if spec else "",
+        "problem": _NOT_INTEL if is_foreign_gpu(spec.base if spec else name, named) else "",
+    }
+
+
+def is_foreign_gpu(device: str, full_name: str) -> bool:
+    """Return whether the GPU plugin runs a device on a card that is not Intel's."""
+    return device.partition(".")[0] == "GPU" and "intel" not in full_name.lower()
+
+
+def takes_ratio(core: ov.Core, device: str) -> bool:
+    """Return whether a device can be asked for a part of a model, as HETERO does by a ratio."""
+    return RATIO in (property_of(core, device, "INTERNAL_SUPPORTED_PROPERTIES") or ())
+
+
+def has_own_memory(device: str, core: ov.Core) -> bool:
+    """Return whether tensors are copied to a device, which graphics cards report as discrete."""
+    return _type_of(core, device) == "discrete"
+
+
+def precisions(device: str, *, core: ov.Core) -> list[str]:
+    """Return the floating-point precisions among a device's capabilities, f32 included."""
+    check_device(device, core)
+    capabilities: Iterable[str] = core.get_property(device, "OPTIMIZATION_CAPABILITIES")
+    found = [FLOATS[c] for c in capabilities if c in FLOATS]
+    return sorted({"f32", *found})
+
+
+def unsupported_message(devices: Sequence[str], ops: Sequence[tuple[str, str]]) -> str:
+    """Return a message that names ops, given as (name, type), that no device supports."""
+    shown = names_at_hand([f"{name} ({op_type})" for name, op_type in ops])
+    if len(devices) == 1:
+        fact = f"{devices[0]} does not support {len(ops)} of the ops placed on it: {shown}"
+    else:
+        fact = f"None of {', '.join(devices)} supports {len(ops)} of the ops: {shown}"
+    return (
+        f"{fact}. Give them to another device: with affinity.fix(ops={{…}}), with --fix, or by "
+        f"naming one behind it, HETERO:{','.join(devices)},…; "
+        "hetero_lab.support(model, devices) shows the ops that each device runs."
+    )

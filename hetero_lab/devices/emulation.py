@@ -1,0 +1,110 @@
+"""Emulated devices: a real plugin under a second name.
+
+OpenVINO's proxy can register a plugin again under an alias. That is a real second device: HETERO
+splits, compiles and runs over it, with a precision and threads of its own. It shares the cores with
+its base, so its timings do not predict those of an accelerator.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+import openvino as ov
+
+from hetero_lab.devices.core import keep
+
+PLUGIN_OF = {
+    "CPU": "openvino_intel_cpu_plugin",
+    "GPU": "openvino_intel_gpu_plugin",
+    "NPU": "openvino_intel_npu_plugin",
+}
+_registries: weakref.WeakKeyDictionary[ov.Core, dict[str, EmulatedDevice]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+@dataclass(frozen=True)
+class EmulatedDevice:
+    """The specification of an emulated device, sent to workers as JSON.
+
+    ``contrast`` has properties for the base device that make the two really different: f32 there
+    and a lower precision here, or one thread there and more here.
+    """
+
+    name: str
+    base: str
+    supported: frozenset[str] | None = None
+    unsupported: frozenset[str] = frozenset()
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    contrast: Mapping[str, Any] = field(default_factory=dict)
+
+    def allows(self, op_type: str) -> bool:
+        """Return whether the emulated device claims this op type."""
+        if self.supported is not None:
+            return op_type in self.supported
+        return op_type not in self.unsupported
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for :meth:`from_json`."""
+        as_text = replace(self, properties=plain(self.properties), contrast=plain(self.contrast))
+        return msgspec.to_builtins(as_text, order="deterministic")  # sets become sorted lists
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> EmulatedDevice:
+        """Return the specification that :meth:`to_json` wrote."""
+        return msgspec.convert(data, cls)
+
+
+def plugin_of(spec: EmulatedDevice) -> tuple[str, str]:
+    """Return the plugin's library and the name that it is registered under behind the proxy."""
+    return PLUGIN_OF[spec.base], f"{spec.name}_{spec.base}"
+
+
+def plugin_call(spec: EmulatedDevice) -> tuple[str, str, dict[str, str]]:
+    """Return the arguments with which a Core registers its plugin."""
+    library, internal = plugin_of(spec)
+    proxy = {"ALIAS": spec.name, "PRIORITY": "0", "INTERNAL_NAME": internal}
+    return library, internal, {f"PROXY_CONFIGURATION_{key}": text for key, text in proxy.items()}
+
+
+def register(spec: EmulatedDevice, core: ov.Core) -> None:
+    """Register a checked specification on a core, for instance in a worker process."""
+    keep(core)
+    registry = _registries.setdefault(core, {})
+    if spec.name not in registry:
+        core.register_plugin(*plugin_call(spec))
+    registry[spec.name] = spec
+
+
+def emulated_devices(core: ov.Core) -> dict[str, EmulatedDevice]:
+    """Return the emulated devices of a core by name."""
+    return dict(_registries.get(core, {}))
+
+
+def bases_of(devices: Iterable[str], core: ov.Core) -> dict[str, str]:
+    """Return the base of each emulated device among some."""
+    specs = emulated_devices(core)
+    return {device: specs[device].base for device in devices if device in specs}
+
+
+def plugins_of(devices: Iterable[str], core: ov.Core) -> dict[str, tuple[str, str]]:
+    """Return the :func:`plugin_of` each emulated device among some."""
+    specs = emulated_devices(core)
+    return {device: plugin_of(specs[device]) for device in devices if device in specs}
+
+
+def plain(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return properties with the runtime's types and enums as text that it accepts."""
+    return {key: _plain(value) for key, value in properties.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, ov.Type):
+        return value.get_type_name()
+    if isinstance(value, ov.properties.log.Level):
+        return {"NO": "LOG_NONE", "ERR": "LOG_ERROR"}.get(value.name, f"LOG_{value.name}")
+    return value if isinstance(value, bool | int | float | str) else getattr(value, "name", value)

@@ -1,0 +1,215 @@
+"""The guard: the first question to a device about a model is asked in a process of its own.
+
+OpenVINO crashes on some models, in ``query_model`` or in a compile, and takes the process along.
+Whether it did is kept in memory and in the cache directory, by all that it depends on, so that a
+question is asked this way once. ``HETERO_LAB_GUARD=0`` in the environment turns this off, and
+``hetero_lab.load(…, guard=False)`` for one model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import openvino as ov
+
+from hetero_lab.devices.bound import BoundModel
+from hetero_lab.devices.core import runtime_version
+from hetero_lab.devices.emulation import bases_of, emulated_devices, plain, plugin_call
+from hetero_lab.devices.guarded import ANSWER, MODEL
+from hetero_lab.errors import CompileError, CrashError, DeviceError, HeteroLabError
+from hetero_lab.fetch import cache_dir
+from hetero_lab.model.read import is_guarded, save, weight_bytes
+from hetero_lab.processes import FORK_SERVER, GUARD, launch
+from hetero_lab.tables import load_json, make_directory, scratch_directory, write_text
+
+_CHILD, _START_S = "hetero_lab.devices.guarded", 120.0
+# With room for so many copies, a model is written into memory, in a third of the time.
+_IN_MEMORY, _COPIES = Path("/dev/shm"), 4
+_PRECISION = "INFERENCE_PRECISION_HINT"
+_IGNORED = ("CACHE_DIR", "CACHE_MODE", "PERF_COUNT")  # of a compile: they change no kernel
+_CRASHES = ("SIGSEGV", "SIGFPE", "SIGABRT", "SIGILL", "SIGBUS", "SIGTRAP", "SIGSYS")
+_OF_WINDOWS = 0xC0000000  # exit codes from here on are exceptions of the system
+_lock = threading.RLock()
+_verdicts: dict[str, Verdict] = {}
+_crashed: set[str] = set()  # fingerprints of models that crashed somewhere
+
+
+class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a question ended, if in a crash; ``about`` is a digest of what a compile was given."""
+
+    crash: Annotated[str, msgspec.Meta(pattern=r"^(SIG[A-Z]+|0x[0-9A-F]{8})?$")] = ""
+    about: str = ""
+
+
+def first_query(
+    bound: BoundModel, device: str, properties: Mapping[str, Any]
+) -> dict[str, str] | None:
+    """Return the device of each node that one claims; ``None`` if it is to be asked here.
+
+    CrashError, if it crashes; DeviceError, if the process is killed.
+    """
+    asked = {"step": "query", "device": device, "properties": plain(properties)}
+    asked["doing"] = f"asking {device} which ops of this model it supports"
+    verdict, answer = _verdict(bound, asked, str(asked["properties"]))
+    if verdict.crash:
+        error = CrashError(_told(verdict.crash, asked, repr(device)))
+        error.device = device
+        raise error
+    return answer
+
+
+def check_compile(
+    bound: BoundModel,
+    model: ov.Model,
+    target: str,
+    properties: Mapping[str, Any],
+    devices: Sequence[str],
+    affinities: Mapping[str, str] | None = None,
+) -> None:
+    """Raise CompileError if the first compile of a model for some devices crashes.
+
+    For other devices than CPU, where that takes long, it is tried only after a crash was seen.
+    After a crash, each placement is tried by itself.
+    """
+    suspect, real = bound.fingerprint in _crashed, bases_of(devices, bound.core)
+    if not suspect and any(real.get(device, device) != "CPU" for device in devices):
+        return
+    given = {key: value for key, value in properties.items() if key not in _IGNORED}
+    asked = {"step": "compile", "device": target, "properties": given, "affinities": affinities}
+    asked["doing"] = f"compiling this model for {target}"
+    own = {device: given.get("DEVICE_PROPERTIES", {}).get(device, given) for device in devices}
+    usual = {device: _property(bound.core, device, _PRECISION) for device in devices}
+    kind = str(sorted(plain({d: own[d].get(_PRECISION) or usual[d] for d in devices}).items()))
+    about = _digest(json.dumps([given, affinities], sort_keys=True, default=str))
+    verdict, _ = (Verdict(), None) if suspect else _verdict(bound, asked, kind, about, model)
+    if suspect or (verdict.crash and verdict.about != about):
+        verdict, _ = _verdict(bound, asked, kind + about, about, model)
+    if verdict.crash:
+        raise CompileError(_told(verdict.crash, asked, "placement"))
+
+
+def _verdict(
+    bound: BoundModel,
+    asked: dict[str, Any],
+    kind: str,
+    about: str = "",
+    model: ov.Model | None = None,
+) -> tuple[Verdict, dict[str, str] | None]:
+    """Return what is known, else ask, and return the answer of a query, too."""
+    if os.environ.get(GUARD) == "0" or not bound.fingerprint or not is_guarded(bound.model):
+        return Verdict(), None
+    named = re.findall(r"[A-Za-z][\w.]*", asked["device"])
+    hardware = [(device, _property(bound.core, device, "FULL_DEVICE_NAME")) for device in named]
+    on = [runtime_version(), bound.fingerprint, asked["step"], asked["device"], hardware, kind]
+    path, answer = cache_dir() / "guard" / f"{_digest(repr(on))}.json", None
+    with _lock:
+        found = _verdicts.get(path.name)
+        if found is None:
+            try:
+                found = msgspec.convert(load_json(path, "not known"), Verdict)
+            except (HeteroLabError, msgspec.ValidationError):
+                found, answer = _asked(bound, asked, about, model or bound.model)
+                with contextlib.suppress(HeteroLabError, OSError):  # else it is asked again later
+                    make_directory(path.parent, private=True)
+                    write_text(path, msgspec.json.encode(found).decode())
+        _verdicts[path.name] = found
+        if found.crash:
+            _crashed.add(bound.fingerprint)
+    return found, answer
+
+
+def _asked(
+    bound: BoundModel, asked: dict[str, Any], about: str, model: ov.Model
+) -> tuple[Verdict, dict[str, str] | None]:
+    """Ask in a process, twice if it ends in between; an error, if it was killed."""
+    room = shutil.disk_usage(_IN_MEMORY).free if _IN_MEMORY.is_dir() else 0
+    fits = _COPIES * weight_bytes(model) < room
+    with scratch_directory(_IN_MEMORY if fits else None) as directory:
+        try:
+            FORK_SERVER.is_ready(_CHILD, 0.0)  # it starts while the model is written
+            save(model, directory / MODEL)
+        except RuntimeError:  # an op of an extension that cannot be written
+            return Verdict(), None
+        plugins = [plugin_call(spec) for spec in emulated_devices(bound.core).values()]
+        question = {**asked, "directory": str(directory), "plugins": plugins}
+        ends: list[str] = []
+        while len(ends) < 2:
+            facts, code, said = _run(json.dumps(question, default=str), directory)
+            if re.search("bad_alloc|MemoryError", facts.get("error", said)):
+                ends.append("ran out of memory")
+            elif code == 0 or facts.get("step") == "read":  # the latter knows not all ops
+                same = sorted(facts.get("nodes", ())) == sorted(op.name for op in bound.graph)
+                return Verdict(), facts["answer"] if same else None
+            else:
+                ends.append(_end(code))
+    if ends[0] == ends[1] and (ends[0] in _CRASHES or ends[0].startswith("0x")):
+        return Verdict(ends[0], about), None
+    raise (CompileError if asked["step"] == "compile" else DeviceError)(
+        f"The process that was {asked['doing']} ended twice ({', then '.join(ends)}), perhaps for "
+        "lack of memory. That says nothing about the model. Free memory and try again, or ask "
+        f"without such a process: {GUARD}=0, hetero_lab.load(…, guard=False)."
+    )
+
+
+def _run(question: str, directory: Path) -> tuple[dict[str, Any], int | None, str]:
+    """Return what a process told, its exit code if known, and what it wrote to standard error."""
+    with tempfile.TemporaryFile() as errors:
+        process = launch(_CHILD, errors, _START_S)
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdout.close()
+            with contextlib.suppress(OSError), process.stdin:
+                process.stdin.write(question)
+            code = process.wait()
+        except subprocess.TimeoutExpired:  # the server that could tell was killed
+            code = None
+        except BaseException:
+            process.kill()
+            raise
+        errors.seek(0)
+        said = errors.read().decode("utf-8", "replace")
+    facts: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        facts = json.loads((directory / ANSWER).read_text("utf-8"))
+    return facts, code, said
+
+
+def _end(code: int | None) -> str:
+    """Name the end of a process: by a signal, or by an exception of Windows."""
+    if code is not None and code < 0:
+        return signal.Signals(-code).name
+    return f"0x{code:08X}" if (code or 0) >= _OF_WINDOWS else f"exit code {code}"
+
+
+def _told(crash: str, asked: Mapping[str, Any], placement: str) -> str:
+    release = runtime_version().partition("-")[0]
+    return (
+        f"OpenVINO {release} crashes ({crash}) while {asked['doing']}. "
+        "It was tried in a process of its own, so nothing else has ended. "
+        f"hetero_lab.investigate(model, {placement}) finds the ops, the setting and, with "
+        "between=, the release."
+    )
+
+
+def _property(core: ov.Core, device: str, key: str) -> str:
+    with contextlib.suppress(Exception):
+        return str(plain({key: core.get_property(device, key)})[key])
+    return ""
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -1,1 +1,0 @@
-"""Questions asked of the runtime, a room each; what they all record about the machine."""

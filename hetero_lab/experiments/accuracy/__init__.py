@@ -1,1 +1,0 @@
-"""Accuracy of a placement on labelled data."""

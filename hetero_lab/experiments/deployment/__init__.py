@@ -1,1 +1,0 @@
-"""A placement taken away: frozen with a contract, and proven again wherever it is run."""

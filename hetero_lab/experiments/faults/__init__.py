@@ -1,1 +1,0 @@
-"""Faults of devices: wrong numbers, refused ops, and the cheapest way around them."""

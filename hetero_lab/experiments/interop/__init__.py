@@ -1,1 +1,0 @@
-"""Files of other tools: benchmark_app's reports, OpenVINO's .dot dumps."""

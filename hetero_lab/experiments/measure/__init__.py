@@ -1,1 +1,0 @@
-"""How anything is measured: trials, records, rounds, the store, workers and fleets."""

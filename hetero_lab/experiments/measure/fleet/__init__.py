@@ -1,1 +1,0 @@
-"""A sweep over the machines of a Dask cluster."""

@@ -1,1 +1,0 @@
-"""Worker processes: placements compiled and measured in processes of their own."""

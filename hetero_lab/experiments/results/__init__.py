@@ -1,1 +1,0 @@
-"""Measurements as results with tables, and the one module that compares them."""

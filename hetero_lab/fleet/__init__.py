@@ -1,0 +1,1 @@
+"""Annex. A sweep over the machines of a Dask cluster."""

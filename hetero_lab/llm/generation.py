@@ -1,0 +1,420 @@
+"""Greedy generation with a placed language model, and its comparison with a reference.
+
+One inference runs the prompt, and one more each further token; states hold the earlier tokens.
+HETERO has all states in its one request. With the ParallelExecutor each subgraph has its own, and
+tensors are passed on without a copy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from hetero_lab import clock
+from hetero_lab.arguments import check_whole
+from hetero_lab.deploy.run_frozen import Tokenizer
+from hetero_lab.devices.bound import BoundModel
+from hetero_lab.errors import InputError, ModelError, names_at_hand
+from hetero_lab.intervals import Latency
+from hetero_lab.model.language import LanguageModel, Scenario, directory_of, language_model
+from hetero_lab.model.read import Source, prepare
+from hetero_lab.parallel.executor import ParallelExecutor
+from hetero_lab.placement.placement import BoundPlacement
+from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, inference_errors
+from hetero_lab.runtime.inputs import digest_of, set_inputs
+from hetero_lab.runtime.reference import (
+    VERDICTS,
+    Agreement,
+    Verdict,
+    asked_precision,
+    compare,
+    keep_reference,
+    reference_device,
+    reference_placement,
+)
+
+LOGITS, TOKEN_IDS = "logits", "token_ids"
+# By default devices store the cache in few bits, and quantise the inputs of matmuls with weights of
+# few bits, whatever INFERENCE_PRECISION_HINT says.
+_EXACT = {"KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
+_COMPARED_STEPS = 64  # logits of later steps are dropped: a vocabulary is large
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The tokens that a language model generated, and the time it took.
+
+    Attributes
+    ----------
+    scenario
+        The lengths of prompt and generation, and the batch size.
+    ttft
+        Time to the first token, one sample per generation.
+    tpot
+        Time per further token, one turn per generation.
+    tokens
+        The tokens of each sequence.
+    """
+
+    scenario: Scenario
+    ttft: Latency
+    tpot: Latency
+    tokens: tuple[tuple[int, ...], ...]
+
+    @property
+    def token_ids(self) -> np.ndarray:
+        """The tokens as an array of shape ``[batch, new_tokens]``."""
+        return np.array(self.tokens, dtype=np.int64)
+
+    @property
+    def ttft_ms(self) -> float:
+        """Median time to the first token."""
+        return self.ttft.median_us / 1e3
+
+    @property
+    def ttft_ci95_ms(self) -> tuple[float, float]:
+        """Its 95 % interval."""
+        low, high = self.ttft.ci95_us
+        return low / 1e3, high / 1e3
+
+    @property
+    def tpot_ms(self) -> float:
+        """Median time per further token."""
+        return self.tpot.median_us / 1e3
+
+    @property
+    def tpot_ci95_ms(self) -> tuple[float, float]:
+        """Its 95 % interval."""
+        low, high = self.tpot.ci95_us
+        return low / 1e3, high / 1e3
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Further tokens per second, all sequences together."""
+        return 1e3 * self.scenario.batch / self.tpot_ms
+
+    @property
+    def tokens_per_s_ci95(self) -> tuple[float, float]:
+        """Its 95 % interval."""
+        low, high = self.tpot_ci95_ms
+        n_per_ms = 1e3 * self.scenario.batch
+        return n_per_ms / high, n_per_ms / low if low else math.inf
+
+
+@dataclass(frozen=True)
+class Generated:
+    """The tokens of one generation, the duration of each step, and the logits of the first steps.
+
+    ``token_ids`` has the shape ``[batch, new_tokens]``, ``logits`` ``[batch, steps, vocabulary]``.
+    """
+
+    token_ids: np.ndarray
+    step_us: tuple[float, ...]
+    logits: np.ndarray
+
+    @property
+    def outputs(self) -> dict[str, np.ndarray]:
+        """The compared arrays by name."""
+        return {LOGITS: self.logits, TOKEN_IDS: self.token_ids}
+
+
+class TokenSession(Protocol):
+    """A compiled language model with its states."""
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        ...
+
+    def step(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """Infer once; return the logits, valid until the next step."""
+        ...
+
+
+class CompiledSession:
+    """A request of OpenVINO, to HETERO or one device, with its states."""
+
+    def __init__(self, compiled: CompiledPlacement):
+        self.compiled = compiled
+        self._types = [port.get_element_type() for port in compiled.compiled_model.inputs]
+        self._request = compiled.compiled_model.create_infer_request()
+        # A partial adds no Python frame to a timed call; sharing saves the copy of the outputs.
+        self.infer = partial(self._request.infer, share_outputs=True)
+
+    @cached_property
+    def _logits(self) -> int:
+        return language_model(self.compiled.prepared.model).logits
+
+    def give(self, arrays: Sequence[np.ndarray]) -> None:
+        set_inputs(self._request, arrays, self._types)
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        return self.compiled.read_outputs(self._request)
+
+    def reset(self) -> None:
+        self._request.reset_state()
+
+    def step(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        with inference_errors(self.compiled.placed.label):
+            self.give(arrays)
+            self.infer()
+        return self._request.get_output_tensor(self._logits).data
+
+    def profiling_info(self) -> Sequence[object]:
+        return self._request.profiling_info
+
+
+class ExecutorSession:
+    """The requests of a ParallelExecutor, one at a time; each copies its inputs and outputs."""
+
+    def __init__(self, compiled: ParallelExecutor):
+        self.compiled = compiled
+        self.last: dict[str, np.ndarray] = {}
+        self._arrays: Sequence[np.ndarray] = ()
+
+    @cached_property
+    def _logits(self) -> str:
+        bound = self.compiled.placed.bound
+        return bound.output_names[language_model(bound.model).logits]
+
+    def give(self, arrays: Sequence[np.ndarray]) -> None:
+        self._arrays = arrays
+
+    def infer(self) -> None:
+        self.last = self.compiled.submit_bound(self._arrays).result()
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        return dict(self.last)
+
+    def reset(self) -> None:
+        self.compiled.reset_state()
+
+    def step(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        self.give(arrays)
+        self.infer()
+        return self.last[self._logits]
+
+    def profiling_info(self) -> Sequence[object]:
+        return self.compiled.profiling_info()
+
+
+def generate(
+    session: TokenSession, model: LanguageModel, prompt: np.ndarray, new_tokens: int
+) -> Generated:
+    """Generate the likeliest ``new_tokens`` after a prompt, int64 ids of shape ``[batch, n]``."""
+    chosen: list[np.ndarray] = []
+    logits: list[np.ndarray] = []
+    step_us: list[float] = []
+    for ids, took_us, last in steps(session, model, prompt, new_tokens):
+        chosen.append(ids)
+        step_us.append(took_us)
+        if len(logits) < _COMPARED_STEPS:
+            logits.append(np.array(last, dtype=np.float32))
+    return Generated(np.concatenate(chosen, 1), tuple(step_us), np.stack(logits, 1))
+
+
+def steps(
+    session: TokenSession, model: LanguageModel, prompt: np.ndarray, new_tokens: int
+) -> Iterator[tuple[np.ndarray, float, np.ndarray]]:
+    """Yield each step's tokens, duration in µs (with inputs and choice), and logits."""
+    session.reset()
+    now_ns = clock.now_ns
+    ids, past = prompt, 0
+    for _ in range(new_tokens):
+        started = now_ns()
+        last = session.step(model.feed(ids, past))[:, -1]
+        past += ids.shape[1]
+        ids = last.argmax(-1).astype(np.int64)[:, None]
+        yield ids, (now_ns() - started) / 1e3, last
+
+
+def given_or_random_prompt(
+    bound: BoundModel, inputs: Any, scenario: Scenario, seed: int
+) -> list[np.ndarray]:
+    """Return the prompt of a scenario, given or random, as a list of one checked array."""
+    model = language_model(bound.model)
+    if inputs is None:
+        return [model.prompt(scenario, check_whole("seed", seed, least=0))]
+    return [model.check_prompt(_token_ids(inputs), scenario)]
+
+
+def given_prompt(bound: BoundModel, inputs: Any, new_tokens: int) -> list[np.ndarray]:
+    """Return a prompt of any length as :func:`given_or_random_prompt` does."""
+    model, ids = language_model(bound.model), _token_ids(inputs)
+    if ids.ndim != 2 or not ids.size:
+        raise InputError(
+            f"A prompt is an array of token ids of shape [batch, n], not {list(ids.shape)}."
+        )
+    scenario = Scenario(ids.shape[1], new_tokens, ids.shape[0])
+    model.check(scenario)
+    return [model.check_prompt(ids, scenario)]
+
+
+def _token_ids(inputs: Any) -> np.ndarray:
+    if isinstance(inputs, Mapping):
+        if list(inputs) != ["input_ids"]:
+            raise InputError(
+                "With a scenario, the one input is the prompt, {'input_ids': array}; the others "
+                f"follow from it. Given: {names_at_hand(map(str, inputs))}."
+            )
+        inputs = inputs["input_ids"]
+    if not isinstance(inputs, np.ndarray | Sequence) or isinstance(inputs, str):
+        raise InputError(
+            "With a scenario, inputs= is the prompt: an array of token ids, or "
+            f"{{'input_ids': array}}, not {type(inputs).__name__}."
+        )
+    try:
+        return np.asarray(inputs)
+    except ValueError as error:
+        raise InputError(
+            "The sequences of the prompt differ in length. Give each the same number of token ids."
+        ) from error
+
+
+def generation_precision(placed: BoundPlacement, precision: str) -> str:
+    """Return the lowest precision of a generation whose ops have ``precision``.
+
+    Unless every device is asked for an exact cache and no dynamic quantisation, it is ``u8``.
+    """
+    exact = all(
+        str(placed.properties[device].get(key)) == str(value)
+        for device in placed.devices
+        for key, value in _EXACT.items()
+    )
+    return precision if exact else asked_precision([precision, "u8"])
+
+
+def reference_generation(
+    bound: BoundModel, prompt: np.ndarray, scenario: Scenario
+) -> dict[str, np.ndarray]:
+    """Generate on one device, cache in f32 and nothing quantised; the outputs are kept."""
+    supported = bound.core.get_property(reference_device(bound), "SUPPORTED_PROPERTIES")
+    exact = {key: value for key, value in _EXACT.items() if key in supported}
+    alone = reference_placement(bound, properties=exact)
+    key = (bound.fingerprint, str(alone.devices), repr(scenario), digest_of([prompt]))
+
+    def make() -> tuple[np.ndarray, ...]:
+        session = CompiledSession(compile_placed(alone))
+        model = language_model(bound.model)
+        return tuple(generate(session, model, prompt, scenario.new_tokens).outputs.values())
+
+    return dict(zip((LOGITS, TOKEN_IDS), keep_reference(key, make), strict=True))
+
+
+def compare_generation(
+    outputs: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], precision: str
+) -> tuple[Agreement, ...]:
+    """Compare the logits and the tokens of two generations from one prompt.
+
+    Logits of a sequence are comparable while both generations have seen the same tokens: up to and
+    including the step of the first different token. If the logits of that step agree within
+    ``precision``, the two tokens were equally likely and rounding chose between them. Without
+    logits of that step, the tokens are ``different``.
+    """
+    differ = outputs[TOKEN_IDS] != expected[TOKEN_IDS]
+    made, wanted = outputs[LOGITS], expected[LOGITS]
+    n_steps = np.where(differ.any(1), differ.argmax(1) + 1, differ.shape[1])
+    n_kept = wanted.shape[1]
+    same_text = np.arange(n_kept) < n_steps[:, None]
+
+    def compare_logits(where: Any) -> Agreement:
+        return compare({LOGITS: made[where]}, {LOGITS: wanted[where]}, precision)[0]
+
+    logits = compare_logits(same_text)
+    verdicts: list[Verdict] = ["equal"]
+    for row in np.flatnonzero(differ.any(1)):
+        step = n_steps[row] - 1
+        alone: Verdict = "different"
+        if step < n_kept:
+            alone = compare_logits((row, step)).verdict
+        verdicts.extend(("rounding", logits.verdict, alone))
+    share = float(differ.mean())
+    tokens = Agreement(
+        output=TOKEN_IDS,
+        max_abs_difference=float(np.abs(outputs[TOKEN_IDS] - expected[TOKEN_IDS]).max()),
+        max_relative_difference=share,
+        relative_error=share,
+        cosine=1.0 - share,
+        argmax_agreement=1.0 - share,
+        precision=precision,
+        tolerance=0.0,
+        verdict=max(verdicts, key=VERDICTS.index),
+    )
+    return logits, tokens
+
+
+# -- text and token ids -------------------------------------------------------------------------
+
+
+def tokenize(model: Source, text: str) -> np.ndarray:
+    """Return the token ids of a text, as a prompt for a language model.
+
+    Parameters
+    ----------
+    model
+        A language model that :func:`hetero_lab.load` read from a sample or from the directory of an
+        exported model, with ``openvino_tokenizer.xml`` in it.
+    text
+        Not empty.
+
+    Returns
+    -------
+    numpy.ndarray
+        int64 of shape ``[1, n]``; ``n`` is the ``prompt_tokens`` of its scenario.
+
+    Raises
+    ------
+    ModelError
+        It is not a language model, its tokenizer is missing, or openvino-tokenizers is.
+    InputError
+        The text is empty, or is not text.
+    """
+    if not isinstance(text, str) or not text:
+        raise InputError(f"A prompt is a non-empty text, not {text!r}.")
+    return _tokenizer(model).encode(text)
+
+
+def detokenize(model: Source, token_ids: np.ndarray | Sequence[Sequence[int]]) -> list[str]:
+    """Return the text of each sequence of token ids, such as ``profile.generation.token_ids``.
+
+    Parameters
+    ----------
+    model
+        As for :func:`tokenize`.
+    token_ids
+        Shape ``[batch, n]``.
+
+    Raises
+    ------
+    ModelError
+        As for :func:`tokenize`.
+    InputError
+        It is not an array of token ids.
+    """
+    ids = np.asarray(token_ids)
+    if ids.ndim != 2 or ids.dtype.kind not in "iu":
+        raise InputError(
+            "token_ids= is an array of whole numbers of shape [batch, n], not "
+            f"{ids.dtype} of shape {list(ids.shape)}."
+        )
+    words = _tokenizer(model)
+    return [words.decode(sequence) for sequence in ids]
+
+
+def _tokenizer(model: Source) -> Tokenizer:
+    loaded = prepare(model).model
+    language_model(loaded)
+    directory = directory_of(loaded)
+    if directory is None:
+        raise ModelError(
+            "The directory of this language model is unknown, and so is its tokenizer. Load it "
+            "from the directory that it was exported to: hetero_lab.load(directory)."
+        )
+    try:
+        return Tokenizer(directory)
+    except (FileNotFoundError, ModuleNotFoundError) as error:
+        raise ModelError(str(error)) from error

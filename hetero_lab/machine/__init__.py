@@ -1,0 +1,1 @@
+"""Annex. Several models that share the devices of a machine."""

@@ -1,0 +1,1 @@
+"""The engine: profile and sweep, turns in random order, workers, the budget."""

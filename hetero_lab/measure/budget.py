@@ -1,0 +1,130 @@
+"""How long to measure, and what a time budget allows.
+
+The estimate is based on the first compile and the first inference. Every placement gets its
+least turns before any gets more. If the time is too short for that, turns become fewer, then
+shorter; after that, placements are left out.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hetero_lab.arguments import check_whole
+from hetero_lab.measure.workers import positive
+from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
+
+WARM_UP_S, WARM_UP_INFERENCES = 0.3, 30  # at most, and before two turns in a row can agree
+_ENOUGH = 0.75  # share of the placements covered by the sparsest plan
+LEAST_TURNS = 8
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How long to measure, and what besides turns; the fields are arguments of a sweep.
+
+    With ``apart``, the first placement on a device that was not compiled for yet begins a new
+    group: its compile may take all the time that is left, so earlier placements are measured before
+    it. A value that is not a number, or is too small, raises ArgumentError.
+    """
+
+    precision: float = 0.02
+    turns: int | None = None
+    sustained_s: float | None = None
+    counters: bool = True
+    reference: bool = True
+    apart: bool = False
+
+    def __post_init__(self) -> None:
+        positive("precision", self.precision)
+        if self.sustained_s is not None:
+            positive("sustained_s", self.sustained_s)
+        if self.turns is not None:
+            check_whole("turns", self.turns, least=2)
+
+    @property
+    def target(self) -> int:
+        """The least number of turns of each placement."""
+        return self.turns or LEAST_TURNS
+
+
+@dataclass(frozen=True)
+class TurnLength:
+    """How many inferences a turn discards and times."""
+
+    discarded: int = DISCARDED_PER_TURN
+    timed: int = TIMED_PER_TURN
+
+    @property
+    def inferences(self) -> int:
+        """Discarded and timed inferences together."""
+        return self.discarded + self.timed
+
+
+FULL = TurnLength()
+_SHORTER = (TurnLength(1, 5), TurnLength(1, 2))
+LEAST = TurnLength(1, 1)
+
+
+class Durations(NamedTuple):
+    """How long a placement takes, as far as it is known.
+
+    ``ready_s`` reaches from the start of its worker to the end of its first inference.
+    """
+
+    ready_s: float
+    inference_s: float
+
+
+@dataclass(frozen=True)
+class TurnPlan:
+    """How many placements besides the reference are measured, with how many turns."""
+
+    n_placements: int
+    turns: int
+    length: TurnLength = FULL
+
+    def n_groups(self, group_size: int) -> int:
+        """Return how many groups the placements make; each has the reference besides."""
+        return math.ceil(self.n_placements / max(1, group_size - 1))
+
+    def needs_s(self, durations: Durations, group_size: int) -> float:
+        """Return how long it takes, with the reference's turns in each group."""
+        n_groups = max(1, self.n_groups(group_size))
+        each_s = self.turns * self.length.inferences * durations.inference_s
+        if self.length == FULL:  # shortened turns are not warmed up for
+            each_s += min(WARM_UP_S, WARM_UP_INFERENCES * durations.inference_s)
+        return self.n_placements * durations.ready_s + (self.n_placements + n_groups) * each_s
+
+
+def affordable(
+    left_s: float, n_placements: int, durations: Durations, *, turns: int, group_size: int
+) -> TurnPlan:
+    """Return the plan with the most turns that covers about as many placements as any plan.
+
+    There are ``n_placements`` to measure besides the reference, each with up to ``turns`` turns, in
+    groups of ``group_size`` with the reference.
+    """
+    covered = []
+    for n_turns, length in _from_full_to_sparse(turns):
+        plans = [TurnPlan(n, n_turns, length) for n in range(n_placements + 1)]
+        n_fitting = bisect.bisect_right(
+            plans, left_s, key=lambda plan: plan.needs_s(durations, group_size)
+        )
+        if n_fitting:
+            covered.append(plans[n_fitting - 1])
+    if not covered:
+        return TurnPlan(0, 1, LEAST)
+    enough = max(plan.n_placements for plan in covered) * _ENOUGH
+    return next(plan for plan in covered if plan.n_placements >= enough)
+
+
+def _from_full_to_sparse(turns: int) -> Iterator[tuple[int, TurnLength]]:
+    fewer = [n for n in (turns // 2, 2) if 2 <= n < turns]
+    yield turns, FULL
+    yield from ((n, FULL) for n in dict.fromkeys(fewer))
+    yield from ((2, length) for length in _SHORTER)
+    yield 1, LEAST

@@ -1,0 +1,321 @@
+"""A session: shared state of all measurements of one question.
+
+Files for workers and reference outputs are made once, however many times the question measures.
+Compiled placements and workers end with each measurement.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from hetero_lab.accuracy.evaluate import ReadData
+from hetero_lab.accuracy.sweep_accuracy import SweepData
+from hetero_lab.devices.bound import BoundModel
+from hetero_lab.devices.emulation import emulated_devices
+from hetero_lab.errors import ArgumentError, warn
+from hetero_lab.measure.bench import AnyBench, Bench, write_set_up
+from hetero_lab.measure.budget import RunOptions
+from hetero_lab.measure.requests import SetUp
+from hetero_lab.measure.rounds import SweepRun
+from hetero_lab.measure.worker_process import WORKER, WorkerProcess
+from hetero_lab.measure.workers import Workers, compiles_at_once
+from hetero_lab.model.language import Scenario
+from hetero_lab.model.opgraph import graph_to_json
+from hetero_lab.processes import FORK_SERVER
+from hetero_lab.results.environment import current_environment, noise_of
+from hetero_lab.results.records import AnyRecord, Header, StoredModel, Trial, Turn
+from hetero_lab.results.store import Store
+from hetero_lab.results.sweep_reading import sweep_from
+from hetero_lab.results.sweep_result import Sweep
+from hetero_lab.runtime.inputs import Inputs
+from hetero_lab.runtime.runners import inputs_for
+from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.tables import make_directory, scratch_directory
+
+if TYPE_CHECKING:
+    from hetero_lab.fleet.cluster import Cluster
+    from hetero_lab.fleet.fleet_run import FleetRun
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The conditions of a measurement; the fields are arguments of a sweep."""
+
+    inputs: Inputs | None = None
+    seed: int = 0
+    cache_dir: str | os.PathLike[str] | None = None
+    isolate: bool = True
+    workers: Workers = field(default_factory=Workers)
+
+
+class Session(contextlib.AbstractContextManager["Session"]):
+    """Measures trials of bound models, as often as a question needs.
+
+    ``models`` are by variant, at least one. ``cluster`` is the fleet to measure on, and with
+    ``every_host`` each of its hosts measures each row.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, BoundModel],
+        conditions: Conditions,
+        *,
+        scenario: Scenario | None = None,
+        cluster: Cluster | None = None,
+        every_host: bool = False,
+    ):
+        self.models, self.conditions, self.scenario = models, conditions, scenario
+        self.cluster, self.every_host = cluster, every_host
+        self._open = contextlib.ExitStack()
+        self._expected: set[str] = set()  # variants whose reference outputs are kept
+
+    def __exit__(self, *error: Any) -> None:
+        self._open.__exit__(*error)  # passed on, as scratch_directory names a full disk
+
+    def measure(
+        self,
+        trials: Sequence[Trial],
+        options: RunOptions,
+        watch: Stopwatch,
+        *,
+        store: str | os.PathLike[str] | None = None,
+        control: SweepControl | None = None,
+        progress: bool = False,
+        data: ReadData | None = None,
+    ) -> Sweep:
+        """Measure trials; the first one without a problem is the reference.
+
+        Each turn is appended to the directory ``store``, whose turns are not measured again. Each
+        measured trial is evaluated on ``data`` afterwards. After Ctrl-C or ``control.stop()``, the
+        sweep holds the turns so far and is marked as ``interrupted``.
+        """
+        control = control or SweepControl()
+        examples = None if data is None else SweepData(data, self.models)
+        header = self._header(trials)
+        interrupted = False
+        with contextlib.ExitStack() as stack:
+            blobs_root = self.conditions.cache_dir
+            if blobs_root is None and any(trial.model_cache for trial in trials):
+                if self.cluster is not None:
+                    raise ArgumentError(
+                        "The dimension model_cache on the hosts of a client needs cache_dir=, a "
+                        "directory that each of them can write."
+                    )
+                blobs_root = stack.enter_context(scratch_directory())
+            blobs = _blob_directories(blobs_root, self.models, trials)
+            records: list[AnyRecord] = []
+            append: Callable[[AnyRecord], object] = records.append
+            if store is not None:
+                opened = stack.enter_context(contextlib.closing(Store(store, header)))
+                header, records, append = opened.header, opened.records, opened.append
+            append = control.watched(append)
+            run = self._run(
+                control,
+                blobs,
+                header,
+                trials=[trial for trial in trials if not trial.problem],
+                reference=header.reference,
+                records=records,
+                append=append,
+                options=options,
+                workers=self.conditions.workers,
+                watch=watch,
+                progress=progress,
+            )
+            try:
+                if run.pending():
+                    run.measure()
+                if examples is not None:
+                    examples.evaluate(trials, records, append, progress)
+            except StoppedError:
+                interrupted = True
+            except KeyboardInterrupt:
+                interrupted = True
+                has_turns = any(isinstance(record, Turn) for record in records)
+                warn(
+                    "Interrupted"
+                    + "; the turns that were measured are kept" * has_turns
+                    + (", and the same call goes on from there." if store else ".")
+                )
+            finally:
+                run.close()
+        return sweep_from(header, records, interrupted=interrupted)
+
+    def start(self, blobs: Mapping[str, str] | None = None) -> AnyBench:
+        """Start a bench; WorkerError, if its process cannot be started."""
+        if not self.conditions.isolate:
+            set_up = SetUp(models={}, blobs=dict(blobs or {}))
+            return Bench(self.models, inputs=self._arrays, set_up=set_up)
+        set_up = msgspec.structs.replace(self._set_up, blobs=dict(blobs or {}))
+        return WorkerProcess(set_up, self.conditions.workers)
+
+    def _is_ready(self, timeout_s: float) -> bool:
+        """Wait up to ``timeout_s``; tell whether a bench can be started soon."""
+        own = not self.conditions.isolate or bool(self.conditions.workers.command)
+        return own or FORK_SERVER.is_ready(WORKER, timeout_s)
+
+    def _run(
+        self, control: SweepControl, blobs: dict[str, str], header: Header, **given: Any
+    ) -> SweepRun | FleetRun:
+        if self.cluster is None:
+            return SweepRun(
+                start=control.stoppable(lambda: self.start(blobs)),
+                is_ready=self._is_ready,
+                expected=self._expected,
+                noise=partial(noise_of, header.environments[-1]),
+                at_once=compiles_at_once() if self.conditions.isolate else 1,
+                **given,
+            )
+        from hetero_lab.fleet.fleet_run import FleetRun
+
+        return FleetRun(
+            cluster=self.cluster,
+            header=header,
+            set_up=lambda: msgspec.structs.replace(self._set_up, blobs=blobs),
+            **given,
+        )
+
+    @cached_property
+    def _arrays(self) -> dict[str, list[np.ndarray]]:
+        inputs, seed = self.conditions.inputs, self.conditions.seed
+        return {
+            name: inputs_for(bound, inputs, seed, self.scenario)
+            for name, bound in self.models.items()
+        }
+
+    @cached_property
+    def _set_up(self) -> SetUp:
+        """The set-up of workers; its files are written when it is first used."""
+        directory = self._open.enter_context(scratch_directory())
+        self._open.callback(FORK_SERVER.forget_set_up)
+        return write_set_up(directory, self.models, self._arrays)
+
+    @cached_property
+    def _inputs_digest(self) -> str:
+        digest = hashlib.blake2b(digest_size=8)
+        for name, arrays in sorted(self._arrays.items()):
+            for array in arrays:
+                digest.update(repr((name, array.shape, array.dtype.str)).encode())
+                digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        return digest.hexdigest()
+
+    def _header(self, trials: Sequence[Trial]) -> Header:
+        core = next(iter(self.models.values())).core
+        devices = dict.fromkeys(d for t in trials for d in t.devices)
+        specs = emulated_devices(core)
+        return Header(
+            models={
+                name: StoredModel(
+                    name=bound.graph.name,
+                    fingerprint=bound.fingerprint,
+                    graph=graph_to_json(bound.graph),
+                )
+                for name, bound in self.models.items()
+            },
+            entries=list(trials),
+            reference=next(t.key for t in trials if not t.problem),
+            emulated=[specs[d].to_json() for d in sorted(devices) if d in specs],
+            seed=self.conditions.seed,
+            inputs_digest=self._inputs_digest,
+            generated=self.conditions.inputs is None and self.scenario is None,
+            environments=[current_environment(devices, core)],
+            fleet=self.cluster is not None,
+            every_host=self.every_host,
+        )
+
+
+class StoppedError(Exception):
+    """The sweep was stopped through its control."""
+
+
+class SweepControl:
+    """Follows a sweep and stops it from another thread.
+
+    Parameters
+    ----------
+    on_record
+        Called in the sweep's thread with each record as it is appended, one of the types of
+        :mod:`hetero_lab.results.records`.
+    """
+
+    def __init__(self, on_record: Callable[[AnyRecord], object] | None = None):
+        self._on_record = on_record
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._benches: list[AnyBench] = []
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether :meth:`stop` was called."""
+        return self._stopped.is_set()
+
+    def stop(self) -> None:
+        """End the sweep: kill its workers and let it return its rows so far."""
+        self._stopped.set()
+        with self._lock:
+            benches, self._benches = self._benches, []
+        for bench in benches:
+            if isinstance(bench, WorkerProcess):  # one in this process cannot be killed
+                # The sweep's own thread may be closing it at the same time.
+                with contextlib.suppress(OSError, ValueError):
+                    bench.kill()
+
+    def watched(self, append: Callable[[AnyRecord], object]) -> Callable[[AnyRecord], object]:
+        """Return ``append`` wrapped: it calls ``on_record``, and raises after :meth:`stop`."""
+
+        def tell(record: AnyRecord) -> None:
+            self._check()
+            append(record)
+            if self._on_record is not None:
+                self._on_record(record)
+
+        return tell
+
+    def stoppable(self, start: Callable[[], AnyBench]) -> Callable[[], AnyBench]:
+        """Return ``start`` wrapped, so that :meth:`stop` can kill the benches that it starts."""
+
+        def start_stoppable() -> AnyBench:
+            self._check()
+            bench = start()
+            with self._lock:
+                self._benches.append(bench)
+            if self.is_stopped:  # while it started
+                self.stop()
+            return bench
+
+        return start_stoppable
+
+    def _check(self) -> None:
+        if self.is_stopped:
+            raise StoppedError("The sweep was stopped.")
+
+
+def _blob_directories(
+    cache_dir: str | os.PathLike[str] | None,
+    models: Mapping[str, BoundModel],
+    trials: Sequence[Trial],
+) -> dict[str, str]:
+    """Return a cache directory per placement that asks for one, or for all if none does.
+
+    They are separate, since the runtime's own cache key ignores per-device properties.
+    """
+    if cache_dir is None:
+        return {}
+    root = make_directory(cache_dir, private=True)
+    directories = {}
+    for trial in [t for t in trials if t.model_cache] or trials:
+        key = trial.key.partition("-")[0]
+        place = root / f"{models[trial.variant].fingerprint[:16]}-{key}"
+        place.mkdir(mode=0o700, exist_ok=True)
+        directories[trial.key] = str(place)
+    return directories

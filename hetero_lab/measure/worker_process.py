@@ -1,0 +1,212 @@
+"""The caller's side of a worker process: start it, ask it, time out, find out how it died."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import signal
+import subprocess
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import psutil
+
+from hetero_lab.clock import now
+from hetero_lab.errors import HeteroLabError, shorten
+from hetero_lab.measure.requests import Answer, Reply, Request, SetUp
+from hetero_lab.measure.workers import Workers
+from hetero_lab.processes import launch
+from hetero_lab.tables import number
+
+WORKER = "hetero_lab.measure.worker_program"
+_POLL_S = 0.2
+_START_S = 120.0  # for a process to start and to be set up
+_END_S = 5.0  # for a process to end by itself after its output has ended
+_LAST_LINE_S = 1.0  # to read the last line of a process that has ended
+_GIB = float(1 << 30)
+
+
+class WorkerError(HeteroLabError):
+    """A request that a worker could not answer, with the ``status`` of its row.
+
+    ``died`` says that the process is gone, ``crashed`` that it ended by itself: a retry may help.
+    """
+
+    def __init__(self, status: str, detail: str = "", *, died: bool, crashed: bool = False):
+        super().__init__(f"{status}: {detail}" if detail else status)
+        self.status = status
+        self.detail = detail
+        self.died = died
+        self.crashed = crashed
+
+
+@contextlib.contextmanager
+def as_worker_errors(told: list[str]) -> Iterator[None]:
+    """Raise any error as a WorkerError from it; put the texts of warnings into ``told``."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            yield
+        except Exception as error:
+            no_memory = isinstance(error, MemoryError) or "bad_alloc" in str(error)
+            detail = str(error)
+            if not isinstance(error, HeteroLabError):
+                detail = f"{type(error).__name__}: {error}"
+            status = "out of memory" if no_memory else "failed"
+            raise WorkerError(status, detail, died=False) from error
+        finally:
+            told[:] = [str(warning.message) for warning in caught]
+
+
+class WorkerProcess:
+    """A process that runs a :class:`~hetero_lab.measure.bench.Bench`.
+
+    ``workers`` gives the command that starts it and the resident memory at which it is killed.
+    ``start_s`` is the time that its set-up took.
+    """
+
+    def __init__(self, set_up: SetUp, workers: Workers | None = None):
+        workers = workers or Workers()
+        command = workers.command
+        self._limit = workers.memory_limit_bytes or int(psutil.virtual_memory().total * 0.9)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
+        try:
+            shared = msgspec.json.encode(set_up) if set_up.models else b""
+            self._process = launch(WORKER, self._errors, _START_S, command=command, set_up=shared)
+        except OSError as error:
+            self._errors.close()
+            name = shorten(str(command[0])) if command else "process"
+            detail = f"the worker {name} cannot be started: {error}"
+            raise WorkerError("failed", detail, died=True) from error
+        self.warnings: Sequence[str] = ()  # of the last answer
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+        began = now()
+        try:
+            self.ask(set_up, timeout_s=_START_S)
+        except BaseException:
+            self.kill()
+            raise
+        self.start_s = now() - began
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer:
+        """Send a request and wait for its answer; WorkerError if there is no good one in time."""
+        assert self._process.stdin is not None
+        # If it has ended or was killed, its last answer is read below.
+        with contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(json.dumps(msgspec.to_builtins(request)) + "\n")
+            self._process.stdin.flush()
+        until = now() + timeout_s
+        while True:
+            try:
+                line = self._lines.get(timeout=_POLL_S)
+                break
+            except queue.Empty:
+                if self._process.poll() is not None:
+                    line = self._last_line()
+                    break
+                used = self._resident_bytes()
+                if used > self._limit:
+                    self.kill()
+                    raise WorkerError(
+                        "out of memory",
+                        f"it used {number(used / _GIB)} GiB, the limit is "
+                        f"{number(self._limit / _GIB)} GiB",
+                        died=True,
+                    ) from None
+                if now() > until:
+                    self.kill()
+                    what = type(request).__name__
+                    raise WorkerError(f"timed out after {timeout_s:g} s", what, died=True) from None
+        if line is None:
+            raise self._died()
+        try:
+            reply = msgspec.convert(json.loads(line), Reply)
+            self.warnings = reply.warnings
+            if reply.error is None:
+                return msgspec.convert(reply.value, request.answer)
+        except ValueError as error:
+            self.kill()
+            detail = f"the worker answered {shorten(line.strip())}, which is not a valid reply"
+            raise WorkerError("failed", detail, died=True) from error
+        raise WorkerError(reply.status, reply.error, died=False)
+
+    def close(self) -> None:
+        """End the process and so free its models."""
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=_END_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill the process and its children."""
+        started: list[psutil.Process] = []
+        if self._process.poll() is None:
+            with contextlib.suppress(psutil.Error):
+                started = psutil.Process(self._process.pid).children(recursive=True)
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # its server is gone
+            self._process.wait(timeout=_END_S)
+        for child in started:
+            with contextlib.suppress(psutil.Error):
+                child.kill()
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        self._errors.close()
+
+    def _read(self) -> None:
+        # The output is closed here, by its reader: closing it elsewhere would wait for its end,
+        # which never comes while a child left behind by the process holds it open.
+        stream = self._process.stdout
+        assert stream is not None
+        with contextlib.suppress(ValueError, OSError), stream:
+            for line in stream:
+                self._lines.put(line)
+        self._lines.put(None)
+
+    def _last_line(self) -> str | None:
+        """Return the last line of an ended process, whose output a child may still hold open."""
+        with contextlib.suppress(queue.Empty):
+            return self._lines.get(timeout=_LAST_LINE_S)
+        return None
+
+    def _resident_bytes(self) -> int:
+        try:
+            return psutil.Process(self._process.pid).memory_info().rss
+        except psutil.Error:
+            return 0
+
+    def _died(self) -> WorkerError:
+        code = None  # stays None if the process hangs at its end or only closed its output
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(timeout=_END_S)
+        detail = ""
+        with contextlib.suppress(OSError, ValueError):
+            self._errors.seek(0)
+            lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+            detail = lines[-1][:400] if lines else ""
+        self.kill()
+        status = f"crashed (exit code {code})"
+        if code is None:
+            status = "crashed (no more answers)"
+        elif code < 0:
+            status = f"crashed (signal {-code})"
+            name = ""
+            with contextlib.suppress(ValueError):
+                name = f" {signal.Signals(-code).name}"
+            # SIGKILL is the only trace of the kernel's out-of-memory killer.
+            hint = ", perhaps for lack of memory" if -code == signal.SIGKILL else ""
+            detail = f"{name}{hint} {detail}".strip()
+        return WorkerError(status, detail, died=True, crashed=True)

@@ -1,0 +1,1 @@
+"""Annex. The parallel executor: independent subgraphs at the same time."""

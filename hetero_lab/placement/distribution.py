@@ -1,0 +1,280 @@
+"""What HETERO does by itself with a model and several GPUs, and why, without a compile."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.device_memory import total_bytes
+from hetero_lab.devices.devices import RATIO, check_device, device_names, takes_ratio
+from hetero_lab.devices.emulation import plain
+from hetero_lab.devices.properties import merged_properties
+from hetero_lab.errors import ArgumentError, PropertyError
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.read import Source
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.memory_limits import check_planned, parse_bytes, placement_memory
+from hetero_lab.placement.partition import predict
+from hetero_lab.placement.placement import Placement, own_affinity
+from hetero_lab.placement.priorities import device_list
+from hetero_lab.placement.ratios import (
+    CPU,
+    HETERO,
+    PIPELINE_PARALLEL,
+    POLICY,
+    PRIORITIES,
+    Asked,
+    check_policy,
+    first_part,
+    policy_ratio,
+    unplaced_bytes,
+)
+from hetero_lab.result import Framed
+from hetero_lab.tables import frame_of
+
+if TYPE_CHECKING:
+    import openvino as ov
+    import pandas as pd
+
+_TAKES_ALL = Asked(None, "all that it supports of what is left")
+_LEFT = "left"
+
+
+@dataclass(frozen=True)
+class DeviceShare:
+    """The part of a model that a device gets.
+
+    It is asked for ``ratio`` of the weights that no earlier device has (``left_bytes``, as HETERO
+    counts them) by ``rule``, or for all; and then holds weights, states and boundary tensors.
+    """
+
+    device: str
+    memory_bytes: int | None
+    left_bytes: int
+    ratio: float | None
+    rule: str
+    n_ops: int
+    weight_bytes: int
+    state_bytes: int
+    boundary_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """All bytes that it holds."""
+        return self.weight_bytes + self.state_bytes + self.boundary_bytes
+
+
+@dataclass(frozen=True)
+class Distribution(Framed):
+    """How HETERO divides a model between devices by itself.
+
+    ``placement`` can be measured where its devices are; ``estimated`` tells that they are not here,
+    so that no plugin could be asked for the cut.
+    """
+
+    policy: str | None
+    shares: tuple[DeviceShare, ...]
+    placement: Placement
+    estimated: bool = False
+
+    @property
+    def empty(self) -> tuple[str, ...]:
+        """The devices that get nothing."""
+        return tuple(share.device for share in self.shares if not share.n_ops)
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """QUERY_MODEL_RATIO by device, of those that have one."""
+        return {s.device: s.ratio for s in self.shares if s.ratio is not None}
+
+    @property
+    def sentence(self) -> str:
+        """What happens, and why."""
+        asked = f" under {self.policy}" if self.policy else ""
+        if self.empty:
+            full = [share for share in self.shares if share.n_ops][-1]
+            return (
+                f"{' and '.join(self.empty)} {'stay' if len(self.empty) > 1 else 'stays'} empty"
+                f"{asked}: {full.device} takes {full.rule}. "
+                "hetero_lab.Placement.balanced(model, devices) shares the model."
+            )
+        whole = max(1, sum(share.weight_bytes for share in self.shares))
+        parts = ", ".join(f"{s.device} {s.weight_bytes / whole:.0%}" for s in self.shares)
+        about = "about " if self.estimated else ""
+        return f"The weights are divided{asked}: {about}{parts}."
+
+    def __repr__(self) -> str:
+        return f"Distribution({self.sentence})"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per device, with the fields of :class:`DeviceShare`."""
+        names = list(DeviceShare.__dataclass_fields__)
+        return frame_of([[getattr(share, name) for name in names] for share in self.shares], names)
+
+
+def distribution(
+    model: Source,
+    placement: str | Sequence[str] | Placement,
+    policy: str | None = None,
+    *,
+    memory: Mapping[str, int | str] | None = None,
+    device_properties: Mapping[str, Mapping[str, Any]] | None = None,
+    core: ov.Core | None = None,
+) -> Distribution:
+    """Say what HETERO will do by itself with a model and several devices, and why.
+
+    Nothing is compiled. HETERO's policy compares the weights with the total memory of each GPU in
+    turn, so a model that fits into the first one goes there whole.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes.
+    placement
+        Devices in order, ``"HETERO:GPU.0,GPU.1"``, or a :meth:`hetero_lab.Placement.balanced`.
+    policy
+        ``"PIPELINE_PARALLEL"``, or none: each device takes all that it supports.
+    memory
+        Total bytes of GPUs that are not here, or to ask what would be: ``{"GPU.0": "24GiB"}``.
+    device_properties
+        Properties of the devices; a precision can change where the plugin cuts.
+
+    Returns
+    -------
+    Distribution
+        ``.sentence``, ``.to_frame()``, ``.ratios``, ``.empty``, and ``.placement`` to measure it.
+
+    Raises
+    ------
+    DeviceError
+        A device is named twice, or is neither here nor in ``memory``; or no device supports an op.
+    PropertyError
+        There is no such policy, or no device before the last one obeys it.
+    PlanError
+        ``memory`` is not a number of bytes, or names another device.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> memory, policy = {"GPU.0": "24GiB", "GPU.1": "24GiB"}, "PIPELINE_PARALLEL"
+    >>> hl.distribution("digits_inception", list(memory), policy, memory=memory).empty
+    ('GPU.1',)
+    """
+    bound = bind(model, core)
+    check_policy(policy)
+    if isinstance(placement, Placement | Affinity):
+        given = Placement(placement) if isinstance(placement, Affinity) else placement
+        return _of_placement(bound, given, policy)
+    devices = device_list(placement, bound.core)
+    known: dict[str, int] = {}
+    for device, n_bytes in (memory or {}).items():
+        check_planned("memory names", device, devices)
+        known[device] = parse_bytes(n_bytes, "memory")
+    here = device_names(bound.core)
+    elsewhere = [device for device in known if device not in here]
+    for device in devices:
+        if device not in elsewhere:
+            check_device(device, bound.core)
+    known = _totals(bound, devices) | known
+    if policy and not any(
+        d in elsewhere or takes_ratio(bound.core, d) for d in devices[:-1] if d in known
+    ):
+        raise PropertyError(
+            f"{PIPELINE_PARALLEL} has no effect on {' and '.join(devices)}: HETERO divides a model "
+            f"by {RATIO}, which only GPUs have. hetero_lab.fit_blocks(model, devices, limits) "
+            "divides it between any devices."
+        )
+    own = {device: plain(given) for device, given in (device_properties or {}).items()}
+    asked, affinity = _asked(bound, devices, known if policy else {}, own, bool(elsewhere))
+    # Only ratios make true what would be with another memory.
+    ratios = {d: {RATIO: a.ratio} for d, a in asked.items() if memory and a.ratio is not None}
+    of_hetero = {
+        PRIORITIES: ",".join(devices),
+        **({POLICY: policy} if policy and not memory else {}),
+    }
+    properties = merged_properties(own, ratios, {HETERO: of_hetero})
+    made = Placement(affinity, policy or f"HETERO:{','.join(devices)}", properties)
+    shares = _shares(bound.graph, known, asked, affinity)
+    return Distribution(policy, shares, made, bool(elsewhere))
+
+
+def _of_placement(bound: BoundModel, placement: Placement, policy: str | None) -> Distribution:
+    """Explain a placement that has ratios or a policy already."""
+    devices, own = placement.priorities, placement.device_properties.get(HETERO, {})
+    if not devices or policy:
+        raise ArgumentError(
+            "A placement has its own policy: leave policy= out."
+            if devices
+            else "The ops of this placement are labelled, so HETERO distributes none of them."
+        )
+    if own.get(POLICY):
+        given = {d: p for d, p in placement.device_properties.items() if d != HETERO}
+        return distribution(bound, devices, own[POLICY], device_properties=given, core=bound.core)
+    ratios = {device: placement.device_properties.get(device, {}).get(RATIO) for device in devices}
+    asked = {d: Asked(r, "its share") if r else _TAKES_ALL for d, r in ratios.items()}
+    shares = _shares(bound.graph, _totals(bound, devices), asked, placement.affinity)
+    return Distribution(None, shares, placement)
+
+
+def _totals(bound: BoundModel, devices: Sequence[str]) -> dict[str, int]:
+    """Return the total memory of the GPUs that are here."""
+    asked = {device: total_bytes(bound.core, device) for device in devices if "GPU" in device}
+    return {device: n_bytes for device, n_bytes in asked.items() if n_bytes}
+
+
+def _asked(
+    bound: BoundModel,
+    devices: Sequence[str],
+    memory: Mapping[str, int],
+    properties: Mapping[str, Mapping[str, Any]],
+    estimated: bool,
+) -> tuple[dict[str, Asked], Affinity]:
+    """Return what each device is asked for, and where the ops then are, one device at a time."""
+    graph = bound.graph
+    asked: dict[str, Asked] = {}
+    left = {**memory, **{device: -1 for device in devices if device == CPU}}
+    affinity = Affinity.on_one(graph, devices[-1])
+    for device in devices:
+        unplaced = _unplaced(graph, affinity, asked)
+        if device in memory and device != devices[-1]:
+            first = _first_of(graph, affinity, asked) if asked else range(len(graph))
+            asked[device] = policy_ratio(device, unplaced_bytes(graph, first), left)
+        else:
+            asked[device] = _TAKES_ALL
+        left.pop(device, None)
+        if estimated:
+            part = first_part(graph, unplaced, asked[device].ratio)
+            moved = {graph.ops[index].name: device for index in part}
+            affinity = Affinity.from_graph(graph, {**affinity, **moved})
+        else:
+            ratios = {d: {RATIO: a.ratio} for d, a in asked.items() if a.ratio is not None}
+            affinity = own_affinity(bound, devices, merged_properties(properties, ratios))
+    return asked, affinity
+
+
+def _unplaced(graph: OpGraph, affinity: Affinity, before: Collection[str]) -> list[int]:
+    return [index for index in graph.placeable if affinity[graph.ops[index].name] not in before]
+
+
+def _first_of(graph: OpGraph, affinity: Affinity, before: Collection[str]) -> list[int]:
+    """Return the first connected part of what is left: by it, HETERO sets the ratio."""
+    apart = Affinity.from_graph(graph, lambda op: "" if affinity[op] in before else _LEFT)
+    subgraphs = predict(graph, apart).subgraphs
+    return min(
+        ([graph.index_of[op] for op in s.ops] for s in subgraphs if s.device == _LEFT and s.ops),
+        default=[],
+    )
+
+
+def _shares(
+    graph: OpGraph, memory: Mapping[str, int], asked: Mapping[str, Asked], affinity: Affinity
+) -> tuple[DeviceShare, ...]:
+    devices, counts = list(asked), affinity.counts()
+    held = placement_memory(graph, affinity, devices).tolist()
+    left = [_unplaced(graph, affinity, devices[:number]) for number in range(len(devices))]
+    return tuple(
+        DeviceShare(d, memory.get(d), unplaced_bytes(graph, ops), *asked[d], counts.get(d, 0), *own)
+        for d, ops, own in zip(devices, left, held, strict=True)
+    )

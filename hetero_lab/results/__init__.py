@@ -1,0 +1,1 @@
+"""What was measured: trials, records, their store, tables; the one module that compares."""

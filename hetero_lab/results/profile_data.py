@@ -1,0 +1,182 @@
+"""The data of a profile, and its form in files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import msgspec
+
+from hetero_lab.intervals import Latency
+from hetero_lab.llm.generation import Generation
+from hetero_lab.model.language import Scenario
+from hetero_lab.model.opgraph import OpGraph, graph_from_json, graph_to_json
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.partition import Partition, partition_from_json, partition_to_json
+from hetero_lab.results.environment import Environment
+from hetero_lab.results.records import agreement_to_json
+from hetero_lab.runtime.compiled import Chosen
+from hetero_lab.runtime.counters import Counter
+from hetero_lab.runtime.reference import Agreement
+from hetero_lab.runtime.runners import HETERO
+from hetero_lab.runtime.timeline import Span
+from hetero_lab.tables import SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """What one executor did with several requests in flight, and with one at a time.
+
+    ``between`` holds the times from one result to the next, a turn each round, ``latency`` those of
+    one request at a time in the same rounds. ``exclusive`` tells whether
+    ``EXCLUSIVE_ASYNC_REQUESTS`` held on every device; it is ``None`` where no device knows it.
+    """
+
+    executor: str
+    n_requests: int
+    exclusive: bool | None
+    between: Latency
+    latency: Latency
+
+
+@dataclass(frozen=True)
+class ProfileData:
+    """The measurements of one placement; ``Profile`` documents each field."""
+
+    label: str
+    model_fingerprint: str
+    graph: OpGraph
+    affinity: Affinity
+    latency: Latency
+    partition: Partition
+    as_predicted: bool | None
+    counters: tuple[Counter, ...]
+    agreement: tuple[Agreement, ...]
+    compile_ms: float
+    first_inference_ms: float
+    peak_rss_bytes: int
+    environment: Environment
+    interrupted: bool = False
+    executor: str = HETERO
+    spans: tuple[Span, ...] = ()
+    throughput: tuple[Throughput, ...] = ()
+    chosen: Chosen = field(default_factory=Chosen)
+    generation: Generation | None = None
+    generated: bool = False
+    few_subgraphs: str = ""
+
+
+# Fields that are stored unchanged, with their types.
+_PLAIN: dict[str, Any] = {
+    "label": str,
+    "model_fingerprint": str,
+    "as_predicted": bool | None,
+    "counters": tuple[Counter, ...],
+    "compile_ms": float,
+    "first_inference_ms": float,
+    "peak_rss_bytes": int,
+    "environment": Environment,
+    "interrupted": bool,
+    "generated": bool,
+    "few_subgraphs": str,
+    "executor": str,
+    "chosen": Chosen,
+}
+_TURNS = tuple[tuple[float, ...], ...]
+
+
+def to_json(profile: ProfileData) -> dict[str, Any]:
+    """Return a profile as plain data."""
+    return {
+        "kind": "profile",
+        "schema_version": SCHEMA_VERSION,
+        **msgspec.to_builtins({name: getattr(profile, name) for name in _PLAIN}),
+        "graph": graph_to_json(profile.graph),
+        "affinity": [profile.affinity[op.name] for op in profile.graph],
+        "turns_us": profile.latency.turns,
+        "partition": partition_to_json(profile.partition),
+        "agreement": agreement_to_json(profile.agreement),
+        "spans": [[s.request, s.subgraph, s.start_s, s.end_s] for s in profile.spans],
+        "generation": _generation_to_json(profile.generation),
+        "throughput": [
+            {
+                **{k: getattr(t, k) for k in ("executor", "n_requests", "exclusive")},
+                "between_us": t.between.turns,
+                "latency_us": t.latency.turns,
+            }
+            for t in profile.throughput
+        ],
+    }
+
+
+def fields_from_json(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a profile; raises various errors if the data is incomplete."""
+    graph = graph_from_json(data["graph"])
+    partition = partition_from_json(data["partition"])
+    devices = dict(zip((op.name for op in graph), data["affinity"], strict=True))
+    latency = _latency(data["turns_us"])
+    return {
+        # Older files lack some that have a default; Profile asks for all others.
+        **{n: msgspec.convert(data[n], kind) for n, kind in _PLAIN.items() if n in data},
+        "graph": graph,
+        "affinity": Affinity.from_graph(graph, devices),
+        "latency": latency,
+        "partition": partition,
+        "agreement": agreement_from_json(data["agreement"]),
+        "spans": spans_from_json(data["spans"], partition),
+        "generation": _generation_from_json(data.get("generation"), latency),
+        "throughput": tuple(
+            Throughput(
+                executor=t["executor"],
+                n_requests=int(t["n_requests"]),
+                exclusive=t["exclusive"],
+                between=_latency(t["between_us"]),
+                latency=_latency(t["latency_us"]),
+            )
+            for t in data["throughput"]
+        ),
+    }
+
+
+def _latency(turns: Any) -> Latency:
+    return Latency(msgspec.convert(turns, _TURNS))
+
+
+def _generation_to_json(generation: Generation | None) -> dict[str, Any] | None:
+    """Return a generation without the times of further tokens, which are the profile's turns."""
+    if generation is None:
+        return None
+    return {
+        "scenario": asdict(generation.scenario),
+        "first_us": list(generation.ttft.samples_us),
+        "tokens": generation.tokens,
+    }
+
+
+def _generation_from_json(data: Mapping[str, Any] | None, further: Latency) -> Generation | None:
+    if data is None:
+        return None
+    return Generation(
+        scenario=Scenario(**data["scenario"]),
+        ttft=_latency([[first_us] for first_us in data["first_us"]]),
+        tpot=further,
+        tokens=msgspec.convert(data["tokens"], tuple[tuple[int, ...], ...]),
+    )
+
+
+def spans_from_json(rows: Sequence[Sequence[Any]], partition: Partition) -> tuple[Span, ...]:
+    """Build spans from plain data; raise IndexError if the subgraph of a span does not exist."""
+    return tuple(
+        Span(int(request), int(subgraph), partition.subgraphs[subgraph].device, start_s, end_s)
+        for request, subgraph, start_s, end_s in rows
+    )
+
+
+def agreement_from_json(rows: Sequence[Mapping[str, Any]]) -> tuple[Agreement, ...]:
+    """Build agreements from plain data, in which NaN is null."""
+    whole: list[dict[str, Any]] = [
+        {k: math.nan if v is None else v for k, v in row.items()} for row in rows
+    ]
+    return tuple(Agreement(**row) for row in whole)

@@ -1,0 +1,256 @@
+"""The tables of a Sweep, its text and its HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_lab.accuracy.sweep_accuracy import summary_columns
+from hetero_lab.errors import names_at_hand, shorten
+from hetero_lab.results import profile_tables
+from hetero_lab.results.evidence import ALIKE, UNDECIDED, Ranking
+from hetero_lab.results.sweep_row import Row
+from hetero_lab.tables import TEXT_COLUMNS, Tables, frame_of, number, text_table, time_text
+from hetero_lab.terminal import count_of, one_line
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MOST_ROWS = 5  # in the short text
+_SAMPLES = ["label", "host", "turn", "index", "latency_us"]
+# Tables that hold those of all profiles, under the names that they have there.
+_OF_EACH = {
+    "samples": "latency", "subgraphs": "subgraphs", "counters": "counters",
+    "boundaries": "boundaries", "placements": "placement", "agreement": "agreement",
+    "transitions": "transitions",
+}  # fmt: skip
+
+
+def build(rows: Sequence[Row], ranking: Ranking, reference: str, notes: Sequence[str]) -> Tables:
+    """Return all tables of a sweep by name; ``reference`` is the label of the reference."""
+    import pandas as pd
+
+    measured = [(row, row.profile) for row in rows if row.profile is not None]
+    evaluated = any(row.evaluation is not None for row in rows)
+    generates = any(profile.generation is not None for _, profile in measured)
+    summary = [_summary(row, reference, evaluated=evaluated, generates=generates) for row in rows]
+    tables = Tables({"summary": _frame(summary), "ranking": _ranking(rows, summary, ranking)})
+    for name, of_profile in _OF_EACH.items():
+        frames = []
+        for row, profile in measured:
+            frame = profile.tables.get(of_profile, pd.DataFrame())
+            if len(frame):
+                frame = frame.drop(columns="label", errors="ignore")
+                frame.insert(0, "label", row.label)
+                frame.insert(1, "host", row.measured_on)
+                frames.append(frame)
+        empty = pd.DataFrame(columns=_SAMPLES if name == "samples" else None)
+        tables[name] = pd.concat(frames, ignore_index=True) if frames else empty
+    tables["notes"] = pd.DataFrame({"finding": list(notes)}, dtype="str")
+    return tables
+
+
+def text(
+    tables: Tables, heading: str, remarks: Sequence[str], most: int | None = _MOST_ROWS
+) -> str:
+    """Return the verdict, the ranking, failures and remarks as text for a terminal.
+
+    At most ``most`` rows are shown, and half as many failures and remarks; ``None`` shows all.
+    """
+    ranking = tables["ranking"]
+    failures = []
+    for row in _failed(tables).to_dict("records"):
+        host = f" @ {row['host']}" if isinstance(row.get("host"), str) else ""
+        detail = f": {row['detail']}" if row["detail"] else ""
+        failures.append(one_line(f"{row['label']}{host}: {row['status']}{detail}", 300))
+    lines = [*filter(None, [verdict(tables)]), heading]
+    if len(ranking):
+        first = shown(tables)[""].iloc[:most].drop(columns="throughput_per_s")
+        lines.append(text_table(first.assign(label=[one_line(n, 60) for n in first["label"]])))
+        lines += _more(len(ranking), most, "placement")
+    few = None if most is None else most // 2
+    for listed, noun in ((failures, "failure"), (list(remarks), "note")):
+        lines += [*listed[:few], *_more(len(listed), few, noun)]
+    return "\n".join(lines) + "\n"
+
+
+def verdict(tables: Tables) -> str:
+    """Say which placement is fastest, which ones are as fast, and for which that is undecided."""
+    ranking = tables["ranking"]
+    if not len(ranking) or ranking["host"].nunique() > 1:
+        return ""
+    best = ranking.iloc[0]
+    text = f"Fastest: {shorten(best['label'], 60)}, {time_text(best['median_us'])}"
+    text += f" ({number(best['throughput_per_s'])} a second)"
+    references = tables["summary"].loc[tables["summary"]["reference"], "label"]
+    is_reference = best["label"] in set(references)
+    if best["ratio"] == best["ratio"] and not is_reference:
+        ends = (f"{best[name]:.3f}" for name in ("ratio_ci95_low", "ratio_ci95_high"))
+        text += f", {best['ratio']:.3f} of the reference's time (95 %: {' to '.join(ends)})"
+    for word, said in ((ALIKE, "as fast, within 5 %"), (UNDECIDED, "undecided")):
+        labels = list(ranking.loc[ranking["finding"] == word, "label"])
+        if labels:
+            text += f"; {said}: {names_at_hand(labels, 2)}"
+    return f"{text}."
+
+
+def _more(n: int, most: int | None, noun: str) -> list[str]:
+    return [f"… {count_of(n - most, f'more {noun}')}"] if most is not None and n > most else []
+
+
+def shown(tables: Tables) -> dict[str, pd.DataFrame]:
+    """Return the ranking and the failures, each under its title."""
+    ranking, failed = tables["ranking"], _failed(tables)
+    names = [name for name in [*_host_column(tables), *_SHOWN] if name in ranking]
+    main = ranking.loc[:, names] if len(ranking) else tables["summary"]
+    return {"": main, **({"Failures": failed} if len(failed) else {})}
+
+
+_SHOWN = [
+    "rank", "group", "label", "n_subgraphs", "median_us", "ci95_low_us", "ci95_high_us",
+    "throughput_per_s", "ratio", "ratio_ci95_low", "ratio_ci95_high", "finding", "emulated",
+    "accuracy",
+]  # fmt: skip
+
+
+def _failed(tables: Tables) -> pd.DataFrame:
+    summary, columns = tables["summary"], [*_host_column(tables), "label", "status", "detail"]
+    if not len(summary):
+        return summary.reindex(columns=columns)
+    return summary.loc[summary["status"] != "ok", columns]
+
+
+def _host_column(tables: Tables) -> list[str]:
+    summary = tables["summary"]
+    return ["host"] if len(summary) and summary["host"].nunique() > 1 else []
+
+
+def could_be_seen(ranking: Ranking) -> str:
+    """Say which differences the run could have shown."""
+    if not np.isfinite(ranking.smallest_difference):
+        return "Too few turns to tell placements apart; give it more time with budget_s=."
+    return (
+        "Placements of one group cannot be told apart; the smallest difference that this run "
+        f"could have shown is {ranking.smallest_difference:.1%}."
+    )
+
+
+# Latency columns of a profile; a sweep has them twice, raw and on the scale of its reference.
+_RAW = ["median_us", "p90_us", "ci95_low_us", "ci95_high_us"]
+
+
+def _measured(row: Row) -> dict[str, Any]:
+    """Return the summary of a row's profile, with its latency on the scale of the reference."""
+    if row.profile is None or row.latency is None:
+        return {}
+    own = profile_tables.summary_row(row.profile)
+    raw = {f"raw_{name}": own[name] for name in _RAW}
+    scale = row.latency.us / own["median_us"]
+    scaled = {name: scale * own[name] for name in ("p90_us", "p99_us", "mad_us")}
+    return {
+        **own,
+        **scaled,
+        **raw,
+        "median_us": row.latency.us,
+        "ci95_low_us": row.latency.low_us,
+        "ci95_high_us": row.latency.high_us,
+        **profile_tables.time_parts(row.profile.counters, row.latency.us),
+        "compile_spread": row.series.spread,
+        "noise_measured": row.series.noise.is_measured,
+    }
+
+
+def _summary(row: Row, reference: str, *, evaluated: bool, generates: bool) -> dict[str, Any]:
+    own = {**_measured(row), "label": row.label, "status": row.status}
+    ratio, low, high, _ = row.series.ratio if row.profile and row.series.ratio else [None] * 4
+    median = own.get("median_us")
+    settled = row.sustained_us[-len(row.sustained_us) // 3 :]
+    columns = {
+        **dict.fromkeys(profile_tables.SUMMARY_COLUMNS),
+        **own,
+        "detail": row.detail,
+        "variant": row.variant,
+        "weight_bytes": row.profile.graph.weight_bytes if row.profile is not None else None,
+        "executor": row.executor,
+        "requests": row.requests,
+        "throughput_per_s": 1e6 / median if median else None,
+        "ratio": ratio,
+        "ratio_ci95_low": low,
+        "ratio_ci95_high": high,
+        "n_turns": len(row.series.ours),
+        "sustained_us": float(np.median(settled)) if settled else None,
+        "same_as": row.same_as,
+        "baseline": row.baseline,
+        "reference": row.label == reference,
+        "host": row.measured_on,
+        "hetero_lab_version": row.profile.environment.hetero_lab_version if row.profile else None,
+    }
+    last = [*(f"raw_{name}" for name in _RAW), "compile_spread", "noise_measured"]
+    columns |= {name: own.get(name) for name in last}
+    if evaluated:
+        columns |= summary_columns(row.evaluation)
+    if generates:
+        columns |= dict.fromkeys(_GENERATED)
+        if row.profile and row.profile.generation and row.latency:
+            columns |= profile_tables.generation_columns(row.profile.generation, row.latency)
+    first = [
+        "label", "status", "n_subgraphs", "boundary_bytes", "median_us", "p90_us", "ci95_low_us",
+        "ci95_high_us", "ratio", "ratio_ci95_low", "ratio_ci95_high",
+    ]  # fmt: skip
+    return {
+        name: columns[name]
+        for name in [*first, *(c for c in columns if c not in [*first, *last]), *last]
+    }
+
+
+def _ranking(
+    rows: Sequence[Row], summary: Sequence[dict[str, Any]], ranking: Ranking
+) -> pd.DataFrame:
+    summaries = {id(row): own for row, own in zip(rows, summary, strict=True)}
+    is_labelled = any(row.evaluation is not None and row.evaluation.is_labelled for row in rows)
+    generates = any("tpot_ms" in own for own in summary)
+    columns = [
+        *_RANKED,
+        *(_ACCURACY if is_labelled else []),
+        *(_GENERATED if generates else []),
+    ]
+    labels: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        labels.setdefault((row.same_as or row.label, row.host), []).append(row.label)
+    shown = [
+        {
+            "rank": number,
+            "group": group,
+            "finding": word,
+            **{name: summaries[id(row)][name] for name in columns},
+            "labels": "\n".join(labels[row.label, row.host]),
+        }
+        for row, number, group, word in zip(
+            ranking.rows, ranking.ranks, ranking.groups, ranking.findings, strict=True
+        )
+    ]
+    return _frame(shown, columns=["rank", "group", "finding", *columns, "labels"])
+
+
+def _frame(rows: list[dict[str, Any]], columns: list[str] | None = None) -> pd.DataFrame:
+    """Return rows as a table; a column of numbers that no row has is of type float, too."""
+    frame = frame_of(rows, columns)
+    holes = [c for c in frame if len(frame) and c not in TEXT_COLUMNS and frame[c].isna().all()]
+    return frame.astype(dict.fromkeys(holes, float))
+
+
+_ACCURACY = [
+    "accuracy", "accuracy_ci95_low", "accuracy_ci95_high", "accuracy_drop",
+    "accuracy_drop_ci95_low", "accuracy_drop_ci95_high",
+]  # fmt: skip
+_GENERATED = [
+    "ttft_ms", "ttft_ci95_low_ms", "ttft_ci95_high_ms", "tpot_ms", "tpot_ci95_low_ms",
+    "tpot_ci95_high_ms", "tokens_per_s", "tokens_per_s_ci95_low", "tokens_per_s_ci95_high",
+]  # fmt: skip
+_RANKED = [
+    "label", "variant", "executor", "requests", "n_subgraphs", "boundary_bytes", "median_us",
+    "ci95_low_us", "ci95_high_us", "throughput_per_s", "ratio", "ratio_ci95_low",
+    "ratio_ci95_high", "baseline", "emulated", "host",
+]  # fmt: skip

@@ -1,0 +1,1 @@
+"""Questions that decide what to measure: calibrate, optimize, hotspots, explain, noise."""

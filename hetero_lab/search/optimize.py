@@ -1,0 +1,509 @@
+"""Optimize: calibrate, plan, measure the plans, learn from them, and prove the result."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hetero_lab.costs.cost_model import CostModel
+from hetero_lab.costs.counter_costs import Observation
+from hetero_lab.costs.design import cut_at, lone_cuts
+from hetero_lab.costs.objective import LATENCY, THROUGHPUT, check_objective
+from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import shared_core
+from hetero_lab.errors import MeasurementError, names_at_hand
+from hetero_lab.interrupts import UntilInterrupted
+from hetero_lab.measure.budget import RunOptions
+from hetero_lab.measure.session import Conditions
+from hetero_lab.model.language import Scenario, check_scenario
+from hetero_lab.model.read import Source
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.memory_limits import MemoryLimit
+from hetero_lab.placement.placement import Placement
+from hetero_lab.planning.constraints import check_constraints
+from hetero_lab.planning.planner import GREEDY, Plan, keeps_limits, plan_graph
+from hetero_lab.planning.simplify import simplified
+from hetero_lab.result import Result
+from hetero_lab.results.evidence import FASTER, decide
+from hetero_lab.results.sweep_result import Sweep
+from hetero_lab.results.sweep_row import Row
+from hetero_lab.runtime.inputs import Inputs
+from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.search.calibrate import Calibration, check_device_properties, check_devices
+from hetero_lab.search.observations import Search, searching
+from hetero_lab.tables import frame_of
+from hetero_lab.terminal import count_of
+
+if TYPE_CHECKING:
+    import openvino as ov
+    import pandas as pd
+
+
+OPTIMIZED = "optimized"
+
+
+class Proposal(NamedTuple):
+    """A placement that was planned and measured on the way; latencies in µs."""
+
+    round: int
+    label: str
+    predicted_us: float
+    measured_us: float
+    n_subgraphs: int
+
+
+@dataclass(frozen=True)
+class Optimized(Result):
+    """The best placement that was found and proven by measurement.
+
+    Attributes
+    ----------
+    placement
+        The placement to compile: a planned one, or the best baseline where none was faster.
+    objective
+        ``"latency"`` or ``"throughput"``.
+    verdict
+        A sentence that compares it with the best baseline.
+    finding
+        The best plan against the best baseline: ``"faster"``, ``"as fast"`` within 5 %,
+        ``"slower"`` or ``"undecided"``.
+    costs, plan
+        The cost model with all that was learnt, and its plan.
+    sweep
+        The proof: rows ``optimized``, ``greedy`` and one a feasible single device.
+    trials
+        Placements that were planned and measured on the way.
+    notes
+        Limits of the result, where the budget was too short.
+    interrupted
+        Whether Ctrl-C ended the proof: fewer turns, or fewer placements.
+    """
+
+    _TABLES = ("summary", "history")
+
+    placement: Placement
+    objective: str
+    verdict: str
+    finding: str
+    costs: CostModel
+    plan: Plan
+    sweep: Sweep
+    trials: tuple[Proposal, ...]
+    notes: tuple[str, ...] = ()
+    interrupted: bool = False
+
+    @property
+    def improved(self) -> bool:
+        """Whether it is faster than every baseline that was measured, beyond the uncertainty."""
+        return self.finding == FASTER
+
+    @property
+    def affinity(self) -> Affinity:
+        """The affinity of the placement."""
+        return self.placement.affinity
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """Columns as in ``sweep.summary``; ratios are to ``greedy``."""
+        return self.sweep.summary
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """One row a planned placement that was measured on the way."""
+        return frame_of(self.trials, list(Proposal._fields))
+
+    def __repr__(self) -> str:
+        counts = self.placement.affinity.counts().items()
+        placed = ", ".join(f"{count_of(n, 'op')} on {device}" for device, n in counts)
+        return "\n".join([self.verdict, f"Placement: {placed}", *self.notes[:2], repr(self.sweep)])
+
+
+_LEARNING, _SEARCHING = 0.4, 0.75  # shares of the budget at which these end
+ROUNDS = 8
+_IDLE_ROUNDS = 2  # rounds without a gain after which the search ends
+_SCALES = (1.0, 0.5, 2.0, 4.0, 0.25)  # of the price of a boundary, while it is uncertain
+_CANDIDATES = 3
+_WORTH = 0.995  # a measured ratio that is worth another round
+_PLANNED, _PLAN_S = 0.03, 5.0  # share of the budget for a plan, and its limit
+_CUTS, _MOST_CUTS = 4, 48  # cuts of the model in two that are measured, and predicted
+_STRIDE = 6  # every so many cuts first, then those between
+_APART = 12  # part of the ops by which such cuts differ
+_SLOW = 1.25  # times a single device's predicted latency is too slow for such a cut
+_IN_FLIGHT = 4
+_PRECISION = 0.01  # of the proof
+
+
+def optimize(
+    model: Source,
+    devices: Sequence[str] | str,
+    *,
+    objective: str = LATENCY,
+    budget_s: float | None = 120.0,
+    device_properties: Mapping[str, Mapping[str, Any]] | None = None,
+    memory_limit: MemoryLimit | None = None,
+    pin: Mapping[str, str] | None = None,
+    costs: CostModel | None = None,
+    inputs: Inputs | None = None,
+    seed: int = 0,
+    store: str | os.PathLike[str] | None = None,
+    scenario: Scenario | None = None,
+    isolate: bool = True,
+    progress: bool = True,
+    core: ov.Core | None = None,
+) -> Optimized:
+    """Find the fastest placement by measurement: calibrate, plan, measure, learn, repeat.
+
+    First come the greedy choice with fewer subgraphs (:func:`hetero_lab.simplify`) and the best
+    cuts of the model in two, where a single tensor crosses. Plans are then made with the price of a
+    boundary scaled several ways and measured, and each measurement goes into the next fit. At the
+    end the best few are measured in turns with HETERO's greedy choice and each single device that
+    can run the model. The winner is returned only if it is faster beyond the uncertainty
+    (Holm-corrected), else the best baseline is.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes.
+    devices
+        In order of priority: names, or ``"HETERO:ACC,CPU"``.
+    objective
+        ``"latency"`` of one request, or ``"throughput"``: the time between results with several
+        requests in flight; devices then get ``EXCLUSIVE_ASYNC_REQUESTS: False`` unless
+        ``device_properties`` says otherwise.
+    budget_s
+        Wall time of the whole call, compiles included. With ``None``, search until nothing
+        improves. A reference and the greedy choice are measured in any case, and the single
+        devices get the time that other placements took: where compiles are slow, a small budget
+        is overrun. Notes of the result name the limits of a short budget.
+    device_properties
+        Properties of each device, as in a Placement.
+    memory_limit, pin
+        As for :func:`hetero_lab.plan`. A baseline that breaks them is measured, but not returned.
+    costs
+        The result of :func:`hetero_lab.calibrate` for this model and these devices, perhaps from
+        another process; its device properties are used. It is adjusted to the measurements
+        instead of learnt anew, and each placement is compiled once.
+    store
+        Directory of the proof, appended turn by turn: :func:`hetero_lab.read_sweep` reads it.
+    scenario
+        The generation of a language model. Its objective is the time of a further token, each
+        device has one run of layers, and placements whose tokens differ from those of one device
+        in f32, beyond rounding, are not returned.
+    inputs, seed, isolate, progress
+        As for :func:`hetero_lab.sweep`.
+
+    Returns
+    -------
+    Optimized
+        ``.placement``, ``.summary``, ``.verdict``, ``.notes``. After Ctrl-C,
+        :func:`hetero_lab.last_interrupted` returns the costs that were learnt, to continue with
+        ``costs=``; in the proof, its turns so far.
+
+    Raises
+    ------
+    DeviceError, PropertyError, PlanError
+        As for :func:`hetero_lab.calibrate` and :func:`hetero_lab.plan`, or ``costs`` are those of
+        another model, other devices or other properties.
+    MeasurementError
+        No baseline runs.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> best = hl.optimize(model, ["ACC", "CPU"], budget_s=25, progress=False)
+    >>> sorted(best.summary["label"])
+    ['CPU', 'greedy', 'optimized']
+    """
+    check_objective(objective, (LATENCY, THROUGHPUT), scenario)
+    watch = Stopwatch.start(budget_s)
+    core = core or shared_core()
+    names = check_devices(devices, core)
+    properties = check_device_properties(device_properties, names, core)
+    if costs is not None and device_properties is None:
+        properties = costs.device_properties
+    bound = bind(model, core)
+    check_scenario(bound.model, scenario)
+    if costs is not None:
+        costs.check_graph(bound.graph)
+    conditions = Conditions(inputs, seed, isolate=isolate)
+    with searching(bound, conditions, watch, scenario=scenario, show=progress) as search:
+        return optimize_bound(
+            search,
+            names,
+            properties,
+            objective=objective,
+            memory_limit=memory_limit,
+            pin=pin,
+            costs=costs,
+            store=None if store is None else Path(store),
+        )
+
+
+def optimize_bound(
+    search: Search,
+    devices: tuple[str, ...],
+    properties: Mapping[str, Mapping[str, Any]],
+    *,
+    objective: str,
+    memory_limit: MemoryLimit | None = None,
+    pin: Mapping[str, str] | None = None,
+    costs: CostModel | None = None,
+    store: Path | None = None,
+) -> Optimized:
+    """Search for a placement of a bound model and prove it; Ctrl-C sets aside what was learnt."""
+    if costs is not None:
+        costs.check_conditions(devices, properties)
+        costs.check_scenario(search.session.scenario)
+    check_constraints(search.bound.graph, devices, memory_limit, pin)
+    # Those of costs come from a file.
+    by_device = check_device_properties(properties, devices, search.bound.core)
+    if objective == THROUGHPUT:
+        for device in devices:  # a split forbids requests to overlap unless told otherwise
+            by_device.setdefault(device, {}).setdefault("EXCLUSIVE_ASYNC_REQUESTS", False)
+    calibration = Calibration(search, devices, by_device, prior=costs)
+    with UntilInterrupted(lambda: calibration.observed):
+        optimization = _Optimization(calibration, objective, memory_limit, pin)
+        optimization.run()
+        return optimization.prove(store)
+    calibration.conclude(interrupted=True)
+    raise KeyboardInterrupt
+
+
+@dataclass
+class _Optimization:
+    """Rounds of planning and measuring, and the proof."""
+
+    calibration: Calibration
+    objective: str
+    memory_limit: MemoryLimit | None
+    pin: Mapping[str, str] | None
+    trials: list[Proposal] = field(default_factory=list)
+    planned: list[Observation] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Learn, then plan and measure until nothing improves or the time for it is over."""
+        calibration, observer = self.calibration, self.calibration.observer
+        learning_s = _LEARNING * self._search.budget_s
+        if calibration.layers is None:
+            # Two large subgraphs are compiled soon, also where a small budget allows little else.
+            calibration.run_base(learning_s)
+            self._plan()
+            most = observer.affordable(self._until_s)
+            self._measure(0, [*self._simplified(), *self._cuts(most)][:most])
+        calibration.run(learning_s)
+        self._plan()
+        idle = 0
+        for number in range(1, ROUNDS + 1):
+            if idle >= _IDLE_ROUNDS:
+                return
+            before_us = min(seen.measured_us for seen in calibration.observed)
+            found = self._measure(number, self._proposals(observer.affordable(self._until_s)))
+            if not found:
+                return
+            self._plan()
+            gained = min(seen.measured_us for seen in found) < _WORTH * before_us
+            idle = 0 if gained else idle + 1
+
+    def _measure(self, number: int, affinities: Sequence[Affinity]) -> list[Observation]:
+        """Measure and learn from the proposals of a round; return the new observations."""
+        if not affinities:
+            return []
+        calibration, observer = self.calibration, self.calibration.observer
+        self._search.begin(f"round {number}" if number else "cuts")
+        named = f"plan {number}." if number else "cut "
+        proposals = {f"{named}{n}": affinity for n, affinity in enumerate(affinities, start=1)}
+        predicted = {label: self.costs.predictor(a) for label, a in proposals.items()}
+        n_known = len(calibration.observed)
+        observer.observe(
+            proposals,
+            self._until_s,
+            calibration.observed,
+            counters=calibration.prior is None,  # the fit reads them, the adjusting does not
+        )
+        found = calibration.observed[n_known:]
+        self.planned += found
+        self.trials += [
+            Proposal(
+                number,
+                seen.label,
+                predicted[seen.label].predicted_us,
+                seen.measured_us * observer.drift,
+                predicted[seen.label].n_subgraphs,
+            )
+            for seen in found
+        ]
+        return found
+
+    @property
+    def _search(self) -> Search:
+        return self.calibration.search
+
+    @property
+    def _until_s(self) -> float:
+        """When rounds end: a plan follows, and a proof that compiles its placements anew."""
+        each_s = self.calibration.observer.each_s
+        if self.calibration.prior is None:
+            each_s /= 2.0  # the proof compiles each once, without counters
+        proof_s = (len(self.plan.baselines) + _CANDIDATES) * each_s
+        budget_s = self._search.budget_s
+        return min(_SEARCHING * budget_s, budget_s - proof_s - self.planning_s)
+
+    def _plan(self) -> None:
+        """Fit the costs to the observations, and plan with them."""
+        began_s = self._search.watch.elapsed_s
+        self.costs = self.calibration.fit()
+        self.plan = self._planned(self.costs)
+        self.planning_s = self._search.watch.elapsed_s - began_s
+
+    def _planned(self, costs: CostModel) -> Plan:
+        return plan_graph(
+            costs.graph,
+            costs,
+            objective=self.objective,
+            memory_limit=self.memory_limit,
+            pin=self.pin,
+            budget_s=self._planning_budget_s,
+        )
+
+    @property
+    def _planning_budget_s(self) -> float:
+        return min(_PLAN_S, _PLANNED * self._search.budget_s)
+
+    def _value_us(self, affinity: Affinity) -> float:
+        """Return the latency, or the time between results, that is predicted."""
+        return self.costs.predictor(affinity).evaluation.value_ns(self.objective) / 1000.0
+
+    def _keeps_limits(self, affinity: Affinity) -> bool:
+        return keeps_limits(self.costs, affinity, memory_limit=self.memory_limit, pin=self.pin)
+
+    def _simplified(self) -> list[Affinity]:
+        """Return the greedy choice with fewer subgraphs, after the best and the lightest change."""
+        greedy = next(b.affinity for b in self.plan.baselines if b.label == GREEDY)
+        found = simplified(self.costs.graph, greedy, self.calibration.support)
+        new = [c.affinity for c in found.changes if c.affinity not in self.calibration.known]
+        return [a for a in new if len(a.devices) > 1 and self._keeps_limits(a)]
+
+    def _cuts(self, most: int) -> list[Affinity]:
+        """Return up to ``most`` single cuts, well apart, that are predicted to be the fastest."""
+        graph, support = self.costs.graph, self.calibration.support
+        cuts = lone_cuts(graph, _MOST_CUTS) if most else []
+        spread = [before for start in range(_STRIDE) for before in cuts[start::_STRIDE]]
+        watch = self._search.watch
+        until_s = watch.elapsed_s + self._planning_budget_s
+        tried: list[tuple[float, tuple[str, str], int, Affinity]] = []
+        for before, pair in itertools.product(spread, itertools.permutations(support, 2)):
+            if watch.elapsed_s > until_s:  # a prediction of a large graph is slow
+                break
+            affinity = cut_at(graph, support, before, pair)
+            tried.append((self._value_us(affinity), pair, len(before), affinity))
+        apart = len(graph.placeable) / _APART
+        slow_us = _SLOW * min(baseline.predicted_us for baseline in self.plan.baselines)
+        known = self.calibration.known
+        found: list[tuple[tuple[str, str], int, Affinity]] = []
+        for predicted_us, pair, n_ops, affinity in sorted(tried, key=lambda one: one[0]):
+            if len(found) == min(most, _CUTS) or predicted_us > slow_us:
+                break
+            near = any(p == pair and abs(n - n_ops) < apart for p, n, _ in found)
+            is_new = affinity not in known and len(affinity.devices) > 1
+            if not near and is_new and self._keeps_limits(affinity):
+                found.append((pair, n_ops, affinity))
+        return [affinity for *_, affinity in found]
+
+    def _proposals(self, most: int) -> list[Affinity]:
+        """Return up to ``most`` placements that were not measured before."""
+        plans = (
+            self._planned(self.costs.with_boundaries_scaled(scale)) if scale != 1.0 else self.plan
+            for scale in _SCALES[:most]
+        )
+        known = self.calibration.known
+        distinct = dict.fromkeys(plan.affinity for plan in plans)
+        return [a for a in distinct if a not in known and len(a.devices) > 1]
+
+    def prove(self, store: Path | None) -> Optimized:
+        """Measure the best few beside the baselines and decide."""
+        search, observer = self._search, self.calibration.observer
+        search.begin("prove")
+        baselines = {
+            GREEDY if len(b.affinity.devices) > 1 or b.label == GREEDY else b.label: b.affinity
+            for b in self.plan.baselines
+        }
+        placements = {
+            # A single device is compiled directly, without HETERO in between.
+            label: replace(observer.placement(affinity, label), direct=label != GREEDY)
+            for label, affinity in baselines.items()
+        }
+        planned = [s.affinity for s in sorted(self.planned, key=lambda seen: seen.measured_us)]
+        if self.objective == THROUGHPUT:  # of which a latency measured with one request says little
+            planned = sorted([self.plan.affinity, *planned], key=self._value_us)
+        candidates = list(dict.fromkeys(planned))[:_CANDIDATES] or [self.plan.affinity]
+        for number, affinity in enumerate(candidates, start=1):
+            if affinity not in baselines.values():
+                label = f"candidate {number}"
+                placements[label] = observer.placement(affinity, label)
+        # A baseline that is not measured could be the best: where compiles are slow, all have time.
+        needed_s = len(baselines) * observer.each_s
+        left_s = max((1.0 - _SEARCHING) * search.budget_s, search.watch.left_s, needed_s)
+        made = search.measure(
+            list(placements.values()),
+            RunOptions(precision=_PRECISION, counters=False),
+            left_s,
+            least=1,
+            grid={"requests": [1 if self.objective == LATENCY else _IN_FLIGHT]},
+            store=store,
+        )
+        rows = dict(zip(placements, made.rows, strict=True))
+        if not any(rows[label].profile is not None for label in baselines):
+            if made.interrupted:
+                raise KeyboardInterrupt
+            first = made.rows[0]
+            raise MeasurementError(f"No baseline was measured: {first.status}. {first.detail}")
+        allowed = [
+            label
+            for label in rows
+            if label not in baselines or self._keeps_limits(baselines[label])
+        ]
+        if search.session.scenario is not None:
+            right = {
+                label
+                for label, row in rows.items()
+                if row.profile and not any(a.is_wrong for a in row.profile.agreement)
+            }
+            allowed = [label for label in allowed if label in right]
+            if not allowed:
+                raise MeasurementError(
+                    "No placement that keeps to the limits was measured and has the tokens of one "
+                    "device in f32. Give more budget_s, or see hetero_lab.sweep(…, scenario=…)."
+                )
+        decision = decide(rows, [label for label in allowed if label in baselines], allowed)
+        shown = {OPTIMIZED: rows[decision.label], **{label: rows[label] for label in baselines}}
+        return Optimized(
+            placement=replace(placements[decision.label], label=OPTIMIZED),
+            objective=self.objective,
+            verdict=decision.verdict,
+            finding=decision.finding,
+            costs=self.costs,
+            plan=self.plan,
+            sweep=replace(
+                made,
+                rows=tuple(replace(row, label=label) for label, row in shown.items()),
+                reference=GREEDY,
+            ),
+            trials=tuple(self.trials),
+            notes=(*self.costs.notes, *self._notes(rows, made.interrupted)),
+            interrupted=made.interrupted,
+        )
+
+    def _notes(self, rows: Mapping[str, Row], interrupted: bool) -> Iterator[str]:
+        """Say which steps the budget or Ctrl-C left out."""
+        if not self.planned:
+            yield "The budget ended before a planned placement was measured and learnt from."
+        missing = [label for label, row in rows.items() if row.was_left_out]
+        if missing:
+            end = "It was interrupted" if interrupted else "The budget ended"
+            yield f"{end} before {names_at_hand(missing)} was measured in the proof."

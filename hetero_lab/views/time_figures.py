@@ -1,0 +1,457 @@
+"""Figures of time: latency samples, where the time goes, and when subgraphs run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from hetero_lab.errors import ArgumentError, MeasurementError
+from hetero_lab.planning.schedules import SchedulePlan
+from hetero_lab.results.profile_result import Profile
+from hetero_lab.results.profile_tables import critical_spans, time_parts
+from hetero_lab.results.sweep_result import Sweep
+from hetero_lab.runtime.counters import Counter
+from hetero_lab.runtime.timeline import typical_request
+from hetero_lab.terminal import count_of
+from hetero_lab.views.theme import (
+    BOUNDARY,
+    GRID,
+    NOT_IN_TURN,
+    STACKED,
+    TEXT,
+    TIME_AXIS,
+    DeviceStyle,
+    ThemedFigure,
+    device_styles,
+    escape,
+    finish,
+    ink_on,
+    latency_axis,
+    latency_text,
+    plain,
+    row_axis,
+    time_text,
+)
+
+_MOST_ROWS = 40  # more subgraphs than this have thinner bars without names
+_SUBGRAPH_PX = 24
+_SUBGRAPH_PARTS = (("ops", 1.0), ("reorders", 0.4))
+
+
+def counters_of(profile: Profile) -> tuple[Counter, ...]:
+    """Return the counters of a profile; MeasurementError if it has none."""
+    if not profile.counters:
+        raise MeasurementError("This profile has no counters. Profile with counters=True.")
+    return profile.counters
+
+
+def styles_of(profile: Profile) -> dict[str, DeviceStyle]:
+    """Return the styles of the devices of a profile, in the order of their first subgraphs."""
+    devices = (subgraph.device for subgraph in profile.partition.subgraphs)
+    return device_styles(devices, dict(profile.environment.emulated))
+
+
+def time_by_subgraph(profile: Profile) -> go.Figure:
+    """Draw one bar per subgraph: its ops in the device's colour, then its reorders, faded.
+
+    Raises
+    ------
+    MeasurementError
+        The profile has no counters.
+    """
+    counters_of(profile)
+    found = profile.tables["subgraphs"].to_dict("records")
+    named = len(found) <= _MOST_ROWS
+    figure = ThemedFigure()
+    for device, style in styles_of(profile).items():
+        own = [row for row in found if row["device"] == device]
+        for part, opacity in _SUBGRAPH_PARTS:
+            values = [row[f"{part}_us"] for row in own]
+            if not any(values) and part == "reorders":
+                continue
+            figure.add_bar(
+                orientation="h",
+                y=[row["subgraph"] for row in own],
+                x=values,
+                name=f"{style.label}: {part}",
+                marker=style.bar(opacity),
+                hovertext=[
+                    f"<b>subgraph {row['subgraph']}</b> on {style.label}<br>"
+                    f"{part} take {time_text(value)}<br>{count_of(row['n_ops'], 'op')}"
+                    for row, value in zip(own, values, strict=True)
+                ],
+            )
+    names = [f"{r['subgraph']} · {plain(r['device'], 20)}" if named else "" for r in found]
+    return finish(
+        figure,
+        f"Time by subgraph of {plain(profile.label, 60)}",
+        "by the counters of a compile of their own · hatched: emulated",
+        160 + _SUBGRAPH_PX * min(len(found), _MOST_ROWS),
+        (20, 20, 100, 50),
+        x=TIME_AXIS,
+        y=row_axis(names) | ({} if named else {"title": "subgraphs, in execution order"}),
+        **STACKED,
+    )
+
+
+_BINS = 60
+_FAR = 6.0  # samples farther than this many quartile ranges above the third quartile are not drawn
+_SAMPLES_PX, _BARS_SHARE = 118, 0.62  # height of a row, and how much of it the bars may take
+
+
+def histograms(profiles: Sequence[Profile]) -> tuple[list[float], list[list[int]]]:
+    """Count samples by bins that suit all profiles.
+
+    Returns the edges of the bins in µs, and for each profile the number of samples in each bin. A
+    few far outliers lie beyond the edges, since they would hide the rest.
+    """
+    low = min(float(profile.latency.samples_us.min()) for profile in profiles)
+    high = max(_end(profile.latency.samples_us) for profile in profiles)
+    width = _round_width(max((high - low) / _BINS, low * 1e-3, 1e-3))
+    # A sample on an edge belongs to the bin above, whatever rounding says.
+    low, high = low / width + 1e-9, high / width + 1e-9
+    edges = width * np.arange(np.floor(low), np.floor(high) + 2)
+    shifted = [profile.latency.samples_us + 1e-9 * width for profile in profiles]
+    return edges.tolist(), [np.histogram(samples, edges)[0].tolist() for samples in shifted]
+
+
+def _end(samples: np.ndarray) -> float:
+    """Return the end of the drawn samples: the fence for far outliers (Tukey 1977), widened."""
+    lower, upper = np.percentile(samples, [25, 75])
+    fence = upper + _FAR * (upper - lower)
+    return float(samples[samples <= fence].max())
+
+
+def _round_width(least: float) -> float:
+    """Return the next of 1, 2, 5, 10, 20, 50 … and their fractions."""
+    power = 10.0 ** np.floor(np.log10(least))
+    return float(next(power * step for step in (1, 2, 5, 10) if power * step >= least * 0.999))
+
+
+def latency_samples(profiles: Profile | Sweep | Iterable[Profile]) -> go.Figure:
+    """Draw the latency samples of one or more placements, each with its median.
+
+    Parameters
+    ----------
+    profiles
+        A Profile, or several on one scale. An interval is that of its own run. Profiles are not
+        measured in turn, so intervals do not tell which placement is faster. A Sweep is measured
+        in turn: its placements are drawn from fast to slow, with the latencies of its ranking.
+
+    Raises
+    ------
+    ArgumentError
+        No profile.
+    """
+    in_turn = isinstance(profiles, Sweep)
+    if isinstance(profiles, Sweep):
+        profiles = [p for row in profiles.ranked.rows if (p := row.scaled_profile) is not None]
+    chosen = [profiles] if isinstance(profiles, Profile) else list(profiles)
+    if not chosen:
+        raise ArgumentError("Give at least one profile to draw the latency samples of.")
+    edges, counted = histograms(chosen)
+    styles = device_styles(
+        [device for profile in chosen for device in profile.affinity.devices],
+        {name: base for profile in chosen for name, base in profile.environment.emulated},
+    )
+    scale, axis = latency_axis([(edges[-1], edges[-1], edges[-1])])
+    low, high = scale * edges[0], scale * edges[-1]
+    margin = 0.02 * (high - low)
+    bins = list(pairwise(edges))
+    tallest = max(max(n) / len(p.latency) for p, n in zip(chosen, counted, strict=True))
+    figure = ThemedFigure()
+    for place, (profile, counts) in enumerate(zip(chosen, counted, strict=True)):
+        base, latency = -float(place), profile.latency
+        n_samples = len(latency)
+        figure.add_bar(
+            x=[scale * (a + b) / 2 for a, b in bins],
+            y=[_BARS_SHARE * n / n_samples / tallest for n in counts],
+            base=base, width=scale * (edges[1] - edges[0]),
+            marker={"color": BOUNDARY, "line": {"width": 0}},
+            hovertext=[
+                f"<b>{plain(profile.label)}</b><br>{n} of {n_samples} samples<br>"
+                f"from {a:,.6g} to {b:,.6g} µs"
+                for n, (a, b) in zip(counts, bins, strict=True)
+            ],
+        )  # fmt: skip
+        figure.add_shape(
+            type="line", x0=low - margin, x1=high + margin, y0=base, y1=base,
+            line={"width": 1, "color": GRID},
+        )  # fmt: skip
+        figure.add_shape(
+            type="rect", y0=base, y1=base + 0.68, fillcolor=TEXT, opacity=0.3, line={"width": 0},
+            **dict(zip(("x0", "x1"), [scale * end for end in latency.ci95_us], strict=True)),
+        )  # fmt: skip
+        figure.add_shape(
+            type="line", x0=scale * latency.median_us, x1=scale * latency.median_us, y0=base,
+            y1=base + 0.68, line={"width": 2, "color": TEXT},
+        )  # fmt: skip
+        squares = " ".join(
+            f'<span style="color:{styles[d].colour}">■</span> {styles[d].label}'
+            for d in profile.affinity.devices
+        )
+        for text, height in (
+            (f"<b>{plain(profile.label, 60)}</b>   {squares}", 0.9),
+            (escape(_numbers(profile, n_samples - sum(counts))), 0.76),
+        ):
+            figure.add_annotation(
+                text=text, xref="paper", x=0, xanchor="left", y=base + height, yanchor="middle",
+                showarrow=False,
+            )  # fmt: skip
+    return finish(
+        figure,
+        "Latency samples",
+        "line: median · band: its 95 % interval in this run · height: share of samples"
+        + (f" · {NOT_IN_TURN}" if len(chosen) > 1 and not in_turn else ""),
+        _SAMPLES_PX * len(chosen) + 134,
+        (16, 16, 84, 50),
+        x={**axis, "range": [low - margin, high + margin], "zeroline": False, "showline": False},
+        y={"visible": False, "range": [0.96 - len(chosen), 1.0], "fixedrange": True},
+        bargap=0,
+        showlegend=False,
+    )  # fmt: skip
+
+
+def _numbers(profile: Profile, n_beyond: int) -> str:
+    latency = profile.latency
+    median = latency_text((latency.median_us, *latency.ci95_us))
+    text = f"median {median} · p90 {time_text(latency.p90_us)}"
+    return text + (f" · {n_beyond} beyond the right edge" if n_beyond else "")
+
+
+# Not colours that stand for devices.
+_LATENCY_PARTS = (
+    ("ops", "ops", "#5b6472"),
+    ("reorders", "reorders (layout, precision)", "#b0413e"),
+    ("rest", "rest (boundaries, runtime)", "#c3c7ce"),
+)
+_EXCEEDS = "<br>the counters add up to more than the latency"
+
+
+def splits(results: Sweep | Profile | Sequence[Profile]) -> list[tuple[str, float, dict[str, Any]]]:
+    """Return label, latency in µs and its parts of each profile that has counters."""
+    if isinstance(results, Sweep):
+        named = [
+            (results.name_of(row), row.latency.us, row.profile.counters)
+            for row in results.rows
+            if row.profile and row.latency and not row.same_as
+        ]
+    else:
+        profiles = [results] if isinstance(results, Profile) else results
+        named = [(p.label, p.latency.median_us, p.counters) for p in profiles]
+    return [(label, us, time_parts(counters, us)) for label, us, counters in named if counters]
+
+
+def where_time_goes(results: Sweep | Profile | Sequence[Profile]) -> go.Figure:
+    """Draw each latency as a stacked bar of ops, reorders and rest.
+
+    Counters come from a separate compile. Where they add up to more than the wall-clock latency,
+    by overlapping kernels or noise, the bar is longer than the marked latency and has no rest.
+    """
+    found = splits(results)
+    places = list(range(len(found)))
+    figure = ThemedFigure()
+    for key, name, colour in _LATENCY_PARTS:
+        figure.add_bar(
+            orientation="h",
+            y=places,
+            x=[parts[f"{key}_us"] for _, _, parts in found],
+            name=name,
+            marker={"color": colour},
+            hovertext=[
+                f"<b>{plain(label, 200)}</b><br>{name}: {parts[f'{key}_us']:,.1f} µs of "
+                f"{us:,.1f} µs{_EXCEEDS * parts['counters_exceed_latency']}"
+                for label, us, parts in found
+            ],
+        )
+    figure.add_scatter(
+        x=[us for _, us, _ in found],
+        y=places,
+        mode="markers",
+        name="wall-clock latency",
+        marker={"symbol": "line-ns", "size": 22, "line": {"width": 3, "color": TEXT}},
+    )
+    apart = not isinstance(results, Sweep | Profile) and len(results) > 1
+    return finish(
+        figure,
+        "Where the latency goes",
+        "counters of a compile of their own" + (f" · {NOT_IN_TURN}" if apart else ""),
+        150 + 36 * max(1, len(found)),
+        (20, 30, 100, 50),
+        x=TIME_AXIS,
+        y=row_axis([plain(label, 48) for label, _, _ in found]),
+        barmode="stack",
+        bargap=0.35,
+    )
+
+
+_HALF_LANE = 0.33
+_FADED = 0.4
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One run of a subgraph on its device's lane; times in µs from the start of the request.
+
+    ``request`` is 0 for the one shown. ``critical`` is ``None`` where nothing was measured.
+    """
+
+    subgraph: int
+    device: str
+    start_us: float
+    duration_us: float
+    n_ops: int
+    request: int = 0
+    critical: bool | None = None
+
+
+def bars(profile: Profile) -> list[Bar]:
+    """Return the measured runs of the request of median duration, and of those beside it.
+
+    Without measured spans, the subgraphs follow each other, as HETERO runs them. Raises
+    MeasurementError if the profile has neither spans nor counters.
+    """
+    if profile.spans:
+        return _measured(profile)
+    counters = counters_of(profile)
+    found, at = [], 0.0
+    for subgraph in profile.partition.subgraphs:
+        took = sum(c.real_time_us for c in counters if c.subgraph == subgraph.index)
+        found.append(Bar(subgraph.index, subgraph.device, at, took, len(subgraph.ops)))
+        at += took
+    return found
+
+
+def _measured(profile: Profile) -> list[Bar]:
+    shown = typical_request(profile.spans)
+    critical = critical_spans(profile)
+    start_s = min(s.start_s for s in profile.spans if s.request == shown)
+    end_s = max(s.end_s for s in profile.spans if s.request == shown)
+    return [
+        Bar(
+            subgraph=span.subgraph,
+            device=span.device,
+            start_us=(span.start_s - start_s) * 1e6,
+            duration_us=(span.end_s - span.start_s) * 1e6,
+            n_ops=len(profile.partition.subgraphs[span.subgraph].ops),
+            request=span.request - shown,
+            critical=span.request == shown and span in critical,
+        )
+        for span in sorted(profile.spans, key=lambda s: s.start_s)
+        if span.end_s > start_s and span.start_s < end_s
+    ]
+
+
+def timeline(profile: Profile) -> go.Figure:
+    """Draw the subgraphs over time, one lane per device.
+
+    Measured runs are drawn as they were. A line follows the critical path: the chain that
+    determined the end of the request since it last waited for another one. Other runs are faded.
+    Counters have no start times, so without measured spans the bars follow each other in
+    execution order.
+
+    Raises
+    ------
+    MeasurementError
+        The profile has neither spans nor counters.
+    """
+    measured = bool(profile.spans)
+    found = bars(profile)
+    return lanes(
+        found,
+        styles_of(profile),
+        title=f"Timeline of {plain(profile.label, 60)}{', measured' if measured else ''}",
+        subtitle=_subtitle(profile, found),
+        axis="time (µs)" if measured else "time by counters (µs)",
+    )
+
+
+def schedule(plan: SchedulePlan) -> go.Figure:
+    """Draw when each subgraph is predicted to run, one lane per device (Gantt 1919)."""
+    path = {entry.index for entry in plan.schedule.critical_path}
+    found = [
+        Bar(e.index, e.device, e.start_us, e.us, e.n_ops, critical=e.index in path)
+        for e in plan.schedule.entries
+    ]
+    idle = ", ".join(f"{plain(d)} {us:,.0f}" for d, us in plan.schedule.idle_us.items())
+    return lanes(
+        found,
+        device_styles(plan.schedule.devices, plan.emulated),
+        title=f"Predicted schedule, {plan.predicted_us:,.0f} µs",
+        subtitle=f"by {plan.method}; idle µs: {idle}",
+        axis="predicted time (µs)",
+    )
+
+
+def lanes(
+    found: list[Bar], styles: Mapping[str, DeviceStyle], *, title: str, subtitle: str, axis: str
+) -> go.Figure:
+    """Draw runs of subgraphs, one lane per device; runs known not to be critical are faded."""
+    devices = list(styles)
+    figure = ThemedFigure()
+    for device, style in styles.items():
+        own = [bar for bar in found if bar.device == device]
+        # The legend takes the colour of the first bar, which should not be a faded one.
+        own.sort(key=lambda bar: bar.critical is False)
+        figure.add_bar(
+            orientation="h",
+            y=[devices.index(device)] * len(own),
+            base=[bar.start_us for bar in own],
+            x=[bar.duration_us for bar in own],
+            name=style.label,
+            marker={
+                "color": [style.faded(_FADED) if b.critical is False else style.colour
+                          for b in own],
+                "pattern": {"shape": style.pattern, "solidity": 0.2, "fillmode": "overlay"},
+                "line": {"width": 1, "color": "rgba(255, 255, 255, 0.8)"},
+            },
+            text=["" if bar.request else str(bar.subgraph) for bar in own],
+            textposition="inside",
+            # Faded bars let the page shine through, which may be light or dark.
+            insidetextfont={"color": [TEXT if b.critical is False else ink_on(style.colour)
+                                      for b in own]},
+            insidetextanchor="middle",
+            hovertext=[_bar_hover(bar, style) for bar in own],
+        )  # fmt: skip
+    path = [bar for bar in found if bar.critical]
+    if path:
+        figure.add_scatter(
+            x=[us for bar in path for us in (bar.start_us, bar.start_us + bar.duration_us)],
+            y=[devices.index(bar.device) + _HALF_LANE for bar in path for _ in range(2)],
+            mode="lines",
+            line={"width": 3, "color": TEXT},
+            name="critical path",
+        )
+    return finish(
+        figure,
+        title,
+        subtitle,
+        170 + 60 * len(devices),
+        (20, 30, 100, 50),
+        x={"title": axis, "gridcolor": GRID, "rangemode": "normal" if path else "tozero"},
+        y=row_axis([style.label for style in styles.values()]),
+        barmode="overlay",
+        uniformtext={"minsize": 10, "mode": "hide"},
+        bargap=1 - 2 * _HALF_LANE,
+    )
+
+
+def _subtitle(profile: Profile, found: list[Bar]) -> str:
+    if not profile.spans:
+        return "reconstructed from counters: order is real, start times are not measured"
+    n = len({bar.request for bar in found}) - 1
+    others = "1 other that was" if n == 1 else f"{n} others that were"
+    return "the request of median duration" + (f", and {others} in flight" if n else "")
+
+
+def _bar_hover(bar: Bar, style: DeviceStyle) -> str:
+    text = f"<b>subgraph {bar.subgraph}</b> · {style.label}<br>{bar.duration_us:,.1f} µs, "
+    text += f"{bar.n_ops} ops"
+    if bar.critical:
+        text += "<br>on the critical path"
+    return text if not bar.request else f"{text}<br>request {bar.request:+d}"

@@ -1,0 +1,223 @@
+"""State of a SweepExplorer, without a browser: rows, filter, axes, groups, placements."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from hetero_lab.costs.difference import Difference
+from hetero_lab.errors import ArgumentError, shorten, unknown
+from hetero_lab.results.sweep_result import Sweep
+from hetero_lab.results.sweep_row import Row
+from hetero_lab.search.explain import Comparison, compare, explain_rows
+from hetero_lab.views.sweep_figures import MOSTLY, NO_GROUP, with_shares
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RUN, AFTER, BEFORE = "run", "after", "before"
+
+_TERM = re.compile(r"^([A-Za-z_][^<>=!]*?)\s*(<=|>=|!=|<|>|=)\s*(.+)$")
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "=": operator.eq,
+    "!=": operator.ne,
+}
+
+
+def matching(frame: pd.DataFrame, text: str) -> pd.DataFrame:
+    """Return the rows that match every term of a filter such as ``ACC n_subgraphs<4 ratio<1``.
+
+    A word has to be in the label. A row without a value matches no comparison. Raises ArgumentError
+    if there is no such column, or if a number is compared with something else.
+    """
+    import pandas as pd
+
+    kept = pd.Series(True, index=frame.index)
+    for token in text.split():
+        term = _TERM.match(token)
+        name, compare, value = term.groups() if term else ("label", "has", token)
+        if name not in frame.columns:
+            raise ArgumentError(unknown("There is no column", name, frame.columns, "Columns", 30))
+        column = frame[name]
+        texts = pd.Series([str(v).casefold() for v in column], index=frame.index, dtype=object)
+        if compare == "has":
+            kept &= texts.str.contains(value.casefold(), regex=False)
+        elif pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
+            try:
+                kept &= column.notna() & _COMPARE[compare](column, float(value))
+            except ValueError:
+                raise ArgumentError(
+                    f"{name} holds numbers; {shorten(value)} is not a number."
+                ) from None
+        elif compare in ("=", "!="):
+            kept &= _COMPARE[compare](texts, value.casefold())
+        else:
+            raise ArgumentError(f"{name} holds text: compare it with = or !=.")
+    return frame.loc[kept]
+
+
+_GROUPINGS = (
+    RUN, MOSTLY, "variant", "executor", "requests", "devices", "n_subgraphs", "host", "baseline",
+)  # fmt: skip
+_FIRST_AXES = ("n_subgraphs", "median_us")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The choices in an explorer: axes, grouping, filter and the placements A and B."""
+
+    x: str = ""
+    y: str = ""
+    group: str = NO_GROUP
+    filter: str = ""
+    a: str = ""
+    b: str = ""
+
+
+class ExplorerState:
+    """The rows of one sweep, or of two, and the choices about them.
+
+    A wrong choice raises and changes nothing. ``rows`` has the rows of both sweeps by label, those
+    of ``before`` with a prefix; ``frame`` their summaries with rank, group and finding in their own
+    run and the shares of the devices; ``choice`` the present choices.
+    """
+
+    def __init__(self, sweep: Sweep, before: Sweep | None = None):
+        for given in (sweep, before):
+            if not isinstance(given, Sweep | None) or sweep is None:
+                raise ArgumentError(
+                    "Give the result of hetero_lab.sweep or hetero_lab.read_sweep, not "
+                    f"{type(given).__name__}."
+                )
+        self.sweep = sweep
+        self.comparison: Comparison | None = compare(before, sweep) if before else None
+        self.runs = {AFTER: sweep} | ({BEFORE: before} if before else {})
+        self.rows: dict[str, Row] = {
+            (label := labelled(name, run.name_of(row))): _named(row, label)
+            for name, run in self.runs.items()
+            for row in run.rows
+        }
+        self.frame = _frame(self.runs)
+        x, y = (n if n in self.axes else next(iter(self.axes), "") for n in _FIRST_AXES)
+        group = next((n for n in (RUN, MOSTLY) if n in self.groupings), NO_GROUP)
+        self.choice = Selection(
+            x=x, y=y, group=group, a=next(iter(self._measured_frame["label"]), "")
+        )
+
+    @cached_property
+    def measured(self) -> list[str]:
+        """Labels of the rows that were measured."""
+        return [label for label, row in self.rows.items() if row.profile is not None]
+
+    @cached_property
+    def axes(self) -> list[str]:
+        """The columns that hold numbers of some measured row."""
+        numbers = self._measured_frame.select_dtypes("number")
+        return [str(name) for name in numbers.dropna(axis="columns", how="all")]
+
+    @cached_property
+    def groupings(self) -> list[str]:
+        """The columns that rows can be grouped by: those in which they differ."""
+        rows = self._measured_frame
+        found = [n for n in _GROUPINGS if n in rows and rows[n].nunique(dropna=False) > 1]
+        return [NO_GROUP, *([MOSTLY] if MOSTLY in rows and MOSTLY not in found else []), *found]
+
+    @property
+    def emulated(self) -> dict[str, str]:
+        """The base of each emulated device."""
+        return {name: base for run in self.runs.values() for name, base in run.environment.emulated}
+
+    @property
+    def message(self) -> str:
+        """The first thing that a reader must know; empty if there is nothing."""
+        if not self.rows:
+            return "This sweep has no rows."
+        if not self.measured:
+            return f"None of the {len(self.rows)} placements was measured; below is why."
+        return ""
+
+    def troubled(self, *, measured: bool) -> pd.DataFrame:
+        """Return rows that failed or, if ``measured``, those that only were not evaluated.
+
+        The columns are ``label``, ``status`` and ``detail``.
+        """
+        here = self.frame["label"].isin(self.measured) == measured
+        wrong = here & (self.frame["status"] != "ok")
+        return self.frame.loc[wrong, ["label", "status", "detail"]]
+
+    @property
+    def shown(self) -> pd.DataFrame:
+        """The measured rows that pass the filter, by run and rank."""
+        return matching(self._measured_frame, self.choice.filter)
+
+    def choose(self, **changes: str) -> None:
+        """Change fields of ``choice``, all or none; ArgumentError for a wrong one or no match.
+
+        An empty ``b`` ends the comparison.
+        """
+        known: dict[str, tuple[str, Sequence[str]]] = {
+            "x": ("axis", self.axes),
+            "y": ("axis", self.axes),
+            "group": ("grouping", self.groupings),
+            "a": ("row", list(self.rows)),
+            "b": ("row", list(self.rows)),
+        }
+        for name, value in changes.items():
+            if name == "filter":
+                if self.measured and not len(matching(self._measured_frame, value)):
+                    raise ArgumentError(
+                        f"No measured row matches {shorten(value)}; all are still shown."
+                    )
+            elif (name != "b" or value) and value not in known[name][1]:
+                kind, names = known[name]
+                raise ArgumentError(unknown(f"There is no {kind}", value, names, "Known", 30))
+            if name in ("a", "b") and value and self.rows[value].profile is None:
+                status = self.rows[value].status
+                raise ArgumentError(f"{shorten(value)} was not measured: {status}.")
+        self.choice = replace(self.choice, **changes)
+
+    def difference(self, a: str, b: str) -> Difference | None:
+        """Return the difference from a row to another, if any; ArgumentError if models differ."""
+        return explain_rows(self.rows[a], self.rows[b]) if b and a != b else None
+
+    @cached_property
+    def _measured_frame(self) -> pd.DataFrame:
+        measured = self.frame.loc[self.frame["label"].isin(self.measured)]
+        return measured.sort_values([RUN, "rank"], ascending=True, kind="stable")
+
+
+def _named(row: Row, label: str) -> Row:
+    profile = row.profile and replace(row.profile, label=label)
+    return replace(row, label=label, profile=profile)
+
+
+def labelled(run: str, label: str) -> str:
+    return label if run == AFTER else f"{run}: {label}"
+
+
+def _frame(runs: Mapping[str, Sweep]) -> pd.DataFrame:
+    """Return the summary of all rows, with their run and what is known of them in its ranking."""
+    import pandas as pd
+
+    frames = []
+    for name, run in runs.items():
+        frame, ranked = with_shares(run), run.ranked
+        known = zip(ranked.rows, ranked.ranks, ranked.groups, ranked.findings, strict=True)
+        places = {(row.label, row.host): place for row, *place in known}
+        of_rows = [places.get((row.same_as or row.label, row.host)) for row in run.rows]
+        for number, column in enumerate(("rank", "group", "finding")):
+            frame[column] = [place[number] if place else None for place in of_rows]
+        frame[RUN] = name
+        if name == BEFORE:
+            frame["label"] = [labelled(name, label) for label in frame["label"]]
+            frame["same_as"] = [label and labelled(name, label) for label in frame["same_as"]]
+        frames.append(frame)
+    return pd.concat(frames, ignore_index=True)

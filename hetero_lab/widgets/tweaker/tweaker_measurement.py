@@ -1,0 +1,202 @@
+"""Measure a placement beside the automatic one, in worker processes, and keep a history of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from hetero_lab.costs.cost_model import CostModel
+from hetero_lab.devices.bound import BoundModel
+from hetero_lab.intervals import Estimate, Noise, Series
+from hetero_lab.measure.budget import LEAST_TURNS, RunOptions
+from hetero_lab.measure.session import Conditions, Session, StoppedError, SweepControl
+from hetero_lab.measure.trial_grid import by_name, expand
+from hetero_lab.measure.workers import Workers
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.placement import Placement
+from hetero_lab.results.environment import is_busy
+from hetero_lab.results.evidence import UNDECIDED, finding
+from hetero_lab.results.records import AnyRecord, Compiled, Ledger, State, Turn
+from hetero_lab.results.sweep_reading import foreign_cpus
+from hetero_lab.results.sweep_result import Sweep
+from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.terminal import count_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+AUTOMATIC = "automatic"
+_LOOKS = tuple(LEAST_TURNS * 2**n for n in range(7))  # turns, up to the most of a sweep
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A placement that was measured, or could not be.
+
+    ``status`` is ``ok`` or the cause, and ``detail`` the message of the runtime. ``ratio`` is to
+    the automatic placement in the same run; below 1 is faster. ``median_us`` is that ratio times
+    what the automatic placement took when it was measured first, so that rows of several runs can
+    be compared; ``raw_median_us`` is the median of the row's own turns.
+    """
+
+    label: str
+    affinity: Affinity
+    status: str = "ok"
+    detail: str = ""
+    n_subgraphs: int | None = None
+    boundary_bytes: int | None = None
+    median_us: float | None = None
+    ci95_low_us: float | None = None
+    ci95_high_us: float | None = None
+    ratio: float | None = None
+    ratio_ci95_low: float | None = None
+    ratio_ci95_high: float | None = None
+    raw_median_us: float | None = None
+    predicted: Estimate | None = None
+
+    @property
+    def predicted_us(self) -> float | None:
+        """Predicted latency in µs."""
+        return None if self.predicted is None else self.predicted.us
+
+
+@dataclass(kw_only=True, eq=False)
+class Decider:
+    """Follows a measurement, tells what is known so far, and may end it once that decides.
+
+    ``tell`` gets a share of 0 to 1 and a text. Looking often finds a difference by chance, so it
+    decides only when the turns have doubled, with a p-value corrected for all looks (Bonferroni).
+    """
+
+    n_placements: int
+    budget_s: float
+    noise: Noise
+    tell: Callable[[float, str], object]
+    until_decided: bool
+    known: str = ""
+
+    def __post_init__(self) -> None:
+        self._watch, self._ledger = Stopwatch.start(self.budget_s), Ledger()
+        self._states: list[State] = []
+        self._keys: list[str] = []  # of what is compiled, the automatic placement first
+
+    def take(self, record: AnyRecord) -> None:
+        """Take a record of the sweep; StoppedError once it is decided."""
+        self._ledger.note(record)
+        if isinstance(record, Compiled):
+            self._keys.append(record.entry)
+            self._say(f"compiled {len(self._keys)} of {self.n_placements}")
+        elif isinstance(record, State):
+            self._states.append(record)
+        elif isinstance(record, Turn):
+            self._look()
+
+    def _look(self) -> None:
+        first, last = self._keys[0], self._keys[-1]
+        n_turns = len(self._ledger.paired(last, first)[0])
+        if n_turns < LEAST_TURNS:
+            self._say(f"{count_of(n_turns, 'turn')} of each, of at least {LEAST_TURNS}")
+        elif first == last:
+            self._say(f"{n_turns} turns so far")
+        elif n_turns % LEAST_TURNS == 0:
+            self._compare(n_turns, first, last)
+
+    def _compare(self, n_turns: int, first: str, last: str) -> None:
+        busy = is_busy(foreign_cpus(self._states), os.cpu_count() or 1)
+        noise, levels = self.noise.when_busy if busy else self.noise, self._ledger.levels_us
+        ratio = Series(levels(last), levels(first), noise).ratio
+        assert ratio is not None
+        found = finding(ratio, min(1.0, ratio.p * len(_LOOKS)))
+        text = f"{ratio.middle:.3f} × automatic ({ratio.low:.3f} to {ratio.high:.3f}), {found}"
+        self.known = f"{n_turns} turns of each: {text}"
+        self._say(self.known)
+        if self.until_decided and n_turns in _LOOKS and found != UNDECIDED:
+            raise StoppedError(self.known)
+
+    def _say(self, text: str) -> None:
+        self.tell(min(1.0, self._watch.elapsed_s / self.budget_s), text)
+
+
+def attempt_label(history: Sequence[Attempt], affinity: Affinity, changed: str) -> str:
+    """Name a row by its number and origin; an affinity that was measured before keeps its name."""
+    number = 1 + sum(tried.label != AUTOMATIC for tried in history)
+    before = next((tried.label for tried in history if tried.affinity == affinity), None)
+    return f"{number}. {changed if before is None else f'again {before}'}"
+
+
+def measure(
+    bound: BoundModel,
+    affinities: Mapping[str, Affinity],
+    device_properties: Mapping[str, Mapping[str, Any]],
+    budget_s: float,
+    worker_command: Sequence[str] | None,
+    control: SweepControl,
+) -> list[Attempt]:
+    """Measure affinities by label, the automatic one first; empty if ``control`` stopped it."""
+    placements = [
+        Placement(a, name, {d: device_properties[d] for d in a.devices if d in device_properties})
+        for name, a in affinities.items()
+    ]
+    conditions = Conditions(workers=Workers(command=worker_command))
+    with Session(by_name(bound), conditions) as session:
+        measured = session.measure(
+            expand(session.models, placements, baselines=False),
+            RunOptions(counters=False, reference=False),
+            Stopwatch.start(budget_s),
+            control=control,
+        )
+    if control.is_stopped:
+        return []
+    # A placement cannot have the label of the automatic one, so rows keep the order.
+    rows = measured.summary.to_dict("records")
+    return [_tried(row, a) for row, a in zip(rows, affinities.values(), strict=True)]
+
+
+def _tried(row: Mapping[Any, Any], affinity: Affinity) -> Attempt:
+    known: dict[str, Any] = {"status": row["status"], "detail": row["detail"]}
+    if row["status"] == "ok":
+        known = {name: row[name] for name in _NUMBERS if name in row and row[name] == row[name]}
+    return Attempt(row["label"], affinity, **known)
+
+
+def recorded_attempts(sweep: Sweep, costs: CostModel) -> list[Attempt]:
+    """Return what a recorded sweep measured."""
+    rows = zip(sweep.summary.to_dict("records"), sweep.rows, strict=True)
+    tried = [_tried(row, r.profile.affinity) for row, r in rows if r.profile is not None]
+    return [replace(t, predicted=costs.predict(t.affinity)) for t in tried]
+
+
+def new_rows(history: Sequence[Attempt], rows: Sequence[Attempt]) -> list[Attempt]:
+    """Return the rows that a run adds, on the scale of the history.
+
+    A run begins with the automatic placement, which has a new row only if nothing else was run.
+    """
+    first = next((t for t in history if t.label == AUTOMATIC and t.median_us), None)
+    if first is None or first.median_us is None or rows[0].median_us is None:
+        return list(rows)
+    scale = first.median_us / rows[0].median_us
+    return [_scaled(row, scale) for row in rows if row.label != AUTOMATIC or len(rows) == 1]
+
+
+def _scaled(tried: Attempt, scale: float) -> Attempt:
+    known = {name: getattr(tried, name) for name in ("median_us", "ci95_low_us", "ci95_high_us")}
+    return replace(tried, **{name: scale * us for name, us in known.items() if us is not None})
+
+
+_NUMBERS = tuple(f.name for f in fields(Attempt))[4:-1]
+
+
+def history_frame(history: Sequence[Attempt]) -> pd.DataFrame:
+    """Return one row per measurement: label, status, structure, latency, ratio to automatic."""
+    import pandas as pd
+
+    columns = ["label", "status", *_NUMBERS, "predicted_us", "detail"]
+    rows = [{name: getattr(tried, name) for name in columns} for tried in history]
+    frame = pd.DataFrame(rows, columns=columns)
+    kinds = dict.fromkeys([*_NUMBERS, "predicted_us"], "float64") | {
+        "label": "str", "status": "str", "detail": "str",
+        "n_subgraphs": "Int64", "boundary_bytes": "Int64",
+    }  # fmt: skip
+    return frame.astype(kinds)

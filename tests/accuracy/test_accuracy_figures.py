@@ -1,0 +1,77 @@
+"""The front of latency, accuracy and size: hand-made summaries, and a sweep of variants."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, strategies as st
+from small_models import chain
+
+import hetero_lab as hl
+from hetero_lab.accuracy.accuracy_figures import front_points
+from hetero_lab.errors import ArgumentError
+
+
+def summary(rows: list[tuple[float, float, float]]) -> Any:
+    frame = pd.DataFrame(rows, columns=["median_us", "accuracy", "weight_bytes"])
+    for end in ("low", "high"):
+        frame[f"ci95_{end}_us"] = frame["median_us"]
+        frame[f"accuracy_ci95_{end}"] = frame["accuracy"]
+    frame["label"] = [str(i) for i in range(len(frame))]
+    return cast(Any, SimpleNamespace(summary=frame))
+
+
+def on_front(rows: list[tuple[float, float, float]]) -> set[str]:
+    return {p["label"] for p in front_points(summary(rows)) if p["is_on_front"]}
+
+
+def test_a_smaller_one_is_on_the_front_though_it_is_slower_and_less_right():
+    fast, small = (1.0, 0.9, 100.0), (3.0, 0.8, 25.0)
+    right, beaten = (2.0, 1.0, 100.0), (3.0, 0.9, 100.0)
+    assert on_front([fast, small, right, beaten]) == {"0", "1", "2"}
+    assert on_front([fast, fast]) == {"0", "1"}  # neither beats the other
+
+
+@given(
+    st.lists(st.tuples(*(st.integers(1, 4).map(float) for _ in range(3))), min_size=1, max_size=12)
+)
+def test_what_is_on_the_front_is_beaten_by_nothing(rows):
+    rows = [(us, share / 4, size) for us, share, size in rows]
+    expected = set()
+    for i, (us, share, size) in enumerate(rows):
+        at_least = [r for r in rows if r[0] <= us and r[1] >= share and r[2] <= size]
+        if all(r == rows[i] for r in at_least):
+            expected.add(str(i))
+    assert on_front(rows) == expected
+
+
+def test_each_size_has_a_colour_and_its_name_in_the_legend(core):
+    data = hl.dataset("digits")
+    part = [data.evaluation[i] for i in range(40)]
+    model = hl.load("digits_inception")
+    small = hl.compress_weights(model, progress=False)
+    sweep = hl.sweep(
+        {"f32": model, "small": small}, ["CPU", "HETERO:ACC,CPU"], data=part, metric=data.metric,
+        turns=2, budget_s=None, isolate=False, progress=False, counters=False, baselines=False,
+        core=core,
+    )  # fmt: skip
+    figure = hl.views.accuracy_front(sweep)
+    markers = [trace for trace in figure.data if trace.mode == "markers"]
+    sizes = sweep.summary["weight_bytes"].drop_duplicates()
+    assert len(markers) == len(sizes) == 2
+    assert [trace.name for trace in markers] == ["weights 178 KB", "weights 46.8 KB"]
+    assert max(markers[1].marker.size) < min(markers[0].marker.size)
+    assert sum(len(trace.x) for trace in markers) == len(sweep.summary)
+
+
+def test_nothing_with_an_accuracy(core):
+    quick = {"turns": 2, "budget_s": None, "isolate": False, "progress": False, "core": core}
+    sweep = hl.sweep(chain("r"), ["CPU"], **quick)
+    with pytest.raises(ArgumentError, match="Give the sweep labelled data"):
+        hl.views.accuracy_front(sweep)
+    with pytest.raises(ArgumentError, match="Give the sweep labelled data"):
+        front_points(summary([(1.0, np.nan, 1.0)]))

@@ -1,0 +1,352 @@
+"""Predictions, their parts, and cost models on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from costs.test_difference import chain_costs
+from hand_costs import costs_by_op
+from planning.brute_force import latency_ns
+from planning.random_costs import GraphMaker, affinity_of, any_choice, random_case
+
+import hetero_lab as hl
+from hetero_lab.costs.cost_model import CostModel, Reorder, Unit, ValidationRow
+from hetero_lab.costs.prediction import Uncertainty
+from hetero_lab.costs.units import fused_pairs, split_into_units
+from hetero_lab.errors import AffinityError, PlanError, StoredFileError
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.planning.planner import plan_graph
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_prediction_is_the_sum_of_its_parts(seed):
+    costs = random_case(seed, n_ops=25)
+    choice = any_choice(costs, random.Random(seed))
+    affinity = affinity_of(costs, choice)
+    parts = costs.explain(affinity)
+    assert round(parts.predicted_us * 1000) == latency_ns(costs, affinity)
+    assert sum(share.us for share in parts.shares) == pytest.approx(parts.predicted_us)
+    alone = sum(share.us for share in [*parts.of("constant"), *parts.of("spread memory")])
+    assert alone + sum(parts.device_us.values()) == pytest.approx(parts.predicted_us)
+    frame = parts.to_frame()
+    assert frame["predicted_us"].sum() == pytest.approx(parts.predicted_us)
+    assert len(parts.of("subgraphs")) == len(parts.partition.subgraphs)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_moving_ops_predicts_as_from_scratch(seed):
+    costs = random_case(seed, n_ops=25)
+    rng = random.Random(seed)
+    predictor = costs.predictor(affinity_of(costs, any_choice(costs, random.Random(seed))))
+    for _ in range(5):
+        unit = rng.choice(costs.units)
+        number = rng.choice([n for n, time in enumerate(unit.time_us) if time is not None])
+        device = costs.devices[number]
+        before = predictor.affinity
+        predictor = predictor.moved(dict.fromkeys(unit.ops, device))
+        wanted = {op.name: before[op.name] for op in costs.graph} | dict.fromkeys(unit.ops, device)
+        assert all(predictor.affinity[op] == device for op in unit.ops)
+        assert all(predictor.affinity[op] == wanted[op] for op in before.ops)
+        assert predictor.predicted_us == costs.predict_us(predictor.affinity)
+
+
+def test_what_cannot_be_predicted_says_why():
+    costs = random_case(0)
+    unit = next(u for u in costs.units if None in u.time_us)
+    device = costs.devices[unit.time_us.index(None)]
+    predictor = costs.predictor(affinity_of(costs, any_choice(costs, random.Random(0))))
+    with pytest.raises(PlanError, match=f"{device} does not support .*{unit.ops[0]}"):
+        predictor.moved({unit.ops[0]: device})
+    with pytest.raises(PlanError, match="does not know 'GPU'"):
+        predictor.moved({unit.ops[0]: "GPU"})
+    with pytest.raises(AffinityError, match="No op is called 'nothing'"):
+        predictor.moved({"nothing": device})
+    other = random_case(2)
+    with pytest.raises(AffinityError, match="another model"):
+        costs.predict_us(affinity_of(other, any_choice(other, random.Random(0))))
+    with pytest.raises(PlanError, match="belongs to another model"):
+        plan_graph(other.graph, costs)
+
+
+def test_a_cost_model_reads_back_as_it_was(tmp_path):
+    for seed in range(10):
+        costs = dataclasses.replace(
+            random_case(seed),
+            validation_rows=(ValidationRow("a", 10.0, 11.0), ValidationRow("b", 30.0, 29.0)),
+            environment={"host": "here"},
+            device_properties={"A": {"INFERENCE_PRECISION_HINT": "f32"}},
+            fingerprint="abc",
+        )
+        costs.to_json(tmp_path / "costs.json")
+        again = hl.CostModel.from_json(tmp_path / "costs.json")
+        assert again == costs
+        affinity = affinity_of(costs, any_choice(costs, random.Random(seed)))
+        assert again.predict_us(affinity) == costs.predict_us(affinity)
+        assert again.validation.equals(costs.validation)
+
+
+def test_validation_is_measured_by_hand():
+    costs = dataclasses.replace(
+        random_case(0),
+        validation_rows=(
+            ValidationRow("a", 110.0, 100.0),
+            ValidationRow("b", 190.0, 200.0),
+            ValidationRow("c", 300.0, 300.0),
+        ),
+    )
+    assert costs.mape == pytest.approx((0.1 + 0.05) / 3)
+    assert costs.r2 == pytest.approx(1 - (100 + 100) / 20000)
+    assert costs.validation["error"].tolist() == pytest.approx([0.1, -0.05, 0.0])
+    with pytest.raises(PlanError, match="not validated"):
+        _ = random_case(0).mape
+
+
+def test_broken_files_are_named(tmp_path):
+    path = tmp_path / "costs.json"
+    random_case(0).to_json(path)
+    text = path.read_text()
+    data = json.loads(text)
+    broken = [text[: len(text) // 2], "", "[]", '{"kind": "affinity"}']
+    keys = ("graph", "devices", "units", "boundaries", "subgraph_us", "constant_us", "spread_us")
+    for key in keys:
+        broken.append(json.dumps({k: v for k, v in data.items() if k != key}))
+        broken.append(json.dumps({**data, key: "x"}))
+        broken.append(json.dumps({**data, key: [[1, 2], None]}))
+    broken += [json.dumps({**data, "constant_us": wrong}) for wrong in (-1.0, "nan", True)]
+    broken.append(json.dumps({**data, "units": [[*row, 1] for row in data["units"]]}))
+    for number, content in enumerate(broken):
+        path.write_text(content)
+        with pytest.raises(StoredFileError, match="costs.json"):
+            print(number, content[:80], CostModel.from_json(path))
+    with pytest.raises(StoredFileError):
+        CostModel.from_json(tmp_path / "nowhere.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"spread_us": "much"}, "spread_us: Expected `float`, got `str`"),
+        ({"units": [[["a"], ["slow", 1.0], []]]}, r"units: .*got `str` - at `\$\[0\]\[1\]\[0\]`"),
+        ({"boundaries": [["A", "B", 1.0]]}, "boundaries: .*of length 4, got 3"),
+    ],
+)
+def test_a_broken_file_says_where_and_what_to_do(tmp_path, change, said):
+    path = tmp_path / "costs.json"
+    random_case(0).to_json(path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(StoredFileError, match=f"(?s)costs.json.*{said}.*hetero_lab.calibrate"):
+        CostModel.from_json(path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"objective": "speed"}, "is not an objective. Objectives: 'latency', 'throughput'"),
+        ({"budget_s": 0}, "budget_s is a number of seconds above 0, not 0"),
+        ({"budget_s": float("nan")}, "budget_s"),
+        ({"memory_limit": {"GPU": "1GB"}}, "memory_limit names GPU|memory_limit names 'GPU'"),
+        ({"memory_limit": {"A": "many"}}, "'many' is not a number of bytes"),
+        ({"memory_limit": {("A", "B"): "much"}}, "'much' is not a number of bytes"),
+        ({"memory_limit": {("A", "D"): 5}}, "memory_limit names 'D', which is not planned for"),
+        ({"memory_limit": {(): 5}}, "a pool without devices"),
+        ({"memory_limit": {5: 5}}, "memory_limit names '5'"),
+        ({"memory_limit": ["A"]}, "maps devices to bytes"),
+        ({"memory_limit": "1MiB"}, r"\('GPU', 'CPU'\): '6GiB'"),
+        ({"pin": {"nothing here": "A"}}, "nothing here"),
+        ({"pin": {"(": "A"}}, "regular expression"),
+        ({"pin": {".": "GPU"}}, "GPU"),
+    ],
+)
+def test_wrong_arguments_of_a_plan(arguments, message):
+    costs = random_case(4)
+    with pytest.raises(PlanError, match=message):
+        plan_graph(costs.graph, costs, **arguments)
+
+
+def test_contradictory_pins_name_the_op():
+    costs = random_case(4)
+    op = costs.units[0].ops[0]
+    with pytest.raises(PlanError, match=op):
+        plan_graph(costs.graph, costs, pin={f"^{op}$": "A", op: "B"})
+
+
+def test_one_device_is_no_choice():
+    costs = random_case(4, n_devices=2)
+    alone = CostModel(
+        graph=costs.graph,
+        devices=("A",),
+        units=tuple(Unit(u.ops, (1.0,)) for u in costs.units),
+        boundaries={},
+        subgraph_us={"A": 1.0},
+    )
+    with pytest.raises(PlanError, match="knows A only|knows 'A' only"):
+        plan_graph(alone.graph, alone)
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
+def test_costs_are_finite_and_not_negative(bad):
+    with pytest.raises(PlanError):
+        dataclasses.replace(random_case(0), constant_us=bad)
+
+
+def test_memory_is_spread_over_more_subgraphs_for_less_and_less():
+    costs = dataclasses.replace(random_case(0), spread_us=100.0)
+    assert (costs.objective.spread_ns(np.array([0, 1, 2, 6, 101])) / 1000).tolist() == [
+        0.0, 0.0, 16.666, 50.0, 95.238,
+    ]  # fmt: skip
+
+
+def eltwise_chain() -> tuple[OpGraph, dict[bool, CostModel]]:
+    """Return conv → add → max → conv, and costs with a layout that is kept or not."""
+    maker = GraphMaker()
+    at = maker.add("Parameter")
+    names = ("conv", "add", "max", "end")
+    for name, kind in zip(names, ("Convolution", "Add", "Maximum", "Convolution"), strict=True):
+        at = maker.add(kind, [at], name=name, n_bytes=100)
+    graph = maker.graph()
+    leave = (50.0, 70.0)
+    costs = {
+        keeps: costs_by_op(
+            graph,
+            dict.fromkeys(names, 1.0),
+            boundary_us=2.0,
+            reorders=(
+                Reorder("conv", 0, leave, (0.0, 0.0)),
+                Reorder("add", 0, leave, (0.0, 0.0), ("conv",) if keeps else ()),
+                Reorder("max", 0, leave, (0.0, 0.0), ("add",) if keeps else ()),
+            ),
+        )
+        for keeps in (True, False)
+    }
+    return graph, costs
+
+
+@pytest.mark.parametrize(
+    ("choice", "kept", "alone"),
+    [
+        ("AAAA", 4, 4),
+        ("ABBB", 4 + 2 + 50, 4 + 2 + 50),
+        ("AABB", 4 + 2 + 50, 4 + 2 + 50),
+        ("ABAA", 4 + 4 + 50, 4 + 4 + 50 + 70),  # what entered B was converted already
+        ("ABAB", 4 + 6 + 50, 4 + 6 + 50 + 70 + 50),
+        ("BBAA", 4 + 2 + 70, 4 + 2 + 70),
+    ],
+)
+def test_a_layout_is_converted_where_it_leaves_the_op_that_chose_it(choice, kept, alone):
+    _, costs = eltwise_chain()
+    places = tuple("AB".index(device) for device in choice)
+    for model, expected in ((costs[True], kept), (costs[False], alone)):
+        affinity = affinity_of(model, places)
+        found = model.predict_us(affinity)
+        assert found == expected
+
+
+def test_only_what_reads_a_layout_keeps_it():
+    _, costs = eltwise_chain()
+    wrong = Reorder("end", 0, (1.0, 1.0), (0.0, 0.0), ("conv",))
+    reorders = tuple(t for t in costs[True].reorders if t.op != "max")
+    with pytest.raises(PlanError, match="'end' does not have the layout of 'conv'"):
+        dataclasses.replace(costs[True], reorders=(*reorders, wrong))
+
+
+def test_a_unit_is_the_part_of_a_fusion_group_with_equal_support():
+    maker = GraphMaker()
+    x = maker.add("Parameter")
+    conv = maker.add("Convolution", [x], name="conv")
+    add = maker.add("Add", [conv], name="add")
+    relu = maker.add("Relu", [add], name="relu")
+    maker.add("Softmax", [relu], name="softmax")
+    graph = maker.graph()
+    every = {"conv", "add", "relu", "softmax"}
+    groups = {"A": [("conv", "add")], "B": [("conv", "add", "relu")]}
+    units = split_into_units(graph, {"A": {"conv", "add"}, "B": every}, groups)
+    assert units == (("conv", "add"), ("relu",), ("softmax",))
+    assert fused_pairs(graph, groups) == (
+        ("conv", "add", ("A", "B")),
+        ("add", "relu", ("B",)),
+    )
+    # Where both support all, but fuse differently, what both fuse stays together.
+    units = split_into_units(graph, {"A": every, "B": every}, groups)
+    assert units == (("conv", "add"), ("relu",), ("softmax",))
+    coarse = split_into_units(graph, {"A": every, "B": every}, groups, coarse=True)
+    assert coarse == (("conv", "add", "relu"), ("softmax",))
+    with pytest.raises(PlanError, match="softmax"):
+        split_into_units(graph, {"A": {"conv", "add", "relu"}}, groups)
+
+
+# -- intervals: from validation, and from what was fitted ---------------------------------------
+
+
+def validated(costs: CostModel, *errors: float) -> CostModel:
+    rows = [ValidationRow(f"v{n}", 100.0 * (1 + e), 100.0) for n, e in enumerate(errors)]
+    return replace(costs, validation_rows=tuple(rows))
+
+
+def test_nine_of_ten_further_placements_lie_in_their_interval():
+    rng = np.random.default_rng(0)
+    inside = []
+    for _ in range(400):
+        distances, here = rng.uniform(0.0, 1.0, 12), rng.uniform(0.0, 1.0)
+        errors = rng.normal(0.0, 0.05, 12) * (1.0 + distances)
+        scale = math.sqrt(float(np.mean((errors / (1.0 + distances)) ** 2)))
+        known = Uncertainty(np.zeros((0, 3)), scale, 12)
+        true = rng.normal(0.0, 0.05) * (1.0 + here)
+        inside.append(abs(true) <= math.log(known.factor(here)))
+    assert 0.86 <= np.mean(inside) <= 0.94
+
+
+def test_what_is_unlike_the_fitted_placements_is_less_certain():
+    known = Uncertainty(np.array([[100.0, 0.0, 0.0], [50.0, 50.0, 10.0]]), 0.05, 8)
+    near, far = np.array([50.0, 50.0, 10.0]), np.array([10.0, 50.0, 200.0])
+    assert known.distance(near) == 0.0
+    assert known.distance(far) == pytest.approx((40 + 190) / 260)
+    sure, unsure = known.interval(110.0, near), known.interval(260.0, far)
+    assert sure.low_us * sure.high_us == pytest.approx(110.0**2)
+    assert unsure.high_us / unsure.us > sure.high_us / sure.us > 1.05
+    # Only the parts that differ can be wrong about a difference.
+    assert known.margin_us(near, near) == 0.0
+    assert known.margin_us(near, near + np.array([0.0, 0.0, 10.0])) < known.margin_us(near, far)
+
+
+def test_costs_predict_with_an_interval_and_keep_it_in_their_file(tmp_path):
+    costs = chain_costs()
+    affinity = hl.Affinity.on_one(costs.graph, costs.devices[0])
+    nothing = costs.predict(affinity)
+    assert (nothing.low_us, nothing.high_us) == (0.0, math.inf)
+    parts = costs.predictor(affinity).evaluation.parts_us
+    assert sum(parts) == pytest.approx(costs.predict_us(affinity) - costs.constant_us)
+    known = replace(validated(costs, 0.05, -0.04, 0.03), seen_us=(tuple(parts),))
+    found = known.predict(affinity)
+    assert found.us == costs.predict_us(affinity)
+    assert 0.8 * found.us < found.low_us < found.us < found.high_us < 1.3 * found.us
+    path = tmp_path / "costs.json"
+    known.to_json(path)
+    assert CostModel.from_json(path).predict(affinity) == found
+    # A file of an older version holds neither distances nor what was fitted.
+    data = json.loads(path.read_text())
+    del data["seen_us"]
+    data["validation"] = [row[:4] for row in data["validation"]]
+    path.write_text(json.dumps(data))
+    assert CostModel.from_json(path).predict(affinity).high_us == pytest.approx(found.high_us)
+
+
+def test_a_plan_says_which_baselines_the_prediction_cannot_tell_apart():
+    sure, unsure = (validated(chain_costs(), *[e, -e] * 4) for e in (1e-4, 0.5))
+    plans = [plan_graph(costs.graph, costs) for costs in (sure, unsure)]
+    assert plans[0].affinity == plans[1].affinity
+    assert plans[0].undecided == ()
+    worse = {label for label, regret in plans[1].regret.items() if regret > 0.0}
+    assert worse
+    assert set(plans[1].undecided) <= worse
+    assert plans[1].undecided
+    assert "not told apart from" in repr(plans[1])
+    low, high = plans[1].interval_us
+    assert low < plans[1].predicted_us < high
+    frame = plans[1].to_frame()
+    assert list(frame.columns) == ["label", "predicted_us", "regret_us", "margin_us"]

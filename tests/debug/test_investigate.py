@@ -1,0 +1,285 @@
+"""investigate: every symptom is seen for what it is, and its cause is found."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as op
+from small_language_models import decoder
+
+import hetero_lab as hl
+from hetero_lab.debug import placed_runs
+from hetero_lab.debug.investigate import _arrays, search_cause
+from hetero_lab.debug.placed_runs import PlacedRuns
+from hetero_lab.debug.symptoms import Evidence, Symptom, failure
+from hetero_lab.devices.bound import bind
+from hetero_lab.errors import ArgumentError, MeasurementError
+from hetero_lab.runtime.timing import Stopwatch
+from tests.debug.broken_device import Broken
+from tests.debug.cases import (
+    BROKEN,
+    NORMAL,
+    broken,
+    case_of,
+    chain_case,
+    failing,
+    fault,
+    needs,
+    parameter,
+    slow,
+)
+from tests.proof import injected_faults as injected
+from tests.proof.faults import spoil
+from tests.scripts import shown_fault
+
+
+def investigated(case, budget_s=None, before_compile=None, **options):
+    """Investigate a case whose faults are put in before each compile."""
+    watch = Stopwatch.start(budget_s)
+    runs = PlacedRuns(
+        case.placed, case.arrays, "CPU", watch=watch, isolate=True,
+        worker_command=case.worker_command,
+    )  # fmt: skip
+    runs.before_compile = before_compile or spoil(injected.SUSPECT, case.faults)
+    with runs:
+        return search_cause(runs, watch, **options)
+
+
+# Symptoms.
+
+
+@pytest.mark.parametrize(
+    ("text", "symptom"),
+    [
+        ("'ACC': crashed (signal 11):  SIGSEGV", Symptom.CRASH),
+        ("'ACC': crashed (signal 9):  SIGKILL, perhaps for lack of memory", Symptom.MEMORY),
+        ("'ACC': timed out after 5 s: InferFile", Symptom.HANG),
+        ("'ACC': out of memory: it used 2 GiB", Symptom.MEMORY),
+        ("'GPU': [GPU] clEnqueueNDRangeKernel, error code: CL_OUT_OF_HOST_MEMORY", Symptom.MEMORY),
+        ("'ACC': failed: no kernel for crashed (x)", Symptom.REFUSED),
+    ],
+)
+def test_a_failure_has_one_symptom(text, symptom):
+    assert failure(text) is symptom
+
+
+def test_a_refusal_in_other_words_is_another_one():
+    def refused(text):
+        return Evidence(Symptom.REFUSED, text)
+
+    assert refused("no kernel for 'a' at 3").is_like(refused("no kernel for 'b' at 15"))
+    assert not refused("no kernel for 'a'").is_like(refused("bad shape of 'a'"))
+    assert not refused("x").is_like(Evidence(Symptom.CRASH, "x"))
+
+
+def test_a_right_placement_has_no_symptom(tmp_path):
+    found = investigated(chain_case())
+    assert (found.symptom, found.settings, found.ops) == ("ok", None, ())
+    assert found.verdict.startswith("No symptom.")
+    assert found.reproducer is None
+    with pytest.warns(UserWarning, match="Nothing is wrong"):
+        found.export(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("ops", [("tanh",), ("shift", "sigmoid")], ids=str)
+def test_wrong_numbers_are_traced_to_the_ops(ops, tmp_path):
+    found = investigated(chain_case(fault(*ops)))
+    assert found.symptom == "wrong"
+    assert (found.device, found.ops) == ("ACC", ops)
+    assert found.evidence.error > 0.01
+    assert found.settings == ()
+    assert "No setting is to blame." in found.verdict
+    found.export(tmp_path)
+    assert hl.read_wrong(tmp_path / "find_wrong").sets[0].ops == ops
+    done = shown_fault(tmp_path)  # the fault is not in the device
+    assert "The fault is not there." in done.stdout, done.stderr
+
+
+def test_nan_is_a_symptom_of_its_own():
+    """The wrong activation makes numbers below zero, whose root is NaN."""
+    x = parameter()
+    node = op.sqrt(op.relu(op.abs(x, name="abs"), name="relu"), name="sqrt")
+    found = investigated(case_of([node], [x], NORMAL, fault("relu")))
+    assert found.symptom == "NaN"
+    assert found.ops == ("relu",)
+    assert "NaN" in found.evidence.told
+
+
+@pytest.mark.parametrize(
+    ("how", "symptom"), [("refuse", "refused"), slow("crash", "crash"), slow("hang", "hang")]
+)
+def test_a_failure_is_traced_to_the_ops(monkeypatch, how, symptom, tmp_path):
+    monkeypatch.setattr(placed_runs, "_SHARE_OF_BUDGET", 0.0125)
+    case = failing(chain_case(), monkeypatch, how, "shift", "sigmoid")
+    found = investigated(case, 400.0)
+    assert found.symptom == symptom
+    assert found.ops == ("shift", "sigmoid")
+    found.export(tmp_path)
+    assert json.loads((tmp_path / "fault.json").read_text())["symptom"] == symptom
+    assert f": {found.symptom.title}" in (tmp_path / "README.md").read_text().splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [(ov.Type.bf16, np.zeros((2, 8), np.uint16)), (ov.Type.f32, np.array(1, np.float32))],
+    ids=["bits of bf16", "a scalar"],
+)
+def test_inputs_of_any_kind_and_shape_are_given_as_they_are(kind, value):
+    x = op.parameter(list(value.shape), kind, name="x")
+    model = ov.Model([op.tanh(x, name="tanh")], [x], "m")
+    assert hl.investigate(model, "CPU", [value], progress=False).symptom == "ok"
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["another device", "no other device"])
+@pytest.mark.parametrize("how", ["refuse", slow("crash")])
+def test_a_failure_without_a_trusted_device_is_traced_to_the_ops(monkeypatch, how, alone):
+    case = failing(chain_case(), monkeypatch, how, "shift", "sigmoid")
+    watch = Stopwatch.start(None)
+    runs = PlacedRuns(
+        case.placed, case.arrays, "", watch=watch, isolate=True, worker_command=BROKEN
+    )
+    if alone:
+        module = "hetero_lab.debug.refusals"
+        monkeypatch.setattr(f"{module}.device_names", lambda core: [injected.SUSPECT])
+    with runs:
+        found = search_cause(runs, watch)
+    assert found.symptom == {"refuse": "refused"}.get(how, how)
+    assert found.ops == ("shift", "sigmoid")
+    assert any("nothing to compare with" in note for note in found.notes)
+    assert len(found.reproducer.model.get_ops()) < len(case.prepared.model.get_ops())
+
+
+def test_a_slower_placement_is_slower_than_its_baseline():
+    x = node = parameter()
+    for number in range(24):
+        node = op.tanh(node, name=f"tanh{number}")
+    model = ov.Model([node], [x], "m")
+    hl.emulate(injected.SUSPECT)
+    cpu = hl.Affinity.uniform(model, "CPU")
+    moved = {f"tanh{number}": injected.SUSPECT for number in range(0, 24, 2)}
+    cut = hl.Placement(cpu.fix(ops=moved), "cut")
+    found = hl.investigate(model, cut, baseline="CPU", budget_s=40, progress=False)
+    assert found.symptom == "slower", found
+    assert found.evidence.ratio > 1.2
+    found = hl.investigate(model, "CPU", baseline=cut, budget_s=40, progress=False)
+    assert found.symptom == "ok"
+
+
+# Settings.
+
+
+def test_the_setting_that_makes_the_symptom_is_named(tmp_path):
+    """The error of bf16 is beyond the tolerance, whatever the other properties are."""
+    needs("bf16")
+    case = chain_case()
+    hint = {injected.SUSPECT: {"INFERENCE_PRECISION_HINT": "bf16", "NUM_STREAMS": 2}}
+    case = replace(case, placement=replace(case.placement, device_properties=hint))
+    found = investigated(case, tolerance=1e-5)
+    assert found.symptom == "wrong"
+    (setting,) = found.settings
+    assert (setting.device, setting.key) == ("ACC", "INFERENCE_PRECISION_HINT")
+    assert (setting.value, setting.exact) == ("bf16", "f32")
+    assert "It shows only with ACC.INFERENCE_PRECISION_HINT=bf16 (f32 is fine)." in found.verdict
+    found.export(tmp_path)
+    done = shown_fault(tmp_path)  # this one is in the device
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "The fault is there." in done.stdout
+
+
+# Language models.
+
+
+def llm_case(*faults):
+    hl.emulate(injected.SUSPECT)
+    prepared = injected.prepare(decoder(empty_from="layer"))
+    affinity = hl.Affinity.uniform(prepared.model, injected.SUSPECT)
+    exact = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "KV_CACHE_PRECISION": "f32",
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+    }
+    placement = hl.Placement(affinity, "placed", {injected.SUSPECT: exact}, direct=True)
+    arrays = _arrays(bind(prepared), None, hl.Scenario(5, 4))
+    return injected.Case(prepared, placement, "f32", arrays, faults)
+
+
+def test_a_right_language_model_has_no_symptom():
+    found = investigated(llm_case())
+    assert found.symptom == "ok", found
+    assert found.evidence.error < 1e-3
+
+
+def test_the_op_of_a_language_model_that_makes_wrong_logits(tmp_path):
+    found = investigated(llm_case(fault("layers.1/q")))
+    assert found.symptom == "wrong"
+    assert found.evidence.step == 1
+    assert found.evidence.output == "logits"
+    assert found.ops == ("layers.1/q",)
+    found.export(tmp_path)
+    assert len(found.reproducer.model.get_ops()) < 10
+    assert "The fault is not there." in shown_fault(tmp_path).stdout
+
+
+def test_nan_that_begins_at_a_later_step(monkeypatch):
+    ops, elements = ("layers.1/attention",), 32 * (5 + 2)  # 4 heads of 8
+    case = broken(llm_case(), monkeypatch, Broken(how="NaN", ops=ops, elements=elements))
+    found = investigated(case)
+    assert found.symptom == "NaN"
+    assert found.evidence.step == 3
+    assert "from inference 3 on" in found.verdict
+    assert found.ops == ops
+
+
+# What ends early, and bad input.
+
+
+def test_what_cannot_be_investigated_is_refused():
+    with pytest.raises(ArgumentError, match="above 0"):
+        hl.investigate("digits_inception", "CPU", tolerance=0.0)
+    with pytest.raises(ArgumentError, match="each of its devices by itself: CPU"):
+        hl.investigate("digits_inception", "MULTI:CPU")
+    with pytest.raises(ArgumentError, match="pass scenario="):
+        hl.investigate(decoder(), "CPU")
+
+
+def test_ctrl_c_keeps_the_symptom(monkeypatch):
+    def pressed(*_):
+        raise KeyboardInterrupt
+
+    module = "hetero_lab.debug.cause"
+    monkeypatch.setattr(f"{module}.smallest_settings", pressed)
+    found = investigated(chain_case(fault("tanh")))
+    assert found.interrupted
+    assert not found.complete
+    assert found.symptom == "wrong"
+    assert found.reproducer is not None
+    assert found.settings is None
+
+
+def test_a_budget_that_ends_before_an_answer_is_no_symptom(monkeypatch):
+    case = failing(chain_case(), monkeypatch, "hang", "shift", "sigmoid")
+    with pytest.raises(MeasurementError, match="budget of 4 s ended before"):
+        investigated(case, 4.0)
+
+
+def test_a_budget_that_ends_later_keeps_the_symptom():
+    case = chain_case(fault("tanh"))
+    watch = Stopwatch.start(None)
+    runs = PlacedRuns(case.placed, case.arrays, "CPU", watch=watch, isolate=True)
+    runs.before_compile = spoil(injected.SUSPECT, case.faults)
+
+    class Budget(Stopwatch):
+        @property
+        def is_over(self):
+            return runs.n_compiles > 4
+
+    with runs:
+        found = search_cause(runs, Budget(None, watch.started))
+    assert found.symptom == "wrong"
+    assert not found.complete
+    assert any("budget ended" in note for note in found.notes)

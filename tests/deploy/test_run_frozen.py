@@ -1,0 +1,172 @@
+"""The program of a deployment checks its files by itself: it knows nothing of the lab."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+
+import hetero_lab as hl
+from hetero_lab.deploy import run_frozen
+from hetero_lab.deploy.run_frozen import check_plugins, check_properties, file_of, read_npz
+from hetero_lab.devices.emulation import PLUGIN_OF, EmulatedDevice, plugin_of
+from hetero_lab.devices.registration import _RESERVED
+from hetero_lab.errors import PropertyError, StoredFileError
+from tests.plain_openvino import edit_placement
+
+needs_links = pytest.mark.skipif(os.name != "posix", reason="links and pipes are POSIX's")
+CPU = "openvino_intel_cpu_plugin"
+
+
+def test_the_plugins_are_those_that_emulate_registers():
+    for base in PLUGIN_OF:
+        check_plugins({"ACC": plugin_of(EmulatedDevice("ACC", base))})
+    for name in _RESERVED:
+        with pytest.raises(ValueError, match=f"the device '{name}'"):
+            check_plugins({name: (CPU, f"{name}_CPU")})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("/tmp/e.so", "ACC_CPU"), ("e", "ACC_CPU"), (f"./{CPU}", "ACC_CPU"),
+        (f"{CPU}.so", "ACC_CPU"), (CPU, "CPU"), (CPU, "ACC"), (CPU, "ACC_GPU"),
+        (CPU, "ACC_CPU\n"), ("openvino_hetero_plugin", "ACC_CPU"),
+    ],
+)  # fmt: skip
+def test_other_plugins_are_refused(given):
+    with pytest.raises(ValueError, match="of its own"):
+        check_plugins({"ACC": given})
+
+
+@pytest.mark.parametrize("name", ["acc", "A C", "", "ACC\n", "../ACC", "1"])
+def test_names_that_emulate_does_not_take_are_refused(name):
+    with pytest.raises(ValueError, match="of its own"):
+        check_plugins({name: (CPU, f"{name}_CPU")})
+
+
+def test_every_property_of_the_cpu_is_allowed_unless_it_writes_or_reads():
+    access = ov.Core().get_property("CPU", "SUPPORTED_PROPERTIES")
+    refused = set()
+    for key in (key for key, mode in access.items() if mode != "RO"):
+        try:
+            check_properties({key: 1})
+        except ValueError:
+            refused.add(key)
+    assert refused <= {"WEIGHTS_PATH", "LOG_LEVEL", "ENABLE_WEIGHTLESS"}
+    check_properties({"DEVICE_PROPERTIES": {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}})
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"CACHE_DIR": "x"}, {"cache_dir": "x"}, {"WEIGHTS_PATH": "x"}, {"CONFIG_FILE": "x"},
+        {"DEVICE_PROPERTIES": {"CPU": {"CACHE_DIR": "x"}}},
+        {"DEVICE_PROPERTIES": {"A": {"DEVICE_PROPERTIES": {"CPU": {"CACHE_DIR": "x"}}}}},
+        {"DEVICE_PROPERTIES": "{CPU:{CACHE_DIR:x}}"}, {"NUM_STREAMS": "/x"},
+        {"NUM_STREAMS": "1\n"}, {"NUM_STREAMS": {"CACHE_DIR": "x"}}, {"NUM_STREAMS": ["x"]},
+    ],
+)  # fmt: skip
+def test_properties_that_take_a_path_are_refused(properties):
+    with pytest.raises(ValueError, match="must not set"):
+        check_properties(properties)
+
+
+@needs_links
+def test_only_regular_files_of_the_directory_are_opened(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    (tmp_path / "victim").write_text("x")
+    (home / "file").write_text("x")
+    (home / "inside").symlink_to("file")
+    assert file_of(home / "file") == home / "file"
+    assert file_of(home / "inside").read_text() == "x"
+    (home / "outside").symlink_to(tmp_path / "victim")
+    (home / "device").symlink_to("/dev/zero")
+    os.mkfifo(home / "pipe")
+    for name in ("outside", "device", "pipe", "."):
+        with pytest.raises(ValueError, match="no regular file"):
+            file_of(home / name)
+    with pytest.raises(FileNotFoundError):
+        file_of(home / "none")
+    with pytest.raises(ValueError, match="larger than 0 MiB"):
+        file_of(home / "file", 0)
+
+
+def test_arrays_that_unpack_to_far_more_than_their_file_are_refused(tmp_path):
+    file = tmp_path / "a.npz"
+    np.savez_compressed(file, a=np.zeros(1 << 20), b=np.ones(2))
+    assert list(read_npz(file, "b")) == ["b"]
+    for shape in ((1 << 29,), (1 << 40,)):  # claims of 2 GiB and 4 TiB in a file of a few bytes
+        with zipfile.ZipFile(file, "w") as archive, archive.open("a.npy", "w") as member:
+            header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(member, header)
+        with pytest.raises(ValueError, match=r"EOF|allocate|array data"):
+            read_npz(file)
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", bytes((1 << 28) + 1))
+    with pytest.raises(ValueError, match="unpacks to 256 MiB"):
+        read_npz(file)
+    with open(file, "wb") as objects:
+        np.savez(objects, **{"a": np.array([{}], object)})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="allow_pickle"):
+        read_npz(file)
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory) -> Path:
+    return hl.freeze("digits_inception", "CPU", tmp_path_factory.mktemp("deployed"), tolerance=None)
+
+
+def run(directory: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(directory / "run.py")]
+    return subprocess.run(command, capture_output=True, text=True, cwd=directory, check=False)
+
+
+def test_the_program_imports_nothing_that_lies_beside_it(deployed):
+    names = ("numpy", "json", "openvino", "zipfile", "contextlib")
+    for name in names:
+        (deployed / f"{name}.py").write_text("raise SystemExit('owned')")
+    try:
+        done = run(deployed)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("digit (1, 10) float32")
+        with pytest.raises(StoredFileError, match="which its contract does not know"):
+            hl.verify(deployed)
+    finally:
+        for name in names:
+            (deployed / f"{name}.py").unlink()
+
+
+def test_what_a_file_must_not_name_is_told_in_a_line(deployed):
+    edit_placement(deployed, lambda plan: plan["properties"].update(CACHE_DIR="\x1b[31mcache"))
+    try:
+        done = run(deployed)
+        assert done.returncode == 2
+        assert done.stderr.startswith("run.py: a file must not set the property 'CACHE_DIR'")
+        assert done.stderr.count("\n") == 1
+        for read in (hl.read_placement, hl.verify):
+            with pytest.raises(StoredFileError, match="must not set the property 'CACHE_DIR'"):
+                read(deployed)
+        assert not (deployed / "cache").exists()
+    finally:
+        edit_placement(deployed, lambda plan: plan["properties"].pop("CACHE_DIR"))
+
+
+def test_a_placement_that_could_name_a_path_is_not_stored(tmp_path):
+    placement = hl.Placement(
+        hl.Affinity.uniform("digits_inception", "CPU"), "loud", {"CPU": {"LOG_LEVEL": "LOG_NONE"}}
+    )
+    with pytest.raises(PropertyError, match="'loud' cannot be stored, since a file must not set"):
+        hl.save("digits_inception", placement, tmp_path / "m.xml")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_its_own_text_is_plain():
+    assert run_frozen._plain("a\x1b\n::x ##[y") == "a \n: :x # #[y"

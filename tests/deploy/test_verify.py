@@ -1,0 +1,621 @@
+"""A deployed directory is held to its contract; each part that breaks is named."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections import Counter
+from xml.etree import ElementTree
+
+import msgspec
+import numpy as np
+import pytest
+from plain_openvino import edit_placement
+from random_models import random_affinity, random_model
+from small_models import logarithm
+
+import hetero_lab as hl
+from hetero_lab.cli.main import main
+from hetero_lab.deploy import freeze as freezing, run_frozen, verify as verifying
+from hetero_lab.deploy.contract import (
+    DRIFT,
+    FILE_NAME,
+    AccuracyPromise,
+    LatencyPromise,
+    read_contract,
+    write_contract,
+)
+from hetero_lab.deploy.deployed_run import ObservedRun, observe
+from hetero_lab.deploy.freeze import freeze_placed
+from hetero_lab.deploy.promised_latency import (
+    OK,
+    UNDECIDED,
+    UNKNOWN,
+    judged_latency,
+    promised,
+    reference_for,
+)
+from hetero_lab.deploy.verification import ContractPart, Verification, judged
+from hetero_lab.devices.bound import bind
+from hetero_lab.errors import (
+    ArgumentError,
+    HeteroLabWarning,
+    MeasurementError,
+    StoredFileError,
+)
+from hetero_lab.fetch import cache_dir
+from hetero_lab.intervals import Noise, ratio_of_runs
+from hetero_lab.model.read import prepare
+from hetero_lab.placement.placement import resolve
+from hetero_lab.results.environment import is_busy
+from hetero_lab.runtime.stored_placement import read_stored
+from hetero_lab.tables import read_csv
+
+F32 = {"INFERENCE_PRECISION_HINT": "f32"}
+ANY = 1e6  # a latency that a busy machine cannot break
+
+
+@pytest.fixture(scope="module", autouse=True)
+def at_once():
+    """Nothing waits for a quiet machine: other tests run beside these."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (freezing, verifying):
+            patch.setattr(module, "wait_until_quiet", lambda _limit_s: None)
+        patch.setattr(verifying, "PAUSE_S", 0.0)
+        yield
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory):
+    hl.emulate("VERACC", unsupported={"Softmax"})
+    model = hl.load("digits_inception")
+    affinity = hl.Affinity.automatic(model, "HETERO:VERACC,CPU")
+    placement = hl.Placement(affinity, "deployed", {"VERACC": F32, "CPU": F32})
+    return hl.freeze(model, placement, tmp_path_factory.mktemp("deployed"), tolerance=None)
+
+
+@pytest.fixture(scope="module")
+def promising(tmp_path_factory):
+    with warnings.catch_warnings():  # the machine may be busy
+        warnings.simplefilter("ignore", HeteroLabWarning)
+        return hl.freeze("digits_inception", "CPU", tmp_path_factory.mktemp("promising"))
+
+
+@pytest.fixture(scope="module")
+def seen(deployed):
+    return observe(deployed, turns=3)
+
+
+@pytest.fixture
+def copy(deployed, tmp_path):
+    return shutil.copytree(deployed, tmp_path / "copy")
+
+
+def sign(directory, data):
+    """Write a contract as if it was never changed."""
+    digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+    (directory / FILE_NAME).write_text(json.dumps({**data, "digest": digest}))
+
+
+def judge(directory, seen, **changes):
+    contract = msgspec.structs.replace(read_contract(directory), **changes)
+    return judged(directory, contract, read_stored(directory), [seen], (OK, ""))
+
+
+def test_what_is_untouched_is_kept(promising):
+    proven = hl.verify(promising, turns=3, tolerance=ANY)
+    assert proven.ok
+    # Other tests may run beside it, which leaves the latency undecided.
+    assert {part.status for part in proven.parts if part.name != "latency"} == {"ok"}
+    assert proven.parts[-1].status in ("ok", "undecided")
+    assert proven.changes == ()
+    assert "keeps its contract" in str(proven)
+
+
+def observed(directory):
+    """Judge what one process sees: cheaper than to verify until the latency is settled."""
+    return judge(directory, observe(directory, turns=3))
+
+
+def test_properties_saved_into_the_file(copy):
+    placement, file = hl.read_placement(copy), copy / "model.xml"
+    faster = placement.with_properties({"CPU": {"PERFORMANCE_HINT": "THROUGHPUT"}})
+    hl.save(hl.load(file), faster, file)
+    assert observed(copy).broken == ("properties",)
+    hl.save(hl.load(file), placement, file)
+    assert observed(copy).broken == ()
+
+
+def test_another_affinity_in_the_file(copy):
+    edit_placement(copy, lambda plan: plan["affinity"].update({"head_digit/softmax": "VERACC"}))
+    proven = observed(copy)
+    # One subgraph instead of two, too.
+    assert proven.broken == ("affinity", "partition")
+    assert "head_digit/softmax: CPU → VERACC" in str(proven)
+
+
+def test_a_changed_weight(copy):
+    path = copy / "model.bin"
+    constants = re.findall(r'offset="(\d+)".*?size="(\d+)"', (copy / "model.xml").read_text())
+    offset, size = max(((int(o), int(s)) for o, s in constants), key=lambda found: found[1])
+    data = bytearray(path.read_bytes())
+    weights = np.frombuffer(data, np.float32, count=size // 4, offset=offset)
+    weights *= 1.5
+    path.write_bytes(data)
+    assert observed(copy).broken == ("model", "outputs")
+
+
+def test_a_dropped_property(copy, seen):
+    edit_placement(copy, lambda plan: plan["properties"]["DEVICE_PROPERTIES"]["CPU"].clear())
+    proven = judge(copy, seen)
+    assert proven.broken[0] == "properties"
+    assert "CPU.INFERENCE_PRECISION_HINT: f32 → not set" in str(proven)
+
+
+def test_a_missing_device(copy):
+    edit_placement(copy, lambda plan: plan["emulated"].clear())
+    proven = hl.verify(copy)
+    assert proven.broken == ("properties", "devices", "compile")
+    assert "'VERACC' missing" in str(proven)
+    statuses = proven.summary.set_index("part")["status"]
+    assert statuses["outputs"] == "not checked"
+    assert statuses["latency"] == "not promised"
+
+
+def test_another_partition(copy, seen):
+    other = seen.header.replace('device="CPU"', 'device="VERACC"')
+    assert other != seen.header
+    proven = judge(copy, seen, header=other)
+    assert proven.broken == ("partition",)
+    assert "promised were 2 ('VERACC', 'VERACC')" in str(proven)
+
+
+PROMISE = LatencyPromise(
+    reference_device="CPU", reference_properties={}, ratio=0.5, ratio_ci95_low=0.49,
+    ratio_ci95_high=0.51, ratios=(0.49, 0.5, 0.5, 0.51), spread=0.017,
+)  # fmt: skip
+
+
+def timed(worse, n=1, foreign_cpus=0.0):
+    """Return runs that are ``worse`` times as slow as PROMISE, a little more or less each."""
+    return [
+        ObservedRun(
+            n_cpus=4,
+            turns_us=[[50.0 * worse * (1.0 + 0.01 * (run % 3 - 1) * (n > 1))] * 10] * 3,
+            reference_us=[[100.0] * 10] * 3,
+            foreign_cpus=foreign_cpus,
+        )
+        for run in range(n)
+    ]
+
+
+def latency(runs, then: LatencyPromise | str | None = PROMISE, tolerance=None, hardware=""):
+    return judged_latency(then, runs, tolerance, hardware)
+
+
+OTHER = {"hardware": "CPUs: 2 → 4"}
+BUSY = timed(1.0, 1, foreign_cpus=1.1), timed(2.0, 1, foreign_cpus=1.1)
+
+
+@pytest.mark.parametrize(
+    ("runs", "options", "status", "settled", "detail"),
+    [
+        # Within the tolerance it is kept at once.
+        (timed(0.5), {}, "ok", True, "0.50 times the promise"),
+        (timed(1.0), {}, "ok", True, "1.00 times the promise"),
+        (timed(1.01), {}, "ok", True, "1.01 times the promise"),
+        # An alarm is confirmed before it is believed.
+        *((timed(1.25, n), {}, "undecided", False, "") for n in (1, 2, 3)),
+        (timed(1.25, 4), {}, "broken", True, ""),
+        # A process that was slow once is no alarm; one as fast as promised is enough to doubt it.
+        ([*timed(1.25), *timed(1.0, 2)], {}, "ok", True, ""),
+        ([*timed(1.25, 4), *timed(1.0)], {}, "undecided", False, ""),
+        # What cannot be told ends undecided.
+        (timed(1.1, 7), {}, "undecided", True, "1.10 times is allowed"),
+        (timed(1.1, 7), {"tolerance": 0.2}, "ok", True, ""),
+        (timed(1.25, 7), {"tolerance": 0.05}, "broken", True, ""),
+        # A busy machine proves nothing.
+        ([*timed(1.0, 6), *BUSY[0]], {}, "undecided", True, "kept 1.1 of 4 CPUs busy"),
+        ([*timed(2.0, 6), *BUSY[1]], {}, "undecided", True, "kept 1.1 of 4 CPUs busy"),
+        # Other hardware can keep a promise, but not break it.
+        (timed(1.0), OTHER, "ok", True, ""),
+        (timed(2.0, 4), OTHER, "undecided", True, "other hardware: CPUs: 2 → 4"),
+    ],
+)
+def test_how_a_latency_is_judged(runs, options, status, settled, detail):
+    found = latency(runs, **options)
+    assert (found.status, found.settled) == (status, settled)
+    assert detail in found.detail
+
+
+@pytest.mark.parametrize("drift", [0.0, DRIFT, 0.05])
+def test_processes_of_one_time_share_its_drift(drift):
+    """Known truth: the interval covers it, what is unchanged is not broken, 25 % is found."""
+    rng, covered, found = np.random.default_rng(1), 0, Counter()
+    for number in range(200):
+        then, now = rng.normal(np.log(0.5), drift, 2)
+        before, after = (np.exp(rng.normal(level, 0.01, 4)).tolist() for level in (then, now))
+        change = ratio_of_runs(after, before, 0.01, max(drift, DRIFT))
+        covered += change.low <= 1.0 <= change.high
+        promise = msgspec.structs.replace(
+            PROMISE, ratio=float(np.median(before)), ratio_ci95_low=0.1, ratio_ci95_high=1.0,
+            ratios=tuple(before), spread=0.01, drift=max(drift, DRIFT),
+        )  # fmt: skip
+        if number < 100:
+            for worse in (1.0, 1.25):
+                runs = [timed(worse * ratio / 0.5)[0] for ratio in after]
+                found[worse, latency(runs, promise).status] += 1
+    assert covered / 200 >= 0.92
+    assert found[1.0, "broken"] <= 1
+    assert drift > DRIFT or found[1.25, "broken"] >= 95
+
+
+NOISE = Noise(0.002, 0.0, 12)
+
+
+def test_what_varies_too_much_is_promised_with_a_warning():
+    promise = promised(timed(1.0, 4), ("CPU", {}), 0.1, NOISE)
+    assert isinstance(promise, LatencyPromise)
+    assert (promise.drift, promise.tolerance) == (DRIFT, 0.1)
+    with pytest.warns(HeteroLabWarning, match="too much for a tolerance of 10%"):
+        promise = promised(timed(1.0, 4), ("CPU", {}), 0.1, NOISE, 0.06)
+    assert isinstance(promise, LatencyPromise)
+    assert promise.drift == 0.06
+
+
+@pytest.mark.parametrize("busy", [1, 2])
+def test_a_busy_machine_is_given_a_second_chance(busy, tmp_path, monkeypatch):
+    """The figure of other work is made up: what this machine does meanwhile is not ours to say."""
+    calls = []
+    observed_once = functools.cache(lambda directory: observe(directory, reference=("CPU", {})))
+
+    def observed_beside(directory, **_more):
+        calls.append(1)
+        seen = observed_once(directory)
+        disturbed = len(calls) <= busy
+        return msgspec.structs.replace(seen, foreign_cpus=float(seen.n_cpus * disturbed))
+
+    monkeypatch.setattr(freezing, "observe", observed_beside)
+    if busy == 1:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The latency varies too much")
+            hl.freeze("digits_inception", "CPU", tmp_path)
+        assert len(calls) == 5
+        assert isinstance(read_contract(tmp_path).latency, LatencyPromise)
+        return
+    with pytest.warns(
+        HeteroLabWarning, match="quiet machine: hetero-lab freeze MODEL DIR --affinity .*model.xml"
+    ):
+        hl.freeze("digits_inception", "CPU", tmp_path)
+    assert len(calls) == 2
+    told = latency(timed(1.0), read_contract(tmp_path).latency)
+    assert told.status == UNDECIDED
+    assert told.detail.startswith("no latency was promised: other processes kept")
+    proven = Verification("deploy", (ContractPart("latency", *told[:2]),), (), "2026.4")
+    assert proven.verdict.startswith("Undecided whether 'deploy' keeps its contract")
+    chosen = latency(timed(1.0), None)  # as its author chose
+    proven = Verification("deploy", (ContractPart("latency", *chosen[:2]),), (), "2026.4")
+    assert proven.verdict.endswith("keeps its contract with OpenVINO 2026.4 (no latency promised).")
+
+
+def test_a_reference_that_fails_is_told(tmp_path):
+    hl.emulate("VERGONE")
+    placed = resolve(bind("digits_inception"), "CPU")
+    gone = resolve(placed.bound, "VERGONE").placement
+    wrong = gone.with_properties({"VERGONE": {"INFERENCE_NUM_THREADS": "many"}})
+    with pytest.warns(HeteroLabWarning, match="No latency is promised: the reference VERGONE"):
+        freeze_placed(placed, tmp_path, baseline=wrong)
+    assert "the reference VERGONE fails" in str(read_contract(tmp_path).latency)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"spread": -1.0}, {"tolerance": 0.0}, {"ratio_ci95_low": 0.0}, {"ratio_ci95_high": 0.4},
+     {"ratios": (0.0,)}, {"drift": -0.1}],
+)  # fmt: skip
+def test_numbers_that_nothing_can_be_held_to(copy, wrong):
+    data = msgspec.to_builtins(read_contract(copy))
+    data["latency"] = msgspec.to_builtins(PROMISE) | wrong
+    sign(copy, data)
+    with pytest.raises(StoredFileError, match="is not a whole contract"):
+        hl.verify(copy)
+
+
+@pytest.mark.parametrize(
+    ("n_cpus", "quiet", "busy"), [(2, 0.4, 0.5), (4, 0.7, 0.8), (8, 0.8, 1.0), (64, 6.0, 7.0)]
+)
+def test_other_work_matters_by_its_share_of_the_machine(n_cpus, quiet, busy):
+    assert not is_busy(quiet, n_cpus)
+    assert is_busy(busy, n_cpus)
+
+
+def test_a_contract_of_an_older_version(deployed, copy):
+    old = msgspec.structs.replace(PROMISE, ratios=(), spread=0.0)
+    path = copy / FILE_NAME
+    write_contract(copy, msgspec.structs.replace(read_contract(copy), latency=old))
+    data = json.loads(path.read_text())
+    del data["digest"]
+    for name in ("ratios", "spread", "drift", "tolerance"):
+        del data["latency"][name]
+    data["latency"] |= {"median_us": 50.0, "reference_us": 100.0}
+    sign(copy, data)
+    assert read_contract(copy).latency == old
+    assert latency(timed(1.0, 5), old).status == "ok"
+    # Turns within one process say nothing about the next one.
+    told = latency(timed(1.5, 5), old)
+    assert (told.status, told.settled) == ("undecided", True)
+    assert "deploy again to promise a latency between processes" in told.detail
+    exact = msgspec.structs.replace(old, ratio_ci95_low=0.5, ratio_ci95_high=0.5)
+    assert latency(timed(1.0), exact).status == "ok"
+    assert latency(timed(1.5, 5), exact).status == "undecided"
+    assert latency(timed(1.0), None).status == "not promised"
+
+
+def test_the_reference_is_another_device_or_one_core(deployed):
+    model = hl.load("digits_inception")
+    alone = hl.Placement(hl.Affinity.uniform(model, "CPU"), "CPU", direct=True)
+    split = hl.Placement(hl.Affinity.automatic(model, "HETERO:VERACC,CPU"), "split")
+    accelerated = hl.Placement(hl.Affinity.uniform(model, "VERACC"), "acc", direct=True)
+    assert reference_for(split, None) == ("CPU", {})
+    assert reference_for(split, accelerated) == ("VERACC", {})
+    assert reference_for(alone, None)[1]["INFERENCE_NUM_THREADS"] == 1
+    assert reference_for(alone, alone) == reference_for(alone, None)
+    # With other properties it is not the baseline that the user knows.
+    assert reference_for(alone.with_properties({"CPU": F32}), alone) == ("CPU", {})
+
+
+@pytest.mark.slow
+def test_beside_busy_processes_the_latency_is_undecided(promising):
+    others = [
+        subprocess.Popen(  # no child of this process, whose work counts as our own
+            ["sh", "-c", '"$0" -c "while True: pass" > /dev/null & echo $!', sys.executable],
+            stdout=subprocess.PIPE, text=True,
+        )
+        for _ in range(os.cpu_count() or 1)
+    ]  # fmt: skip
+    pids = [int(other.communicate()[0]) for other in others]
+    try:
+        proven = hl.verify(promising)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+    assert proven.ok
+    assert not proven.is_decided
+    assert proven.undecided == ("latency",)
+    assert proven.verdict.startswith("Undecided whether ")
+    assert "other processes kept" in proven.verdict
+
+
+def test_a_report_for_continuous_integration(deployed, copy, tmp_path, capsys):
+    one = tmp_path / "one.csv"
+    assert main(["verify", str(deployed), "--csv", str(one)]) == 0
+    assert list(read_csv(one).columns[:2]) == ["directory", "release"]
+    assert "partition   ok" in capsys.readouterr().out  # one directory is told part by part
+    (copy / "run.py").write_text("# another program\n")
+    report, table = tmp_path / "junit.xml", tmp_path / "table.csv"
+    given = [str(deployed), str(copy), "-q"]
+    assert main(["verify", *given, "--junit", str(report), "--csv", str(table)]) == 1
+    suites = ElementTree.parse(report).getroot().findall("testsuite")
+    assert [suite.get("name") for suite in suites] == [str(deployed), str(copy)]
+    assert [suite.get("failures") for suite in suites] == ["0", "1"]
+    failed = [case.get("name") for case in suites[1] if case.find("failure") is not None]
+    assert failed == ["model"]
+    frame = read_csv(table)
+    assert list(frame.columns) == ["directory", "release", "part", "status", "detail"]
+    assert list(frame.loc[frame["status"] == "broken", "directory"]) == [str(copy)]
+    capsys.readouterr()
+    nowhere = str(tmp_path / "nowhere" / "junit.xml")
+    assert main(["verify", str(deployed), "--junit", nowhere]) == 2
+    assert "nowhere' does not exist" in capsys.readouterr().err
+
+
+def test_an_undecided_part_fails_only_where_it_is_asked_to(tmp_path):
+    part = ContractPart("latency", UNDECIDED, "a \x00 <reason>")
+    proven = Verification("deploy", (part,), (), "2026.4")
+    undecided = "Undecided whether 'deploy' keeps its contract with OpenVINO 2026.4: latency"
+    for text in (proven.verdict, proven._repr_html_().replace("&#x27;", "'")):
+        assert undecided in text
+    for strict, tag in ((False, "skipped"), (True, "failure")):
+        proven.to_junit(tmp_path / "junit.xml", strict=strict)
+        case = ElementTree.parse(tmp_path / "junit.xml").getroot()[0][0]
+        assert [child.tag for child in case] == [tag]
+        assert case[0].get("message") == "undecided: a   <reason>"
+        suite = ElementTree.parse(tmp_path / "junit.xml").getroot()[0]
+        assert (suite.findtext("system-out") or "").startswith(undecided)
+    assert proven.ok
+    assert not proven.is_decided
+    unchecked = Verification("deploy", (ContractPart("accuracy", UNKNOWN),), (), "2026.4")
+    assert (unchecked.ok, unchecked.is_decided) == (True, False)
+    with pytest.raises(ArgumentError, match="at least one deployed directory"):
+        hl.verify([])
+
+
+def test_an_accuracy_that_is_not_reached(deployed, copy):
+    data = hl.dataset("digits").evaluation[:30]
+    metric = hl.dataset("digits").metric
+    with pytest.raises(ArgumentError, match="data= needs labels"):
+        hl.verify(copy, data=data)
+    told = hl.verify(copy, data=data, metric=metric).parts[-1]
+    assert (told.name, told.status) == ("accuracy", "ok")
+    assert told.detail.endswith("of 30 examples, promised is nothing")
+    contract = read_contract(copy)
+    write_contract(copy, msgspec.structs.replace(contract, accuracy=AccuracyPromise(
+        accuracy=1.0, drop=0.0, n_examples=30)))  # fmt: skip
+    wrong = [(inputs, (label + 1) % 10 if n < 2 else label) for n, (inputs, label) in
+             enumerate(data)]  # fmt: skip
+    proven = hl.verify(copy, data=wrong, metric=metric)
+    assert proven.broken == ("accuracy",)
+    assert proven.parts[-1].detail.endswith("promised is 100.0% of 30 examples")
+    assert hl.verify(copy, data=wrong, metric=metric, max_drop=0.5).ok
+
+
+def test_what_dies_is_a_broken_part(deployed):
+    dead = ObservedRun(step="compile", error="died of signal 11")
+    proven = judge(deployed, dead)
+    assert proven.broken == ("compile",)
+
+
+def test_changes_of_the_environment_are_told(deployed, seen):
+    other = msgspec.structs.replace(seen, openvino_version="2031.1", host="elsewhere")
+    proven = judge(deployed, other)
+    assert any(change.endswith("→ 2031.1") for change in proven.changes)
+    assert any(change.endswith("→ elsewhere") for change in proven.changes)
+
+
+def test_a_contract_that_was_edited_or_is_of_a_newer_version(deployed, copy):
+    path = copy / FILE_NAME
+    path.write_text(path.read_text().replace('"n_requests": 3', '"n_requests": 2'))
+    with pytest.raises(StoredFileError, match="was changed after it was written"):
+        hl.verify(copy)
+    path.write_text("{")
+    with pytest.raises(StoredFileError, match="cannot be read as a stored contract"):
+        hl.verify(copy)
+    shutil.copy(deployed / FILE_NAME, path)
+    newer = msgspec.structs.replace(read_contract(copy), schema_version=99)
+    write_contract(copy, newer)
+    with pytest.raises(StoredFileError, match="schema version 99; this release reads version 1"):
+        hl.verify(copy)
+
+
+def test_what_is_no_deployed_directory(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    for path, told in (("", "has no contract.json"), ("file", "is a file"), ("no", "not exist")):
+        assert main(["verify", str(tmp_path / path)]) == 2
+        assert told in capsys.readouterr().err
+
+
+def test_a_directory_that_cannot_be_run_leaves_the_others(
+    deployed, copy, tmp_path, capsys, monkeypatch
+):
+    hook = f"import os, sys\nif {str(copy)!r} in sys.orig_argv: os._exit(3)\n"
+    (tmp_path / "sitecustomize.py").write_text(hook)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(MeasurementError):
+        hl.verify(copy)
+    report = tmp_path / "junit.xml"
+    assert main(["verify", str(copy), str(deployed), "--junit", str(report)]) == 2
+    suites = ElementTree.parse(report).getroot().findall("testsuite")
+    assert [suite.get("errors") for suite in suites] == ["1", "0"]
+    assert suites[0][0].find("error") is not None
+    assert "cannot run" in capsys.readouterr().out
+
+
+def test_the_command_tells_by_its_exit_code(deployed, copy, capsys):
+    assert main(["verify", str(deployed)]) == 0
+    (copy / "requests.npz").write_bytes((copy / "inputs.npz").read_bytes())
+    assert main(["verify", str(copy)]) == 1
+    assert "model" in capsys.readouterr().out
+    assert main(["verify", str(deployed), "--across", "openvino==newest"]) == 2
+
+
+def test_what_is_not_a_release(deployed):
+    with pytest.raises(ArgumentError, match=r"\['2026.2', '2026.3'\]"):
+        hl.verify(deployed, releases=["; rm -rf"])
+    with pytest.raises(ArgumentError, match="not with releases="):
+        hl.verify(deployed, **{"releases": ["2026.2"], "data": hl.dataset("digits")})
+
+
+@pytest.mark.network
+def test_the_release_that_changed_it_is_named(tmp_path):
+    """Since 2026.3 HETERO breaks cycles between subgraphs in another way."""
+    hl.emulate("VERDSP")
+    prepared = prepare(random_model(86))
+    affinity = random_affinity(prepared.graph, ["VERDSP", "CPU"], 86)
+    placement = hl.Placement(affinity, "cyclic", {"VERDSP": F32, "CPU": F32})
+    directory = hl.freeze(prepared, placement, tmp_path, tolerance=None)
+    releases = ["2026.2.0", "2026.3.1"]
+    made = hl.verify(directory, releases=releases, progress=False)
+    assert made.verifications[0].broken == ("partition",)
+    assert made.verifications[1].ok
+    assert made.changed_by == "2026.3.1"
+    assert (cache_dir() / "releases" / "openvino-2026.2" / "pyvenv.cfg").is_file()
+
+
+@pytest.mark.skipif(
+    len(getattr(os, "sched_getaffinity", lambda _: ())(0)) < 2, reason="one core, or no choice"
+)
+def test_the_reference_runs_on_the_core_that_is_free():
+    everywhere = os.sched_getaffinity(0)
+    busy = {min(everywhere)}
+
+    def infer():
+        if os.sched_getaffinity(0) == busy:
+            time.sleep(0.02)
+
+    free = run_frozen._free_core(infer, 1e-3, 10.0)
+    assert free is not None
+    assert {free} != busy
+    assert os.sched_getaffinity(0) == everywhere
+    # Without time to try, it is nowhere in particular.
+    assert run_frozen._free_core(infer, 1.0, 10.0) is None
+
+
+def test_promised_outputs_without_a_number_prove_nothing(tmp_path):
+    with pytest.warns(HeteroLabWarning, match=r"compare in 'logits'.*examples=\.$"):
+        hl.freeze(logarithm(2.0), "CPU", tmp_path / "nan", tolerance=None)
+    nan = hl.verify(tmp_path / "nan", progress=False)
+    assert nan.undecided == ("outputs",)
+    assert "3 of 6 promised outputs" in nan.verdict
+    assert "generated inputs" in str(nan)
+    own = [np.linspace(0, 1, 16, dtype=np.float32).reshape(2, 8)]
+    hl.freeze(logarithm(0.5), "CPU", tmp_path / "own", examples=[own], tolerance=None)
+    kept = hl.verify(tmp_path / "own", progress=False)
+    assert kept.is_decided
+    assert "in 1 request\n" in str(kept)
+
+
+HOSTILE = "x\n::error::owned\x1b[31m##[error]owned"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"latency": HOSTILE}, {"precision": HOSTILE}, {"devices": {HOSTILE: ""}},
+        {"files": {"/dev/zero": "0" * 64}}, {"files": {"..": "0" * 64}}, {"files": {"none": ""}},
+        {"emulated": {"VERACC": ["/tmp/e.so", "VERACC_CPU"]}},
+        {"properties": {"CACHE_DIR": "written"}},
+        {"latency": {
+            "reference_device": "CPU", "reference_properties": {"CACHE_DIR": "written"},
+            "ratio": 1.0, "ratio_ci95_low": 0.5, "ratio_ci95_high": 2.0,
+        }},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)  # fmt: skip
+def test_a_contract_that_is_signed_anew_is_refused_in_plain_text(copy, changes, capsys):
+    data = json.loads((copy / FILE_NAME).read_text())
+    del data["digest"]
+    sign(copy, data | changes)
+    assert main(["verify", str(copy)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.rstrip("\n").isprintable()
+    assert not re.search(r"(^|\s)::|##\[", said)
+
+
+def test_of_several_a_refused_one_is_an_error_and_the_others_are_verified(copy, deployed):
+    (copy / "numpy.py").touch()
+    proven = hl.verify([copy, deployed])
+    assert [each.status for each in proven.verifications] == ["error", "ok"]
+    assert "'numpy.py', which its contract does not know" in str(proven)
+
+
+def test_names_of_ops_are_plain_text_in_every_report(copy, capsys, tmp_path):
+    contract = read_contract(copy)
+    write_contract(
+        copy, msgspec.structs.replace(contract, affinity={**contract.affinity, HOSTILE: "CPU"})
+    )
+    report = tmp_path / "junit.xml"
+    assert main(["verify", str(copy), "--junit", str(report)]) == 1
+    for said in (capsys.readouterr().out, ElementTree.parse(report).getroot().itertext()):
+        for line in "".join(said).split("\n"):
+            assert line.isprintable()
+            assert not re.search(r"^\s*::|##\[", line)

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import pytest
+from counting_core import core_with_acc
+from small_models import chain, convolutions, embedding
+
+import hetero_lab as hl
+from hetero_lab.devices.bound import bind
+from hetero_lab.devices.devices import (
+    check_device,
+    device_names,
+    has_own_memory,
+    is_foreign_gpu,
+    precisions,
+    supported_ops,
+    why_unavailable,
+)
+from hetero_lab.errors import DeviceError, HeteroLabWarning
+from hetero_lab.model.read import prepare
+
+
+@pytest.mark.parametrize(
+    ("device", "full_name", "is_foreign"),
+    [
+        ("GPU", "NVIDIA H100 80GB HBM3 (dGPU)", True),
+        ("GPU.1", "NVIDIA H200 (dGPU)", True),
+        ("GPU.0", "Intel(R) Arc(TM) A770 Graphics (dGPU)", False),
+        ("CPU", "AMD EPYC 9654 96-Core Processor", False),
+    ],
+)
+def test_a_gpu_of_another_vendor_is_known_by_its_name(device, full_name, is_foreign):
+    assert is_foreign_gpu(device, full_name) is is_foreign
+
+
+def test_devices_has_a_row_for_each_device_and_each_plugin_without_one(core):
+    frame = hl.devices(core=core).set_index("device")
+    assert frame.loc["CPU", "available"]
+    assert frame.loc["CPU", "full_name"]
+    assert frame.loc["CPU", "type"] == "integrated"
+    assert "FP32" in frame.loc["CPU", "capabilities"]
+    assert frame.loc["CPU", "emulated_on"] == ""
+    assert frame.loc["CPU", "problem"] == ""
+    assert frame.loc["ACC", "available"]
+    assert frame.loc["ACC", "emulated_on"] == "CPU"
+    for plugin in ("GPU", "NPU"):
+        rows = [name for name in frame.index if name.partition(".")[0] == plugin]
+        assert rows
+        if not frame.loc[rows[0], "available"]:
+            problem = frame.loc[rows[0], "problem"]
+            assert problem
+            assert "\n" not in problem
+            assert why_unavailable(plugin, core=core) == problem
+
+
+@pytest.mark.parametrize("device", ["CPU", "ACC", "NPU"])
+def test_a_device_that_does_not_call_itself_discrete_has_no_memory_of_its_own(core, device):
+    """Nor has one that is emulated on the CPU, or one that is not asked because it is not here."""
+    assert not has_own_memory(device, core)
+
+
+def test_device_names(core):
+    assert device_names(core)[:2] == ["ACC", "CPU"]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("FOO", "'FOO' is not a device here"),
+        ("cpu", "Did you mean 'CPU'"),
+        ("acc", "Did you mean 'ACC'"),
+        ("", "'' is not a device here"),
+        ("HETERO", "'HETERO' is not a device here"),
+        ("ACC.0", "'ACC.0' is not a device here"),
+        ("CPU,ACC", "'CPU,ACC' is not a device here"),
+        ("HETERO:ACC,CPU", "This takes a list of devices"),
+        (None, "'None' is not a device here"),
+        (7, "'7' is not a device here"),
+    ],
+)
+def test_an_unknown_device_is_named_with_those_at_hand(core, name, says):
+    with pytest.raises(DeviceError) as caught:
+        check_device(name, core)
+    message = str(caught.value)
+    assert says in message
+    assert "Devices: ACC, CPU" in message
+    assert "hetero_lab.emulate()" in message
+
+
+def test_support_lists_ops_in_topological_order_without_constants_and_ends():
+    core = core_with_acc(unsupported={"Softmax", "Relu"})
+    frame = hl.support(convolutions(), ["ACC", "CPU"], core=core)
+    assert frame.columns.tolist() == ["op", "op_type", "ACC", "CPU"]
+    expected = [
+        "conv1", "bias1", "relu1", "softmax", "conv2", "bias2", "relu2",
+    ]  # fmt: skip
+    assert frame["op"].tolist() == expected
+    assert frame["ACC"].tolist() == [True, True, False, False, True, True, False]
+    assert frame["ACC"].dtype == bool
+    assert frame["CPU"].all()
+
+
+def test_support_takes_one_device_as_text_and_asks_each_model_anew(core):
+    assert hl.support(chain("r"), "CPU", core=core)["CPU"].tolist() == [True]
+    assert hl.support(embedding(), "CPU", core=core)["op"].tolist() == ["narrow", "wrap", "gather"]
+
+
+def test_support_is_asked_once_and_still_follows_the_emulation():
+    core = core_with_acc()
+    model = prepare(chain("r", "s"))
+    assert supported_ops(bind(model, core), "ACC") >= {"r", "s"}
+    hl.emulate("ACC", unsupported={"Relu"}, core=core)
+    assert "r" not in supported_ops(bind(model, core), "ACC")
+    assert "s" in supported_ops(bind(model, core), "ACC")
+    # Parameters, constants and results are everybody's.
+    hl.emulate("ACC", supported=set(), core=core)
+    assert supported_ops(bind(model, core), "ACC") == {"x", "out"}
+
+
+def test_precisions_hold_f32(core):
+    assert "f32" in precisions("CPU", core=core)
+    assert precisions("ACC", core=core) == precisions("CPU", core=core)
+    with pytest.raises(DeviceError):
+        precisions("XPU", core=core)
+
+
+@pytest.mark.parametrize(("asked", "meant"), [("Reluu", "Relu"), ("relu", "Relu")])
+def test_an_op_type_that_looks_misspelt_is_told(asked, meant):
+    hl.emulate("ACC_SPELLS", unsupported={asked})
+    with pytest.warns(HeteroLabWarning, match=f"'{asked}', which no op .* Did you mean '{meant}'"):
+        found = hl.support(convolutions(), ["ACC_SPELLS"])
+    assert found["ACC_SPELLS"].all()
+
+
+def test_an_op_type_that_the_model_lacks_is_not_told(recwarn):
+    hl.emulate("ACC_SPELLS", unsupported={"PRelu", "Softmax", "Nothing"})
+    hl.support(convolutions(), ["ACC_SPELLS"])
+    assert not [w for w in recwarn if issubclass(w.category, HeteroLabWarning)]

@@ -1,0 +1,116 @@
+"""What is printed for other runtimes is what they take; benchmark_app runs it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+
+import jsonschema
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as op
+
+import hetero_lab as hl
+from hetero_lab.cli.main import main
+from hetero_lab.devices.core import shared_core
+
+F32 = {"INFERENCE_PRECISION_HINT": "f32"}
+
+
+def _object(**properties):
+    kept = {"required": list(properties), "additionalProperties": False}
+    return {"type": "object", "properties": properties, **kept}
+
+
+# The part that counts of the schema of OpenVINO Model Server's config.json.
+_TEXT, _PLAIN = {"type": "string"}, {"type": ["string", "number"]}
+_MODEL = _object(name=_TEXT, base_path=_TEXT, target_device=_TEXT,
+                 plugin_config={"type": "object", "additionalProperties": _PLAIN})  # fmt: skip
+SERVED = _object(model_config_list={"type": "array", "items": _object(config=_MODEL)})
+# Every Core of the process has the device of the test.
+EMULATED = """
+import openvino as ov, hetero_lab as hl
+class Emulating(ov.Core):
+    def __init__(self):
+        super().__init__()
+        hl.emulate("ACC", core=self)
+ov.Core = Emulating
+"""
+
+
+@pytest.fixture
+def model():
+    hl.emulate("ACC")
+    return hl.load("digits_inception")
+
+
+@pytest.mark.slow
+def test_benchmark_app_runs_what_is_printed(model, tmp_path):
+    affinity = hl.Affinity.uniform(model, "ACC").fix(patterns={"^mixed2/": "CPU"})
+    placement = hl.Placement(affinity, "p", dict.fromkeys(affinity.devices, F32))
+    hl.save(model, placement, tmp_path / "placed.xml")
+    program, command, *_ = hl.interop.recipe(model, placement, "benchmark_app").split("\n# ")
+    (tmp_path / "bench.py").write_text(EMULATED + program)
+    words = command.split()
+    more = ["-niter", "20", "-report_type", "detailed_counters", "-report_folder", "."]
+    line = [sys.executable, "bench.py", *words[words.index("-m") :], *more]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert f"Execution Devices:{list(affinity.devices)}" in done.stdout
+    counters = hl.interop.read_benchmark_app(tmp_path, model, placement=placement).counters
+    expected = hl.profile(model, placement, iterations=10, progress=False).tables["counters"]
+    for name in ("subgraph", "precision"):
+        assert counters[name].value_counts().to_dict() == expected[name].value_counts().to_dict()
+
+
+@pytest.mark.parametrize("runtime", ["text", "benchmark_app", "ovms"])
+def test_openvino_reads_properties_that_are_text(model, runtime):
+    acc = hl.Placement(hl.Affinity.automatic(model, "HETERO:ACC,CPU"), "", {"ACC": F32})
+    text = hl.interop.recipe(model, acc, runtime)
+    found = re.search(r"(DEVICE_PROPERTIES\w*)\W+?({.*})", text)
+    assert found
+    assert shared_core().compile_model(model.clone(), "HETERO:ACC,CPU", dict([found.groups()]))
+    wrong = {found[1]: found[2].replace("f32", "nonsense")}
+    with pytest.raises(RuntimeError, match="nonsense"):
+        shared_core().compile_model(model.clone(), "HETERO:ACC,CPU", wrong)
+
+
+def test_parts_that_are_not_connected_need_labels(model):
+    one, two = (op.parameter([4], np.float32, name=name) for name in "ab")
+    apart = ov.Model([op.relu(one), op.abs(two)], [one, two], "apart")
+    texts = {r: hl.interop.recipe(apart, "HETERO:ACC,CPU", r) for r in ("cpp", "python")}
+    assert texts["cpp"].startswith("// It takes no labels: HETERO swaps inputs or outputs")
+    assert "place_ops(model, core)" in texts["python"]
+
+
+def test_what_takes_no_labels_says_so(model):
+    own = hl.Affinity.uniform(model, "ACC").fix(patterns={"^mixed2/": "CPU"})
+    placement, n_moved = hl.Placement(own, "p", {"CPU": F32}), own.counts()["CPU"]
+    texts = {
+        runtime: hl.interop.recipe(model, placement, runtime)
+        for runtime in ("genai", "ovms", "onnxruntime", "optimum")
+    }
+    for runtime in ("genai", "ovms", "onnxruntime"):
+        first = texts[runtime].splitlines()[0]
+        assert f"takes no labels: {n_moved} of 92 ops run elsewhere" in first
+        assert "HETERO:ACC,CPU" in texts[runtime]
+        assert "no labels" not in hl.interop.recipe(model, "HETERO:ACC,CPU", runtime)
+    for runtime in ("genai", "onnxruntime", "optimum"):
+        ast.parse(texts[runtime])
+    given = re.search(r"json.dumps\((.*)\),", texts["onnxruntime"])
+    assert given
+    assert ast.literal_eval(given[1]) == {"HETERO": {"DEVICE_PROPERTIES": {"CPU": F32}}}
+    jsonschema.validate(json.loads(re.sub("^//.*", "", texts["ovms"], flags=re.M)), SERVED)
+
+
+def test_the_command_prints_it_and_saves_the_model(tmp_path, capsys):
+    model, file = "digits_inception", str(tmp_path / "placed.xml")
+    assert main(["export", model, "-d", "CPU", "--for", "ovms", "--placed", file]) == 0
+    assert capsys.readouterr().out == hl.interop.recipe(model, "CPU", "ovms") + "\n"
+    assert main(["apply", model, file, "-n", "5"]) == 0
+    assert main(["lint", model, "--affinity", file]) == 0
+    assert main(["export", model, "-d", "CPU", "--for", "nothing"]) == 2

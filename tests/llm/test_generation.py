@@ -1,0 +1,332 @@
+"""Generation with a small language model on one device and on several, with both executors."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import openvino as ov
+import pytest
+from counting_core import F32
+from small_language_models import VOCABULARY, decoder
+from small_models import chain
+
+import hetero_lab as hl
+from hetero_lab.cli import main as cli
+from hetero_lab.cli.texts import after_profile
+from hetero_lab.devices.bound import bind
+from hetero_lab.errors import (
+    AffinityError,
+    ArgumentError,
+    InferenceError,
+    InputError,
+    ModelError,
+    PlanError,
+)
+from hetero_lab.llm.generation import compare_generation
+from hetero_lab.model.language import LanguageModel, language_model
+from hetero_lab.model.read import prepare
+from hetero_lab.placement.placement import resolve
+from hetero_lab.runtime.reference import compare
+from hetero_lab.runtime.runners import Execution, inputs_for, open_runner, read_counted
+
+# The CPU plugin keeps a cache in 8 bits by default.
+EXACT = {**F32, "KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
+SCENARIO = hl.Scenario(prompt_tokens=5, new_tokens=8)
+PROMPT = np.array([[3, 1, 4, 1, 5]])
+
+
+@pytest.fixture(scope="module")
+def model():
+    return hl.load(decoder(2))
+
+
+def quick(model, placement, core, **options):
+    """Profile one generation per turn, by default after the same prompt and without counters."""
+    asked = {"scenario": SCENARIO, "inputs": PROMPT, "counters": False, **options}
+    return hl.profile(model, placement, iterations=1, core=core, progress=False, **asked)
+
+
+def behind(model, name: str) -> list[str]:
+    """Return the ops that come after an op."""
+    graph = prepare(model).graph
+    found, queue = set(), [graph.index_of[name]]
+    while queue:
+        for use in graph.consumers[queue.pop()]:
+            if use.index not in found:
+                found.add(use.index)
+                queue.append(use.index)
+    return [graph.ops[i].name for i in sorted(found) if graph.ops[i].type != "Result"]
+
+
+def in_two(model, core, first: str, second: str) -> hl.Placement:
+    affinity = hl.Affinity.uniform(model, first, core=core)
+    affinity = affinity.fix(ops=dict.fromkeys(behind(model, "layers.0/out"), second), core=core)
+    return hl.Placement(affinity, "in two", {first: EXACT, second: EXACT})
+
+
+def without_states(model, core, prompt: np.ndarray, n: int) -> list[list[int]]:
+    """Generate with everything computed anew for each token."""
+    request = core.compile_model(model, "CPU", EXACT).create_infer_request()
+    known, ids = language_model(model), prompt
+    for _ in range(n):
+        request.reset_state()
+        request.infer(dict(enumerate(known.feed(ids, 0))))
+        last = request.get_output_tensor(0).data[:, -1]
+        ids = np.concatenate([ids, last.argmax(-1)[:, None]], 1)
+    return ids[:, prompt.shape[1] :].tolist()
+
+
+@pytest.mark.parametrize("executor", ["hetero", "parallel"])
+@pytest.mark.parametrize("devices", [("CPU", "ACC"), ("ACC", "CPU")])
+def test_tokens_are_those_without_a_cache(model, core, executor, devices):
+    profile = quick(
+        model, in_two(model, core, *devices), core, executor=executor,
+        inputs={"input_ids": PROMPT}, counters=True,
+    )  # fmt: skip
+    made = profile.generation
+    assert made.token_ids.tolist() == without_states(model, core, PROMPT, 8)
+    assert len(set(made.token_ids[0])) > 3
+    assert [(a.output, a.verdict) for a in profile.agreement] == [
+        ("logits", "equal"),
+        ("token_ids", "equal"),
+    ]
+    assert (profile.partition.n_subgraphs, profile.as_predicted) == (2, True)
+    assert (len(made.ttft), len(made.tpot)) == (3, 3 * 7)
+    assert profile.latency == made.tpot
+    assert {c.subgraph for c in profile.counters} == {0, 1}
+    low, high = made.tokens_per_s_ci95
+    assert low <= made.tokens_per_s <= high
+    assert made.tokens_per_s == pytest.approx(1e3 / made.tpot_ms)
+
+
+@pytest.mark.parametrize("devices", [("CPU", "ACC"), ("ACC", "CPU")])
+def test_devices_can_take_turns_on_the_own_executor(core, devices):
+    turns = hl.load(decoder(4, empty_from="constant"))
+    affinity = hl.Affinity.by_block(turns, {b: devices[b % 2] for b in range(4)}, core=core)
+    placement = hl.Placement(affinity, "turns", dict.fromkeys(devices, EXACT))
+    with pytest.raises(AffinityError, match=r"would be torn .*executor='parallel'"):
+        hl.compile(turns, placement, core=core)
+    profile = quick(turns, placement, core, executor="parallel")
+    assert profile.generation.token_ids.tolist() == without_states(turns, core, PROMPT, 8)
+    assert {a.verdict for a in profile.agreement} == {"equal"}
+    assert [s.device for s in profile.partition.subgraphs] == list(devices) * 2
+
+
+def test_sequences_of_a_batch_are_generated_at_once(model, core):
+    prompt = np.array([[3, 1, 4], [15, 9, 2]])
+    two = hl.Scenario(3, 4, batch=2)
+    profile = quick(model, "CPU", core, scenario=two, inputs=prompt, reference=False)
+    assert profile.generation.token_ids.shape == (2, 4)
+    assert profile.generation.tokens_per_s == pytest.approx(2e3 / profile.generation.tpot_ms)
+
+
+@pytest.mark.parametrize("second", [{}, {"KV_CACHE_PRECISION": "u4"}])
+def test_a_cache_of_few_bits_is_not_equal(model, core, second):
+    in_f32 = in_two(model, core, "CPU", "ACC")
+    few = hl.Placement(in_f32.affinity, "few", {"CPU": EXACT, "ACC": {**F32, **second}})
+    logits = quick(model, few, core).agreement[0]
+    assert (logits.precision, logits.verdict) == ("u8", "rounding")
+    assert logits.relative_error > 1e-3
+
+
+@pytest.mark.parametrize("executor", ["hetero", "parallel"])
+def test_counters_are_of_steps_of_one_token(model, core, executor, monkeypatch):
+    lengths, feed = [], LanguageModel.feed
+
+    def recorded(self, ids, past):
+        lengths.append(ids.shape[1])
+        return feed(self, ids, past)
+
+    monkeypatch.setattr(LanguageModel, "feed", recorded)
+    placed = resolve(bind(model, core), "CPU")
+    prompt = inputs_for(placed.bound, None, 0, SCENARIO)
+    execution = Execution(executor, scenario=SCENARIO)
+    rows = read_counted(open_runner(placed, prompt, execution, counters=True))
+    assert any(row.real_time_us for row in rows)
+    assert len(lengths) > SCENARIO.new_tokens  # more than one generation
+    assert set(lengths) == {1}
+
+
+def test_inputs_have_the_types_of_the_model(model, core):
+    narrow = decoder(2)
+    for port in narrow.inputs:
+        if port.get_any_name() in ("input_ids", "position_ids"):
+            port.get_node().set_element_type(ov.Type.i32)
+    narrow.validate_nodes_and_infer_types()
+    same = [quick(m, "CPU", core, reference=False) for m in (model, narrow)]
+    assert same[0].generation.tokens == same[1].generation.tokens
+
+
+def test_a_batch_that_the_model_does_not_take_is_told(core):
+    single = decoder(1)
+    single.reshape({"input_ids": [1, -1], "attention_mask": [1, -1], "position_ids": [1, -1]})
+    with pytest.raises(InferenceError, match="while it ran 'CPU'"):
+        hl.profile(single, "CPU", scenario=hl.Scenario(3, 4, batch=2), core=core, progress=False)
+
+
+def test_a_profile_is_stored_and_shown(model, core, tmp_path):
+    profile = quick(model, "CPU", core)
+    profile.export(tmp_path)
+    assert hl.read_profile(tmp_path).generation == profile.generation
+    assert "First token:" in repr(profile)
+    assert "8 tokens" in repr(profile)
+    row = profile.tables["generation"].iloc[0]
+    assert row["tpot_ms"] == profile.generation.tpot_ms
+    assert row["token_ids"].split() == [str(t) for t in profile.generation.tokens[0]]
+
+
+def test_a_sweep_ranks_by_the_time_per_further_token(model, core, tmp_path):
+    alone = hl.Placement(
+        hl.Affinity.uniform(model, "CPU", core=core), "alone", {"CPU": EXACT}, True
+    )
+    sweep = hl.sweep(
+        model, [alone, in_two(model, core, "ACC", "CPU")], scenario=SCENARIO, turns=2,
+        grid={"executor": ["hetero", "parallel"]}, counters=False, isolate=False, baselines=False,
+        store=tmp_path, core=core, progress=False,
+    )  # fmt: skip
+    summary = sweep.summary.set_index("label")
+    assert list(summary["status"]) == ["ok"] * 4
+    assert list(summary["verdict"]) == ["equal"] * 4
+    assert np.allclose(summary["tpot_ms"] * 1e3, summary["median_us"])
+    assert (summary["ttft_ci95_low_ms"] <= summary["ttft_ms"]).all()
+    assert np.allclose(summary["tokens_per_s"], 1e3 / summary["tpot_ms"])
+    assert sweep.ranking["tpot_ms"].is_monotonic_increasing
+    for label in summary.index:
+        assert sweep.profile(label).generation.token_ids.shape == (1, 8)
+    assert hl.read_sweep(tmp_path).summary.equals(sweep.summary)
+
+
+def test_wrong_scenarios_are_told_before_a_compile(model, own_core):
+    plain = chain("a", "b")
+    cases = [
+        (ArgumentError, "pass scenario= to say what to generate", model, {}),
+        (ModelError, "has no states", plain, {"scenario": SCENARIO}),
+        (InputError, r"shape \[1, 5\]", model, {"scenario": SCENARIO, "inputs": PROMPT[:, :2]}),
+        (InputError, "one input is the prompt", model, {"scenario": SCENARIO, "inputs": {"x": 1}}),
+        (InputError, f"from 0 to {VOCABULARY - 1}", model,
+         {"scenario": SCENARIO, "inputs": PROMPT + VOCABULARY}),
+        (InputError, "differ in length", model, {"scenario": SCENARIO, "inputs": [[1, 2], [3]]}),
+        (ArgumentError, "several in flight", model, {"scenario": SCENARIO, "requests": 2}),
+    ]  # fmt: skip
+    for kind, text, given, options in cases:
+        with pytest.raises(kind, match=text):
+            hl.profile(given, "CPU", core=own_core, **options)
+    with pytest.raises(ArgumentError, match="pass scenario= to say what to generate"):
+        hl.sweep(model, ["CPU"], core=own_core)
+    assert own_core.n_compiled == 0
+
+
+def test_the_command_line_generates(tmp_path, capsys):
+    ov.save_model(decoder(1), tmp_path / "openvino_model.xml", compress_to_fp16=False)
+    command = ["profile", str(tmp_path), "-d", "CPU", "-n", "1", "--no-counters"]
+    assert cli.main([*command, "--prompt-tokens", "4", "--new-tokens", "6"]) == 0
+    shown = capsys.readouterr().out
+    assert "after a prompt of 4 tokens" in shown
+    assert "3 generations of 6 tokens" in shown
+    assert cli.main([*command, "--prompt-tokens", "4"]) == 2
+    assert "needs both --prompt-tokens and --new-tokens" in capsys.readouterr().err
+
+
+def test_no_next_step_that_refuses_a_language_model(model):
+    hl.emulate("ACC")
+    profile = quick(model, in_two(model, None, "ACC", "CPU"), None, reference=False)
+    given = Namespace(model="m", device="ACC,CPU", shape=[], emulate=[])
+    for agreement in ((), compare({"x": np.ones(1)}, {"x": np.zeros(1)})):
+        judged = replace(profile, agreement=agreement)
+        assert after_profile(given, judged) == []
+
+
+@pytest.mark.parametrize("ask", [hl.optimize, hl.calibrate])
+def test_a_search_asks_for_a_scenario_and_layers(model, own_core, ask):
+    search = partial(ask, devices=["ACC", "CPU"], core=own_core, progress=False)
+    with pytest.raises(ArgumentError, match=r"pass scenario= to say .* hetero_lab\.Scenario\("):
+        search(model)
+    with pytest.raises(ModelError, match="has no states"):
+        search(chain(), scenario=SCENARIO)
+    with pytest.raises(PlanError, match="no repeated layers"):
+        search(hl.load(decoder(1)), scenario=SCENARIO)
+    assert own_core.n_compiled == 0
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        partial(hl.find_wrong, placement="CPU"),
+        partial(hl.advise, devices=["CPU"]),
+    ],
+)
+def test_what_needs_static_shapes_says_so(model, own_core, ask):
+    name = ask.func.__name__
+    with pytest.raises(ModelError, match=rf"language model.* hetero_lab\.{name} takes .* static"):
+        ask(model, core=own_core)
+    assert own_core.n_compiled == 0
+
+
+def test_logits_are_compared_up_to_the_first_other_token():
+    logits = np.ones((1, 3, 4), np.float32)
+    expected = {"logits": logits, "token_ids": np.array([[7, 8, 9]])}
+    later = logits.copy()
+    later[0, 2] = 5  # behind another token, so that it cannot be the same
+    other = {"logits": later, "token_ids": np.array([[7, 6, 9]])}
+    assert [a.verdict for a in compare_generation(other, expected, "f32")] == ["equal", "rounding"]
+    other["logits"][0, 1] = 5
+    verdicts = [a.verdict for a in compare_generation(other, expected, "f32")]
+    assert verdicts == ["different", "different"]
+    assert [a.verdict for a in compare_generation(expected, expected, "f32")] == ["equal"] * 2
+
+
+def test_tokens_are_judged_by_the_step_where_they_part():
+    # Two sequences of ten tokens; the first eight steps have their logits.
+    logits = np.random.default_rng(0).normal(size=(2, 10, 20)).astype(np.float32)
+    expected = {"logits": logits[:, :8], "token_ids": logits.argmax(-1)}
+
+    def copy() -> dict[str, np.ndarray]:
+        return {name: array.copy() for name, array in expected.items()}
+
+    def verdict(made, precision="f32"):
+        return compare_generation(made, expected, precision)[1].verdict
+
+    beyond_logits = copy()
+    beyond_logits["token_ids"][1, 9] += 1
+    assert verdict(beyond_logits) == "different"
+    by_itself = copy()
+    by_itself["logits"][0, 7] = 0
+    by_itself["token_ids"][0, 7:] += 1
+    assert verdict(by_itself, "i8") == "different"  # of all 16 steps it is a quarter
+    by_itself["logits"][0, 7] = np.nan
+    assert verdict(by_itself) == "not a number"
+    each_up_to_its_end = copy()
+    each_up_to_its_end["token_ids"][0] += 1  # as likely
+    assert verdict(each_up_to_its_end) == "rounding"
+    each_up_to_its_end["logits"][1, 3:] *= -1
+    each_up_to_its_end["token_ids"][1, 3:] += 1
+    assert verdict(each_up_to_its_end) == "different"
+
+
+def test_text_needs_a_tokenizer(model, tmp_path):
+    with pytest.raises(InputError, match="a non-empty text"):
+        hl.llm.tokenize(model, "")
+    with pytest.raises(InputError, match=r"shape \[batch, n\]"):
+        hl.llm.detokenize(model, np.array([1, 2]))
+    with pytest.raises(ModelError, match="directory of this language model is unknown"):
+        hl.llm.tokenize(model, "Once")
+    with pytest.raises(ModelError, match="has no states"):
+        hl.llm.tokenize(chain(), "Once")
+    ov.save_model(decoder(1), tmp_path / "openvino_model.xml")
+    with pytest.raises(ModelError, match=r"no openvino_tokenizer\.xml"):
+        hl.llm.tokenize(hl.load(tmp_path), "Once")
+
+
+@pytest.mark.network
+def test_text_goes_in_and_comes_out():
+    pytest.importorskip("openvino_tokenizers")
+    llm = hl.load("smollm2_135m")
+    prompt = hl.llm.tokenize(llm, "The capital of France is")
+    assert (prompt.shape, prompt.dtype) == ((1, 5), np.int64)
+    assert hl.llm.detokenize(llm, prompt) == ["The capital of France is"]
+    two = hl.Scenario(5, 2)
+    profile = quick(llm, "CPU", None, scenario=two, inputs=prompt, reference=False)
+    assert hl.llm.detokenize(llm, profile.generation.token_ids) == [" Paris."]

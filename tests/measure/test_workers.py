@@ -1,0 +1,167 @@
+"""Worker processes forked from a server, real ones, and what happens where that is not safe."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hetero_lab.measure.requests import Release, SetUp
+from hetero_lab.measure.worker_process import WORKER, WorkerError, WorkerProcess
+from hetero_lab.model.read import prepare, save
+from hetero_lab.processes import FORK_SERVER, ForkedProcess, ForkServer, launch
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
+
+
+@pytest.fixture(scope="module")
+def set_up(tmp_path_factory):
+    from small_models import chain
+
+    path = tmp_path_factory.mktemp("model") / "model.xml"
+    save(prepare(chain("a", "b")).model, path)
+    return SetUp(models={"m": str(path)})
+
+
+def server_of(worker: WorkerProcess) -> psutil.Process:
+    parent = psutil.Process(worker.pid).parent()
+    assert parent is not None
+    return parent
+
+
+def test_workers_are_forked_from_one_server(set_up):
+    with contextlib.ExitStack() as stack:
+        closing = (contextlib.closing(WorkerProcess(set_up)) for _ in range(2))
+        workers = [stack.enter_context(worker) for worker in closing]
+        server = server_of(workers[0])
+        assert server == server_of(workers[1])
+        assert server.ppid() == os.getpid()
+        assert server.num_threads() == 1
+        # Neither holds an end of the other's pipes, else it would not see its caller end.
+        first, second = (
+            {os.readlink(f"/proc/{w.pid}/fd/{n}") for n in os.listdir(f"/proc/{w.pid}/fd")}
+            for w in workers
+        )
+        pipes = {name for name in first & second if name.startswith(("pipe", "socket"))}
+        assert pipes == set()
+    assert server.children() == []
+    FORK_SERVER.forget_set_up()
+    with contextlib.closing(WorkerProcess(set_up)) as worker:
+        assert server_of(worker) == server
+
+
+@pytest.mark.slow
+def test_a_set_up_that_crashes_or_fails_is_told_by_a_worker_of_its_own(set_up, tmp_path):
+    (tmp_path / "model.xml").write_text("no model")
+    broken = SetUp(models={"m": str(tmp_path / "model.xml")})
+    for _ in range(2):
+        with pytest.raises(WorkerError, match="cannot read"):
+            WorkerProcess(broken)
+    with contextlib.closing(WorkerProcess(set_up)) as worker:
+        server_of(worker).kill()
+        with contextlib.closing(WorkerProcess(set_up)) as again:
+            assert isinstance(again._process, ForkedProcess)
+            assert server_of(again).ppid() == os.getpid()
+
+
+@pytest.mark.slow
+def test_a_set_up_that_hangs_is_not_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    server, name = ForkServer(), "hanging_module"
+    assert server.is_ready(name, 60)
+    with open(tmp_path / "errors", "wb") as errors:
+        assert server.fork(name, errors, 2, b"anything") is None
+        for _ in range(2):
+            worker = server.fork(name, errors, 60, b"anything")
+            assert worker is not None
+            worker.kill()
+    server.close()
+
+
+def test_a_signal_that_ends_a_forked_worker_is_told(set_up):
+    worker = WorkerProcess(set_up)
+    os.kill(worker.pid, signal.SIGSEGV)
+    with pytest.raises(WorkerError, match=r"crashed \(signal 11\)"):
+        worker.ask(Release(key="none"), timeout_s=10)
+
+
+def test_a_worker_has_the_environment_of_now(set_up, monkeypatch):
+    with contextlib.closing(WorkerProcess(set_up)) as before:
+        monkeypatch.setenv("ASKED_FOR_LATER", "1")
+        with contextlib.closing(WorkerProcess(set_up)) as after:
+            assert "ASKED_FOR_LATER" not in psutil.Process(before.pid).environ()
+            assert psutil.Process(after.pid).environ()["ASKED_FOR_LATER"] == "1"
+            assert before.ask(Release(key="none"), timeout_s=10) is None  # it goes on
+
+
+def test_where_a_thread_runs_nothing_is_forked(set_up, monkeypatch, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import threading, time\n"
+        "threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    server = ForkServer()
+    with open(tmp_path / "errors", "wb") as errors:
+        assert server.fork(WORKER, errors, 60) is None
+    server.close()
+    monkeypatch.setattr("hetero_lab.processes.FORK_SERVER", server)
+    with contextlib.closing(WorkerProcess(set_up)) as worker:
+        assert not isinstance(worker._process, ForkedProcess)
+        assert psutil.Process(worker.pid).ppid() == os.getpid()
+        assert worker.ask(Release(key="none"), timeout_s=10) is None
+
+
+@pytest.mark.slow
+def test_a_server_that_was_killed_is_started_again(set_up):
+    with contextlib.closing(WorkerProcess(set_up)) as worker:
+        server = server_of(worker)
+        server.kill()
+        server.wait()
+        assert worker.ask(Release(key="none"), timeout_s=10) is None
+        with contextlib.closing(WorkerProcess(set_up)) as other:
+            assert isinstance(other._process, ForkedProcess)
+    with contextlib.suppress(psutil.NoSuchProcess):  # nobody may be there to reap it
+        assert psutil.Process(worker.pid).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.slow
+def test_the_server_ends_with_its_caller(tmp_path):
+    script = """
+        import sys, time
+        from hetero_lab.measure.worker_process import WORKER
+        from hetero_lab.processes import launch
+        worker = launch(WORKER, open(sys.argv[1], "wb"), 60)
+        print(worker.pid, flush=True)
+        time.sleep(3600)
+    """
+    caller = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "errors")],
+        stdout=subprocess.PIPE,
+    )
+    assert caller.stdout is not None
+    worker = psutil.Process(int(caller.stdout.readline()))
+    server = worker.parent()
+    assert server is not None
+    assert server.ppid() == caller.pid
+    caller.kill()
+    caller.wait()
+    caller.stdout.close()
+    _, alive = psutil.wait_procs([worker, server], timeout=20)
+    assert alive == []
+
+
+def test_a_command_is_started_as_it_is(tmp_path):
+    with open(tmp_path / "errors", "wb") as errors:
+        started = launch("", errors, 10, command=[sys.executable, "-c", "raise SystemExit(3)"])
+        assert started.wait(20) == 3
+        assert not isinstance(started, ForkedProcess)
+        for stream in (started.stdin, started.stdout):
+            assert stream is not None
+            stream.close()

@@ -1,0 +1,127 @@
+"""Tables of a profile: where the executed precision changes, and rates of generations."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import openvino as ov
+import pytest
+from counting_core import F32, core_with_acc, on_acc
+from openvino import opset13 as op
+from small_models import convolutions
+
+import hetero_lab as hl
+from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.devices import precisions
+from hetero_lab.errors import MeasurementError
+from hetero_lab.intervals import Estimate, Latency
+from hetero_lab.llm.generation import Generation
+from hetero_lab.model.language import Scenario
+from hetero_lab.results.profile_tables import TRANSITION_COLUMNS, generation_columns, tally
+from hetero_lab.tables import read_csv
+
+QUICK = {"iterations": 10, "warmup": 0, "progress": False, "reference": False}
+FIRST = ["conv1", "bias1", "relu1"]
+LOW = precisions("CPU", core=shared_core())[0]
+needs_low = pytest.mark.skipif(LOW == "f32", reason="this CPU has f32 only")
+
+
+@pytest.fixture(scope="module")
+def low_core():
+    return core_with_acc(properties={"INFERENCE_PRECISION_HINT": LOW})
+
+
+def measure(model, core, *ops, in_cpu=F32, **more) -> hl.types.Profile:
+    placement = hl.Placement(on_acc(model, core, *ops), "mine", {"CPU": in_cpu})
+    return hl.profile(model, placement, core=core, **{**QUICK, **more})
+
+
+@needs_low
+def test_transitions_at_boundaries_are_those_between_the_devices(low_core, tmp_path):
+    found = measure(convolutions(8), low_core, *FIRST)
+    frame = found.precision_transitions
+    assert list(frame.columns) == TRANSITION_COLUMNS
+    crossing = frame[frame["where"] == "boundary"]
+    (boundary,) = found.partition.boundaries
+    assert crossing["producer"].tolist() == [boundary.op]
+    row = crossing.iloc[0]
+    assert (row["from_device"], row["to_device"]) == ("ACC", "CPU")
+    assert (row["from_precision"], row["to_precision"]) == (LOW, "f32")
+    assert row["handed_over_as"] == "f32"
+    assert row["n_bytes"] == boundary.n_bytes
+    assert (row["from_subgraph"], row["to_subgraph"]) == (0, 1)
+    by_op = found.tables["placement"].set_index("op")["precision"]
+    assert set(by_op[FIRST]) == {LOW}
+    for _, row in frame.iterrows():
+        assert by_op[row["producer"]] == row["from_precision"]
+        assert by_op[row["consumer"]] == row["to_precision"]
+    words = found.tables["subgraphs"]["precisions"].tolist()
+    assert words[0] == f"3 {LOW}"
+    assert LOW not in words[1]
+    assert f"3 {LOW}" in found.report()
+
+    found.export(tmp_path / "p")
+    again = hl.read_profile(tmp_path / "p").precision_transitions
+    assert again.equals(frame)
+    stored = read_csv(tmp_path / "p" / "transitions.csv")
+    assert stored["producer"].tolist() == frame["producer"].tolist()
+
+
+@needs_low
+def test_two_low_devices_hand_over_in_the_models_type(low_core):
+    low = {"INFERENCE_PRECISION_HINT": LOW}
+    found = measure(convolutions(8), low_core, *FIRST, in_cpu=low)
+    frame = found.precision_transitions
+    precision = found.tables["placement"].set_index("op")["precision"]
+    (boundary,) = found.partition.boundaries
+    row = frame[frame["where"] == "boundary"].iloc[0]
+    assert row["producer"] == boundary.op
+    assert row["from_precision"] == LOW
+    assert row["to_precision"] == precision[row["consumer"]]
+    assert row["handed_over_as"] == "f32"
+
+
+def test_all_in_f32_there_are_none(core):
+    found = measure(convolutions(8), core)
+    assert found.precision_transitions.empty
+    assert list(found.precision_transitions.columns) == TRANSITION_COLUMNS
+    split = on_acc(convolutions(8), core, "softmax")
+    both = {"CPU": F32, "ACC": F32}
+    found = hl.profile(convolutions(8), hl.Placement(split, "f32", both), core=core, **QUICK)
+    assert len(found.partition.boundaries) > 0
+    assert found.precision_transitions.empty
+
+
+def test_without_counters_there_is_no_such_table(core):
+    found = measure(convolutions(8), core, counters=False)
+    assert "transitions" not in found.tables
+    assert found.tables["subgraphs"]["precisions"].tolist() == [""]
+    with pytest.raises(MeasurementError, match="counters=True"):
+        found.precision_transitions  # noqa: B018
+
+
+def test_booleans_and_integers_are_no_precision(low_core):
+    x = op.parameter([1, 256], ov.Type.i32, name="x")
+    same = op.equal(x, op.constant(np.int32(1)), name="same")
+    floats = op.convert(same, "f32", name="floats")
+    weights = op.constant(np.ones((256, 64), np.float32))
+    model = ov.Model([op.matmul(floats, weights, False, False, name="m")], [x], "hot")
+    found = measure(model, low_core, "same", "floats", "m")
+    assert {c.precision for c in found.counters if c.op == "floats"} <= {"boolean", ""}
+    assert found.precision_transitions.empty
+
+
+def test_a_tally_begins_with_the_most_frequent():
+    assert tally(["f32", "bf16", "", "bf16"]) == "2 bf16, 1 f32"
+    assert tally([]) == ""
+
+
+def test_an_interval_that_begins_at_0_has_no_highest_rate():
+    further = Latency(((100.0,), (300.0,)))
+    generation = Generation(Scenario(4, 3, batch=2), Latency(((500.0,),)), further, ())
+    columns = generation_columns(generation, Estimate(200.0, 0.0, 400.0))
+    assert columns["tpot_ci95_low_ms"] == 0.0
+    assert columns["tokens_per_s"] == 10_000.0
+    assert columns["tokens_per_s_ci95_low"] == 5_000.0
+    assert columns["tokens_per_s_ci95_high"] == math.inf

@@ -1,0 +1,260 @@
+"""Calibrating and optimising on the real runtime; how well is the benchmarks' business."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+from small_models import convolutions
+
+import hetero_lab as hl
+from hetero_lab.errors import PlanError
+from hetero_lab.search import (
+    calibrate as calibrating,
+    observations as observing,
+    optimize as optimizing,
+)
+
+QUICK: dict[str, Any] = {"isolate": False, "progress": False}
+F32 = {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return hl.load(convolutions(layers=4))
+
+
+@pytest.fixture(scope="module")
+def few_placements():
+    """Without a budget, measure a few placements only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibrating, "MOST_FITTED", 6)
+        patch.setattr(calibrating, "MOST_VALIDATED", 2)
+        patch.setattr(observing, "_ENOUGH_S", 0.05)
+        patch.setattr(optimizing, "ROUNDS", 2)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def acc():
+    """Each test begins with the same device, whatever one before made of it."""
+    hl.emulate("ACC", unsupported={"Softmax"})
+
+
+@pytest.fixture(scope="module")
+def costs(digits, few_placements):
+    hl.emulate("ACC", unsupported={"Softmax"})
+    return hl.calibrate(digits, ["ACC", "CPU"], budget_s=None, device_properties=F32, **QUICK)
+
+
+def test_a_cost_model_holds_what_was_measured(costs, digits, tmp_path):
+    assert costs.devices == ("ACC", "CPU")
+    assert {op for unit in costs.units for op in unit.ops} == {
+        costs.graph.ops[i].name for i in costs.graph.placeable
+    }
+    assert len(costs.validation) == 2
+    assert costs.notes == ()
+    assert dict(costs.emulated) == {"ACC": "CPU"}
+    assert (costs.validation["measured_us"] > 0).all()
+    assert costs.environment["ACC"].endswith("(emulated on CPU)")
+    assert costs.device_properties == F32
+    softmax = next(op.name for op in costs.graph if op.type == "Softmax")
+    assert softmax not in costs.supports("ACC")
+    assert softmax in costs.supports("CPU")
+    # Convolution and bias are one unit: both devices fuse them.
+    assert max(len(unit.ops) for unit in costs.units) > 1
+    costs.to_json(tmp_path / "costs.json")
+    again = hl.CostModel.from_json(tmp_path / "costs.json")
+    cpu = hl.Affinity.uniform(digits, "CPU")
+    assert again.predict_us(cpu) == costs.predict_us(cpu) > 0
+
+
+def test_a_plan_of_it_compiles_and_is_right(costs, digits):
+    made = hl.plan(digits, costs)
+    assert made.lower_bound_us <= made.predicted_us
+    placement = hl.Placement(made.affinity, "plan", F32)
+    profile = hl.profile(digits, placement, iterations=20, progress=False)
+    assert profile.as_predicted is not False
+    assert {row.verdict for row in profile.agreement} <= {"equal", "rounding"}
+    assert profile.partition.n_subgraphs == made.n_subgraphs
+
+
+TIMELESS = 1e-3  # seconds: nothing but what is measured in any case
+
+
+def test_without_time_the_costs_are_those_of_the_reference_and_say_so(digits):
+    with pytest.warns(hl.BudgetWarning, match="one unit"):
+        coarse = hl.calibrate(digits, ["ACC", "CPU"], budget_s=TIMELESS, progress=False)
+    assert any("1 placement" in note for note in coarse.notes)
+    with pytest.raises(PlanError, match="not validated"):
+        _ = coarse.mape
+    for device in ("ACC", "CPU"):  # the reference is on both
+        assert sum(unit.time_us[coarse.devices.index(device)] or 0.0 for unit in coarse.units) > 0
+    assert hl.plan(digits, coarse, budget_s=TIMELESS).predicted_us > 0
+
+
+def test_what_is_computed_from_constants_goes_with_its_op(digits):
+    """ACC can run convolutions, but not what makes f32 of compressed weights."""
+    compressed = hl.compress_weights(digits)
+    converts = [op.get_friendly_name() for op in compressed.get_ops() if "Convert" in str(op)]
+    assert converts
+    hl.emulate("ACC", supported={"Convolution", "Add", "Relu"})
+    with pytest.warns(hl.BudgetWarning):  # and no DeviceError
+        costs = hl.calibrate(compressed, ["ACC", "CPU"], budget_s=TIMELESS, progress=False)
+    compiled = hl.Affinity.automatic(compressed, "HETERO:ACC,CPU")
+    assert costs.predict_us(compiled) > 0
+
+
+@pytest.mark.filterwarnings("ignore::hetero_lab.errors.BudgetWarning")
+def test_optimize_without_time_returns_a_measured_baseline(digits, tmp_path):
+    options = {"device_properties": F32, "store": tmp_path / "proof", **QUICK}
+    best = hl.optimize(digits, ["ACC", "CPU"], budget_s=TIMELESS, **options)
+    assert not best.improved
+    assert best.notes
+    rows = best.summary.set_index("label")
+    assert rows.loc["optimized", "median_us"] > 0
+    stored = hl.read_sweep(tmp_path / "proof").summary.set_index("label")
+    assert stored.loc["greedy", "median_us"] == rows.loc["greedy", "median_us"]
+
+
+def test_optimize_tries_to_cut_the_model_once(costs, digits, monkeypatch):
+    asked = []
+
+    def observe(self, affinities, until_s, into, *, counters):
+        asked.append(affinities)
+        if any(label.startswith("cut") for label in affinities):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(observing.Observer, "observe", observe)
+    with pytest.raises(KeyboardInterrupt):
+        hl.optimize(digits, ["ACC", "CPU"], costs=costs, budget_s=None, **QUICK)
+    cuts = {label: a for label, a in asked[-1].items() if label.startswith("cut")}
+    assert cuts
+    assert cuts == asked[-1]
+    alone_us = costs.predict_us(hl.Affinity.uniform(digits, "CPU"))
+    for affinity in cuts.values():
+        assert set(affinity.devices) == {"ACC", "CPU"}
+        assert costs.predict_us(affinity) < 1.3 * alone_us
+
+
+@pytest.mark.filterwarnings("ignore::hetero_lab.errors.BudgetWarning")
+def test_optimize_goes_on_from_stored_costs(costs, digits, tmp_path):
+    costs.to_json(tmp_path / "costs.json")
+    stored = hl.CostModel.from_json(tmp_path / "costs.json")
+    best = hl.optimize(digits, ["ACC", "CPU"], budget_s=3, costs=stored, **QUICK)
+    assert [unit.ops for unit in best.costs.units] == [unit.ops for unit in costs.units]
+    assert best.placement.device_properties == F32
+    with pytest.raises(PlanError, match="calibrate with these"):
+        hl.optimize(digits, ["ACC", "CPU"], costs=costs, device_properties={}, progress=False)
+    with pytest.raises(PlanError, match="in this order"):
+        hl.optimize(digits, ["CPU", "ACC"], costs=costs, progress=False)
+    hl.emulate("ACC", unsupported={"Softmax", "Convolution"})
+    with pytest.raises(PlanError, match="does not support that now"):
+        hl.optimize(digits, ["ACC", "CPU"], costs=costs, progress=False)
+
+
+@pytest.mark.filterwarnings("ignore::hetero_lab.errors.BudgetWarning")
+def test_some_validate_before_half_is_fitted_to(digits, monkeypatch):
+    """The time of a slow model may end there."""
+    asked: list[str] = []
+    monkeypatch.setattr(
+        observing.Observer, "observe", lambda self, these, *_, **options: asked.extend(these)
+    )
+    monkeypatch.setattr(calibrating, "MOST_FITTED", 12)
+    hl.calibrate(digits, ["ACC", "CPU"], budget_s=None, validate=8, progress=False)
+    designed = [label for label in asked if label.startswith(("designed", "kept"))]
+    half = sum(label.startswith("designed") for label in designed) / 2
+    first = next(n for n, label in enumerate(designed) if label.startswith("kept"))
+    assert first < half
+    assert designed[-1].startswith("designed")
+
+
+@pytest.mark.filterwarnings("ignore:Interrupted")
+@pytest.mark.parametrize("moment", ["while costs are fitted", "in the turns of a plan"])
+def test_an_interrupted_search_is_not_proven(costs, digits, monkeypatch, moment):
+    split = hl.Affinity.uniform(digits, "ACC").fix(types={"Relu": "CPU", "Softmax": "CPU"})
+    monkeypatch.setattr(optimizing._Optimization, "_proposals", lambda *_: [split])
+    adjust, pressed = calibrating.adjust, []
+
+    def press(when: bool) -> None:
+        if when and not pressed:
+            pressed.append(True)
+            signal.raise_signal(signal.SIGINT)
+
+    def interrupted_fit(*given):
+        press(moment == "while costs are fitted")
+        return adjust(*given)
+
+    def interrupted_turns(self, record):
+        press(moment == "in the turns of a plan" and self.step.startswith("round"))
+
+    monkeypatch.setattr(calibrating, "adjust", interrupted_fit)
+    monkeypatch.setattr(observing.Search, "_on_record", interrupted_turns)
+    with pytest.raises(KeyboardInterrupt):
+        hl.optimize(digits, ["ACC", "CPU"], costs=costs, budget_s=None, **QUICK)
+    kept = hl.last_interrupted()
+    assert isinstance(kept, hl.CostModel)
+    assert kept.interrupted
+
+
+@pytest.mark.slow
+def test_a_search_goes_on_where_a_cut_was_not_measured(digits, few_placements, monkeypatch):
+    observe = observing.Observer.observe
+
+    def no_cuts(self, affinities, *given, **options):
+        if any(label.startswith("cut") for label in affinities):
+            self.failed |= dict.fromkeys(affinities, "time budget used up")
+        else:
+            observe(self, affinities, *given, **options)
+
+    monkeypatch.setattr(observing.Observer, "observe", no_cuts)
+    best = hl.optimize(digits, ["ACC", "CPU"], device_properties=F32, budget_s=None, **QUICK)
+    assert best.costs.validation_rows
+
+
+@pytest.mark.slow
+def test_devices_without_counters_are_measured_part_by_part(few_placements, monkeypatch):
+    """The runtime's counters are there on every device here, so their reading is cut off."""
+    real = observing.nodes_and_conversions
+
+    def without_acc(counters, partition, graph):
+        nodes, conversions = real(counters, partition, graph)
+        return tuple(n for n in nodes if n.device != "ACC"), conversions
+
+    monkeypatch.setattr(observing, "nodes_and_conversions", without_acc)
+    # Each op takes long enough not to drown in what else a busy machine does.
+    model = convolutions(size=64, channels=48, layers=4)
+    found = hl.calibrate(
+        model, ["ACC", "CPU"], budget_s=None, device_properties=F32, progress=False
+    )
+    on_acc, on_cpu = (sum(unit.time_us[n] or 0.0 for unit in found.units) for n in (0, 1))
+    assert on_acc > 0.05 * on_cpu > 10.0
+
+
+def test_an_op_that_no_device_supports_is_named(digits):
+    hl.emulate("ACC2", unsupported={"Softmax"})
+    with pytest.raises(PlanError, match="supports .*softmax"):
+        hl.calibrate(digits, ["ACC", "ACC2"], progress=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{"pin": {"^conv1": "ACC"}}, {"objective": "throughput"}])
+def test_optimize_returns_what_measured_best(digits, few_placements, changes):
+    hl.emulate("ACC", unsupported={"Softmax", "Concat"})
+    options = {"device_properties": F32, **QUICK, **changes}
+    best = hl.optimize(digits, ["ACC", "CPU"], budget_s=None, **options)
+    rows = best.summary.set_index("label")
+    assert list(rows.index) == ["optimized", "greedy", "CPU"]
+    assert (rows["status"] == "ok").all()
+    assert rows.loc["greedy", "ratio"] == 1.0
+    assert best.improved != best.verdict.startswith(("No plan was shown", "Undecided"))
+    if not best.improved:
+        best_baseline = rows.loc[["greedy", "CPU"], "ratio"].min()
+        assert rows.loc["optimized", "ratio"] == best_baseline
+    profile = hl.profile(digits, best.placement, iterations=20, progress=False)
+    assert {row.verdict for row in profile.agreement} <= {"equal", "rounding"}
+    assert len(best.history) == len(best.trials)
+    pinned = [op for op in best.affinity.ops if op.startswith("conv1")]
+    assert pinned
+    assert "pin" not in changes or {best.affinity[op] for op in pinned} == {"ACC"}

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hand_costs import flat_costs
+from views.hand_made import small_graph, small_profile
+
+import hetero_lab as hl
+from hetero_lab.costs.cost_model import LostFusion, ValidationRow
+from hetero_lab.costs.objective import Unit
+from hetero_lab.errors import ArgumentError, MeasurementError, PlanError
+from hetero_lab.model.read import prepare
+
+ROWS = (ValidationRow("a", 100.0, 103.0), ValidationRow("b", 50.0, 47.0))
+
+
+def inception_costs():
+    """Return validated costs of the sample, with a unit for what is fused and a price of that."""
+    graph = prepare("digits_inception").graph
+    costs = flat_costs(graph, lacks={"Softmax"}, validation_rows=ROWS)
+    pairs = [
+        (op.name, graph.ops[use.index].name)
+        for op in graph for use in graph.consumers[op.index]
+        if op.type == "Convolution" and use.index in graph.placeable
+    ]  # fmt: skip
+    return hl.CostModel(
+        **{**vars_of(costs), "lost_fusion": tuple(LostFusion(*p, (0, 0), (4, 2)) for p in pairs)}
+    )
+
+
+def vars_of(costs):
+    return {name: getattr(costs, name) for name in costs.__dataclass_fields__}
+
+
+def test_a_gain_is_the_difference_of_two_predictions():
+    costs = inception_costs()
+    found = hl.hotspots(costs)
+    assert [row.us for row in found.rows] == sorted((r.us for r in found.rows), reverse=True)
+    assert len(found.priced) > 80
+    before = costs.predict_us(found.affinity)
+    for row in found.rows:
+        if row.gain is None:
+            assert row.device == "CPU"  # the first device cannot run it
+            continue
+        moved = found.affinity.fix(ops=dict.fromkeys(row.ops, row.move_to))
+        assert row.gain.us == before - costs.predict_us(moved)
+        margin = costs.predictor(found.affinity).margin_us(costs.predictor(moved))
+        assert row.gain.low_us == pytest.approx(row.gain.us - margin)
+    frame = found.summary
+    assert frame["share"].sum() == pytest.approx(1.0)
+    assert frame["cumulative_share"].iloc[-1] == pytest.approx(1.0)
+    assert {"ACC_predicted_us", "CPU_predicted_us", "move_to"} <= {*frame.columns}
+
+
+def test_costs_without_validation_know_no_interval():
+    found = hl.hotspots(flat_costs(small_graph()))
+    assert {row.gain.high_us for row in found.rows if row.gain} == {math.inf}
+    assert "not validated" in found.notes[-1]
+
+
+def test_fused_ops_are_part_of_their_group_and_times_add_up():
+    profile = small_profile()
+    found = hl.hotspots(profile)
+    assert [(row.name, row.ops, row.us) for row in found.rows] == [
+        ("matmul", ("matmul", "relu"), 10.0),
+        ("softmax", ("softmax",), 5.0),
+        ("add", ("add",), 3.0),
+    ]
+    assert found.total_us == profile.tables["summary"]["ops_us"].iloc[0]
+    assert found.verdict == "3 of 4 ops, in 2 groups, take 80 % of the time of all ops."
+    assert "gain_us" not in found.summary
+    assert "<th>" in found._repr_html_()
+    priced = hl.hotspots(profile, flat_costs(profile.graph, validation_rows=ROWS))
+    assert priced.rows[0].predicted_us == {"ACC": 2.0, "CPU": 6.0}
+    assert priced.rows[0].gain is not None
+    assert "[90 %]" in str(priced)
+
+
+def test_real_counters_add_up(tmp_path):
+    hl.emulate("ACC", unsupported={"Softmax"})
+    sweep = hl.sweep("digits_inception", ["CPU", "HETERO:ACC,CPU"], turns=2, progress=False)
+    fastest = sweep.ranked.rows[0].profile
+    found = hl.hotspots(sweep)
+    assert found.total_us == pytest.approx(fastest.tables["summary"]["ops_us"].iloc[0])
+    named = [op for row in found.rows for op in row.ops]
+    assert sorted(named) == sorted(fastest.affinity.ops)
+    assert any({"ACC", "CPU"} == {*row.times_us} for row in found.rows)
+    found.to_csv(tmp_path / "hotspots.csv")
+    assert (tmp_path / "hotspots.csv").read_text().startswith('"op","op_types"')
+
+
+def test_blocks_are_rows():
+    graph = prepare("digits_inception").graph
+    units = tuple(Unit((graph.ops[i].name,), (1.0, 1.0)) for i in graph.placeable)
+    costs = hl.CostModel(**{**vars_of(flat_costs(graph)), "units": units, "validation_rows": ROWS})
+    found = hl.hotspots(costs, by="block")
+    listed = hl.blocks("digits_inception")
+    sizes = listed["block"].value_counts()
+    own = {row.name: len(row.ops) for row in found.rows if row.name.startswith("block ")}
+    assert own == {f"block {number}": sizes[number] for number in (0, 1)}
+    assert found.total_us == len(graph.placeable)
+
+
+def test_wrong_arguments():
+    with pytest.raises(MeasurementError, match="counters=True"):
+        hl.hotspots(small_profile(counters=()))
+    with pytest.raises(ArgumentError, match="has its own placement"):
+        hl.hotspots(small_profile(), placement=small_profile().affinity)
+    with pytest.raises(PlanError, match="another model"):
+        hl.hotspots(small_profile(), inception_costs())
+    with pytest.raises(ArgumentError, match="hetero_lab.profile"):
+        hl.hotspots(3)
+
+
+def test_where_the_latency_goes_is_said_only_if_the_counters_tell():
+    said = str(small_profile())
+    assert "Cause:      85 µs of 103 µs are spent at 2 boundaries: reorders 3 µs, " in said
+    busy = small_profile(counters=(*small_profile().counters, *small_profile().counters[:1] * 20))
+    assert "Caution:    The times of ops add up to" in str(busy)
+    assert "Cause:" not in str(busy)
+    assert "take them as shares" in hl.hotspots(busy).notes[0]
+    figure = hl.views.placement_graph(busy)
+    assert "more than the latency" in figure.layout.title.subtitle.text.replace("<br>", " ")

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from random_models import random_affinity, random_model
+from views.hand_made import small_graph, small_profile
+
+import hetero_lab as hl
+from hetero_lab.errors import ArgumentError, MeasurementError
+from hetero_lab.model.read import prepare
+from hetero_lab.placement.partition import predict
+from hetero_lab.views.graph import graph_labels as graph_words
+from hetero_lab.views.graph.graph_data import GraphNode, data_of_profile, graph_data
+from hetero_lab.views.graph.graph_drawing import draw, node_radius, width_level
+from hetero_lab.views.graph.graph_folding import Shown
+
+
+def traces(figure, name):
+    return [trace for trace in figure.data if trace.name == name]
+
+
+def test_each_device_has_a_trace_in_its_colour():
+    figure = hl.views.placement_graph(small_profile())
+    (acc,) = traces(figure, "ACC (emulated on CPU)")
+    (cpu,) = traces(figure, "CPU")
+    assert acc.marker.color == "#E69F00"
+    assert cpu.marker.color == "#0072B2"
+    assert len(acc.x) == 3
+    assert len(cpu.x) == 1
+    assert figure.layout.paper_bgcolor == figure.layout.plot_bgcolor == "rgba(0, 0, 0, 0)"
+    assert "sendChartToCloud" in figure.layout.modebar.remove  # nothing uploads
+
+
+def test_area_is_time_and_what_has_no_time_of_its_own_is_small():
+    (acc,) = traces(hl.views.placement_graph(small_profile()), "ACC (emulated on CPU)")
+    matmul, relu, add = acc.marker.size  # 10 µs, inside matmul, 3 µs
+    assert (add / matmul) ** 2 == pytest.approx(0.3)
+    assert relu < add
+    # Without times all nodes are alike.
+    (acc,) = traces(hl.views.placement_graph(small_profile(counters=())), "ACC (emulated on CPU)")
+    assert len(set(acc.marker.size)) == 1
+    node = GraphNode(0, "op", "a", "Relu", "CPU", 0, (), time_us=25.0)
+    assert node_radius(node, 100.0) == pytest.approx(8.0)
+    assert node_radius(node, None) == 6.0
+    assert node_radius(node, 1e9) == 3.6
+
+
+def test_width_steps_follow_the_square_root_of_bytes():
+    assert [width_level(n, 100) for n in (None, 0, 4, 16, 36, 64, 100)] == [0, 0, 1, 2, 3, 4, 4]
+    assert width_level(None, 0) == 0
+
+
+def test_hover_tells_what_is_known_of_an_op_and_of_a_boundary():
+    data = data_of_profile(small_profile())
+    matmul, relu = data.nodes[1], data.nodes[2]
+    assert graph_words.op_hover(matmul, data).split("<br>") == [
+        "<b>matmul</b>",
+        "MatMul on ACC (emulated on CPU), subgraph 0",
+        "1×8 f32, 32 B",
+        "10 µs, 55.6% of all ops",
+        "runs in bf16",
+        "inside it run relu",
+    ]
+    assert "runs inside matmul, which has its time" in graph_words.op_hover(relu, data)
+    edge = next(edge for edge in data.edges if (edge.source, edge.target) == (4, 5))
+    assert graph_words.boundary_hover(edge, data).split("<br>") == [
+        "<b>boundary</b> softmax",
+        "32 B",
+        "from subgraph 1 on CPU",
+        "to subgraph 2 on ACC (emulated on CPU)",
+        "read by add",
+        "reorders at it take 1 µs",
+    ]
+
+
+def test_labels_and_titles(monkeypatch):
+    data = data_of_profile(small_profile())
+    assert graph_words.node_labels(data) == {
+        0: "x", 2: "MatMul\n10 µs", 3: "Relu", 4: "Softmax\n5 µs", 5: "Add\n3 µs",
+        6: "probabilities",
+    }  # fmt: skip
+    assert graph_words.exit_labels(data) == {3: "32 B", 4: "32 B"}
+    assert graph_words.box_titles(data)[0] == ("subgraph 0 · ACC · 10 µs", "0 · ACC · 10 µs")
+    # A big graph names slow ops only.
+    monkeypatch.setattr(graph_words, "BIG", 3)
+    assert graph_words.node_labels(data) == {2: "MatMul\n10 µs", 4: "Softmax\n5 µs", 5: "Add\n3 µs"}
+
+
+def test_a_placement_is_drawn_before_anything_is_measured():
+    hl.emulate("ACC", unsupported={"Softmax"})
+    model = hl.load("digits_inception")
+    automatic = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
+    figure = hl.views.placement_graph(automatic, model)
+    assert "predicted" in figure.layout.title.text
+    (acc,) = traces(figure, "ACC (emulated on CPU)")
+    again = hl.views.placement_graph("HETERO:ACC,CPU", model)
+    assert again.to_json() == figure.to_json()
+    # Of a model alone, all devices of the machine.
+    (drawn,) = traces(hl.views.placement_graph(model), "ACC (emulated on CPU)")
+    assert len(drawn.x) == len(acc.x)
+    with pytest.raises(ArgumentError, match="with its model"):
+        hl.views.placement_graph(automatic)
+
+
+def test_ops_are_coloured_by_their_times():
+    figure = hl.views.placement_graph(small_profile(), color="time")
+    times = [t.marker.color for t in figure.data if t.marker.coloraxis]
+    assert times == [(10.0, 0.0, 3.0), (5.0,)]
+    assert figure.layout.coloraxis.cmax == 10.0
+    # The frames keep the devices' colours, and the legend explains those.
+    (frame,) = [t for t in traces(figure, "CPU") if t.showlegend]
+    assert frame.line.color == "rgba(0, 114, 178, 0.8)"
+
+
+def test_times_that_are_not_there_cannot_colour():
+    with pytest.raises(MeasurementError, match="no times to colour by"):
+        hl.views.placement_graph(small_profile(counters=()), color="time")
+    with pytest.raises(MeasurementError, match="no times to colour by"):
+        hl.views.placement_graph("CPU", random_model(3, 500), color="time")
+
+
+def drawn_of(graph, affinity, **options):
+    return draw(Shown(**options).of(graph_data(graph, affinity, predict(graph, affinity))), 1000)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_models_are_drawn_the_same_way_each_time(seed):
+    graph = prepare(random_model(seed)).graph
+    affinity = random_affinity(graph, ["A", "B"], seed)
+    partition = predict(graph, affinity)
+    first, again = (drawn_of(graph, affinity) for _ in range(2))
+    assert first.to_json() == again.to_json()
+    drawn = sum(len(t.x) for t in first.data if t.name in ("A", "B"))
+    assert drawn == sum(len(s.ops) for s in partition.subgraphs)
+
+
+def test_a_big_graph_keeps_to_its_width():
+    graph = prepare(random_model(5, 500)).graph
+    affinity = random_affinity(graph, ["A", "B"], 5)
+    figure = drawn_of(graph, affinity, fold="none")
+    low, high = figure.layout.xaxis.range
+    assert high - low < 1300
+    assert figure.layout.width == int(high - low) + 24  # a unit is a pixel: labels keep apart
+    assert "<br>" in traces(figure, "A")[0].hovertext[0]
+
+
+def rings(figure):
+    """Return the ops in the rings of causes and consequences, by the name in the legend."""
+    spots = {
+        (x, y): index
+        for trace in figure.data if trace.customdata is not None
+        for x, y, index in zip(trace.x, trace.y, trace.customdata, strict=True)
+    }  # fmt: skip
+    graph = small_graph()
+    return {
+        trace.name.partition(":")[0]: [
+            graph.ops[spots[spot]].name for spot in zip(trace.x, trace.y, strict=True)
+        ]
+        for trace in figure.data
+        if trace.name and trace.name.startswith(("cause", "consequence"))
+    }
+
+
+def test_causes_and_consequences_are_ringed():
+    graph = small_graph()
+    types = [(op.name, op.type) for op in graph if op.name in ("matmul", "relu", "softmax", "add")]
+    table = pd.DataFrame(types, columns=["op", "op_type"])
+    table["ACC"] = table["op_type"] != "Softmax"
+    table["CPU"] = True
+    measured = small_profile()
+    assert rings(hl.views.placement_graph(measured)) == {}
+    assert rings(hl.views.placement_graph(measured, support=table)) == {"cause": ["softmax"]}
+    along = hl.Affinity.from_graph(
+        graph, {op.name: "ACC" if op.name in ("x", "matmul", "relu") else "CPU" for op in graph}
+    )
+    drawn = draw(graph_data(graph, along, predict(graph, along), support=table))
+    assert rings(drawn) == {"cause": ["softmax"], "consequence": ["add"]}
+    said = [text for trace in drawn.data for text in trace.hovertext or ()]
+    assert any("ACC can run it; it goes along with" in text and "softmax" in text for text in said)
+    with pytest.raises(ArgumentError, match=r"not \[1\] \(list\)"):
+        hl.views.placement_graph(measured, support=[1])
