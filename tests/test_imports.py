@@ -1,10 +1,16 @@
-"""Imports run one way, and heavy packages are loaded only where they are used."""
+"""Rooms import those above them, annexes what the table says; heavy packages have their places.
+
+A room is a package of ``hetero_lab``; the modules at its top are the room ``base``. All imports
+count: at the top, in functions, for type checkers. The lists of public names (``FACES``) import
+nothing until a name is used, so what they import for type checkers does not.
+"""
 
 from __future__ import annotations
 
 import ast
 import functools
 import graphlib
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
@@ -12,16 +18,66 @@ import pytest
 from other_process import run_python
 from package_source import PACKAGE, parsed
 
-# A module may import what stands before it, and its own layer.
-LAYERS = [
-    {
-        "arguments", "clock", "errors", "extensions", "facade", "fetch", "fork_server", "grouping",
-        "interrupts", "minimal_sets", "processes", "progress", "result", "statistics", "tables",
-        "terminal",
-    },
-    *({room} for room in ("samples", "model", "backend", "placement", "planning", "lint")),
-    *({room} for room in ("runtime", "experiments", "views", "widgets", "cli")),
-]  # fmt: skip
+# The core: a room may import those before it.
+ROOMS = (
+    "base", "samples", "model", "devices", "placement", "costs", "planning", "lint", "runtime",
+    "results", "measure", "search", "views/graph", "views", "widgets", "widgets/explorer",
+    "widgets/tweaker", "cli",
+)  # fmt: skip
+
+# The annexes: each may import the core, and of the other annexes those that are listed here.
+ANNEXES = {
+    "accuracy": set(),
+    "fleet": set(),
+    "parallel": set(),
+    "llm": {"parallel"},
+    "debug": {"llm"},
+    "deploy": {"accuracy", "llm"},
+    "interop": {"debug"},
+    "advise": {"accuracy", "deploy"},
+    "machine": {"advise", "deploy"},
+}  # fmt: skip
+
+# What is still imported against these rules: file → rooms. The list may only get shorter.
+EXCEPTIONS: dict[str, set[str]] = {
+    "accuracy/accuracy_figures.py": {"debug"},
+    "advise/advise.py": {"machine"},
+    "cli/commands.py": {"deploy"},
+    "cli/demo.py": {"advise"},
+    "debug/wrong.py": {"deploy"},
+    "lint/lint.py": {"debug"},
+    "llm/generation.py": {"deploy"},
+    "measure/bench.py": {"deploy", "llm"},
+    "measure/session.py": {"accuracy", "fleet"},
+    "measure/sweep.py": {"accuracy", "fleet"},
+    "results/profile_data.py": {"llm"},
+    "results/profile_report.py": {"llm"},
+    "results/profile_result.py": {"llm"},
+    "results/profile_tables.py": {"llm"},
+    "results/sweep_reading.py": {"accuracy", "measure"},
+    "results/sweep_row.py": {"accuracy"},
+    "results/sweep_tables.py": {"accuracy"},
+    "runtime/exported.py": {"deploy"},
+    "runtime/inputs.py": {"deploy"},
+    "runtime/reference.py": {"parallel"},
+    "runtime/runners.py": {"llm", "parallel"},
+    "runtime/stored_placement.py": {"deploy", "llm"},
+    "samples/pictures.py": {"model"},
+    "search/observations.py": {"accuracy", "parallel"},
+    "views/graph/graph_data.py": {"advise", "interop", "views"},
+    "views/graph/graph_drawing.py": {"interop", "views"},
+    "views/graph/graph_folding.py": {"views"},
+    "views/graph/graph_labels.py": {"views"},
+    "views/prediction_figures.py": {"llm"},
+    "views/result_views.py": {"accuracy", "advise", "debug", "llm"},
+    "views/sweep_figures.py": {"advise"},
+    "widgets/tweaker/tweaker.py": {"debug", "deploy", "interop"},
+    "widgets/tweaker/tweaker_state.py": {"debug"},
+    "widgets/tweaker/tweaker_view.py": {"debug"},
+}
+
+# Lists of public names. The package's own imports what people type from everywhere.
+FACES = {"__init__.py", "types.py", "views/__init__.py", "interop/__init__.py", "llm/__init__.py"}
 
 # Programs that are copied out of the package, and import nothing of it.
 STANDALONE = {"run_frozen.py", "show_fault.py"}
@@ -29,17 +85,18 @@ STANDALONE = {"run_frozen.py", "show_fault.py"}
 # Where a package may be imported: directories end in a slash.
 ALLOWED = {
     "openvino": (
-        "model/read.py", "model/language.py", "model/static_phases.py",
-        "devices/", "runtime/", "debug/wrong.py",
+        "model/read.py", "model/language.py", "model/static_phases.py", "devices/", "runtime/",
+        "parallel/", "accuracy/quantize.py", "llm/private_memory.py", "deploy/run_frozen.py",
+        "debug/show_fault.py", "debug/transparent.py", "debug/wrong.py",
     ),
     "nncf": ("accuracy/quantize.py",),
     "openvino_genai": ("samples/made_models.py",),
-    "plotly": ("views/", "widgets/"),
+    "plotly": ("views/", "widgets/", "accuracy/accuracy_figures.py"),
     "ipywidgets": ("widgets/",),
     "anywidget": ("widgets/",),
     "IPython": ("cli/magics.py", "widgets/"),
-    "dask": ("experiments/",),
-    "distributed": ("experiments/",),
+    "dask": ("fleet/",),
+    "distributed": ("fleet/",),
 }  # fmt: skip
 
 
@@ -87,24 +144,89 @@ def imports(path: Path, *, of_types: bool = False) -> list[tuple[int, str]]:
     return [(line, name) for line, name, typing in all_imports(path) if of_types or not typing]
 
 
-def layer_of(part: str) -> int:
-    for number, names in enumerate(LAYERS):
-        if part in names:
-            return number
-    return len(LAYERS)  # magics, commands and the rest of what people call
+def module_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def test_imports_run_one_way():
-    back = [
-        f"{name_of(path)}, line {line}: {name}"
-        for path in modules()
-        for line, name in imports(path)
-        if name.startswith("hetero_lab.")
-        and layer_of(name.split(".")[1]) > layer_of(name_of(path).split("/")[0].removesuffix(".py"))
-        # The package itself has lazy names; its version is everybody's.
-        and name != "hetero_lab.__version__"
+def imported_modules(path: Path, known: Collection[str]) -> dict[str, int]:
+    """Return the modules of the package that a file imports, with the first line of each."""
+    lines: dict[str, int] = {}
+    for line, name in imports(path, of_types=name_of(path) not in FACES):
+        module = name
+        while module and module not in known:
+            module = module.rpartition(".")[0]
+        lines.setdefault(module, line)
+    # A name of the package itself is looked up when it is used, or the version.
+    return {m: line for m, line in lines.items() if m not in ("", "hetero_lab", module_of(path))}
+
+
+def room_of(path: Path) -> str:
+    """Return the room of a file; ``python -m hetero_lab`` belongs to the command line."""
+    folder = path.parent.relative_to(PACKAGE).as_posix()
+    if folder != ".":
+        return folder
+    return "cli" if path.name == "__main__.py" else "base"
+
+
+def may_import(room: str, other: str) -> bool:
+    if room == other:
+        return True
+    if room in ANNEXES:
+        return other in ROOMS or other in ANNEXES[room]
+    return other in ROOMS and ROOMS.index(other) < ROOMS.index(room)
+
+
+@functools.cache
+def against_the_rules() -> dict[str, dict[str, int]]:
+    """Return file → room that it must not import → the line."""
+    known = {module_of(path): path for path in modules()}
+    wrong: dict[str, dict[str, int]] = {}
+    for path in modules():
+        for module, line in imported_modules(path, known).items():
+            other = room_of(known[module])
+            if not may_import(room_of(path), other):
+                wrong.setdefault(name_of(path), {}).setdefault(other, line)
+    return wrong
+
+
+def test_every_package_is_a_room_or_an_annex():
+    rooms = {room_of(path) for path in modules()}
+    assert rooms - set(ROOMS) - set(ANNEXES) == set()
+    # One that was deleted is missed by those that may import it alone.
+    assert set(ROOMS) - rooms == set()
+
+
+def test_a_room_imports_those_above_it_and_an_annex_what_the_table_says():
+    new = [
+        f"{name}, line {line}: {room_of(PACKAGE / name)} must not import {room}"
+        for name, rooms in against_the_rules().items()
+        for room, line in rooms.items()
+        if room not in EXCEPTIONS.get(name, ())
     ]
-    assert back == []
+    assert new == []
+
+
+def test_no_exception_is_left_that_is_not_needed():
+    found = against_the_rules()
+    over = {name: rooms - set(found.get(name, ())) for name, rooms in EXCEPTIONS.items()}
+    assert {name: rooms for name, rooms in over.items() if rooms} == {}
+
+
+def test_no_annex_is_allowed_another_that_it_does_not_import():
+    known = {module_of(path): path for path in modules()}
+    used: dict[str, set[str]] = {}
+    for path in modules():
+        others = {room_of(known[module]) for module in imported_modules(path, known)}
+        used.setdefault(room_of(path), set()).update(others)
+    assert {annex: others - used[annex] for annex, others in ANNEXES.items()} == {
+        annex: set() for annex in ANNEXES
+    }
+
+
+def test_annexes_do_not_need_each_other_in_a_circle():
+    graphlib.TopologicalSorter(ANNEXES).prepare()  # CycleError names the annexes
+    assert set().union(*ANNEXES.values()) <= set(ANNEXES)
 
 
 def test_packages_are_imported_only_where_they_belong():
@@ -117,33 +239,23 @@ def test_packages_are_imported_only_where_they_belong():
     assert wrong == []
 
 
-def module_of(path: Path) -> str:
-    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def imported_modules(path: Path, known: Collection[str]) -> set[str]:
-    """Return the modules of the package that a file imports: at its top, in functions, for types.
-
-    What the ``__init__`` of a package imports for types are the public names that it looks up
-    when they are used, so those do not count.
-    """
-    found = set()
-    for _, name in imports(path, of_types=path.name != "__init__.py"):
-        module = name
-        while module and module not in known:
-            module = module.rpartition(".")[0]
-        found.add(module)
-    # A name of the package itself is looked up when it is used, or the version.
-    return found - {"", "hetero_lab", module_of(path)}
-
-
 def test_no_files_import_each_other():
     known = {module_of(path): path for path in modules()}
     graph = {module: imported_modules(path, known) for module, path in known.items()}
-    assert graph["hetero_lab.runtime.timing"] >= {"hetero_lab.clock"}
+    assert "hetero_lab.clock" in graph["hetero_lab.runtime.timing"]
     assert sum(map(len, graph.values())) > len(graph)
     graphlib.TopologicalSorter(graph).prepare()  # CycleError names the files of a circle
+
+
+def test_a_name_stands_for_one_module():
+    stems = Counter(path.stem for path in modules() if path.name != "__init__.py")
+    assert [stem for stem, count in stems.items() if count > 1] == []
+    # The import of a module sets its name in its package, where a public name would be lost.
+    import hetero_lab as hl
+
+    for space in (hl.interop, hl.llm, hl.views):
+        folder = PACKAGE / space.__name__.split(".")[1]
+        assert {path.stem for path in folder.glob("*.py")} & set(space.__all__) == set()
 
 
 def test_a_name_stands_for_one_class():
@@ -170,8 +282,25 @@ def test_the_reader_of_imports_reads(tmp_path):
     assert found >= {"openvino", "dask", "hetero_lab.views.graph", "pandas.api"}
     assert "plotly" not in found
     assert "plotly" in {name for _, name in imports(path, of_types=True)}
-    assert layer_of("errors") < layer_of("model") < layer_of("views") < layer_of("magics")
     assert len(modules()) > 30
+
+
+@pytest.mark.parametrize(
+    ("room", "other", "allowed"),
+    [
+        ("model", "base", True),
+        ("base", "model", False),
+        ("views", "views/graph", True),
+        ("views/graph", "views", False),
+        ("measure", "fleet", False),
+        ("cli", "advise", False),
+        ("fleet", "cli", True),
+        ("advise", "deploy", True),
+        ("deploy", "advise", False),
+    ],
+)
+def test_the_rule_in_examples(room, other, allowed):
+    assert may_import(room, other) is allowed
 
 
 def test_import_pulls_in_nothing_heavy():
