@@ -3,6 +3,9 @@
 python -m tests.proof.simplified                # partitions: 12 networks, five masks each
 python -m tests.proof.simplified --random 300   # causes: random graphs and masks
 python -m tests.proof.simplified --race         # latency: simplified against greedy
+python -m tests.proof.simplified --large 2000   # the time that a large network takes
+
+``--only yolo_dfl unet`` takes some of the networks.
 """
 
 from __future__ import annotations
@@ -13,8 +16,6 @@ import warnings
 from collections.abc import Iterator
 
 import numpy as np
-from network_zoo import ZOO
-from random_models import random_model
 
 import hetero_lab as hl
 from hetero_lab.devices.bound import bind
@@ -24,6 +25,8 @@ from hetero_lab.placement.affinity import Affinity, first_able
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.subgraph_causes import Division
 from hetero_lab.planning.simplify import Simplified, simplified
+from tests.network_zoo import ZOO, encoder
+from tests.random_models import random_model
 
 KEEP = 0.5
 
@@ -81,10 +84,10 @@ class Tried:
                     yield self.n_subgraphs(order[first:last])
 
 
-def check_partitions(n_masks: int, brute: bool) -> int:
+def check_partitions(names: list[str], n_masks: int, brute: bool) -> int:
     bad = 0
-    for name, make in ZOO.items():
-        graph = bind(hl.load(make())).graph
+    for name in names:
+        graph = bind(hl.load(ZOO[name]())).graph
         for lacking in masks(graph, n_masks):
             support = support_of(graph, lacking)
             affinity = first_able(graph, support)
@@ -141,12 +144,25 @@ def check_causes(n: int, seed: int) -> int:
     return bad
 
 
-def race(n_masks: int, budget_s: float) -> None:
+def check_time(n_ops: int, n_masks: int) -> None:
+    """Print how long an encoder of about so many ops takes."""
+    per_layer = len(bind(hl.load(encoder(4))).graph.placeable) / 4
+    graph = bind(hl.load(encoder(round(n_ops / per_layer)))).graph
+    for lacking in masks(graph, n_masks):
+        support = support_of(graph, lacking)
+        affinity = first_able(graph, support)
+        began = time.perf_counter()
+        found = simplified(graph, affinity, support, keep=KEEP)
+        took_s = time.perf_counter() - began
+        print(f"{len(graph.placeable)} ops, {took_s:.2f} s  {found.remark}", flush=True)
+
+
+def race(names: list[str], n_masks: int, budget_s: float) -> None:
     """Measure greedy and simplified in turns, on an emulated device in f32."""
     f32 = {"INFERENCE_PRECISION_HINT": "f32"}
     counts: dict[str, int] = {}
-    for name, make in ZOO.items():
-        model = hl.load(make())
+    for name in names:
+        model = hl.load(ZOO[name]())
         for lacking in masks(bind(model).graph, n_masks):
             hl.emulate("ACC", unsupported=lacking, properties=f32)
             greedy = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
@@ -185,13 +201,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--race", action="store_true")
     parser.add_argument("--budget", type=float, default=8.0)
+    parser.add_argument("--large", type=int, default=0)
+    parser.add_argument("--only", nargs="*", default=list(ZOO), choices=list(ZOO))
     given = parser.parse_args()
     if given.race:
-        race(given.masks, given.budget)
+        race(given.only, given.masks, given.budget)
+    elif given.large:
+        check_time(given.large, given.masks)
     elif given.random:
         print(check_causes(given.random, given.seed), "causes false")
     else:
-        print(check_partitions(given.masks, not given.no_brute), "wrong")
+        print(check_partitions(given.only, given.masks, not given.no_brute), "wrong")
 
 
 if __name__ == "__main__":
