@@ -40,7 +40,7 @@ FEW = 2  # subgraphs; two devices that share a model cannot have fewer
 # Nodes times trials, and the least and the most trials: about half a second each. Where HETERO
 # breaks cycles, a trial takes up to thirty times as long; so many are for changes, as many for
 # merges.
-_PLAIN, _CYCLIC = (200_000, 60, 400), (15_000, 5, 35)
+_PLAIN, _CYCLIC, _MERGES = (200_000, 60, 400), (15_000, 5, 35), (400_000, 60, 800)
 _GROUPS = 8  # subgraphs of one device that are taken as culprits of their own
 _MUCH_LESS = 0.5  # times the work of the best change is worth a sentence of its own
 _LISTED = 12  # remedies in the summary
@@ -349,8 +349,8 @@ class _Changes:
         sizes = (t.n_bytes or 0 for op in self.division.graph for t in op.outputs)
         self.tensor_bytes = np.array(list(sizes))
         n = len(self.division.graph)
-        self.n_plain, self.n_cyclic = (
-            max(least, min(most, nodes // n)) for nodes, least, most in (_PLAIN, _CYCLIC)
+        self.n_plain, self.n_cyclic, self.n_merges = (
+            max(least, min(most, nodes // n)) for nodes, least, most in (_PLAIN, _CYCLIC, _MERGES)
         )
 
     def run(self) -> None:
@@ -512,25 +512,27 @@ class _Changes:
 
     def _merge(self, trial: _Change) -> None:
         """Move single subgraphs to the device of a neighbour while that leaves fewer."""
-        while (better := next(self._merged(trial), None)) is not None:
-            trial = better
+        division, left, before = self.division, self.n_merges, None
+        while trial is not before:
+            before = trial
+            for nodes, device in self._neighbours(trial):
+                if left == 0:
+                    return
+                left -= 1
+                choice = np.where(division.moved(nodes, -1) < 0, device, trial.choice)
+                n_parts, is_cyclic = division.components(choice)
+                after = self._attempt("", choice, n_parts) if is_cyclic else self._split("", choice)
+                if after is not None and self._key(after) < self._key(trial):
+                    trial = after
 
-    def _merged(self, trial: _Change) -> Iterator[_Change]:
-        """Yield trials that are better after one subgraph went, the one with least work first."""
-        division = self.division
+    def _neighbours(self, trial: _Change) -> Iterator[tuple[np.ndarray, int]]:
+        """Yield the ops of each subgraph and the devices beside it, the least work first."""
+        division, topology = self.division, self.division.topology
         ids, crossing, compiled = division.subgraphs(trial.choice)
-        source, target = (
-            ids[division.topology.source[crossing]],
-            ids[division.topology.target[crossing]],
-        )
+        source, target = ids[topology.source[crossing]], ids[topology.target[crossing]]
         work = np.bincount(ids, self.work, minlength=int(ids.max()) + 1)
         for one in sorted(compiled.tolist(), key=lambda number: work[number]):
             near = np.concatenate([target[source == one], source[target == one]])
             nodes = np.flatnonzero((ids == one) & division.placeable)
             for device in np.unique(trial.choice[np.isin(ids, near)]).tolist():
-                moved = division.moved(nodes[division.able[device][nodes]], -1) < 0
-                choice = np.where(moved, device, trial.choice)
-                n_parts, is_cyclic = division.components(choice)
-                after = self._attempt("", choice, n_parts) if is_cyclic else self._split("", choice)
-                if after is not None and self._key(after) < self._key(trial):
-                    yield after
+                yield nodes[division.able[device][nodes]], device
