@@ -101,8 +101,9 @@ def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
     """Read a table that :func:`write_csv` wrote; StoredFileError if it is missing or broken."""
     import pandas as pd
 
-    # Before pandas 3 the default may be off in the last digit.
-    exact: Any = {} if int(pd.__version__.split(".")[0]) >= 3 else {"float_precision": "round_trip"}
+    # Before pandas 3.1 the default may be off in the last digit.
+    version = [int(part) for part in pd.__version__.split(".")[:2]]
+    exact: Any = {"float_precision": "round_trip"} if version < [3, 1] else {}
     try:
         text = read_bytes(path).decode("utf-8-sig", "surrogatepass")
         header = next(csv.reader(io.StringIO(text, newline="")), [])
