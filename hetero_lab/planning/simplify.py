@@ -40,7 +40,7 @@ FEW = 2  # subgraphs; two devices that share a model cannot have fewer
 # Nodes times trials, and the least and the most trials: about half a second each. Where HETERO
 # breaks cycles, a trial takes up to thirty times as long; so many are for changes, as many for
 # merges.
-_PLAIN, _CYCLIC, _MERGES = (200_000, 60, 400), (15_000, 5, 35), (400_000, 60, 800)
+_PLAIN, _CYCLIC, _MERGES = (200_000, 60, 400), (15_000, 5, 35), (1_000_000, 60, 800)
 _GROUPS = 8  # subgraphs of one device that are taken as culprits of their own
 _MUCH_LESS = 0.5  # times the work of the best change is worth a sentence of its own
 _LISTED = 12  # remedies in the summary
