@@ -1,0 +1,133 @@
+"""The core stands alone, and each annex can be taken away: copies of the package without them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from other_process import run_python
+from package_source import PACKAGE
+from test_imports import ANNEXES
+
+CORE = """
+import warnings; warnings.simplefilter("ignore")
+import sys; from pathlib import Path
+import hetero_lab as hl
+assert Path(hl.__file__).is_relative_to(sys.argv[1]), hl.__file__
+
+quiet = {"progress": False}
+model = hl.load("digits_inception")
+hl.emulate("ACC", unsupported={"Concat"})
+affinity = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
+profile = hl.profile(model, affinity, iterations=3, **quiet)
+hl.lint(model, affinity)
+found = hl.simplify(model, affinity)
+placements = {"greedy": affinity, "few": found.affinity}
+sweep = hl.sweep(model, placements, turns=2, store="store", **quiet)
+print(sorted(sweep.summary["label"]), set(sweep.summary["status"]))
+costs = hl.calibrate(model, ["ACC", "CPU"], budget_s=4, **quiet)
+hl.plan(model, costs, **quiet)
+best = hl.optimize(model, ["ACC", "CPU"], budget_s=4, **quiet)
+hl.views.page([profile, sweep, best], "page.html")
+for figure in (
+    hl.views.placement_graph(profile), hl.views.timeline(profile),
+    hl.views.time_by_subgraph(profile), hl.views.time_by_op_type(profile),
+    hl.views.latency_ranking(sweep), hl.views.placement_latency(sweep),
+    hl.views.latency_samples(sweep), hl.views.predicted_measured(costs),
+):
+    assert figure.to_dict()["data"]
+hl.AffinityTweaker(model, "HETERO:ACC,CPU")
+hl.SweepExplorer(sweep)
+sweep.to_csv("sweep.csv")
+sweep.export("sweep")
+profile.export("profile")
+affinity.to_csv("affinity.csv")
+assert hl.Affinity.from_csv("affinity.csv") == affinity
+from hetero_lab.tables import read_csv
+assert list(read_csv("sweep.csv")["label"]) == list(sweep.summary["label"])
+assert set(hl.read_sweep("store").summary["label"]) == set(sweep.summary["label"])
+hl.read_profile("profile")
+hl.save(model, affinity, "placed.xml")
+hl.read_placement("placed.xml")
+
+from IPython.testing.globalipapp import start_ipython
+shell = start_ipython()
+shell.run_line_magic("load_ext", "hetero_lab")
+shell.push({"model": model})
+shell.run_cell("%hetero_profile model -d HETERO:ACC,CPU -q").raise_error()
+print("all")
+"""
+
+NAMES = """
+import hetero_lab as hl
+spaces = {"hl": hl}
+for space in ("interop", "llm", "types", "views"):
+    try:
+        spaces[space] = getattr(hl, space)
+        spaces[space].__all__
+    except hl.HeteroLabError as error:
+        del spaces[space]
+        print("missing", space, error)
+for space, module in spaces.items():
+    for name in set(module.__all__) - {"interop", "llm"}:
+        try:
+            getattr(module, name)
+        except hl.HeteroLabError as error:
+            print("missing", f"{space}.{name}", error)
+"""
+
+
+def copy_without(directory: Path, *annexes: str) -> Path:
+    """Copy the package and its data without some annexes; return where it is."""
+    shutil.copytree(
+        PACKAGE, directory / "hetero_lab",
+        ignore=lambda folder, _: annexes if Path(folder) == PACKAGE else ["__pycache__"],
+    )  # fmt: skip
+    shutil.copytree(PACKAGE.parent / "datasets", directory / "datasets")
+    return directory
+
+
+def run_copy(directory: Path, code: str) -> str:
+    path = os.pathsep.join([str(directory), os.environ.get("PYTHONPATH", "")])
+    environment = {"PYTHONPATH": path, "HETERO_LAB_GUARD": "0"}
+    return run_python(code, directory, cwd=directory, **environment).stdout
+
+
+@pytest.mark.slow
+def test_the_core_stands_alone(tmp_path):
+    out = run_copy(copy_without(tmp_path, *ANNEXES), CORE)
+    assert out.splitlines()[0] == "['CPU', 'few', 'greedy'] {'ok'}"
+    assert out.splitlines()[-1] == "all"
+
+
+def homes() -> dict[str, str]:
+    """Return the annex of each public name that one defines."""
+    import hetero_lab as hl
+    from hetero_lab import facade
+
+    spaces = {"hl": hl, "interop": hl.interop, "llm": hl.llm, "types": hl.types, "views": hl.views}
+    return {
+        f"{space}.{name}": annex
+        for space, module in spaces.items()
+        for name, where in facade.homes(module.__name__).items()
+        if (annex := where.split(".")[1] if where.count(".") > 1 else "") in ANNEXES
+    }
+
+
+@pytest.mark.parametrize("annex", ANNEXES)
+def test_without_an_annex_its_own_names_are_missing(tmp_path, annex):
+    out = run_copy(copy_without(tmp_path, annex), NAMES)
+    missing = {line.split()[1]: line for line in out.splitlines() if line.startswith("missing ")}
+    # Those that may import it go with it; so do those that may import these.
+    lost = {annex}
+    while more := {other for other, uses in ANNEXES.items() if uses & lost} - lost:
+        lost |= more
+    own = {name for name, home in homes().items() if home == annex}
+    own = {annex} if annex in ("interop", "llm") else own
+    assert own <= set(missing)
+    allowed = {name for name, home in homes().items() if home in lost} | (lost & {"interop", "llm"})
+    assert set(missing) <= allowed
+    for name in own:
+        assert f"hetero_lab.{annex}" in missing[name]
