@@ -39,10 +39,8 @@ _MOST_SECONDS = 1e9
 # the annotation is asked if anything else breaks.
 _KNOWN_INSIDE = {
     "model", "source", "shapes", "placement", "placements", "name", "devices",
-    "device", "text", "ops", "types", "patterns",
-    "budget_s", "pin", "memory_limit", "calibration", "data", "profile",
-    "profiles", "results", "result", "sweep",
-    "compile_properties", "executor", "grid", "inputs", "mean",
+    "device", "text", "budget_s", "pin", "memory_limit", "calibration", "data",
+    "profiles", "results", "result", "client", "executor", "grid", "inputs", "mean",
     "metric", "priorities", "scale", "top",
 }  # fmt: skip
 # How to get an object of a kind: the way out that an error names.
@@ -96,8 +94,9 @@ def checked(function: _F) -> _F:
         for name, value in given.items():
             if name not in names:
                 near = did_you_mean(name, names).replace("'?", "='?")
-                near = near or f" Arguments: {', '.join(names)}."
-                raise ArgumentError(f"{function.__name__} has no argument {name}=.{near}")
+                near = near or f" Arguments: {', '.join(n for n in names if n != 'self')}."
+                called = function.__qualname__.removesuffix(".__init__")
+                raise ArgumentError(f"{called} has no argument {name}=.{near}")
             _check_most(name, value)
             if name not in _KNOWN_INSIDE:
                 _check(name, value, hints.get(name, Any))

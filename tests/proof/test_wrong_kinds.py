@@ -119,3 +119,5 @@ def test_a_class_that_is_imported_for_checkers_only_is_told_by_its_name(good):
 def test_a_misspelt_argument_is_named_before_anything_happens(good):
     with pytest.raises(ArgumentError, match=r"sweep has no argument turn=. Did you mean 'turns='"):
         hl.sweep(5, ["CPU"], turn=3)
+    with pytest.raises(ArgumentError, match=r"^Placement has no argument lable=. Did you mean"):
+        hl.Placement(good.affinity, lable="mine")
