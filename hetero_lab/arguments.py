@@ -153,7 +153,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return False
     if isinstance(value, str | bytes):
         return origin is None  # a string is a sequence of strings, but is never meant as one
-    if inner and issubclass(origin, abc.Mapping):
+    if origin and issubclass(origin, abc.Mapping):
         return all(_fits(key, inner[0]) and _fits(one, inner[1]) for key, one in value.items())
     if inner and isinstance(value, abc.Collection):
         return all(_fits(one, inner[0]) for one in value)
