@@ -39,7 +39,8 @@ _MOST_SECONDS = 1e9
 # the annotation is asked if anything else breaks.
 _KNOWN_INSIDE = {
     "model", "source", "shapes", "placement", "placements", "name", "devices",
-    "device", "text", "budget_s", "pin", "memory_limit", "calibration", "data",
+    "device", "text", "ops", "types", "patterns", "budget_s", "pin", "memory_limit",
+    "calibration", "data",
     "profiles", "results", "result", "client", "executor", "grid", "inputs", "mean",
     "metric", "priorities", "scale", "top",
 }  # fmt: skip
