@@ -8,8 +8,6 @@ other tools in :mod:`hetero_lab.interop`, and the classes of results in :mod:`he
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab import facade
@@ -79,24 +77,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-__all__, __getattr__, __dir__ = facade.attach(__name__)  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-class _Facade(ModuleType):
-    """Public functions keep their names beside packages of the same name.
-
-    The import of ``hetero_lab.lint.lint`` sets an attribute ``lint`` here, which has to remain
-    the function.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        spaces = {"interop", "llm", "types", "views"}
-        if isinstance(value, ModuleType) and name in __all__ and name not in spaces:
-            return
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Facade
+facade.attach(__name__)
 
 
 def load_ipython_extension(shell: Any) -> None:

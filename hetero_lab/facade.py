@@ -13,51 +13,57 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable
-from types import FunctionType
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
 from typing import Any
 
 _IMPORT = re.compile(r"^    from (hetero_lab[\w.]*) import (\([^)]*\)|.+)$", re.M)
 _NAME = re.compile(r"\b(\w+) as \1\b")
-_Face = tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]
 
 
-def attach(module: str) -> _Face:
-    """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a module of public names."""
-    home = homes(module)
+class Face(ModuleType):
+    """A module of public names: each is imported from its home at its first use."""
 
-    def get(name: str) -> Any:
-        if name not in home:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        found = public(home[name], name)
-        setattr(sys.modules[module], name, found)
+    _homes: dict[str, str]
+    __all__: list[str]
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._homes:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        where = self._homes[name]
+        if where == "hetero_lab":
+            return importlib.import_module(f"hetero_lab.{name}")
+        found = getattr(importlib.import_module(where), name)
+        if isinstance(found, FunctionType):
+            # Imported late, so that `import hetero_lab` alone is quick.
+            from hetero_lab import arguments, interrupts
+
+            found = interrupts.guarded(arguments.checked(found))
+        setattr(self, name, found)
         return found
 
-    def listed() -> list[str]:
-        own = vars(sys.modules[module])
-        return sorted({*home, *(name for name in own if name.startswith("__"))})
+    def __dir__(self) -> list[str]:
+        return sorted({*self._homes, *(name for name in vars(self) if name.startswith("__"))})
 
-    return sorted(home), get, listed
+    def __setattr__(self, name: str, value: object) -> None:
+        # The import of hetero_lab.lint.lint sets an attribute `lint`, which has to remain the
+        # function.
+        if isinstance(value, ModuleType) and self._homes.get(name, "hetero_lab") != "hetero_lab":
+            return
+        super().__setattr__(name, value)
 
 
-def homes(module: str) -> dict[str, str]:
-    """Return the public names of a module with the modules that define them."""
+def attach(name: str) -> None:
+    """Make the module of a name one that looks its public names up."""
+    module: Any = sys.modules[name]
+    module._homes = dict(_homes(name))
+    module.__all__ = sorted(module._homes)
+    module.__class__ = Face
+
+
+def _homes(module: str) -> Iterator[tuple[str, str]]:
+    """Yield each public name of a module with the module that defines it."""
     # The source is read without running it; a loader also finds it in a zip file.
     spec: Any = importlib.util.find_spec(module)
-    source = spec.loader.get_source(module)
-    return {
-        name: where for where, names in _IMPORT.findall(source) for name in _NAME.findall(names)
-    }
-
-
-def public(where: str, name: str) -> Any:
-    """Return the object of a name; a function is checked and guarded."""
-    if where == "hetero_lab":
-        return importlib.import_module(f"hetero_lab.{name}")
-    found = getattr(importlib.import_module(where), name)
-    if isinstance(found, FunctionType):
-        # Imported late, so that `import hetero_lab` alone is quick.
-        from hetero_lab import arguments, interrupts
-
-        return interrupts.guarded(arguments.checked(found))
-    return found
+    for where, names in _IMPORT.findall(spec.loader.get_source(module)):
+        yield from ((name, where) for name in _NAME.findall(names))

@@ -1,10 +1,11 @@
 """Ctrl-C in a call: always ``KeyboardInterrupt``, and the results so far are kept.
 
 There is one rule for all public functions. Inside, a long one that is interrupted returns what
-it has, marked ``interrupted``, or lets ``KeyboardInterrupt`` pass if it has nothing. Where it is
-called, :func:`guarded` keeps that result for :func:`last_interrupted` and raises
-``KeyboardInterrupt`` nevertheless, so that neither a script nor the rest of a notebook cell goes
-on with half a result as if it were whole.
+it has, marked ``interrupted``, or lets ``KeyboardInterrupt`` pass if it has nothing of its own
+kind; what it can continue from travels on that (:func:`bringing`). Where it is called,
+:func:`guarded` keeps either for :func:`last_interrupted` and raises ``KeyboardInterrupt``
+nevertheless, so that neither a script nor the rest of a notebook cell goes on with half a result
+as if it were whole.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _last: Any = None
-_set_aside: Any = None  # by the guarded call that runs now
 _CALLBACK_S = 0.01  # long enough for a destructor or a callback to end
 _seen = False  # whether Ctrl-C came since the outermost guarded call began
 
@@ -58,8 +58,7 @@ def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
     @functools.wraps(function)
     def call(*args: _P.args, **options: _P.kwargs) -> _T:
         __tracebackhide__ = True
-        global _last, _seen, _set_aside
-        _set_aside = None
+        global _last, _seen
         handler = signal.getsignal(signal.SIGINT)
         in_main = threading.current_thread() is threading.main_thread()
         listening = in_main and handler in (signal.default_int_handler, _on_signal)
@@ -70,8 +69,8 @@ def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
         try:
             with _dropped_ones_again() if listening else contextlib.nullcontext():
                 result = function(*args, **options)
-        except KeyboardInterrupt:
-            _last = _set_aside
+        except KeyboardInterrupt as stop:
+            _last = partial_of(stop)
             raise
         finally:
             if listening:
@@ -88,12 +87,14 @@ def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 @contextlib.contextmanager
-def deferred() -> Generator[Callable[[], bool], None, None]:
+def deferred(*, goes_on: bool = False) -> Generator[Callable[[], bool], None, None]:
     """Let Ctrl-C wait until a block is over; yields a function that tells whether it came.
 
-    For steps that belong together and are short, or end by themselves when it came. As with
-    :func:`guarded`, a handler set by other code is left alone.
+    For steps that belong together and are short, or end by themselves when it came. What follows
+    ``goes_on`` with what it has; :func:`guarded` ends the call in ``KeyboardInterrupt``
+    nevertheless. As there, a handler set by other code is left alone.
     """
+    global _seen
     handler = signal.getsignal(signal.SIGINT)
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or handler not in (signal.default_int_handler, _on_signal):
@@ -105,7 +106,9 @@ def deferred() -> Generator[Callable[[], bool], None, None]:
         yield lambda: bool(came)
     finally:
         signal.signal(signal.SIGINT, handler)
-    if came:
+    if came and goes_on:
+        _seen = True
+    elif came:
         signal.raise_signal(signal.SIGINT)
 
 
@@ -131,18 +134,19 @@ class UntilInterrupted(contextlib.AbstractContextManager["UntilInterrupted"]):
         return self.interrupted
 
 
-def set_aside(result: object) -> None:
-    """Keep something that an interrupted call can continue from.
+@contextlib.contextmanager
+def bringing(result: object) -> Generator[None, None, None]:
+    """Let an interrupt or error of a block bring what the call can continue from, if anything."""
+    try:
+        yield
+    except BaseException as stop:
+        vars(stop)["partial"] = result or partial_of(stop)
+        raise
 
-    For calls that have no result of their own kind yet: costs measured for a search, say.
-    """
-    global _set_aside
-    _set_aside = result
 
-
-def what_was_set_aside() -> object:
-    """Return what the running call, or one inside it, has set aside."""
-    return _set_aside
+def partial_of(stop: BaseException) -> Any:
+    """Return what an interrupt or error brings along, if anything."""
+    return vars(stop).get("partial")
 
 
 @contextlib.contextmanager

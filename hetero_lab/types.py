@@ -50,4 +50,4 @@ if TYPE_CHECKING:
     from hetero_lab.search.hotspots import Hotspots as Hotspots
     from hetero_lab.search.optimize import Optimized as Optimized
 
-__all__, __getattr__, __dir__ = facade.attach(__name__)  # pyright: ignore[reportUnsupportedDunderAll]
+facade.attach(__name__)

@@ -14,7 +14,7 @@ from package_source import public_functions
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 import hetero_lab as hl
-from hetero_lab.interrupts import UntilInterrupted, guarded, interruptible
+from hetero_lab.interrupts import UntilInterrupted, bringing, deferred, guarded, interruptible
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +126,33 @@ def test_a_call_within_a_call_ends_the_outer_one():
     with pytest.raises(KeyboardInterrupt, match="outer was interrupted"):
         outer()
     assert hl.last_interrupted() == "outer"
+
+
+@pytest.mark.parametrize(
+    ("outer", "kept"), [(["advice"], ["advice"]), ([], "costs")], ids=["more", "nothing yet"]
+)
+def test_what_a_call_continues_from_travels_on_the_interrupt(outer, kept):
+    @guarded
+    def search() -> None:
+        with bringing(outer), bringing("costs"):
+            press_ctrl_c()
+
+    with pytest.raises(KeyboardInterrupt) as stop:
+        search()
+    assert stop.value.partial == kept
+    assert hl.last_interrupted() == kept
+
+
+def test_a_conclusion_is_not_disturbed_and_the_call_ends_nevertheless():
+    @guarded
+    def concluding() -> tuple[str, bool]:
+        with deferred(goes_on=True) as came:
+            press_ctrl_c()
+        return "whole", came()
+
+    with pytest.raises(KeyboardInterrupt, match="concluding was interrupted"):
+        concluding()
+    assert hl.last_interrupted() == ("whole", True)
 
 
 def test_no_interrupt_no_change():

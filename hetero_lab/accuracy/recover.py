@@ -23,7 +23,7 @@ from hetero_lab.errors import (
     PlanError,
     names_at_hand,
 )
-from hetero_lab.interrupts import set_aside
+from hetero_lab.interrupts import bringing
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.session import Conditions
 from hetero_lab.model.read import Source
@@ -319,7 +319,7 @@ def recover_bound(
     max_drop: float,
     costs: CostModel | None = None,
 ) -> Recovered:
-    """Recover the accuracy of a bound model; Ctrl-C sets the costs that were learnt aside."""
+    """Recover the accuracy of a bound model; Ctrl-C brings the costs that were learnt."""
     bound, names = search.bound, (fast, accurate)
     properties = {device: dict(own) for device, own in device_properties.items()}
     properties.setdefault(accurate, {}).setdefault("INFERENCE_PRECISION_HINT", "f32")
@@ -330,14 +330,16 @@ def recover_bound(
             f"{accurate} does not support {names_at_hand(missing)}, so it cannot stand for the "
             "accuracy of the whole model. Name a device as accurate= that supports it all."
         )
-    if costs is not None:
-        costs.check_graph(bound.graph)
-        costs.check_devices(names)
-    else:
+    if costs is None:
         costs = calibrate_bound(search, names, properties, _CALIBRATED * search.budget_s)
-        set_aside(costs)
-        if costs.interrupted:
-            raise KeyboardInterrupt
+        with bringing(costs):
+            if costs.interrupted:
+                raise KeyboardInterrupt
+            return recover_bound(
+                search, fast, accurate, data, device_properties, max_drop=max_drop, costs=costs
+            )
+    costs.check_graph(bound.graph)
+    costs.check_devices(names)
     recovery = _Recovery(search, fast, accurate, data, properties, costs, max_drop)
     recovery.run()
     return recovery.prove()

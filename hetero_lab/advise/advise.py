@@ -35,7 +35,7 @@ from hetero_lab.errors import (
     OutputPathError,
 )
 from hetero_lab.fetch import file_digest
-from hetero_lab.interrupts import UntilInterrupted, set_aside, what_was_set_aside
+from hetero_lab.interrupts import UntilInterrupted, bringing, partial_of
 from hetero_lab.intervals import log_spread
 from hetero_lab.machine.pipeline import PipelineAdvice, advise_together, check_pipeline
 from hetero_lab.measure.budget import RunOptions
@@ -230,12 +230,12 @@ def advise(
     alone_s = None if budget_s is None else _ALONE * budget_s / len(models)
     alone: dict[str, Advice] = {}
     for name, bound in models.items():
-        alone[name] = inquire(
-            bound, Stopwatch.start(alone_s), directory and directory / name
-        ).advice()
-        if alone[name].interrupted and len(alone) < len(models):
-            set_aside(alone)
-            raise KeyboardInterrupt
+        with bringing(alone):
+            alone[name] = inquire(
+                bound, Stopwatch.start(alone_s), directory and directory / name
+            ).advice()
+            if alone[name].interrupted and len(alone) < len(models):
+                raise KeyboardInterrupt
     return advise_together(
         alone,
         objective=objective,
@@ -383,13 +383,13 @@ class _Inquiry:
                     memory_limit=self.memory_limit,
                     costs=costs,
                 )
-                set_aside(found.costs)
+                self.optimized = found
+                with bringing(found.costs):
+                    if found.interrupted:
+                        raise KeyboardInterrupt
         except HeteroLabError as error:
             self.notes.append(f"No placement was searched for: {error}")
             return None
-        self.optimized = found
-        if found.interrupted:
-            raise KeyboardInterrupt
         if kept is not None:
             found.affinity.to_json(kept)
         return found.placement if found.improved else None
@@ -638,17 +638,18 @@ class _Inquiry:
     def _kept_costs(
         self, name: str, *depends_on: str, whole: bool = False
     ) -> Iterator[CostModel | None]:
-        """Yield the costs that an earlier call kept; keep those that the block sets aside.
+        """Yield the costs that an earlier call kept; keep those that its early end brings.
 
         ``whole`` leaves out the costs of a calibration that Ctrl-C ended.
         """
         path = self._kept(name, ".json", *self._asked, *depends_on)
         try:
             yield CostModel.from_json(path) if path is not None and path.is_file() else None
-        finally:
-            learnt = what_was_set_aside()
+        except BaseException as stop:
+            learnt = partial_of(stop)
             if path and isinstance(learnt, CostModel) and not (whole and learnt.interrupted):
                 learnt.to_json(path)
+            raise
 
     @cached_property
     def _asked(self) -> tuple[str, str, str]:

@@ -16,4 +16,4 @@ if TYPE_CHECKING:
         recordings as recordings,
     )
 
-__all__, __getattr__, __dir__ = facade.attach(__name__)  # pyright: ignore[reportUnsupportedDunderAll]
+facade.attach(__name__)

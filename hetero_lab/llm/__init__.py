@@ -16,4 +16,4 @@ if TYPE_CHECKING:
     from hetero_lab.llm.layer_memory import measure_memory as measure_memory
     from hetero_lab.model.static_phases import static_phases as static_phases
 
-__all__, __getattr__, __dir__ = facade.attach(__name__)  # pyright: ignore[reportUnsupportedDunderAll]
+facade.attach(__name__)

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
 
 FROM_CACHE = "model cache"
-Variant: TypeAlias = "Source | Callable[[], Source]"
-Placements: TypeAlias = "Iterable[PlacementLike] | Mapping[str, PlacementLike]"
+Variant: TypeAlias = Source | Callable[[], Source]
+Placements: TypeAlias = Iterable[PlacementLike] | Mapping[str, PlacementLike]
 
 _DIMENSIONS: dict[str, tuple[Any, ...]] = {
     "executor": (HETERO,),

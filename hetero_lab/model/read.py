@@ -48,8 +48,7 @@ from hetero_lab.model.opgraph import (
 )
 from hetero_lab.samples.catalogue import sample, sample_names, sample_path
 
-Shapes: TypeAlias = "Mapping[str, Sequence[int]] | Sequence[int]"
-Source: TypeAlias = "str | os.PathLike[str] | ov.Model | PreparedModel"
+Shapes: TypeAlias = Mapping[str, Sequence[int]] | Sequence[int]
 
 _MARK, _GUARD = ["hetero_lab", "prepared"], ["hetero_lab", "guard"]
 _EXPORTED = "openvino_model.xml"  # in the directory of an exported language model
@@ -72,6 +71,9 @@ class PreparedModel:
     model: ov.Model
     graph: OpGraph
     fingerprint: str
+
+
+Source: TypeAlias = str | os.PathLike[str] | ov.Model | PreparedModel
 
 
 def load(source: Source, shapes: Shapes | None = None, *, guard: bool = True) -> ov.Model:

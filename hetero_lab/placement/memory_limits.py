@@ -31,7 +31,7 @@ from hetero_lab.tables import bytes_text, frame_of
 if TYPE_CHECKING:
     import pandas as pd
 
-MemoryLimit: TypeAlias = "Mapping[Any, int | str]"  # by device, or by a tuple of those that share
+MemoryLimit: TypeAlias = Mapping[Any, int | str]  # by device, or by a tuple of those that share
 
 _BYTES = re.compile(r"^\s*(\d+(?:\.\d*)?)\s*([kmgt]?)(i?)b?\s*$", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}

@@ -204,7 +204,7 @@ class Placement:
         return f"Placement({self.label!r}, {self.affinity!r})"
 
 
-PlacementLike: TypeAlias = "Placement | Affinity | Priorities | str"
+PlacementLike: TypeAlias = Placement | Affinity | Priorities | str
 
 
 @dataclass(frozen=True)

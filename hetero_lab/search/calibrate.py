@@ -39,7 +39,7 @@ from hetero_lab.errors import (
     shorten,
     warn,
 )
-from hetero_lab.interrupts import UntilInterrupted, deferred, set_aside
+from hetero_lab.interrupts import UntilInterrupted, deferred
 from hetero_lab.lint.lint import able_ops
 from hetero_lab.measure.session import Conditions
 from hetero_lab.model.language import Scenario, check_scenario
@@ -316,13 +316,10 @@ class Calibration:
         return {seen.affinity for seen in self.observed}
 
     def conclude(self, *, interrupted: bool) -> CostModel:
-        """Return the last fit, which Ctrl-C does not disturb; set it aside if Ctrl-C came."""
-        with deferred() as came:
+        """Return the last fit, which Ctrl-C does not disturb, marked if it came."""
+        with deferred(goes_on=True) as came:
             costs = self.fit(interrupted=interrupted)
-            if interrupted or came():
-                costs = dataclasses.replace(costs, interrupted=True)
-                set_aside(costs)
-        return costs
+        return dataclasses.replace(costs, interrupted=interrupted or came())
 
     def fit(self, *, interrupted: bool = False) -> CostModel:
         """Return the costs that follow from all that was observed."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import openvino as ov
     import pandas as pd
 
-Measured: TypeAlias = "Profile | Row"
+Measured: TypeAlias = Profile | Row
 
 
 def explain(

@@ -16,7 +16,7 @@ from hetero_lab.costs.objective import LATENCY, THROUGHPUT, check_objective
 from hetero_lab.devices.bound import bind
 from hetero_lab.devices.core import shared_core
 from hetero_lab.errors import MeasurementError, names_at_hand
-from hetero_lab.interrupts import UntilInterrupted
+from hetero_lab.interrupts import UntilInterrupted, bringing
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.session import Conditions
 from hetero_lab.model.language import Scenario, check_scenario
@@ -256,7 +256,7 @@ def optimize_bound(
     costs: CostModel | None = None,
     store: Path | None = None,
 ) -> Optimized:
-    """Search for a placement of a bound model and prove it; Ctrl-C sets aside what was learnt."""
+    """Search for a placement of a bound model and prove it; Ctrl-C brings what was learnt."""
     if costs is not None:
         costs.check_conditions(devices, properties)
         costs.check_scenario(search.session.scenario)
@@ -271,8 +271,8 @@ def optimize_bound(
         optimization = _Optimization(calibration, objective, memory_limit, pin)
         optimization.run()
         return optimization.prove(store)
-    calibration.conclude(interrupted=True)
-    raise KeyboardInterrupt
+    with bringing(calibration.conclude(interrupted=True)):
+        raise KeyboardInterrupt
 
 
 @dataclass

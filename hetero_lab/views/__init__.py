@@ -36,4 +36,4 @@ if TYPE_CHECKING:
         where_time_goes as where_time_goes,
     )
 
-__all__, __getattr__, __dir__ = facade.attach(__name__)  # pyright: ignore[reportUnsupportedDunderAll]
+facade.attach(__name__)

@@ -344,6 +344,8 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     ],
     "block_cuts": [
         ("no cut there", {"after": [1]}, AffinityError, "after block 1", "2 blocks"),
+        ("a mapping as a list", {"after": {"0": 1}}, ArgumentError,
+         "after= is a list of a whole number or None, not {'0': 1} (dict)"),
         ("no repeated layers", {"model": lambda k: k.model}, AffinityError, "no repeated layers"),
         ("one device", {"devices": ["CPU"]}, DeviceError, "two devices"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import plotly.graph_objects as go
 
@@ -22,7 +22,6 @@ from hetero_lab.views.graph.graph_data import (
     GraphData,
     GraphEdge,
     GraphNode,
-    Support,
     data_of_placement,
     data_of_plan,
     data_of_profile,
@@ -55,6 +54,9 @@ from hetero_lab.views.theme import (
     plain,
 )
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 WIDTH = 780  # a row may be a sixth longer, and still fits a page of the site
 _BOUNDARY_WIDTHS = (1.8, 2.4, 3.2, 4.4, 6.0)
 _CROWDED = 150  # with more boundaries than this they are drawn thinner
@@ -79,7 +81,7 @@ def placement_graph(
     around: str | None = None,
     hops: int = 2,
     find: str = "",
-    support: Support | None = None,
+    support: pd.DataFrame | CostModel | None = None,
 ) -> go.Figure:
     """Draw a placement: ops in their subgraphs, boundaries between them.
 

@@ -153,7 +153,7 @@ MOST_BOXES = 160  # more subgraphs than this are drawn as runs of subgraphs
 MOST_PORTS = 60  # at most this many model inputs, or outputs, are drawn one by one
 _FEW = 12  # matches of a search are unfolded if they are in at most this many groups
 
-Fold: TypeAlias = "str | Mapping[str, str]"
+Fold: TypeAlias = str | Mapping[str, str]
 
 
 # About how many runs of subgraphs, and of ops, a graph without scopes is folded into: the second
