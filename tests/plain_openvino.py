@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from hetero_lab.deploy.freeze import write_program
 from hetero_lab.devices.bound import BoundModel
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.processes import environment_of_a_child
 from hetero_lab.runtime.inputs import given_or_generated
-from hetero_lab.runtime.stored_placement import write_program
 
 _PROGRAM = """
 import json, sys, time

@@ -15,14 +15,16 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from hetero_lab.deploy.run_frozen import read_npz
+from hetero_lab.deploy import run_frozen
 from hetero_lab.errors import MeasurementError, StoredFileError, shorten
 from hetero_lab.intervals import turn_level
+from hetero_lab.npz_files import read_npz
 from hetero_lab.processes import run_child
 from hetero_lab.results.environment import OtherWork
-from hetero_lab.runtime.stored_placement import PROGRAM
+from hetero_lab.runtime.stored_placement import standalone
 from hetero_lab.tables import scratch_directory
 
+PROGRAM = "run.py"
 TURNS, EACH_S = 10, 3.0  # of one process
 _TIMEOUT_S = 900.0
 _LAST_LINES = 400
@@ -74,8 +76,9 @@ def observe(
     options = {"turns": turns, "budget_s": budget_s, "reference": reference}
     others = OtherWork()
     with scratch_directory() as scratch:
+        (scratch / PROGRAM).write_text(standalone(run_frozen), encoding="utf-8")
         # -P: openvino must not import the modules that lie beside the program.
-        command = [os.fspath(python), "-P", os.fspath(PROGRAM), "--observe"]
+        command = [os.fspath(python), "-P", os.fspath(scratch / PROGRAM), "--observe"]
         arguments = [os.path.abspath(directory), os.fspath(scratch), json.dumps(options)]
         try:
             done = run_child([*command, *arguments], timeout_s=_TIMEOUT_S, cwd=scratch)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_lab.accuracy.sweep_accuracy import summary_columns
 from hetero_lab.errors import names_at_hand, shorten
 from hetero_lab.results import profile_tables
+from hetero_lab.results.evaluation import summary_columns
 from hetero_lab.results.evidence import ALIKE, UNDECIDED, Ranking
 from hetero_lab.results.sweep_row import Row
 from hetero_lab.tables import TEXT_COLUMNS, Tables, frame_of, number, text_table, time_text

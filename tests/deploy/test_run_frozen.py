@@ -14,10 +14,11 @@ import pytest
 
 import hetero_lab as hl
 from hetero_lab.deploy import run_frozen
-from hetero_lab.deploy.run_frozen import check_plugins, check_properties, file_of, read_npz
 from hetero_lab.devices.emulation import PLUGIN_OF, EmulatedDevice, plugin_of
 from hetero_lab.devices.registration import _RESERVED
 from hetero_lab.errors import PropertyError, StoredFileError
+from hetero_lab.npz_files import file_of, read_npz
+from hetero_lab.runtime.place_ops import check_plugins, check_properties
 from tests.plain_openvino import edit_placement
 
 needs_links = pytest.mark.skipif(os.name != "posix", reason="links and pipes are POSIX's")
