@@ -17,12 +17,11 @@ import openvino as ov
 from hetero_lab.debug.reproducer import FAULT_FILES, CompileCall, Reproducer
 from hetero_lab.debug.symptoms import Symptom, failure
 from hetero_lab.errors import names_at_hand
-from hetero_lab.npz_files import read_npz
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
 from hetero_lab.result import Displayed
 from hetero_lab.results.environment import Environment
-from hetero_lab.runtime.placed_model import read_placed
+from hetero_lab.runtime.placed_model import read_npz, read_placed
 from hetero_lab.tables import (
     SCHEMA_VERSION,
     frame_of,

@@ -245,10 +245,17 @@ def write_frozen(
     ``target`` is an empty directory. ``requests`` has at least one list of inputs in the model's
     order, or of one prompt for a language model.
     """
-    frozen = write_program(target, compiled.placed, requests[0])
+    placed = compiled.placed
+    frozen = write_placed(target / MODEL_FILE, placed)
+    asked = ["input_ids"] if frozen.generation else frozen.inputs
+    first: dict[str, Any] = dict(zip(asked, requests[0], strict=True))
+    np.savez(target / "inputs.npz", **first)
+    (target / PROGRAM).write_text(standalone(run_frozen), encoding="utf-8")
+    for file in tokenizer_files(placed.bound.model):
+        shutil.copyfile(file, target / file.name)
     every: dict[str, Any] = {}
     for number, arrays in enumerate(requests):
-        if is_language_model(compiled.placed.bound.model):
+        if is_language_model(placed.bound.model):
             inputs, outputs = _generate(compiled, arrays)
         else:
             inputs, outputs = arrays, list(compiled(arrays).values())
@@ -256,20 +263,6 @@ def write_frozen(
         every |= {f"out{number}.{index}": array for index, array in enumerate(outputs)}
     np.savez(target / "requests.npz", **every)
     return frozen
-
-
-def write_program(
-    target: Path, placed: BoundPlacement, arrays: Sequence[np.ndarray]
-) -> StoredPlacement:
-    """Write model, placement, inputs and program, without a compile."""
-    stored = write_placed(target / MODEL_FILE, placed)
-    asked = ["input_ids"] if stored.generation else stored.inputs
-    first: dict[str, Any] = dict(zip(asked, arrays, strict=True))
-    np.savez(target / "inputs.npz", **first)
-    (target / PROGRAM).write_text(standalone(run_frozen), encoding="utf-8")
-    for file in tokenizer_files(placed.bound.model):
-        shutil.copyfile(file, target / file.name)
-    return stored
 
 
 def _generate(

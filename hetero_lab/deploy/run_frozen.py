@@ -18,7 +18,6 @@ import contextlib
 import json
 import os
 import platform
-import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -29,15 +28,17 @@ import numpy as np
 import openvino as ov
 
 from hetero_lab.llm.tokenizer import Tokenizer
-from hetero_lab.npz_files import file_of, read_npz
 from hetero_lab.runtime.place_ops import check_properties
 from hetero_lab.runtime.placed_model import (
     compile_noted,
     core_for,
+    file_of,
     header_text,
     load as load,
     read_noted,
+    read_npz,
 )
+from hetero_lab.terminal import plain_text
 
 _DISCARDED, _TIMED, _WARM_UP_S = 2, 10, 0.3
 # To find a free core: the most cores to try, inferences on each, and the share of the budget.
@@ -135,14 +136,17 @@ def _full_name(core: ov.Core, name: str) -> str:
     return ""
 
 
-def _requests(directory: str | os.PathLike[str]) -> Iterator[list[np.ndarray]]:
-    """Yield the inputs of each stored request, in the model's order."""
+def by_request(arrays: Mapping[str, np.ndarray], kind: str) -> list[list[np.ndarray]]:
+    """Return the arrays of each request, called ``in0.0``, ``in0.1``, ``in1.0``… for ``in``."""
     requests: dict[int, dict[int, np.ndarray]] = {}
-    for key, array in read_npz(Path(directory) / "requests.npz", "in").items():
-        number, _, index = key[2:].partition(".")
-        requests.setdefault(int(number), {})[int(index)] = array
-    for _, given in sorted(requests.items()):
-        yield [array for _, array in sorted(given.items())]
+    for key in (key for key in arrays if key.startswith(kind)):
+        number, _, index = key.removeprefix(kind).partition(".")
+        requests.setdefault(int(number), {})[int(index)] = arrays[key]
+    return [[array for _, array in sorted(own.items())] for _, own in sorted(requests.items())]
+
+
+def _requests(directory: str | os.PathLike[str]) -> list[list[np.ndarray]]:
+    return by_request(read_npz(Path(directory) / "requests.npz", "in"), "in")
 
 
 def _infer(
@@ -222,7 +226,7 @@ def _time_beside_reference(
     plan: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    inputs = next(iter(_requests(directory)))
+    inputs = _requests(directory)[0]
     runs = [_infer(one, plan, inputs)[1] for one in (compiled, reference)]
     until = perf_counter() + options["budget_s"]
     each_s = max(_warm_up(run) for run in runs)
@@ -290,14 +294,8 @@ def main() -> None:
     try:
         _run_here()
     except Exception as error:  # its text may be that of a file
-        print(f"run.py: {_plain(' '.join(str(error).split()))}", file=sys.stderr)
+        print(f"run.py: {plain_text(' '.join(str(error).split()))}", file=sys.stderr)
         sys.exit(2)
-
-
-def _plain(text: str) -> str:
-    """Return text without what a terminal or a CI's log obeys; lines stay lines."""
-    shown = "".join(c if c.isprintable() or c == "\n" else " " for c in text)
-    return re.sub(r"(?<!\S):(?=:)|#(?=#\w*\[)", r"\g<0> ", shown)
 
 
 def _run_here() -> None:
@@ -311,12 +309,12 @@ def _run_here() -> None:
     is_file = len(sys.argv) > 1 and sys.argv[1].endswith(".npz") and Path(sys.argv[1]).is_file()
     if len(sys.argv) > 1 and not is_file and "generation" in read_noted(here)[1]:
         for more in text(here, sys.argv[1], *map(int, sys.argv[2:3])):
-            print(_plain(more), end="", flush=True)
+            print(plain_text(more), end="", flush=True)
         print()
         return
     outputs = run(here, read_npz(sys.argv[1] if len(sys.argv) > 1 else here / "inputs.npz"))
     for name, value in outputs.items():
-        print(_plain(" ".join(name.split())), value.shape, value.dtype, value.ravel()[:5])
+        print(plain_text(" ".join(name.split())), value.shape, value.dtype, value.ravel()[:5])
     if len(sys.argv) > 2:
         np.savez(sys.argv[2], **outputs)  # pyright: ignore[reportArgumentType]
 

@@ -13,13 +13,13 @@ import numpy as np
 import openvino as ov
 
 from hetero_lab.devices.bound import BoundModel
+from hetero_lab.devices.device_memory import status_bytes
 from hetero_lab.errors import MeasurementError
 from hetero_lab.llm.generation import TokenSession, steps
 from hetero_lab.model.language import LanguageModel, Scenario, language_model
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import BoundPlacement, Placement
-from hetero_lab.process_memory import status_bytes
 from hetero_lab.runtime.compiled import (
     check_states,
     compile_placed,
@@ -55,36 +55,24 @@ def start_runtime(device: str, properties: Mapping[str, Any], core: ov.Core) -> 
     core.compile_model(model, device, dict(properties))([np.ones((4, 4), np.float32)])
 
 
-def measured_bytes(
+def bytes_by_part(
     bound: BoundModel,
     parts: Mapping[str, str],
     device: str,
     properties: Mapping[str, Any],
     scenario: Scenario,
 ) -> dict[str, tuple[int, int]]:
-    """Measure the memory of each part, or under ``""`` of the whole model without parts."""
-    if parts:
-        affinity = Affinity.from_graph(bound.graph, parts)
-        return bytes_by_part(bound, affinity, device, properties, scenario)
-    whole = Affinity.on_one(bound.graph, device)
-    placement = Placement(whole, "memory", {device: properties})
-    return {"": bytes_of_process(BoundPlacement(bound, placement), scenario)}
-
-
-def bytes_by_part(
-    bound: BoundModel,
-    parts: Affinity,
-    device: str,
-    properties: Mapping[str, Any],
-    scenario: Scenario,
-) -> dict[str, tuple[int, int]]:
     """Measure the memory of each part of a language model, all compiled for one device.
 
-    ``parts`` maps each op to the name of its part, in place of a device. Returns, for each part,
-    its bytes once it is compiled and has run a token, and the bytes added by the end of the
-    scenario. A small model runs first, so that the memory of the plugin itself does not count.
+    ``parts`` maps each op to the name of its part; without, HETERO runs the whole model as one.
+    Returns, for each part, its bytes once it is compiled and has run a token, and the bytes added
+    by the end of the scenario. A small model runs first, so that the memory of the plugin itself
+    does not count.
     """
-    partition = predict(bound.graph, parts)
+    if not parts:
+        whole = Placement(Affinity.on_one(bound.graph, device), "memory", {device: properties})
+        return {"": bytes_of_process(BoundPlacement(bound, whole), scenario)}
+    partition = predict(bound.graph, Affinity.from_graph(bound.graph, parts))
     check_states(bound.graph, partition)
     submodels = valid_submodels(bound, partition) or cut(bound, partition)
     start_runtime(device, properties, bound.core)

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 
-from hetero_lab.npz_files import file_of
-from hetero_lab.runtime.placed_model import MOST_XML, kept_core
+from hetero_lab.runtime.placed_model import MOST_XML, file_of, kept_core
 
 _TOKENIZER, _DETOKENIZER = "openvino_tokenizer.xml", "openvino_detokenizer.xml"
 

@@ -18,6 +18,7 @@ from hetero_lab.annexes import annex
 from hetero_lab.clock import now
 from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.device_memory import peak_bytes, reset_peak
 from hetero_lab.devices.emulation import EmulatedDevice, emulated_devices, register
 from hetero_lab.errors import MeasurementError, OutputPathError, warn
 from hetero_lab.measure import requests
@@ -25,10 +26,8 @@ from hetero_lab.measure.budget import WARM_UP_INFERENCES
 from hetero_lab.measure.requests import Answer, Request, SetUp
 from hetero_lab.measure.worker_process import WorkerProcess, as_worker_errors
 from hetero_lab.model.read import save
-from hetero_lab.npz_files import read_npz
 from hetero_lab.placement.partition import partition_to_json
 from hetero_lab.placement.placement import BoundPlacement
-from hetero_lab.process_memory import peak_bytes, reset_peak
 from hetero_lab.results.records import (
     Compiled,
     Counters,
@@ -42,6 +41,7 @@ from hetero_lab.runtime.compiled import inference_errors
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.inputs import given_or_generated
 from hetero_lab.runtime.pieces import infer_once
+from hetero_lab.runtime.placed_model import read_npz
 from hetero_lab.runtime.runners import (
     Execution,
     Runner,

@@ -280,10 +280,6 @@ class ExecutorSession:
     def profiling_info(self) -> Sequence[object]:
         return self.compiled.profiling_info()
 
-    @property
-    def timeline(self) -> tuple[Span, ...]:
-        return self.compiled.timeline
-
     def queue_turn(self, arrays: Sequence[np.ndarray], requests: int) -> tuple[float, ...]:
         latest: deque[Future[Outputs]] = deque(maxlen=1)
 

@@ -23,9 +23,9 @@ _ERRORS = ("relative_error", "cosine", "top1_agreement")
 _FLAGS = ("right", "reference_right", "is_nan", "reference_is_nan")
 _SIGN_OF = {True: "1", False: "0", None: "-"}
 _FLAG_OF = {sign: flag for flag, sign in _SIGN_OF.items()}
-_OF_SUMMARY = (
+RANKED_ACCURACY = (
     "accuracy", "accuracy_ci95_low", "accuracy_ci95_high", "accuracy_drop",
-    "accuracy_drop_ci95_low", "accuracy_drop_ci95_high", "mcnemar_p", "n_examples",
+    "accuracy_drop_ci95_low", "accuracy_drop_ci95_high",
 )  # fmt: skip
 
 
@@ -232,7 +232,7 @@ def summary_columns(found: Evaluation | None) -> dict[str, Any]:
     """Return the additional columns of a sweep with data."""
     columns = accuracy_columns(found)
     return {
-        **{name: columns[name] for name in _OF_SUMMARY},
+        **{name: columns[name] for name in (*RANKED_ACCURACY, "mcnemar_p", "n_examples")},
         "output_error": None if found is None else found.relative_error,
         "top1_agreement": None if found is None else found.top1_agreement,
         "n_nan": None if found is None else found.n_nan,

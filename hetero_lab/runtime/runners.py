@@ -79,7 +79,10 @@ class Execution:
                 f"{virtual} runs a whole model by itself: executor='parallel' takes an "
                 "affinity over devices."
             )
-        session_kind(self.executor).check(placed, self.requests)
+        if self.executor == PARALLEL:
+            annex(PARALLEL).check(placed, self.requests)
+        else:
+            warn_of_ignored(placed)
 
 
 class CompiledSession:
@@ -88,8 +91,6 @@ class CompiledSession:
     The session of another executor has the same methods. ``step`` is one of a language model; its
     logits are valid until the next step.
     """
-
-    timeline: tuple[Span, ...] = ()  # HETERO does not tell when its subgraphs run
 
     def __init__(self, compiled: CompiledPlacement):
         self.compiled = compiled
@@ -134,23 +135,6 @@ class CompiledSession:
 
     def close(self) -> None:
         """OpenVINO lets go of it by itself."""
-
-    @staticmethod
-    def check(placed: BoundPlacement, requests: int) -> None:
-        del requests  # any number
-        warn_of_ignored(placed)
-
-    @classmethod
-    def open(
-        cls, placed: BoundPlacement, requests: int, counters: bool, properties: Mapping[str, Any]
-    ) -> CompiledSession:
-        del requests
-        return cls(compile_placed(placed, counters=counters, compile_properties=properties))
-
-
-def session_kind(executor: str) -> type[CompiledSession]:
-    """Return the kind of session of an executor; AnnexError, if it is missing here."""
-    return CompiledSession if executor == HETERO else annex(executor)
 
 
 # The durations of a turn in µs: of each inference, and None; or, if it was a generation, of each
@@ -206,7 +190,7 @@ class Runner:
 
     def spans(self, requests: int) -> tuple[Span, ...]:
         """Return when the subgraphs of the last requests ran; empty for HETERO, which hides it."""
-        kept = self._session.timeline
+        kept = self._compiled.timeline
         first = max((span.request for span in kept), default=0) - requests + 1
         runs = grouped((span.request, span) for span in kept if span.request >= first)
         # A request with some spans already dropped would look as if it had waited.
@@ -240,7 +224,11 @@ def open_runner(
     quiet = warnings.catch_warnings(action="ignore", category=HeteroLabWarning)
     with quiet if counters else contextlib.nullcontext():
         given = compile_properties or {}
-        session = session_kind(execution.executor).open(placed, requests, counters, given)
+        if execution.executor == PARALLEL:
+            session = annex(PARALLEL).open(placed, requests, counters, given)
+        else:
+            compiled = compile_placed(placed, counters=counters, compile_properties=given)
+            session = CompiledSession(compiled)
     if execution.scenario is not None:
         return annex("scenario")(session, arrays, execution.scenario, counters)
     session.give(arrays)

@@ -291,18 +291,15 @@ def _generation(model: ov.Model) -> FrozenGeneration | msgspec.UnsetType:
     )
 
 
-def standalone(module: ModuleType) -> str:
-    """Return the source of a module, with the modules of this package that it imports inside."""
-    inside: set[str] = set()
+def standalone(module: ModuleType, inside: set[str] | None = None) -> str:
+    """Return the source of a module, with the modules of this package that it imports in it."""
+    there = set[str]() if inside is None else inside
 
     def put_in(line: re.Match[str]) -> str:
-        if line[1] in inside:
+        if line[1] in there:
             return ""
-        inside.add(line[1])
-        _, _, body = source(importlib.import_module(line[1])).partition("import annotations\n")
-        return body
+        there.add(line[1])
+        source = standalone(importlib.import_module(line[1]), there)
+        return source.partition("import annotations\n")[2]
 
-    def source(module: ModuleType) -> str:
-        return _IMPORTED.sub(put_in, inspect.getsource(module))
-
-    return source(module)
+    return _IMPORTED.sub(put_in, inspect.getsource(module))
