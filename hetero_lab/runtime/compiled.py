@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -33,7 +33,6 @@ from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementL
 from hetero_lab.runtime.exported import ask, observe, reported
 from hetero_lab.runtime.inputs import Inputs, Ports, set_inputs, to_array
 from hetero_lab.runtime.pieces import Submodel, affinities_of, compile_submodels, cut
-from hetero_lab.runtime.timeline import Span
 
 COUNTED = {"PERF_COUNT": True}
 _SWITCH_S = 20.0  # AUTO gets at most this long to prepare its device
@@ -64,8 +63,6 @@ class CompiledPlacement:
     compile_ms
         Duration of the compile call.
     """
-
-    timeline: ClassVar[tuple[Span, ...]] = ()  # HETERO does not tell when its subgraphs run
 
     placed: BoundPlacement
     compiled_model: ov.CompiledModel

@@ -190,7 +190,7 @@ class Runner:
 
     def spans(self, requests: int) -> tuple[Span, ...]:
         """Return when the subgraphs of the last requests ran; empty for HETERO, which hides it."""
-        kept = self._compiled.timeline
+        kept: Sequence[Span] = getattr(self._compiled, "timeline", ())
         first = max((span.request for span in kept), default=0) - requests + 1
         runs = grouped((span.request, span) for span in kept if span.request >= first)
         # A request with some spans already dropped would look as if it had waited.
