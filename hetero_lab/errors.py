@@ -117,6 +117,10 @@ class MeasurementError(HeteroLabError):
     """A measurement without a result."""
 
 
+class AnnexError(HeteroLabError):
+    """A part of hetero_lab that is missing from this installation."""
+
+
 class HeteroLabWarning(UserWarning):
     """Something was assumed or differs from what was asked for."""
 

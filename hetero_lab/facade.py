@@ -9,7 +9,6 @@ public methods check their own arguments.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import re
 import sys
@@ -30,12 +29,14 @@ class Face(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name not in self._homes:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        # Imported late, so that `import hetero_lab` alone is quick.
+        from hetero_lab.annexes import imported
+
         where = self._homes[name]
         if where == "hetero_lab":
-            return importlib.import_module(f"hetero_lab.{name}")
-        found = getattr(importlib.import_module(where), name)
+            return imported(f"hetero_lab.{name}", name)
+        found = getattr(imported(where, name), name)
         if isinstance(found, FunctionType):
-            # Imported late, so that `import hetero_lab` alone is quick.
             from hetero_lab import arguments, interrupts
 
             found = interrupts.guarded(arguments.checked(found))
@@ -56,12 +57,12 @@ class Face(ModuleType):
 def attach(name: str) -> None:
     """Make the module of a name one that looks its public names up."""
     module: Any = sys.modules[name]
-    module._homes = dict(_homes(name))
+    module._homes = dict(homes(name))
     module.__all__ = sorted(module._homes)
     module.__class__ = Face
 
 
-def _homes(module: str) -> Iterator[tuple[str, str]]:
+def homes(module: str) -> Iterator[tuple[str, str]]:
     """Yield each public name of a module with the module that defines it."""
     # The source is read without running it; a loader also finds it in a zip file.
     spec: Any = importlib.util.find_spec(module)

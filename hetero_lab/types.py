@@ -8,7 +8,6 @@ from hetero_lab import facade
 
 if TYPE_CHECKING:
     from hetero_lab.accuracy.classify import Classification as Classification
-    from hetero_lab.accuracy.evaluate import Evaluation as Evaluation
     from hetero_lab.accuracy.recover import Recovered as Recovered
     from hetero_lab.advise.advice import Advice as Advice
     from hetero_lab.costs.difference import Difference as Difference
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from hetero_lab.interop.npuw_plan import NpuwPlan as NpuwPlan
     from hetero_lab.interop.recording import Recording as Recording
     from hetero_lab.intervals import Latency as Latency, Noise as Noise
-    from hetero_lab.llm.generation import Generation as Generation
     from hetero_lab.llm.language_plans import BlockCurve as BlockCurve, PhasePlan as PhasePlan
     from hetero_lab.machine.pipeline import PipelineAdvice as PipelineAdvice
     from hetero_lab.measure.session import SweepControl as SweepControl
@@ -43,6 +41,8 @@ if TYPE_CHECKING:
     from hetero_lab.planning.planner import Plan as Plan
     from hetero_lab.planning.schedules import Schedule as Schedule, SchedulePlan as SchedulePlan
     from hetero_lab.planning.simplify import Simplified as Simplified
+    from hetero_lab.results.evaluation import Evaluation as Evaluation
+    from hetero_lab.results.profile_data import Generation as Generation
     from hetero_lab.results.profile_result import Profile as Profile
     from hetero_lab.results.sweep_result import Sweep as Sweep
     from hetero_lab.runtime.compiled import CompiledPlacement as CompiledPlacement

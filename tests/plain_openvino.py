@@ -17,11 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from hetero_lab.deploy import run_frozen
 from hetero_lab.devices.bound import BoundModel
+from hetero_lab.model.read import input_name
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.processes import environment_of_a_child
 from hetero_lab.runtime.inputs import given_or_generated
-from hetero_lab.runtime.stored_placement import write_program
+from hetero_lab.runtime.stored_placement import standalone, write_placed
 
 _PROGRAM = """
 import json, sys, time
@@ -77,7 +79,12 @@ def frozen(
     """Write a placement as a plain process loads it; generated inputs unless some are given."""
     directory.mkdir(parents=True)
     given = given_or_generated(bound, None) if arrays is None else arrays
-    write_program(directory, resolve(bound, placement), given)
+    write_placed(directory / "model.xml", resolve(bound, placement))
+    named: dict[str, Any] = {
+        input_name(p): a for p, a in zip(bound.model.inputs, given, strict=True)
+    }
+    np.savez(directory / "inputs.npz", **named)
+    (directory / "run.py").write_text(standalone(run_frozen), encoding="utf-8")
     return directory
 
 

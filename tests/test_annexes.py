@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 from other_process import run_python
 from package_source import PACKAGE
 from test_imports import ANNEXES
+
+from hetero_lab.annexes import ANNEXES as KINDS, annex
 
 CORE = """
 import warnings; warnings.simplefilter("ignore")
@@ -66,9 +69,7 @@ spaces = {"hl": hl}
 for space in ("interop", "llm", "types", "views"):
     try:
         spaces[space] = getattr(hl, space)
-        spaces[space].__all__
     except hl.HeteroLabError as error:
-        del spaces[space]
         print("missing", space, error)
 for space, module in spaces.items():
     for name in set(module.__all__) - {"interop", "llm"}:
@@ -76,6 +77,25 @@ for space, module in spaces.items():
             getattr(module, name)
         except hl.HeteroLabError as error:
             print("missing", f"{space}.{name}", error)
+"""
+
+
+MISSING = """
+import hetero_lab as hl
+from hetero_lab.annexes import ANNEXES, annex
+
+def told(call, *given, **options):
+    try:
+        call(*given, **options)
+    except hl.HeteroLabError as error:
+        print(type(error).__name__, error)
+
+for kind in ANNEXES:
+    told(annex, kind)
+asked = {"progress": False, "isolate": False}
+told(hl.sweep, "digits_inception", ["CPU"], grid={"executor": ["parallel"]}, **asked)
+told(hl.sweep, "digits_inception", ["CPU"], data=hl.dataset("digits"), **asked)
+told(hl.profile, "digits_inception", "CPU", executor="parallel", **asked)
 """
 
 
@@ -111,7 +131,7 @@ def homes() -> dict[str, str]:
     return {
         f"{space}.{name}": annex
         for space, module in spaces.items()
-        for name, where in facade.homes(module.__name__).items()
+        for name, where in facade.homes(module.__name__)
         if (annex := where.split(".")[1] if where.count(".") > 1 else "") in ANNEXES
     }
 
@@ -131,3 +151,26 @@ def test_without_an_annex_its_own_names_are_missing(tmp_path, annex):
     assert set(missing) <= allowed
     for name in own:
         assert f"hetero_lab.{annex}" in missing[name]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_table_names_is_there(kind):
+    assert annex(kind).__name__ == KINDS[kind].partition(":")[2]
+
+
+def test_a_package_that_an_annex_needs_is_not_an_annex(monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    for name in [name for name in sys.modules if name.startswith("hetero_lab.fleet")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ImportError, match="distributed"):
+        annex("client")
+
+
+def test_without_an_annex_the_core_says_which_one_is_missing(tmp_path):
+    lines = run_copy(copy_without(tmp_path, *ANNEXES), MISSING).splitlines()
+    rooms = [room.split(".")[1] for room in KINDS.values()]
+    assert [line.partition(", which")[0] for line in lines] == [
+        f"AnnexError This installation lacks hetero_lab.{room}"
+        for room in (*rooms, "parallel", "accuracy", "parallel")
+    ]
+    assert all("pip install --force-reinstall hetero-lab" in line for line in lines)

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from hetero_lab.accuracy.evaluate import Evaluation
 from hetero_lab.accuracy.recover import ModelPart, Recovered
 from hetero_lab.debug.wrong import OpError, Wrong
 from hetero_lab.errors import ArgumentError
+from hetero_lab.results.evaluation import Evaluation
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.tables import bytes_text
 from hetero_lab.views.theme import (

@@ -2,182 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_lab.devices.bound import bind
-from hetero_lab.errors import ArgumentError, shorten
+from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.errors import ArgumentError, HeteroLabError, names_at_hand, shorten
 from hetero_lab.interrupts import UntilInterrupted
-from hetero_lab.intervals import PairedDrop, paired_drop, wilson_interval
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import PlacementLike, resolve
 from hetero_lab.progress import Progress
-from hetero_lab.result import Result
-from hetero_lab.runtime.compiled import compile_placed
-from hetero_lab.runtime.reference import Answer, Correct, Reference, judge
-from hetero_lab.samples.datasets import Dataset, Metric
-from hetero_lab.tables import frame_of
+from hetero_lab.results.evaluation import Answer, Evaluation
+from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
+from hetero_lab.runtime.inputs import bind_inputs
+from hetero_lab.runtime.reference import Reference, compare, has_nan
+from hetero_lab.samples.datasets import Correct, Dataset, Metric, read_data
 
 if TYPE_CHECKING:
     import openvino as ov
-    import pandas as pd
-
-
-@dataclass(frozen=True)
-class Evaluation(Result):
-    """The answers of a placement to examples, compared with a single device in f32.
-
-    Shares are from 0 to 1; a drop is f32's share less the placement's, so above 0 is worse.
-    Without labels there are only output errors.
-
-    Attributes
-    ----------
-    label
-        The placement's label.
-    metric
-        The name of the criterion for a right answer; empty without labels.
-    answers
-        One for each example.
-    interrupted
-        Whether Ctrl-C ended it before the last example.
-    """
-
-    _TABLES = ("summary", "examples")
-
-    label: str
-    metric: str
-    answers: tuple[Answer, ...]
-    interrupted: bool = False
-
-    def __len__(self) -> int:
-        return len(self.answers)
-
-    @property
-    def is_labelled(self) -> bool:
-        """Whether there is an accuracy."""
-        return bool(self.metric)
-
-    @property
-    def accuracy(self) -> float:
-        """The share of right answers.
-
-        Raises
-        ------
-        ArgumentError
-            The examples had no labels.
-        """
-        return float(np.mean(self._answered("right")))
-
-    @property
-    def accuracy_ci95(self) -> tuple[float, float]:
-        """95 % interval of the accuracy (Wilson 1927)."""
-        right = self._answered("right")
-        return wilson_interval(sum(right), len(right))
-
-    @property
-    def reference_accuracy(self) -> float:
-        """The share of right answers of the model on one device in f32."""
-        return float(np.mean(self._answered("reference_right")))
-
-    @cached_property
-    def paired(self) -> PairedDrop:
-        """The drop of accuracy from f32, example by example, with interval and p-value."""
-        return paired_drop(self._answered("reference_right"), self._answered("right"))
-
-    @property
-    def n_nan(self) -> int:
-        """The number of examples with NaN in an output; they count as wrong."""
-        return sum(answer.is_nan for answer in self.answers)
-
-    @property
-    def relative_error(self) -> float:
-        """Mean relative error of the outputs against f32; NaN if every example has NaN."""
-        return self._mean("relative_error")
-
-    @property
-    def cosine(self) -> float:
-        """Mean cosine between the outputs and those in f32."""
-        return self._mean("cosine")
-
-    @property
-    def top1_agreement(self) -> float:
-        """Share of arg-max positions that agree with f32."""
-        return float(np.mean([answer.top1_agreement for answer in self.answers]))
-
-    @cached_property
-    def summary(self) -> pd.DataFrame:
-        """One row: accuracy with interval, drop with interval and p, output errors, NaNs."""
-        errors = ("relative_error", "cosine", "top1_agreement", "n_nan")
-        row = {
-            "label": self.label,
-            **accuracy_columns(self),
-            **{name: getattr(self, name) for name in errors},
-            "n_reference_nan": sum(answer.reference_is_nan for answer in self.answers),
-        }
-        return frame_of([row])
-
-    @cached_property
-    def examples(self) -> pd.DataFrame:
-        """One row an example."""
-        frame = frame_of(list(map(asdict, self.answers)))
-        if not self.is_labelled:
-            frame = frame.drop(columns=["right", "reference_right"])
-        frame.insert(0, "example", range(len(frame)))
-        return frame
-
-    def __repr__(self) -> str:
-        nan = f", {self.n_nan} of them with NaN" if self.n_nan else ""
-        n = f"{len(self)} examples{nan}{'; interrupted' if self.interrupted else ''}"
-        if not self.is_labelled:
-            return (
-                f"Evaluation({shorten(self.label)}: relative error {self.relative_error:.2g}, "
-                f"cosine {self.cosine:.5f}, top-1 agreement {self.top1_agreement:.1%} with f32; "
-                f"{n})"
-            )
-        low, high = self.accuracy_ci95
-        drop = self.paired
-        return (
-            f"Evaluation({shorten(self.label)}: {self.metric} {self.accuracy:.1%} "
-            f"[{low:.1%}, {high:.1%}], f32 {self.reference_accuracy:.1%}, drop "
-            f"{100 * drop.drop:+.2f} points [{100 * drop.low:+.2f}, {100 * drop.high:+.2f}], "
-            f"p = {drop.p:.2g}; {n})"
-        )
-
-    def _answered(self, name: str) -> list[bool]:
-        if not self.is_labelled:
-            raise ArgumentError(
-                "The examples had no labels, so there is no accuracy. Give a labelled data set, "
-                "or (inputs, label) pairs with metric=."
-            )
-        return [bool(getattr(answer, name)) for answer in self.answers]
-
-    def _mean(self, name: str) -> float:
-        values = [getattr(a, name) for a in self.answers if not (a.is_nan or a.reference_is_nan)]
-        return float(np.mean(values)) if values else float("nan")
-
-
-def accuracy_columns(found: Evaluation | None) -> dict[str, Any]:
-    """Return the columns about accuracy; all ``None`` if it was not evaluated."""
-    if found is None or not found.is_labelled:
-        columns: dict[str, Any] = dict.fromkeys(_COLUMNS)
-        return columns if found is None else {**columns, "n_examples": len(found)}
-    drop = found.paired
-    values = (
-        found.metric, found.accuracy, *found.accuracy_ci95, found.reference_accuracy, drop.drop,
-        drop.low, drop.high, drop.p, drop.lost, drop.won, drop.n,
-    )  # fmt: skip
-    return dict(zip(_COLUMNS, values, strict=True))
-
-
-_COLUMNS = (
-    "metric", "accuracy", "accuracy_ci95_low", "accuracy_ci95_high", "reference_accuracy",
-    "accuracy_drop", "accuracy_drop_ci95_low", "accuracy_drop_ci95_high", "mcnemar_p", "n_lost",
-    "n_won", "n_examples",
-)  # fmt: skip
 
 
 def evaluate(
@@ -250,42 +93,121 @@ def evaluate(
     return Evaluation(run.placement.label, name, tuple(answers), until.interrupted)
 
 
-class ReadData(NamedTuple):
-    """Examples, the criterion for a right answer, its name, and the output that it looks at."""
+def judge(
+    run: CompiledPlacement,
+    reference: Reference,
+    examples: Iterable[Any],
+    *,
+    correct: Correct | None,
+    output: str = "",
+) -> Iterator[Answer]:
+    """Run example by example and judge the outputs, or only ``output`` if it is not empty.
 
-    examples: Sequence[Any]
-    correct: Correct | None
-    metric: str
-    output: str
+    Examples are ``(inputs, label)`` if ``correct`` is given, which maps outputs and a label to
+    whether they fit; else inputs alone. InputError if inputs do not fit the model; ArgumentError if
+    a label does not fit, or the output does not exist.
+    """
+    for number, example in enumerate(examples):
+        inputs, label = _parts(example, number, correct is not None)
+        arrays = bind_inputs(run.placed.bound, inputs)
+        expected, found = reference(arrays), run(arrays)
+        yield _judge_one(found, expected, label, correct, output, number)
 
 
-def read_optional_data(data: Any, metric: Metric | Correct | None) -> ReadData | None:
-    """Read the arguments ``data=`` and ``metric=``; ``None`` if neither is given."""
-    if metric is not None and data is None:
-        raise ArgumentError("metric= says how answers to data= are judged: give data=, too")
-    return None if data is None else read_data(data, metric)
+def count_right(
+    run: Callable[[list[np.ndarray]], dict[str, np.ndarray]],
+    bound: BoundModel,
+    examples: Sequence[Any],
+    correct: Correct,
+) -> int:
+    """Count right answers to labelled examples; ``run`` maps inputs in order to outputs by name."""
+    right = 0
+    for number, example in enumerate(examples):
+        inputs, label = _parts(example, number, True)
+        found = run(bind_inputs(bound, inputs))
+        right += not has_nan(found.values()) and _is_right(correct, found, label, number)
+    return right
 
 
-def read_data(data: Any, metric: Metric | Correct | None = None) -> ReadData:
-    """Read the arguments ``data=`` and ``metric=``; ArgumentError if they make no sense."""
-    output = ""
-    if isinstance(data, Dataset):
-        metric, output, data = metric or data.metric, data.output, data.evaluation
-    if isinstance(data, str | bytes | dict) or not isinstance(data, Iterable):
+def check_labels(reference: Reference, examples: Sequence[Any], correct: Correct) -> None:
+    """Raise ArgumentError for a label that does not fit the outputs of the first example."""
+    outputs: dict[str, np.ndarray] = {}
+    for number, example in enumerate(examples):
+        inputs, label = _parts(example, number, True)
+        outputs = outputs or reference(bind_inputs(reference.bound, inputs))
+        _is_right(correct, outputs, label, number)
+
+
+def _judge_one(
+    found: dict[str, np.ndarray],
+    expected: dict[str, np.ndarray],
+    label: Any,
+    correct: Correct | None,
+    output: str,
+    number: int,
+) -> Answer:
+    if output and output not in found:
         raise ArgumentError(
-            "data= is a labelled data set (hetero_lab.dataset('digits')), a list of (inputs, "
-            f"label) with metric=, or a list of inputs, not {type(data).__name__}."
+            f"The data looks at the output {shorten(output)}, which is not there. Outputs: "
+            f"{names_at_hand(found)}. Does it belong to another model?"
         )
-    examples = data if isinstance(data, Sequence) else list(data)
-    if not len(examples):
-        raise ArgumentError("data= has no examples. Give at least one; hundreds are better.")
-    if metric is None:
-        return ReadData(examples, None, "", output)
-    if isinstance(metric, Metric):
-        return ReadData(examples, metric.correct, metric.name, output)
-    if not callable(metric):
+    names = [output] if output else list(found)
+    for name in names:
+        if name not in expected or found[name].shape != expected[name].shape:
+            reference = ", ".join(f"{shorten(n, 40)} {list(a.shape)}" for n, a in expected.items())
+            raise ArgumentError(
+                f"The output {shorten(name)} {list(found[name].shape)} has nothing to be compared "
+                f"with. Outputs in f32: {reference}. Is it another model?"
+            )
+    is_nan = has_nan(found[name] for name in names)
+    reference_is_nan = has_nan(expected[name] for name in names)
+    right = reference_right = None
+    if correct is not None:
+        # NaN is never a right answer, although arg-max may find the right place.
+        right = not is_nan and _is_right(correct, found, label, number)
+        reference_right = not reference_is_nan and _is_right(correct, expected, label, number)
+    if is_nan or reference_is_nan:
+        nan = float("nan")
+        return Answer(right, reference_right, is_nan, reference_is_nan, nan, nan, 0.0)
+    every = compare({n: found[n] for n in names}, {n: expected[n] for n in names})
+    gaps = [gap for gap in every if gap.verdict != "undecided"]
+    return Answer(
+        right=right,
+        reference_right=reference_right,
+        is_nan=False,
+        reference_is_nan=False,
+        relative_error=max((gap.relative_error for gap in gaps), default=0.0),
+        cosine=min((gap.cosine for gap in gaps), default=1.0),
+        top1_agreement=min((gap.argmax_agreement for gap in gaps), default=1.0),
+    )
+
+
+def _is_right(correct: Correct, outputs: dict[str, np.ndarray], label: Any, number: int) -> bool:
+    try:
+        found = correct(outputs, label)
+        if np.ndim(found):
+            raise TypeError(f"the metric returned an array of shape {np.shape(found)}, not a bool")
+        return bool(found)
+    except ArgumentError as error:
+        raise ArgumentError(f"Example {number}: {error}") from error
+    except HeteroLabError:
+        raise
+    except Exception as error:
+        shapes = ", ".join(f"{shorten(n, 40)} {list(a.shape)}" for n, a in outputs.items())
         raise ArgumentError(
-            "metric= is a function from outputs by name and a label to a bool, not "
-            f"{type(metric).__name__}."
+            f"Example {number}: its label {shorten(str(label), 60)} does not fit the outputs "
+            f"({shapes}): {type(error).__name__}: {error}. metric= maps outputs by name and "
+            "a label to a bool."
+        ) from error
+
+
+def _parts(example: Any, number: int, is_labelled: bool) -> tuple[Any, Any]:
+    is_pair = isinstance(example, tuple) and len(example) == 2
+    if is_labelled and not is_pair:
+        raise ArgumentError(
+            f"Example {number} is not a pair (inputs, label) but {type(example).__name__}. Without "
+            "metric=, examples are inputs alone."
         )
-    return ReadData(examples, metric, getattr(metric, "__name__", "accuracy"), output)
+    if not is_labelled and is_pair and isinstance(example[0], Mapping):
+        return example[0], None  # without a metric, only the outputs are compared
+    return example if is_labelled else (example, None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_lab.accuracy.evaluate import Evaluation, ReadData, accuracy_columns, read_data
+from hetero_lab.accuracy.evaluate import judge
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.devices.bound import bind
 from hetero_lab.devices.core import shared_core
@@ -32,11 +32,12 @@ from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.planning.constraints import only
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.result import Result
+from hetero_lab.results.evaluation import Evaluation, accuracy_columns
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.runtime.compiled import compile_placed
-from hetero_lab.runtime.reference import Reference, judge
+from hetero_lab.runtime.reference import Reference
 from hetero_lab.runtime.timing import Stopwatch
-from hetero_lab.samples.datasets import Dataset, Examples
+from hetero_lab.samples.datasets import Dataset, Examples, ReadData, read_data
 from hetero_lab.search.calibrate import calibrate_bound, check_device_properties
 from hetero_lab.search.observations import Search, searching
 from hetero_lab.tables import frame_of

@@ -11,7 +11,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
-from hetero_lab.accuracy.evaluate import ReadData, read_optional_data
 from hetero_lab.accuracy.quantize import calibration_inputs, quantize_prepared
 from hetero_lab.accuracy.recover import check_recovery, evaluated, recover_bound
 from hetero_lab.advise.advice import Advice, Judged, by_label, judge, verdict_sentences
@@ -50,10 +49,10 @@ from hetero_lab.planning.constraints import check_constraints
 from hetero_lab.results.evidence import BEST
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.runtime.inputs import Inputs, digest_of
-from hetero_lab.runtime.reference import Correct, Reference, reference_device
+from hetero_lab.runtime.reference import Reference, reference_device
 from hetero_lab.runtime.runners import HETERO, PARALLEL
 from hetero_lab.runtime.timing import Stopwatch
-from hetero_lab.samples.datasets import Dataset, Metric
+from hetero_lab.samples.datasets import Correct, Dataset, Metric, ReadData, read_optional_data
 from hetero_lab.search.calibrate import check_device_properties
 from hetero_lab.search.observations import Search, searching
 from hetero_lab.search.optimize import OPTIMIZED, Optimized, optimize_bound

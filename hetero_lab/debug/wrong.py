@@ -16,12 +16,12 @@ import openvino as ov
 
 from hetero_lab.debug.reproducer import FAULT_FILES, CompileCall, Reproducer
 from hetero_lab.debug.symptoms import Symptom, failure
-from hetero_lab.deploy import run_frozen
 from hetero_lab.errors import names_at_hand
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
 from hetero_lab.result import Displayed
 from hetero_lab.results.environment import Environment
+from hetero_lab.runtime.placed_model import read_npz, read_placed
 from hetero_lab.tables import (
     SCHEMA_VERSION,
     frame_of,
@@ -307,8 +307,8 @@ def read_wrong(directory: str | os.PathLike[str]) -> Wrong:
         data["given"]["affinity"], data["mended"]["affinity"] = given, mended
         for number, found in enumerate(data["sets"], start=1):
             place = target / f"fault_{number}"
-            found["model"] = model = run_frozen.read_placed(place / "model.xml")
-            arrays = run_frozen.read_npz(place / "inputs.npz")
+            found["model"] = model = read_placed(place / "model.xml")
+            arrays = read_npz(place / "inputs.npz")
             found["inputs"] = [arrays[f"in{index}"] for index in range(len(model.inputs))]
         data["kind"], data["placement"] = data["found"], data["mended"]
         # JSON has no infinity and no NaN: they are stored as text.

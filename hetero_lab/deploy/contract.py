@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from hetero_lab.deploy import run_frozen
 from hetero_lab.errors import StoredFileError, names_at_hand, shorten
 from hetero_lab.fetch import file_digest
 from hetero_lab.results.environment import Environment
+from hetero_lab.runtime.place_ops import check_plugins, check_properties
 from hetero_lab.tables import SCHEMA_VERSION, check_directory, read_json, write_json
 
 FILE_NAME, KIND = "contract.json", "contract"
@@ -62,7 +62,7 @@ class LatencyPromise(msgspec.Struct, frozen=True, kw_only=True):
         holds = self.ratio_ci95_low <= self.ratio <= self.ratio_ci95_high < math.inf
         if not (above and holds and min(self.spread, self.drift) >= 0.0):
             raise ValueError("a promised latency has positive numbers and a finite interval")
-        run_frozen.check_properties(self.reference_properties)
+        check_properties(self.reference_properties)
 
     @property
     def reference(self) -> str:
@@ -140,8 +140,8 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         """Raise ValueError for what only somebody else can have written."""
-        run_frozen.check_plugins(self.emulated)
-        run_frozen.check_properties(self.properties)
+        check_plugins(self.emulated)
+        check_properties(self.properties)
         for name, digest in self.files.items():
             if not re.fullmatch(r"\w[\w.-]*", name) or not re.fullmatch("[0-9a-f]{64}", digest):
                 raise ValueError(f"{name!r} is no file that was frozen")

@@ -7,22 +7,22 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 
-from hetero_lab.deploy.run_frozen import read_npz
+from hetero_lab.deploy import run_frozen
 from hetero_lab.errors import MeasurementError, StoredFileError, shorten
 from hetero_lab.intervals import turn_level
 from hetero_lab.processes import run_child
 from hetero_lab.results.environment import OtherWork
-from hetero_lab.runtime.stored_placement import PROGRAM
+from hetero_lab.runtime.placed_model import read_npz
+from hetero_lab.runtime.stored_placement import standalone
 from hetero_lab.tables import scratch_directory
 
+PROGRAM = "run.py"
 TURNS, EACH_S = 10, 3.0  # of one process
 _TIMEOUT_S = 900.0
 _LAST_LINES = 400
@@ -74,8 +74,9 @@ def observe(
     options = {"turns": turns, "budget_s": budget_s, "reference": reference}
     others = OtherWork()
     with scratch_directory() as scratch:
+        (scratch / PROGRAM).write_text(standalone(run_frozen), encoding="utf-8")
         # -P: openvino must not import the modules that lie beside the program.
-        command = [os.fspath(python), "-P", os.fspath(PROGRAM), "--observe"]
+        command = [os.fspath(python), "-P", os.fspath(scratch / PROGRAM), "--observe"]
         arguments = [os.path.abspath(directory), os.fspath(scratch), json.dumps(options)]
         try:
             done = run_child([*command, *arguments], timeout_s=_TIMEOUT_S, cwd=scratch)
@@ -91,23 +92,15 @@ def observe(
             last = done.stderr.strip()[-_LAST_LINES:]
             raise MeasurementError(f"The deployed program cannot run: {last}")
         seen = json.loads((scratch / "observed.json").read_text(encoding="utf-8"))
-        outputs = stored_outputs(read_npz(scratch / "outputs.npz"))
+        outputs = run_frozen.by_request(read_npz(scratch / "outputs.npz"), "out")
     seen["foreign_cpus"] = others.cpus()
     return msgspec.structs.replace(msgspec.convert(seen, ObservedRun), outputs=outputs)
-
-
-def stored_outputs(arrays: dict[str, Any]) -> list[list[np.ndarray]]:
-    """Return the outputs of each request from arrays called ``out0.0``, ``out0.1``, ``out1.0``…"""
-    names = [key for key in arrays if key.startswith("out")]
-    keys = {tuple(map(int, name.removeprefix("out").split("."))): name for name in names}
-    requests = groupby(sorted(keys), itemgetter(0))
-    return [[arrays[keys[key]] for key in request] for _, request in requests]
 
 
 def expected_outputs(directory: str | os.PathLike[str]) -> list[list[np.ndarray]]:
     """Return the outputs that a deployed directory promises."""
     path = Path(directory) / "requests.npz"
     try:
-        return stored_outputs(read_npz(path, "out"))
+        return run_frozen.by_request(read_npz(path, "out"), "out")
     except (OSError, ValueError) as error:
         raise StoredFileError(f"{shorten(os.fspath(path))} cannot be read: {error}") from error

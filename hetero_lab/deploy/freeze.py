@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero_lab.deploy import run_frozen
 from hetero_lab.deploy.contract import (
     FILE_NAME,
     TOLERANCE,
@@ -18,7 +20,13 @@ from hetero_lab.deploy.contract import (
     frozen_digest,
     write_contract,
 )
-from hetero_lab.deploy.deployed_run import ObservedRun, Reference, expected_outputs, observe
+from hetero_lab.deploy.deployed_run import (
+    PROGRAM,
+    ObservedRun,
+    Reference,
+    expected_outputs,
+    observe,
+)
 from hetero_lab.deploy.promised_latency import (
     N_PROMISED,
     QUIET_S,
@@ -29,17 +37,34 @@ from hetero_lab.deploy.promised_latency import (
 )
 from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.errors import ArgumentError, CompileError, warn
-from hetero_lab.llm.generation import generation_precision, given_or_random_prompt, given_prompt
+from hetero_lab.llm.generation import (
+    generate,
+    generation_precision,
+    given_or_random_prompt,
+    given_prompt,
+)
 from hetero_lab.measure.workers import positive
-from hetero_lab.model.language import TOKENIZER_FILES, Scenario, is_language_model
+from hetero_lab.model.language import (
+    TOKENIZER_FILES,
+    Scenario,
+    is_language_model,
+    language_model,
+    tokenizer_files,
+)
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
 from hetero_lab.progress import Progress
 from hetero_lab.results.environment import current_environment, noise_here, wait_until_quiet
-from hetero_lab.runtime.compiled import compile_placed
+from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
 from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
 from hetero_lab.runtime.reference import compare, executed_precision, not_finite_notes
-from hetero_lab.runtime.stored_placement import PROMISED_TOKENS, write_frozen
+from hetero_lab.runtime.runners import CompiledSession
+from hetero_lab.runtime.stored_placement import (
+    MODEL_FILE,
+    StoredPlacement,
+    standalone,
+    write_placed,
+)
 from hetero_lab.tables import make_directory, scratch_directory
 
 if TYPE_CHECKING:
@@ -47,6 +72,7 @@ if TYPE_CHECKING:
 
 _REQUESTS = 3
 _PROMPT_TOKENS = 16
+_PROMISED_TOKENS = 8  # the length of a generation in a contract, whose logits are compared
 
 
 def freeze(
@@ -211,6 +237,44 @@ def freeze_placed(
     return target
 
 
+def write_frozen(
+    target: Path, compiled: CompiledPlacement, requests: Sequence[list[np.ndarray]]
+) -> StoredPlacement:
+    """Write the files of a frozen placement, with the outputs for some requests.
+
+    ``target`` is an empty directory. ``requests`` has at least one list of inputs in the model's
+    order, or of one prompt for a language model.
+    """
+    placed = compiled.placed
+    frozen = write_placed(target / MODEL_FILE, placed)
+    asked = ["input_ids"] if frozen.generation else frozen.inputs
+    first: dict[str, Any] = dict(zip(asked, requests[0], strict=True))
+    np.savez(target / "inputs.npz", **first)
+    (target / PROGRAM).write_text(standalone(run_frozen), encoding="utf-8")
+    for file in tokenizer_files(placed.bound.model):
+        shutil.copyfile(file, target / file.name)
+    every: dict[str, Any] = {}
+    for number, arrays in enumerate(requests):
+        if is_language_model(placed.bound.model):
+            inputs, outputs = _generate(compiled, arrays)
+        else:
+            inputs, outputs = arrays, list(compiled(arrays).values())
+        every |= {f"in{number}.{index}": array for index, array in enumerate(inputs)}
+        every |= {f"out{number}.{index}": array for index, array in enumerate(outputs)}
+    np.savez(target / "requests.npz", **every)
+    return frozen
+
+
+def _generate(
+    compiled: CompiledPlacement, arrays: list[np.ndarray]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return a prompt and the tokens after it, and the logits behind each token."""
+    (prompt,) = arrays
+    model = language_model(compiled.prepared.model)
+    made = generate(CompiledSession(compiled), model, prompt, _PROMISED_TOKENS)
+    return [prompt, made.token_ids], [made.logits]
+
+
 def _runs(directory: Path, reference: Reference | None, progress: bool) -> list[ObservedRun]:
     """Run a directory, several times if its latency is to be promised, up to a run that fails.
 
@@ -236,10 +300,10 @@ def _runs(directory: Path, reference: Reference | None, progress: bool) -> list[
 def _requests(bound: BoundModel, examples: Sequence[Inputs] | None) -> list[list[np.ndarray]]:
     """Return the inputs of the promised requests; for a language model, prompts."""
     if is_language_model(bound.model):
-        scenario = Scenario(_PROMPT_TOKENS, PROMISED_TOKENS)
+        scenario = Scenario(_PROMPT_TOKENS, _PROMISED_TOKENS)
         if examples is None:
             return [given_or_random_prompt(bound, None, scenario, s) for s in range(_REQUESTS)]
-        return [given_prompt(bound, prompt, PROMISED_TOKENS) for prompt in examples]
+        return [given_prompt(bound, prompt, _PROMISED_TOKENS) for prompt in examples]
     if examples is None:
         examples = [generate_inputs(bound, seed) for seed in range(_REQUESTS)]
     return [bind_inputs(bound, inputs) for inputs in examples]

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from hetero_lab.clock import now
-from hetero_lab.deploy import run_frozen
 from hetero_lab.devices.bound import BoundModel
+from hetero_lab.devices.device_memory import peak_bytes, reset_peak
 from hetero_lab.errors import CompileError, StoredFileError, last_line, shorten
 from hetero_lab.intervals import Latency
-from hetero_lab.llm import private_memory
 from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.results.environment import current_environment
 from hetero_lab.results.profile_result import Profile
 from hetero_lab.runtime.compiled import CompiledPlacement
 from hetero_lab.runtime.inputs import Inputs, given_or_generated
-from hetero_lab.runtime.reference import compare_with_reference, executed_precision
+from hetero_lab.runtime.placed_model import load
+from hetero_lab.runtime.runners import CompiledSession, Runner
 from hetero_lab.runtime.stored_placement import MODEL_FILE, StoredPlacement, read_stored
 from hetero_lab.runtime.timing import run_turn, time_once, turn_lengths, warm_up
 
@@ -40,11 +39,11 @@ def profile_frozen(
     frozen = _read(directory, bound)
     placed = BoundPlacement(bound, frozen.placement(bound.graph))
     arrays = given_or_generated(bound, inputs)
-    private_memory.reset_peak()
+    reset_peak()
     started = now()
     try:
         # The model is read again within this time.
-        compiled, _ = run_frozen.load(directory)
+        compiled, _ = load(directory)
     except RuntimeError as error:
         raise CompileError(
             f"The runtime cannot compile the frozen placement {shorten(os.fspath(directory))} on "
@@ -57,15 +56,13 @@ def profile_frozen(
     if placed.direct:
         partition, as_predicted = replace(partition, observed=True), True
     whole = CompiledPlacement(placed, compiled, partition, as_predicted, compile_ms)
-    request = whole.new_request(arrays)
-    infer = partial(request.infer, share_outputs=True)  # as every other profile is timed
-    first_ms = time_once(infer) / 1e3
-    warm_up(infer)
-    samples = [run_turn(infer, timed=n) for n in turn_lengths(iterations)]
-    peak_bytes = private_memory.peak_bytes()
-    agreement = compare_with_reference(
-        bound, arrays, whole.read_outputs(request), executed_precision((), whole)
-    )
+    session = CompiledSession(whole)
+    session.give(arrays)
+    runner = Runner(session, arrays)
+    first_ms = time_once(runner.infer) / 1e3
+    warm_up(runner.infer)
+    samples = [run_turn(runner.infer, timed=n) for n in turn_lengths(iterations)]
+    peak_rss_bytes = peak_bytes()
     return Profile(
         label=placed.label,
         model_fingerprint=bound.fingerprint,
@@ -75,10 +72,10 @@ def profile_frozen(
         partition=partition,
         as_predicted=as_predicted,
         counters=(),
-        agreement=agreement,
+        agreement=runner.compare(),
         compile_ms=compile_ms,
         first_inference_ms=first_ms,
-        peak_rss_bytes=peak_bytes,
+        peak_rss_bytes=peak_rss_bytes,
         # It brings its own emulated devices along, whatever is registered here.
         environment=replace(
             current_environment(placed.devices, bound.core),

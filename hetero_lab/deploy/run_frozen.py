@@ -15,15 +15,11 @@ if __name__ == "__main__" and not getattr(sys.flags, "safe_path", sys.flags.isol
     del sys.path[0]  # the files beside this one are data: no import may run them
 
 import contextlib
-import io
 import json
 import os
 import platform
-import re
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -31,19 +27,23 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
+from hetero_lab.llm.tokenizer import Tokenizer
+from hetero_lab.runtime.place_ops import check_properties
+from hetero_lab.runtime.placed_model import (
+    compile_noted,
+    core_for,
+    file_of,
+    header_text,
+    load as load,
+    read_noted,
+    read_npz,
+)
+from hetero_lab.terminal import plain_text
+
 _DISCARDED, _TIMED, _WARM_UP_S = 2, 10, 0.3
 # To find a free core: the most cores to try, inferences on each, and the share of the budget.
 _MOST_CORES, _LOOKS, _LOOK = 8, 5, 0.2
 _NEW_TOKENS = 32
-NOTE = ["hetero_lab", "placement"]  # in the model's file
-_MOST_XML, _MOST_UNPACKED = 1 << 26, 1 << 28  # bytes
-_TOKENIZER, _DETOKENIZER = "openvino_tokenizer.xml", "openvino_detokenizer.xml"
-
-
-def load(directory: str | os.PathLike[str]) -> tuple[ov.CompiledModel, dict[str, Any]]:
-    """Compile the frozen placement; return it with what the model's file says of it."""
-    model, plan = _read(directory)
-    return _compile(model, _core_for(plan)), plan
 
 
 def run(directory: str | os.PathLike[str], inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -51,11 +51,11 @@ def run(directory: str | os.PathLike[str], inputs: Mapping[str, Any]) -> dict[st
 
     A language model takes ``input_ids`` and generates ``token_ids``.
     """
-    model, plan = _read(directory)
+    model, plan = read_noted(directory)
     if "generation" in plan:
         made = _tokens(model, plan, np.asarray(inputs["input_ids"]), _NEW_TOKENS)
         return {"token_ids": np.concatenate([*made], 1)}
-    compiled = _compile(model, _core_for(plan))
+    compiled = compile_noted(model, core_for(plan))
     results = compiled([np.asarray(inputs[name]) for name in plan["inputs"]])
     return {name: np.array(results[index]) for index, name in enumerate(plan["outputs"])}
 
@@ -67,7 +67,7 @@ def generate(
 
     Takes token ids of shape ``[batch, n]`` and returns ``[batch, new_tokens]``.
     """
-    return np.concatenate([*_tokens(*_read(directory), ids, new_tokens)], 1)
+    return np.concatenate([*_tokens(*read_noted(directory), ids, new_tokens)], 1)
 
 
 def text(
@@ -79,7 +79,7 @@ def text(
     words = Tokenizer(directory)
     made: list[int] = []
     told = ""
-    for ids in _tokens(*_read(directory), words.encode(prompt), new_tokens):
+    for ids in _tokens(*read_noted(directory), words.encode(prompt), new_tokens):
         if int(ids[0, 0]) == words.end:
             return
         made.append(int(ids[0, 0]))
@@ -87,41 +87,6 @@ def text(
         if not whole.endswith("\ufffd"):  # else a character of several tokens is incomplete
             yield whole[len(told) :]
             told = whole
-
-
-class Tokenizer:
-    """The tokenizer in a directory, as openvino-tokenizers writes it.
-
-    ``end`` is the token that ends a text; ``None`` if the tokenizer does not define it.
-    """
-
-    def __init__(self, directory: str | os.PathLike[str]):
-        models = [Path(directory) / name for name in (_TOKENIZER, _DETOKENIZER)]
-        if missing := [path.name for path in models if not path.is_file()]:
-            raise FileNotFoundError(
-                f"{directory} has no {' and no '.join(missing)}, so it cannot read text. Give "
-                "token ids instead."
-            )
-        try:
-            import openvino_tokenizers  # noqa: F401  # pyright: ignore  # gives Core its ops
-        except ImportError as error:
-            raise ModuleNotFoundError(
-                "Text needs openvino-tokenizers of the same version as openvino: "
-                f"pip install openvino-tokenizers=={ov.__version__.partition('-')[0]}.*"
-            ) from error
-        core = _core("tokenizers")
-        encoder, decoder = (core.read_model(file_of(path, _MOST_XML)) for path in models)
-        key = "eos_token_id"
-        self.end = int(encoder.get_rt_info(key).astype(str)) if encoder.has_rt_info(key) else None
-        self._encoder, self._decoder = (core.compile_model(m, "CPU") for m in (encoder, decoder))
-
-    def encode(self, text: str) -> np.ndarray:
-        """Return the token ids of a text, int64 of shape ``[1, n]``."""
-        return np.array(self._encoder([text])["input_ids"], np.int64)
-
-    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Return the text of the token ids of one sequence."""
-        return str(self._decoder([np.array(ids, np.int64).reshape(1, -1)])[0][0])
 
 
 def observe(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,13 +105,13 @@ def observe(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> di
     }
     try:
         seen["step"] = "compile"
-        model, plan = _read(directory)
+        model, plan = read_noted(directory)
         seen["step"] = "devices"
-        core = _core_for(plan)
+        core = core_for(plan)
         names = [*core.available_devices, *plan["emulated"]]
         seen["devices"] = {name: _full_name(core, name) for name in dict.fromkeys(names)}
         seen["step"] = "compile"
-        compiled = _compile(model, core)
+        compiled = compile_noted(model, core)
         if options["reference"] is not None:
             check_properties(options["reference"][1])
         seen["header"] = header_text(compiled)
@@ -165,168 +130,23 @@ def observe(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> di
     return seen
 
 
-def file_of(path: str | os.PathLike[str], most: int | None = None) -> Path:
-    """Return a path; ValueError unless it is a regular file of its directory, not too large."""
-    given, real = Path(path), Path(os.path.realpath(path))
-    if given.suffix == ".xml" and os.path.lexists(weights := given.with_suffix(".bin")):
-        file_of(weights)
-    size = real.stat().st_size  # FileNotFoundError, if there is none
-    if not real.is_file() or not real.is_relative_to(os.path.realpath(given.parent)):
-        raise ValueError(f"{given.name!r} is no regular file of its directory.")
-    if most is not None and size > most:
-        raise ValueError(f"{given.name!r} is larger than {most >> 20} MiB.")
-    return given
-
-
-def read_npz(path: str | os.PathLike[str], begin: str = "") -> dict[str, np.ndarray]:
-    """Return the arrays whose names ``begin`` so; ValueError if far larger than their file."""
-    file = file_of(path)
-    try:
-        with zipfile.ZipFile(file) as archive:
-            unpacked = sum(member.file_size for member in archive.infolist())
-        there = os.stat(file)  # a file with holes takes less room than its size
-        room = min(there.st_size, 512 * getattr(there, "st_blocks", there.st_size))
-        if unpacked > max(room, _MOST_UNPACKED):
-            raise ValueError(f"it unpacks to {unpacked >> 20} MiB; write it with numpy.savez")
-        with np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files if name.startswith(begin)}
-    except (MemoryError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{file.name!r} cannot be read as .npz: {error}") from error
-
-
-def read_placed(file: str | os.PathLike[str]) -> ov.Model:
-    """Read a model with the placement that its file carries."""
-    return _core("models").read_model(file_of(file, _MOST_XML))
-
-
-def check_plugins(emulated: Mapping[str, Sequence[str]]) -> None:
-    """Raise ValueError unless these plugins are those that ``hetero_lab.emulate`` registers."""
-    taken = "(CPU|GPU|NPU|AUTO|MULTI|HETERO|BATCH|PROXY|TEMPLATE)"
-    for name, (plugin, internal) in emulated.items():
-        known = [
-            (f"openvino_intel_{b.lower()}_plugin", f"{name}_{b}") for b in ("CPU", "GPU", "NPU")
-        ]
-        if (plugin, internal) not in known or not re.fullmatch(
-            f"(?!{taken}$)[A-Z][A-Z0-9_]*", name
-        ):
-            raise ValueError(
-                f"the device {name!r} has a plugin {plugin!r}, {internal!r} of its own"
-            )
-
-
-def check_properties(properties: Mapping[str, Any]) -> None:
-    """Raise ValueError for a property that a file must not set: it may take a path, or write."""
-    allowed = re.findall(r"\w+", """
-        ACTIVATIONS_SCALE_FACTOR ALLOW_AUTO_BATCHING AUTO_BATCH_TIMEOUT COMPILATION_NUM_THREADS
-        CPU_DENORMALS_OPTIMIZATION CPU_SPARSE_WEIGHTS_DECOMPRESSION_RATE DEVICE_BIND_BUFFER
-        DEVICE_ID DYNAMIC_QUANTIZATION_GROUP_SIZE ENABLE_CPU_PINNING ENABLE_CPU_RESERVATION
-        ENABLE_HYPER_THREADING ENABLE_RUNTIME_FALLBACK ENABLE_STARTUP_FALLBACK
-        ENABLE_TENSOR_PARALLEL EXCLUSIVE_ASYNC_REQUESTS EXECUTION_MODE_HINT
-        GPU_DISABLE_WINOGRAD_CONVOLUTION GPU_ENABLE_LARGE_ALLOCATIONS GPU_ENABLE_LOOP_UNROLLING
-        GPU_ENABLE_SDPA_OPTIMIZATION GPU_HOST_TASK_PRIORITY GPU_QUEUE_PRIORITY GPU_QUEUE_THROTTLE
-        INFERENCE_NUM_THREADS INFERENCE_PRECISION_HINT KEY_CACHE_GROUP_SIZE KEY_CACHE_PRECISION
-        KV_CACHE_PRECISION LOW_POWER_DEVICE MODEL_DISTRIBUTION_POLICY MODEL_PRIORITY
-        NPU_BYPASS_UMD_CACHING NPU_COMPILATION_MODE NPU_COMPILER_TYPE NPU_DEFER_WEIGHTS_LOAD
-        NPU_PLATFORM NPU_TILES NPU_TURBO NUM_STREAMS PERFORMANCE_HINT PERFORMANCE_HINT_NUM_REQUESTS
-        PERF_COUNT QUERY_MODEL_RATIO SCHEDULE_POLICY SCHEDULING_CORE_TYPE TBB_PARTITIONER
-        VALUE_CACHE_GROUP_SIZE VALUE_CACHE_PRECISION
-    """)  # fmt: skip
-    for key, value in properties.items():
-        if key == "DEVICE_PROPERTIES" and isinstance(value, dict):
-            for of_device in value.values():
-                check_properties(of_device)
-        elif key not in allowed or not re.fullmatch(r"[\w.:,+ -]*", str(value), re.A):
-            raise ValueError(f"a file must not set the property {key!r} to {value!r}")
-
-
-def noted(model: ov.Model) -> dict[str, Any]:
-    """Return the placement in a model's file; ValueError for one that could load or write files."""
-    placed = json.loads(model.get_rt_info(["hetero_lab", "placement"]).astype(str))
-    check_plugins(placed["emulated"])
-    check_properties(placed["properties"])
-    return placed
-
-
-def place_ops(model: ov.Model, core: ov.Core) -> tuple[str, dict[str, Any]]:
-    """Label the ops of a model as its file says; return the device and the properties."""
-    placed = noted(model)
-    devices, ops, weights = dict(placed["affinity"]), model.get_ordered_ops(), set()
-    for op in ops:  # constants are not named there, nor what compression adds to them
-        sources = {value.get_node().get_friendly_name() for value in op.input_values()}
-        if op.get_friendly_name() not in devices and sources <= weights:
-            weights.add(op.get_friendly_name())
-    here = {op.get_friendly_name() for op in ops} - weights
-    if here != devices.keys():
-        lacks, new = sorted(devices.keys() - here)[:8], sorted(here - devices.keys())[:8]
-        raise ValueError(f"The model is not the one that was placed. It lacks {lacks}; new: {new}.")
-    for device in {*devices.values()}:
-        core.get_property(device.partition(":")[0], "FULL_DEVICE_NAME")  # raises if it is missing
-    for op in reversed(ops):
-        device = op.get_rt_info()["affinity"] = devices[op.get_friendly_name()]
-        sources = {value.get_node().get_friendly_name() for value in op.input_values()}
-        devices.update(dict.fromkeys(sources & weights, device))  # in the end, the first user's
-    return placed["target"], placed["properties"]
-
-
-def _read(directory: str | os.PathLike[str]) -> tuple[ov.Model, dict[str, Any]]:
-    model = read_placed(Path(directory) / "model.xml")
-    return model, noted(model)
-
-
-# Cores stay: a CPU plugin that is unloaded can leave a thread without its signal stack, and then
-# Ctrl-C ends the process.
-@cache
-def _core(_use: str, *emulated: tuple[str, str, str]) -> ov.Core:
-    core = ov.Core()
-    for name, plugin, internal in emulated:
-        proxy = {"ALIAS": name, "PRIORITY": "0", "INTERNAL_NAME": internal}
-        core.register_plugin(
-            plugin, internal, {f"PROXY_CONFIGURATION_{k}": v for k, v in proxy.items()}
-        )
-    return core
-
-
-def _core_for(plan: Mapping[str, Any]) -> ov.Core:
-    return _core("models", *((name, *plugin) for name, plugin in plan["emulated"].items()))
-
-
-def _compile(model: ov.Model, core: ov.Core) -> ov.CompiledModel:
-    return core.compile_model(model, *place_ops(model, core))
-
-
 def _full_name(core: ov.Core, name: str) -> str:
     with contextlib.suppress(Exception):
         return str(core.get_property(name, "FULL_DEVICE_NAME"))
     return ""
 
 
-def header_text(compiled: ov.CompiledModel) -> str:
-    """Return the XML at the start of HETERO's export, the submodels' wiring; empty without it."""
-    stream = _HeaderOnly()
-    # The export always ends in an error: the stream refuses the weights after the header, or the
-    # device cannot export.
-    with contextlib.suppress(Exception):
-        compiled.export_model(stream)
-    raw = stream.getvalue()
-    start, end = raw.find(b"<hetero"), raw.find(b"</hetero>")
-    return raw[start : end + 9].decode() if 0 <= start < end else ""
-
-
-class _HeaderOnly(io.BytesIO):
-    def write(self, data: Any) -> int:
-        if b"</hetero>" in self.getvalue():
-            raise BufferError("the header is whole")
-        return super().write(data)
-
-
-def _requests(directory: str | os.PathLike[str]) -> Iterator[list[np.ndarray]]:
-    """Yield the inputs of each stored request, in the model's order."""
+def by_request(arrays: Mapping[str, np.ndarray], kind: str) -> list[list[np.ndarray]]:
+    """Return the arrays of each request, called ``in0.0``, ``in0.1``, ``in1.0``… for ``in``."""
     requests: dict[int, dict[int, np.ndarray]] = {}
-    for key, array in read_npz(Path(directory) / "requests.npz", "in").items():
-        number, _, index = key[2:].partition(".")
-        requests.setdefault(int(number), {})[int(index)] = array
-    for _, given in sorted(requests.items()):
-        yield [array for _, array in sorted(given.items())]
+    for key in (key for key in arrays if key.startswith(kind)):
+        number, _, index = key.removeprefix(kind).partition(".")
+        requests.setdefault(int(number), {})[int(index)] = arrays[key]
+    return [[array for _, array in sorted(own.items())] for _, own in sorted(requests.items())]
+
+
+def _requests(directory: str | os.PathLike[str]) -> list[list[np.ndarray]]:
+    return by_request(read_npz(Path(directory) / "requests.npz", "in"), "in")
 
 
 def _infer(
@@ -391,7 +211,7 @@ def _tokens(
             f"{ids.shape[1]} tokens and {new_tokens} new ones are longer than the model's context "
             f"of {limit} tokens."
         )
-    request = _compile(model, _core_for(plan)).create_infer_request()
+    request = compile_noted(model, core_for(plan)).create_infer_request()
     for _ in range(new_tokens):
         logits = _step(request, generation, ids, past)
         past += ids.shape[1]
@@ -406,7 +226,7 @@ def _time_beside_reference(
     plan: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    inputs = next(iter(_requests(directory)))
+    inputs = _requests(directory)[0]
     runs = [_infer(one, plan, inputs)[1] for one in (compiled, reference)]
     until = perf_counter() + options["budget_s"]
     each_s = max(_warm_up(run) for run in runs)
@@ -474,14 +294,8 @@ def main() -> None:
     try:
         _run_here()
     except Exception as error:  # its text may be that of a file
-        print(f"run.py: {_plain(' '.join(str(error).split()))}", file=sys.stderr)
+        print(f"run.py: {plain_text(' '.join(str(error).split()))}", file=sys.stderr)
         sys.exit(2)
-
-
-def _plain(text: str) -> str:
-    """Return text without what a terminal or a CI's log obeys; lines stay lines."""
-    shown = "".join(c if c.isprintable() or c == "\n" else " " for c in text)
-    return re.sub(r"(?<!\S):(?=:)|#(?=#\w*\[)", r"\g<0> ", shown)
 
 
 def _run_here() -> None:
@@ -493,14 +307,14 @@ def _run_here() -> None:
         _observe_into(*sys.argv[2:])
         return
     is_file = len(sys.argv) > 1 and sys.argv[1].endswith(".npz") and Path(sys.argv[1]).is_file()
-    if len(sys.argv) > 1 and not is_file and "generation" in _read(here)[1]:
+    if len(sys.argv) > 1 and not is_file and "generation" in read_noted(here)[1]:
         for more in text(here, sys.argv[1], *map(int, sys.argv[2:3])):
-            print(_plain(more), end="", flush=True)
+            print(plain_text(more), end="", flush=True)
         print()
         return
     outputs = run(here, read_npz(sys.argv[1] if len(sys.argv) > 1 else here / "inputs.npz"))
     for name, value in outputs.items():
-        print(_plain(" ".join(name.split())), value.shape, value.dtype, value.ravel()[:5])
+        print(plain_text(" ".join(name.split())), value.shape, value.dtype, value.ravel()[:5])
     if len(sys.argv) > 2:
         np.savez(sys.argv[2], **outputs)  # pyright: ignore[reportArgumentType]
 

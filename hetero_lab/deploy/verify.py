@@ -16,9 +16,8 @@ from typing import Any, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
 
-from hetero_lab.accuracy.evaluate import ReadData, read_optional_data
+from hetero_lab.accuracy.evaluate import count_right
 from hetero_lab.clock import now
-from hetero_lab.deploy import run_frozen
 from hetero_lab.deploy.contract import Contract, LatencyPromise, read_contract
 from hetero_lab.deploy.deployed_run import TURNS, ObservedRun, observe
 from hetero_lab.deploy.promised_latency import (
@@ -52,9 +51,9 @@ from hetero_lab.errors import (
 from hetero_lab.measure.workers import positive
 from hetero_lab.progress import Progress
 from hetero_lab.results.environment import wait_until_quiet
-from hetero_lab.runtime.reference import Correct, count_right
+from hetero_lab.runtime.placed_model import load
 from hetero_lab.runtime.stored_placement import StoredPlacement, read_stored
-from hetero_lab.samples.datasets import Dataset, Metric
+from hetero_lab.samples.datasets import Correct, Dataset, Metric, ReadData, read_optional_data
 
 MAX_DROP = 0.01
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*([a-z]+[0-9]+)?(\.dev[0-9]+)?")
@@ -258,7 +257,7 @@ def _accuracy(
     if data is None or data.correct is None:
         return ContractPart("accuracy", UNKNOWN, f"promised is {promised}; data= checks it")
     try:
-        compiled, _ = run_frozen.load(directory)
+        compiled, _ = load(directory)
     except RuntimeError as error:
         return ContractPart("accuracy", BROKEN, f"it does not compile: {last_line(error)}")
 

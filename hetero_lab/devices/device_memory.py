@@ -1,9 +1,11 @@
-"""How much memory a device has, and how much of it is free."""
+"""How much memory a device has, how much of it is free, and how much this process takes."""
 
 from __future__ import annotations
 
 import re
 import shutil
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -13,6 +15,8 @@ from hetero_lab.processes import run_child
 
 if TYPE_CHECKING:
     import openvino as ov
+
+_CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
 
 def total_bytes(core: ov.Core, device: str) -> int | None:
@@ -46,3 +50,32 @@ def _free_by_driver(pci: Any) -> int | None:
         if found and [int(n, 16) for n in found.groups()[:2]] == [int(n, 16) for n in place]:
             return int(found[3]) << 20
     return None
+
+
+def reset_peak() -> bool:
+    """Reset the peak; return ``False`` if the system cannot, so that it counts from the start."""
+    try:
+        _CLEAR.write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def peak_bytes() -> int:
+    """Return the peak resident memory of this process in bytes."""
+    told = status_bytes("VmHWM:")
+    if told is not None:
+        return told
+    info = psutil.Process().memory_info()
+    if sys.platform == "win32":
+        return int(info.peak_wset)
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def status_bytes(key: str) -> int | None:
+    """Return a size that Linux reports for this process; ``None`` elsewhere."""
+    lines = _STATUS.read_text().splitlines() if _STATUS.exists() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(key)), None)

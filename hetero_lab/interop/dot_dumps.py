@@ -9,7 +9,6 @@ its own compiles a copy of the model whose names need no quotes.
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -26,8 +25,9 @@ from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.processes import environment_of_a_child, run_child
 from hetero_lab.result import Result
+from hetero_lab.runtime import placed_model
 from hetero_lab.runtime.compiled import labelled_clone
-from hetero_lab.runtime.stored_placement import MODEL_FILE, PROGRAM, note_placement
+from hetero_lab.runtime.stored_placement import MODEL_FILE, note_placement, standalone
 from hetero_lab.tables import frame_of, scratch_directory
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def _write(directory: Path, placed: BoundPlacement) -> dict[str, str]:
     names = _rename(model.get_ordered_ops())
     note_placement(model, placed)
     save(model, directory / MODEL_FILE)
-    shutil.copyfile(PROGRAM, directory / "run.py")
+    (directory / "run.py").write_text(standalone(placed_model), encoding="utf-8")
     return names
 
 

@@ -7,103 +7,41 @@ tensors are passed on without a copy.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from hetero_lab import clock
 from hetero_lab.arguments import check_whole
-from hetero_lab.deploy.run_frozen import Tokenizer
 from hetero_lab.devices.bound import BoundModel
 from hetero_lab.errors import InputError, ModelError, names_at_hand
-from hetero_lab.intervals import Latency
+from hetero_lab.llm.tokenizer import Tokenizer
 from hetero_lab.model.language import LanguageModel, Scenario, directory_of, language_model
 from hetero_lab.model.read import Source, prepare
-from hetero_lab.parallel.executor import ParallelExecutor
 from hetero_lab.placement.placement import BoundPlacement
-from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, inference_errors
-from hetero_lab.runtime.inputs import digest_of, set_inputs
+from hetero_lab.runtime.compiled import compile_placed
+from hetero_lab.runtime.counters import Counter
+from hetero_lab.runtime.inputs import digest_of
 from hetero_lab.runtime.reference import (
     VERDICTS,
     Agreement,
     Verdict,
     asked_precision,
     compare,
+    executed_precision,
     keep_reference,
     reference_device,
     reference_placement,
 )
+from hetero_lab.runtime.runners import CompiledSession, Runner, TurnTimes
 
 LOGITS, TOKEN_IDS = "logits", "token_ids"
 # By default devices store the cache in few bits, and quantise the inputs of matmuls with weights of
 # few bits, whatever INFERENCE_PRECISION_HINT says.
 _EXACT = {"KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
 _COMPARED_STEPS = 64  # logits of later steps are dropped: a vocabulary is large
-
-
-@dataclass(frozen=True)
-class Generation:
-    """The tokens that a language model generated, and the time it took.
-
-    Attributes
-    ----------
-    scenario
-        The lengths of prompt and generation, and the batch size.
-    ttft
-        Time to the first token, one sample per generation.
-    tpot
-        Time per further token, one turn per generation.
-    tokens
-        The tokens of each sequence.
-    """
-
-    scenario: Scenario
-    ttft: Latency
-    tpot: Latency
-    tokens: tuple[tuple[int, ...], ...]
-
-    @property
-    def token_ids(self) -> np.ndarray:
-        """The tokens as an array of shape ``[batch, new_tokens]``."""
-        return np.array(self.tokens, dtype=np.int64)
-
-    @property
-    def ttft_ms(self) -> float:
-        """Median time to the first token."""
-        return self.ttft.median_us / 1e3
-
-    @property
-    def ttft_ci95_ms(self) -> tuple[float, float]:
-        """Its 95 % interval."""
-        low, high = self.ttft.ci95_us
-        return low / 1e3, high / 1e3
-
-    @property
-    def tpot_ms(self) -> float:
-        """Median time per further token."""
-        return self.tpot.median_us / 1e3
-
-    @property
-    def tpot_ci95_ms(self) -> tuple[float, float]:
-        """Its 95 % interval."""
-        low, high = self.tpot.ci95_us
-        return low / 1e3, high / 1e3
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Further tokens per second, all sequences together."""
-        return 1e3 * self.scenario.batch / self.tpot_ms
-
-    @property
-    def tokens_per_s_ci95(self) -> tuple[float, float]:
-        """Its 95 % interval."""
-        low, high = self.tpot_ci95_ms
-        n_per_ms = 1e3 * self.scenario.batch
-        return n_per_ms / high, n_per_ms / low if low else math.inf
 
 
 @dataclass(frozen=True)
@@ -133,73 +71,6 @@ class TokenSession(Protocol):
     def step(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         """Infer once; return the logits, valid until the next step."""
         ...
-
-
-class CompiledSession:
-    """A request of OpenVINO, to HETERO or one device, with its states."""
-
-    def __init__(self, compiled: CompiledPlacement):
-        self.compiled = compiled
-        self._types = [port.get_element_type() for port in compiled.compiled_model.inputs]
-        self._request = compiled.compiled_model.create_infer_request()
-        # A partial adds no Python frame to a timed call; sharing saves the copy of the outputs.
-        self.infer = partial(self._request.infer, share_outputs=True)
-
-    @cached_property
-    def _logits(self) -> int:
-        return language_model(self.compiled.prepared.model).logits
-
-    def give(self, arrays: Sequence[np.ndarray]) -> None:
-        set_inputs(self._request, arrays, self._types)
-
-    def outputs(self) -> dict[str, np.ndarray]:
-        return self.compiled.read_outputs(self._request)
-
-    def reset(self) -> None:
-        self._request.reset_state()
-
-    def step(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        with inference_errors(self.compiled.placed.label):
-            self.give(arrays)
-            self.infer()
-        return self._request.get_output_tensor(self._logits).data
-
-    def profiling_info(self) -> Sequence[object]:
-        return self._request.profiling_info
-
-
-class ExecutorSession:
-    """The requests of a ParallelExecutor, one at a time; each copies its inputs and outputs."""
-
-    def __init__(self, compiled: ParallelExecutor):
-        self.compiled = compiled
-        self.last: dict[str, np.ndarray] = {}
-        self._arrays: Sequence[np.ndarray] = ()
-
-    @cached_property
-    def _logits(self) -> str:
-        bound = self.compiled.placed.bound
-        return bound.output_names[language_model(bound.model).logits]
-
-    def give(self, arrays: Sequence[np.ndarray]) -> None:
-        self._arrays = arrays
-
-    def infer(self) -> None:
-        self.last = self.compiled.submit_bound(self._arrays).result()
-
-    def outputs(self) -> dict[str, np.ndarray]:
-        return dict(self.last)
-
-    def reset(self) -> None:
-        self.compiled.reset_state()
-
-    def step(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        self.give(arrays)
-        self.infer()
-        return self.last[self._logits]
-
-    def profiling_info(self) -> Sequence[object]:
-        return self.compiled.profiling_info()
 
 
 def generate(
@@ -345,6 +216,56 @@ def compare_generation(
         verdict=max(verdicts, key=VERDICTS.index),
     )
     return logits, tokens
+
+
+class GenerationRunner(Runner):
+    """A language model: a turn is a generation, an inference is its next step."""
+
+    def __init__(
+        self, session: CompiledSession, arrays: list[np.ndarray], scenario: Scenario, counters: bool
+    ):
+        super().__init__(session, arrays)
+        (prompt,) = arrays
+        # Counters are running means, so a long prompt would distort those of one-token steps.
+        prompt = prompt[:, :1] if counters else prompt
+        known = language_model(self.placed.bound.model)
+        self.infer = self._next_step
+        self._scenario = scenario
+        self._asked = session, known, prompt, scenario.new_tokens
+        self._last: Generated | None = None
+        self._steps: Iterator[object] = iter(())
+
+    def _next_step(self) -> None:
+        try:
+            next(self._steps)
+        except StopIteration:
+            self._steps = steps(*self._asked)
+            next(self._steps)
+
+    def turn(self, timed: int = 0, discarded: int = 0) -> TurnTimes:
+        del timed, discarded  # the scenario gives the length of a generation
+        self._steps = iter(())
+        self._last = generate(*self._asked)
+        first_us, *further_us = self._last.step_us
+        return tuple(further_us), first_us
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        if self._last is None:
+            self.turn()
+        assert self._last is not None
+        return self._last.outputs
+
+    def compare(
+        self, rows: Sequence[Counter] = (), expected: Mapping[str, np.ndarray] | None = None
+    ) -> tuple[Agreement, ...]:
+        if expected is None:
+            expected = reference_generation(self.placed.bound, self._arrays[0], self._scenario)
+        executed = executed_precision(rows, self._compiled)
+        precision = generation_precision(self.placed, executed)
+        return compare_generation(self.outputs(), expected, precision)
+
+    def tokens(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(map(int, sequence)) for sequence in self.outputs()[TOKEN_IDS])
 
 
 # -- text and token ids -------------------------------------------------------------------------

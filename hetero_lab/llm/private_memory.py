@@ -1,30 +1,25 @@
-"""Memory of this process, and the private memory that parts of a language model take.
-
-Every operating system reports the peak; only Linux reports private memory.
-"""
+"""The private memory that parts of a language model take, which only Linux reports."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import openvino as ov
-import psutil
 
 from hetero_lab.devices.bound import BoundModel
+from hetero_lab.devices.device_memory import status_bytes
 from hetero_lab.errors import MeasurementError
-from hetero_lab.llm.generation import CompiledSession, TokenSession, steps
+from hetero_lab.llm.generation import TokenSession, steps
 from hetero_lab.model.language import LanguageModel, Scenario, language_model
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
-from hetero_lab.placement.placement import BoundPlacement
+from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime.compiled import (
     check_states,
     compile_placed,
@@ -33,38 +28,9 @@ from hetero_lab.runtime.compiled import (
 )
 from hetero_lab.runtime.inputs import to_tensor
 from hetero_lab.runtime.pieces import Submodel, build_model, compile_submodels, cut
+from hetero_lab.runtime.runners import CompiledSession
 
-_CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 _PRIVATE = "RssAnon:"
-
-
-def reset_peak() -> bool:
-    """Reset the peak; return ``False`` if the system cannot, so that it counts from the start."""
-    try:
-        _CLEAR.write_text("5")
-    except OSError:
-        return False
-    return True
-
-
-def peak_bytes() -> int:
-    """Return the peak resident memory of this process in bytes."""
-    told = _status_bytes("VmHWM:")
-    if told is not None:
-        return told
-    info = psutil.Process().memory_info()
-    if sys.platform == "win32":
-        return int(info.peak_wset)
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def _status_bytes(key: str) -> int | None:
-    """Return a size that Linux reports for this process; ``None`` elsewhere."""
-    lines = _STATUS.read_text().splitlines() if _STATUS.exists() else []
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(key)), None)
 
 
 def private_bytes() -> int:
@@ -72,7 +38,7 @@ def private_bytes() -> int:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-    told = _status_bytes(_PRIVATE)
+    told = status_bytes(_PRIVATE)
     if told is None:
         raise MeasurementError(
             "Only Linux reports the private memory of a process. Measure there, or plan with the "
@@ -91,18 +57,22 @@ def start_runtime(device: str, properties: Mapping[str, Any], core: ov.Core) -> 
 
 def bytes_by_part(
     bound: BoundModel,
-    parts: Affinity,
+    parts: Mapping[str, str],
     device: str,
     properties: Mapping[str, Any],
     scenario: Scenario,
 ) -> dict[str, tuple[int, int]]:
     """Measure the memory of each part of a language model, all compiled for one device.
 
-    ``parts`` maps each op to the name of its part, in place of a device. Returns, for each part,
-    its bytes once it is compiled and has run a token, and the bytes added by the end of the
-    scenario. A small model runs first, so that the memory of the plugin itself does not count.
+    ``parts`` maps each op to the name of its part; without, HETERO runs the whole model as one.
+    Returns, for each part, its bytes once it is compiled and has run a token, and the bytes added
+    by the end of the scenario. A small model runs first, so that the memory of the plugin itself
+    does not count.
     """
-    partition = predict(bound.graph, parts)
+    if not parts:
+        whole = Placement(Affinity.on_one(bound.graph, device), "memory", {device: properties})
+        return {"": bytes_of_process(BoundPlacement(bound, whole), scenario)}
+    partition = predict(bound.graph, Affinity.from_graph(bound.graph, parts))
     check_states(bound.graph, partition)
     submodels = valid_submodels(bound, partition) or cut(bound, partition)
     start_runtime(device, properties, bound.core)

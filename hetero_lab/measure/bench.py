@@ -14,21 +14,20 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from hetero_lab.annexes import annex
 from hetero_lab.clock import now
-from hetero_lab.deploy.run_frozen import read_npz
 from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.device_memory import peak_bytes, reset_peak
 from hetero_lab.devices.emulation import EmulatedDevice, emulated_devices, register
 from hetero_lab.errors import MeasurementError, OutputPathError, warn
-from hetero_lab.llm.private_memory import bytes_by_part, bytes_of_process, peak_bytes, reset_peak
 from hetero_lab.measure import requests
 from hetero_lab.measure.budget import WARM_UP_INFERENCES
 from hetero_lab.measure.requests import Answer, Request, SetUp
 from hetero_lab.measure.worker_process import WorkerProcess, as_worker_errors
 from hetero_lab.model.read import save
-from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_to_json
-from hetero_lab.placement.placement import BoundPlacement, Placement
+from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.results.records import (
     Compiled,
     Counters,
@@ -42,6 +41,7 @@ from hetero_lab.runtime.compiled import inference_errors
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.inputs import given_or_generated
 from hetero_lab.runtime.pieces import infer_once
+from hetero_lab.runtime.placed_model import read_npz
 from hetero_lab.runtime.runners import (
     Execution,
     Runner,
@@ -198,13 +198,8 @@ class Bench:
         return tuple((s.request, s.subgraph, s.start_s, s.end_s) for s in spans)
 
     def _memory(self, asked: requests.MeasureMemory) -> dict[str, tuple[int, int]]:
-        bound = self.models[asked.variant]
-        if not asked.parts:
-            whole = Affinity.on_one(bound.graph, asked.device)
-            placement = Placement(whole, "memory", {asked.device: asked.properties})
-            return {"": bytes_of_process(BoundPlacement(bound, placement), asked.scenario)}
-        parts = Affinity.from_graph(bound.graph, asked.parts)
-        return bytes_by_part(bound, parts, asked.device, asked.properties, asked.scenario)
+        bound, own = self.models[asked.variant], asked.properties
+        return annex("memory")(bound, asked.parts, asked.device, own, asked.scenario)
 
     def _infer_file(self, asked: requests.InferFile) -> tuple[dict[str, str], tuple[Counter, ...]]:
         core = shared_core()

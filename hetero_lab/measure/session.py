@@ -13,13 +13,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from hetero_lab.accuracy.evaluate import ReadData
-from hetero_lab.accuracy.sweep_accuracy import SweepData
+from hetero_lab.annexes import annex
 from hetero_lab.devices.bound import BoundModel
 from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.errors import ArgumentError, warn
@@ -40,11 +39,8 @@ from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.runners import inputs_for
 from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.samples.datasets import ReadData
 from hetero_lab.tables import make_directory, scratch_directory
-
-if TYPE_CHECKING:
-    from hetero_lab.fleet.cluster import Cluster
-    from hetero_lab.fleet.fleet_run import FleetRun
 
 
 @dataclass(frozen=True)
@@ -71,7 +67,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         conditions: Conditions,
         *,
         scenario: Scenario | None = None,
-        cluster: Cluster | None = None,
+        cluster: Any = None,
         every_host: bool = False,
     ):
         self.models, self.conditions, self.scenario = models, conditions, scenario
@@ -100,7 +96,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         sweep holds the turns so far and is marked as ``interrupted``.
         """
         control = control or SweepControl()
-        examples = None if data is None else SweepData(data, self.models)
+        examples = None if data is None else annex("data")(data, self.models)
         header = self._header(trials)
         interrupted = False
         with contextlib.ExitStack() as stack:
@@ -166,7 +162,8 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
     def _run(
         self, control: SweepControl, blobs: dict[str, str], header: Header, **given: Any
-    ) -> SweepRun | FleetRun:
+    ) -> SweepRun:
+        """Return a run here, or one on the cluster, which has the same methods."""
         if self.cluster is None:
             return SweepRun(
                 start=control.stoppable(lambda: self.start(blobs)),
@@ -176,9 +173,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 at_once=compiles_at_once() if self.conditions.isolate else 1,
                 **given,
             )
-        from hetero_lab.fleet.fleet_run import FleetRun
-
-        return FleetRun(
+        return annex("fleet")(
             cluster=self.cluster,
             header=header,
             set_up=lambda: msgspec.structs.replace(self._set_up, blobs=blobs),

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.accuracy.evaluate import read_optional_data
+from hetero_lab.annexes import annex
 from hetero_lab.devices.core import shared_core
 from hetero_lab.errors import ArgumentError
 from hetero_lab.measure.budget import RunOptions
@@ -17,15 +17,12 @@ from hetero_lab.model.language import Scenario
 from hetero_lab.model.read import Source
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.runtime.inputs import Inputs
-from hetero_lab.runtime.reference import Correct
 from hetero_lab.runtime.timing import Stopwatch
-from hetero_lab.samples.datasets import Dataset, Metric
+from hetero_lab.samples.datasets import Correct, Dataset, Metric, read_optional_data
 
 if TYPE_CHECKING:
     import openvino as ov
     from distributed import Client
-
-    from hetero_lab.fleet.cluster import Cluster
 
 
 def sweep(
@@ -198,14 +195,14 @@ def sweep(
         )
 
 
-def _cluster(client: Client | None, isolate: bool, every_host: bool) -> Cluster | None:
+def _cluster(client: Client | None, isolate: bool, every_host: bool) -> Any:
     """Return the cluster to measure on, ``None`` without a client."""
     if client is None:
         if every_host:
             raise ArgumentError("every_host=True needs client=: the hosts are its workers.")
         return None
     try:
-        from hetero_lab.fleet.cluster import cluster_of
+        cluster_of = annex("client")
     except ImportError as error:
         raise ArgumentError(
             "client= needs Dask, which is not installed: pip install 'hetero-lab[fleet]'."

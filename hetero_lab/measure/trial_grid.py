@@ -39,14 +39,13 @@ from hetero_lab.placement.placement import (
 )
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.simplify import simplified_placements, simplify_bound
-from hetero_lab.results.records import Trial
+from hetero_lab.results.records import FROM_CACHE, Trial
 from hetero_lab.runtime.runners import HETERO, Execution
 
 if TYPE_CHECKING:
     import openvino as ov
 
 
-FROM_CACHE = "model cache"
 Variant: TypeAlias = Source | Callable[[], Source]
 Placements: TypeAlias = Iterable[PlacementLike] | Mapping[str, PlacementLike]
 

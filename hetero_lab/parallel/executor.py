@@ -7,9 +7,12 @@ compiles each subgraph on its device, and runs each as soon as its inputs are re
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import cached_property
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -19,14 +22,22 @@ from hetero_lab.arguments import check_whole, checked
 from hetero_lab.clock import now
 from hetero_lab.devices.bound import bind
 from hetero_lab.errors import ArgumentError
+from hetero_lab.model.language import language_model
 from hetero_lab.model.read import Source
 from hetero_lab.parallel.scheduler import Dataflow, Done, Outputs, Scheduler
 from hetero_lab.placement.overlap import predict_overlapping
 from hetero_lab.placement.partition import Partition, partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
-from hetero_lab.runtime.compiled import check_crash, check_states, labelled_clone, valid_submodels
+from hetero_lab.runtime.compiled import (
+    COUNTED,
+    check_crash,
+    check_states,
+    labelled_clone,
+    valid_submodels,
+)
 from hetero_lab.runtime.inputs import Inputs, Ports
 from hetero_lab.runtime.pieces import compile_submodels, cut, leave_cores
+from hetero_lab.runtime.runners import times_between_results
 from hetero_lab.runtime.timeline import Span
 
 
@@ -234,3 +245,72 @@ class ParallelExecutor:
 
     def __repr__(self) -> str:
         return f"ParallelExecutor({self.placement.label!r}, {self.partition!r})"
+
+
+class ExecutorSession:
+    """The requests of a ParallelExecutor, one at a time; each copies its inputs and outputs."""
+
+    def __init__(self, compiled: ParallelExecutor):
+        self.compiled = compiled
+        self.last: dict[str, np.ndarray] = {}
+        self._arrays: Sequence[np.ndarray] = ()
+
+    @cached_property
+    def _logits(self) -> str:
+        bound = self.compiled.placed.bound
+        return bound.output_names[language_model(bound.model).logits]
+
+    def give(self, arrays: Sequence[np.ndarray]) -> None:
+        self._arrays = arrays
+
+    def infer(self) -> None:
+        self.last = self.compiled.submit_bound(self._arrays).result()
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        return dict(self.last)
+
+    def reset(self) -> None:
+        self.compiled.reset_state()
+
+    def step(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        self.give(arrays)
+        self.infer()
+        return self.last[self._logits]
+
+    def profiling_info(self) -> Sequence[object]:
+        return self.compiled.profiling_info()
+
+    def queue_turn(self, arrays: Sequence[np.ndarray], requests: int) -> tuple[float, ...]:
+        latest: deque[Future[Outputs]] = deque(maxlen=1)
+
+        def run(count: int, done: Callable[[], None]) -> None:
+            errors: SimpleQueue[BaseException | None] = SimpleQueue()
+
+            def finished(future: Future[Outputs]) -> None:
+                done()
+                errors.put(None if future.cancelled() else future.exception())
+
+            for _ in range(count):
+                latest.append(self.compiled.submit_bound(arrays, finished))
+            # A future has its result before its callback is called.
+            failed = [e for e in [errors.get() for _ in range(count)] if e is not None]
+            if failed:
+                raise failed[0]
+
+        samples = times_between_results(run, requests)
+        self.last = latest[0].result()
+        return samples
+
+    def close(self) -> None:
+        self.compiled.close(cancel=True)
+
+    @staticmethod
+    def check(placed: BoundPlacement, requests: int) -> None:
+        cuts(placed, requests=requests)
+
+    @classmethod
+    def open(
+        cls, placed: BoundPlacement, requests: int, counters: bool, properties: Mapping[str, Any]
+    ) -> ExecutorSession:
+        given = {**properties, **(COUNTED if counters else {})}
+        return cls(ParallelExecutor.of(placed, requests=requests, compile_properties=given))

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from hetero_lab.intervals import Latency
-from hetero_lab.llm.generation import Generation
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import OpGraph, graph_from_json, graph_to_json
 from hetero_lab.placement.affinity import Affinity
@@ -39,6 +39,67 @@ class Throughput:
     exclusive: bool | None
     between: Latency
     latency: Latency
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The tokens that a language model generated, and the time it took.
+
+    Attributes
+    ----------
+    scenario
+        The lengths of prompt and generation, and the batch size.
+    ttft
+        Time to the first token, one sample per generation.
+    tpot
+        Time per further token, one turn per generation.
+    tokens
+        The tokens of each sequence.
+    """
+
+    scenario: Scenario
+    ttft: Latency
+    tpot: Latency
+    tokens: tuple[tuple[int, ...], ...]
+
+    @property
+    def token_ids(self) -> np.ndarray:
+        """The tokens as an array of shape ``[batch, new_tokens]``."""
+        return np.array(self.tokens, dtype=np.int64)
+
+    @property
+    def ttft_ms(self) -> float:
+        """Median time to the first token."""
+        return self.ttft.median_us / 1e3
+
+    @property
+    def ttft_ci95_ms(self) -> tuple[float, float]:
+        """Its 95 % interval."""
+        low, high = self.ttft.ci95_us
+        return low / 1e3, high / 1e3
+
+    @property
+    def tpot_ms(self) -> float:
+        """Median time per further token."""
+        return self.tpot.median_us / 1e3
+
+    @property
+    def tpot_ci95_ms(self) -> tuple[float, float]:
+        """Its 95 % interval."""
+        low, high = self.tpot.ci95_us
+        return low / 1e3, high / 1e3
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Further tokens per second, all sequences together."""
+        return 1e3 * self.scenario.batch / self.tpot_ms
+
+    @property
+    def tokens_per_s_ci95(self) -> tuple[float, float]:
+        """Its 95 % interval."""
+        low, high = self.tpot_ci95_ms
+        n_per_ms = 1e3 * self.scenario.batch
+        return n_per_ms / high, n_per_ms / low if low else math.inf
 
 
 @dataclass(frozen=True)

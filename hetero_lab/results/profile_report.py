@@ -6,9 +6,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from hetero_lab.llm.generation import Generation
 from hetero_lab.placement.partition import boundary_size
-from hetero_lab.results.profile_data import ProfileData
+from hetero_lab.results.profile_data import Generation, ProfileData
 from hetero_lab.results.profile_tables import build_tables, tally, time_parts, transitions
 from hetero_lab.runtime.counters import Counter, executed_precisions, reorders_us
 from hetero_lab.runtime.inputs import GENERATED

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from hetero_lab.arguments import checked
 from hetero_lab.errors import MeasurementError
 from hetero_lab.intervals import Latency
-from hetero_lab.llm.generation import Generation
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_from_json
 from hetero_lab.result import Result
 from hetero_lab.results.environment import Environment
 from hetero_lab.results.profile_data import (
+    Generation,
     ProfileData,
     agreement_from_json,
     fields_from_json,

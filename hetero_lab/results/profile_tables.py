@@ -9,9 +9,8 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.intervals import Estimate
-from hetero_lab.llm.generation import Generation
 from hetero_lab.placement.overlap import sources
-from hetero_lab.results.profile_data import ProfileData
+from hetero_lab.results.profile_data import Generation, ProfileData
 from hetero_lab.runtime.counters import (
     Counter,
     executed_ops_us,

@@ -26,6 +26,8 @@ from hetero_lab.runtime.reference import Agreement
 from hetero_lab.runtime.runners import HETERO, Execution
 from hetero_lab.tables import SCHEMA_VERSION
 
+FROM_CACHE = "model cache"  # ends the label of a trial that is loaded from it
+
 Json: TypeAlias = dict[str, Any]
 StoredSpan: TypeAlias = tuple[int, int, float, float]  # request, subgraph, start and end in s
 

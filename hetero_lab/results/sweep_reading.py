@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace as entry_with
 
-from hetero_lab.accuracy.sweep_accuracy import evaluation_from, nan_notes
 from hetero_lab.errors import ArgumentError, names_at_hand, shorten
 from hetero_lab.intervals import Latency, Series
-from hetero_lab.measure.trial_grid import FROM_CACHE
 from hetero_lab.model.opgraph import graph_from_json
 from hetero_lab.results.environment import is_busy, noise_of
+from hetero_lab.results.evaluation import evaluation_from, nan_notes
 from hetero_lab.results.profile_result import profile_of
 from hetero_lab.results.records import (
+    FROM_CACHE,
     Accuracy,
     AnyRecord,
     Call,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from hetero_lab.accuracy.evaluate import Evaluation
 from hetero_lab.intervals import Estimate, Latency, Series, centred
+from hetero_lab.results.evaluation import Evaluation
 from hetero_lab.results.profile_result import Profile
 from hetero_lab.runtime.runners import HETERO
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_lab.accuracy.sweep_accuracy import summary_columns
 from hetero_lab.errors import names_at_hand, shorten
 from hetero_lab.results import profile_tables
+from hetero_lab.results.evaluation import RANKED_ACCURACY, summary_columns
 from hetero_lab.results.evidence import ALIKE, UNDECIDED, Ranking
 from hetero_lab.results.sweep_row import Row
 from hetero_lab.tables import TEXT_COLUMNS, Tables, frame_of, number, text_table, time_text
@@ -213,7 +213,7 @@ def _ranking(
     generates = any("tpot_ms" in own for own in summary)
     columns = [
         *_RANKED,
-        *(_ACCURACY if is_labelled else []),
+        *(RANKED_ACCURACY if is_labelled else []),
         *(_GENERATED if generates else []),
     ]
     labels: dict[tuple[str, str], list[str]] = {}
@@ -241,10 +241,6 @@ def _frame(rows: list[dict[str, Any]], columns: list[str] | None = None) -> pd.D
     return frame.astype(dict.fromkeys(holes, float))
 
 
-_ACCURACY = [
-    "accuracy", "accuracy_ci95_low", "accuracy_ci95_high", "accuracy_drop",
-    "accuracy_drop_ci95_low", "accuracy_drop_ci95_high",
-]  # fmt: skip
 _GENERATED = [
     "ttft_ms", "ttft_ci95_low_ms", "ttft_ci95_high_ms", "tpot_ms", "tpot_ci95_low_ms",
     "tpot_ci95_high_ms", "tokens_per_s", "tokens_per_s_ci95_low", "tokens_per_s_ci95_high",

@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 
 import openvino as ov
 
-from hetero_lab.deploy.run_frozen import header_text
 from hetero_lab.errors import warn
 from hetero_lab.grouping import grouped
 from hetero_lab.placement.partition import Boundary, Partition, Subgraph, Wiring, reordered
+from hetero_lab.runtime.placed_model import header_text
 
 # For each submodel and each of its inputs: ("model", number), or ("edge", submodel, its output).
 _Sources: TypeAlias = list[list[tuple[Any, ...]]]

@@ -11,10 +11,10 @@ import numpy as np
 import openvino as ov
 
 from hetero_lab.arguments import check_whole
-from hetero_lab.deploy.run_frozen import read_npz
 from hetero_lab.errors import InputError, names_at_hand, shorten, unknown
 from hetero_lab.model.opgraph import Tensor
 from hetero_lab.model.read import PreparedModel, input_name
+from hetero_lab.runtime.placed_model import read_npz
 
 Inputs: TypeAlias = (
     Mapping[Any, Any] | Sequence[Any] | np.ndarray | str | os.PathLike[str] | Callable[[], Any]

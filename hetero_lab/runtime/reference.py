@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -17,24 +17,20 @@ from hetero_lab.devices.devices import device_names, supported_ops
 from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.devices.properties import PRECISION_HINT
 from hetero_lab.errors import (
-    ArgumentError,
     DeviceError,
     HeteroLabError,
     names_at_hand,
-    shorten,
 )
 from hetero_lab.model.opgraph import CONSTANT, Op, OpGraph
-from hetero_lab.parallel.executor import ParallelExecutor
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import BoundPlacement, Placement, resolve
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.exported import reported
-from hetero_lab.runtime.inputs import bind_inputs, digest_of
+from hetero_lab.runtime.inputs import digest_of
 
 Verdict = Literal["equal", "rounding", "undecided", "different", "not a number"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)  # the worst last
-Correct: TypeAlias = Callable[[Mapping[str, np.ndarray], Any], bool]
 
 # Relative error (Euclidean norm) up to which an output counts as the same computation. The
 # machine epsilons are 6e-8, 5e-4 and 4e-3; a deep network amplifies them some thirty times.
@@ -207,9 +203,7 @@ def compare(
     )
 
 
-def executed_precision(
-    rows: Sequence[Counter], compiled: CompiledPlacement | ParallelExecutor
-) -> str:
+def executed_precision(rows: Sequence[Counter], compiled: CompiledPlacement) -> str:
     """Return the lowest executed precision, or the lowest requested one without counters."""
     return lowest_precision(rows, compiled.placed.graph, _asked_precisions(compiled))
 
@@ -293,7 +287,7 @@ def _lowest(precisions: Iterable[str]) -> str:
     return max(known, key=lambda precision: TOLERANCE[precision], default="f32")
 
 
-def _asked_precisions(compiled: CompiledPlacement | ParallelExecutor) -> list[object]:
+def _asked_precisions(compiled: CompiledPlacement) -> list[object]:
     placement = compiled.placed.placement
     asked: list[object] = [
         placement.device_properties.get(device, {}).get(PRECISION_HINT)
@@ -369,147 +363,6 @@ def reference_device(bound: BoundModel) -> str:
         f"No single device here ({', '.join(real)}) supports the whole model, so there is no "
         "reference to compare with. Pass reference=False."
     )
-
-
-# -- labelled examples ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The result of one example: whether it is right, and its errors against f32.
-
-    ``right`` and ``reference_right`` are ``None`` without a label. The errors are those of the
-    worst output: Euclidean norm of the difference over that of f32, cosine, share of equal arg-max
-    positions along the last axis. They are NaN if an output has NaN.
-    """
-
-    right: bool | None
-    reference_right: bool | None
-    is_nan: bool
-    reference_is_nan: bool
-    relative_error: float
-    cosine: float
-    top1_agreement: float
-
-
-def judge(
-    run: CompiledPlacement,
-    reference: Reference,
-    examples: Iterable[Any],
-    *,
-    correct: Correct | None,
-    output: str = "",
-) -> Iterator[Answer]:
-    """Run example by example and judge the outputs, or only ``output`` if it is not empty.
-
-    Examples are ``(inputs, label)`` if ``correct`` is given, which maps outputs and a label to
-    whether they fit; else inputs alone. InputError if inputs do not fit the model; ArgumentError if
-    a label does not fit, or the output does not exist.
-    """
-    for number, example in enumerate(examples):
-        inputs, label = _parts(example, number, correct is not None)
-        arrays = bind_inputs(run.placed.bound, inputs)
-        expected, found = reference(arrays), run(arrays)
-        yield _judge_one(found, expected, label, correct, output, number)
-
-
-def count_right(
-    run: Callable[[list[np.ndarray]], dict[str, np.ndarray]],
-    bound: BoundModel,
-    examples: Sequence[Any],
-    correct: Correct,
-) -> int:
-    """Count right answers to labelled examples; ``run`` maps inputs in order to outputs by name."""
-    right = 0
-    for number, example in enumerate(examples):
-        inputs, label = _parts(example, number, True)
-        found = run(bind_inputs(bound, inputs))
-        right += not has_nan(found.values()) and _is_right(correct, found, label, number)
-    return right
-
-
-def check_labels(reference: Reference, examples: Sequence[Any], correct: Correct) -> None:
-    """Raise ArgumentError for a label that does not fit the outputs of the first example."""
-    outputs: dict[str, np.ndarray] = {}
-    for number, example in enumerate(examples):
-        inputs, label = _parts(example, number, True)
-        outputs = outputs or reference(bind_inputs(reference.bound, inputs))
-        _is_right(correct, outputs, label, number)
-
-
-def _judge_one(
-    found: dict[str, np.ndarray],
-    expected: dict[str, np.ndarray],
-    label: Any,
-    correct: Correct | None,
-    output: str,
-    number: int,
-) -> Answer:
-    if output and output not in found:
-        raise ArgumentError(
-            f"The data looks at the output {shorten(output)}, which is not there. Outputs: "
-            f"{names_at_hand(found)}. Does it belong to another model?"
-        )
-    names = [output] if output else list(found)
-    for name in names:
-        if name not in expected or found[name].shape != expected[name].shape:
-            reference = ", ".join(f"{shorten(n, 40)} {list(a.shape)}" for n, a in expected.items())
-            raise ArgumentError(
-                f"The output {shorten(name)} {list(found[name].shape)} has nothing to be compared "
-                f"with. Outputs in f32: {reference}. Is it another model?"
-            )
-    is_nan = has_nan(found[name] for name in names)
-    reference_is_nan = has_nan(expected[name] for name in names)
-    right = reference_right = None
-    if correct is not None:
-        # NaN is never a right answer, although arg-max may find the right place.
-        right = not is_nan and _is_right(correct, found, label, number)
-        reference_right = not reference_is_nan and _is_right(correct, expected, label, number)
-    if is_nan or reference_is_nan:
-        nan = float("nan")
-        return Answer(right, reference_right, is_nan, reference_is_nan, nan, nan, 0.0)
-    every = compare({n: found[n] for n in names}, {n: expected[n] for n in names})
-    gaps = [gap for gap in every if gap.verdict != "undecided"]
-    return Answer(
-        right=right,
-        reference_right=reference_right,
-        is_nan=False,
-        reference_is_nan=False,
-        relative_error=max((gap.relative_error for gap in gaps), default=0.0),
-        cosine=min((gap.cosine for gap in gaps), default=1.0),
-        top1_agreement=min((gap.argmax_agreement for gap in gaps), default=1.0),
-    )
-
-
-def _is_right(correct: Correct, outputs: dict[str, np.ndarray], label: Any, number: int) -> bool:
-    try:
-        found = correct(outputs, label)
-        if np.ndim(found):
-            raise TypeError(f"the metric returned an array of shape {np.shape(found)}, not a bool")
-        return bool(found)
-    except ArgumentError as error:
-        raise ArgumentError(f"Example {number}: {error}") from error
-    except HeteroLabError:
-        raise
-    except Exception as error:
-        shapes = ", ".join(f"{shorten(n, 40)} {list(a.shape)}" for n, a in outputs.items())
-        raise ArgumentError(
-            f"Example {number}: its label {shorten(str(label), 60)} does not fit the outputs "
-            f"({shapes}): {type(error).__name__}: {error}. metric= maps outputs by name and "
-            "a label to a bool."
-        ) from error
-
-
-def _parts(example: Any, number: int, is_labelled: bool) -> tuple[Any, Any]:
-    is_pair = isinstance(example, tuple) and len(example) == 2
-    if is_labelled and not is_pair:
-        raise ArgumentError(
-            f"Example {number} is not a pair (inputs, label) but {type(example).__name__}. Without "
-            "metric=, examples are inputs alone."
-        )
-    if not is_labelled and is_pair and isinstance(example[0], Mapping):
-        return example[0], None  # without a metric, only the outputs are compared
-    return example if is_labelled else (example, None)
 
 
 def has_nan(arrays: Iterable[np.ndarray]) -> bool:

@@ -9,48 +9,33 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from queue import SimpleQueue
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import openvino as ov
 
 from hetero_lab import clock
+from hetero_lab.annexes import annex
 from hetero_lab.arguments import check_whole
 from hetero_lab.devices.bound import BoundModel
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, unknown
 from hetero_lab.grouping import grouped
-from hetero_lab.llm.generation import (
-    TOKEN_IDS,
-    CompiledSession,
-    ExecutorSession,
-    Generated,
-    compare_generation,
-    generate,
-    generation_precision,
-    given_or_random_prompt,
-    reference_generation,
-    steps,
-)
 from hetero_lab.model.language import Scenario, check_scenario, language_model
-from hetero_lab.parallel.executor import ParallelExecutor, cuts
-from hetero_lab.parallel.scheduler import Outputs
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.runtime.compiled import (
-    COUNTED,
     Chosen,
     CompiledPlacement,
     chosen_by,
     compile_placed,
+    inference_errors,
     settle,
     warn_of_ignored,
 )
 from hetero_lab.runtime.counters import Counter, read_counters
-from hetero_lab.runtime.inputs import Inputs, given_or_generated, to_tensor
+from hetero_lab.runtime.inputs import Inputs, given_or_generated, set_inputs, to_tensor
 from hetero_lab.runtime.reference import (
     Agreement,
     Reference,
@@ -95,12 +80,62 @@ class Execution:
                 "affinity over devices."
             )
         if self.executor == PARALLEL:
-            cuts(placed, requests=self.requests)
+            annex(PARALLEL).check(placed, self.requests)
         else:
             warn_of_ignored(placed)
 
 
-Session: TypeAlias = CompiledSession | ExecutorSession
+class CompiledSession:
+    """A request of OpenVINO, to HETERO or one device, with its states.
+
+    The session of another executor has the same methods. ``step`` is one of a language model; its
+    logits are valid until the next step.
+    """
+
+    def __init__(self, compiled: CompiledPlacement):
+        self.compiled = compiled
+        self._types = [port.get_element_type() for port in compiled.compiled_model.inputs]
+        self._request = compiled.compiled_model.create_infer_request()
+        # A partial adds no Python frame to a timed call; sharing saves the copy of the outputs.
+        self.infer = partial(self._request.infer, share_outputs=True)
+
+    @cached_property
+    def _logits(self) -> int:
+        return language_model(self.compiled.prepared.model).logits
+
+    def give(self, arrays: Sequence[np.ndarray]) -> None:
+        set_inputs(self._request, arrays, self._types)
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        return self.compiled.read_outputs(self._request)
+
+    def reset(self) -> None:
+        self._request.reset_state()
+
+    def step(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        with inference_errors(self.compiled.placed.label):
+            self.give(arrays)
+            self.infer()
+        return self._request.get_output_tensor(self._logits).data
+
+    def profiling_info(self) -> Sequence[object]:
+        return self._request.profiling_info
+
+    def queue_turn(self, arrays: Sequence[np.ndarray], requests: int) -> tuple[float, ...]:
+        compiled = self.compiled.compiled_model
+        queue = ov.AsyncInferQueue(compiled, requests)
+
+        def run(count: int, done: Callable[[], None]) -> None:
+            queue.set_callback(lambda _request, _userdata: done())
+            for _ in range(count):
+                queue.start_async({i: to_tensor(a, self._types[i]) for i, a in enumerate(arrays)})
+            queue.wait_all()
+
+        return times_between_results(run, requests)
+
+    def close(self) -> None:
+        """OpenVINO lets go of it by itself."""
+
 
 # The durations of a turn in µs: of each inference, and None; or, if it was a generation, of each
 # further token, and of the first one.
@@ -110,7 +145,7 @@ TurnTimes: TypeAlias = "tuple[tuple[float, ...], float | None]"
 class Runner:
     """A compiled placement with its inputs; ``as_predicted`` is ``None`` if nothing is reported."""
 
-    def __init__(self, session: Session, arrays: list[np.ndarray], requests: int = 1):
+    def __init__(self, session: CompiledSession, arrays: list[np.ndarray], requests: int = 1):
         self._session = session
         self._compiled = compiled = session.compiled
         self._arrays = arrays
@@ -127,11 +162,7 @@ class Runner:
 
     def queue_turn(self) -> tuple[float, ...]:
         """Run one turn with all requests in flight; return the times per result in µs."""
-        session, arrays, n = self._session, self._arrays, self._n_requests
-        if isinstance(session, CompiledSession):
-            return run_queue_turn(session.compiled, arrays, n)
-        samples, session.last = run_parallel_turn(session.compiled, arrays, n)
-        return samples
+        return self._session.queue_turn(self._arrays, self._n_requests)
 
     def turn(self, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN) -> TurnTimes:
         """Run one turn: some inferences, or one generation of a language model."""
@@ -159,9 +190,7 @@ class Runner:
 
     def spans(self, requests: int) -> tuple[Span, ...]:
         """Return when the subgraphs of the last requests ran; empty for HETERO, which hides it."""
-        if isinstance(self._compiled, CompiledPlacement):
-            return ()
-        kept = self._compiled.timeline
+        kept: Sequence[Span] = getattr(self._compiled, "timeline", ())
         first = max((span.request for span in kept), default=0) - requests + 1
         runs = grouped((span.request, span) for span in kept if span.request >= first)
         # A request with some spans already dropped would look as if it had waited.
@@ -174,58 +203,7 @@ class Runner:
 
     def close(self) -> None:
         """Close the executor, if there is one."""
-        if isinstance(self._compiled, ParallelExecutor):
-            self._compiled.close(cancel=True)
-
-
-class _GenerationRunner(Runner):
-    """A language model: a turn is a generation, an inference is its next step."""
-
-    def __init__(
-        self, session: Session, arrays: list[np.ndarray], scenario: Scenario, counters: bool
-    ):
-        super().__init__(session, arrays)
-        (prompt,) = arrays
-        # Counters are running means, so a long prompt would distort those of one-token steps.
-        prompt = prompt[:, :1] if counters else prompt
-        known = language_model(self.placed.bound.model)
-        self.infer = self._next_step
-        self._scenario = scenario
-        self._asked = session, known, prompt, scenario.new_tokens
-        self._last: Generated | None = None
-        self._steps: Iterator[object] = iter(())
-
-    def _next_step(self) -> None:
-        try:
-            next(self._steps)
-        except StopIteration:
-            self._steps = steps(*self._asked)
-            next(self._steps)
-
-    def turn(self, timed: int = 0, discarded: int = 0) -> TurnTimes:
-        del timed, discarded  # the scenario gives the length of a generation
-        self._steps = iter(())
-        self._last = generate(*self._asked)
-        first_us, *further_us = self._last.step_us
-        return tuple(further_us), first_us
-
-    def outputs(self) -> dict[str, np.ndarray]:
-        if self._last is None:
-            self.turn()
-        assert self._last is not None
-        return self._last.outputs
-
-    def compare(
-        self, rows: Sequence[Counter] = (), expected: Mapping[str, np.ndarray] | None = None
-    ) -> tuple[Agreement, ...]:
-        if expected is None:
-            expected = expected_outputs(self.placed, self._arrays, self._scenario)
-        executed = executed_precision(rows, self._compiled)
-        precision = generation_precision(self.placed, executed)
-        return compare_generation(self.outputs(), expected, precision)
-
-    def tokens(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(map(int, sequence)) for sequence in self.outputs()[TOKEN_IDS])
+        self._session.close()
 
 
 def open_runner(
@@ -242,20 +220,17 @@ def open_runner(
     time. ``compile_properties`` are more properties of each compile call.
     """
     requests = 1 if counters else execution.requests
-    session: Session
     # The compile without counters has already given the same warnings.
     quiet = warnings.catch_warnings(action="ignore", category=HeteroLabWarning)
     with quiet if counters else contextlib.nullcontext():
-        if execution.executor == HETERO:
-            given = compile_properties
+        given = compile_properties or {}
+        if execution.executor == PARALLEL:
+            session = annex(PARALLEL).open(placed, requests, counters, given)
+        else:
             compiled = compile_placed(placed, counters=counters, compile_properties=given)
             session = CompiledSession(compiled)
-        else:
-            given = {**(compile_properties or {}), **(COUNTED if counters else {})}
-            executor = ParallelExecutor.of(placed, requests=requests, compile_properties=given)
-            session = ExecutorSession(executor)
     if execution.scenario is not None:
-        return _GenerationRunner(session, arrays, execution.scenario, counters)
+        return annex("scenario")(session, arrays, execution.scenario, counters)
     session.give(arrays)
     return Runner(session, arrays, requests)
 
@@ -274,7 +249,7 @@ def inputs_for(
     """Return the arrays to open a runner with: the model's inputs, or a prompt."""
     if scenario is None:
         return given_or_generated(bound, inputs, seed)
-    return given_or_random_prompt(bound, inputs, scenario, seed)
+    return annex("prompt")(bound, inputs, scenario, seed)
 
 
 def expected_outputs(
@@ -283,58 +258,18 @@ def expected_outputs(
     """Return the outputs of one device in f32 for a runner's inputs."""
     if scenario is None:
         return Reference(placed.bound)(arrays)
-    return reference_generation(placed.bound, arrays[0], scenario)
+    return annex("expected tokens")(placed.bound, arrays[0], scenario)
 
 
-# -- several requests in flight -----------------------------------------------------------------
-
-
-def run_queue_turn(
-    compiled: CompiledPlacement, arrays: list[np.ndarray], requests: int
-) -> tuple[float, ...]:
-    """Keep ``requests`` inferences of HETERO in flight; return times per inference in µs.
-
-    A sample is the time from one result to the ``requests``-th after it, divided by ``requests``.
-    The first ``requests`` results fill the pipeline and do not count.
-    """
-    queue = ov.AsyncInferQueue(compiled.compiled_model, requests)
-    types = [port.get_element_type() for port in compiled.compiled_model.inputs]
-
-    def run(count: int, done: Callable[[], None]) -> None:
-        queue.set_callback(lambda _request, _userdata: done())
-        for _ in range(count):
-            queue.start_async({i: to_tensor(a, types[i]) for i, a in enumerate(arrays)})
-        queue.wait_all()
-
-    return _between_results(run, requests)
-
-
-def run_parallel_turn(
-    executor: ParallelExecutor, arrays: list[np.ndarray], requests: int
-) -> tuple[tuple[float, ...], Outputs]:
-    """Do the same with a ParallelExecutor, and also return the last outputs."""
-    last: deque[Future[Outputs]] = deque(maxlen=1)
-
-    def run(count: int, done: Callable[[], None]) -> None:
-        errors: SimpleQueue[BaseException | None] = SimpleQueue()
-
-        def finished(future: Future[Outputs]) -> None:
-            done()
-            errors.put(None if future.cancelled() else future.exception())
-
-        for _ in range(count):
-            last.append(executor.submit_bound(arrays, finished))
-        # A future has its result before its callback is called.
-        failed = [error for error in [errors.get() for _ in range(count)] if error is not None]
-        if failed:
-            raise failed[0]
-
-    return _between_results(run, requests), last[0].result()
-
-
-def _between_results(
+def times_between_results(
     run: Callable[[int, Callable[[], None]], Any], requests: int
 ) -> tuple[float, ...]:
+    """Keep ``requests`` inferences in flight; return the times per inference in µs.
+
+    ``run`` infers so many times and calls a function at each result. A sample is the time from one
+    result to the ``requests``-th after it, divided by ``requests``. The first ``requests`` results
+    fill the pipeline and do not count.
+    """
     finished: list[int] = []
     run((TIMED_PER_TURN + 1) * requests, lambda: finished.append(clock.now_ns()))
     marks = np.sort(np.array(finished, dtype=np.int64))[requests - 1 :: requests]

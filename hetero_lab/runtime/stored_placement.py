@@ -1,20 +1,19 @@
-"""The placement that a model's own file carries: write it, read it, freeze it with a program."""
+"""The placement that a model's own file carries: write it, read it."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import os
-import shutil
-from collections.abc import Sequence
+import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
-import numpy as np
 import openvino as ov
 
-from hetero_lab.deploy import run_frozen
 from hetero_lab.devices.bound import bind
 from hetero_lab.devices.core import runtime_version
 from hetero_lab.devices.emulation import emulated_devices, plugin_of
@@ -26,45 +25,23 @@ from hetero_lab.errors import (
     names_at_hand,
     shorten,
 )
-from hetero_lab.llm.generation import CompiledSession, generate
-from hetero_lab.model.language import (
-    forget_notes,
-    is_language_model,
-    language_model,
-    tokenizer_files,
-)
+from hetero_lab.model.language import forget_notes, is_language_model, language_model
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.model.read import Source, input_name, prepare, save as save_ir
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
-from hetero_lab.runtime.compiled import CompiledPlacement, checked_partition, labelled_clone
+from hetero_lab.runtime import place_ops
+from hetero_lab.runtime.compiled import checked_partition, labelled_clone
 from hetero_lab.runtime.pieces import affinities_of
+from hetero_lab.runtime.place_ops import NOTE, check_plugins, check_properties
+from hetero_lab.runtime.placed_model import read_placed
 from hetero_lab.tables import SCHEMA_VERSION, check_writable, reading, scratch_directory
 
-PROGRAM, LOADER = Path(run_frozen.__file__), "place_ops.py"
+LOADER = "place_ops.py"
 MODEL_FILE = "model.xml"  # of a frozen directory
-PROMISED_TOKENS = 8  # the length of a generation in a contract, whose logits are compared
 _KIND = "placement"
-_LOADER_HEAD = '''"""Compile a model as its file says. Needs openvino alone.
-
-    core = ov.Core()
-    model = core.read_model("placed.xml")
-    compiled = core.compile_model(model, *place_ops(model, core))
-"""
-
-import json
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-import openvino as ov
-
-
-'''
-_LOADS = (
-    run_frozen.check_plugins, run_frozen.check_properties, run_frozen.noted, run_frozen.place_ops,
-)  # fmt: skip
+_IMPORTED = re.compile(r"^from (hetero_lab\.[\w.]+) import (?:\([^)]*\)|.+)\n", re.M)
 
 
 class FrozenGeneration(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,8 +81,8 @@ class StoredPlacement(msgspec.Struct, frozen=True, kw_only=True):
             )
         if not self.affinity:
             raise ValueError("it places no op")
-        run_frozen.check_plugins(self.emulated)
-        run_frozen.check_properties(self.properties)
+        check_plugins(self.emulated)
+        check_properties(self.properties)
 
     def placement(self, graph: OpGraph) -> Placement:
         """Return the placement for the model that it was stored with."""
@@ -189,9 +166,7 @@ def save(
     checked_partition(placed)
     with scratch_directory(target.parent, ".hetero_lab-") as draft:
         write_placed(draft / target.name, placed)
-        (draft / LOADER).write_text(
-            _LOADER_HEAD + "\n\n".join(map(inspect.getsource, _LOADS)), encoding="utf-8"
-        )
+        (draft / LOADER).write_text(standalone(place_ops), encoding="utf-8")
         for path in files:
             os.replace(draft / path.name, path)
     return target
@@ -252,13 +227,13 @@ def read_stored(file: str | os.PathLike[str]) -> StoredPlacement:
     StoredFileError, if there is none.
     """
     with reading(file, _KIND):
-        model = run_frozen.read_placed(_model_file(file))
-        if not model.has_rt_info(run_frozen.NOTE):
+        model = read_placed(_model_file(file))
+        if not model.has_rt_info(NOTE):
             raise StoredFileError(
                 f"{shorten(os.fspath(file))} carries no placement. "
                 "hetero_lab.save(model, placement, file) writes a file that does."
             )
-        text = model.get_rt_info(run_frozen.NOTE).astype(str)
+        text = model.get_rt_info(NOTE).astype(str)
         return msgspec.json.decode(text, type=StoredPlacement)
 
 
@@ -281,7 +256,7 @@ def note_placement(model: ov.Model, placed: BoundPlacement) -> StoredPlacement:
     compile_on, properties = BoundPlacement(bound, placed.placement.labelled()).compile_call
     types = {node.get_friendly_name(): node.get_type_name() for node in model.get_ops()}
     try:
-        run_frozen.check_properties(properties)
+        check_properties(properties)
     except ValueError as error:
         raise PropertyError(
             f"{shorten(placed.label)} cannot be stored, since {error}: it could name a path. Take "
@@ -301,53 +276,8 @@ def note_placement(model: ov.Model, placed: BoundPlacement) -> StoredPlacement:
     )
     forget_notes(model)  # the path of the original model stays private
     text = json.dumps(msgspec.to_builtins(stored, enc_hook=str))
-    model.set_rt_info(text, run_frozen.NOTE)
+    model.set_rt_info(text, NOTE)
     return stored
-
-
-def write_frozen(
-    target: Path, compiled: CompiledPlacement, requests: Sequence[list[np.ndarray]]
-) -> StoredPlacement:
-    """Write the files of a frozen placement, with the outputs for some requests.
-
-    ``target`` is an empty directory. ``requests`` has at least one list of inputs in the model's
-    order, or of one prompt for a language model.
-    """
-    frozen = write_program(target, compiled.placed, requests[0])
-    every: dict[str, Any] = {}
-    for number, arrays in enumerate(requests):
-        if is_language_model(compiled.placed.bound.model):
-            inputs, outputs = _generate(compiled, arrays)
-        else:
-            inputs, outputs = arrays, list(compiled(arrays).values())
-        every |= {f"in{number}.{index}": array for index, array in enumerate(inputs)}
-        every |= {f"out{number}.{index}": array for index, array in enumerate(outputs)}
-    np.savez(target / "requests.npz", **every)
-    return frozen
-
-
-def write_program(
-    target: Path, placed: BoundPlacement, arrays: Sequence[np.ndarray]
-) -> StoredPlacement:
-    """Write model, placement, inputs and program, without a compile."""
-    stored = write_placed(target / MODEL_FILE, placed)
-    asked = ["input_ids"] if stored.generation else stored.inputs
-    first: dict[str, Any] = dict(zip(asked, arrays, strict=True))
-    np.savez(target / "inputs.npz", **first)
-    shutil.copyfile(PROGRAM, target / "run.py")
-    for file in tokenizer_files(placed.bound.model):
-        shutil.copyfile(file, target / file.name)
-    return stored
-
-
-def _generate(
-    compiled: CompiledPlacement, arrays: list[np.ndarray]
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return a prompt and the tokens after it, and the logits behind each token."""
-    (prompt,) = arrays
-    model = language_model(compiled.prepared.model)
-    made = generate(CompiledSession(compiled), model, prompt, PROMISED_TOKENS)
-    return [prompt, made.token_ids], [made.logits]
 
 
 def _generation(model: ov.Model) -> FrozenGeneration | msgspec.UnsetType:
@@ -359,3 +289,17 @@ def _generation(model: ov.Model) -> FrozenGeneration | msgspec.UnsetType:
         logits=known.logits,
         context_tokens=known.context_tokens,
     )
+
+
+def standalone(module: ModuleType, inside: set[str] | None = None) -> str:
+    """Return the source of a module, with the modules of this package that it imports in it."""
+    there = set[str]() if inside is None else inside
+
+    def put_in(line: re.Match[str]) -> str:
+        if line[1] in there:
+            return ""
+        there.add(line[1])
+        source = standalone(importlib.import_module(line[1]), there)
+        return source.partition("import annotations\n")[2]
+
+    return _IMPORTED.sub(put_in, inspect.getsource(module))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from PIL import Image
@@ -24,6 +24,7 @@ from hetero_lab.samples.catalogue import datasets_dir, sample_labels
 Inputs: TypeAlias = dict[str, np.ndarray]
 Outputs: TypeAlias = Mapping[str, np.ndarray]
 Example: TypeAlias = tuple[Inputs, Any]
+Correct: TypeAlias = Callable[[Outputs, Any], bool]
 
 N_DRAWN_CALIBRATION, N_DRAWN_EVALUATION = 100, 200
 N_FILES = 600
@@ -66,7 +67,7 @@ class Metric:
     """
 
     name: str
-    correct: Callable[[Outputs, Any], bool]
+    correct: Correct
 
     def __call__(self, outputs: Sequence[Outputs], labels: Sequence[Any]) -> float:
         """Return the share of right answers; ArgumentError without any, or if numbers differ."""
@@ -136,6 +137,47 @@ def dataset(name: str) -> Dataset:
             f"Data sets: {names_at_hand(DATASETS, len(DATASETS))}."
         )
     return DATASETS[name]()
+
+
+class ReadData(NamedTuple):
+    """Examples, the criterion for a right answer, its name, and the output that it looks at."""
+
+    examples: Sequence[Any]
+    correct: Correct | None
+    metric: str
+    output: str
+
+
+def read_optional_data(data: Any, metric: Metric | Correct | None) -> ReadData | None:
+    """Read the arguments ``data=`` and ``metric=``; ``None`` if neither is given."""
+    if metric is not None and data is None:
+        raise ArgumentError("metric= says how answers to data= are judged: give data=, too")
+    return None if data is None else read_data(data, metric)
+
+
+def read_data(data: Any, metric: Metric | Correct | None = None) -> ReadData:
+    """Read the arguments ``data=`` and ``metric=``; ArgumentError if they make no sense."""
+    output = ""
+    if isinstance(data, Dataset):
+        metric, output, data = metric or data.metric, data.output, data.evaluation
+    if isinstance(data, str | bytes | dict) or not isinstance(data, Iterable):
+        raise ArgumentError(
+            "data= is a labelled data set (hetero_lab.dataset('digits')), a list of (inputs, "
+            f"label) with metric=, or a list of inputs, not {type(data).__name__}."
+        )
+    examples = data if isinstance(data, Sequence) else list(data)
+    if not len(examples):
+        raise ArgumentError("data= has no examples. Give at least one; hundreds are better.")
+    if metric is None:
+        return ReadData(examples, None, "", output)
+    if isinstance(metric, Metric):
+        return ReadData(examples, metric.correct, metric.name, output)
+    if not callable(metric):
+        raise ArgumentError(
+            "metric= is a function from outputs by name and a label to a bool, not "
+            f"{type(metric).__name__}."
+        )
+    return ReadData(examples, metric, getattr(metric, "__name__", "accuracy"), output)
 
 
 def _digits() -> Dataset:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_lab.accuracy.evaluate import ReadData
 from hetero_lab.costs.counter_costs import ENTERS, LEAVES, Conversion, ExecutedNode, Observation
 from hetero_lab.costs.design import on_first_able
 from hetero_lab.devices.bound import BoundModel
@@ -23,7 +22,6 @@ from hetero_lab.measure.session import Conditions, Session, SweepControl
 from hetero_lab.measure.trial_grid import by_name, expand
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import OpGraph
-from hetero_lab.parallel.executor import ParallelExecutor
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import Placement, resolve
@@ -33,8 +31,9 @@ from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import Row
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.inputs import given_or_generated
-from hetero_lab.runtime.runners import EXECUTORS
+from hetero_lab.runtime.runners import EXECUTORS, PARALLEL, Execution, open_runner
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, Stopwatch
+from hetero_lab.samples.datasets import ReadData
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -377,18 +376,15 @@ def isolated_nodes(
     arrays = given_or_generated(bound, conditions.inputs, conditions.seed)
     found: list[ExecutedNode] = []
     for affinity in _halves(bound.graph, device, support):
-        executor = ParallelExecutor.of(resolve(bound, observer.placement(affinity, "isolated")))
-        try:
+        placed = resolve(bound, observer.placement(affinity, "isolated"))
+        with contextlib.closing(open_runner(placed, arrays, Execution(PARALLEL))) as runner:
             for _ in range(_ISOLATED_RUNS):
-                executor(arrays)
-            spans, partition = executor.timeline, executor.partition
-        finally:
-            executor.close()
+                runner.infer()
+            spans = runner.spans(_ISOLATED_RUNS - _ISOLATED_DISCARDED)
         times: defaultdict[int, list[float]] = defaultdict(list)
         for span in spans:
-            if span.request >= _ISOLATED_DISCARDED:
-                times[span.subgraph].append((span.end_s - span.start_s) * 1e6)
-        for subgraph in partition.subgraphs:
+            times[span.subgraph].append((span.end_s - span.start_s) * 1e6)
+        for subgraph in runner.partition.subgraphs:
             ops = [op for op in subgraph.ops if op in weights]
             if subgraph.device == device and ops:
                 total = sum(weights[op] for op in ops)

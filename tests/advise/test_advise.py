@@ -19,7 +19,6 @@ from widgets.hand_sweeps import failed_row, measured_row, small_sweep
 
 import hetero_lab as hl
 from hetero_lab.accuracy import recover
-from hetero_lab.accuracy.evaluate import read_data
 from hetero_lab.advise import advise as advising
 from hetero_lab.advise.advice import Advice, Judged, judge, verdict_sentences
 from hetero_lab.advise.candidates import (
@@ -41,6 +40,7 @@ from hetero_lab.results.evidence import MAY_BE_BEST
 from hetero_lab.results.sweep_row import BUDGET_ENDED
 from hetero_lab.runtime.reference import Agreement
 from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.samples.datasets import read_data
 from hetero_lab.search import optimize as optimizing
 from hetero_lab.search.observations import searching
 from hetero_lab.search.optimize import Optimized

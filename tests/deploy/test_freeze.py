@@ -14,12 +14,12 @@ from slices import sliced
 from small_language_models import decoder
 
 import hetero_lab as hl
+from hetero_lab.deploy.freeze import write_frozen
 from hetero_lab.deploy.frozen_profile import profile_frozen
 from hetero_lab.devices.bound import bind
 from hetero_lab.errors import InputError
 from hetero_lab.model.language import language_model, tokenizer_files
 from hetero_lab.model.read import prepare
-from hetero_lab.runtime.stored_placement import write_frozen
 
 # Runs a program in a process that refuses the lab and what else a deployment need not have.
 WITHOUT_THE_LAB = (

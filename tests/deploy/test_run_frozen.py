@@ -13,11 +13,11 @@ import openvino as ov
 import pytest
 
 import hetero_lab as hl
-from hetero_lab.deploy import run_frozen
-from hetero_lab.deploy.run_frozen import check_plugins, check_properties, file_of, read_npz
 from hetero_lab.devices.emulation import PLUGIN_OF, EmulatedDevice, plugin_of
 from hetero_lab.devices.registration import _RESERVED
 from hetero_lab.errors import PropertyError, StoredFileError
+from hetero_lab.runtime.place_ops import check_plugins, check_properties
+from hetero_lab.runtime.placed_model import file_of, read_npz
 from tests.plain_openvino import edit_placement
 
 needs_links = pytest.mark.skipif(os.name != "posix", reason="links and pipes are POSIX's")
@@ -166,7 +166,3 @@ def test_a_placement_that_could_name_a_path_is_not_stored(tmp_path):
     with pytest.raises(PropertyError, match="'loud' cannot be stored, since a file must not set"):
         hl.save("digits_inception", placement, tmp_path / "m.xml")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_its_own_text_is_plain():
-    assert run_frozen._plain("a\x1b\n::x ##[y") == "a \n: :x # #[y"

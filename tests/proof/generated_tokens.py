@@ -18,11 +18,13 @@ from itertools import product
 import hetero_lab as hl
 from hetero_lab.devices.bound import bind
 from hetero_lab.errors import AffinityError
-from hetero_lab.llm.generation import CompiledSession, ExecutorSession, generate
+from hetero_lab.llm.generation import generate
 from hetero_lab.model.language import language_model
 from hetero_lab.model.static_phases import static_phases
+from hetero_lab.parallel.executor import ExecutorSession
 from hetero_lab.placement.placement import BoundPlacement, resolve
 from hetero_lab.runtime.compiled import compile_placed
+from hetero_lab.runtime.runners import CompiledSession
 from tests.scripts import EXACT, alone, options
 from tests.small_language_models import StaticSession
 

@@ -46,13 +46,14 @@ import hetero_lab as hl
 from hetero_lab.devices.bound import bind
 from hetero_lab.devices.core import shared_core
 from hetero_lab.errors import HeteroLabError
-from hetero_lab.llm.generation import CompiledSession, generate
+from hetero_lab.llm.generation import generate
 from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.language import language_model
 from hetero_lab.model.read import op_graph
 from hetero_lab.model.static_phases import static_phases
 from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime.compiled import compile_placed
+from hetero_lab.runtime.runners import CompiledSession
 from hetero_lab.samples.catalogue import sample_names, sample_path
 from tests.scripts import EXACT, F32, alone, options
 from tests.small_language_models import StaticSession, decoder

@@ -16,8 +16,8 @@ from hetero_lab.devices.core import shared_core
 from hetero_lab.devices.devices import precisions
 from hetero_lab.errors import MeasurementError
 from hetero_lab.intervals import Estimate, Latency
-from hetero_lab.llm.generation import Generation
 from hetero_lab.model.language import Scenario
+from hetero_lab.results.profile_data import Generation
 from hetero_lab.results.profile_tables import TRANSITION_COLUMNS, generation_columns, tally
 from hetero_lab.tables import read_csv
 

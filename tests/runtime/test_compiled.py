@@ -21,7 +21,6 @@ from small_models import (
 )
 
 import hetero_lab as hl
-from hetero_lab.deploy.run_frozen import header_text
 from hetero_lab.devices.bound import bind
 from hetero_lab.errors import (
     CompileError,
@@ -34,6 +33,7 @@ from hetero_lab.placement.partition import Wiring, predict
 from hetero_lab.runtime.compiled import check_ports, lonely_results
 from hetero_lab.runtime.exported import match_header, observe, parse_header
 from hetero_lab.runtime.inputs import generate_inputs
+from hetero_lab.runtime.placed_model import header_text
 
 
 def on_cpu(model, core, **elsewhere) -> Affinity:

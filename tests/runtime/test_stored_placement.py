@@ -16,8 +16,6 @@ from random_models import random_affinity, random_model
 from slices import sliced
 
 import hetero_lab as hl
-from hetero_lab.deploy import run_frozen
-from hetero_lab.deploy.run_frozen import header_text
 from hetero_lab.devices.core import shared_core
 from hetero_lab.errors import (
     AffinityError,
@@ -27,7 +25,9 @@ from hetero_lab.errors import (
     StoredFileError,
 )
 from hetero_lab.model.read import prepare
+from hetero_lab.runtime import place_ops
 from hetero_lab.runtime.exported import parse_header
+from hetero_lab.runtime.placed_model import header_text
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 INPUT = np.random.default_rng(0).random((1, 1, 8, 8), np.float32)
@@ -86,7 +86,7 @@ def test_it_runs_as_placed_with_openvino_alone(split, placed):
 
 def test_the_page_shows_the_loader():
     page = (Path(__file__).parents[2] / "docs/howto/elsewhere.md").read_text("utf-8")
-    assert inspect.getsource(run_frozen.place_ops) in page
+    assert inspect.getsource(place_ops.place_ops) in page
 
 
 def test_it_comes_back_as_it_was(split, placed):
