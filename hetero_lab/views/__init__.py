@@ -12,7 +12,7 @@ if TYPE_CHECKING:
         errors_along_model as errors_along_model,
         sensitivity as sensitivity,
     )
-    from hetero_lab.views.graph.graph_drawing import placement_graph as placement_graph
+    from hetero_lab.views.graph_drawing import placement_graph as placement_graph
     from hetero_lab.views.op_types import (
         op_types_by_device as op_types_by_device,
         time_by_op_type as time_by_op_type,

@@ -15,9 +15,9 @@ from hetero_lab.model.opgraph import OpGraph, Tensor
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, one_subgraph, predict
 from hetero_lab.tables import bytes_text
-from hetero_lab.views.graph.graph_data import GraphData, graph_data, times_by_device
-from hetero_lab.views.graph.graph_labels import is_big, node_labels
-from hetero_lab.views.graph.graph_layout import DENSE, ROOMY, Page, Strip, break_into_rows, lay_out
+from hetero_lab.views.graph_data import GraphData, graph_data, times_by_device
+from hetero_lab.views.graph_labels import is_big, node_labels
+from hetero_lab.views.graph_layout import DENSE, ROOMY, Page, Strip, break_into_rows, lay_out
 from hetero_lab.views.theme import TIME_SCALE, device_styles, squeeze
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from hetero_lab.placement.placement import Placement, PlacementLike
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.results.profile_result import Profile
 from hetero_lab.tables import bytes_text
-from hetero_lab.views.graph import graph_labels as graph_words
-from hetero_lab.views.graph.graph_data import (
+from hetero_lab.views import graph_labels as graph_words
+from hetero_lab.views.graph_data import (
     GraphData,
     GraphEdge,
     GraphNode,
@@ -27,8 +27,8 @@ from hetero_lab.views.graph.graph_data import (
     data_of_plan,
     data_of_profile,
 )
-from hetero_lab.views.graph.graph_folding import AUTO, Fold, Shown
-from hetero_lab.views.graph.graph_layout import (
+from hetero_lab.views.graph_folding import AUTO, Fold, Shown
+from hetero_lab.views.graph_layout import (
     CROWDED,
     DENSE,
     ROOMY,
@@ -104,7 +104,7 @@ def placement_graph(
     width
         Approximate width of a row in pixels.
     fold, unfold, around, hops, find
-        The part of a big graph to draw: see :class:`hetero_lab.views.graph.graph_folding.Shown`.
+        The part of a big graph to draw: see :class:`hetero_lab.views.graph_folding.Shown`.
         Several hundred ops are folded into groups; ``unfold`` opens some, ``around`` shows the
         neighbourhood of an op, ``find`` marks the ops that have a text in their name.
     support
