@@ -17,6 +17,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+from hetero_lab.annexes import named
+
 _IMPORT = re.compile(r"^    from (hetero_lab[\w.]*) import (\([^)]*\)|.+)$", re.M)
 _NAME = re.compile(r"\b(\w+) as \1\b")
 _Face = tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]
@@ -54,7 +56,7 @@ def public(where: str, name: str) -> Any:
     """Return the object of a name; a function is checked and guarded."""
     if where == "hetero_lab":
         return importlib.import_module(f"hetero_lab.{name}")
-    found = getattr(importlib.import_module(where), name)
+    found = named(f"{where}.{name}")
     if isinstance(found, FunctionType):
         # Imported late, so that `import hetero_lab` alone is quick.
         from hetero_lab import arguments, interrupts

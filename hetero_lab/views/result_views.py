@@ -1,7 +1,7 @@
 """The presentation of results: figures in a gallery; sentences, figures and tables on a page.
 
 To give another kind of result a place in galleries and pages, register a function with
-:func:`contents_of`.
+:func:`contents_of`, or list it in :mod:`hetero_lab.annexes` if the result is of an annex.
 """
 
 from __future__ import annotations
@@ -20,15 +20,10 @@ from typing import Any, TypeAlias
 import pandas as pd
 import plotly.graph_objects as go
 
-from hetero_lab.accuracy.accuracy_figures import accuracy_front, errors_along_model, sensitivity
-from hetero_lab.accuracy.recover import Recovered
-from hetero_lab.advise.advice import BEST, Advice
+from hetero_lab.annexes import annexed, annexed_for
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.costs.difference import Difference
-from hetero_lab.debug.investigate import Investigation
-from hetero_lab.debug.wrong import Wrong
 from hetero_lab.errors import ArgumentError
-from hetero_lab.llm.language_plans import BlockCurve
 from hetero_lab.planning.schedules import SchedulePlan
 from hetero_lab.result import Displayed, Result
 from hetero_lab.results.environment import Environment
@@ -41,7 +36,7 @@ from hetero_lab.tables import check_writable, html_table, write_text
 from hetero_lab.terminal import count_of
 from hetero_lab.views.graph_drawing import placement_graph
 from hetero_lab.views.op_types import op_types_by_device, time_by_op_type
-from hetero_lab.views.prediction_figures import block_curve, difference, predicted_measured
+from hetero_lab.views.prediction_figures import difference, predicted_measured
 from hetero_lab.views.sweep_figures import hosts, latency_ranking, placement_latency
 from hetero_lab.views.theme import NOT_IN_TURN, squeeze
 from hetero_lab.views.time_figures import (
@@ -73,7 +68,8 @@ def contents_of(result: Any) -> Contents:
     """Return what a page adds about a result; ArgumentError if it cannot be shown."""
     if not isinstance(result, Shown):
         raise ArgumentError(f"There are no views of {type(result).__name__}, only of results.")
-    return Contents()
+    contents_in_annex = annexed_for("page", result)
+    return contents_in_annex(result) if contents_in_annex else Contents()
 
 
 @contents_of.register
@@ -102,22 +98,9 @@ def _(sweep: Sweep) -> Contents:
             placement_latency: sweep if measured else None,
             where_time_goes: counted,
             hosts: sweep if len(sweep.hosts) > 1 else None,
-            accuracy_front: _labelled(sweep),
+            **({annexed("accuracy of a sweep"): sweep} if labelled(sweep) else {}),
         },
-        tables={"Summary": _varying(sweep.summary), **_hotspots(counted)},
-    )
-
-
-@contents_of.register
-def _(advice: Advice) -> Contents:
-    best = (c.row.scaled_profile for c in advice.candidates if c.judgement == BEST)
-    return Contents(
-        {
-            latency_ranking: advice if any(row.profile for row in advice.sweep.rows) else None,
-            placement_graph: next(best, None),
-            accuracy_front: _labelled(advice.sweep),
-        },
-        tables={"Summary": _varying(advice.summary)},
+        tables={"Summary": varying(sweep.summary), **_hotspots(counted)},
     )
 
 
@@ -135,28 +118,12 @@ def _(best: Optimized) -> Contents:
 
 
 @contents_of.register
-def _(wrong: Wrong) -> Contents:
-    return Contents({errors_along_model: wrong if wrong.op_errors else None}, wrong.verdict)
-
-
-@contents_of.register
-def _(found: Investigation) -> Contents:
-    wrong = found.wrong
-    return Contents({errors_along_model: wrong if wrong is not None and wrong.op_errors else None})
-
-
-@contents_of.register
 def _(costs: CostModel) -> Contents:
     return Contents(
         {op_types_by_device: costs, predicted_measured: costs},
         f"Costs of {costs.graph.name} on {', '.join(costs.devices)}",
         {"Validation": costs.validation, **_hotspots(costs)},
     )
-
-
-@contents_of.register
-def _(curve: BlockCurve) -> Contents:
-    return Contents({block_curve: curve}, f"What each further layer on {curve.device} buys")
 
 
 @contents_of.register
@@ -170,12 +137,6 @@ def _(found: Difference) -> Contents:
     return Contents(
         {difference: found}, f"From {found.before.label} to {found.after.label}", tables
     )
-
-
-@contents_of.register
-def _(found: Recovered) -> Contents:
-    tried = any(tried.only_fast is not None for tried in found.tried)
-    return Contents({accuracy_front: found, sensitivity: found if tried else None})
 
 
 def _hotspots(counted: Profile | Sweep | CostModel | None) -> dict[str, pd.DataFrame]:
@@ -194,13 +155,13 @@ def figure(given: go.Figure) -> go.Figure:
     return type(given)(given)
 
 
-def _labelled(sweep: Sweep) -> Sweep | None:
+def labelled(sweep: Sweep) -> Sweep | None:
     """Return a sweep if it knows the accuracy of some row."""
     known = (row.evaluation is not None and row.evaluation.is_labelled for row in sweep.rows)
     return sweep if any(known) else None
 
 
-def _varying(summary: pd.DataFrame) -> pd.DataFrame:
+def varying(summary: pd.DataFrame) -> pd.DataFrame:
     """Leave out columns that are the same in all rows."""
     text = summary.astype("str")
     return summary.loc[:, [n for n in summary if n == "label" or text[n].nunique() > 1]]

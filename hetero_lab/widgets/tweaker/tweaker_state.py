@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from hetero_lab.debug.wrong import Wrong, WrongSet
 from hetero_lab.errors import (
     AffinityError,
     DeviceError,
@@ -21,8 +20,7 @@ from hetero_lab.errors import (
     unknown,
 )
 from hetero_lab.intervals import Estimate
-from hetero_lab.lint.context import Finding
-from hetero_lab.lint.lint import wrong_findings, wrong_sets
+from hetero_lab.lint.context import Finding, KnownFaults
 from hetero_lab.lint.remedies import find_problems
 from hetero_lab.model.opgraph import Op, OpGraph
 from hetero_lab.placement.affinity import Affinity, of_pattern, of_type
@@ -103,7 +101,7 @@ class TweakerState:
         automatic: Affinity,
         able: Mapping[str, frozenset[str]],
         costs: CostModel | None = None,
-        wrong: Wrong | None = None,
+        wrong: KnownFaults | None = None,
     ):
         self.graph = graph
         self.able = {device: frozenset(ops) for device, ops in able.items()}
@@ -368,15 +366,15 @@ class TweakerState:
         if self.wrong is None:
             return found
         partition = self._what_if(affinity).partition
-        return [*wrong_findings(self.wrong, partition, affinity, costs), *found]
+        return [*self.wrong._findings(partition, affinity, costs), *found]
 
     def _find_hotspots(self, affinity: Affinity) -> Hotspots | None:
         if self.costs is None or self._what_if(affinity).problem:
             return None
         return hotspots(self.costs, placement=affinity)
 
-    def wrong_sets(self, affinity: Affinity) -> tuple[WrongSet, ...]:
+    def faults(self, affinity: Affinity) -> list[Finding]:
         """Return the sets of ops that compute wrong numbers with an affinity."""
         if self.wrong is None:
-            return ()
-        return wrong_sets(self.wrong, self._what_if(affinity).partition)
+            return []
+        return self.wrong._findings(self._what_if(affinity).partition, affinity)
