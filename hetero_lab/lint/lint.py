@@ -19,7 +19,7 @@ from hetero_lab.lint.remedies import find_problems
 from hetero_lab.lint.rules import SLOW_DEVICE
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import Partition, affinity_and_partition
+from hetero_lab.placement.partition import affinity_and_partition
 from hetero_lab.placement.placement import Placement, PlacementLike
 from hetero_lab.placement.ratios import HETERO, POLICY
 from hetero_lab.planning.simplify import FEW, Simplified, simplified

@@ -8,13 +8,14 @@ from typing import Any, Literal, cast
 
 import plotly.graph_objects as go
 
+from hetero_lab.annexes import annexed_for
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.errors import ArgumentError, MeasurementError
-from hetero_lab.interop.npuw_plan import NpuwPlan
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, PlacementLike
 from hetero_lab.placement.priorities import Priorities
+from hetero_lab.result import Framed
 from hetero_lab.results.profile_result import Profile
 from hetero_lab.tables import bytes_text
 from hetero_lab.views import graph_labels as graph_words
@@ -24,7 +25,6 @@ from hetero_lab.views.graph_data import (
     GraphNode,
     Support,
     data_of_placement,
-    data_of_plan,
     data_of_profile,
 )
 from hetero_lab.views.graph_folding import AUTO, Fold, Shown
@@ -68,7 +68,7 @@ _MARK, _SMALLEST_MARK = 0.8, 3.0  # diameter in radii, and its least
 
 
 def placement_graph(
-    placed: Profile | NpuwPlan | PlacementLike | Source,
+    placed: Profile | Framed | PlacementLike | Source,
     model: Source | None = None,
     *,
     color: Literal["device", "time"] = "device",
@@ -138,12 +138,15 @@ def placement_graph(
     """
     if isinstance(placed, Profile):
         data = data_of_profile(placed, support, costs)
-    elif isinstance(placed, NpuwPlan):
-        data = data_of_plan(placed)
+    elif data_in_annex := annexed_for("graph", placed):
+        data = data_in_annex(placed)
     elif model is not None:
         data = data_of_placement(model, cast(PlacementLike, placed), support, costs)
     elif isinstance(placed, Placement | Affinity | Priorities):
         raise ArgumentError("A placement is drawn with its model: placement_graph(placed, model).")
+    elif isinstance(placed, Framed):
+        told = f"There is no graph of a {type(placed).__name__}"
+        raise ArgumentError(f"{told}, but of what hetero_lab.profile(model, placement) returns.")
     else:
         data = data_of_placement(placed, None, support, costs)
     if color == "time" and not data.is_timed:

@@ -34,7 +34,8 @@ class BoardPicture:
     """Nodes and wires of a graph with their places.
 
     ``devices`` are those that ops may be on, ``emulated`` maps the emulated ones to the devices
-    that really run them, and ``attributes`` maps each op to its attributes, as text.
+    that really run them, and ``attributes`` maps each op to its attributes, as text. ``heading`` is
+    HTML to show above them.
     """
 
     def __init__(
@@ -43,7 +44,9 @@ class BoardPicture:
         devices: Sequence[str],
         emulated: Mapping[str, str],
         attributes: Mapping[str, Mapping[str, str]],
+        heading: str = "",
     ):
+        self.heading = heading
         self._graph = graph
         self._attributes = attributes
         self._devices = tuple(devices)
