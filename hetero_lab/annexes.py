@@ -20,9 +20,9 @@ _DONE_BY = {
     "graph of NpuwPlan": "hetero_lab.interop.interop_figures.data_of_plan",
     "page of Advice": "hetero_lab.advise.advise_figures.contents_of_advice",
     "page of BlockCurve": "hetero_lab.llm.llm_figures.contents_of_curve",
-    "page of Investigation": "hetero_lab.debug.debug_figures.contents_of_investigation",
+    "page of Investigation": "hetero_lab.debug.debug_figures.contents_of_search",
     "page of Recovered": "hetero_lab.accuracy.accuracy_figures.contents_of_recovered",
-    "page of Wrong": "hetero_lab.debug.debug_figures.contents_of_wrong",
+    "page of Wrong": "hetero_lab.debug.debug_figures.contents_of_search",
     "profile of a frozen placement": "hetero_lab.deploy.frozen_profile.profile_frozen",
 }
 

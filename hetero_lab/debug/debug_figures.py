@@ -98,15 +98,9 @@ def _hover(error: OpError) -> str:
     return "<br>".join(lines)
 
 
-def contents_of_wrong(wrong: Wrong) -> Contents:
-    """Return what a page shows of a search for wrong ops."""
-    return Contents(_figures(wrong), wrong.verdict)
-
-
-def contents_of_investigation(investigation: Investigation) -> Contents:
-    """Return what a page shows of an investigation."""
-    return Contents(_figures(investigation.wrong))
-
-
-def _figures(wrong: Wrong | None) -> dict[Callable[..., go.Figure], Wrong | None]:
-    return {errors_along_model: wrong if wrong is not None and wrong.op_errors else None}
+def contents_of_search(result: Wrong | Investigation) -> Contents:
+    """Return what a page shows of a search for faults."""
+    wrong = result.wrong if isinstance(result, Investigation) else result
+    heading = result.verdict if isinstance(result, Wrong) else ""
+    has_errors = wrong is not None and wrong.op_errors
+    return Contents({errors_along_model: wrong if has_errors else None}, heading)

@@ -150,6 +150,11 @@ def _(given: go.Figure) -> Contents:
     return Contents({figure: given}, title.strip() or "Figure")
 
 
+@contents_of.register
+def _(frame: pd.DataFrame) -> Contents:
+    return Contents({}, frame.attrs.get("title") or count_of(len(frame), "row"), {"": frame})
+
+
 def figure(given: go.Figure) -> go.Figure:
     """Return a copy of a figure, to be drawn as it is."""
     return type(given)(given)
@@ -232,17 +237,17 @@ def page(
     if not several:
         raise ArgumentError("Give at least one result to make a page of.")
     check_writable(file)
-    pages = [_Section.of(result) for result in several]
+    headings = [contents_of(result).heading for result in several]
     profiles = [result for result in several if isinstance(result, Profile)]
     numbers = itertools.count(1)
     parts = [*_notes(notes)]
     if 1 < len(profiles) == len(several):
-        parts += _Section.of(_side_by_side(profiles)).parts([latency_samples(profiles)], numbers)
+        parts += _section(_side_by_side(profiles), [latency_samples(profiles)], numbers)
     if len(several) > 1:
-        parts.append(_links(several, pages))
-    for index, (result, section) in enumerate(zip(several, pages, strict=True)):
+        parts.append(_links(several, headings))
+    for index, result in enumerate(several):
         figures = (figure for _, figure in drawn(result))
-        parts += section.parts(figures, numbers, f"result-{index}")
+        parts += _section(result, figures, numbers, f"result-{index}")
     style = _STYLE.read_text(encoding="utf-8")
     models = dict.fromkeys(_model_of(result) for result in several if isinstance(result, Displayed))
     name = html.escape(squeeze(title or " · ".join(filter(None, ["hetero_lab", *models])), 200))
@@ -278,36 +283,25 @@ def _side_by_side(profiles: Sequence[Profile]) -> pd.DataFrame:
     return frame
 
 
-@dataclass(frozen=True)
-class _Section:
-    """The part of a page about one result: as in a notebook, with figures and more tables.
+def _section(
+    result: Any, figures: Iterable[go.Figure], numbers: Iterator[int], name: str = "all"
+) -> Iterator[str]:
+    """Give the part of a page about one result: as in a notebook, with figures and more tables.
 
-    The heading is the answer, else the first sentence. The table without a title stands above the
-    figures; the others are folded up below, and so are the details.
+    The heading is the answer, else the first sentence. Below come the place, the table without a
+    title, text and figures; the other tables are folded up, and so are the details.
     """
-
-    heading: str
-    sentences: Sequence[str]
-    tables: Mapping[str, pd.DataFrame]
-    details: Sequence[str] = ()
-    environment: Environment | None = None
-
-    @classmethod
-    def of(cls, result: Any) -> _Section:
-        if isinstance(result, pd.DataFrame):
-            heading = result.attrs.get("title") or count_of(len(result), "row")
-            return cls(heading, result.attrs.get("notes", ()), {"": result})
-        contents = contents_of(result)
-        if isinstance(result, go.Figure):
-            return cls(contents.heading, (), {})
+    contents, details = contents_of(result), ()
+    heading, tables, environment = contents.heading, contents.tables, None
+    sentences = getattr(result, "attrs", {}).get("notes", ())
+    if isinstance(result, Displayed):
         environment = getattr(getattr(result, "sweep", result), "environment", None)
         environment = environment if isinstance(environment, Environment) else None
         emulated = dict(getattr(environment or result, "emulated", ()))
-        said = contents.heading or result._answer()
+        heading, details = heading or result._answer(), result._details()
         sentences = [*result._sentences(), *getattr(result, "notes", ())]
-        if not said:
-            said, _, rest = sentences[0].partition("\n")
-            sentences[0] = rest
+        if not heading:
+            heading, _, sentences[0] = sentences[0].partition("\n")
         sentences += [
             f"{name} is emulated on {base}: structure and numbers are real, its times say nothing "
             "about a real device."
@@ -316,32 +310,25 @@ class _Section:
         shown = (result.sweep if isinstance(result, Optimized) else result)._shown()
         if isinstance(result, CostModel):
             shown = {"Units": result.to_frame()}
-        tables = dict(result.tables) if isinstance(result, Result) else {}
+        own = dict(result.tables) if isinstance(result, Result) else {}
         tables = {
             title[:1].upper() + title[1:]: frame
-            for title, frame in [*tables.items(), *contents.tables.items(), *shown.items()]
+            for title, frame in [*own.items(), *tables.items(), *shown.items()]
             if title in shown or not any(frame is each for each in shown.values())
         }
-        kept = [text for text in dict.fromkeys(sentences) if text.strip() and text != said]
-        return cls(said, kept, tables, result._details(), environment)
-
-    def parts(
-        self, figures: Iterable[go.Figure], numbers: Iterator[int], name: str = "all"
-    ) -> Iterator[str]:
-        """Give the answer, the place, the main table, text and figures; the rest folded up."""
-        tables = {title: frame for title, frame in self.tables.items() if len(frame)}
-        yield f"<section id={name}><h2>{html.escape(squeeze(self.heading, 400))}</h2>\n"
-        if self.environment is not None:
-            yield f'<p class="where">{html.escape(_where(self.environment))}</p>\n'
-        if "" in tables:
-            yield _table(tables.pop(""))
-        yield from _notes(self.sentences)
-        yield from map(_embedded, figures, numbers)
-        if self.details:
-            yield f"<details><summary>Details</summary>{''.join(_notes(self.details))}</details>\n"
-        for title, frame in tables.items():
-            yield f"<details><summary>{html.escape(title)}</summary>{_table(frame)}</details>\n"
-        yield "</section>\n"
+    tables = {title: frame for title, frame in tables.items() if len(frame)}
+    yield f"<section id={name}><h2>{html.escape(squeeze(heading, 400))}</h2>\n"
+    if environment is not None:
+        yield f'<p class="where">{html.escape(_where(environment))}</p>\n'
+    if "" in tables:
+        yield _table(tables.pop(""))
+    yield from _notes(text for text in dict.fromkeys(sentences) if text != heading)
+    yield from map(_embedded, figures, numbers)
+    if details:
+        yield f"<details><summary>Details</summary>{''.join(_notes(details))}</details>\n"
+    for title, frame in tables.items():
+        yield f"<details><summary>{html.escape(title)}</summary>{_table(frame)}</details>\n"
+    yield "</section>\n"
 
 
 def _model_of(result: Any) -> str:
@@ -351,11 +338,11 @@ def _model_of(result: Any) -> str:
     return getattr(getattr(next(profiles, result), "graph", None), "name", "")
 
 
-def _links(results: Iterable[Any], pages: Iterable[_Section]) -> str:
+def _links(results: Iterable[Any], headings: Iterable[str]) -> str:
     """Link to each section: by the label of a profile, by the kind of another result."""
     links = []
-    for index, (result, section) in enumerate(zip(results, pages, strict=True)):
-        kind = type(result).__name__ if isinstance(result, Displayed) else section.heading
+    for index, (result, heading) in enumerate(zip(results, headings, strict=True)):
+        kind = type(result).__name__ if isinstance(result, Displayed) else heading
         name = result.label if isinstance(result, Profile) else kind
         links.append(f'<a href="#result-{index}">{html.escape(squeeze(name, 60))}</a>')
     return f"<nav>{' '.join(links)}</nav>\n"

@@ -104,6 +104,11 @@ class TweakerState:
         wrong: KnownFaults | None = None,
     ):
         self.graph = graph
+        self._placeable = tuple(graph.ops[index] for index in graph.placeable)
+        # The ops whose device can be chosen, in topological order, and their types.
+        self.ops = tuple(op.name for op in self._placeable)
+        self.op_types = tuple(sorted({op.type for op in self._placeable}))
+        self._names = frozenset(self.ops)
         self.able = {device: frozenset(ops) for device, ops in able.items()}
         self.devices = tuple(able)
         self.costs = costs
@@ -117,24 +122,6 @@ class TweakerState:
         self.findings_of = lru_cache(_REMEMBERED)(self._find_problems)
         # What takes the time with any affinity, if the costs tell.
         self.hotspots_of = lru_cache(_REMEMBERED)(self._find_hotspots)
-
-    @cached_property
-    def _placeable(self) -> tuple[Op, ...]:
-        return tuple(self.graph.ops[index] for index in self.graph.placeable)
-
-    @cached_property
-    def ops(self) -> tuple[str, ...]:
-        """Names of the ops whose device can be chosen, in topological order."""
-        return tuple(op.name for op in self._placeable)
-
-    @cached_property
-    def _names(self) -> frozenset[str]:
-        return frozenset(self.ops)
-
-    @cached_property
-    def op_types(self) -> tuple[str, ...]:
-        """The types of these ops."""
-        return tuple(sorted({op.type for op in self._placeable}))
 
     @property
     def step(self) -> Step:
