@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from dataclasses import replace
 
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.interop.npuw_plan import NpuwPlan
@@ -11,7 +12,7 @@ from hetero_lab.model.read import attributes_of
 from hetero_lab.views.graph_data import GraphData, graph_data, structure
 from hetero_lab.views.theme import squeeze
 from hetero_lab.widgets.tweaker.board_picture import BoardPicture
-from hetero_lab.widgets.tweaker.tweaker_measurement import Attempt, recorded_attempts
+from hetero_lab.widgets.tweaker.tweaker_measurement import Attempt, attempt_of
 from hetero_lab.widgets.tweaker.tweaker_state import TweakerState
 
 
@@ -44,4 +45,6 @@ def board_of_recording(
     heading = f"<b>A recording of {html.escape(graph.name)}</b><br>{html.escape(origin)}"
     picture = BoardPicture(graph, costs.devices, costs.emulated, told, heading)
     state = TweakerState(graph, reference.affinity, able, costs)
-    return state, picture, recorded_attempts(recorded, costs)
+    rows = zip(recorded.summary.to_dict("records"), recorded.rows, strict=True)
+    tried = [attempt_of(row, r.profile.affinity) for row, r in rows if r.profile is not None]
+    return state, picture, [replace(t, predicted=costs.predict(t.affinity)) for t in tried]
