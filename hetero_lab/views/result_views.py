@@ -1,8 +1,4 @@
-"""The presentation of results: figures in a gallery; sentences, figures and tables on a page.
-
-To give another kind of result a place in galleries and pages, register a function with
-:func:`contents_of`, or list it in :mod:`hetero_lab.annexes` if the result is of an annex.
-"""
+"""The presentation of results: figures in a gallery; sentences, figures and tables on a page."""
 
 from __future__ import annotations
 
@@ -13,7 +9,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import singledispatch
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -63,96 +58,67 @@ class Contents:
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
 
-@singledispatch
 def contents_of(result: Any) -> Contents:
     """Return what a page adds about a result; ArgumentError if it cannot be shown."""
-    if not isinstance(result, Shown):
-        raise ArgumentError(f"There are no views of {type(result).__name__}, only of results.")
-    contents_in_annex = annexed_for("page", result)
-    return contents_in_annex(result) if contents_in_annex else Contents()
-
-
-@contents_of.register
-def _(profile: Profile) -> Contents:
-    counted = profile if profile.counters else None
-    split = counted if profile.partition.n_subgraphs > 1 else None
-    return Contents(
-        {
-            placement_graph: profile,
-            latency_samples: profile,
-            time_by_subgraph: split,
-            time_by_op_type: counted,
-            timeline: profile if profile.spans else split,
-        },
-        tables=_hotspots(counted),
-    )
-
-
-@contents_of.register
-def _(sweep: Sweep) -> Contents:
-    measured = [p for row in sweep.rows if (p := row.scaled_profile) is not None]
-    counted = sweep if any(profile.counters for profile in measured) else None
-    return Contents(
-        {
-            latency_ranking: sweep if measured else None,
-            placement_latency: sweep if measured else None,
-            where_time_goes: counted,
-            hosts: sweep if len(sweep.hosts) > 1 else None,
-            **({annexed("accuracy of a sweep"): sweep} if labelled(sweep) else {}),
-        },
-        tables={"Summary": varying(sweep.summary), **_hotspots(counted)},
-    )
-
-
-@contents_of.register
-def _(best: Optimized) -> Contents:
-    profiles = [p for row in best.sweep.rows if (p := row.scaled_profile) is not None]
-    return Contents(
-        {
-            latency_ranking: best.sweep,
-            placement_graph: next((p for p in profiles if p.affinity == best.affinity), None),
-            predicted_measured: best.costs,
-        },
-        f"Take {best.placement.label}. {best.verdict}",
-    )
-
-
-@contents_of.register
-def _(costs: CostModel) -> Contents:
-    return Contents(
-        {op_types_by_device: costs, predicted_measured: costs},
-        f"Costs of {costs.graph.name} on {', '.join(costs.devices)}",
-        {"Validation": costs.validation, **_hotspots(costs)},
-    )
-
-
-@contents_of.register
-def _(plan: SchedulePlan) -> Contents:
-    return Contents({schedule: plan}, "A plan for the parallel executor")
-
-
-@contents_of.register
-def _(found: Difference) -> Contents:
-    tables = {"Boundaries": found.boundaries, "Subgraphs": found.subgraphs}
-    return Contents(
-        {difference: found}, f"From {found.before.label} to {found.after.label}", tables
-    )
+    match result:
+        case Profile():
+            counted = result if result.counters else None
+            split = counted if result.partition.n_subgraphs > 1 else None
+            figures = {
+                placement_graph: result,
+                latency_samples: result,
+                time_by_subgraph: split,
+                time_by_op_type: counted,
+                timeline: result if result.spans else split,
+            }
+            return Contents(figures, tables=_hotspots(counted))
+        case Sweep():
+            measured = [p for row in result.rows if (p := row.scaled_profile) is not None]
+            counted = result if any(profile.counters for profile in measured) else None
+            figures = {
+                latency_ranking: result if measured else None,
+                placement_latency: result if measured else None,
+                where_time_goes: counted,
+                hosts: result if len(result.hosts) > 1 else None,
+                **({annexed("accuracy of a sweep"): result} if labelled(result) else {}),
+            }
+            tables = {"Summary": varying(result.summary), **_hotspots(counted)}
+            return Contents(figures, tables=tables)
+        case Optimized():
+            profiles = (p for row in result.sweep.rows if (p := row.scaled_profile) is not None)
+            figures = {
+                latency_ranking: result.sweep,
+                placement_graph: next((p for p in profiles if p.affinity == result.affinity), None),
+                predicted_measured: result.costs,
+            }
+            return Contents(figures, f"Take {result.placement.label}. {result.verdict}")
+        case CostModel():
+            figures = {op_types_by_device: result, predicted_measured: result}
+            heading = f"Costs of {result.graph.name} on {', '.join(result.devices)}"
+            return Contents(
+                figures, heading, {"Validation": result.validation, **_hotspots(result)}
+            )
+        case SchedulePlan():
+            return Contents({schedule: result}, "A plan for the parallel executor")
+        case Difference():
+            heading = f"From {result.before.label} to {result.after.label}"
+            tables = {"Boundaries": result.boundaries, "Subgraphs": result.subgraphs}
+            return Contents({difference: result}, heading, tables)
+        case go.Figure():
+            layout: Any = result.layout
+            title = re.sub("<[^>]*>", " ", layout.title.text or "")
+            return Contents({figure: result}, title.strip() or "Figure")
+        case pd.DataFrame():
+            heading = result.attrs.get("title") or count_of(len(result), "row")
+            return Contents({}, heading, {"": result})
+        case Displayed():
+            contents_in_annex = annexed_for("page", result)
+            return contents_in_annex(result) if contents_in_annex else Contents()
+    raise ArgumentError(f"There are no views of {type(result).__name__}, only of results.")
 
 
 def _hotspots(counted: Profile | Sweep | CostModel | None) -> dict[str, pd.DataFrame]:
     return {} if counted is None else {"Hotspots": hotspots(counted).summary}
-
-
-@contents_of.register
-def _(given: go.Figure) -> Contents:
-    layout: Any = given.layout
-    title = re.sub("<[^>]*>", " ", layout.title.text or "")
-    return Contents({figure: given}, title.strip() or "Figure")
-
-
-@contents_of.register
-def _(frame: pd.DataFrame) -> Contents:
-    return Contents({}, frame.attrs.get("title") or count_of(len(frame), "row"), {"": frame})
 
 
 def figure(given: go.Figure) -> go.Figure:
