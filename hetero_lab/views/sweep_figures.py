@@ -329,8 +329,8 @@ def latency_ranking(measured: Sweep | Result) -> go.Figure:
             f"A ranking is drawn of a sweep or an advice, not of a {type(measured).__name__}. "
             "hetero_lab.sweep(model, placements) returns one."
         )
-    summary = next(iter(measured.tables.values())).to_dict("records")
-    judged = {row["label"]: row["judgement"] for row in summary if "judgement" in row}
+    summary = next(iter(measured.tables.values()))
+    judged = dict(summary[["label", "judgement"]].values) if "judgement" in summary else {}
     rows = sweep.ranking.to_dict("records")
     labels = [sweep.name_of(row) for row in sweep.ranked.rows]
     latencies = [interval_of(r) for r in rows]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_lab.devices.bound import BoundModel
 from hetero_lab.intervals import Estimate, Noise, Series
-from hetero_lab.measure.budget import LEAST_TURNS
-from hetero_lab.measure.session import StoppedError, SweepControl
-from hetero_lab.measure.sweep import sweep
+from hetero_lab.measure.budget import LEAST_TURNS, RunOptions
+from hetero_lab.measure.session import Conditions, Session, StoppedError, SweepControl
+from hetero_lab.measure.trial_grid import by_name, expand
 from hetero_lab.measure.workers import Workers
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
@@ -137,11 +137,14 @@ def measure(
         Placement(a, name, {d: device_properties[d] for d in a.devices if d in device_properties})
         for name, a in affinities.items()
     ]
-    measured = sweep(
-        bound, placements, budget_s=budget_s, counters=False, reference=False,
-        baselines=False, workers=Workers(command=worker_command), progress=False, control=control,
-        core=bound.core,
-    )  # fmt: skip
+    conditions = Conditions(workers=Workers(command=worker_command))
+    with Session(by_name(bound), conditions) as session:
+        measured = session.measure(
+            expand(session.models, placements, baselines=False),
+            RunOptions(counters=False, reference=False),
+            Stopwatch.start(budget_s),
+            control=control,
+        )
     if control.is_stopped:
         return []
     # A placement cannot have the label of the automatic one, so rows keep the order.
