@@ -98,6 +98,8 @@ def test_a_placement_is_drawn_before_anything_is_measured():
     # Of a model alone, all devices of the machine.
     (drawn,) = traces(hl.views.placement_graph(model), "ACC (emulated on CPU)")
     assert len(drawn.x) == len(acc.x)
+    with pytest.raises(ArgumentError, match=r"no graph of a Partition, .* hetero_lab\.profile\("):
+        hl.views.placement_graph(small_profile().partition)
     with pytest.raises(ArgumentError, match="with its model"):
         hl.views.placement_graph(automatic)
 
