@@ -1,4 +1,4 @@
-"""The one seam between the core and its annexes: what the core runs of them, by kind.
+"""The one seam between the core and its annexes: what the core runs of them, by name.
 
 Each is imported when it is used, so an annex can be deleted, and only what it does is missing.
 """
@@ -11,29 +11,51 @@ from typing import Any
 
 from hetero_lab.errors import AnnexError, shorten
 
+# What is done, for which class of results → what does it.
 ANNEXES: dict[str, str] = {
-    "parallel": "hetero_lab.parallel.executor:ExecutorSession",  # executor="parallel"
-    "scenario": "hetero_lab.llm.generation:GenerationRunner",  # runs a Scenario
-    "prompt": "hetero_lab.llm.generation:given_or_random_prompt",  # its inputs
-    "expected tokens": "hetero_lab.llm.generation:reference_generation",  # its f32 reference
-    "memory": "hetero_lab.llm.private_memory:bytes_by_part",  # what a worker measures
-    "data": "hetero_lab.accuracy.sweep_accuracy:SweepData",  # sweep(data=), after the turns
-    "client": "hetero_lab.fleet.cluster:cluster_of",  # sweep(client=)
-    "fleet": "hetero_lab.fleet.fleet_run:FleetRun",  # a run on that cluster
+    # in measurements
+    "parallel": "hetero_lab.parallel.executor.ExecutorSession",  # executor="parallel"
+    "scenario": "hetero_lab.llm.generation.GenerationRunner",  # runs a Scenario
+    "prompt": "hetero_lab.llm.generation.given_or_random_prompt",  # its inputs
+    "expected tokens": "hetero_lab.llm.generation.reference_generation",  # its f32 reference
+    "memory": "hetero_lab.llm.private_memory.measured_bytes",  # what a worker measures
+    "data": "hetero_lab.accuracy.sweep_accuracy.SweepData",  # sweep(data=), after the turns
+    "client": "hetero_lab.fleet.cluster.cluster_of",  # sweep(client=)
+    "fleet": "hetero_lab.fleet.fleet_run.FleetRun",  # a run on that cluster
+    # in figures, pages, widgets and commands
+    "accuracy of a sweep": "hetero_lab.accuracy.accuracy_figures.accuracy_front",
+    "board of NpuwPlan": "hetero_lab.interop.interop_figures.board_of_plan",
+    "board of Recording": "hetero_lab.interop.interop_figures.board_of_recording",
+    "demo": "hetero_lab.advise.demo.run",
+    "freeze": "hetero_lab.deploy.freeze.freeze_placed",
+    "graph of NpuwPlan": "hetero_lab.interop.interop_figures.data_of_plan",
+    "page of Advice": "hetero_lab.advise.advise_figures.contents_of_advice",
+    "page of BlockCurve": "hetero_lab.llm.llm_figures.contents_of_curve",
+    "page of Investigation": "hetero_lab.debug.debug_figures.contents_of_search",
+    "page of Recovered": "hetero_lab.accuracy.accuracy_figures.contents_of_recovered",
+    "page of Wrong": "hetero_lab.debug.debug_figures.contents_of_search",
+    "profile of a frozen placement": "hetero_lab.deploy.frozen_profile.profile_frozen",
 }
 
 
-def annex(kind: str) -> Any:
-    """Import what an annex has for ``kind``; AnnexError, if the annex is not here.
+def annex(what: str) -> Any:
+    """Return what does something in an annex, with the errors of :func:`imported`."""
+    module, _, name = ANNEXES[what].rpartition(".")
+    return getattr(imported(module, what), name)
 
-    ImportError, if a package that the annex needs is not installed.
-    """
-    module, _, name = ANNEXES[kind].partition(":")
-    return getattr(imported(module, kind), name)
+
+def annex_for(what: str, result: object) -> Any:
+    """Return what does something for results of this class; ``None`` without one."""
+    own = (kind for kind in type(result).__mro__ if kind.__module__.startswith("hetero_lab."))
+    entries = (entry for kind in own if (entry := f"{what} of {kind.__name__}") in ANNEXES)
+    return next(map(annex, entries), None)
 
 
 def imported(module: str, what: str) -> ModuleType:
-    """Import a module that ``what`` needs, with the errors of :func:`annex`."""
+    """Import a module that ``what`` needs; AnnexError, if the annex that has it is not here.
+
+    ImportError, if a package that the annex needs is not installed.
+    """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

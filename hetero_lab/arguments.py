@@ -55,6 +55,7 @@ _WAYS = {
     "SchedulePlan": "hetero_lab.plan(model, costs, executor='parallel') returns one",
     "Scenario": "hetero_lab.Scenario(prompt_tokens=…, new_tokens=…) is one",
     "Sweep": "hetero_lab.sweep(model, placements) returns one",
+    "KnownFaults": "hetero_lab.find_wrong(model, placement) returns one",
     "Wrong": "hetero_lab.find_wrong(model, placement) returns one",
     "SweepControl": "hetero_lab.types.SweepControl() is one",
     "Affinity": "hetero_lab.Affinity.automatic(model, 'HETERO:GPU,CPU') returns one",

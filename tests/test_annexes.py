@@ -12,7 +12,7 @@ from other_process import run_python
 from package_source import PACKAGE
 from test_imports import ANNEXES
 
-from hetero_lab.annexes import ANNEXES as KINDS, annex
+from hetero_lab.annexes import ANNEXES as KINDS, annex, annex_for
 
 CORE = """
 import warnings; warnings.simplefilter("ignore")
@@ -155,7 +155,7 @@ def test_without_an_annex_its_own_names_are_missing(tmp_path, annex):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_the_table_names_is_there(kind):
-    assert annex(kind).__name__ == KINDS[kind].partition(":")[2]
+    assert annex(kind).__name__ == KINDS[kind].rpartition(".")[2]
 
 
 def test_a_package_that_an_annex_needs_is_not_an_annex(monkeypatch):
@@ -174,3 +174,11 @@ def test_without_an_annex_the_core_says_which_one_is_missing(tmp_path):
         for room in (*rooms, "parallel", "accuracy", "parallel")
     ]
     assert all("pip install --force-reinstall hetero-lab" in line for line in lines)
+
+
+def test_a_class_of_another_package_with_a_known_name_has_nothing_in_an_annex():
+    strange = type("Advice", (), {"__module__": "elsewhere"})
+    assert annex_for("page", strange()) is None
+    known = type("Mine", (type("Advice", (), {"__module__": "hetero_lab.advise.advice"}),), {})
+    assert annex_for("page", known()) is annex("page of Advice")
+    assert annex_for("board", known()) is None

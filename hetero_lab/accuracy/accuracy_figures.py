@@ -1,10 +1,9 @@
-"""Figures of accuracy: the front with latency and size, losses by part, errors along a model."""
+"""Figures of accuracy: the front with latency and size, losses by part of a model."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
@@ -12,16 +11,17 @@ import numpy as np
 import plotly.graph_objects as go
 
 from hetero_lab.accuracy.recover import ModelPart, Recovered
-from hetero_lab.debug.wrong import OpError, Wrong
 from hetero_lab.errors import ArgumentError
 from hetero_lab.results.evaluation import Evaluation
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.tables import bytes_text
+from hetero_lab.views.result_views import Contents
 from hetero_lab.views.theme import (
     BOUNDARY,
     CLEAR,
     GRID,
     LINE,
+    LOG_AXIS,
     SPARE_COLOURS,
     ThemedFigure,
     device_styles,
@@ -30,11 +30,11 @@ from hetero_lab.views.theme import (
     interval_of,
     latency_text,
     plain,
+    shade,
     time_text,
 )
 
 _LEAST_ERROR = 1e-6
-_LOG = {"type": "log", "dtick": 1, "exponentformat": "power"}
 
 
 def sensitivity(recovered: Recovered) -> go.Figure:
@@ -70,7 +70,7 @@ def sensitivity(recovered: Recovered) -> go.Figure:
     for tried in recovered.tried:
         devices = Counter(recovered.affinity[op] for op in tried.ops)
         if devices.most_common(1)[0][0] == accurate:
-            _shade(figure, tried.index + 1)
+            shade(figure, tried.index + 1)
     return finish(
         figure,
         "Where the precision is lost",
@@ -83,10 +83,6 @@ def sensitivity(recovered: Recovered) -> go.Figure:
         bargap=0.2,
         barmode="group",
     )
-
-
-def _shade(figure: go.Figure, place: int) -> None:
-    figure.add_vrect(x0=place - 0.5, x1=place + 0.5, fillcolor=GRID, line_width=0, layer="below")
 
 
 def _untried(recovered: Recovered) -> str:
@@ -102,7 +98,7 @@ def _log_axis(errors: list[float]) -> dict[str, Any]:
     if not seen:
         return {"rangemode": "tozero"}
     low, high = math.floor(math.log10(min(seen)) - 0.3), math.log10(max(seen)) + 0.15
-    return {**_LOG, "range": [low, high]}
+    return {**LOG_AXIS, "range": [low, high]}
 
 
 def _part_hover(part: ModelPart, found: Evaluation, device: str) -> str:
@@ -225,78 +221,7 @@ def _front_hover(point: dict[Any, Any]) -> str:
     )
 
 
-_LEAST = 1e-9
-_MOST = 1e3  # beyond, an error is as bad as any
-_NAMED = 8  # jumps; those after the first ones are seldom of use
-_ISOLATED, _ACCUMULATED = "#0072B2", "#D55E00"
-
-
-def errors_along_model(wrong: Wrong) -> go.Figure:
-    """Draw the isolated and the accumulated error of each op, in topological order.
-
-    A triangle with the op's name marks a jump of the accumulated error beyond the dotted line,
-    which is the most that rounding can add up to. Something is wrong there: an op whose isolated
-    error is as high, or ops that are wrong only together, which no isolated error shows. Ops that
-    were found to be wrong are shaded. Ops on the trusted device in f32 were not run by themselves;
-    their accumulated error is drawn all the same.
-    """
-    ops = wrong.op_errors
-    figure = ThemedFigure()
-    lines: list[tuple[str, Callable[[OpError], float | None], dict, str]] = [
-        ("rounding, at most", lambda e: e.rounding, {"color": LINE, "dash": "dot"}, "lines"),
-        ("accumulated", lambda e: e.accumulated, {"color": _ACCUMULATED}, "lines+markers"),
-        ("isolated", lambda e: e.isolated, {"color": _ISOLATED}, "markers"),
-    ]
-    for name, of, line, mode in lines:
-        figure.add_scatter(
-            x=list(range(1, len(ops) + 1)),
-            y=[_drawn(of(error)) for error in ops],
-            name=name, mode=mode, connectgaps=True,
-            line={**line, "width": 1.5}, marker={"color": line["color"], "size": 6},
-            hovertext=[_hover(error) for error in ops],
-        )  # fmt: skip
-    jumps = [(place, error) for place, error in enumerate(ops, start=1) if error.jumps]
-    if jumps:
-        figure.add_scatter(
-            x=[place for place, _ in jumps],
-            y=[_drawn(error.accumulated) for _, error in jumps],
-            name="jumps", mode="markers+text", textposition="top left",
-            marker={"color": _ACCUMULATED, "size": 13, "symbol": "triangle-up"},
-            text=[plain(error.op, 24) if n < _NAMED else "" for n, (_, error) in enumerate(jumps)],
-            hovertext=[_hover(error) for _, error in jumps],
-        )  # fmt: skip
-    at = {error.op: place for place, error in enumerate(ops, start=1)}
-    styles = device_styles((error.device for error in ops), dict(wrong.environment.emulated))
-    for found in wrong.sets:
-        for op in found.ops:
-            _shade(figure, at[op])
-    where = ", ".join(style.label for style in styles.values())
-    return finish(
-        figure,
-        "Where the numbers go wrong",
-        f"of each op on {where}: isolated with the reference's inputs, accumulated with those "
-        "that really arrive" + (" · shaded: wrong" if wrong.sets else ""),
-        440,
-        (70, 30, 110, 60),
-        x={"title": "op, in topological order", "range": [0.4, len(ops) + 0.6], "gridcolor": GRID},
-        y={"title": "relative error (log)", "gridcolor": GRID, **_LOG},
-    )
-
-
-def _drawn(error: float | None) -> float | None:
-    if error is None or math.isnan(error):
-        return None
-    return min(max(error, _LEAST), _MOST)
-
-
-def _hover(error: OpError) -> str:
-    def text(value: float | None) -> str:
-        return "not measured" if value is None else f"{value:.2g}"
-
-    lines = [
-        f"<b>{plain(error.op, 60)}</b>, {plain(error.op_type, 30)}",
-        f"on {plain(error.device, 30)}",
-        f"isolated {text(error.isolated)}, accumulated {text(error.accumulated)}",
-        f"rounding at most {text(error.rounding)}",
-    ]
-    return "<br>".join(lines)
+def contents_of_recovered(recovered: Recovered) -> Contents:
+    """Return what a page shows of a recovered accuracy."""
+    tried = any(part.only_fast is not None for part in recovered.tried)
+    return Contents({accuracy_front: recovered, sensitivity: recovered if tried else None})

@@ -16,6 +16,7 @@ from hetero_lab.arguments import check_whole
 from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.devices.emulation import bases_of
 from hetero_lab.errors import ArgumentError, ModelError, SampleError, names_at_hand, shorten, warn
+from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source
 from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import PlacementLike, resolve
@@ -25,7 +26,12 @@ from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.runners import Execution, open_runner, read_counted
 from hetero_lab.samples.catalogue import sample_labels, sample_names
-from hetero_lab.samples.pictures import picture_input, read_picture, sample_preprocessing
+from hetero_lab.samples.pictures import (
+    DTYPES,
+    PictureInput,
+    read_picture,
+    sample_preprocessing,
+)
 from hetero_lab.tables import frame_of
 from hetero_lab.terminal import count_of, one_line
 
@@ -198,6 +204,34 @@ def classify(
     )
 
 
+def picture_input(graph: OpGraph) -> PictureInput:
+    """Return how a model takes pictures, from its input's shape; ModelError if it takes none."""
+    inputs = [graph.ops[i] for i in graph.parameters]
+    found = ", ".join(f"{shorten(op.name)} {_shape(op.outputs[0].shape)}" for op in inputs[:4])
+    wanted = "An image classifier has one input, 1x3x224x224 or 1x224x224x3 (or 1 channel)"
+    if len(inputs) != 1:
+        raise ModelError(f"{wanted}; this model has {len(inputs)}: {found}.")
+    tensor = inputs[0].outputs[0]
+    shape = tensor.shape
+    if shape is None or len(shape) != 4 or not {shape[1], shape[3]} & {1, 3}:
+        raise ModelError(f"{wanted}; this model's is {found}.")
+    if shape[0] != 1:
+        raise ModelError(
+            f"{wanted}; this model takes {shape[0]} pictures at once ({found}). Give its input "
+            "another shape: --shape INPUT=1,… or hetero_lab.load(model, shapes={…})."
+        )
+    if tensor.element_type not in DTYPES:
+        raise ModelError(
+            f"Pictures are made for inputs of {names_at_hand(DTYPES)}; this model's is of "
+            f"{tensor.element_type}: {found}."
+        )
+    channels_last = shape[1] not in (1, 3)
+    height, width, n_channels = shape[1:] if channels_last else (*shape[2:], shape[1])
+    return PictureInput(
+        inputs[0].name, tensor.element_type, height, width, n_channels, channels_last
+    )
+
+
 def _labels(name: str) -> tuple[str, ...] | None:
     try:
         return sample_labels(name)
@@ -217,14 +251,17 @@ def _class_outputs(bound: BoundModel) -> list[str]:
     ]
     if not found:
         outputs = names_at_hand(
-            f"{name} {'x'.join(map(str, shape)) if shape is not None else 'of unknown shape'}"
-            for name, shape in zip(names, shapes, strict=True)
+            f"{name} {_shape(shape)}" for name, shape in zip(names, shapes, strict=True)
         )
         raise ModelError(
             "This model is not a classifier: no output has one score a class (1x1000). "
             f"Outputs: {outputs}."
         )
     return found
+
+
+def _shape(shape: Sequence[int] | None) -> str:
+    return "x".join(map(str, shape)) if shape is not None else "of unknown shape"
 
 
 def _best(

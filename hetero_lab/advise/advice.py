@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetero_lab.deploy.contract import TOLERANCE, AccuracyPromise
+from hetero_lab.deploy.contract import AccuracyPromise
 from hetero_lab.deploy.freeze import freeze_placed
 from hetero_lab.devices.bound import BoundModel
 from hetero_lab.errors import MeasurementError, names_at_hand
@@ -26,6 +26,7 @@ from hetero_lab.results.evidence import (
     FASTER,
     MAY_BE_BEST,
     SLOWER,
+    TOLERANCE,
     UNDECIDED,
     between,
     finding,

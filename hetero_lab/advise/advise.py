@@ -19,7 +19,6 @@ from hetero_lab.advise.candidates import (
     choose_finalists,
     compile_times,
     fast_and_accurate,
-    order_of,
     over_limit,
 )
 from hetero_lab.clock import now
@@ -45,6 +44,7 @@ from hetero_lab.model.read import PreparedModel, Source, prepare, save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.memory_limits import MemoryLimit, memory_pools
 from hetero_lab.placement.placement import Placement, carried_over, resolve
+from hetero_lab.placement.priorities import order_of
 from hetero_lab.planning.constraints import check_constraints
 from hetero_lab.results.evidence import BEST
 from hetero_lab.results.sweep_result import Sweep

@@ -11,7 +11,7 @@ import numpy as np
 
 from hetero_lab.advise.advice import Judged, by_label
 from hetero_lab.devices.bound import BoundModel
-from hetero_lab.devices.devices import device_names, precisions, supported_ops, takes_ratio
+from hetero_lab.devices.devices import precisions, supported_ops, takes_ratio
 from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.devices.properties import merged_properties
 from hetero_lab.errors import DeviceError, HeteroLabError, names_at_hand
@@ -25,7 +25,7 @@ from hetero_lab.placement.memory_limits import (
     placement_memory,
 )
 from hetero_lab.placement.placement import Placement, PlacementLike, resolve
-from hetero_lab.placement.priorities import Priorities, priority_orders
+from hetero_lab.placement.priorities import priority_orders
 from hetero_lab.planning.simplify import simplified, simplified_placements
 from hetero_lab.results.evidence import BEST, MAY_BE_BEST
 from hetero_lab.results.sweep_row import BUDGET_ENDED
@@ -38,15 +38,6 @@ _MOST_ORDERS = 6
 _PRECISION = "INFERENCE_PRECISION_HINT"
 _MOST = 4  # finalists beside the reference and the results of searches
 _OF_THE_REST = 0.25  # share of the time left that a further compile may take
-
-
-def order_of(devices: Sequence[str] | None, core: ov.Core) -> tuple[str, ...]:
-    """Return the devices to advise on; the host's CPU is last, as the others fall back to it.
-
-    DeviceError, if one is not here, or named twice.
-    """
-    names = Priorities.parse(device_names(core) if devices is None else devices, core).devices
-    return tuple(sorted(names, key=lambda name: name == "CPU"))
 
 
 def candidates_for(

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hetero_lab as hl
+from hetero_lab.annexes import annex
 from hetero_lab.arguments import check_whole
 from hetero_lab.cli import options, values
 from hetero_lab.cli.texts import MEASURED, Planned
@@ -107,7 +108,6 @@ def export(given: Namespace) -> str:
 
 def apply(given: Namespace) -> Any:
     """Run a stored affinity or a frozen placement, compare its outputs, time it."""
-    from hetero_lab.deploy.frozen_profile import profile_frozen
     from hetero_lab.devices.bound import bind
 
     if not os.path.exists(given.stored):
@@ -123,7 +123,8 @@ def apply(given: Namespace) -> Any:
                 "A frozen placement has its own properties. Leave --property out, or freeze anew."
             )
         bound = bind(prepared(given))
-        return profile_frozen(bound, given.stored, inputs=given.input, iterations=iterations)
+        measure = annex("profile of a frozen placement")
+        return measure(bound, given.stored, inputs=given.input, iterations=iterations)
     stored = values.read_placement(given.stored)
     stored.affinity.check_model(prepared(given).graph)
     placement = stored.with_properties(_properties_of(given, stored.devices))

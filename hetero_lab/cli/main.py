@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Any
 
 import hetero_lab as hl
+from hetero_lab.annexes import annex
 from hetero_lab.cli import commands, texts
 from hetero_lab.cli.options import OPTIONS, OptionParser, spelled
 from hetero_lab.errors import ArgumentError, HeteroLabError, did_you_mean
@@ -143,19 +144,13 @@ def _run(arguments: Sequence[str]) -> int:
     return command.exit_code(given, result) if command.exit_code else 0
 
 
-def _demo(given: Namespace) -> Any:
-    from hetero_lab.cli import demo
-
-    return demo.run(given.directory)
-
-
 _PLACED = "model device shape property affinity fix emulate"
 _MEASURED = "budget shape input isolate html quiet emulate"
 
 _ALL = (
     Command(
         "demo", "advise on a small bundled model, in half a minute", "demo", lambda *_: "",
-        "advise", _demo,
+        "advise", lambda given: annex("demo")(given.directory),
     ),
     Command("devices", "list the devices here", "emulate", texts.devices_text),
     Command("samples", "list the sample models, to be used by name", "", texts.samples_text),

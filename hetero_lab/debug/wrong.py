@@ -17,6 +17,7 @@ import openvino as ov
 from hetero_lab.debug.reproducer import FAULT_FILES, CompileCall, Reproducer
 from hetero_lab.debug.symptoms import Symptom, failure
 from hetero_lab.errors import names_at_hand
+from hetero_lab.lint.context import ERROR, WRONG_NUMBERS, Finding, KnownFaults
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
 from hetero_lab.result import Displayed
@@ -34,6 +35,9 @@ from hetero_lab.tables import (
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from hetero_lab.costs.cost_model import CostModel
+    from hetero_lab.placement.partition import Partition
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 FILE_NAME, MENDED, GIVEN = "wrong.json", "affinity.json", "given.json"
@@ -102,7 +106,7 @@ class WrongSet:
 
 
 @dataclass(frozen=True)
-class Wrong(Displayed):
+class Wrong(Displayed, KnownFaults):
     """The wrong ops of a placement, and a placement without the fault.
 
     Attributes
@@ -259,6 +263,44 @@ class Wrong(Displayed):
             plugins={name: plugin for name, plugin in self.plugins.items() if name in devices},
             error=found.error,
         )
+
+    def _findings(
+        self, partition: Partition, affinity: Affinity, costs: CostModel | None = None
+    ) -> list[Finding]:
+        """Return a finding, with its remedy, for each set that is still in one subgraph."""
+        subgraphs = [(subgraph.device, {*subgraph.ops}) for subgraph in partition.subgraphs]
+        findings = []
+        for found in self.sets:
+            if not any(where == found.device and ops >= {*found.ops} for where, ops in subgraphs):
+                continue
+            remedy = {op: device for op, device in self.fix.items() if op in found.ops}
+            together = "only together" if found.minimal else "together"
+            how = together if len(found.ops) > 1 else "by itself"
+            if found.refusal:
+                what = f"refused {how}: {found.refusal}"
+                cause = f"{found.device} refuses them"
+            else:
+                what = f"wrong {how}; the outputs are off by {found.damage:.2g} (relative error)."
+                cause = f"{found.device} computes wrong numbers"
+            saved_us = margin_us = None if costs is None else 0.0
+            if costs is not None and set(remedy.values()) <= set(costs.devices):
+                now = costs.predictor(affinity)
+                moved = now.moved(remedy)
+                saved_us, margin_us = now.predicted_us - moved.predicted_us, now.margin_us(moved)
+            findings.append(
+                Finding(
+                    rule=WRONG_NUMBERS,
+                    severity=ERROR,
+                    ops=found.ops,
+                    finding=f"{names_at_hand(found.ops)} on {found.device}: {what}",
+                    advice=f"Move {names_at_hand(list(remedy))} to {self.trusted}.",
+                    remedy=remedy,
+                    cost_us=saved_us,
+                    cause=cause,
+                    margin_us=margin_us,
+                )
+            )
+        return findings
 
     def __repr__(self) -> str:
         sets = "; ".join(f"{s.device}: {names_at_hand(s.ops)}" for s in self.sets)

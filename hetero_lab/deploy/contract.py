@@ -16,11 +16,11 @@ import msgspec
 from hetero_lab.errors import StoredFileError, names_at_hand, shorten
 from hetero_lab.fetch import file_digest
 from hetero_lab.results.environment import Environment
+from hetero_lab.results.evidence import TOLERANCE
 from hetero_lab.runtime.place_ops import check_plugins, check_properties
 from hetero_lab.tables import SCHEMA_VERSION, check_directory, read_json, write_json
 
 FILE_NAME, KIND = "contract.json", "contract"
-TOLERANCE = 0.1  # by how much the latency may be worse than promised, unless told otherwise
 # Standard deviation of the log ratio from one time to another, at least: that of 39 measurements of
 # seven unchanged deployments, without that of processes, by median absolute deviations.
 DRIFT = 0.02

@@ -14,7 +14,6 @@ import numpy as np
 from hetero_lab.deploy import run_frozen
 from hetero_lab.deploy.contract import (
     FILE_NAME,
-    TOLERANCE,
     AccuracyPromise,
     Contract,
     frozen_digest,
@@ -55,6 +54,7 @@ from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
 from hetero_lab.progress import Progress
 from hetero_lab.results.environment import current_environment, noise_here, wait_until_quiet
+from hetero_lab.results.evidence import TOLERANCE
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
 from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
 from hetero_lab.runtime.reference import compare, executed_precision, not_finite_notes

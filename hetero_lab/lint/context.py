@@ -18,6 +18,7 @@ from hetero_lab.placement.partition import Partition, Subgraph, devices_of, pred
 
 if TYPE_CHECKING:
     from hetero_lab.costs.cost_model import CostModel
+    from hetero_lab.placement.placement import Placement
 
 INFO, WARNING, ERROR = "info", "warning", "error"
 WRONG_NUMBERS = "wrong-numbers"  # the rule for the result of a search for wrong ops
@@ -45,6 +46,18 @@ class Finding:
     cost_us: float | None = None
     cause: str = ""
     margin_us: float | None = None
+
+
+class KnownFaults:
+    """Wrong ops of a placement: the result of :func:`hetero_lab.find_wrong` for the model."""
+
+    given: Placement
+
+    def _findings(
+        self, partition: Partition, affinity: Affinity, costs: CostModel | None = None
+    ) -> list[Finding]:
+        """Return a finding for each set of ops that a placement leaves as it was found."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)

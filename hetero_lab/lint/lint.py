@@ -6,21 +6,20 @@ from typing import TYPE_CHECKING
 
 from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.devices.devices import supported_ops
-from hetero_lab.errors import names_at_hand
 from hetero_lab.lint.context import (
     EMPTY_DEVICE,
     ERROR,
     INFO,
     SUBGRAPHS,
     WARNING,
-    WRONG_NUMBERS,
     Finding,
+    KnownFaults,
 )
 from hetero_lab.lint.remedies import find_problems
 from hetero_lab.lint.rules import SLOW_DEVICE
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import Partition, affinity_and_partition
+from hetero_lab.placement.partition import affinity_and_partition
 from hetero_lab.placement.placement import Placement, PlacementLike
 from hetero_lab.placement.ratios import HETERO, POLICY
 from hetero_lab.planning.simplify import FEW, Simplified, simplified
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from hetero_lab.costs.cost_model import CostModel
-    from hetero_lab.debug.wrong import Wrong, WrongSet
 
 
 def lint(
@@ -39,7 +37,7 @@ def lint(
     placement: PlacementLike,
     costs: CostModel | None = None,
     *,
-    wrong: Wrong | None = None,
+    wrong: KnownFaults | None = None,
     core: ov.Core | None = None,
 ) -> pd.DataFrame:
     """Look for awkward topologies in a placement and for their remedies.
@@ -124,7 +122,7 @@ def lint(
         # Compiled as a whole, so no finding about a partition applies.
         found = [finding for finding in found if finding.rule == SLOW_DEVICE]
     if wrong is not None:
-        found = [*wrong_findings(wrong, partition, affinity, costs), *found]
+        found = [*wrong._findings(partition, affinity, costs), *found]
     if isinstance(placement, Placement):
         found += empty_devices(placement, priced=costs is not None)
     if partition.wiring and partition.n_subgraphs > FEW:
@@ -197,49 +195,3 @@ def to_frame(found: list[Finding], *, priced: bool) -> pd.DataFrame:
     priced_by = ["cost_us", "margin_us"] if priced else []
     frame = frame_of(rows, [*columns, *priced_by])
     return frame.astype({**texts, "n_ops": "int64", **dict.fromkeys(priced_by, float)})
-
-
-def wrong_sets(wrong: Wrong, partition: Partition) -> tuple[WrongSet, ...]:
-    """Return the sets that are still as they were found: in one subgraph on their device."""
-    subgraphs = [(subgraph.device, frozenset(subgraph.ops)) for subgraph in partition.subgraphs]
-    return tuple(
-        found
-        for found in wrong.sets
-        if any(device == found.device and ops.issuperset(found.ops) for device, ops in subgraphs)
-    )
-
-
-def wrong_findings(
-    wrong: Wrong, partition: Partition, affinity: Affinity, costs: CostModel | None = None
-) -> list[Finding]:
-    """Return a finding, with the move that mends it, for each wrong set that is still together."""
-    findings = []
-    for found in wrong_sets(wrong, partition):
-        remedy = {op: device for op, device in wrong.fix.items() if op in found.ops}
-        together = "only together" if found.minimal else "together"
-        how = together if len(found.ops) > 1 else "by itself"
-        if found.refusal:
-            what = f"refused {how}: {found.refusal}"
-            cause = f"{found.device} refuses them"
-        else:
-            what = f"wrong {how}; the outputs are off by {found.damage:.2g} (relative error)."
-            cause = f"{found.device} computes wrong numbers"
-        saved_us = margin_us = None if costs is None else 0.0
-        if costs is not None and set(remedy.values()) <= set(costs.devices):
-            now = costs.predictor(affinity)
-            moved = now.moved(remedy)
-            saved_us, margin_us = now.predicted_us - moved.predicted_us, now.margin_us(moved)
-        findings.append(
-            Finding(
-                rule=WRONG_NUMBERS,
-                severity=ERROR,
-                ops=found.ops,
-                finding=f"{names_at_hand(found.ops)} on {found.device}: {what}",
-                advice=f"Move {names_at_hand(list(remedy))} to {wrong.trusted}.",
-                remedy=remedy,
-                cost_us=saved_us,
-                cause=cause,
-                margin_us=margin_us,
-            )
-        )
-    return findings

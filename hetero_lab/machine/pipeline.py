@@ -16,7 +16,6 @@ import numpy as np
 from hetero_lab.advise.advice import UNMEASURED, Advice, Judged
 from hetero_lab.advise.candidates import held_bytes
 from hetero_lab.costs.objective import LATENCY
-from hetero_lab.deploy.contract import TOLERANCE
 from hetero_lab.errors import (
     ArgumentError,
     HeteroLabError,
@@ -38,6 +37,7 @@ from hetero_lab.results.evidence import (
     BEST,
     MAY_BE_BEST,
     SLOWER,
+    TOLERANCE,
     UNDECIDED,
     against_best,
     judged,

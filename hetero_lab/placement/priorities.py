@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hetero_lab.devices.core import shared_core
-from hetero_lab.devices.devices import check_device, property_of
+from hetero_lab.devices.devices import check_device, device_names, property_of
 from hetero_lab.errors import DeviceError, names_at_hand, shorten
 
 if TYPE_CHECKING:
@@ -76,6 +76,15 @@ def device_list(text: str | Sequence[str], core: ov.Core) -> tuple[str, ...]:
     if twice:
         raise DeviceError(f"{shorten(str(text))} names {names_at_hand(twice)} twice. {example}")
     return tuple(names)
+
+
+def order_of(devices: Sequence[str] | None, core: ov.Core) -> tuple[str, ...]:
+    """Return devices, all that are here by default; the CPU is last: others fall back to it.
+
+    DeviceError, if one is not here, or named twice.
+    """
+    names = Priorities.parse(device_names(core) if devices is None else devices, core).devices
+    return tuple(sorted(names, key=lambda name: name == "CPU"))
 
 
 def priority_orders(devices: Sequence[str], *, core: ov.Core | None = None) -> list[Priorities]:

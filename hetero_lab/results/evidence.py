@@ -28,6 +28,7 @@ BEST, FASTER, ALIKE, SLOWER = "best", "faster", "as fast", "slower"
 UNDECIDED = "undecided"
 MAY_BE_BEST = (FASTER, ALIKE, UNDECIDED)
 AS_FAST = 0.05  # as fast is within this share
+TOLERANCE = 0.1  # by how much the latency may be worse than promised, unless told otherwise
 Key = TypeVar("Key")
 
 

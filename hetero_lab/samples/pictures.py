@@ -9,22 +9,17 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import PIL
 from PIL import Image, ImageOps
 
-from hetero_lab.errors import ArgumentError, InputError, ModelError, names_at_hand, shorten
-
-if TYPE_CHECKING:
-    from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.errors import ArgumentError, InputError, shorten
 
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
-_DTYPES = {"f32": np.float32, "f16": np.float16, "f64": np.float64, "u8": np.uint8}
+DTYPES = {"f32": np.float32, "f16": np.float16, "f64": np.float64, "u8": np.uint8}
 _DEEP_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N")  # 16 bits a pixel
 
 
@@ -86,34 +81,6 @@ def sample_preprocessing(sample: str) -> Preprocessing:
     return OF_SAMPLES.get(sample, Preprocessing())
 
 
-def picture_input(graph: OpGraph) -> PictureInput:
-    """Return how a model takes pictures, from its input's shape; ModelError if it takes none."""
-    inputs = [graph.ops[i] for i in graph.parameters]
-    found = ", ".join(f"{shorten(op.name)} {_shape(op.outputs[0].shape)}" for op in inputs[:4])
-    wanted = "An image classifier has one input, 1x3x224x224 or 1x224x224x3 (or 1 channel)"
-    if len(inputs) != 1:
-        raise ModelError(f"{wanted}; this model has {len(inputs)}: {found}.")
-    tensor = inputs[0].outputs[0]
-    shape = tensor.shape
-    if shape is None or len(shape) != 4 or not {shape[1], shape[3]} & {1, 3}:
-        raise ModelError(f"{wanted}; this model's is {found}.")
-    if shape[0] != 1:
-        raise ModelError(
-            f"{wanted}; this model takes {shape[0]} pictures at once ({found}). Give its input "
-            "another shape: --shape INPUT=1,… or hetero_lab.load(model, shapes={…})."
-        )
-    if tensor.element_type not in _DTYPES:
-        raise ModelError(
-            f"Pictures are made for inputs of {names_at_hand(_DTYPES)}; this model's is of "
-            f"{tensor.element_type}: {found}."
-        )
-    channels_last = shape[1] not in (1, 3)
-    height, width, n_channels = shape[1:] if channels_last else (*shape[2:], shape[1])
-    return PictureInput(
-        inputs[0].name, tensor.element_type, height, width, n_channels, channels_last
-    )
-
-
 def read_picture(
     path: str | os.PathLike[str], into: PictureInput, how: Preprocessing
 ) -> np.ndarray:
@@ -138,7 +105,7 @@ def prepared(image: Image.Image, into: PictureInput, how: Preprocessing) -> np.n
     pixels = np.asarray(fitted, np.float32).reshape(fitted.height, fitted.width, into.n_channels)
     if how.bgr:
         pixels = pixels[..., ::-1]
-    dtype = _DTYPES[into.element_type]
+    dtype = DTYPES[into.element_type]
     values = (pixels - np.array(how.mean, np.float32)) / np.array(how.scale, np.float32)
     if into.element_type == "u8":
         values = np.clip(np.rint(values), 0, 255)
@@ -213,7 +180,3 @@ def _upright(image: Image.Image) -> Image.Image:
     if image.mode in _DEEP_MODES:
         return Image.fromarray((np.clip(np.asarray(image) / 257, 0, 255)).astype(np.uint8))
     return ImageOps.exif_transpose(image)
-
-
-def _shape(shape: Sequence[int] | None) -> str:
-    return "x".join(map(str, shape)) if shape is not None else "of unknown shape"

@@ -9,16 +9,16 @@ from hetero_lab import facade
 if TYPE_CHECKING:
     from hetero_lab.accuracy.accuracy_figures import (
         accuracy_front as accuracy_front,
-        errors_along_model as errors_along_model,
         sensitivity as sensitivity,
     )
-    from hetero_lab.views.graph.graph_drawing import placement_graph as placement_graph
+    from hetero_lab.debug.debug_figures import errors_along_model as errors_along_model
+    from hetero_lab.llm.llm_figures import block_curve as block_curve
+    from hetero_lab.views.graph_drawing import placement_graph as placement_graph
     from hetero_lab.views.op_types import (
         op_types_by_device as op_types_by_device,
         time_by_op_type as time_by_op_type,
     )
     from hetero_lab.views.prediction_figures import (
-        block_curve as block_curve,
         difference as difference,
         predicted_measured as predicted_measured,
     )

@@ -12,7 +12,7 @@ from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.results.profile_result import Profile
 from hetero_lab.tables import frame_of
 from hetero_lab.terminal import count_of
-from hetero_lab.views.graph.graph_data import supported_ops
+from hetero_lab.views.graph_data import supported_ops
 from hetero_lab.views.theme import (
     STACKED,
     TEXT,

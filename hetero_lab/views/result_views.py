@@ -1,8 +1,4 @@
-"""The presentation of results: figures in a gallery; sentences, figures and tables on a page.
-
-To give another kind of result a place in galleries and pages, register a function with
-:func:`contents_of`.
-"""
+"""The presentation of results: figures in a gallery; sentences, figures and tables on a page."""
 
 from __future__ import annotations
 
@@ -13,22 +9,16 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import singledispatch
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pandas as pd
 import plotly.graph_objects as go
 
-from hetero_lab.accuracy.accuracy_figures import accuracy_front, errors_along_model, sensitivity
-from hetero_lab.accuracy.recover import Recovered
-from hetero_lab.advise.advice import BEST, Advice
+from hetero_lab.annexes import annex, annex_for
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.costs.difference import Difference
-from hetero_lab.debug.investigate import Investigation
-from hetero_lab.debug.wrong import Wrong
 from hetero_lab.errors import ArgumentError
-from hetero_lab.llm.language_plans import BlockCurve
 from hetero_lab.planning.schedules import SchedulePlan
 from hetero_lab.result import Displayed, Result
 from hetero_lab.results.environment import Environment
@@ -39,9 +29,9 @@ from hetero_lab.search.hotspots import hotspots
 from hetero_lab.search.optimize import Optimized
 from hetero_lab.tables import check_writable, html_table, write_text
 from hetero_lab.terminal import count_of
-from hetero_lab.views.graph.graph_drawing import placement_graph
+from hetero_lab.views.graph_drawing import placement_graph
 from hetero_lab.views.op_types import op_types_by_device, time_by_op_type
-from hetero_lab.views.prediction_figures import block_curve, difference, predicted_measured
+from hetero_lab.views.prediction_figures import difference, predicted_measured
 from hetero_lab.views.sweep_figures import hosts, latency_ranking, placement_latency
 from hetero_lab.views.theme import NOT_IN_TURN, squeeze
 from hetero_lab.views.time_figures import (
@@ -68,125 +58,67 @@ class Contents:
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
 
-@singledispatch
 def contents_of(result: Any) -> Contents:
     """Return what a page adds about a result; ArgumentError if it cannot be shown."""
-    if not isinstance(result, Shown):
-        raise ArgumentError(f"There are no views of {type(result).__name__}, only of results.")
-    return Contents()
-
-
-@contents_of.register
-def _(profile: Profile) -> Contents:
-    counted = profile if profile.counters else None
-    split = counted if profile.partition.n_subgraphs > 1 else None
-    return Contents(
-        {
-            placement_graph: profile,
-            latency_samples: profile,
-            time_by_subgraph: split,
-            time_by_op_type: counted,
-            timeline: profile if profile.spans else split,
-        },
-        tables=_hotspots(counted),
-    )
-
-
-@contents_of.register
-def _(sweep: Sweep) -> Contents:
-    measured = [p for row in sweep.rows if (p := row.scaled_profile) is not None]
-    counted = sweep if any(profile.counters for profile in measured) else None
-    return Contents(
-        {
-            latency_ranking: sweep if measured else None,
-            placement_latency: sweep if measured else None,
-            where_time_goes: counted,
-            hosts: sweep if len(sweep.hosts) > 1 else None,
-            accuracy_front: _labelled(sweep),
-        },
-        tables={"Summary": _varying(sweep.summary), **_hotspots(counted)},
-    )
-
-
-@contents_of.register
-def _(advice: Advice) -> Contents:
-    best = (c.row.scaled_profile for c in advice.candidates if c.judgement == BEST)
-    return Contents(
-        {
-            latency_ranking: advice if any(row.profile for row in advice.sweep.rows) else None,
-            placement_graph: next(best, None),
-            accuracy_front: _labelled(advice.sweep),
-        },
-        tables={"Summary": _varying(advice.summary)},
-    )
-
-
-@contents_of.register
-def _(best: Optimized) -> Contents:
-    profiles = [p for row in best.sweep.rows if (p := row.scaled_profile) is not None]
-    return Contents(
-        {
-            latency_ranking: best.sweep,
-            placement_graph: next((p for p in profiles if p.affinity == best.affinity), None),
-            predicted_measured: best.costs,
-        },
-        f"Take {best.placement.label}. {best.verdict}",
-    )
-
-
-@contents_of.register
-def _(wrong: Wrong) -> Contents:
-    return Contents({errors_along_model: wrong if wrong.op_errors else None}, wrong.verdict)
-
-
-@contents_of.register
-def _(found: Investigation) -> Contents:
-    wrong = found.wrong
-    return Contents({errors_along_model: wrong if wrong is not None and wrong.op_errors else None})
-
-
-@contents_of.register
-def _(costs: CostModel) -> Contents:
-    return Contents(
-        {op_types_by_device: costs, predicted_measured: costs},
-        f"Costs of {costs.graph.name} on {', '.join(costs.devices)}",
-        {"Validation": costs.validation, **_hotspots(costs)},
-    )
-
-
-@contents_of.register
-def _(curve: BlockCurve) -> Contents:
-    return Contents({block_curve: curve}, f"What each further layer on {curve.device} buys")
-
-
-@contents_of.register
-def _(plan: SchedulePlan) -> Contents:
-    return Contents({schedule: plan}, "A plan for the parallel executor")
-
-
-@contents_of.register
-def _(found: Difference) -> Contents:
-    tables = {"Boundaries": found.boundaries, "Subgraphs": found.subgraphs}
-    return Contents(
-        {difference: found}, f"From {found.before.label} to {found.after.label}", tables
-    )
-
-
-@contents_of.register
-def _(found: Recovered) -> Contents:
-    tried = any(tried.only_fast is not None for tried in found.tried)
-    return Contents({accuracy_front: found, sensitivity: found if tried else None})
+    match result:
+        case Profile():
+            counted = result if result.counters else None
+            split = counted if result.partition.n_subgraphs > 1 else None
+            figures = {
+                placement_graph: result,
+                latency_samples: result,
+                time_by_subgraph: split,
+                time_by_op_type: counted,
+                timeline: result if result.spans else split,
+            }
+            return Contents(figures, tables=_hotspots(counted))
+        case Sweep():
+            measured = [p for row in result.rows if (p := row.scaled_profile) is not None]
+            counted = result if any(profile.counters for profile in measured) else None
+            figures = {
+                latency_ranking: result if measured else None,
+                placement_latency: result if measured else None,
+                where_time_goes: counted,
+                hosts: result if len(result.hosts) > 1 else None,
+                **({annex("accuracy of a sweep"): result} if labelled(result) else {}),
+            }
+            tables = {"Summary": varying(result.summary), **_hotspots(counted)}
+            return Contents(figures, tables=tables)
+        case Optimized():
+            profiles = (p for row in result.sweep.rows if (p := row.scaled_profile) is not None)
+            figures = {
+                latency_ranking: result.sweep,
+                placement_graph: next((p for p in profiles if p.affinity == result.affinity), None),
+                predicted_measured: result.costs,
+            }
+            return Contents(figures, f"Take {result.placement.label}. {result.verdict}")
+        case CostModel():
+            figures = {op_types_by_device: result, predicted_measured: result}
+            heading = f"Costs of {result.graph.name} on {', '.join(result.devices)}"
+            return Contents(
+                figures, heading, {"Validation": result.validation, **_hotspots(result)}
+            )
+        case SchedulePlan():
+            return Contents({schedule: result}, "A plan for the parallel executor")
+        case Difference():
+            heading = f"From {result.before.label} to {result.after.label}"
+            tables = {"Boundaries": result.boundaries, "Subgraphs": result.subgraphs}
+            return Contents({difference: result}, heading, tables)
+        case go.Figure():
+            layout: Any = result.layout
+            title = re.sub("<[^>]*>", " ", layout.title.text or "")
+            return Contents({figure: result}, title.strip() or "Figure")
+        case pd.DataFrame():
+            heading = result.attrs.get("title") or count_of(len(result), "row")
+            return Contents({}, heading, {"": result})
+        case Displayed():
+            contents_in_annex = annex_for("page", result)
+            return contents_in_annex(result) if contents_in_annex else Contents()
+    raise ArgumentError(f"There are no views of {type(result).__name__}, only of results.")
 
 
 def _hotspots(counted: Profile | Sweep | CostModel | None) -> dict[str, pd.DataFrame]:
     return {} if counted is None else {"Hotspots": hotspots(counted).summary}
-
-
-@contents_of.register
-def _(given: go.Figure) -> Contents:
-    layout: Any = given.layout
-    title = re.sub("<[^>]*>", " ", layout.title.text or "")
-    return Contents({figure: given}, title.strip() or "Figure")
 
 
 def figure(given: go.Figure) -> go.Figure:
@@ -194,13 +126,13 @@ def figure(given: go.Figure) -> go.Figure:
     return type(given)(given)
 
 
-def _labelled(sweep: Sweep) -> Sweep | None:
+def labelled(sweep: Sweep) -> Sweep | None:
     """Return a sweep if it knows the accuracy of some row."""
     known = (row.evaluation is not None and row.evaluation.is_labelled for row in sweep.rows)
     return sweep if any(known) else None
 
 
-def _varying(summary: pd.DataFrame) -> pd.DataFrame:
+def varying(summary: pd.DataFrame) -> pd.DataFrame:
     """Leave out columns that are the same in all rows."""
     text = summary.astype("str")
     return summary.loc[:, [n for n in summary if n == "label" or text[n].nunique() > 1]]
@@ -271,17 +203,17 @@ def page(
     if not several:
         raise ArgumentError("Give at least one result to make a page of.")
     check_writable(file)
-    pages = [_Section.of(result) for result in several]
+    headings = [contents_of(result).heading for result in several]
     profiles = [result for result in several if isinstance(result, Profile)]
     numbers = itertools.count(1)
     parts = [*_notes(notes)]
     if 1 < len(profiles) == len(several):
-        parts += _Section.of(_side_by_side(profiles)).parts([latency_samples(profiles)], numbers)
+        parts += _section(_side_by_side(profiles), [latency_samples(profiles)], numbers)
     if len(several) > 1:
-        parts.append(_links(several, pages))
-    for index, (result, section) in enumerate(zip(several, pages, strict=True)):
+        parts.append(_links(several, headings))
+    for index, result in enumerate(several):
         figures = (figure for _, figure in drawn(result))
-        parts += section.parts(figures, numbers, f"result-{index}")
+        parts += _section(result, figures, numbers, f"result-{index}")
     style = _STYLE.read_text(encoding="utf-8")
     models = dict.fromkeys(_model_of(result) for result in several if isinstance(result, Displayed))
     name = html.escape(squeeze(title or " · ".join(filter(None, ["hetero_lab", *models])), 200))
@@ -317,36 +249,25 @@ def _side_by_side(profiles: Sequence[Profile]) -> pd.DataFrame:
     return frame
 
 
-@dataclass(frozen=True)
-class _Section:
-    """The part of a page about one result: as in a notebook, with figures and more tables.
+def _section(
+    result: Any, figures: Iterable[go.Figure], numbers: Iterator[int], name: str = "all"
+) -> Iterator[str]:
+    """Give the part of a page about one result: as in a notebook, with figures and more tables.
 
-    The heading is the answer, else the first sentence. The table without a title stands above the
-    figures; the others are folded up below, and so are the details.
+    The heading is the answer, else the first sentence. Below come the place, the table without a
+    title, text and figures; the other tables are folded up, and so are the details.
     """
-
-    heading: str
-    sentences: Sequence[str]
-    tables: Mapping[str, pd.DataFrame]
-    details: Sequence[str] = ()
-    environment: Environment | None = None
-
-    @classmethod
-    def of(cls, result: Any) -> _Section:
-        if isinstance(result, pd.DataFrame):
-            heading = result.attrs.get("title") or count_of(len(result), "row")
-            return cls(heading, result.attrs.get("notes", ()), {"": result})
-        contents = contents_of(result)
-        if isinstance(result, go.Figure):
-            return cls(contents.heading, (), {})
+    contents, details = contents_of(result), ()
+    heading, tables, environment = contents.heading, contents.tables, None
+    sentences = getattr(result, "attrs", {}).get("notes", ())
+    if isinstance(result, Displayed):
         environment = getattr(getattr(result, "sweep", result), "environment", None)
         environment = environment if isinstance(environment, Environment) else None
         emulated = dict(getattr(environment or result, "emulated", ()))
-        said = contents.heading or result._answer()
+        heading, details = heading or result._answer(), result._details()
         sentences = [*result._sentences(), *getattr(result, "notes", ())]
-        if not said:
-            said, _, rest = sentences[0].partition("\n")
-            sentences[0] = rest
+        if not heading:
+            heading, _, sentences[0] = sentences[0].partition("\n")
         sentences += [
             f"{name} is emulated on {base}: structure and numbers are real, its times say nothing "
             "about a real device."
@@ -355,32 +276,25 @@ class _Section:
         shown = (result.sweep if isinstance(result, Optimized) else result)._shown()
         if isinstance(result, CostModel):
             shown = {"Units": result.to_frame()}
-        tables = dict(result.tables) if isinstance(result, Result) else {}
+        own = dict(result.tables) if isinstance(result, Result) else {}
         tables = {
             title[:1].upper() + title[1:]: frame
-            for title, frame in [*tables.items(), *contents.tables.items(), *shown.items()]
+            for title, frame in [*own.items(), *tables.items(), *shown.items()]
             if title in shown or not any(frame is each for each in shown.values())
         }
-        kept = [text for text in dict.fromkeys(sentences) if text.strip() and text != said]
-        return cls(said, kept, tables, result._details(), environment)
-
-    def parts(
-        self, figures: Iterable[go.Figure], numbers: Iterator[int], name: str = "all"
-    ) -> Iterator[str]:
-        """Give the answer, the place, the main table, text and figures; the rest folded up."""
-        tables = {title: frame for title, frame in self.tables.items() if len(frame)}
-        yield f"<section id={name}><h2>{html.escape(squeeze(self.heading, 400))}</h2>\n"
-        if self.environment is not None:
-            yield f'<p class="where">{html.escape(_where(self.environment))}</p>\n'
-        if "" in tables:
-            yield _table(tables.pop(""))
-        yield from _notes(self.sentences)
-        yield from map(_embedded, figures, numbers)
-        if self.details:
-            yield f"<details><summary>Details</summary>{''.join(_notes(self.details))}</details>\n"
-        for title, frame in tables.items():
-            yield f"<details><summary>{html.escape(title)}</summary>{_table(frame)}</details>\n"
-        yield "</section>\n"
+    tables = {title: frame for title, frame in tables.items() if len(frame)}
+    yield f"<section id={name}><h2>{html.escape(squeeze(heading, 400))}</h2>\n"
+    if environment is not None:
+        yield f'<p class="where">{html.escape(_where(environment))}</p>\n'
+    if "" in tables:
+        yield _table(tables.pop(""))
+    yield from _notes(text for text in dict.fromkeys(sentences) if text != heading)
+    yield from map(_embedded, figures, numbers)
+    if details:
+        yield f"<details><summary>Details</summary>{''.join(_notes(details))}</details>\n"
+    for title, frame in tables.items():
+        yield f"<details><summary>{html.escape(title)}</summary>{_table(frame)}</details>\n"
+    yield "</section>\n"
 
 
 def _model_of(result: Any) -> str:
@@ -390,11 +304,11 @@ def _model_of(result: Any) -> str:
     return getattr(getattr(next(profiles, result), "graph", None), "name", "")
 
 
-def _links(results: Iterable[Any], pages: Iterable[_Section]) -> str:
+def _links(results: Iterable[Any], headings: Iterable[str]) -> str:
     """Link to each section: by the label of a profile, by the kind of another result."""
     links = []
-    for index, (result, section) in enumerate(zip(results, pages, strict=True)):
-        kind = type(result).__name__ if isinstance(result, Displayed) else section.heading
+    for index, (result, heading) in enumerate(zip(results, headings, strict=True)):
+        kind = type(result).__name__ if isinstance(result, Displayed) else heading
         name = result.label if isinstance(result, Profile) else kind
         links.append(f'<a href="#result-{index}">{html.escape(squeeze(name, 60))}</a>')
     return f"<nav>{' '.join(links)}</nav>\n"

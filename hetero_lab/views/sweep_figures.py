@@ -10,8 +10,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from hetero_lab.advise.advice import Advice
 from hetero_lab.errors import ArgumentError, names_at_hand, shorten
+from hetero_lab.result import Result
 from hetero_lab.results.evidence import BEST, MAY_BE_BEST
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_tables import could_be_seen
@@ -311,16 +311,26 @@ _FIRST = "rgba(128, 128, 128, 0.3)"
 _ROW_PX = 34
 
 
-def latency_ranking(measured: Sweep | Advice) -> go.Figure:
+def latency_ranking(measured: Sweep | Result) -> go.Figure:
     """Draw the ranking: bars of latency with 95 % intervals, fastest on top.
 
     This run cannot tell the bars of one group apart; those of the first group are filled. Several
     hosts follow each other. An advice's bars have its judgements instead, and those that may be the
     best are filled.
+
+    Raises
+    ------
+    ArgumentError
+        A result without a sweep.
     """
-    sweep = measured.sweep if isinstance(measured, Advice) else measured
-    candidates = measured.candidates if isinstance(measured, Advice) else ()
-    judged = {c.row.label: c.judgement for c in candidates}
+    sweep = measured if isinstance(measured, Sweep) else getattr(measured, "sweep", None)
+    if sweep is None:
+        raise ArgumentError(
+            f"A ranking is drawn of a sweep or an advice, not of a {type(measured).__name__}. "
+            "hetero_lab.sweep(model, placements) returns one."
+        )
+    summary = next(iter(measured.tables.values()))
+    judged = dict(summary[["label", "judgement"]].values) if "judgement" in summary else {}
     rows = sweep.ranking.to_dict("records")
     labels = [sweep.name_of(row) for row in sweep.ranked.rows]
     latencies = [interval_of(r) for r in rows]

@@ -241,6 +241,8 @@ STACKED: dict[str, Any] = {
     "barmode": "stack", "bargap": 0.25, "showlegend": True, "legend_traceorder": "normal",
 }  # fmt: skip
 
+LOG_AXIS = {"type": "log", "dtick": 1, "exponentformat": "power"}  # of errors
+
 _LINE = 115  # characters of a subtitle that fit a page of 1000 px, or a notebook's cell
 # No button uploads a figure, and no figure has anything to select.
 _NO_BUTTONS = ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d"]
@@ -312,3 +314,8 @@ def row_axis(names: Sequence[str]) -> dict[str, Any]:
         "range": [len(names) - 0.5, -0.5], "automargin": True, "showgrid": False,
         "zeroline": False, "ticklabelstandoff": 6,
     }  # fmt: skip
+
+
+def shade(figure: go.Figure, place: int) -> None:
+    """Shade what stands at a place of the axis, from top to bottom."""
+    figure.add_vrect(x0=place - 0.5, x1=place + 0.5, fillcolor=GRID, line_width=0, layer="below")

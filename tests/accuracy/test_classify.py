@@ -17,6 +17,7 @@ from PIL import Image
 
 import hetero_lab as hl
 from hetero_lab.accuracy import classify as classifying
+from hetero_lab.accuracy.classify import picture_input
 from hetero_lab.cli import commands, main as cli
 from hetero_lab.errors import (
     ArgumentError,
@@ -30,7 +31,6 @@ from hetero_lab.samples import drawn_text
 from hetero_lab.samples.pictures import (
     PictureInput,
     Preprocessing,
-    picture_input,
     read_picture,
     sample_preprocessing,
 )

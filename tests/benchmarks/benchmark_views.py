@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 
 from hetero_lab.placement.partition import predict
-from hetero_lab.views.graph.graph_data import graph_data
-from hetero_lab.views.graph.graph_drawing import draw
-from hetero_lab.views.graph.graph_folding import Shown
+from hetero_lab.views.graph_data import graph_data
+from hetero_lab.views.graph_drawing import draw
+from hetero_lab.views.graph_folding import Shown
 from tests.big_graphs import by_type, transformer_graph
 
 LIMIT_S = 3.0

@@ -120,6 +120,8 @@ def test_it_is_shown_as_partitions_are(plan):
 
 def test_an_edit_in_the_tweaker_is_written_and_obeyed(plan, tmp_path):
     tweaker = hl.AffinityTweaker(plan)
+    controls = tweaker.view.controls
+    assert all(c.disabled for c in (controls.measure, controls.suggest, controls.simplify))
     tweaker.select(["head_parity/matmul"])
     tweaker.assign("CPU")
     tweaker.to_json(tmp_path / "edited.json")

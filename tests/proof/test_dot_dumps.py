@@ -20,7 +20,7 @@ from hetero_lab.errors import CompileError, StoredFileError
 from hetero_lab.interop.dot_dumps import read_dot
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT
 from hetero_lab.model.read import prepare
-from hetero_lab.views.graph.graph_data import graph_data
+from hetero_lab.views.graph_data import graph_data
 
 
 def long_edge() -> ov.Model:

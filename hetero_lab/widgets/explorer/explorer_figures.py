@@ -17,9 +17,9 @@ from plotly.offline import get_plotlyjs
 from hetero_lab.errors import HeteroLabError
 from hetero_lab.results.sweep_row import Row
 from hetero_lab.tables import readable
-from hetero_lab.views.graph.graph_data import GraphData, data_of_profile
-from hetero_lab.views.graph.graph_drawing import WIDTH, draw
-from hetero_lab.views.graph.graph_folding import FOLDS, Shown
+from hetero_lab.views.graph_data import GraphData, data_of_profile
+from hetero_lab.views.graph_drawing import WIDTH, draw
+from hetero_lab.views.graph_folding import FOLDS, Shown
 from hetero_lab.views.sweep_figures import axis_of, finite, intervals_of, points, scale_of
 from hetero_lab.views.theme import (
     INTERVALS,

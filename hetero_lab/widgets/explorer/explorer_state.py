@@ -6,7 +6,6 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.costs.difference import Difference
@@ -106,29 +105,18 @@ class ExplorerState:
             for row in run.rows
         }
         self.frame = _frame(self.runs)
+        self.measured = [label for label, row in self.rows.items() if row.profile is not None]
+        rows = self.frame.loc[self.frame["label"].isin(self.measured)]
+        rows = self._measured_frame = rows.sort_values([RUN, "rank"], kind="stable")
+        # The columns that hold numbers of some measured row.
+        self.axes = [str(n) for n in rows.select_dtypes("number").dropna(axis="columns", how="all")]
+        # The columns that rows can be grouped by: those in which they differ.
+        differ = [n for n in _GROUPINGS if n in rows and rows[n].nunique(dropna=False) > 1]
+        mostly = [MOSTLY] if MOSTLY in rows and MOSTLY not in differ else []
+        self.groupings = [NO_GROUP, *mostly, *differ]
         x, y = (n if n in self.axes else next(iter(self.axes), "") for n in _FIRST_AXES)
         group = next((n for n in (RUN, MOSTLY) if n in self.groupings), NO_GROUP)
-        self.choice = Selection(
-            x=x, y=y, group=group, a=next(iter(self._measured_frame["label"]), "")
-        )
-
-    @cached_property
-    def measured(self) -> list[str]:
-        """Labels of the rows that were measured."""
-        return [label for label, row in self.rows.items() if row.profile is not None]
-
-    @cached_property
-    def axes(self) -> list[str]:
-        """The columns that hold numbers of some measured row."""
-        numbers = self._measured_frame.select_dtypes("number")
-        return [str(name) for name in numbers.dropna(axis="columns", how="all")]
-
-    @cached_property
-    def groupings(self) -> list[str]:
-        """The columns that rows can be grouped by: those in which they differ."""
-        rows = self._measured_frame
-        found = [n for n in _GROUPINGS if n in rows and rows[n].nunique(dropna=False) > 1]
-        return [NO_GROUP, *([MOSTLY] if MOSTLY in rows and MOSTLY not in found else []), *found]
+        self.choice = Selection(x=x, y=y, group=group, a=next(iter(rows["label"]), ""))
 
     @property
     def emulated(self) -> dict[str, str]:
@@ -187,11 +175,6 @@ class ExplorerState:
     def difference(self, a: str, b: str) -> Difference | None:
         """Return the difference from a row to another, if any; ArgumentError if models differ."""
         return explain_rows(self.rows[a], self.rows[b]) if b and a != b else None
-
-    @cached_property
-    def _measured_frame(self) -> pd.DataFrame:
-        measured = self.frame.loc[self.frame["label"].isin(self.measured)]
-        return measured.sort_values([RUN, "rank"], ascending=True, kind="stable")
 
 
 def _named(row: Row, label: str) -> Row:

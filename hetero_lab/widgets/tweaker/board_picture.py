@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.model.opgraph import OpGraph, Tensor
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, one_subgraph, predict
 from hetero_lab.tables import bytes_text
-from hetero_lab.views.graph.graph_data import GraphData, graph_data, times_by_device
-from hetero_lab.views.graph.graph_labels import is_big, node_labels
-from hetero_lab.views.graph.graph_layout import DENSE, ROOMY, Page, Strip, break_into_rows, lay_out
+from hetero_lab.views.graph_data import graph_data, times_by_device
+from hetero_lab.views.graph_labels import is_big, node_labels
+from hetero_lab.views.graph_layout import DENSE, ROOMY, Page, Strip, break_into_rows, lay_out
 from hetero_lab.views.theme import TIME_SCALE, device_styles, squeeze
 
 if TYPE_CHECKING:
@@ -34,7 +33,8 @@ class BoardPicture:
     """Nodes and wires of a graph with their places.
 
     ``devices`` are those that ops may be on, ``emulated`` maps the emulated ones to the devices
-    that really run them, and ``attributes`` maps each op to its attributes, as text.
+    that really run them, and ``attributes`` maps each op to its attributes, as text. ``heading`` is
+    HTML to show above them.
     """
 
     def __init__(
@@ -43,27 +43,19 @@ class BoardPicture:
         devices: Sequence[str],
         emulated: Mapping[str, str],
         attributes: Mapping[str, Mapping[str, str]],
+        heading: str = "",
     ):
+        self.heading = heading
         self._graph = graph
         self._attributes = attributes
         self._devices = tuple(devices)
         self._emulated = dict(emulated)
-
-    @cached_property
-    def _data(self) -> GraphData:
-        affinity = Affinity.from_graph(self._graph, lambda _name: self._devices[0])
-        whole = one_subgraph(predict(self._graph, affinity), self._devices[0])
-        return graph_data(self._graph, affinity, whole)
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The name in the graph of each node that is drawn, in topological order."""
-        return tuple(self._graph.ops[node.index].name for node in self._data.nodes)
-
-    @cached_property
-    def place_of(self) -> dict[str, int]:
-        """Name of an op → its place in the list of nodes."""
-        return {name: place for place, name in enumerate(self.names)}
+        affinity = Affinity.from_graph(graph, lambda _name: self._devices[0])
+        whole = one_subgraph(predict(graph, affinity), self._devices[0])
+        self._data = graph_data(graph, affinity, whole)
+        # The name in the graph of each node that is drawn, in topological order, and its place.
+        self.names = tuple(graph.ops[node.index].name for node in self._data.nodes)
+        self.place_of = {name: place for place, name in enumerate(self.names)}
 
     @property
     def palette(self) -> list[dict[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,11 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import ipywidgets
 
+from hetero_lab.annexes import annex, annex_for
 from hetero_lab.arguments import checked
 from hetero_lab.costs.cost_model import CostModel
-from hetero_lab.debug.wrong import Wrong
-from hetero_lab.deploy.contract import TOLERANCE
-from hetero_lab.deploy.freeze import freeze_placed
 from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.errors import (
@@ -28,8 +25,7 @@ from hetero_lab.errors import (
     names_at_hand,
     shorten,
 )
-from hetero_lab.interop.npuw_plan import NpuwPlan
-from hetero_lab.interop.recording import Recording
+from hetero_lab.lint.context import KnownFaults
 from hetero_lab.lint.lint import able_ops, to_frame
 from hetero_lab.measure.session import SweepControl
 from hetero_lab.model.read import Source, attributes_of
@@ -38,7 +34,9 @@ from hetero_lab.placement.placement import Placement, affinity_elsewhere, resolv
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.planning.simplify import simplified
+from hetero_lab.result import Displayed
 from hetero_lab.results.environment import noise_here
+from hetero_lab.results.evidence import TOLERANCE
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.search.hotspots import Hotspots
 from hetero_lab.tables import time_text, write_csv
@@ -51,7 +49,6 @@ from hetero_lab.widgets.tweaker.tweaker_measurement import (
     history_frame,
     measure,
     new_rows,
-    recorded_attempts,
 )
 from hetero_lab.widgets.tweaker.tweaker_state import TweakerState, WhatIf
 from hetero_lab.widgets.tweaker.tweaker_view import ABOVE, EXPORTS, FILES, PANEL, TweakerView
@@ -291,25 +288,23 @@ class AffinityTweaker(ipywidgets.VBox):
     @checked
     def __init__(
         self,
-        model: Source | Recording | NpuwPlan,
+        model: Source | Displayed,
         devices: Sequence[str] | None = None,
         costs: CostModel | None = None,
         *,
         device_properties: Mapping[str, Mapping[str, Any]] | None = None,
         budget_s: float = 20.0,
         worker_command: Sequence[str] | None = None,
-        wrong: Wrong | None = None,
+        wrong: KnownFaults | None = None,
         core: ov.Core | None = None,
     ):
         if budget_s is None:
             raise ArgumentError("budget_s= is how many seconds Measure may take, not None.")
         Stopwatch.start(budget_s)  # raises unless it is a number above 0
         self._history: list[Attempt] = []
-        if isinstance(model, Recording):
-            self._replay(model, costs or model.costs)
-            return
-        if isinstance(model, NpuwPlan):
-            self._regroup(model)
+        if board_in_annex := annex_for("board", model):
+            state, picture, self._history = board_in_annex(model, costs)
+            self._open(state, picture, None)
             return
         bound = bind(model, core)
         far, names = None, ()
@@ -341,28 +336,6 @@ class AffinityTweaker(ipywidgets.VBox):
         state = TweakerState(bound.graph, automatic, able, costs, wrong)
         self._open(state, BoardPicture(bound.graph, names, emulated, attributes_of(bound)), bound)
 
-    def _replay(self, recorded: Recording, costs: CostModel) -> None:
-        """Open on a recording, which takes the place of model and devices."""
-        reference = recorded.profile(recorded.reference)
-        graph, origin = reference.graph, recorded.notes[0]
-        costs.check_graph(graph)
-        able = {device: costs.supports(device) for device in costs.devices}
-        told = {op.name: {"times": origin} for op in graph.ops}
-        picture = BoardPicture(graph, costs.devices, costs.emulated, told)
-        self._history = recorded_attempts(recorded, costs)
-        self._open(TweakerState(graph, reference.affinity, able, costs), picture, None)
-        title = f"<b>A recording of {html.escape(graph.name)}</b><br>{html.escape(origin)}"
-        self.children = (ipywidgets.HTML(title), *self.children)
-
-    def _regroup(self, plan: NpuwPlan) -> None:
-        """Open on a plan of NPUW, whose groups and devices take the place of devices."""
-        graph, names = plan.bound.graph, (*(f"G{g.index}" for g in plan.groups), *plan.devices)
-        able = dict.fromkeys(names, frozenset(graph.index_of))
-        picture = BoardPicture(graph, names, {}, attributes_of(plan.bound))
-        self._open(TweakerState(graph, plan.grouping, able), picture, None)
-        controls = self.view.controls
-        controls.measure.disabled = controls.suggest.disabled = controls.simplify.disabled = True
-
     def _open(self, state: TweakerState, picture: BoardPicture, bound: BoundModel | None) -> None:
         self.state, self._bound = state, bound
         self._control: SweepControl | None = None
@@ -372,7 +345,10 @@ class AffinityTweaker(ipywidgets.VBox):
         self.refresh()
         view, controls = self.view, self.view.controls
         shown = [view.board, controls.messages[PANEL], view.panel]
-        super().__init__([*controls.above, *shown, *controls.below])
+        if bound is None and not self._history:  # groups, not devices
+            controls.measure.disabled = controls.simplify.disabled = True
+        heading = [ipywidgets.HTML(picture.heading)] if picture.heading else []
+        super().__init__([*heading, *controls.above, *shown, *controls.below])
 
     def __repr__(self) -> str:
         return (
@@ -636,7 +612,8 @@ class AffinityTweaker(ipywidgets.VBox):
         used = self.affinity.devices
         properties = {d: p for d, p in self._device_properties.items() if d in used}
         placement = Placement(self.affinity, self.state.step.label, properties)
-        return freeze_placed(resolve(self._bound, placement), directory, tolerance=tolerance)
+        placed = resolve(self._bound, placement)
+        return annex("freeze")(placed, directory, tolerance=tolerance)
 
     def refresh(self) -> None:
         """Bring the widget up to date."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.devices.bound import BoundModel
 from hetero_lab.intervals import Estimate, Noise, Series
 from hetero_lab.measure.budget import LEAST_TURNS, RunOptions
@@ -20,7 +19,6 @@ from hetero_lab.results.environment import is_busy
 from hetero_lab.results.evidence import UNDECIDED, finding
 from hetero_lab.results.records import AnyRecord, Compiled, Ledger, State, Turn
 from hetero_lab.results.sweep_reading import foreign_cpus
-from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.terminal import count_of
 
@@ -151,21 +149,15 @@ def measure(
         return []
     # A placement cannot have the label of the automatic one, so rows keep the order.
     rows = measured.summary.to_dict("records")
-    return [_tried(row, a) for row, a in zip(rows, affinities.values(), strict=True)]
+    return [attempt_of(row, a) for row, a in zip(rows, affinities.values(), strict=True)]
 
 
-def _tried(row: Mapping[Any, Any], affinity: Affinity) -> Attempt:
+def attempt_of(row: Mapping[Any, Any], affinity: Affinity) -> Attempt:
+    """Return an attempt from a row of the summary of a sweep."""
     known: dict[str, Any] = {"status": row["status"], "detail": row["detail"]}
     if row["status"] == "ok":
         known = {name: row[name] for name in _NUMBERS if name in row and row[name] == row[name]}
     return Attempt(row["label"], affinity, **known)
-
-
-def recorded_attempts(sweep: Sweep, costs: CostModel) -> list[Attempt]:
-    """Return what a recorded sweep measured."""
-    rows = zip(sweep.summary.to_dict("records"), sweep.rows, strict=True)
-    tried = [_tried(row, r.profile.affinity) for row, r in rows if r.profile is not None]
-    return [replace(t, predicted=costs.predict(t.affinity)) for t in tried]
 
 
 def new_rows(history: Sequence[Attempt], rows: Sequence[Attempt]) -> list[Attempt]:

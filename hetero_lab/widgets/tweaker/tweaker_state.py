@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from hetero_lab.debug.wrong import Wrong, WrongSet
 from hetero_lab.errors import (
     AffinityError,
     DeviceError,
@@ -21,8 +20,7 @@ from hetero_lab.errors import (
     unknown,
 )
 from hetero_lab.intervals import Estimate
-from hetero_lab.lint.context import Finding
-from hetero_lab.lint.lint import wrong_findings, wrong_sets
+from hetero_lab.lint.context import Finding, KnownFaults
 from hetero_lab.lint.remedies import find_problems
 from hetero_lab.model.opgraph import Op, OpGraph
 from hetero_lab.placement.affinity import Affinity, of_pattern, of_type
@@ -103,9 +101,14 @@ class TweakerState:
         automatic: Affinity,
         able: Mapping[str, frozenset[str]],
         costs: CostModel | None = None,
-        wrong: Wrong | None = None,
+        wrong: KnownFaults | None = None,
     ):
         self.graph = graph
+        self._placeable = tuple(graph.ops[index] for index in graph.placeable)
+        # The ops whose device can be chosen, in topological order, and their types.
+        self.ops = tuple(op.name for op in self._placeable)
+        self.op_types = tuple(sorted({op.type for op in self._placeable}))
+        self._names = frozenset(self.ops)
         self.able = {device: frozenset(ops) for device, ops in able.items()}
         self.devices = tuple(able)
         self.costs = costs
@@ -119,24 +122,6 @@ class TweakerState:
         self.findings_of = lru_cache(_REMEMBERED)(self._find_problems)
         # What takes the time with any affinity, if the costs tell.
         self.hotspots_of = lru_cache(_REMEMBERED)(self._find_hotspots)
-
-    @cached_property
-    def _placeable(self) -> tuple[Op, ...]:
-        return tuple(self.graph.ops[index] for index in self.graph.placeable)
-
-    @cached_property
-    def ops(self) -> tuple[str, ...]:
-        """Names of the ops whose device can be chosen, in topological order."""
-        return tuple(op.name for op in self._placeable)
-
-    @cached_property
-    def _names(self) -> frozenset[str]:
-        return frozenset(self.ops)
-
-    @cached_property
-    def op_types(self) -> tuple[str, ...]:
-        """The types of these ops."""
-        return tuple(sorted({op.type for op in self._placeable}))
 
     @property
     def step(self) -> Step:
@@ -368,15 +353,15 @@ class TweakerState:
         if self.wrong is None:
             return found
         partition = self._what_if(affinity).partition
-        return [*wrong_findings(self.wrong, partition, affinity, costs), *found]
+        return [*self.wrong._findings(partition, affinity, costs), *found]
 
     def _find_hotspots(self, affinity: Affinity) -> Hotspots | None:
         if self.costs is None or self._what_if(affinity).problem:
             return None
         return hotspots(self.costs, placement=affinity)
 
-    def wrong_sets(self, affinity: Affinity) -> tuple[WrongSet, ...]:
+    def faults(self, affinity: Affinity) -> list[Finding]:
         """Return the sets of ops that compute wrong numbers with an affinity."""
         if self.wrong is None:
-            return ()
-        return wrong_sets(self.wrong, self._what_if(affinity).partition)
+            return []
+        return self.wrong._findings(self._what_if(affinity).partition, affinity)

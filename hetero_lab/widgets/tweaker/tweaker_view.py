@@ -14,7 +14,6 @@ import anywidget
 import ipywidgets
 import traitlets
 
-from hetero_lab.debug.wrong import WrongSet
 from hetero_lab.errors import names_at_hand
 from hetero_lab.intervals import Estimate
 from hetero_lab.lint.context import Finding
@@ -272,9 +271,9 @@ class TweakerView:
             "devices": self.picture.devices_of(affinity),
             "subgraphs": self.picture.subgraphs_of(what_if.partition),
             "wrong": [
-                [self.picture.place_of[op], _mark_text(found, op)]
-                for found in state.wrong_sets(affinity)
-                for op in found.ops
+                [self.picture.place_of[op], _mark_text(fault, op, affinity[op])]
+                for fault in state.faults(affinity)
+                for op in fault.ops
             ],
             "displaced": [
                 [self.picture.place_of[op], "cause" if why.is_cause else "consequence", str(why)]
@@ -304,11 +303,11 @@ class TweakerView:
         self.controls.show_selection(text, able, len(selected))
 
 
-def _mark_text(found: WrongSet, op: str) -> str:
+def _mark_text(fault: Finding, op: str, device: str) -> str:
     """Describe the fault of one op."""
-    others = [other for other in found.ops if other != op]
+    others = [other for other in fault.ops if other != op]
     beside = f" together with {names_at_hand(others)}" if others else ""
-    return f"wrong numbers on {found.device}{beside}"
+    return f"wrong numbers on {device}{beside}"
 
 
 _WITHOUT_COSTS = "With costs= of hetero_lab.calibrate() latency and times of ops are known, too."

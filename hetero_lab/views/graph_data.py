@@ -7,12 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hetero_lab.advise.candidates import order_of
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.devices.bound import bind
 from hetero_lab.devices.emulation import bases_of
 from hetero_lab.errors import ArgumentError, names_at_hand
-from hetero_lab.interop.npuw_plan import NpuwPlan
 from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.opgraph import PARAMETER, RESULT, Op, OpGraph, Tensor
 from hetero_lab.model.read import Source
@@ -26,7 +24,7 @@ from hetero_lab.placement.partition import (
     displacements,
 )
 from hetero_lab.placement.placement import PlacementLike
-from hetero_lab.placement.priorities import Priorities
+from hetero_lab.placement.priorities import Priorities, order_of
 from hetero_lab.planning.simplify import simplify_bound
 from hetero_lab.results.profile_report import counted_beyond
 from hetero_lab.results.profile_result import Profile
@@ -219,13 +217,6 @@ def data_of_placement(
         support=support,
         notes=(remark,) if remark else (),
     )
-
-
-def data_of_plan(plan: NpuwPlan) -> GraphData:
-    """Build the data of a plan of NPUW, whose groups are drawn as subgraphs."""
-    graph, what = plan.bound.graph, structure(plan.partition).replace("subgraph", "group")
-    title = f"{squeeze(graph.name, 50)}, {squeeze(plan.label, 50)}: {what}"
-    return graph_data(graph, plan.affinity, plan.partition, title=title)
 
 
 def supported_ops(support: Support) -> dict[str, frozenset[str]]:

@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import hetero_lab as hl
-from hetero_lab.advise.advice import Judged, ranking
+from hetero_lab.advise.advice import Advice, Judged, ranking
 from hetero_lab.cli.commands import until_interrupted
 from hetero_lab.cli.options import spelled
+from hetero_lab.interop.recording import read_recording, recordings
 from hetero_lab.planning.simplify import simplified_label
 from hetero_lab.tables import make_directory, text_table, write_csv
 from hetero_lab.terminal import columns
@@ -24,7 +25,7 @@ BUDGET_S = 20.0
 _COURSE = "notebooks/13_what_to_deploy.ipynb"
 
 
-def run(directory: str) -> hl.types.Advice:
+def run(directory: str) -> Advice:
     """Advise on the bundled model, write a page of figures, and deploy unless Ctrl-C came."""
     model, data = hl.load(MODEL), hl.dataset(DATA)
     print(f"What to deploy of {MODEL}, a small classifier of handwritten digits with branches?")
@@ -51,7 +52,7 @@ def run(directory: str) -> hl.types.Advice:
     print("\n4. The answer")
     for sentence in advice.verdict.splitlines():
         _show(textwrap.fill(sentence, 96, break_on_hyphens=False))
-    recorded = hl.interop.read_recording(hl.interop.recordings() / "eight" / "alexnet.all")
+    recorded = read_recording(recordings() / "eight" / "alexnet.all")
     print("\n5. Where a split wins: AlexNet on a real GPU, not measured here")
     _show(str(recorded))
 
@@ -96,7 +97,7 @@ def _devices() -> list[str]:
     return names
 
 
-def _split(advice: hl.types.Advice) -> tuple[Judged, Judged] | None:
+def _split(advice: Advice) -> tuple[Judged, Judged] | None:
     """Return HETERO's own choice and its simplified version, if there is one."""
     known = {candidate.row.label: candidate for candidate in advice.candidates}
     pairs = ((c, known.get(simplified_label(label))) for label, c in known.items())

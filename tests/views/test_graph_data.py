@@ -9,7 +9,7 @@ from hetero_lab.errors import ArgumentError
 from hetero_lab.model.opgraph import Op, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Boundary, Partition, Subgraph, Wiring, predict
-from hetero_lab.views.graph.graph_data import NO_SUBGRAPH, data_of_profile, graph_data, structure
+from hetero_lab.views.graph_data import NO_SUBGRAPH, data_of_profile, graph_data, structure
 
 
 def test_nodes_edges_and_boxes_against_tables_made_by_hand():

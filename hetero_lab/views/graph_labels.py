@@ -5,7 +5,7 @@ from __future__ import annotations
 from hetero_lab.model.opgraph import Tensor
 from hetero_lab.tables import bytes_text
 from hetero_lab.terminal import count_of, first_of
-from hetero_lab.views.graph.graph_data import GraphBox, GraphData, GraphEdge, GraphNode
+from hetero_lab.views.graph_data import GraphBox, GraphData, GraphEdge, GraphNode
 from hetero_lab.views.theme import device_label, plain, squeeze, time_text
 
 BIG = 160  # a graph of more ops than this has labels beside slow nodes only

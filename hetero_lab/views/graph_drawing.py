@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import plotly.graph_objects as go
 
+from hetero_lab.annexes import annex_for
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.errors import ArgumentError, MeasurementError
-from hetero_lab.interop.npuw_plan import NpuwPlan
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, PlacementLike
 from hetero_lab.placement.priorities import Priorities
+from hetero_lab.result import Framed
 from hetero_lab.results.profile_result import Profile
 from hetero_lab.tables import bytes_text
-from hetero_lab.views.graph import graph_labels as graph_words
-from hetero_lab.views.graph.graph_data import (
+from hetero_lab.views import graph_labels as graph_words
+from hetero_lab.views.graph_data import (
     GraphData,
     GraphEdge,
     GraphNode,
     data_of_placement,
-    data_of_plan,
     data_of_profile,
 )
-from hetero_lab.views.graph.graph_folding import AUTO, Fold, Shown
-from hetero_lab.views.graph.graph_layout import (
+from hetero_lab.views.graph_folding import AUTO, Fold, Shown
+from hetero_lab.views.graph_layout import (
     CROWDED,
     DENSE,
     ROOMY,
@@ -70,7 +70,7 @@ _MARK, _SMALLEST_MARK = 0.8, 3.0  # diameter in radii, and its least
 
 
 def placement_graph(
-    placed: Profile | NpuwPlan | PlacementLike | Source,
+    placed: Profile | Framed | PlacementLike | Source,
     model: Source | None = None,
     *,
     color: Literal["device", "time"] = "device",
@@ -106,7 +106,7 @@ def placement_graph(
     width
         Approximate width of a row in pixels.
     fold, unfold, around, hops, find
-        The part of a big graph to draw: see :class:`hetero_lab.views.graph.graph_folding.Shown`.
+        The part of a big graph to draw: see :class:`hetero_lab.views.graph_folding.Shown`.
         Several hundred ops are folded into groups; ``unfold`` opens some, ``around`` shows the
         neighbourhood of an op, ``find`` marks the ops that have a text in their name.
     support
@@ -140,12 +140,15 @@ def placement_graph(
     """
     if isinstance(placed, Profile):
         data = data_of_profile(placed, support, costs)
-    elif isinstance(placed, NpuwPlan):
-        data = data_of_plan(placed)
+    elif data_in_annex := annex_for("graph", placed):
+        data = data_in_annex(placed)
     elif model is not None:
         data = data_of_placement(model, cast(PlacementLike, placed), support, costs)
     elif isinstance(placed, Placement | Affinity | Priorities):
         raise ArgumentError("A placement is drawn with its model: placement_graph(placed, model).")
+    elif isinstance(placed, Framed):
+        told = f"There is no graph of a {type(placed).__name__}"
+        raise ArgumentError(f"{told}, but of what hetero_lab.profile(model, placement) returns.")
     else:
         data = data_of_placement(placed, None, support, costs)
     if color == "time" and not data.is_timed:

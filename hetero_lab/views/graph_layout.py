@@ -14,8 +14,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from hetero_lab.views.graph.graph_data import GraphBox, GraphData
-from hetero_lab.views.graph.layered import Layers, Wire, assign_coordinates, find_layers
+from hetero_lab.views.graph_data import GraphBox, GraphData
+from hetero_lab.views.layered import Layers, Wire, assign_coordinates, find_layers
 
 CHARACTER, TITLE_CHARACTER = 6.0, 6.2  # width of a character of a label, of a title
 TITLE_HEIGHT = 16.0

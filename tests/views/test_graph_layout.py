@@ -10,8 +10,8 @@ from views.hand_made import small_profile
 import hetero_lab as hl
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.partition import predict
-from hetero_lab.views.graph.graph_data import GraphData, data_of_profile, graph_data
-from hetero_lab.views.graph.graph_layout import (
+from hetero_lab.views.graph_data import GraphData, data_of_profile, graph_data
+from hetero_lab.views.graph_layout import (
     DENSE,
     ROOMY,
     Strip,

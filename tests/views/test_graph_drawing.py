@@ -9,10 +9,10 @@ import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, MeasurementError
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.partition import predict
-from hetero_lab.views.graph import graph_labels as graph_words
-from hetero_lab.views.graph.graph_data import GraphNode, data_of_profile, graph_data
-from hetero_lab.views.graph.graph_drawing import draw, node_radius, width_level
-from hetero_lab.views.graph.graph_folding import Shown
+from hetero_lab.views import graph_labels as graph_words
+from hetero_lab.views.graph_data import GraphNode, data_of_profile, graph_data
+from hetero_lab.views.graph_drawing import draw, node_radius, width_level
+from hetero_lab.views.graph_folding import Shown
 
 
 def traces(figure, name):
@@ -98,6 +98,8 @@ def test_a_placement_is_drawn_before_anything_is_measured():
     # Of a model alone, all devices of the machine.
     (drawn,) = traces(hl.views.placement_graph(model), "ACC (emulated on CPU)")
     assert len(drawn.x) == len(acc.x)
+    with pytest.raises(ArgumentError, match=r"no graph of a Partition, .* hetero_lab\.profile\("):
+        hl.views.placement_graph(small_profile().partition)
     with pytest.raises(ArgumentError, match="with its model"):
         hl.views.placement_graph(automatic)
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from hetero_lab.views.graph.layered import Wire, assign_coordinates, find_layers
+from hetero_lab.views.layered import Wire, assign_coordinates, find_layers
 
 
 def random_edges(seed: int) -> tuple[int, list[tuple[int, int]]]:

@@ -11,8 +11,8 @@ import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.partition import predict
-from hetero_lab.views.graph.graph_data import data_of_profile, graph_data
-from hetero_lab.views.graph.graph_folding import Shown, by_scope, scopes_of
+from hetero_lab.views.graph_data import data_of_profile, graph_data
+from hetero_lab.views.graph_folding import Shown, by_scope, scopes_of
 from hetero_lab.views.theme import SEVERAL
 
 

@@ -1,0 +1,106 @@
+"""The figure of a search for faults: errors along a model, and what a page shows of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import plotly.graph_objects as go
+
+from hetero_lab.debug.investigate import Investigation
+from hetero_lab.debug.wrong import OpError, Wrong
+from hetero_lab.views.result_views import Contents
+from hetero_lab.views.theme import (
+    GRID,
+    LINE,
+    LOG_AXIS,
+    ThemedFigure,
+    device_styles,
+    finish,
+    plain,
+    shade,
+)
+
+_LEAST = 1e-9
+_MOST = 1e3  # beyond, an error is as bad as any
+_NAMED = 8  # jumps; those after the first ones are seldom of use
+_ISOLATED, _ACCUMULATED = "#0072B2", "#D55E00"
+
+
+def errors_along_model(wrong: Wrong) -> go.Figure:
+    """Draw the isolated and the accumulated error of each op, in topological order.
+
+    A triangle with the op's name marks a jump of the accumulated error beyond the dotted line,
+    which is the most that rounding can add up to. Something is wrong there: an op whose isolated
+    error is as high, or ops that are wrong only together, which no isolated error shows. Ops that
+    were found to be wrong are shaded. Ops on the trusted device in f32 were not run by themselves;
+    their accumulated error is drawn all the same.
+    """
+    ops = wrong.op_errors
+    figure = ThemedFigure()
+    lines: list[tuple[str, Callable[[OpError], float | None], dict, str]] = [
+        ("rounding, at most", lambda e: e.rounding, {"color": LINE, "dash": "dot"}, "lines"),
+        ("accumulated", lambda e: e.accumulated, {"color": _ACCUMULATED}, "lines+markers"),
+        ("isolated", lambda e: e.isolated, {"color": _ISOLATED}, "markers"),
+    ]
+    for name, of, line, mode in lines:
+        figure.add_scatter(
+            x=list(range(1, len(ops) + 1)),
+            y=[_drawn(of(error)) for error in ops],
+            name=name, mode=mode, connectgaps=True,
+            line={**line, "width": 1.5}, marker={"color": line["color"], "size": 6},
+            hovertext=[_hover(error) for error in ops],
+        )  # fmt: skip
+    jumps = [(place, error) for place, error in enumerate(ops, start=1) if error.jumps]
+    if jumps:
+        figure.add_scatter(
+            x=[place for place, _ in jumps],
+            y=[_drawn(error.accumulated) for _, error in jumps],
+            name="jumps", mode="markers+text", textposition="top left",
+            marker={"color": _ACCUMULATED, "size": 13, "symbol": "triangle-up"},
+            text=[plain(error.op, 24) if n < _NAMED else "" for n, (_, error) in enumerate(jumps)],
+            hovertext=[_hover(error) for _, error in jumps],
+        )  # fmt: skip
+    at = {error.op: place for place, error in enumerate(ops, start=1)}
+    styles = device_styles((error.device for error in ops), dict(wrong.environment.emulated))
+    for found in wrong.sets:
+        for op in found.ops:
+            shade(figure, at[op])
+    where = ", ".join(style.label for style in styles.values())
+    return finish(
+        figure,
+        "Where the numbers go wrong",
+        f"of each op on {where}: isolated with the reference's inputs, accumulated with those "
+        "that really arrive" + (" · shaded: wrong" if wrong.sets else ""),
+        440,
+        (70, 30, 110, 60),
+        x={"title": "op, in topological order", "range": [0.4, len(ops) + 0.6], "gridcolor": GRID},
+        y={"title": "relative error (log)", "gridcolor": GRID, **LOG_AXIS},
+    )
+
+
+def _drawn(error: float | None) -> float | None:
+    if error is None or math.isnan(error):
+        return None
+    return min(max(error, _LEAST), _MOST)
+
+
+def _hover(error: OpError) -> str:
+    def text(value: float | None) -> str:
+        return "not measured" if value is None else f"{value:.2g}"
+
+    lines = [
+        f"<b>{plain(error.op, 60)}</b>, {plain(error.op_type, 30)}",
+        f"on {plain(error.device, 30)}",
+        f"isolated {text(error.isolated)}, accumulated {text(error.accumulated)}",
+        f"rounding at most {text(error.rounding)}",
+    ]
+    return "<br>".join(lines)
+
+
+def contents_of_search(result: Wrong | Investigation) -> Contents:
+    """Return what a page shows of a search for faults."""
+    wrong = result.wrong if isinstance(result, Investigation) else result
+    heading = result.verdict if isinstance(result, Wrong) else ""
+    has_errors = wrong is not None and wrong.op_errors
+    return Contents({errors_along_model: wrong if has_errors else None}, heading)
