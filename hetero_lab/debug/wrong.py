@@ -16,16 +16,18 @@ import openvino as ov
 
 from hetero_lab.debug.reproducer import FAULT_FILES, CompileCall, Reproducer
 from hetero_lab.debug.symptoms import Symptom, failure
-from hetero_lab.deploy import run_frozen
 from hetero_lab.errors import names_at_hand
+from hetero_lab.measure.bench import read_arrays
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
 from hetero_lab.result import Displayed
 from hetero_lab.results.environment import Environment
 from hetero_lab.tables import (
     SCHEMA_VERSION,
+    check_directory,
     frame_of,
     make_directory,
+    read_bytes,
     read_json,
     reading,
     write_csv,
@@ -305,11 +307,14 @@ def read_wrong(directory: str | os.PathLike[str]) -> Wrong:
     given, mended = (Affinity.from_json(target / name) for name in (GIVEN, MENDED))
     with reading(target, "result of find_wrong"):
         data["given"]["affinity"], data["mended"]["affinity"] = given, mended
-        for number, found in enumerate(data["sets"], start=1):
+        for number, fault in enumerate(data["sets"], start=1):
             place = target / f"fault_{number}"
-            found["model"] = model = run_frozen.read_placed(place / "model.xml")
-            arrays = run_frozen.read_npz(place / "inputs.npz")
-            found["inputs"] = [arrays[f"in{index}"] for index in range(len(model.inputs))]
+            check_directory(place)
+            read_bytes(place / "model.xml")  # ValueError if it is far too large
+            fault["model"] = model = ov.Core().read_model(place / "model.xml")
+            fault["inputs"] = read_arrays(place / "inputs.npz")
+            if len(fault["inputs"]) != len(model.inputs):
+                raise ValueError("inputs.npz is of another model")
         data["kind"], data["placement"] = data["found"], data["mended"]
         # JSON has no infinity and no NaN: they are stored as text.
         result = msgspec.convert(data, Wrong, strict=False)
