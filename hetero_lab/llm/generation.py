@@ -7,18 +7,21 @@ tensors are passed on without a copy.
 
 from __future__ import annotations
 
+import functools
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
+import openvino as ov
 
 from hetero_lab import clock
 from hetero_lab.arguments import check_whole
-from hetero_lab.deploy.run_frozen import Tokenizer
 from hetero_lab.devices.bound import BoundModel
+from hetero_lab.devices.core import runtime_version
 from hetero_lab.errors import InputError, ModelError, names_at_hand
 from hetero_lab.intervals import Latency
 from hetero_lab.model.language import LanguageModel, Scenario, directory_of, language_model
@@ -37,8 +40,10 @@ from hetero_lab.runtime.reference import (
     reference_device,
     reference_placement,
 )
+from hetero_lab.tables import read_bytes, reading
 
 LOGITS, TOKEN_IDS = "logits", "token_ids"
+_TOKENIZER, _DETOKENIZER = "openvino_tokenizer.xml", "openvino_detokenizer.xml"
 # By default devices store the cache in few bits, and quantise the inputs of matmuls with weights of
 # few bits, whatever INFERENCE_PRECISION_HINT says.
 _EXACT = {"KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
@@ -375,7 +380,7 @@ def tokenize(model: Source, text: str) -> np.ndarray:
     """
     if not isinstance(text, str) or not text:
         raise InputError(f"A prompt is a non-empty text, not {text!r}.")
-    return _tokenizer(model).encode(text)
+    return np.array(_compiled(model, _TOKENIZER)([text])["input_ids"], np.int64)
 
 
 def detokenize(model: Source, token_ids: np.ndarray | Sequence[Sequence[int]]) -> list[str]:
@@ -401,11 +406,15 @@ def detokenize(model: Source, token_ids: np.ndarray | Sequence[Sequence[int]]) -
             "token_ids= is an array of whole numbers of shape [batch, n], not "
             f"{ids.dtype} of shape {list(ids.shape)}."
         )
-    words = _tokenizer(model)
-    return [words.decode(sequence) for sequence in ids]
+    decode = _compiled(model, _DETOKENIZER)
+    return [str(decode([sequence.astype(np.int64)[None]])[0][0]) for sequence in ids]
 
 
-def _tokenizer(model: Source) -> Tokenizer:
+def _compiled(model: Source, name: str) -> ov.CompiledModel:
+    """Compile a model of the tokenizer beside a language model.
+
+    A frozen directory's ``run.py`` imports nothing of the lab, so it has code of its own for this.
+    """
     loaded = prepare(model).model
     language_model(loaded)
     directory = directory_of(loaded)
@@ -414,7 +423,26 @@ def _tokenizer(model: Source) -> Tokenizer:
             "The directory of this language model is unknown, and so is its tokenizer. Load it "
             "from the directory that it was exported to: hetero_lab.load(directory)."
         )
+    if missing := [file for file in (_TOKENIZER, _DETOKENIZER) if not (directory / file).is_file()]:
+        raise ModelError(
+            f"{directory} has no {' and no '.join(missing)}, so it cannot read text. Give token "
+            "ids instead."
+        )
+    path = directory / name
+    with reading(path, "tokenizer"):
+        for file in filter(os.path.lexists, (path, path.with_suffix(".bin"))):
+            read_bytes(file)  # ValueError for a link that leads elsewhere, or for far too much
+        return _core_for_text().compile_model(path, "CPU")
+
+
+@functools.cache
+def _core_for_text() -> ov.Core:
     try:
-        return Tokenizer(directory)
-    except (FileNotFoundError, ModuleNotFoundError) as error:
-        raise ModelError(str(error)) from error
+        import openvino_tokenizers  # noqa: F401  # pyright: ignore  # gives new Cores its ops
+    except ImportError as error:
+        version = runtime_version().partition("-")[0]
+        raise ModelError(
+            "Text needs openvino-tokenizers of the same version as openvino: "
+            f"pip install openvino-tokenizers=={version}.*"
+        ) from error
+    return ov.Core()
