@@ -39,9 +39,8 @@ if TYPE_CHECKING:
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 FILE_NAME, MENDED, GIVEN = "wrong.json", "affinity.json", "given.json"
-_ERROR_COLUMNS = [
-    "op", "op_type", "device", "isolated_error", "accumulated_error", "rounding_error", "jumps",
-]  # fmt: skip
+_CULPRIT_COLUMNS = ["op", "op_type", "device", "isolated_error", "accumulated_error"]
+_ERROR_COLUMNS = [*_CULPRIT_COLUMNS, "rounding_error", "jumps"]
 
 Kind = Literal["none", "rounding", "op", "combination", "not known"]
 
@@ -188,13 +187,13 @@ class Wrong(Displayed):
         ``accumulated_error``; ``set_error`` and ``output_error`` are the ``error`` and the
         ``damage`` of the whole set.
         """
-        known = {error.op: astuple(error)[:5] for error in self.op_errors}
+        errors = {error.op: astuple(error)[:5] for error in self.op_errors}
         rows = [
-            (number, *known[op], found.error, found.damage)
-            for number, found in enumerate(self.sets, start=1)
-            for op in found.ops
+            (number, *errors[op], fault.error, fault.damage)
+            for number, fault in enumerate(self.sets, start=1)
+            for op in fault.ops
         ]
-        columns = ["set", *_ERROR_COLUMNS[:5], "set_error", "output_error"]
+        columns = ["set", *_CULPRIT_COLUMNS, "set_error", "output_error"]
         return frame_of(rows, columns)
 
     @cached_property
@@ -227,39 +226,39 @@ class Wrong(Displayed):
         write_json(target / "devices.json", dict(self.affinity))
         write_csv(target / "errors.csv", self.errors)
         write_csv(target / "culprits.csv", self.culprits)
-        for number, found in enumerate(self.sets, start=1):
-            self.reproducer(found).write(target / f"fault_{number}")
+        for number, fault in enumerate(self.sets, start=1):
+            self.reproducer(fault).write(target / f"fault_{number}")
         write_json(target / FILE_NAME, _to_json(self))
         _remove_faults(target, after=len(self.sets))
 
-    def reproducer(self, found: WrongSet, symptom: Symptom | None = None) -> Reproducer:
+    def reproducer(self, fault: WrongSet, symptom: Symptom | None = None) -> Reproducer:
         """Return what a script needs to show one of the ``sets``, by default of its own symptom."""
-        device, bad, good = found.device, "are wrong", "are right"
-        told = f"The relative error of the outputs (Euclidean norm) is {found.error:.2g}"
-        if not isfinite(found.error):
+        device, bad, good = fault.device, "are wrong", "are right"
+        told = f"The relative error of the outputs (Euclidean norm) is {fault.error:.2g}"
+        if not isfinite(fault.error):
             told = "The outputs are infinite, NaN or of another shape, unlike those to compare with"
         told += f", executed in {self.precisions.get(device, 'f32')}."
-        if found.refusal:
-            bad, good, told = "fail", "run", found.refusal
+        if fault.refusal:
+            bad, good, told = "fail", "run", fault.refusal
         why = "The model holds the op in question."
-        if len(found.ops) > 1:
-            needed = found.doubt or f": without any one of them, the others {good}"
+        if len(fault.ops) > 1:
+            needed = fault.doubt or f": without any one of them, the others {good}"
             why = f"The model holds ops that {bad} together{needed}."
         types = {error.op: error.op_type for error in self.op_errors}
         devices = [device, self.trusted] if self.trusted else [device]
         return Reproducer(
-            symptom=symptom or (failure(found.refusal) if found.refusal else Symptom.WRONG),
+            symptom=symptom or (failure(fault.refusal) if fault.refusal else Symptom.WRONG),
             told=told,
-            model=found.model,
-            inputs=found.inputs,
+            model=fault.model,
+            inputs=fault.inputs,
             wrong=CompileCall(device, self.device_properties[device]),
             right=CompileCall(self.trusted, F32) if self.trusted else None,
-            ops=[(op, types[op]) for op in found.ops],
-            outputs=found.makers,
+            ops=[(op, types[op]) for op in fault.ops],
+            outputs=fault.makers,
             why=why,
             environment=self.environment.of(devices),
             plugins={name: plugin for name, plugin in self.plugins.items() if name in devices},
-            error=found.error,
+            error=fault.error,
         )
 
     def __repr__(self) -> str:
@@ -268,10 +267,10 @@ class Wrong(Displayed):
 
     def __str__(self) -> str:
         lines = [self.verdict]
-        for found in self.sets:
-            how = f"relative error {found.error:.2g}, of the outputs {found.damage:.2g}"
-            names = names_at_hand(found.ops)
-            lines.append(f"  {found.device}: {names} ({found.refusal or how}){found.doubt}")
+        for fault in self.sets:
+            errors = f"relative error {fault.error:.2g}, of the outputs {fault.damage:.2g}"
+            names = names_at_hand(fault.ops)
+            lines.append(f"  {fault.device}: {names} ({fault.refusal or errors}){fault.doubt}")
         if self.fix:
             lines.append(f"fix(ops={self.fix!r})")
         return "\n".join([*lines, *self.notes])
@@ -304,9 +303,9 @@ def read_wrong(directory: str | os.PathLike[str]) -> Wrong:
     """
     target = Path(directory)
     data = read_json(target / FILE_NAME, kind="wrong")
-    given, mended = (Affinity.from_json(target / name) for name in (GIVEN, MENDED))
+    before, mended = (Affinity.from_json(target / name) for name in (GIVEN, MENDED))
     with reading(target, "result of find_wrong"):
-        data["given"]["affinity"], data["mended"]["affinity"] = given, mended
+        data["given"]["affinity"], data["mended"]["affinity"] = before, mended
         for number, fault in enumerate(data["sets"], start=1):
             place = target / f"fault_{number}"
             check_directory(place)
