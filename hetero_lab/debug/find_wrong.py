@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # Times less wrong inside the model than by itself: then it is the cut that makes an op wrong.
 _LESS_INSIDE = 2.0
-_MOST_ROUNDS = 4  # of searches: a way around shows at most what it did not move
+_MOST_ROUNDS = 4  # of searches, each on the way around that the one before led to
 
 
 def find_wrong(
@@ -383,26 +383,20 @@ def _outputs(search: WrongSetSearch) -> str:
     expected = search.expected
     if expected.refused:
         return f"The placement does not run ({expected.refused.rstrip('.')})"
+    if np.isnan(expected.before) and expected.random:
+        return "The outputs cannot be compared"
     if np.isnan(expected.before):
-        return "The outputs " + (
-            "cannot be compared"
-            if expected.random
-            else "were not compared with those of the reference"
-        )
-    off = _off(expected)
+        return "The outputs were not compared with those of the reference"
+    off = f"The outputs are off by {expected.before:.2g} (relative error)"
+    if np.isinf(expected.before):
+        off = "Outputs are infinite, NaN or of another shape, unlike those of the reference"
+    elif expected.random and expected.before <= expected.equal:
+        off = "The outputs that can be compared are right"
     if search.sets or expected.random or expected.right is None:
         return off
     if not expected.right:
         return f"{off}, more than rounding in {expected.narrow} explains"
     return f"{off}, by rounding in {expected.narrow}"
-
-
-def _off(expected: Expected) -> str:
-    if np.isinf(expected.before):
-        return "Outputs are infinite, NaN or of another shape, unlike those of the reference"
-    if expected.random and expected.before <= expected.equal:
-        return "The outputs that can be compared are right"
-    return f"The outputs are off by {expected.before:.2g} (relative error)"
 
 
 def _blame(sets: Sequence[WrongSet]) -> Iterator[str]:

@@ -25,7 +25,7 @@ from hetero_lab.runtime.inputs import given_or_generated
 if TYPE_CHECKING:
     import openvino as ov
 
-_MOST_REFUSALS = 20  # more have one cause: the device refuses nearly everything
+_MOST_REFUSALS = 20  # each takes a dozen compiles; a device that refuses more is no candidate
 
 
 @dataclass(frozen=True)

@@ -33,13 +33,13 @@ from hetero_lab.runtime.pieces import (
 )
 
 _SAMPLES = 12  # runs with exaggerated rounding: each way of drawing twice, in both directions
-_MARGIN = 4.0  # the factor of exaggeration: the largest of twelve samples may be that far off
+_MARGIN = 4.0  # the factor of exaggeration, so that the largest of a few samples is a bound
 # More runs, with rounding at its own size, if the exaggerated ones do not explain a tensor. If the
 # effect of rounding is normally distributed, it exceeds _BEYOND times the root mean square of these
 # runs in one case of 10,000: Student's t with 16 degrees of freedom.
 _MORE_SAMPLES = 16
 _BEYOND = 5.13
-_CORRECTIONS = 4  # zeros mostly lie within so many ops of each other
+_CORRECTIONS = 4  # a few: each one costs a run, and follows zeros one op further
 
 
 class TransparentModel:

@@ -21,7 +21,7 @@ from hetero_lab.planning.planner import plan_graph
 _MOST_WAYS_OUT = 8  # run at most: a compile each
 _MOST_CHOICES = 256  # priced at most, which takes milliseconds each: eight pairs have so many
 _MOST_WIDENED = 10  # without costs, one in so many ops may move along
-_PLAN_S = 5.0  # as long as a few compiles
+_PLAN_S = 5.0  # a way around need not be the best one
 
 
 @dataclass(frozen=True)

@@ -231,34 +231,34 @@ class Wrong(Displayed):
         write_json(target / FILE_NAME, _to_json(self))
         _remove_faults(target, after=len(self.sets))
 
-    def reproducer(self, fault: WrongSet, symptom: Symptom | None = None) -> Reproducer:
+    def reproducer(self, found: WrongSet, symptom: Symptom | None = None) -> Reproducer:
         """Return what a script needs to show one of the ``sets``, by default of its own symptom."""
-        device, bad, good = fault.device, "are wrong", "are right"
-        told = f"The relative error of the outputs (Euclidean norm) is {fault.error:.2g}"
-        if not isfinite(fault.error):
+        device, bad, good = found.device, "are wrong", "are right"
+        told = f"The relative error of the outputs (Euclidean norm) is {found.error:.2g}"
+        if not isfinite(found.error):
             told = "The outputs are infinite, NaN or of another shape, unlike those to compare with"
         told += f", executed in {self.precisions.get(device, 'f32')}."
-        if fault.refusal:
-            bad, good, told = "fail", "run", fault.refusal
+        if found.refusal:
+            bad, good, told = "fail", "run", found.refusal
         why = "The model holds the op in question."
-        if len(fault.ops) > 1:
-            needed = fault.doubt or f": without any one of them, the others {good}"
+        if len(found.ops) > 1:
+            needed = found.doubt or f": without any one of them, the others {good}"
             why = f"The model holds ops that {bad} together{needed}."
         types = {error.op: error.op_type for error in self.op_errors}
         devices = [device, self.trusted] if self.trusted else [device]
         return Reproducer(
-            symptom=symptom or (failure(fault.refusal) if fault.refusal else Symptom.WRONG),
+            symptom=symptom or (failure(found.refusal) if found.refusal else Symptom.WRONG),
             told=told,
-            model=fault.model,
-            inputs=fault.inputs,
+            model=found.model,
+            inputs=found.inputs,
             wrong=CompileCall(device, self.device_properties[device]),
             right=CompileCall(self.trusted, F32) if self.trusted else None,
-            ops=[(op, types[op]) for op in fault.ops],
-            outputs=fault.makers,
+            ops=[(op, types[op]) for op in found.ops],
+            outputs=found.makers,
             why=why,
             environment=self.environment.of(devices),
             plugins={name: plugin for name, plugin in self.plugins.items() if name in devices},
-            error=fault.error,
+            error=found.error,
         )
 
     def __repr__(self) -> str:

@@ -14,8 +14,7 @@ from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.placement.topology import topology
 from hetero_lab.runtime.pieces import cut_pieces
 
-# Ops. Stretches of so many, and those shifted by half of it, hold any eight neighbours together;
-# few devices fuse more.
+# Ops. Stretches of so many, and those shifted by half of it, hold any eight neighbours together.
 _WINDOW = 16
 # Runs that look for sets that share ops with others: all ways to leave out an op of six pairs.
 _MOST_OVERLAPS = 64
