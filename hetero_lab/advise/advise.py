@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast, overload
 
 from hetero_lab.accuracy.quantize import calibration_inputs, quantize_prepared
 from hetero_lab.accuracy.recover import check_recovery, evaluated, recover_bound
@@ -21,7 +21,7 @@ from hetero_lab.advise.candidates import (
     fast_and_accurate,
     over_limit,
 )
-from hetero_lab.clock import now
+from hetero_lab.annexes import imported
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.costs.objective import LATENCY, THROUGHPUT, check_objective
 from hetero_lab.devices.bound import BoundModel, bind
@@ -35,7 +35,6 @@ from hetero_lab.errors import (
 from hetero_lab.fetch import file_digest
 from hetero_lab.interrupts import UntilInterrupted, bringing, partial_of
 from hetero_lab.intervals import log_spread
-from hetero_lab.machine.pipeline import PipelineAdvice, advise_together, check_pipeline
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.session import Conditions
 from hetero_lab.measure.trial_grid import by_name
@@ -61,6 +60,11 @@ from hetero_lab.tables import check_directory, make_directory, scratch_directory
 if TYPE_CHECKING:
     import openvino as ov
 
+    import hetero_lab.types as results
+
+# The advice on several models is made of the advice on each, so it is looked up when it is asked
+# for: an import would be one in a circle.
+_SEVERAL = "hetero_lab.machine.pipeline"
 # Shares of the budget at which these end.
 _RACE, _RACE_ALONE, _SEARCH, _RECOVER = 0.3, 0.5, 0.65, 0.85
 _SEARCH_LEAST_S = 20.0  # a shorter search learns too little for a plan
@@ -73,7 +77,6 @@ _RACE_PRECISION, _FINAL_PRECISION = 0.05, 0.01
 _IN_FLIGHT = 4
 _EXAMPLES = 3
 _USED_UP = 0.1  # of the budget left: measuring stopped for lack of time
-_ALONE = 0.5  # of the budget of a pipeline, for each model alone
 _INT8 = "int8"
 
 
@@ -108,7 +111,7 @@ def advise(
     model: Mapping[str, Source],
     devices: Sequence[str] | None = ...,
     **options: Unpack[AdviseOptions],
-) -> PipelineAdvice: ...
+) -> results.PipelineAdvice: ...
 
 
 def advise(
@@ -130,7 +133,7 @@ def advise(
     isolate: bool = True,
     progress: bool = True,
     core: ov.Core | None = None,
-) -> Advice | PipelineAdvice:
+) -> Advice | Any:
     """Say what to deploy, and why.
 
     First all candidates race: single devices and their properties, AUTO and MULTI, HETERO's
@@ -203,9 +206,10 @@ def advise(
     watch = Stopwatch.start(budget_s)
     core = core or shared_core()
     check_objective(objective, (LATENCY, THROUGHPUT))
-    if isinstance(model, Mapping):
-        given = {"data": data, "metric": metric, "costs": costs, "inputs": inputs}
-        check_pipeline(model, [name for name, value in given.items() if value is not None])
+    several = imported(_SEVERAL, "advice on several models") if isinstance(model, Mapping) else None
+    if several is not None:
+        of_one = {"data": data, "metric": metric, "costs": costs, "inputs": inputs}
+        several.check_pipeline(model, [name for name, it in of_one.items() if it is not None])
     examples = read_optional_data(data, metric)
     names = order_of(devices, core)
     inquire = partial(
@@ -223,23 +227,19 @@ def advise(
         show=progress,
     )
     directory = None if store is None else Path(store)
-    if not isinstance(model, Mapping):
-        return inquire(bind(model, core), watch, directory).advice()
-    models = {name: bind(source, core) for name, source in model.items()}
-    alone_s = None if budget_s is None else _ALONE * budget_s / len(models)
-    alone: dict[str, Advice] = {}
-    for name, bound in models.items():
-        with bringing(alone):
-            alone[name] = inquire(
-                bound, Stopwatch.start(alone_s), directory and directory / name
-            ).advice()
-            if alone[name].interrupted and len(alone) < len(models):
-                raise KeyboardInterrupt
-    return advise_together(
-        alone,
+
+    def advice_on(bound: BoundModel, watch: Stopwatch, directory: Path | None) -> Advice:
+        return inquire(bound, watch, directory).advice()
+
+    if several is None:
+        return advice_on(bind(cast(Source, model), core), watch, directory)
+    return several.advise_on_several(
+        model,
+        advice_on,
         objective=objective,
         memory_limit=memory_limit,
-        watch=Stopwatch(None if budget_s is None else watch.left_s, now()),
+        watch=watch,
+        directory=directory,
         seed=seed,
         progress=progress,
         core=core,

@@ -38,8 +38,9 @@ class ReleaseAnswer(NamedTuple):
     detail: str = ""
 
     def __str__(self) -> str:
-        detail = f" ({self.detail})" * (self.answer not in (NO, YES))
-        return f"{self.answer} with {self.release}{detail}"
+        if self.answer in (NO, YES):
+            return f"{self.answer} with {self.release}"
+        return f"{self.answer} with {self.release} ({self.detail})"
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Bisection(Result):
     interrupted: bool = False
 
     @property
-    def _told(self) -> list[ReleaseAnswer]:
+    def _not_skipped(self) -> list[ReleaseAnswer]:
         return [each for each in self.answers if each.answer != SKIPPED]
 
     @property
@@ -70,7 +71,7 @@ class Bisection(Result):
         place = self.releases.index
         return [
             (self.releases[place(old.release) + 1 : place(new.release) + 1], old, new)
-            for old, new in pairwise(self._told)
+            for old, new in pairwise(self._not_skipped)
             if old.answer != new.answer
         ]
 
@@ -84,15 +85,17 @@ class Bisection(Result):
     def verdict(self) -> str:
         """The changes in sentences, and what could not be tried."""
         lines = [
-            f"Changed by {'one of ' * (len(suspects) > 1)}{', '.join(suspects)}: {old}; {new}."
+            f"Changed by {'one of ' if len(suspects) > 1 else ''}{', '.join(suspects)}: "
+            f"{old}; {new}."
             for suspects, old, new in self.changes
         ]
-        told = self._told
-        if len(told) < 2:
-            lines = [f"{len(told)} of {len(self.releases)} releases gave an answer."]
+        answers = self._not_skipped
+        if len(answers) < 2:
+            lines = [f"{len(answers)} of {len(self.releases)} releases gave an answer."]
         elif not lines:
-            older = " Start with an older release." * (told[0].answer != NO)
-            lines = [f"Both ends agree: {told[0]}; {told[-1]}.{older}"]
+            lines = [f"Both ends agree: {answers[0]}; {answers[-1]}."]
+            if answers[0].answer != NO:
+                lines[0] += " Start with an older release."
         skipped = [each for each in self.answers if each.answer == SKIPPED]
         return "\n".join([*lines, *(f"{a.release} was skipped: {a.detail}." for a in skipped)])
 
@@ -149,17 +152,19 @@ def bisect(
     positive("timeout_s", timeout_s)
     path, digest = _read_script(script)
     releases = releases_between(between)
-    kept = make_directory(cache_dir() / "releases") / f"{digest}.json"  # until the search is over
-    stored = load_json(kept, "The answers so far cannot be read") if kept.exists() else {}
+    store = make_directory(cache_dir() / "releases") / f"{digest}.json"  # until the search is over
+    stored = load_json(store, "The answers so far cannot be read") if store.exists() else {}
     answers = {
-        name: ReleaseAnswer(name, *told) for name, told in stored.items() if told[0] != SKIPPED
+        name: ReleaseAnswer(name, *answer)
+        for name, answer in stored.items()
+        if answer[0] != SKIPPED
     }
     with Progress("bisection", show=progress) as bar, UntilInterrupted(lambda: answers) as until:
         while (release := next_release(releases, answers)) is not None:
             bar.note(f"OpenVINO {release}")
             answers[release] = _answer(path, release, timeout_s)
-            write_json(kept, {name: told[1:] for name, told in answers.items()})
-        kept.unlink(missing_ok=True)
+            write_json(store, {name: answer[1:] for name, answer in answers.items()})
+        store.unlink(missing_ok=True)
     tried = tuple(answers[release] for release in releases if release in answers)
     return Bisection(releases, tried, until.interrupted)
 
@@ -169,13 +174,13 @@ def next_release(releases: Sequence[str], answers: Mapping[str, ReleaseAnswer]) 
 
     The ends come first. The release next to one that was skipped takes its place.
     """
-    told = [i for i, r in enumerate(releases) if r in answers and answers[r].answer != SKIPPED]
+    answered = [i for i, r in enumerate(releases) if r in answers and answers[r].answer != SKIPPED]
     untried = [i for i, release in enumerate(releases) if release not in answers]
-    if untried and (not told or untried[0] < told[0]):
+    if untried and (not answered or untried[0] < answered[0]):
         return releases[untried[0]]
-    if untried and untried[-1] > told[-1]:
+    if untried and untried[-1] > answered[-1]:
         return releases[untried[-1]]
-    for low, high in pairwise(told):
+    for low, high in pairwise(answered):
         inside = [i for i in untried if low < i < high]
         if inside and answers[releases[low]].answer != answers[releases[high]].answer:
             return releases[min(inside, key=lambda i: abs(2 * i - low - high))]
@@ -185,30 +190,29 @@ def next_release(releases: Sequence[str], answers: Mapping[str, ReleaseAnswer]) 
 def _answer(script: Path, release: str, timeout_s: float) -> ReleaseAnswer:
     try:
         with interpreter(release) as python:
-            done = run_child([python, "-EP", os.fspath(script)], timeout_s=timeout_s)
+            child = run_child([python, "-EP", os.fspath(script)], timeout_s=timeout_s)
     except MeasurementError as error:
         return ReleaseAnswer(release, SKIPPED, str(error).rstrip("."))
     except subprocess.TimeoutExpired:
         return ReleaseAnswer(release, HANG, f"no end after {timeout_s:g} s")
-    crashed = done.returncode < 0 or done.returncode >= _LEAST_OF_CRASHES
-    answer = _ANSWERS.get(done.returncode, CRASH if crashed else ERROR)
+    crashed = child.returncode < 0 or child.returncode >= _LEAST_OF_CRASHES
+    answer = _ANSWERS.get(child.returncode, CRASH if crashed else ERROR)
     # Python ends with 1 after an exception, too.
-    if answer == YES and "Traceback (most recent call last)" in done.stderr:
+    if answer == YES and "Traceback (most recent call last)" in child.stderr:
         answer = ERROR
-    said = {CRASH: "", ERROR: done.stderr}.get(answer, done.stdout).strip()
-    return ReleaseAnswer(
-        release, answer, said.rpartition("\n")[2] or f"exit code {done.returncode}"
-    )
+    text = {CRASH: "", ERROR: child.stderr}.get(answer, child.stdout).strip()
+    detail = text.rpartition("\n")[2] or f"exit code {child.returncode}"
+    return ReleaseAnswer(release, answer, detail)
 
 
-def _read_script(given: str | os.PathLike[str]) -> tuple[Path, str]:
-    """Return the script, and a digest of it and of the directory that was given."""
-    path = Path(os.path.abspath(given))
+def _read_script(script: str | os.PathLike[str]) -> tuple[Path, str]:
+    """Return the script, alone or in a directory, and a digest of all files that were named."""
+    path = Path(os.path.abspath(script))
     files = sorted(filter(Path.is_file, path.iterdir())) if path.is_dir() else [path]
     scripts = [file for file in files if file.suffix == ".py"] if path.is_dir() else files
     if len(scripts) != 1 or not scripts[0].is_file():
         raise ArgumentError(
-            f"{shorten(os.fspath(given))} is neither a script nor a directory with just one."
+            f"{shorten(os.fspath(script))} is neither a script nor a directory with just one."
         )
     content = [scripts[0].name, *map(file_digest, files)]
     return scripts[0], hashlib.sha256("\n".join(content).encode(errors="replace")).hexdigest()

@@ -10,7 +10,7 @@ import numpy as np
 from hetero_lab.debug.placed_runs import PlacedRuns
 from hetero_lab.debug.rounding import distance, offset_from, relative_error
 from hetero_lab.debug.transparent import TransparentModel
-from hetero_lab.errors import CompileError, MeasurementError, names_at_hand
+from hetero_lab.errors import ArgumentError, CompileError, MeasurementError, names_at_hand
 from hetero_lab.model.opgraph import Op
 from hetero_lab.placement.placement import Placement
 from hetero_lab.progress import Progress
@@ -24,10 +24,19 @@ from hetero_lab.runtime.reference import (
 )
 from hetero_lab.runtime.timing import Stopwatch
 
-# A set is at fault if its effect on the outputs exceeds this share of the tolerance.
+# A set is at fault if its effect on the outputs exceeds this share of the tolerance: three sets
+# that are each just below it cannot make an output wrong together.
 SHARE = 0.3
-_UNSEEN = 1e-7  # errors below the rounding of f32 are ignored
+_UNSEEN = 1e-7  # errors up to the rounding of f32, which is 6e-8, are ignored
 _RANDOM_TYPES = frozenset({"RandomUniform", "Multinomial", "RandomPoisson"})
+
+
+def check_tolerance(tolerance: float | None) -> None:
+    """Raise ArgumentError unless it is above 0, or left to the search."""
+    if tolerance is not None and not tolerance > 0:
+        raise ArgumentError(
+            f"tolerance= is a relative error above 0, for instance 0.001, not {tolerance!r}."
+        )
 
 
 class BudgetOverError(Exception):
@@ -67,10 +76,10 @@ class Expected:
     ):
         self.failures_only = failures_only or not runs.trusted
         self.runs, self.watch, self.tolerance, self.bar = runs, watch, tolerance, bar
-        self.graph, self.given = runs.bound.graph, runs.given.placement
+        self.graph, self.placement = runs.bound.graph, runs.bound_placement.placement
         self.placeable = frozenset(self.graph.ops[i].name for i in self.graph.placeable)
         self.members: dict[str, list[str]] = {}  # leader → the ops that move with it
-        for node in self.given.affinity.nodes:
+        for node in self.placement.affinity.nodes:
             if node.name in self.placeable:
                 self.members.setdefault(node.leader, []).append(node.name)
         self.output_keys = [self.inputs_of(self.graph.ops[i])[0] for i in self.graph.results]
@@ -94,31 +103,29 @@ class Expected:
         self.reference: list[np.ndarray] = []
         self.trusted_outputs: list[np.ndarray] = []  # from a compile that may fuse ops
 
-    def run_given(self) -> list[np.ndarray]:
-        """Run the given placement; return no outputs if the runtime refuses it."""
+    def run(self) -> list[np.ndarray]:
+        """Run the placement in question; return no outputs if the runtime refuses it."""
         self.bar.note(f"{self.runs.n_compiles} compiles")
         try:
-            return self.runs.placed(self.given)[0]
+            return self.runs.run(self.placement)[0]
         except CompileError as error:
             self.refused, self.right, self.before = str(error), False, float("inf")
             return []
 
     def compare(self, outputs: Sequence[np.ndarray]) -> bool:
         """Compare the outputs with the reference's; return whether nothing is wrong."""
-        asked: dict[str, str] = {}
-        for device in self.given.affinity.devices:
-            hint = self.runs.given.properties[device].get("INFERENCE_PRECISION_HINT")
-            asked[device] = asked_precision([hint or self.runs.hints.get(device)])
-        home = self.given.affinity
+        affinity, hint_of = self.placement.affinity, self.runs.hint_of
+        asked = {device: asked_precision([hint_of(device)]) for device in affinity.devices}
         in_8_bits = quantised_ops(self.graph, dynamic=False) | {
-            op for op in quantised_ops(self.graph) if self.runs.quantises(home[op])
+            op for op in quantised_ops(self.graph) if self.runs.quantises(affinity[op])
         }
-        self.precisions = asked | {home[op]: "i8" for op in in_8_bits & self.placeable}
+        self.precisions = asked | {affinity[op]: "i8" for op in in_8_bits & self.placeable}
+        executed = {op: "i8" if op in in_8_bits else asked[affinity[op]] for op in self.placeable}
         # The trusted device is right where it executes in f32.
-        right = {d for d, p in self.precisions.items() if (d, p) == (self.runs.trusted, "f32")}
-        executed = {op: "i8" if op in in_8_bits else asked[home[op]] for op in self.placeable}
+        is_exact = self.precisions.get(self.runs.trusted) == "f32"
+        exact = self.runs.trusted if is_exact else None
         self.suspects = self.executed = {
-            op: p for op, p in executed.items() if home[op] not in right
+            op: precision for op, precision in executed.items() if affinity[op] != exact
         }
         self.thresholds = self._thresholds()
         self.changing = self._with_all_after(
@@ -128,10 +135,10 @@ class Expected:
         if self.failures_only:
             self.stuck = not self.runs.trusted
             return not self.refused
-        self.reference, _ = self.runs.placed(self.runs.reference)
+        self.reference, _ = self.runs.run(self.runs.reference)
         self.trusted_outputs = self.reference
         self._look_through({})
-        self.reference = self.unfused(self.trusted_outputs)
+        self.reference = self._unfused(self.trusted_outputs)
         self._check_numbers(self.runs.bound.output_names)
         if not self.error(self.trusted_outputs) <= self.equal:
             self.notes.append(
@@ -139,7 +146,7 @@ class Expected:
                 "shape than the model declares; the numbers without fused ops are the reference."
             )
             self.suspects = self.executed = executed
-            self.stuck = home.devices == (self.runs.trusted,)
+            self.stuck = affinity.devices == (self.runs.trusted,)
         if not self.refused:
             self.before = self.error(outputs)
         return self.before <= self.equal and not self.changing
@@ -152,7 +159,7 @@ class Expected:
         self._check_reference()
         if not self.refused:
             self.before = self.error(outputs)
-            self.right, all_judged = self.explained(outputs, self.given)
+            self.right, all_judged = self.explained(outputs, self.placement)
             self.proven = self.right and all_judged and not self.random
 
     def _look_through(self, fixed: Mapping[TensorKey, np.ndarray]) -> None:
@@ -196,9 +203,8 @@ class Expected:
             return dict.fromkeys(self.output_keys, self.tolerance)
         coarsest: dict[str, float] = {}  # of an op and all that it depends on
         for op in self.graph:
-            own = TOLERANCE[self.executed.get(op.name, "f32")]
-            read = (coarsest[maker] for maker, _ in self.inputs_of(op))
-            coarsest[op.name] = max([own, *read])
+            of_inputs = (coarsest[maker] for maker, _ in self.inputs_of(op))
+            coarsest[op.name] = max([TOLERANCE[self.executed.get(op.name, "f32")], *of_inputs])
         return {key: coarsest[key[0]] for key in self.output_keys}
 
     def error(self, outputs: Sequence[np.ndarray]) -> float:
@@ -233,21 +239,18 @@ class Expected:
         compared = self.compared(outputs)
         if not all(self._as_declared(key, output) for key, output, *_ in compared):
             return False, True
-        off = [(key, o, expected) for key, o, expected, e in compared if e > self.thresholds[key]]
+        off = {key: (o, expected) for key, o, expected, e in compared if e > self.thresholds[key]}
         if not off:
             return True, True
-        seen = {key: output for key, output, _ in off if key in self.values}
+        outputs_by_key = {key: output for key, (output, _) in off.items() if key in self.values}
         kept = self.kept_in(placement, self.executed)
-        rounding = self.transparent.rounding(kept, set(seen), seen)
-        explained = all(
-            key in rounding and rounding[key].explains(output, expected)
-            for key, output, expected in off
-        )
-        return explained, not any(known.lost.any() for known in rounding.values())
+        rounding = self.transparent.rounding(kept, set(outputs_by_key), outputs_by_key)
+        explained = all(key in rounding and rounding[key].explains(*off[key]) for key in off)
+        return explained, not any(each.lost.any() for each in rounding.values())
 
     def kept_in(self, placement: Placement, ops: Mapping[str, str]) -> dict[str, str]:
-        """Return the given ops that a placement leaves on their device."""
-        affinity, before = placement.affinity, self.given.affinity
+        """Return those of some ops that a placement leaves on their device."""
+        affinity, before = placement.affinity, self.placement.affinity
         return {op: p for op, p in ops.items() if affinity[op] == before[op]}
 
     def _check_numbers(self, names: Sequence[str]) -> None:
@@ -286,7 +289,7 @@ class Expected:
         )
         if first:
             self._look_through({key: value for key, value in values.items() if key[0] in first})
-            values, self.reference = self.values, self.unfused(self.trusted_outputs)
+            values, self.reference = self.values, self._unfused(self.trusted_outputs)
         nan = {key for key, value in values.items() if has_nan([value])}
         self._leave_out(
             {op.name for op in self.graph if not nan.isdisjoint(self.inputs_of(op))},
@@ -294,12 +297,10 @@ class Expected:
             "left out.",
         )
 
-    def unfused(self, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs of the reference without fused ops, where they are known."""
-        return [
-            fused if key[0] in self.changing else self.values.get(key, fused).astype(fused.dtype)
-            for key, fused in zip(self.output_keys, outputs, strict=True)
-        ]
+    def _unfused(self, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the outputs of the reference without fused ops, where they do not change."""
+        pairs = zip(outputs, self.transparent.unfused(outputs), self.output_keys, strict=True)
+        return [fused if op in self.changing else unfused for fused, unfused, (op, _) in pairs]
 
     def inputs_of(self, op: Op) -> list[TensorKey]:
         return [(self.graph.ops[producer].name, port) for producer, port in op.inputs]
@@ -326,32 +327,33 @@ class Expected:
     def ordered(self, ops: Iterable[str]) -> tuple[str, ...]:
         return tuple(sorted(ops, key=self.graph.index_of.__getitem__))
 
-    def judged(self, ops: frozenset[str], made: Mapping[TensorKey, np.ndarray]) -> SetResult:
+    def judged(self, ops: frozenset[str], tensors: Mapping[TensorKey, np.ndarray]) -> SetResult:
         """Judge the tensors that a set of ops computes from the reference's tensors."""
         values = self.values
         if self.failures_only:
             return SetResult(False, float("nan"), float("nan"))
-        if not all(self._as_declared(key, value) for key, value in made.items()):
+        if not all(self._as_declared(key, tensor) for key, tensor in tensors.items()):
             return SetResult(True, float("inf"), float("inf"))
-        errors = {k: relative_error(made[k], values[k]) for k in made if k in values}
+        tensors = {key: tensor for key, tensor in tensors.items() if key in values}
+        errors = {key: relative_error(tensor, values[key]) for key, tensor in tensors.items()}
         error = max(errors.values(), default=0.0)
         if error <= _UNSEEN:
             return SetResult(False, error, error)
-        damages = self._damages({key: made[key] for key in errors if errors[key] > 0})
+        damages = self._damages({key: tensors[key] for key in errors if errors[key] > 0})
         damage = max(damages.values(), default=0.0)
         if all(d <= SHARE * self.thresholds[key] for key, d in damages.items()):
             return SetResult(False, error, damage)
-        seen = {key: made[key] for key in errors}
-        rounding = self.transparent.rounding({op: self.suspects[op] for op in ops}, set(seen), seen)
-        unexplained = (not r.explains(made[key], values[key]) for key, r in rounding.items())
-        return SetResult(any(unexplained), error, damage)
+        precisions = {op: self.suspects[op] for op in ops}
+        rounding = self.transparent.rounding(precisions, set(tensors), tensors)
+        explained = all(r.explains(tensors[key], values[key]) for key, r in rounding.items())
+        return SetResult(not explained, error, damage)
 
-    def _damages(self, made: Mapping[TensorKey, np.ndarray]) -> dict[TensorKey, float]:
+    def _damages(self, tensors: Mapping[TensorKey, np.ndarray]) -> dict[TensorKey, float]:
         """Return the relative error of each output if these tensors had these values."""
         values, offsets = self.values, {}
         # A tensor that cannot be propagated, for instance one of another shape, counts as bad.
         bad = dict.fromkeys(self.output_keys, float("inf"))
-        for key, value in made.items():
+        for key, value in tensors.items():
             if not self.transparent.takes_offset(key) or value.shape != values[key].shape:
                 return bad
             offsets[key] = offset_from(value, values[key])
@@ -364,7 +366,7 @@ class Expected:
     def beyond_precision(self) -> str:
         """Say where numbers leave the range of the executed precision, if that affects outputs."""
         rounding = self.transparent.rounding(self.executed, set(self.values))
-        lost = {key for key, known in rounding.items() if known.lost.any()}
+        lost = {key for key, each in rounding.items() if each.lost.any()}
         if lost.isdisjoint(self.output_keys):
             return ""
         first = [

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hetero_lab.costs.cost_model import CostModel
-from hetero_lab.debug.expected import SHARE, BudgetOverError, Expected
+from hetero_lab.debug.expected import SHARE, BudgetOverError, Expected, check_tolerance
 from hetero_lab.debug.placed_runs import PlacedRuns
 from hetero_lab.debug.rounding import Rounding, relative_error, relative_to
 from hetero_lab.debug.ways_around import Way, WaysAround
@@ -32,7 +32,9 @@ from hetero_lab.terminal import count_of
 if TYPE_CHECKING:
     import openvino as ov
 
-_MOST_ROUNDS = 4
+# Times less wrong inside the model than by itself: then it is the cut that makes an op wrong.
+_LESS_INSIDE = 2.0
+_MOST_ROUNDS = 4  # of searches, each on the way around that the one before led to
 
 
 def find_wrong(
@@ -113,32 +115,29 @@ def find_wrong(
     (True, {})
     """
     watch = Stopwatch.start(budget_s)
-    if tolerance is not None and not tolerance > 0:
-        raise ArgumentError(
-            f"tolerance= is a relative error above 0, for instance 0.001, not {tolerance!r}."
-        )
+    check_tolerance(tolerance)
     bound = bind(model, core)
     refuse_language_model(bound.model, "find_wrong")
-    placed = resolve(bound, placement)
-    virtual = placed.placement.virtual
+    subject = resolve(bound, placement)
+    virtual = subject.placement.virtual
     if virtual is not None:
         raise ArgumentError(
             f"{virtual} chooses a device for the whole model at run time. Search on each of its "
-            f"devices by itself: {', '.join(placed.devices)}."
+            f"devices by itself: {', '.join(subject.devices)}."
         )
     if costs is not None:
-        costs.check_graph(placed.graph)
-    arrays = given_or_generated(placed.bound, inputs)
+        costs.check_graph(subject.graph)
+    arrays = given_or_generated(subject.bound, inputs)
     try:
-        trusted = reference_device(placed.bound)
+        trusted = reference_device(subject.bound)
     except DeviceError as error:
         raise DeviceError(
             "No single real device here supports the whole model, so there is no reference to "
             "compare with."
         ) from error
     if costs is not None:
-        costs.check_devices([*placed.devices, trusted])
-    with PlacedRuns(placed, arrays, trusted, watch=watch, isolate=isolate) as runs:
+        costs.check_devices([*subject.devices, trusted])
+    with PlacedRuns(subject, arrays, trusted, watch=watch, isolate=isolate) as runs:
         return search_wrong(runs, watch, tolerance=tolerance, costs=costs, progress=progress)
 
 
@@ -154,81 +153,82 @@ def search_wrong(
     """Look for faults and for a way around them, in turn, until the outputs are right."""
     with Progress("find_wrong", show=progress, budget_s=watch.budget_s) as bar:
         expected = Expected(runs, watch, tolerance, bar, failures_only=failures_only)
-        sets = WrongSetSearch(expected)
-        around = WaysAround(sets, costs)
+        search = WrongSetSearch(expected)
+        around = WaysAround(search, costs)
         complete = False
         # Without a reference nothing is known yet, so Ctrl-C has nothing to keep.
         with UntilInterrupted(lambda: expected.reference or expected.failures_only) as until:
             try:
-                outputs = expected.run_given()
+                outputs = expected.run()
                 if expected.compare(outputs):
-                    return answer(around, "none", Way(expected.given, expected.before, right=True))
+                    way = Way(expected.placement, expected.before, right=True)
+                    return _answer(around, "none", way)
                 expected.look_inside(outputs)
-                _search(sets, around)
+                _search(search, around)
                 complete = True
             except BudgetOverError:
                 pass
         if not complete:
-            sets.keep_unshrunk()
+            search.keep_unshrunk()
         kind, way = _kind(around, complete)
-        return answer(around, kind, way, complete=complete, interrupted=until.interrupted)
+        return _answer(around, kind, way, complete=complete, interrupted=until.interrupted)
 
 
-def _search(sets: WrongSetSearch, around: WaysAround) -> None:
-    expected, placement = sets.expected, sets.given
+def _search(search: WrongSetSearch, around: WaysAround) -> None:
+    expected = search.expected
+    placement = expected.placement
     for _ in range(_MOST_ROUNDS):
-        n_known = len(sets.found)
-        sets.find_in(placement)
+        n_before = len(search.sets)
+        search.find_in(placement)
         blind = expected.stuck or (expected.random and expected.right)
-        if len(sets.found) == n_known or blind:
+        if len(search.sets) == n_before or blind:
             break  # without an output to compare, no way around can be judged
         way = around.way_out()
         if way.right:
             break
         placement = way.placement
-    n_known = len(sets.found)
-    for device, leaders in sets.subgraphs:
-        sets.find_overlapping(device, leaders)
-    if len(sets.found) > n_known and around.way is not None:
+    n_before = len(search.sets)
+    for device, leaders in search.subgraphs:
+        search.find_overlapping(device, leaders)
+    if len(search.sets) > n_before and around.way is not None:
         around.way_out()
 
 
 def _kind(around: WaysAround, complete: bool) -> tuple[Kind, Way]:
     """Return the kind of fault, as far as known, and the best way around it."""
-    expected, found = around.expected, around.found
-    judged = not expected.random or (complete and not around.sets.unrun())
+    expected, search = around.expected, around.search
     way = around.best_way()
-    if found:
-        return "op" if all(len(each.ops) == 1 for each in found) else "combination", way
+    if search.sets:
+        return "op" if all(len(each.ops) == 1 for each in search.sets) else "combination", way
+    judged = not expected.random or (complete and not search.unrun())
     if expected.right and judged:
-        return "rounding", Way(expected.given, expected.before, expected.proven)
+        return "rounding", Way(expected.placement, expected.before, expected.proven)
     if not complete and expected.right is not False:
         return "not known", way
     return "combination", way
 
 
-def answer(
+def _answer(
     around: WaysAround, kind: Kind, way: Way, *, complete: bool = True, interrupted: bool = False
 ) -> Wrong:
     """Measure the errors of each op, and return the result with all findings."""
-    expected, runs = around.expected, around.runs
+    expected, runs, search = around.expected, around.runs, around.search
     errors: tuple[OpError, ...] = ()
     if kind != "none":
-        errors, interrupted = _op_errors(around.sets, interrupted=interrupted)
-        _forget_innocent(around.sets, errors)
-    devices = dict.fromkeys(filter(None, [*expected.given.affinity.devices, runs.trusted]))
+        errors, interrupted = _op_errors(search, interrupted=interrupted)
+    devices = dict.fromkeys(filter(None, [*expected.placement.affinity.devices, runs.trusted]))
     return Wrong(
         kind=kind,
         verdict=_verdict(around, kind, way, complete=complete, interrupted=interrupted),
-        sets=tuple(around.found),
+        sets=tuple(search.sets),
         op_errors=errors,
-        given=expected.given,
+        given=expected.placement,
         placement=way.placement,
         proven=way.right,
         before=expected.before,
         after=way.after,
         precisions=dict(expected.precisions),
-        device_properties=runs.given.properties,
+        device_properties=runs.bound_placement.properties,
         plugins=plugins_of(devices, runs.core),
         trusted=runs.trusted,
         complete=complete,
@@ -240,89 +240,35 @@ def answer(
     )
 
 
-def _op_errors(sets: WrongSetSearch, *, interrupted: bool) -> tuple[tuple[OpError, ...], bool]:
-    """Run the placement with visible tensors; return the errors, and whether Ctrl-C came."""
-    expected = sets.expected
-    arrived, rounding = dict[TensorKey, np.ndarray](), dict[TensorKey, Rounding]()
+def _op_errors(search: WrongSetSearch, *, interrupted: bool) -> tuple[tuple[OpError, ...], bool]:
+    """Run the placement with visible tensors; return the errors, and whether Ctrl-C came.
+
+    Ops that are wrong when they are cut out of the model, and far less so inside it, are forgotten.
+    """
+    expected = search.expected
+    tensors, rounding = dict[TensorKey, np.ndarray](), dict[TensorKey, Rounding]()
     measured = bool(expected.refused)
     with UntilInterrupted() as until:
         if not expected.failures_only and expected.values and not interrupted:
-            arrived = {} if measured else _arrived(sets)
+            tensors = {} if measured else _tensors(search)
             measured = True
-            rounding = _rounding(expected)
+            try:
+                rounding = expected.transparent.rounding(expected.executed, set(expected.values))
+            except BudgetOverError:
+                expected.notes.append(
+                    "The budget ended before the rounding of each op was estimated."
+                )
     if until.interrupted and not measured:
         expected.notes.append("Ctrl-C came before the accumulated errors were measured.")
-    return _joined(sets, arrived, rounding), interrupted or until.interrupted
+    errors = _joined(search, tensors, rounding)
+    _forget_innocent(search, errors)
+    return errors, interrupted or until.interrupted
 
 
-def _forget_innocent(sets: WrongSetSearch, errors: Sequence[OpError]) -> None:
-    """Forget ops that are wrong when they are cut out of the model, and far less so inside it."""
-    known = {each.op: each for each in errors}
-
-    def is_innocent(found: WrongSet) -> bool:
-        isolated, accumulated = known[found.ops[0]].isolated, known[found.ops[0]].accumulated
-        if len(found.ops) > 1 or isolated is None or accumulated is None:
-            return False
-        return 2 * accumulated < isolated
-
-    innocent = [found for found in sets.found if is_innocent(found)]
-    if innocent and len(innocent) < len(sets.found):
-        sets.found[:] = [found for found in sets.found if found not in innocent]
-        names = names_at_hand([found.ops[0] for found in innocent])
-        sets.expected.notes.append(f"Wrong only when cut out of the model: {names}.")
-
-
-def _joined(
-    sets: WrongSetSearch,
-    arrived: Mapping[TensorKey, np.ndarray],
-    rounding: Mapping[TensorKey, Rounding],
-) -> tuple[OpError, ...]:
-    expected, graph, values = sets.expected, sets.graph, sets.expected.values
-    errors = {key: relative_error(value, values[key]) for key, value in arrived.items()}
-    most = {k: relative_to(r.farthest, values[k]) for k, r in rounding.items() if k in values}
-    unexplained = {
-        key
-        for key, error in errors.items()
-        if error > SHARE * expected.equal
-        and key in rounding
-        and not rounding[key].explains(arrived[key], values[key])
-    }
-    together = [each.ops for each in sets.found if len(each.ops) > 1]  # what they read is hidden
-    makers = {op for ops in together for op, _ in outgoing(graph, ops)}
-    ports: dict[str, list[TensorKey]] = {}
-    for key in values:
-        ports.setdefault(key[0], []).append(key)
-
-    def error_of(op: str) -> OpError:
-        node, keys = graph.ops[graph.index_of[op]], ports.get(op, [])
-        isolated = sets.isolated.get(graph.ops[graph.leader[node.index]].name)
-        return OpError(
-            op=op,
-            op_type=node.type,
-            device=expected.given.affinity[op],
-            # NaN if the device refused to run it.
-            isolated=None if isolated is None or np.isnan(isolated.error) else isolated.error,
-            accumulated=max((errors[k] for k in keys if k in errors), default=None),
-            rounding=max((most[k] for k in keys if k in most), default=None),
-            jumps=not unexplained.isdisjoint(keys)
-            and (op in makers or unexplained.isdisjoint(expected.inputs_of(node))),
-        )
-
-    return tuple(map(error_of, expected.ordered(expected.placeable)))
-
-
-def _rounding(expected: Expected) -> dict[TensorKey, Rounding]:
-    try:
-        return expected.transparent.rounding(expected.executed, set(expected.values))
-    except BudgetOverError:
-        expected.notes.append("The budget ended before the rounding of each op was estimated.")
-        return {}
-
-
-def _arrived(sets: WrongSetSearch) -> dict[TensorKey, np.ndarray]:
+def _tensors(search: WrongSetSearch) -> dict[TensorKey, np.ndarray]:
     """Return the tensors of the placement, except those inside a wrong set."""
-    expected, graph = sets.expected, sets.graph
-    parts = [(set(found.ops), set(outgoing(graph, found.ops))) for found in sets.found]
+    expected, graph = search.expected, search.graph
+    parts = [(set(each.ops), set(outgoing(graph, each.ops))) for each in search.sets]
     wanted = tuple(
         key
         for key in expected.values
@@ -339,7 +285,7 @@ def _arrived(sets: WrongSetSearch) -> dict[TensorKey, np.ndarray]:
     for shown in dict.fromkeys((wanted, static)):
         try:
             expected.check_budget()
-            return expected.runs.placed(expected.given, shown)[1]
+            return expected.runs.run(expected.placement, shown)[1]
         except BudgetOverError:
             note = "The budget ended before the accumulated errors were measured."
             break
@@ -349,22 +295,82 @@ def _arrived(sets: WrongSetSearch) -> dict[TensorKey, np.ndarray]:
     return {}
 
 
+def _joined(
+    search: WrongSetSearch,
+    tensors: Mapping[TensorKey, np.ndarray],
+    rounding: Mapping[TensorKey, Rounding],
+) -> tuple[OpError, ...]:
+    """Return the errors of each op, in topological order."""
+    expected, graph, values = search.expected, search.graph, search.expected.values
+    errors = {key: relative_error(tensor, values[key]) for key, tensor in tensors.items()}
+    bounds = {k: relative_to(r.farthest, values[k]) for k, r in rounding.items() if k in values}
+    unexplained = {
+        key
+        for key, error in errors.items()
+        if error > SHARE * expected.equal
+        and key in rounding
+        and not rounding[key].explains(tensors[key], values[key])
+    }
+    together = [each.ops for each in search.sets if len(each.ops) > 1]  # what they read is hidden
+    makers = {op for ops in together for op, _ in outgoing(graph, ops)}
+    keys: dict[str, list[TensorKey]] = {op: [] for op in expected.placeable}
+    for key in values:
+        keys.get(key[0], []).append(key)
+
+    def largest(of_tensors: Mapping[TensorKey, float], op: str) -> float | None:
+        return max((of_tensors[key] for key in keys[op] if key in of_tensors), default=None)
+
+    def error_of(op: str) -> OpError:
+        node = graph.ops[graph.index_of[op]]
+        trial = search.isolated.get(graph.ops[graph.leader[node.index]].name)
+        reads = expected.inputs_of(node)
+        return OpError(
+            op=op,
+            op_type=node.type,
+            device=expected.placement.affinity[op],
+            # NaN if the device refused to run it.
+            isolated=None if trial is None or np.isnan(trial.error) else trial.error,
+            accumulated=largest(errors, op),
+            rounding=largest(bounds, op),
+            jumps=not unexplained.isdisjoint(keys[op])
+            and (op in makers or unexplained.isdisjoint(reads)),
+        )
+
+    return tuple(map(error_of, expected.ordered(expected.placeable)))
+
+
+def _forget_innocent(search: WrongSetSearch, errors: Iterable[OpError]) -> None:
+    """Forget ops that are wrong when they are cut out of the model, and far less so inside it."""
+    innocent = {
+        (each.op,)
+        for each in errors
+        if each.isolated is not None
+        and each.accumulated is not None
+        and _LESS_INSIDE * each.accumulated < each.isolated
+    }
+    innocent &= {each.ops for each in search.sets}
+    if innocent and len(innocent) < len(search.sets):
+        names = names_at_hand([each.ops[0] for each in search.sets if each.ops in innocent])
+        search.sets[:] = [each for each in search.sets if each.ops not in innocent]
+        search.expected.notes.append(f"Wrong only when cut out of the model: {names}.")
+
+
 def _verdict(around: WaysAround, kind: Kind, way: Way, *, complete: bool, interrupted: bool) -> str:
     """Say which ops are wrong, which ran by themselves, and whether the way around is proven."""
-    expected, sets = around.expected, around.sets
+    expected, search = around.expected, around.search
     if kind == "none":
         return f"Nothing is wrong: no output is off by more than {expected.before:.2g} (relative)."
-    seen = _seen(sets)
-    if kind == "rounding" and complete and sets.could_all_run():
-        fact = "Each op is right" if expected.random else seen
+    outputs = _outputs(search)
+    if kind == "rounding" and complete and search.could_all_run():
+        fact = "Each op is right" if expected.random else outputs
         lost = ""
         if not (way.right or expected.random):
             expected.transparent.before_run = None  # no budget: this sentence is needed
             lost = expected.beyond_precision()
         return f"{fact}: no op is wrong, by itself or together with others.{lost}"
-    tested = _blame(sets.found) if sets.found else _tested(sets, complete)
-    sentences = [f"{seen}.", tested]
-    if way.placement is not expected.given:
+    tested = " ".join(_blame(search.sets)) or _tested(search, complete)
+    sentences = [f"{outputs}.", tested]
+    if way.placement is not expected.placement:
         sentences += _mended(way, around)
     if not complete:
         cut = "It was interrupted" if interrupted else "The budget ended"
@@ -372,9 +378,9 @@ def _verdict(around: WaysAround, kind: Kind, way: Way, *, complete: bool, interr
     return " ".join(sentences)
 
 
-def _seen(sets: WrongSetSearch) -> str:
+def _outputs(search: WrongSetSearch) -> str:
     """Say how the outputs differ from those of the reference."""
-    expected = sets.expected
+    expected = search.expected
     if expected.refused:
         return f"The placement does not run ({expected.refused.rstrip('.')})"
     if np.isnan(expected.before) and expected.random:
@@ -382,68 +388,65 @@ def _seen(sets: WrongSetSearch) -> str:
     if np.isnan(expected.before):
         return "The outputs were not compared with those of the reference"
     off = f"The outputs are off by {expected.before:.2g} (relative error)"
-    if expected.random and expected.before <= expected.equal:
-        off = "The outputs that can be compared are right"
     if np.isinf(expected.before):
         off = "Outputs are infinite, NaN or of another shape, unlike those of the reference"
-    if sets.found or expected.random or expected.right is None:
+    elif expected.random and expected.before <= expected.equal:
+        off = "The outputs that can be compared are right"
+    if search.sets or expected.random or expected.right is None:
         return off
     if not expected.right:
         return f"{off}, more than rounding in {expected.narrow} explains"
     return f"{off}, by rounding in {expected.narrow}"
 
 
-def _blame(found: list[WrongSet]) -> str:
-    sentences = []
+def _blame(sets: Sequence[WrongSet]) -> Iterator[str]:
+    """Name the ops that are wrong, then those that are refused."""
     for verb, refused in (("Wrong", False), ("Refused", True)):
-        sets = [each for each in found if bool(each.refusal) is refused]
-        singles = [each.ops[0] for each in sets if len(each.ops) == 1]
-        blame = []
+        some = [each for each in sets if bool(each.refusal) is refused]
+        blame = [
+            f"{names_at_hand(each.ops)} together{each.doubt}" for each in some if len(each.ops) > 1
+        ]
+        singles = [each.ops[0] for each in some if len(each.ops) == 1]
         if singles:
             selves = "itself" if len(singles) == 1 else "themselves"
-            blame = [f"{names_at_hand(singles)} by {selves}"]
-        blame += [
-            f"{names_at_hand(each.ops)} together{each.doubt}" for each in sets if len(each.ops) > 1
-        ]
+            blame.insert(0, f"{names_at_hand(singles)} by {selves}")
         if blame:
-            sentences.append(f"{verb}: {'; '.join(blame)}.")
-    return " ".join(sentences)
+            yield f"{verb}: {'; '.join(blame)}."
 
 
-def _tested(sets: WrongSetSearch, complete: bool) -> str:
+def _tested(search: WrongSetSearch, complete: bool) -> str:
     """Say how many ops ran by themselves, if none of them is wrong."""
-    if complete and sets.could_all_run():
+    if complete and search.could_all_run():
         return "No op and no subgraph is wrong with the reference's inputs."
-    n = len(sets.expected.suspects)
-    n_right = n - len(sets.unrun())
+    n = len(search.expected.suspects)
+    n_right = n - len(search.unrun())
     if not n_right:
         return "No op was run by itself."
     rest = "The device refuses other cuts." if complete else "Not all of them were run together."
     return f"{n_right} of {n} ops were run by themselves, and are right. {rest}"
 
 
-def _mended(way: Way, around: WaysAround) -> list[str]:
+def _mended(way: Way, around: WaysAround) -> Iterator[str]:
     """Say which ops move in the way around, and whether its outputs are right."""
-    expected = around.expected
-    trusted = expected.runs.trusted
-    moved = around.n_moved(way.placement.affinity)
-    outputs = f"With {count_of(moved, 'op')} moved to {trusted}, the outputs"
-    if not moved:  # only its precision has changed
-        outputs = f"With {trusted} in f32, the outputs"
+    trusted = around.runs.trusted
+    n_moved = around.n_moved(way.placement.affinity)
+    # With none, only its precision has changed.
+    change = f"{count_of(n_moved, 'op')} moved to {trusted}" if n_moved else f"{trusted} in f32"
     if not way.right and np.isnan(way.after):
-        why = "they cannot be compared" if expected.random else "it was not run"
-        return [f"{outputs} may be right; this was not proven, as {why}."]
-    sentences = []
-    whole = around.ways.get(around.moves_all()) if around.found else None
+        why = "they cannot be compared" if around.expected.random else "it was not run"
+        yield f"With {change}, the outputs may be right; this was not proven, as {why}."
+        return
+    whole = around.ways.get(around.moves_all()) if around.search.sets else None
     if whole is not None and way.placement is not whole.placement and not whole.right:
+        n = around.n_moved(whole.placement.affinity)
         still = f"the outputs are still off by {whole.after:.2g}"
         if np.isnan(whole.after):
             still = "the placement does not run"
-        n = around.n_moved(whole.placement.affinity)
-        sentences = [f"With {count_of(n, 'op')} moved to {trusted}, {still}."]
+        yield f"With {count_of(n, 'op')} moved to {trusted}, {still}."
     if len(way.placement.affinity.devices) == 1:
-        outputs = f"With all ops on {trusted}, the outputs"
+        change = f"all ops on {trusted}"
     if way.right:
-        return [*sentences, f"{outputs} are right ({way.after:.2g})."]
-    off = f"{outputs} are still off by {way.after:.2g}; no placement was found to be right."
-    return [*sentences, off]
+        yield f"With {change}, the outputs are right ({way.after:.2g})."
+    else:
+        off = f"still off by {way.after:.2g}; no placement was found to be right."
+        yield f"With {change}, the outputs are {off}"

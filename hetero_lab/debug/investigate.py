@@ -12,7 +12,7 @@ import numpy as np
 
 from hetero_lab.debug.bisection import Bisection, bisect
 from hetero_lab.debug.cause import CauseSearch
-from hetero_lab.debug.expected import BudgetOverError
+from hetero_lab.debug.expected import BudgetOverError, check_tolerance
 from hetero_lab.debug.placed_runs import PlacedRuns
 from hetero_lab.debug.reproducer import Reproducer
 from hetero_lab.debug.settings import Setting
@@ -189,17 +189,14 @@ def investigate(
     'ok'
     """
     watch = Stopwatch.start(budget_s)
-    if tolerance is not None and not tolerance > 0:
-        raise ArgumentError(
-            f"tolerance= is a relative error above 0, for instance 0.001, not {tolerance!r}."
-        )
+    check_tolerance(tolerance)
     bound = bind(model, core)
     check_scenario(bound.model, scenario)
-    placed = _resolved(bound, placement)
-    if placed.placement.virtual is not None:
+    subject = _resolved(bound, placement)
+    if subject.placement.virtual is not None:
         raise ArgumentError(
-            f"{placed.placement.virtual} chooses a device at run time. Investigate each of its "
-            f"devices by itself: {', '.join(placed.devices)}."
+            f"{subject.placement.virtual} chooses a device at run time. Investigate each of its "
+            f"devices by itself: {', '.join(subject.devices)}."
         )
     if baseline is not None and scenario is not None:
         raise ArgumentError("baseline= compares latencies of models of static shapes only.")
@@ -209,38 +206,32 @@ def investigate(
     if faster is not None and faster.virtual is not None:
         raise ArgumentError(f"baseline= is one device or a HETERO placement, not {faster.virtual}.")
     if faster is not None and (faster.affinity, faster.device_properties) == (
-        placed.placement.affinity,
-        placed.placement.device_properties,
+        subject.placement.affinity,
+        subject.placement.device_properties,
     ):
         raise ArgumentError("baseline= is the placement itself; name one that is faster.")
-    arrays = _arrays(placed.bound, inputs, scenario)
+    arrays = _arrays(subject.bound, inputs, scenario)
     try:
-        trusted = reference_device(placed.bound)
+        trusted = reference_device(subject.bound)
     except DeviceError:
         trusted = ""
-    with PlacedRuns(placed, arrays, trusted, watch=watch, isolate=True) as runs:
-        found = search_cause(
-            runs,
-            watch,
-            baseline=faster,
-            tolerance=tolerance,
-            progress=progress,
-        )
-    if found.symptom is Symptom.OK and inputs is None and bound.model.inputs:
+    with PlacedRuns(subject, arrays, trusted, watch=watch, isolate=True) as runs:
+        result = search_cause(runs, watch, baseline=faster, tolerance=tolerance, progress=progress)
+    if result.symptom is Symptom.OK and inputs is None and bound.model.inputs:
         note = "The inputs were generated. If other ones show a symptom, pass them as inputs=."
-        return replace(found, notes=(*found.notes, note))
-    if between is None or found.interrupted or found.symptom is Symptom.OK:
-        return found
+        return replace(result, notes=(*result.notes, note))
+    if between is None or result.interrupted or result.symptom is Symptom.OK:
+        return result
     try:
         with UntilInterrupted() as until, scratch_directory() as directory:
-            found.export(directory)
+            result.export(directory)
             bisection = bisect(directory, between, progress=progress)
-            verdict = f"{found.verdict}\n{bisection.verdict}"
-            found = replace(found, bisection=bisection, verdict=verdict)
+            verdict = f"{result.verdict}\n{bisection.verdict}"
+            result = replace(result, bisection=bisection, verdict=verdict)
     except HeteroLabError as error:
-        return replace(found, notes=(*found.notes, f"The release was not found: {error}"))
-    stopped = found.bisection is not None and found.bisection.interrupted
-    return replace(found, interrupted=until.interrupted or stopped)
+        return replace(result, notes=(*result.notes, f"The release was not found: {error}"))
+    stopped = result.bisection is not None and result.bisection.interrupted
+    return replace(result, interrupted=until.interrupted or stopped)
 
 
 def _resolved(bound: BoundModel, placement: PlacementLike) -> BoundPlacement:
@@ -252,9 +243,10 @@ def _resolved(bound: BoundModel, placement: PlacementLike) -> BoundPlacement:
         return resolve(bound, placement)
     except DeviceError as error:
         device = error.device if isinstance(error, CrashError) else placement
-        if device != placement and isinstance(placement, Affinity | Placement):
-            given = placement if isinstance(placement, Placement) else Placement(placement)
-            return BoundPlacement(bound, given)
+        if device != placement and isinstance(placement, Placement):
+            return BoundPlacement(bound, placement)
+        if device != placement and isinstance(placement, Affinity):
+            return BoundPlacement(bound, Placement(placement))
         if not isinstance(device, str) or device not in device_names(bound.core):
             raise
         if device != placement:
@@ -269,10 +261,8 @@ def _arrays(
     """Return the inputs; for a language model, those of each step with tokens fixed beforehand."""
     if scenario is None:
         return given_or_generated(bound, inputs)
-    model, (prompt,) = (
-        language_model(bound.model),
-        given_or_random_prompt(bound, inputs, scenario, 0),
-    )
+    model = language_model(bound.model)
+    (prompt,) = given_or_random_prompt(bound, inputs, scenario, 0)
     further = model.prompt(replace(scenario, prompt_tokens=scenario.new_tokens), 1)
     steps, past = [model.feed(prompt, 0)], scenario.prompt_tokens
     for number in range(scenario.new_tokens - 1):
@@ -293,38 +283,38 @@ def search_cause(
     complete = False
     with (
         Progress("investigate", show=progress, budget_s=watch.budget_s) as bar,
-        UntilInterrupted(lambda: search.seen) as until,
+        UntilInterrupted(lambda: search.evidence) as until,
     ):
         try:
             bar.note("run the placement")
-            seen = search.find_symptom()
+            evidence = search.find_symptom()
             steps = {"settings": search.find_settings, "ops": search.find_ops}
             # If rounding explains the numbers after all, no setting is to blame.
-            first = "ops" if search.check.is_static and seen.symptom.has_outputs else "settings"
-            for name in sorted(steps, key=lambda name: name != first):
-                if search.seen is not None and search.seen.symptom is not Symptom.OK:
+            ops_first = search.check.is_static and evidence.symptom.has_outputs
+            for name in sorted(steps, reverse=not ops_first):
+                if search.evidence is not None and search.evidence.symptom is not Symptom.OK:
                     bar.note(f"search the {name}")
-                    steps[name](seen)
+                    steps[name](evidence)
             complete = True
         except BudgetOverError:
             search.notes.append("The budget ended before the search was complete.")
-    if search.seen is None:
+    evidence, wrong, reproducer = search.evidence, search.wrong, None
+    if evidence is None:
         raise MeasurementError(
             f"The budget of {watch.budget_s:g} s ended before the placement gave an answer. Give "
             "more time with budget_s=."
         )
-    symptom, wrong = search.seen.symptom, search.wrong
     interrupted = until.interrupted or (wrong is not None and wrong.interrupted)
     if interrupted:
         search.notes.append("It was interrupted before the search was complete.")
-    reproducer = None
-    if symptom is not Symptom.OK:
-        told = " ".join(search.of_settings())
-        reproducer = replace(search.reproducer or search.whole(), settings=told)
+    if evidence.symptom is not Symptom.OK:
+        reproducer = replace(
+            search.reproducer or search.whole(), settings=" ".join(search.of_settings())
+        )
     return Investigation(
-        symptom=symptom,
-        evidence=search.seen,
-        verdict=_verdict(search, search.seen),
+        symptom=evidence.symptom,
+        evidence=evidence,
+        verdict=_verdict(search, evidence),
         settings=search.settings,
         device=search.device,
         ops=search.ops,
@@ -338,14 +328,15 @@ def search_cause(
     )
 
 
-def _verdict(search: CauseSearch, seen: Evidence) -> str:
-    if seen.symptom is Symptom.OK:
-        return f"No symptom. {seen.told}" if search.check.expected else seen.told
-    title = seen.symptom.title
-    sentences = [f"{title[0].upper()}{title[1:]}: {seen.told.rstrip('.')}."]
+def _verdict(search: CauseSearch, evidence: Evidence) -> str:
+    if evidence.symptom is Symptom.OK:
+        return f"No symptom. {evidence.told}" if search.check.expected else evidence.told
+    title = evidence.symptom.title
+    sentences = [f"{title[0].upper()}{title[1:]}: {evidence.told.rstrip('.')}."]
     if search.ops:
-        names = names_at_hand(search.ops)
-        fewest = "The fewest ops that show it" if search.minimal else "It shows with these ops, "
-        fewest += "" if search.minimal else "perhaps with fewer"
-        sentences.append(f"{fewest}: {names} on {search.device}.")
+        names = f"{names_at_hand(search.ops)} on {search.device}."
+        if search.minimal:
+            sentences.append(f"The fewest ops that show it: {names}")
+        else:
+            sentences.append(f"It shows with these ops, perhaps with fewer: {names}")
     return "\n".join([*sentences, *search.of_settings()])

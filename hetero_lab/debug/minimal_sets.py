@@ -1,9 +1,9 @@
-"""Minimal failing sets: one by bisection, all of them by a tree of hitting sets."""
+"""Minimal failing sets of ops or of settings: one by bisection, all by a tree of hitting sets."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -59,16 +59,37 @@ def minimal_set(
     return sorted(needed, key=order.__getitem__)
 
 
+def disjoint_sets(
+    items: Sequence[T],
+    fails: Callable[[Sequence[T]], bool],
+    parts: Iterable[Sequence[T]] = (),
+    near: Callable[[T, Sequence[T]], Sequence[T]] | None = None,
+) -> Iterator[list[T]]:
+    """Yield minimal failing sets that share no item, those within one of the ``parts`` first.
+
+    A part is far less to search than the whole, which comes last: items that are far apart can
+    fail together, too. The other arguments are those of :func:`minimal_set`.
+    """
+    taken: set[T] = set()
+    for part in (*parts, items):
+        left = [item for item in part if item not in taken]
+        while left and fails(left):
+            smallest = minimal_set(left, fails, near)
+            yield smallest
+            taken.update(smallest)
+            left = [item for item in left if item not in taken]
+
+
 def hitting_sets(
-    known: Sequence[frozenset[T]],
+    failing: Sequence[frozenset[T]],
     enough: Sequence[frozenset[T]],
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[frozenset[T]]:
-    """Walk through sets that hold an item of each known set, as in Reiter's tree (1987).
+    """Walk through sets that hold an item of each failing set, as in Reiter's tree (1987).
 
     The walk is depth-first, because there may be far too many sets to list. It skips supersets of
     the sets in ``enough``. After each yielded set, the caller either adds it there, or adds to
-    ``known`` a set that it does not hit. ``check`` is called at each step; an exception that it
+    ``failing`` a set that it does not hit. ``check`` is called at each step; an exception that it
     raises ends the walk.
     """
     stack = [frozenset[T]()]
@@ -77,7 +98,7 @@ def hitting_sets(
         out = stack.pop()
         if any(other <= out for other in enough):
             continue
-        missed = next((items for items in known if items.isdisjoint(out)), None)
+        missed = next((items for items in failing if items.isdisjoint(out)), None)
         if missed is None:
             yield out
             stack.append(out)  # it is in enough now, or misses a new set

@@ -16,6 +16,7 @@ from hetero_lab.devices.bound import BoundModel
 from hetero_lab.devices.core import scratch_core
 from hetero_lab.devices.devices import property_of
 from hetero_lab.devices.emulation import bases_of, emulated_devices
+from hetero_lab.devices.properties import PRECISION_HINT
 from hetero_lab.errors import CompileError, last_line, names_at_hand
 from hetero_lab.measure.bench import read_arrays, write_arrays
 from hetero_lab.measure.requests import InferFile, SetUp
@@ -56,7 +57,7 @@ _TIMEOUT_S = 300.0
 
 
 class PlacedRuns(ExitStack):
-    """Compiles and infers for a search of the placement ``placed``, and counts the compiles.
+    """Compiles and infers for a search of a placement, and counts the compiles.
 
     ``arrays`` are the model's inputs in its order, of one inference or of several in a row; the
     exact numbers of the device ``trusted``, if there is one, are the ``reference``. With
@@ -67,7 +68,7 @@ class PlacedRuns(ExitStack):
 
     def __init__(
         self,
-        placed: BoundPlacement,
+        bound_placement: BoundPlacement,
         arrays: Sequence[np.ndarray],
         trusted: str,
         *,
@@ -77,19 +78,25 @@ class PlacedRuns(ExitStack):
         worker_command: Sequence[str] | None = None,
     ):
         super().__init__()
-        self.given, self.bound, self.core = placed, placed.bound, placed.core
+        self.bound_placement = bound_placement
+        self.core = bound_placement.core
         self.arrays: Sequence[np.ndarray] = list(arrays)
         self.trusted = trusted
         self.n_compiles = 0  # on any device
         self.hints: dict[str, str] = {}  # device → the precision that it was last asked for
         self._watch, self._slowest_s = watch or Stopwatch.start(None), 0.0
-        self._run: Callable[..., Inferred] = partial(infer_once, core=self.core)
+        self._infer: Callable[..., Inferred] = partial(infer_once, core=self.core)
         self._timeout_s, self._workers = timeout_s, Workers(command=worker_command)
         self._worker: WorkerProcess | None = None  # started again after it has died
         self._is_isolated = isolate
         if isolate:
-            self._run = partial(self._ask, self.enter_context(scratch_directory()))
+            self._infer = partial(self._ask, self.enter_context(scratch_directory()))
             self.callback(self._kill)
+
+    @property
+    def bound(self) -> BoundModel:
+        """The model of the placement."""
+        return self.bound_placement.bound
 
     @property
     def is_over(self) -> bool:
@@ -107,21 +114,26 @@ class PlacedRuns(ExitStack):
         """Tell whether a device of the placement may quantise what it computes, as it likes."""
         key, real = "DYNAMIC_QUANTIZATION_GROUP_SIZE", bases_of([device], self.core)
         default = property_of(scratch_core(), real.get(device, device), key)
-        return str(self.given.properties[device].get(key, default)) not in ("0", "None")
+        return str(self.bound_placement.properties[device].get(key, default)) not in ("0", "None")
+
+    def hint_of(self, device: str) -> str | None:
+        """Return the precision that a device of the placement is asked for, as far as known."""
+        hint = self.bound_placement.properties[device].get(PRECISION_HINT)
+        return hint or self.hints.get(device)
 
     @contextmanager
     def instead(
-        self, placed: BoundPlacement, arrays: Sequence[np.ndarray], trusted: str
+        self, placement: BoundPlacement, arrays: Sequence[np.ndarray], trusted: str
     ) -> Iterator[None]:
         """Run another model in this block, with the same worker."""
-        before = self.given, self.bound, self.arrays, self.trusted
-        self.given, self.bound, self.arrays, self.trusted = placed, placed.bound, arrays, trusted
+        before = self.bound_placement, self.arrays, self.trusted
+        self.bound_placement, self.arrays, self.trusted = placement, arrays, trusted
         try:
             yield
         finally:
-            self.given, self.bound, self.arrays, self.trusted = before
+            self.bound_placement, self.arrays, self.trusted = before
 
-    def placed(
+    def run(
         self,
         placement: Placement,
         shown: Collection[TensorKey] = (),
@@ -132,35 +144,35 @@ class PlacedRuns(ExitStack):
         The outputs of several inferences in a row follow each other; inner tensors are those of
         the last one. ``arrays`` are by default those of the search.
         """
-        placed = BoundPlacement(self.bound, placement)
-        partition = partition_of(placed)
+        bound = BoundPlacement(self.bound, placement)
+        partition = partition_of(bound)
         model, graph = self.bound.model.clone(), self.bound.graph
         self.before_compile(model, [(s.device, frozenset(s.ops)) for s in partition.subgraphs])
-        known = affinity = placed.affinity
+        before = affinity = bound.affinity
         if shown:
             model, graph = with_tensors_as_outputs(model, shown)
             # Each new node converts a tensor for NumPy, on the device that makes the tensor.
             makers = {op.name: graph.ops[op.inputs[0][0]].name for op in graph if op.inputs}
             affinity = Affinity.from_graph(
-                graph, lambda name: known[name] if name in known else known[makers[name]]
+                graph, lambda name: before[name if name in before else makers[name]]
             )
         changed = BoundPlacement(
             BoundModel(model, graph, "", self.core),
             replace(placement, affinity=affinity),
         )
-        if not placed.direct:
+        if not bound.direct:
             partition = partition_of(changed)
             check_cuts(changed.bound, partition)
             model, _ = labelled_clone(changed, partition)
-        target, properties = placed.compile_call
+        target, properties = bound.compile_call
         if not self._is_isolated:
-            check_crash(placed, model)
-        given = self.arrays if arrays is None else arrays
-        outputs, _ = self.infer(model, target, properties, given, placed.devices)
+            check_crash(bound, model)
+        arrays = self.arrays if arrays is None else arrays
+        outputs, _ = self.infer(model, target, properties, arrays, bound.devices)
         n, size = len(self.bound.model.outputs), len(model.outputs)
         starts = range(0, len(outputs), size)
-        own = [output for start in starts for output in outputs[start : start + n]]
-        return own, dict(zip(shown, outputs[len(outputs) - size + n :], strict=True))
+        of_model = [output for start in starts for output in outputs[start : start + n]]
+        return of_model, dict(zip(shown, outputs[len(outputs) - size + n :], strict=True))
 
     def pieces(
         self,
@@ -172,12 +184,12 @@ class PlacedRuns(ExitStack):
         cut = cut_pieces(self.bound, pieces, values)
         self.before_compile(cut.model, [(device, frozenset(piece)) for piece in pieces])
         arrays = [values[key] for key in cut.inputs]
-        properties = self.given.properties[device]
+        properties = self.bound_placement.properties[device]
         outputs, _ = self.infer(cut.model, device, properties, arrays, [device])
-        made: list[dict[TensorKey, np.ndarray]] = [{} for _ in pieces]
+        tensors: list[dict[TensorKey, np.ndarray]] = [{} for _ in pieces]
         for (number, key), array in zip(cut.outputs, outputs, strict=True):
-            made[number][key] = array
-        return made
+            tensors[number][key] = array
+        return tensors
 
     def transparent(self, fixed: Mapping[TensorKey, np.ndarray] | None = None) -> TransparentModel:
         """Return the model with every tensor visible, some fixed, on the trusted device."""
@@ -208,7 +220,7 @@ class PlacedRuns(ExitStack):
         """Return the outputs of any model and its counters, if asked for; CompileError as above."""
         self.n_compiles += 1
         try:
-            outputs, hints, rows = self._run(model, target, properties, arrays)
+            outputs, hints, rows = self._infer(model, target, properties, arrays)
         except (RuntimeError, WorkerError) as error:
             raise CompileError(f"{names_at_hand(devices)}: {last_line(error)}") from error
         self.hints.update(hints)
@@ -249,7 +261,9 @@ class PlacedRuns(ExitStack):
             if error.died:
                 self._worker = None
             raise
-        if target != self.trusted or self.given.devices == (target,):  # others may be far slower
+        if target != self.trusted or self.bound_placement.devices == (
+            target,
+        ):  # others may be far slower
             self._slowest_s = max(self._slowest_s, self._watch.elapsed_s - began_s)
         return read_arrays(outputs), *facts
 

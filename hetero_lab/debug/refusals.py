@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hetero_lab.debug.minimal_sets import minimal_set
+from hetero_lab.debug.minimal_sets import disjoint_sets
 from hetero_lab.debug.placed_runs import PlacedRuns
 from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.devices.devices import check_device, device_names, supported_ops
@@ -24,7 +25,7 @@ from hetero_lab.runtime.inputs import given_or_generated
 if TYPE_CHECKING:
     import openvino as ov
 
-_MOST_REFUSALS = 20
+_MOST_REFUSALS = 20  # each takes a dozen compiles; a device that refuses more is no candidate
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class Refusal:
     ops: tuple[str, ...]
     error: str
     target: str
+
+    @property
+    def fix(self) -> dict[str, str]:
+        """Op → ``target``, for ``affinity.fix(ops=…)``."""
+        return dict.fromkeys(self.ops, self.target)
 
     def __str__(self) -> str:
         return f"{self.device} refuses {names_at_hand(self.ops)}: {self.error}"
@@ -121,41 +127,39 @@ def find_refused(
     """
     bound = bind(model, core)
     refuse_language_model(bound.model, "find_refused")
-    placed = resolve(bound, placement)
+    given = resolve(bound, placement)
     if fallback is not None:
-        check_device(fallback, placed.core)
-    current = placed.affinity
-    found: list[Refusal] = []
-    fixes: dict[str, str] = {}
+        check_device(fallback, given.core)
+    affinity = given.affinity
+    refusals: list[Refusal] = []
     arrays = given_or_generated(bound, None)
     with (
         Progress("find refused ops", show=progress) as bar,
-        PlacedRuns(placed, arrays, "CPU", isolate=True, timeout_s=timeout_s) as runs,
-        UntilInterrupted(lambda: found) as until,
+        PlacedRuns(given, arrays, "CPU", isolate=True, timeout_s=timeout_s) as runs,
+        UntilInterrupted(lambda: refusals) as until,
     ):
 
         @functools.cache
         def refuses(affinity: Affinity) -> str:
             try:
-                runs.placed(replace(placed.placement, affinity=affinity, direct=False))
+                runs.run(replace(given.placement, affinity=affinity, direct=False))
             except CompileError as refusal:
                 return str(refusal)
             finally:
                 bar.note(f"{runs.n_compiles} compiles")
             return ""
 
-        while (error := refuses(current)) and len(found) < _MOST_REFUSALS:
-            refused = smallest_ops(placed.bound, current, refuses, fallback)
-            if refused is None:
+        while (error := refuses(affinity)) and len(refusals) < _MOST_REFUSALS:
+            refusal = smallest_ops(bound, affinity, refuses, fallback)
+            if refusal is None:
                 raise CompileError(
                     f"The placement is refused ({shorten(error, 300)}), and no op of it could be "
                     "moved to a device that takes it. Name one with fallback=."
                 )
-            found.append(refused)
-            moved = dict.fromkeys(refused.ops, refused.target)
-            fixes.update(moved)
-            current = current.fix(ops=moved, core=placed.core)
-    return Refusals(tuple(found), fixes, current, until.interrupted)
+            refusals.append(refusal)
+            affinity = affinity.fix(ops=refusal.fix, core=bound.core)
+    fix = {op: device for each in refusals for op, device in each.fix.items()}
+    return Refusals(tuple(refusals), fix, affinity, until.interrupted)
 
 
 def smallest_ops(
@@ -169,41 +173,36 @@ def smallest_ops(
     ``shows`` returns the evidence for an affinity, or nothing. The other ops run on ``fallback``,
     by default a device that supports them. The answer is ``None`` if no device shows it alone.
     """
-    leaders = {node.name for node in affinity.nodes if node.leader == node.name}
+    leader = {node.name: node.leader for node in affinity.nodes}
     for device in affinity.devices:
-        ops = [op for op in affinity.ops if affinity[op] == device and op in leaders]
+        ops = [op for op in affinity.ops if affinity[op] == device and leader[op] == op]
         target = fallback or _fallback(bound, ops, device)
         if target is None or target == device:
             continue
-        background = affinity.fix(ops=dict.fromkeys(affinity.ops, target), core=bound.core)
+        elsewhere = affinity.fix(ops=dict.fromkeys(affinity.ops, target), core=bound.core)
 
-        def probe(
-            chosen: Sequence[str], background: Affinity = background, device: str = device
+        @functools.cache
+        def evidence(
+            chosen: tuple[str, ...], elsewhere: Affinity = elsewhere, device: str = device
         ) -> str:
-            return shows(background.fix(ops=dict.fromkeys(chosen, device), core=bound.core))
+            return shows(elsewhere.fix(ops=dict.fromkeys(chosen, device), core=bound.core))
 
-        if probe([]) or not probe(ops):
+        if evidence(()) or not evidence(tuple(ops)):
             continue
-        # Most faults lie within one subgraph, which is far less to search.
-        for subgraph in predict(bound.graph, affinity).subgraphs:
-            inside = [op for op in subgraph.ops if op in leaders]
-            if subgraph.device == device and len(inside) < len(ops) and probe(inside):
-                ops = inside
-                break
-        minimal = minimal_set(ops, lambda chosen: bool(probe(chosen)))
-        leader = {node.name: node.leader for node in affinity.nodes}
-        moved = tuple(op for op in affinity.ops if leader[op] in minimal)
-        return Refusal(device, moved, probe(minimal), target)
+        # Most faults lie within one subgraph.
+        subgraphs = [s.ops for s in predict(bound.graph, affinity).subgraphs if s.device == device]
+        parts = ([op for op in inside if leader[op] == op] for inside in subgraphs)
+        smallest = next(disjoint_sets(ops, lambda some: bool(evidence(tuple(some))), parts))
+        moved = tuple(op for op in affinity.ops if leader[op] in smallest)
+        return Refusal(device, moved, evidence(tuple(smallest)), target)
     return None
 
 
 def _fallback(bound: BoundModel, ops: Sequence[str], device: str) -> str | None:
     """Return a device that supports some ops, CPU first."""
-    here = [d for d in device_names(bound.core) if d != device]
-    for other in sorted(here, key=lambda name: name != "CPU"):
-        try:
+    others = [name for name in device_names(bound.core) if name != device]
+    for other in sorted(others, key=lambda name: name != "CPU"):
+        with contextlib.suppress(DeviceError):
             if set(ops) <= supported_ops(bound, other):
                 return other
-        except DeviceError:
-            continue
     return None

@@ -22,11 +22,9 @@ from hetero_lab.tables import make_directory, scratch_directory, write_json, wri
 if TYPE_CHECKING:
     import openvino as ov
 
-FAULT_FILES = (
-    "model.xml", "model.bin", "inputs.npz", "README.md", "show_fault.py", "fault.json",
-)  # fmt: skip
+FAULT_FILES = ["model.xml", "model.bin", "inputs.npz", "README.md", "show_fault.py", "fault.json"]
 _TIMEOUT_S = 100.0  # of each side; bisect gives both of them 300 s
-_SHOWN = 20  # ops in the text
+_SHOWN = 20  # ops in the text: more are no reading
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ _MEANS = frozenset({"ReduceMean", "AvgPool"})
 _REDUCTIONS = frozenset(
     {"ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"}
 )
+_SUMS = _REDUCTIONS | CONVOLUTIONS | {"MatMul", "CumSum", "AvgPool"}
 
 
 @dataclass(frozen=True)
@@ -89,19 +90,19 @@ class Sum:
         def forward(array: np.ndarray) -> np.ndarray:
             return np.flip(array, self.axis) if self.reverse else array
 
-        made = forward(values[self.op, 0].astype(np.float64))
-        error = UNIT[precision] * np.sqrt(np.cumsum(made * made, self.axis))
+        sums = forward(values[self.op, 0].astype(np.float64))
+        error = UNIT[precision] * np.sqrt(np.cumsum(sums * sums, self.axis))
         terms = values.get(self.source)
         if precision in ("f16", "bf16") and terms is not None:
             # Equal terms are rounded alike, so their errors add up instead of cancelling. Simulate
             # the sum in the precision: rounded to nearest and, as in some kernels, towards zero.
             exact = np.moveaxis(forward(terms).astype(np.float64), self.axis, 0)
             for towards_zero in (False, True):
-                seen, total = np.empty_like(exact), np.zeros(exact.shape[1:])
+                totals, total = np.empty_like(exact), np.zeros(exact.shape[1:])
                 for place, term in enumerate(exact):
                     term = _rounded(term, precision, towards_zero)
-                    seen[place] = total = _rounded(total + term, precision, towards_zero)
-                far = np.moveaxis(np.abs(seen - np.cumsum(exact, 0)), 0, self.axis)
+                    totals[place] = total = _rounded(total + term, precision, towards_zero)
+                far = np.moveaxis(np.abs(totals - np.cumsum(exact, 0)), 0, self.axis)
                 error = np.fmax(error, np.where(np.isfinite(far), far, 0.0))
         return forward(error)
 
@@ -221,9 +222,9 @@ def sums_of(prepared: PreparedModel) -> Iterator[Sum]:
     graph = prepared.graph
     for node in prepared.model.get_ordered_ops():
         op_type = node.get_type_name()
-        known = op_type in _REDUCTIONS | CONVOLUTIONS | {"MatMul", "CumSum", "AvgPool"}
-        ports = [*node.inputs(), *node.outputs()] if known else []
-        if not ports or any(port.get_partial_shape().is_dynamic for port in ports):
+        if op_type not in _SUMS:
+            continue
+        if any(p.get_partial_shape().is_dynamic for p in (*node.inputs(), *node.outputs())):
             continue
         name = node.get_friendly_name()
         producer, port = graph.ops[graph.index_of[name]].inputs[0]

@@ -32,48 +32,42 @@ class Setting:
         return f"{self.device}.{self.key}={self.value} ({other})"
 
 
-def settings_of(placed: BoundPlacement, *, defaults: bool = True) -> list[Setting]:
+def settings_of(bound: BoundPlacement, *, defaults: bool = True) -> list[Setting]:
     """Return a placement's settings that can be left out, and ``defaults`` that are not exact."""
-    found: list[Setting] = []
-    for device in placed.devices:
-        real = bases_of([device], placed.core).get(device, device)
-        given, exact = placed.properties[device], exact_properties(device, placed.core)
-        own = placed.placement.device_properties.get(device, {})
-        for key in dict.fromkeys([*given, *exact]):
-            value = given[key] if key in given else property_of(scratch_core(), real, key)
+    settings: list[Setting] = []
+    for device in bound.devices:
+        real = bases_of([device], bound.core).get(device, device)
+        properties, exact = bound.properties[device], exact_properties(device, bound.core)
+        of_placement = bound.placement.device_properties.get(device, {})
+        for key in dict.fromkeys([*properties, *exact]):
+            value = properties[key] if key in properties else property_of(scratch_core(), real, key)
             same = key in exact and _text(value) == _text(exact[key])
-            if not same and (key in own or (defaults and key in exact)):
-                found.append(Setting(device, key, _text(value), exact.get(key)))
-    return found
+            if not same and (key in of_placement or (defaults and key in exact)):
+                settings.append(Setting(device, key, _text(value), exact.get(key)))
+    return settings
 
 
 def without(placement: Placement, settings: Iterable[Setting]) -> Placement:
     """Return a placement without some settings."""
     properties = merged_properties(placement.device_properties)
     for setting in settings:
-        own = properties.setdefault(setting.device, {})
+        of_device = properties.setdefault(setting.device, {})
         if setting.exact is None:
-            own.pop(setting.key, None)
+            of_device.pop(setting.key, None)
         else:
-            own[setting.key] = setting.exact
+            of_device[setting.key] = setting.exact
     return replace(placement, device_properties=properties)
 
 
 def smallest_settings(
-    placed: BoundPlacement, settings: Sequence[Setting], shows: Callable[[Placement], bool]
+    placement: Placement, settings: Sequence[Setting], shows: Callable[[Placement], bool]
 ) -> tuple[Setting, ...]:
     """Return the fewest settings that make a symptom; empty if it shows without any of them."""
-    if not settings or shows(without(placed.placement, settings)):
-        return ()
 
-    return tuple(
-        minimal_set(
-            settings,
-            lambda chosen: shows(
-                without(placed.placement, [each for each in settings if each not in chosen])
-            ),
-        )
-    )
+    def shows_with(some: Sequence[Setting]) -> bool:
+        return shows(without(placement, [each for each in settings if each not in some]))
+
+    return () if not settings or shows_with(()) else tuple(minimal_set(settings, shows_with))
 
 
 def _text(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ import numpy as np
 
 from hetero_lab.debug.expected import BudgetOverError
 from hetero_lab.debug.placed_runs import PlacedRuns
-from hetero_lab.devices.properties import PRECISION_HINT
 from hetero_lab.errors import CompileError, MeasurementError
 from hetero_lab.llm.generation import generation_precision
 from hetero_lab.measure.budget import RunOptions
@@ -93,8 +93,8 @@ def failure(text: str) -> Symptom:
     # SIGKILL is the only trace of the kernel's out-of-memory killer.
     if _OUT_OF_MEMORY.search(text):
         return Symptom.MEMORY
-    found = _FAILED.match(text)
-    how = found[1] if found else ""
+    match = _FAILED.match(text)
+    how = match[1] if match else ""
     return {"crashed": Symptom.CRASH, "timed out": Symptom.HANG}.get(how, Symptom.REFUSED)
 
 
@@ -122,8 +122,11 @@ class SymptomCheck:
         why = "No single real device here supports the whole model"
         try:
             if self.runs.trusted:
-                fused, _ = self.runs.placed(self.runs.reference)
-                return self._in_steps(self._unfused(fused) if self.is_static else fused)
+                outputs, _ = self.runs.run(self.runs.reference)
+                if self.is_static:  # the faults of many devices are in ops that they fuse
+                    with contextlib.suppress(RuntimeError):
+                        outputs = self.runs.transparent().unfused(outputs)
+                return self._in_steps(outputs)
         except CompileError as error:
             self._check_budget()
             why = f"{self.runs.trusted} does not run the model either ({error})"
@@ -133,44 +136,30 @@ class SymptomCheck:
     def __call__(self, placement: Placement) -> Evidence:
         """Run a placement; AffinityError if HETERO cannot pass on a tensor of dynamic shape."""
         try:
-            outputs, _ = self.runs.placed(placement)
+            outputs, _ = self.runs.run(placement)
         except CompileError as error:
             self._check_budget()
             return Evidence(failure(str(error)), str(error))
         self.precision = self.precision or _precision(self.runs)
         steps = self._in_steps(outputs)
-        for port, (name, value) in zip(
-            self.runs.bound.model.outputs, steps[0].items(), strict=True
-        ):
+        ports = self.runs.bound.model.outputs
+        for port, (name, value) in zip(ports, steps[0].items(), strict=True):
             declared = port.get_partial_shape()
             if declared.is_static and tuple(port.get_shape()) != value.shape:
                 told = f"Output {name!r} has the shape {list(value.shape)}, not {declared}."
                 return Evidence(Symptom.WRONG, told, float("inf"), name)
         if self.expected:
             return self._compared(steps)
-        for step, made in enumerate(steps, start=1):
-            bad = [name for name, value in made.items() if has_nan([value])]
-            if bad:
-                when, at = ("", None) if self.is_static else (_from(step), step)
-                return Evidence(
-                    Symptom.NAN, f"Output {bad[0]!r} has NaN{when}.", float("nan"), bad[0], at
-                )
+        for step, outputs_of_step in enumerate(steps, start=1):
+            for name, value in outputs_of_step.items():
+                if has_nan([value]):
+                    at = None if self.is_static else step
+                    return _not_a_number(name, float("nan"), at)
         return Evidence(Symptom.OK, "It runs; its numbers were not compared.")
 
     def _check_budget(self) -> None:
         if self.runs.is_over:  # the run may have been cut short
             raise BudgetOverError
-
-    def _unfused(self, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs without fused ops, where the faults of many devices are."""
-        graph = self.runs.bound.graph
-        try:
-            values = self.runs.transparent().values
-        except RuntimeError:
-            return list(outputs)
-        makers = [graph.ops[index].inputs[0] for index in graph.results]
-        keys = [(graph.ops[index].name, port) for index, port in makers]
-        return [values.get(k, o).astype(o.dtype) for k, o in zip(keys, outputs, strict=True)]
 
     def _in_steps(self, outputs: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
         """Return the outputs of each of several inferences in a row, by name."""
@@ -180,14 +169,21 @@ class SymptomCheck:
 
     def _compared(self, steps: Sequence[Mapping[str, np.ndarray]]) -> Evidence:
         worst, limit = 0.0, TOLERANCE["f32"]
-        for step, (made, wanted) in enumerate(zip(steps, self.expected, strict=True), start=1):
-            agreement = compare(made, wanted, self.precision)
+        for step, (outputs, expected) in enumerate(zip(steps, self.expected, strict=True), start=1):
+            agreement = compare(outputs, expected, self.precision)
             self.notes += not_finite_notes(agreement)
             worst = max([worst, *(a.relative_error for a in agreement)])  # NaN is never larger
             limit = max([limit, *(a.tolerance for a in agreement)])
-            bad = [a for a in agreement if self._is_wrong(a)]
-            if bad:
-                return _evidence(bad[0], made, wanted, step if len(steps) > 1 else None)
+            bad = next(filter(self._is_wrong, agreement), None)
+            if bad is None:
+                continue
+            name, error, at = bad.output, bad.relative_error, step if len(steps) > 1 else None
+            if has_nan([outputs[name]]) and not has_nan([expected[name]]):
+                return _not_a_number(name, error, at)
+            off = f"is off by {error:.2g} (relative error)"
+            if bad.verdict == "not a number":
+                off = "has infinities or NaN in other places than the reference"
+            return _evidence(Symptom.WRONG, off, error, name, at)
         told = f"No output is off by more than {worst:.2g}"
         if worst > TOLERANCE["f32"] and self.tolerance is None:
             told += f"; up to {limit:g} counts as rounding in {self.precision}, see tolerance="
@@ -199,55 +195,39 @@ class SymptomCheck:
         return agreement.relative_error > self.tolerance
 
 
-def _from(step: int) -> str:
-    return f" from inference {step} on"
+def _not_a_number(name: str, error: float, step: int | None) -> Evidence:
+    return _evidence(Symptom.NAN, "has NaN", error, name, step)
 
 
-def _evidence(
-    bad: Agreement,
-    made: Mapping[str, np.ndarray],
-    wanted: Mapping[str, np.ndarray],
-    step: int | None,
-) -> Evidence:
-    name = bad.output
-    when = "" if step is None else _from(step)
-    if has_nan([made[name]]) and not has_nan([wanted[name]]):
-        told, symptom = f"Output {name!r} has NaN{when}.", Symptom.NAN
-    else:
-        off = f"is off by {bad.relative_error:.2g} (relative error)"
-        if bad.verdict == "not a number":
-            off = "has infinities or NaN in other places than the reference"
-        told, symptom = f"Output {name!r} {off}{when}.", Symptom.WRONG
-    return Evidence(symptom, told, bad.relative_error, name, step)
+def _evidence(symptom: Symptom, fact: str, error: float, name: str, step: int | None) -> Evidence:
+    when = "" if step is None else f" from inference {step} on"
+    return Evidence(symptom, f"Output {name!r} {fact}{when}.", error, name, step)
 
 
 def speed(
-    placed: BoundPlacement, baseline: Placement, arrays: Sequence[np.ndarray], budget_s: float
+    bound: BoundPlacement, baseline: Placement, arrays: Sequence[np.ndarray], budget_s: float
 ) -> Evidence:
     """Measure a placement and a baseline in turns; MeasurementError if one has no latency."""
-    placements = {"baseline": baseline, "given": placed.placement}
-    models, options = by_name(placed.bound), RunOptions(counters=False, reference=False)
+    placements = {"baseline": baseline, "given": bound.placement}
+    models, options = by_name(bound.bound), RunOptions(counters=False, reference=False)
     trials = expand(models, placements, baselines=False)
     with Session(models, Conditions(list(arrays))) as session:
-        measured = session.measure(trials, options, Stopwatch.start(budget_s), progress=False)
-    groups = dict(measured.ranking[["label", "group"]].itertuples(index=False, name=None))
+        sweep = session.measure(trials, options, Stopwatch.start(budget_s), progress=False)
+    groups = dict(sweep.ranking[["label", "group"]].itertuples(index=False, name=None))
     missing = [name for name in placements if name not in groups]
     if missing:
         raise MeasurementError(f"The {missing[0]} placement has no latency to compare.")
     columns = ["ratio", "ratio_ci95_low", "ratio_ci95_high"]
-    ratio, low, high = measured.summary.set_index("label")[columns].T["given"]
+    ratio, low, high = sweep.summary.set_index("label")[columns].T["given"]
     told = f"It takes {ratio:.2f} times as long as {baseline.label} (95 %: {low:.2f} to {high:.2f})"
     slower = groups["given"] > groups["baseline"]
     return Evidence(Symptom.SLOWER if slower else Symptom.OK, f"{told}.", ratio=ratio)
 
 
 def _precision(runs: PlacedRuns) -> str:
-    """Return the lowest precision that the devices of the given placement compute in."""
-    placed = runs.given
-    asked = [
-        placed.properties[device].get(PRECISION_HINT) or runs.hints.get(device)
-        for device in placed.devices
-    ]
-    if is_language_model(placed.bound.model):  # weights of few bits alone round nothing at run time
-        return generation_precision(placed, asked_precision(asked))
-    return lowest_precision((), placed.graph, asked)
+    """Return the lowest precision that the devices of the placement compute in."""
+    bound = runs.bound_placement
+    hints = list(map(runs.hint_of, bound.devices))
+    if is_language_model(bound.bound.model):  # weights of few bits alone round nothing at run time
+        return generation_precision(bound, asked_precision(hints))
+    return lowest_precision((), bound.graph, hints)

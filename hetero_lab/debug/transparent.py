@@ -32,14 +32,14 @@ from hetero_lab.runtime.pieces import (
     readable,
 )
 
-_SAMPLES = 12  # runs with exaggerated rounding
-_MARGIN = 4.0  # the factor of exaggeration
+_SAMPLES = 12  # runs with exaggerated rounding: each way of drawing twice, in both directions
+_MARGIN = 4.0  # the factor of exaggeration, so that the largest of a few samples is a bound
 # More runs, with rounding at its own size, if the exaggerated ones do not explain a tensor. If the
 # effect of rounding is normally distributed, it exceeds _BEYOND times the root mean square of these
 # runs in one case of 10,000: Student's t with 16 degrees of freedom.
 _MORE_SAMPLES = 16
 _BEYOND = 5.13
-_CORRECTIONS = 4
+_CORRECTIONS = 4  # a few: each one costs a run, and follows zeros one op further
 
 
 class TransparentModel:
@@ -65,8 +65,8 @@ class TransparentModel:
     ):
         self._graph = prepared.graph
         poles = {op.type for op in self._graph if _has_pole(self._graph, op)}
-        self._has_poles, self._divides = bool(poles), not poles.isdisjoint({"Divide", "Power"})
-        self._sums = {sum_.op: sum_ for sum_ in sums_of(prepared)}
+        self.has_poles, self.divides = bool(poles), not poles.isdisjoint({"Divide", "Power"})
+        self.sums = {sum_.op: sum_ for sum_ in sums_of(prepared)}
         for integers in (True, False):
             # An integer may decide a shape; with an offset added, that shape would be unknown.
             model, self._keys, offsets = _transparent(prepared, fixed or {}, integers=integers)
@@ -113,19 +113,28 @@ class TransparentModel:
             if wanted is None or key in wanted
         }
 
-    def _try(
+    def try_run(
         self, offsets: Mapping[TensorKey, np.ndarray], wanted: Collection[TensorKey]
     ) -> dict[TensorKey, np.ndarray]:
         """Do the same, without tensors whose shape has changed."""
         try:
-            made = self.run(offsets, wanted)
+            tensors = self.run(offsets, wanted)
         except RuntimeError:
             return {}
-        return {key: made[key] for key in made if made[key].shape == self.values[key].shape}
+        return {k: tensor for k, tensor in tensors.items() if tensor.shape == self.values[k].shape}
 
     def takes_offset(self, key: TensorKey) -> bool:
         """Return whether an offset can be added to a tensor."""
         return key in self._zeros
+
+    def unfused(self, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return a model's outputs as they are without fused ops, where these are known."""
+        graph = self._graph
+        makers = (graph.ops[index].inputs[0] for index in graph.results)
+        return [
+            self.values.get((graph.ops[index].name, port), output).astype(output.dtype)
+            for (index, port), output in zip(makers, outputs, strict=True)
+        ]
 
     def rounding(
         self,
@@ -146,92 +155,38 @@ class TransparentModel:
         placement were ``seen`` and are not explained yet, the distribution of rounding at its own
         size is then estimated, as in stochastic arithmetic (Vignes 1993).
         """
-        noisy = self._touched(precisions)
-        sums = {
-            key: self._sums[key[0]].rounding(self.values, precisions[key[0]])
-            if key[0] in self._sums and key[0] in precisions
-            else (0.0, True)
-            for key in noisy
-        }
-        # x/0 is infinite with the sign of the zero. Adding an offset to that zero loses its sign,
-        # so these elements cannot be judged.
-        lost = {
-            key: np.isinf(self.values[key])
-            if self._divides and self.values[key].dtype.kind == "f"
-            else np.zeros(self.values[key].shape, bool)
-            for key in wanted
-        }
-
-        def lose(infinite: Mapping[TensorKey, np.ndarray]) -> None:
-            for key, value in self._try(infinite, wanted).items() if infinite else ():
-                lost[key] |= ~_same(value, self.values[key])
-
-        lose(self.beyond_range(precisions))
-        far: dict[TensorKey, list[float]] = {key: [] for key in wanted}
-        n_odd: dict[TensorKey, list[int]] = {key: [] for key in wanted}
-        # Rounding may flush subnormals to zero, and also values that it moves across zero.
-        zero = {
-            key: np.abs(self.values[key]) < SUBNORMAL.get(precision, 0.0)
-            for key, precision in noisy.items()
-        }
-        far_out: dict[TensorKey, np.ndarray] = {}  # out of range only with noise
-        watched = {key for key, p in noisy.items() if p in LARGEST or self._has_poles}
-
-        def look(offsets: Mapping[TensorKey, np.ndarray]) -> None:
-            made = self._try(offsets, {*wanted, *watched})
-            for key in watched & made.keys():
-                if self._has_poles:
-                    zero[key] |= np.sign(made[key]) * np.sign(self.values[key]) < 0
-                beyond = np.abs(made[key]) > LARGEST.get(noisy[key], np.inf)
-                if beyond.any():
-                    far_out[key] = far_out.get(key, False) | beyond
-            for key in wanted:
-                reference = self.values[key]
-                if key not in made:
-                    far[key].append(np.inf)  # if the shape depends on rounding, so may all values
-                    n_odd[key].append(0)
-                    continue
-                odd = is_odd(made[key], reference)
-                n_odd[key].append(int(np.count_nonzero(odd)))
-                lost[key] |= odd
-                far[key].append(distance(made[key], reference, lost[key]))
-
-        def moved(drawn: Mapping[TensorKey, np.ndarray], factor: float) -> None:
-            kinds = noisy.items()
-            look({k: noise(self.values[k], p, factor * drawn[k], *sums[k]) for k, p in kinds})
-
+        runs = _NoisyRuns(self, precisions, wanted)
+        runs.lose(self.beyond_range(precisions))
         rng = np.random.default_rng(0)
-        for drawn in self._draws(noisy, _SAMPLES // 2, rng):
+        for draws in self._draws(runs.precisions, _SAMPLES // 2, rng):
             # In both directions, so that values at the edge of a function's domain leave it.
             for factor in (_MARGIN, -_MARGIN):
-                moved(drawn, factor)
-        flushed = self._flushed(zero)
-        if flushed:
-            look(flushed)
-        lose(self._infinite(far_out))
-        known = {key: Rounding(max(far[key]), lost[key], max(n_odd[key])) for key in wanted}
+                runs.add_noise(draws, factor)
+        if flushed := self._flushed(runs.zero):
+            runs.add(flushed)
+        runs.lose(self._infinite(runs.beyond))
+        bounds = {key: runs.rounding(key, max) for key in wanted}
         doubtful = {
             key: value
             for key, value in (seen or {}).items()
-            if not known[key].explains(value, self.values[key])
+            if not bounds[key].explains(value, self.values[key])
         }
         # Exaggerated rounding bounds rounding at its own size. If even that bound leaves a tensor
         # unexplained, more runs are a waste of time.
-        most = {
-            key: replace(known[key], farthest=_BEYOND * known[key].farthest, most_odd=np.inf)
+        widest = {
+            key: replace(bounds[key], farthest=_BEYOND * bounds[key].farthest, most_odd=np.inf)
             for key in doubtful
         }
-        hopeless = any(not most[key].explains(v, self.values[key]) for key, v in doubtful.items())
-        if hopeless or not doubtful:
-            return known
-        for drawn in self._draws(noisy, _MORE_SAMPLES, rng):
-            moved(drawn, 1.0)
-        return {
-            key: Rounding(_farthest(far[key]), lost[key], _farthest(n_odd[key])) for key in wanted
-        }
+        if not doubtful or not all(
+            widest[key].explains(value, self.values[key]) for key, value in doubtful.items()
+        ):
+            return bounds
+        for draws in self._draws(runs.precisions, _MORE_SAMPLES, rng):
+            runs.add_noise(draws, 1.0)
+        return {key: runs.rounding(key, _farthest) for key in wanted}
 
     def _draws(
-        self, noisy: Mapping[TensorKey, str], n: int, rng: np.random.Generator
+        self, precisions: Mapping[TensorKey, str], n: int, rng: np.random.Generator
     ) -> Iterator[dict[TensorKey, np.ndarray]]:
         """Draw numbers between -1 and 1 in three ways in turn.
 
@@ -240,15 +195,17 @@ class TransparentModel:
         """
         for turn in range(n):
             if turn % 3 == 0:
-                yield {key: rng.uniform(-1.0, 1.0, self.values[key].shape) for key in noisy}
+                yield {key: rng.uniform(-1.0, 1.0, self.values[key].shape) for key in precisions}
             elif turn % 3 == 1:
-                yield {key: rng.choice([-1.0, 1.0]) * np.sign(self.values[key]) for key in noisy}
+                yield {
+                    key: rng.choice([-1.0, 1.0]) * np.sign(self.values[key]) for key in precisions
+                }
             else:
                 table = rng.uniform(-1.0, 1.0, 2**16)
-                shifts = rng.integers(table.size, size=len(noisy))
+                shifts = rng.integers(table.size, size=len(precisions))
                 yield {
                     key: drawn_by_value(self.values[key], precision, table, int(shift))
-                    for (key, precision), shift in zip(noisy.items(), shifts, strict=True)
+                    for (key, precision), shift in zip(precisions.items(), shifts, strict=True)
                 }
 
     def _flushed(self, zero: Mapping[TensorKey, np.ndarray]) -> dict[TensorKey, np.ndarray]:
@@ -258,11 +215,11 @@ class TransparentModel:
         offsets = {key: np.where(mask, -self.values[key], 0.0) for key, mask in masks.items()}
         # Zeros upstream change a tensor before its own offset is added, so iterate a few times.
         for _ in range(_CORRECTIONS if masks else 0):
-            made = self._try(offsets, masks.keys())
-            if not made:
+            tensors = self.try_run(offsets, masks.keys())
+            if not tensors:
                 break
             left = {
-                key: np.where(mask & np.isfinite(made[key]), made[key], 0.0)
+                key: np.where(mask & np.isfinite(tensors[key]), tensors[key], 0.0)
                 for key, mask in masks.items()
             }
             if not any(rest.any() for rest in left.values()):
@@ -270,17 +227,17 @@ class TransparentModel:
             offsets = {key: offset - left[key] for key, offset in offsets.items()}
         return offsets
 
-    def _touched(self, precisions: Mapping[str, str]) -> dict[TensorKey, str]:
+    def touched(self, precisions: Mapping[str, str]) -> dict[TensorKey, str]:
         """Return the tensors that ops read and make, each with the lowest precision among them."""
         lowest: dict[TensorKey, str] = {}
         for precision in sorted(set(precisions.values()), key=UNIT.__getitem__):
-            ops = [op for op, own in precisions.items() if own == precision]
-            made = (
+            ops = [op for op in precisions if precisions[op] == precision]
+            outgoing = (
                 (op, use.source_port)
                 for op in ops
                 for use in self._graph.consumers[self._graph.index_of[op]]
             )
-            touched = {*incoming(self._graph, ops), *made}
+            touched = {*incoming(self._graph, ops), *outgoing}
             lowest.update(dict.fromkeys(touched, precision))
         return {
             key: lowest[key]
@@ -291,11 +248,11 @@ class TransparentModel:
     def beyond_range(self, precisions: Mapping[str, str]) -> dict[TensorKey, np.ndarray]:
         """Return offsets that make values infinite that overflow in the precision of some ops."""
         masks = {}
-        for key, precision in self._touched(precisions).items():
+        for key, precision in self.touched(precisions).items():
             value = self.values[key]
             largest = np.abs(value)
-            if key[0] in self._sums and key[0] in precisions:
-                largest = np.maximum(largest, self._sums[key[0]].largest(self.values))
+            if key[0] in self.sums and key[0] in precisions:
+                largest = np.maximum(largest, self.sums[key[0]].largest(self.values))
             beyond = np.isfinite(value) & (largest > LARGEST.get(precision, np.inf))
             if beyond.any():
                 masks[key] = beyond
@@ -308,6 +265,84 @@ class TransparentModel:
         }
 
 
+class _NoisyRuns:
+    """Runs of a transparent model with offsets, and how far they moved the ``wanted`` tensors.
+
+    ``precisions`` are those of the tensors that get noise. Elements that left the range of their
+    precision are ``beyond`` it; those that may be flushed to ``zero`` are subnormal, or rounding
+    moved them across it. ``lost`` are elements that cannot be judged.
+    """
+
+    def __init__(
+        self,
+        model: TransparentModel,
+        precisions: Mapping[str, str],
+        wanted: Collection[TensorKey],
+    ):
+        self._model, self._values, self._wanted = model, model.values, wanted
+        self.precisions = model.touched(precisions)
+        self._sums = {
+            key: model.sums[key[0]].rounding(self._values, precisions[key[0]])
+            if key[0] in model.sums and key[0] in precisions
+            else (0.0, True)
+            for key in self.precisions
+        }
+        # x/0 is infinite with the sign of the zero. Adding an offset to that zero loses its sign,
+        # so these elements cannot be judged.
+        self.lost = {
+            key: np.isinf(self._values[key])
+            if model.divides and self._values[key].dtype.kind == "f"
+            else np.zeros(self._values[key].shape, bool)
+            for key in wanted
+        }
+        self.zero = {
+            key: np.abs(self._values[key]) < SUBNORMAL.get(precision, 0.0)
+            for key, precision in self.precisions.items()
+        }
+        self.beyond: dict[TensorKey, np.ndarray] = {}
+        self._watched = {k for k, p in self.precisions.items() if p in LARGEST or model.has_poles}
+        self._distances: dict[TensorKey, list[float]] = {key: [] for key in wanted}
+        self._n_odd: dict[TensorKey, list[int]] = {key: [] for key in wanted}
+
+    def lose(self, infinite: Mapping[TensorKey, np.ndarray]) -> None:
+        """Give up the elements that depend on those that become infinite."""
+        tensors = self._model.try_run(infinite, self._wanted) if infinite else {}
+        for key, tensor in tensors.items():
+            self.lost[key] |= ~_same(tensor, self._values[key])
+
+    def add_noise(self, draws: Mapping[TensorKey, np.ndarray], factor: float) -> None:
+        """Move each tensor by random numbers, scaled to so many times its rounding error."""
+        self.add(
+            {
+                key: noise(self._values[key], precision, factor * draws[key], *self._sums[key])
+                for key, precision in self.precisions.items()
+            }
+        )
+
+    def add(self, offsets: Mapping[TensorKey, np.ndarray]) -> None:
+        """Run with offsets, and note what they move."""
+        tensors = self._model.try_run(offsets, {*self._wanted, *self._watched})
+        for key in self._watched & tensors.keys():
+            if self._model.has_poles:
+                self.zero[key] |= np.sign(tensors[key]) * np.sign(self._values[key]) < 0
+            beyond = np.abs(tensors[key]) > LARGEST.get(self.precisions[key], np.inf)
+            if beyond.any():
+                self.beyond[key] = self.beyond.get(key, False) | beyond
+        for key in self._wanted:
+            if key not in tensors:  # if the shape depends on rounding, so may all values
+                self._distances[key].append(np.inf)
+                self._n_odd[key].append(0)
+                continue
+            odd = is_odd(tensors[key], self._values[key])
+            self._n_odd[key].append(int(np.count_nonzero(odd)))
+            self.lost[key] |= odd
+            self._distances[key].append(distance(tensors[key], self._values[key], self.lost[key]))
+
+    def rounding(self, key: TensorKey, bound: Callable[[Sequence[float]], float]) -> Rounding:
+        """Return how far rounding can move a tensor, by a bound of what the runs showed."""
+        return Rounding(bound(self._distances[key]), self.lost[key], bound(self._n_odd[key]))
+
+
 def _has_pole(graph: OpGraph, op: Op) -> bool:
     """Return whether an op turns zeros, which rounding can make, into infinity or NaN."""
     if op.type == "Divide":
@@ -315,10 +350,10 @@ def _has_pole(graph: OpGraph, op: Op) -> bool:
     return op.type in ("Log", "Power")
 
 
-def _farthest(seen: Sequence[float]) -> float:
+def _farthest(samples: Sequence[float]) -> float:
     """Return a bound that rounding rarely exceeds; only the last samples lack a margin."""
-    unscaled = np.asarray(seen[-_MORE_SAMPLES:], float)
-    return max(*seen, _BEYOND * float(np.sqrt(np.mean(unscaled * unscaled))))
+    unscaled = np.asarray(samples[-_MORE_SAMPLES:], float)
+    return max(*samples, _BEYOND * float(np.sqrt(np.mean(unscaled * unscaled))))
 
 
 def _same(value: np.ndarray, reference: np.ndarray) -> np.ndarray:
@@ -380,9 +415,9 @@ def with_tensors_as_outputs(
     nodes = {node.get_friendly_name(): node for node in clone.get_ordered_ops()}
     results = []
     for number, (name, port) in enumerate(shown):
-        own = nodes[name].output(port)
-        output = readable(own)
-        if output.get_node() != own.get_node():
+        tensor = nodes[name].output(port)
+        output = readable(tensor)
+        if output.get_node() != tensor.get_node():
             output.get_node().set_friendly_name(f"{name}/f32_{number}")
         results.append(ov.opset13.result(output, name=f"{name}/shown{number}"))
     clone.add_results(results)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from hetero_lab.costs.cost_model import CostModel
+from hetero_lab.debug.wrong import F32
 from hetero_lab.debug.wrong_sets import WrongSetSearch
 from hetero_lab.errors import HeteroLabError, PlanError
 from hetero_lab.placement.affinity import Affinity
@@ -18,11 +18,10 @@ from hetero_lab.placement.topology import topology
 from hetero_lab.planning.constraints import only
 from hetero_lab.planning.planner import plan_graph
 
-F32 = {"INFERENCE_PRECISION_HINT": "f32"}
-_MOST_WAYS_OUT = 8  # run at most
-_MOST_CHOICES = 256  # priced at most
+_MOST_WAYS_OUT = 8  # run at most: a compile each
+_MOST_CHOICES = 256  # priced at most, which takes milliseconds each: eight pairs have so many
 _MOST_WIDENED = 10  # without costs, one in so many ops may move along
-_PLAN_S = 5.0
+_PLAN_S = 5.0  # a way around need not be the best one
 
 
 @dataclass(frozen=True)
@@ -37,10 +36,10 @@ class Way:
 class WaysAround:
     """Finds a way around the wrong sets; ``ways`` holds those that ran, ``way`` the last one."""
 
-    def __init__(self, sets: WrongSetSearch, costs: CostModel | None):
-        self.sets, self.found, self.costs = sets, sets.found, costs
-        self.expected, self.runs, self.graph = sets.expected, sets.runs, sets.graph
-        self.members, self.given = sets.members, sets.given
+    def __init__(self, search: WrongSetSearch, costs: CostModel | None):
+        self.search, self.costs = search, costs
+        self.expected, self.runs, self.graph = search.expected, search.runs, search.graph
+        self.placement = self.expected.placement
         self.ways: dict[Affinity, Way] = {}
         self.way: Way | None = None
 
@@ -52,46 +51,45 @@ class WaysAround:
         for affinity in self._ways_out():
             if affinity not in self.ways:
                 self.ways[affinity] = self._run_way(self._mended(affinity))
-            if self.ways[affinity].right:
+            self.way = self.ways[affinity]
+            if self.way.right:
                 break
-        self.way = self.ways[affinity]
+        assert self.way is not None
         return self.way
 
     def _run_way(self, placement: Placement) -> Way:
         self.expected.check_budget()
         try:
-            outputs, _ = self.runs.placed(placement)
+            outputs, _ = self.runs.run(placement)
         except HeteroLabError as error:
             self.expected.notes.append(f"A way around the fault does not run: {error}")
             return Way(placement, float("nan"), right=False)
-        return Way(
-            placement,
-            self.expected.error(outputs),
-            right=all(self.expected.explained(outputs, placement)),
-        )
+        right = all(self.expected.explained(outputs, placement))
+        return Way(placement, self.expected.error(outputs), right)
 
     def best_way(self) -> Way:
         """Return a way that is or may be right; the last resort is the trusted device alone."""
+        expected = self.expected
         if self.way is not None and self.way.right:
             return self.way
-        if self.expected.stuck:
-            return Way(self.given, self.expected.before, right=False)
-        whole = self.moves_all()
-        if self.found and whole not in self.ways:
+        as_it_is = Way(self.placement, expected.before, right=False)
+        if expected.stuck:
+            return as_it_is
+        if self.search.sets and (whole := self.moves_all()) not in self.ways:
             return Way(self._mended(whole), float("nan"), right=False)
-        if self.expected.right is None or (self.expected.random and self.expected.right):
-            return Way(self.given, self.expected.before, right=False)  # it may be right
+        if expected.right is None or (expected.random and expected.right):
+            return as_it_is  # it may be right
         # This is how the reference was made, so it was run.
-        placement = replace(self.runs.reference, label=f"{self.given.label} mended")
-        compared = self.expected.compared(self.expected.trusted_outputs)
-        right = all(error <= self.expected.thresholds[key] for key, *_, error in compared)
-        after = self.expected.error(self.expected.trusted_outputs)
+        placement = replace(self.runs.reference, label=f"{self.placement.label} mended")
+        compared = expected.compared(expected.trusted_outputs)
+        right = all(error <= expected.thresholds[key] for key, *_, error in compared)
+        after = expected.error(expected.trusted_outputs)
         return Way(placement, after, right=bool(compared) and right)
 
     def _ways_out(self) -> list[Affinity]:
         """Return affinities that break up every set, the cheapest first, and one that moves all."""
-        whole = self.moves_all()
-        options = [[op for op in found.ops if op in self.members] for found in self.found]
+        whole, leaders = self.moves_all(), self.search.members
+        options = [[op for op in each.ops if op in leaders] for each in self.search.sets]
         if math.prod(map(len, options)) > _MOST_CHOICES:
             return [whole]
         ways = {self._moved(choice): None for choice in itertools.product(*options)}
@@ -107,8 +105,7 @@ class WaysAround:
         """Return the cheapest known affinity that moves more ops than this one."""
         if self.costs is None:
             return self._with_neighbours(affinity)
-        given = self.given.affinity
-        pins = {only([op]): affinity[op] for op in given.ops if affinity[op] != given[op]}
+        pins = {only([op]): affinity[op] for op in self._differing(affinity)}
         try:
             return plan_graph(self.graph, self.costs, pin=pins, budget_s=_PLAN_S).affinity
         except PlanError:
@@ -121,29 +118,25 @@ class WaysAround:
         subgraph that is cut off from the rest.
         """
         most = self.n_moved(affinity) + len(self.expected.suspects) // _MOST_WIDENED
-        best, price = affinity, self._price(affinity)
         while True:
-            beside = self._beside(best, most - self.n_moved(best))
-            wider = dict.fromkeys(self._moved(ops, best) for ops in beside)
-            prices = {each: self._price(each) for each in wider if self.n_moved(each) <= most}
-            cheapest = min(prices, key=prices.__getitem__, default=best)
-            if not prices or prices[cheapest] >= price:
-                return best
-            best, price = cheapest, prices[cheapest]
+            beside = self._beside(affinity, most - self.n_moved(affinity))
+            wider = dict.fromkeys(self._moved(ops, affinity) for ops in beside)
+            allowed = [other for other in wider if self.n_moved(other) <= most]
+            cheapest = min([affinity, *allowed], key=self._price)  # of equal ones, the first
+            if cheapest is affinity:
+                return affinity
+            affinity = cheapest
 
     def _beside(self, affinity: Affinity, most: int) -> Iterator[tuple[str, ...]]:
         """Yield single ops beside those that have moved, and small subgraphs elsewhere."""
         if most < 1:
             return
-        graph, trusted = self.graph, self.runs.trusted
-        placeable = [graph.ops[index] for index in graph.placeable]
-        free = {op.name for op in placeable if affinity[op.name] != trusted}
-        beside: dict[str, None] = {}
-        for op in placeable:
-            if affinity[op.name] != self.given.affinity[op.name]:
-                near = topology(graph).around[op.index]
-                beside.update((graph.ops[index].name, None) for _, index in near)
-        yield from ((name,) for name in beside if name in free)
+        graph, trusted, moved = self.graph, self.runs.trusted, self._differing(affinity)
+        around = topology(graph).around
+        near = (index for op in moved for _, index in around[graph.index_of[op]])
+        for name in dict.fromkeys(graph.ops[index].name for index in near):
+            if name in self.expected.placeable and affinity[name] != trusted:
+                yield (name,)
         for subgraph in predict(graph, affinity).subgraphs:
             if subgraph.device != trusted and 1 < len(subgraph.ops) <= most:
                 yield subgraph.ops
@@ -155,27 +148,28 @@ class WaysAround:
         partition = predict(self.graph, affinity)
         return partition.n_subgraphs, partition.boundary_bytes, self.n_moved(affinity)
 
+    def _differing(self, affinity: Affinity) -> list[str]:
+        """Return the ops that are on another device than in the placement in question."""
+        before = self.placement.affinity
+        return [op for op in before.ops if affinity[op] != before[op]]
+
     def n_moved(self, affinity: Affinity) -> int:
-        """Count the ops that are on another device than in the given placement."""
-        given = self.given.affinity
-        return sum(affinity[op] != given[op] for op in given.ops)
+        """Count the ops that are on another device than in the placement in question."""
+        return len(self._differing(affinity))
 
     def moves_all(self) -> Affinity:
         """Move all ops that are known to be wrong."""
-        return self._moved(op for found in self.found for op in found.ops)
+        return self._moved(op for each in self.search.sets for op in each.ops)
 
     def _moved(self, ops: Iterable[str], affinity: Affinity | None = None) -> Affinity:
         moves = dict.fromkeys(ops, self.runs.trusted)
-        return (affinity or self.given.affinity).fix(ops=moves, core=self.runs.core)
+        return (affinity or self.placement.affinity).fix(ops=moves, core=self.runs.core)
 
     def _mended(self, affinity: Affinity) -> Placement:
-        properties: dict[str, Mapping[str, Any]] = dict(self.given.device_properties)
-        trusted = self.runs.trusted
-        properties[trusted] = {**properties.get(trusted, {}), **F32}
-        return replace(
-            self.given,
+        mended = replace(
+            self.placement,
             affinity=affinity,
-            label=f"{self.given.label} mended",
-            device_properties=properties,
-            direct=self.given.direct and len(affinity.devices) == 1,
+            label=f"{self.placement.label} mended",
+            direct=self.placement.direct and len(affinity.devices) == 1,
         )
+        return mended.with_properties({self.runs.trusted: F32})

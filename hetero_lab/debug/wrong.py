@@ -41,9 +41,8 @@ if TYPE_CHECKING:
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 FILE_NAME, MENDED, GIVEN = "wrong.json", "affinity.json", "given.json"
-_ERROR_COLUMNS = [
-    "op", "op_type", "device", "isolated_error", "accumulated_error", "rounding_error", "jumps",
-]  # fmt: skip
+_CULPRIT_COLUMNS = ["op", "op_type", "device", "isolated_error", "accumulated_error"]
+_ERROR_COLUMNS = [*_CULPRIT_COLUMNS, "rounding_error", "jumps"]
 
 Kind = Literal["none", "rounding", "op", "combination", "not known"]
 
@@ -190,13 +189,13 @@ class Wrong(Displayed, KnownFaults):
         ``accumulated_error``; ``set_error`` and ``output_error`` are the ``error`` and the
         ``damage`` of the whole set.
         """
-        known = {error.op: astuple(error)[:5] for error in self.op_errors}
+        errors = {error.op: astuple(error)[:5] for error in self.op_errors}
         rows = [
-            (number, *known[op], found.error, found.damage)
-            for number, found in enumerate(self.sets, start=1)
-            for op in found.ops
+            (number, *errors[op], fault.error, fault.damage)
+            for number, fault in enumerate(self.sets, start=1)
+            for op in fault.ops
         ]
-        columns = ["set", *_ERROR_COLUMNS[:5], "set_error", "output_error"]
+        columns = ["set", *_CULPRIT_COLUMNS, "set_error", "output_error"]
         return frame_of(rows, columns)
 
     @cached_property
@@ -229,8 +228,8 @@ class Wrong(Displayed, KnownFaults):
         write_json(target / "devices.json", dict(self.affinity))
         write_csv(target / "errors.csv", self.errors)
         write_csv(target / "culprits.csv", self.culprits)
-        for number, found in enumerate(self.sets, start=1):
-            self.reproducer(found).write(target / f"fault_{number}")
+        for number, fault in enumerate(self.sets, start=1):
+            self.reproducer(fault).write(target / f"fault_{number}")
         write_json(target / FILE_NAME, _to_json(self))
         _remove_faults(target, after=len(self.sets))
 
@@ -308,10 +307,10 @@ class Wrong(Displayed, KnownFaults):
 
     def __str__(self) -> str:
         lines = [self.verdict]
-        for found in self.sets:
-            how = f"relative error {found.error:.2g}, of the outputs {found.damage:.2g}"
-            names = names_at_hand(found.ops)
-            lines.append(f"  {found.device}: {names} ({found.refusal or how}){found.doubt}")
+        for fault in self.sets:
+            errors = f"relative error {fault.error:.2g}, of the outputs {fault.damage:.2g}"
+            names = names_at_hand(fault.ops)
+            lines.append(f"  {fault.device}: {names} ({fault.refusal or errors}){fault.doubt}")
         if self.fix:
             lines.append(f"fix(ops={self.fix!r})")
         return "\n".join([*lines, *self.notes])
@@ -344,14 +343,14 @@ def read_wrong(directory: str | os.PathLike[str]) -> Wrong:
     """
     target = Path(directory)
     data = read_json(target / FILE_NAME, kind="wrong")
-    given, mended = (Affinity.from_json(target / name) for name in (GIVEN, MENDED))
+    before, mended = (Affinity.from_json(target / name) for name in (GIVEN, MENDED))
     with reading(target, "result of find_wrong"):
-        data["given"]["affinity"], data["mended"]["affinity"] = given, mended
-        for number, found in enumerate(data["sets"], start=1):
+        data["given"]["affinity"], data["mended"]["affinity"] = before, mended
+        for number, fault in enumerate(data["sets"], start=1):
             place = target / f"fault_{number}"
-            found["model"] = model = read_placed(place / "model.xml")
+            fault["model"] = model = read_placed(place / "model.xml")
             arrays = read_npz(place / "inputs.npz")
-            found["inputs"] = [arrays[f"in{index}"] for index in range(len(model.inputs))]
+            fault["inputs"] = [arrays[f"in{index}"] for index in range(len(model.inputs))]
         data["kind"], data["placement"] = data["found"], data["mended"]
         # JSON has no infinity and no NaN: they are stored as text.
         result = msgspec.convert(data, Wrong, strict=False)

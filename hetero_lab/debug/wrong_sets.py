@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Collection, Iterable, Sequence
 
 from hetero_lab.debug.expected import Expected, SetResult
-from hetero_lab.debug.minimal_sets import hitting_sets, minimal_set
+from hetero_lab.debug.minimal_sets import disjoint_sets, hitting_sets, minimal_set
 from hetero_lab.debug.wrong import WrongSet
 from hetero_lab.errors import CompileError, names_at_hand
 from hetero_lab.placement.partition import partition_of
@@ -14,8 +14,10 @@ from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.placement.topology import topology
 from hetero_lab.runtime.pieces import cut_pieces
 
-_WINDOW = 16  # ops
-_MOST_OVERLAPS = 64  # runs that look for sets that share ops with known ones
+# Ops. Stretches of so many, and those shifted by half of it, hold any eight neighbours together.
+_WINDOW = 16
+# Runs that look for sets that share ops with others: all ways to leave out an op of six pairs.
+_MOST_OVERLAPS = 64
 
 
 class WrongSetSearch:
@@ -23,10 +25,10 @@ class WrongSetSearch:
 
     def __init__(self, expected: Expected):
         self.expected, self.runs, self.graph = expected, expected.runs, expected.graph
-        self.members, self.given = expected.members, expected.given
+        self.members = expected.members
         self.trials: dict[tuple[str, frozenset[str]], SetResult] = {}
         self.isolated: dict[str, SetResult] = {}  # by leader, with the ops that move with it
-        self.found: list[WrongSet] = []
+        self.sets: list[WrongSet] = []
         # Wrong subgraphs: device, and leaders except those that are wrong by themselves.
         self.subgraphs: list[tuple[str, list[str]]] = []
 
@@ -44,26 +46,28 @@ class WrongSetSearch:
         """Run disjoint sets in one compile, or in several if the device refuses them together."""
         self.expected.check_budget()
         try:
-            made = self.runs.pieces(device, sets, self.expected.values)
+            tensors = self.runs.pieces(device, sets, self.expected.values)
         except CompileError as error:
             self.expected.check_budget()  # the device may only have been too slow
             if len(sets) > 1:
                 half = len(sets) // 2
                 return [*self._run(device, sets[:half]), *self._run(device, sets[half:])]
-            if self.expected.refused:
-                trial = SetResult(True, float("inf"), float("inf"), str(error))
-            else:
-                ops = names_at_hand(self.expected.ordered(sets[0]))
-                self.expected.notes.append(
-                    f"{device} refuses to run {ops} apart from the rest, so they could not be "
-                    f"tested: {error}"
-                )
-                trial = SetResult(False, float("nan"), float("nan"), str(error))
-            self.trials[device, sets[0]] = trial
-            return [trial]
-        for ops, values in zip(sets, made, strict=True):
-            self.trials[device, ops] = self.expected.judged(ops, values)
+            self.trials[device, sets[0]] = self._refused(device, sets[0], str(error))
+        else:
+            for ops, values in zip(sets, tensors, strict=True):
+                self.trials[device, ops] = self.expected.judged(ops, values)
         return [self.trials[device, ops] for ops in sets]
+
+    def _refused(self, device: str, ops: frozenset[str], error: str) -> SetResult:
+        """Judge a refusal: the fault itself if the placement is refused, else of the cut."""
+        if self.expected.refused:
+            return SetResult(True, float("inf"), float("inf"), error)
+        names = names_at_hand(self.expected.ordered(ops))
+        self.expected.notes.append(
+            f"{device} refuses to run {names} apart from the rest, so they could not be tested: "
+            f"{error}"
+        )
+        return SetResult(False, float("nan"), float("nan"), error)
 
     def unrun(self) -> set[str]:
         """Return the suspects that did not run by themselves."""
@@ -83,13 +87,13 @@ class WrongSetSearch:
         minimal: bool,
         untried: Collection[str] = (),
     ) -> None:
-        """Keep a wrong set, cut out of the model, unless it is known."""
+        """Keep a wrong set, cut out of the model, unless it is there already."""
         names = self.expected.ordered(ops)
-        if any((device, names) == (found.device, found.ops) for found in self.found):
+        if any((device, names) == (other.device, other.ops) for other in self.sets):
             return
         values = self.expected.values
         piece = cut_pieces(self.runs.bound, [names], values)
-        self.found.append(
+        self.sets.append(
             WrongSet(
                 device=device,
                 ops=names,
@@ -106,9 +110,9 @@ class WrongSetSearch:
 
     def keep_unshrunk(self) -> None:
         """Keep the smallest disjoint wrong sets, of ops that also ran one by one."""
-        taken = {op for found in self.found for op in found.ops}
+        taken = {op for each in self.sets for op in each.ops}
         alone = self._with_members(self.isolated)
-        for (device, ops), trial in sorted(self.trials.items(), key=lambda known: len(known[0][1])):
+        for (device, ops), trial in sorted(self.trials.items(), key=lambda item: len(item[0][1])):
             single = sum(op in self.members for op in ops) == 1
             if trial.wrong and (single or ops <= alone) and taken.isdisjoint(ops):
                 self._keep(device, ops, trial, minimal=single)
@@ -117,29 +121,28 @@ class WrongSetSearch:
     def find_in(self, placement: Placement) -> None:
         """Find the sets of ops that are wrong in a placement."""
         suspects = self.expected.kept_in(placement, self.expected.suspects)
-        roots: dict[str, list[frozenset[str]]] = {}
-        for subgraph in partition_of(BoundPlacement(self.runs.bound, placement)).subgraphs:
-            ops = frozenset(op for op in subgraph.ops if op in suspects)
-            if ops:
-                roots.setdefault(subgraph.device, []).append(ops)
         self._run_isolated(suspects)
         alone = self._with_members(
             leader for leader, trial in self.isolated.items() if trial.wrong and leader in suspects
         )
-        for device, sets in roots.items():
-            rests = [ops - alone for ops in sets]
-            asked = [ops for ops in rests if ops and (device, ops) not in self.trials]
-            if asked:
-                self._run(device, asked)
-            for rest in rests:
-                self._find_combinations(device, rest)
+        rests: dict[str, list[frozenset[str]]] = {}
+        for subgraph in partition_of(BoundPlacement(self.runs.bound, placement)).subgraphs:
+            ops = suspects.keys() & subgraph.ops
+            rests.setdefault(subgraph.device, []).append(frozenset(ops - alone))
+        for device, sets in rests.items():
+            untried = [ops for ops in sets if ops and (device, ops) not in self.trials]
+            if untried:
+                self._run(device, untried)
+            for ops in sets:
+                self._find_combinations(device, ops)
 
     def _run_isolated(self, suspects: Collection[str]) -> None:
         """Run each op by itself, and keep those that are wrong."""
         by_device: dict[str, list[str]] = {}
         for leader, members in self.members.items():
             if leader not in self.isolated and all(op in suspects for op in members):
-                by_device.setdefault(self.given.affinity[leader], []).append(leader)
+                device = self.expected.placement.affinity[leader]
+                by_device.setdefault(device, []).append(leader)
         for device, leaders in by_device.items():
             sets = [frozenset(self.members[leader]) for leader in leaders]
             trials = self._run(device, sets)
@@ -154,29 +157,26 @@ class WrongSetSearch:
         if not leaders or not self.trial(device, leaders).wrong:
             return
         self.subgraphs.append((device, leaders))
-        taken: set[str] = set()
-        # The whole comes last: ops that are far apart can be wrong together, too.
-        for part in [*self._wrong_windows(device, leaders), leaders]:
-            left = [leader for leader in part if leader not in taken]
-            while left and self.trial(device, left).wrong:
-                chosen = self._shrink(device, left)
-                taken.update(chosen)
-                left = [leader for leader in left if leader not in chosen]
+        windows = self._wrong_windows(device, leaders)
+        for chosen in disjoint_sets(
+            leaders, lambda some: self.trial(device, some).wrong, windows, self._nearest
+        ):
+            self._keep_shrunk(device, chosen)
 
     def find_overlapping(self, device: str, leaders: list[str]) -> None:
-        """Keep further minimal sets, which share ops with known ones.
+        """Keep further minimal sets, which share ops with those of a subgraph.
 
-        A missed set stays wrong if one op of each known set is left out and none of its own. So
-        the search runs all ways to leave out one op of each known set.
+        A missed set stays wrong if one op of each set is left out and none of its own. So the
+        search runs all ways to leave out one op of each set.
         """
-        known = [
-            frozenset(op for op in found.ops if op in self.members)
-            for found in self.found
-            if found.device == device and len(found.ops) > 1
+        together = [
+            frozenset(op for op in each.ops if op in self.members)
+            for each in self.sets
+            if each.device == device and len(each.ops) > 1
         ]
-        known = [ops for ops in known if ops <= set(leaders)]
+        together = [ops for ops in together if ops <= set(leaders)]
         broken: list[frozenset[str]] = []  # leaving these out leaves nothing wrong
-        for n_run, out in enumerate(hitting_sets(known, broken, self.expected.check_budget)):
+        for n_run, out in enumerate(hitting_sets(together, broken, self.expected.check_budget)):
             if n_run == _MOST_OVERLAPS:
                 self.expected.notes.append(
                     "More combinations that share ops with the known ones may be wrong."
@@ -186,11 +186,12 @@ class WrongSetSearch:
             if not left or not self.trial(device, left).wrong:
                 broken.append(out)
                 continue
-            known.append(frozenset(self._shrink(device, left)))
+            chosen = minimal_set(left, lambda some: self.trial(device, some).wrong, self._nearest)
+            self._keep_shrunk(device, chosen)
+            together.append(frozenset(chosen))
 
-    def _shrink(self, device: str, leaders: Sequence[str]) -> list[str]:
-        """Keep a minimal set of wrong ops, including ops without which the rest cannot run."""
-        chosen = minimal_set(leaders, lambda some: self.trial(device, some).wrong, self._nearest)
+    def _keep_shrunk(self, device: str, chosen: Sequence[str]) -> None:
+        """Keep a minimal set of wrong ops; say which are only there for the rest to run at all."""
         rests = {
             leader: self.trial(device, [each for each in chosen if each != leader])
             for leader in chosen
@@ -204,7 +205,6 @@ class WrongSetSearch:
             minimal=not untried and not any(rest.wrong for rest in rests.values()),
             untried=self._with_members(untried),
         )
-        return chosen
 
     def _wrong_windows(self, device: str, leaders: list[str]) -> list[list[str]]:
         """Run overlapping stretches of the model side by side; return the wrong ones.

@@ -15,7 +15,9 @@ import numpy as np
 
 from hetero_lab.advise.advice import UNMEASURED, Advice, Judged
 from hetero_lab.advise.candidates import held_bytes
+from hetero_lab.clock import now
 from hetero_lab.costs.objective import LATENCY
+from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.errors import (
     ArgumentError,
     HeteroLabError,
@@ -24,8 +26,9 @@ from hetero_lab.errors import (
     names_at_hand,
     shorten,
 )
-from hetero_lab.interrupts import UntilInterrupted
+from hetero_lab.interrupts import UntilInterrupted, bringing
 from hetero_lab.intervals import Noise, Ratio, known_within, paired_ratio, turn_level
+from hetero_lab.model.read import Source
 from hetero_lab.placement.memory_limits import MemoryLimit, excess_text, memory_pools
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.progress import Progress
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     import openvino as ov
     import pandas as pd
 
+_ALONE = 0.5  # of the budget, for the advices on each model alone
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _OPTIONS = 4  # candidates of each model that are combined
 _MOST = 16  # combinations that are measured
@@ -217,6 +221,33 @@ def check_pipeline(models: Mapping[str, Any], given: Sequence[str]) -> None:
             f"{', '.join(f'{name}=' for name in given)} is for one model: advise on each "
             "alone, or leave it out."
         )
+
+
+def advise_on_several(
+    models: Mapping[str, Source],
+    advice_on: Callable[[BoundModel, Stopwatch, Path | None], Advice],
+    *,
+    watch: Stopwatch,
+    directory: Path | None,
+    **options: Any,
+) -> PipelineAdvice:
+    """Advise on each model alone, then on all together; ``options`` are those of the latter.
+
+    The measurements of each lie in a directory of its own name. After Ctrl-C in one of them, the
+    advices until then are kept.
+    """
+    core = options["core"]
+    bound = {name: bind(source, core) for name, source in models.items()}
+    alone_s = None if watch.budget_s is None else _ALONE * watch.budget_s / len(bound)
+    advices: dict[str, Advice] = {}
+    for name, model in bound.items():
+        place = directory and directory / name
+        with bringing(advices):
+            advices[name] = advice_on(model, Stopwatch.start(alone_s), place)
+            if advices[name].interrupted and len(advices) < len(bound):
+                raise KeyboardInterrupt
+    left_s = None if watch.budget_s is None else watch.left_s
+    return advise_together(advices, watch=Stopwatch(left_s, now()), **options)
 
 
 def advise_together(

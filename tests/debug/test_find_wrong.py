@@ -95,8 +95,8 @@ def test_combinations_that_share_ops_are_all_found_and_gone_around(sets):
     assert all(found.minimal for found in wrong.sets)
     assert wrong.proven
     assert all(set(ops) & set(wrong.fix) for ops in sets)
-    outputs, _ = case.runs().placed(wrong.placement)
-    expected, _ = case.runs(()).placed(case.placement)
+    outputs, _ = case.runs().run(wrong.placement)
+    expected, _ = case.runs(()).run(case.placement)
     np.testing.assert_allclose(outputs[0], expected[0], rtol=1e-5)
 
 
@@ -512,14 +512,14 @@ def test_ctrl_c_keeps_what_was_found():
 
 def test_ctrl_c_while_the_errors_are_measured_keeps_what_is_wrong():
     runs = chain_case(TANH).runs()
-    placed = runs.placed
+    run = runs.run
 
     def interrupted_at_last(placement, shown=()):
         if shown:  # the last run, with all tensors in sight
             raise KeyboardInterrupt
-        return placed(placement)
+        return run(placement)
 
-    runs.placed = interrupted_at_last
+    runs.run = interrupted_at_last
     wrong = search_wrong(runs, Stopwatch.start(None))
     assert wrong.interrupted
     assert wrong.fix == {"tanh": "CPU"}

@@ -134,7 +134,7 @@ def with_faults(case: Case, seed: int) -> Case | None:
 
 def shows(case: Case, fault: Fault) -> bool:
     """Whether a fault by itself makes some output different, beyond doubt."""
-    outputs, _ = case.runs((fault,)).placed(case.placement)
+    outputs, _ = case.runs((fault,)).run(case.placement)
     bound = case.placed.bound
     named = dict(zip(Reference(bound)(case.arrays), outputs, strict=True))
     agreement = compare_with_reference(bound, case.arrays, named, case.precision)
