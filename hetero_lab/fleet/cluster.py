@@ -1,50 +1,67 @@
-"""A sweep over a Dask cluster: divides its placements into groups, each of which is a task.
+"""A sweep over a Dask cluster: a task is a group of placements, with the reference, on one host.
 
-Every group has the reference in it, and Dask runs it on one of the hosts that have its devices, so
-that ratios and ranks are those of one host. Dask also queues the groups, and runs a group again
-whose worker was lost.
+Dask queues the groups, runs each on a host that has its devices, and runs it again if the worker is
+lost. All rows of a group come from one host, so that ratios and ranks never mix hosts.
 """
 
 from __future__ import annotations
 
 import contextlib
+import getpass
 import math
+import os
+import tempfile
 import time
 import uuid
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from distributed import CancelledError, Client, Event, Future, KilledWorker
+from distributed import CancelledError, Client, Event, Future, KilledWorker, get_worker
+from distributed.comm.addressing import get_address_host
+from filelock import FileLock
 
 from hetero_lab.clock import now
-from hetero_lab.errors import ArgumentError, MeasurementError, StoreError, names_at_hand, warn
-from hetero_lab.fleet.group_task import Description, GroupTask, Measured, describe, measure_group
+from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.devices import check_device
+from hetero_lab.devices.emulation import EmulatedDevice, register
+from hetero_lab.errors import (
+    ArgumentError,
+    DeviceError,
+    MeasurementError,
+    StoreError,
+    names_at_hand,
+    warn,
+)
+from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.requests import SetUp
-from hetero_lab.measure.rounds import BaseRun
-from hetero_lab.results.environment import Environment
-from hetero_lab.results.records import AnyRecord, Failed, Header, Host, Turn
+from hetero_lab.measure.rounds import BaseRun, SweepRun
+from hetero_lab.measure.worker_process import WorkerProcess
+from hetero_lab.measure.workers import Workers
+from hetero_lab.processes import FORK_SERVER
+from hetero_lab.results.environment import Environment, current_environment, noise_of
+from hetero_lab.results.records import AnyRecord, Failed, Header, Host, Trial, Turn
+from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.tables import scratch_directory
 
 _ATTEMPTS = 3  # at a group whose task raises an error
 _PATIENCE_S = 10.0  # a nanny needs some seconds to start its worker again
-_POLL_S, _LOOK_S = 0.1, 1.0
-_VERSIONS = (("openvino_version", "OpenVINO"), ("hetero_lab_version", "hetero_lab"))
+_LOOK_S = 0.3
+_VERSIONS = {"openvino_version": "OpenVINO", "hetero_lab_version": "hetero_lab"}
 
 
 def cluster_of(client: Any, *, isolate: bool) -> Callable[..., FleetRun]:
     """Return what makes a run on a client's cluster; ArgumentError if a sweep cannot use it."""
-    if not isinstance(client, Client):
+    if not isinstance(client, Client) or client.asynchronous:
         raise ArgumentError(
-            "client= is a dask.distributed.Client, for instance "
-            f"Client('tcp://scheduler:8786'), not {type(client).__name__}."
+            "client= is a blocking dask.distributed.Client, for instance "
+            f"Client('tcp://scheduler:8786'), not {client!r}."
         )
-    if client.asynchronous:
-        raise ArgumentError("client= is a blocking Client; this one is asynchronous.")
     if client.status != "running":
         raise ArgumentError(f"The client is {client.status}; connect a new one to the scheduler.")
     if not isolate:
@@ -55,112 +72,39 @@ def cluster_of(client: Any, *, isolate: bool) -> Callable[..., FleetRun]:
     return partial(FleetRun, client=client)
 
 
-@dataclass(frozen=True, eq=False)
-class FleetHost:
-    """A machine that can measure, and its workers, as Dask calls them."""
+class Group(NamedTuple):
+    """Trials that are measured together, beside the first, at one of some addresses."""
 
-    name: str
-    environment: Environment
-    missing: frozenset[str]
-    workers: tuple[str, ...]
-    resources: frozenset[str]  # that each of its workers declares
-
-    def lacks(self, devices: Iterable[str]) -> list[str]:
-        """Return the devices that are not here."""
-        return [device for device in devices if device in self.missing]
-
-
-def hosts_of(
-    info: Mapping[str, Mapping[str, Any]], described: Mapping[str, Description]
-) -> dict[str, FleetHost]:
-    """Return the hosts of workers by machine, from what the scheduler and they say of each.
-
-    Machines of one name get their address added. Of a machine's workers, those that differ from the
-    first in versions are left out: a row tells the versions of its host, not of its worker.
-    """
-    at_ip: defaultdict[str, set[str]] = defaultdict(set)
-    for address in info:
-        at_ip[info[address]["host"]].add(address)
-    first = {own.machine: address for address, own in reversed(described.items())}
-    named = {a: (described[a].environment.host, info[a]["host"]) for a in first.values()}
-    alike, at_one_ip = Counter(node for node, _ in named.values()), Counter(named.values())
-    hosts: dict[str, FleetHost] = {}
-    for machine, address in first.items():
-        node, ip = named[address]
-        where = ip if at_one_ip[node, ip] == 1 else address
-        name = node if alike[node] == 1 else f"{node} ({where})"
-        environment = replace(described[address].environment, host=name)
-        workers: set[str] = set()
-        for other in (a for a in described if described[a].machine == machine):
-            if differing := _other_versions(described[other].environment, environment):
-                names = " and ".join(differing)
-                why = f"the other workers of {name} have another {names}"
-                warn(f"The worker {other} is left out: {why}.")
-            else:
-                workers.add(other)
-        hosts[machine] = FleetHost(
-            name=name,
-            environment=environment,
-            missing=described[address].missing,
-            # An address ends with its worker. That of the host also stands for a worker that is
-            # started again, but for no other host's.
-            workers=tuple(
-                {a if at_ip[info[a]["host"]] - workers else info[a]["host"] for a in workers}
-            ),
-            resources=frozenset.intersection(
-                *(frozenset(k for k, n in info[a]["resources"].items() if n >= 1) for a in workers)
-            ),
-        )
-    return hosts
-
-
-def _other_versions(one: Environment, other: Environment) -> dict[str, str]:
-    """Return in which versions two environments differ: their fields, by what they are of."""
-    return {name: what for what, name in _VERSIONS if getattr(one, what) != getattr(other, what)}
-
-
-class Item(NamedTuple):
-    """An entry to measure; on a particular host if it names one."""
-
-    key: str
-    host: str = ""
-
-
-@dataclass(eq=False)
-class Group:
-    """What is measured together on one of some hosts, beside the first of ``keys``."""
-
-    items: Sequence[Item]
-    keys: Sequence[str]
-    hosts: Sequence[FleetHost]
-    seen: float = 0.0  # when a worker was last there that can measure it
+    trials: Sequence[Trial]
+    addresses: Sequence[str]
 
 
 def divide(
-    items: Iterable[Item],
-    hosts: Iterable[FleetHost],
-    devices_of: Mapping[str, Sequence[str]],
-    reference: str,
-    size: int,
+    trials: Iterable[Trial], hosts: Mapping[str, Environment], reference: Trial, size: int
 ) -> list[Group]:
-    """Divide items into groups by the hosts that can measure them; without hosts, nobody can.
+    """Divide trials into groups of at most ``size`` by the hosts that have their devices.
 
-    A group has at most ``size`` entries, and fewer if there would not be a group for each host. It
-    has the reference wherever a host has the devices of both.
+    Groups are smaller if there would not be one for each host. They begin with the reference
+    wherever a host has the devices of both. ``hosts`` are by address; a group may have none.
     """
-    by_hosts: defaultdict[tuple[tuple[FleetHost, ...], bool], list[Item]] = defaultdict(list)
-    for item in items:
-        able = [h for h in hosts if item.host in ("", h.name) and not h.lacks(devices_of[item.key])]
-        beside = [host for host in able if not host.lacks(devices_of[reference])]
-        by_hosts[tuple(beside or able), bool(beside)].append(item)
+    by_addresses: defaultdict[tuple[str, ...], list[Trial]] = defaultdict(list)
+    for trial in trials:
+        able = [at for at, host in hosts.items() if not lacking(host, trial)]
+        beside = [at for at in able if not lacking(hosts[at], reference)]
+        by_addresses[tuple(beside or able)].append(trial)
     groups: list[Group] = []
-    for (able, has_reference), several in by_hosts.items():
-        most = max(1, min(size - 1, math.ceil(len(several) / max(1, len(able)))))
+    for able, several in by_addresses.items():
+        first = [] if any(lacking(hosts[at], reference) for at in able) else [reference]
+        most = min(size - 1, math.ceil(len(several) / max(1, len(able))))
         for start in range(0, len(several), most):
             part = several[start : start + most]
-            keys = dict.fromkeys([*[reference] * has_reference, *(item.key for item in part)])
-            groups.append(Group(part, list(keys), able))
+            groups.append(Group([*first, *(t for t in part if t not in first)], able))
     return groups
+
+
+def lacking(host: Environment, trial: Trial) -> list[str]:
+    """Return the devices of a trial that a host does not have."""
+    return [device for device in trial.devices if device not in dict(host.devices)]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -168,8 +112,8 @@ class FleetRun(BaseRun):
     """A run over a fleet, with a ``header`` of its store.
 
     Its records also have ``host`` and ``worker``, and a ``Host`` record holds each host's
-    environment. ``set_up`` writes the set-up of the workers into files on this machine and returns
-    it; ``check`` raises if the run is to stop.
+    environment. ``set_up`` writes the set-up of worker processes into files on this machine and
+    returns it; ``check`` raises if the run is to stop.
     """
 
     client: Client
@@ -180,258 +124,282 @@ class FleetRun(BaseRun):
     def __post_init__(self, records: Iterable[AnyRecord]) -> None:
         super().__post_init__(records)
         scheduler: Any = self.client.scheduler
-        self._address = str(scheduler.address)
-        self._name = f"hetero_lab-{uuid.uuid4().hex[:12]}"
-        self._over = Event(self._name, client=self.client)  # no group is to begin any more
-        self._base_of = {spec["name"]: spec["base"] for spec in self.header.emulated}
-        self._devices_of = {entry.key: entry.devices for entry in self.header.entries}
-        self._hosts: dict[str, FleetHost] = {}  # by machine
+        self._where = f"The scheduler at {scheduler.address}"
+        self._over = Event(f"hetero_lab-{uuid.uuid4().hex[:12]}", client=self.client)
+        self._hosts: dict[str, Environment] = {}  # by address
+        self._seen = defaultdict[str, float](now)  # when each address last had a worker
         self._running: dict[Future, Group] = {}
-        self._n_items = self._n_settled = 0
 
     def pending(self) -> list[str]:
         """Return the keys still to measure; MeasurementError if ``every_host`` finds no worker."""
-        return list(dict.fromkeys(item.key for item in self._pending()))
+        if not self.header.every_host:
+            return self._undone(self._ledger.hosts)
+        self._meet_hosts()
+        keys = [key for host in self._hosts.values() for key in self._undone([host.host])]
+        return list(dict.fromkeys(keys))
 
-    def _pending(self) -> list[Item]:
-        def is_done(key: str, host: str) -> bool:
-            return self._ledger.is_done(key, host, self.reference, self.options.turns)
-
-        if self.header.every_host:
-            self._meet_hosts()
-            names = [host.name for host in self._hosts.values()]
-            items = [Item(k, host) for host in names for k in self._trials if not is_done(k, host)]
-        else:
-            hosts = list(self._ledger.hosts)
-            items = [Item(k) for k in self._trials if not any(is_done(k, h) for h in hosts)]
-        # The reference is in every group, so it is an item only if there are no others.
-        return [item for item in items if item.key != self.reference] or items
+    def _undone(self, names: Collection[str]) -> list[str]:
+        """Return the keys that none of some hosts has finished."""
+        asked = (self.reference, self.options.turns)
+        is_done = self._ledger.is_done
+        return [k for k in self._trials if not any(is_done(k, name, *asked) for name in names)]
 
     def measure(self) -> None:
-        """Measure all pending items, as far as the budget allows.
+        """Measure all pending trials, as far as the budget allows.
 
         Raises MeasurementError if no worker can, StoreError if a host's OpenVINO has changed.
         """
-        items = self._pending()
-        self._n_items = len(items)
         self._meet_hosts()
         set_up = self.set_up()
         # The directory holds the models, their weights and the inputs, and nothing else.
         files = {path.name: path.read_bytes() for path in Path(set_up.directory).iterdir()}
-        self._set_up = msgspec.structs.replace(
-            set_up, emulated=list(self.header.emulated), directory=""
-        )
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sending large graph")
-            self._files = self.client.submit(dict, files, key=f"{self._name}-files", pure=False)
-        self._submit(self._divide(items))
-        looked = now()
+            sent = self.client.submit(dict, files, pure=False)
+        self._measure = partial(
+            self.client.submit,
+            measure_group,
+            files=sent,
+            set_up=msgspec.structs.replace(set_up, directory=""),
+            limits=self.workers,
+            options=self.options,
+            over=self._over.name,
+            retries=_ATTEMPTS - 1,
+            pure=False,
+        )
+        if self.header.every_host:
+            for address, host in self._hosts.items():
+                self._submit(self._undone([host.host]), {address: host})
+        else:
+            self._submit(self._undone(self._ledger.hosts), self._hosts)
         while self._running:
-            time.sleep(_POLL_S)
+            time.sleep(_LOOK_S)
             self.check()
-            if any(future.cancelled() for future in self._running):
-                return self._without_scheduler()
             for future in [future for future in self._running if future.done()]:
-                self._take(future)
-            if now() - looked > _LOOK_S:
-                looked = now()
-                self._look()
-        return None
+                self._take(future, self._running.pop(future))
+            self._look()
 
     def close(self) -> None:
         """Cancel what still runs."""
         self._bar.close()
-        with contextlib.suppress(Exception):  # the scheduler may be gone
+        with contextlib.suppress(Exception):  # of a scheduler that is gone
             if self.client.status == "running":
                 self.client.cancel(list(self._running))
-                self._over.clear()
 
-    # -- hosts --------------------------------------------------------------------------------
-
-    def _workers(self) -> dict[str, dict[str, Any]] | None:
-        """Return the scheduler's description of its workers; ``None`` if it does not answer."""
-        with contextlib.suppress(OSError, TimeoutError):
-            if self.client.status == "running" and self.client.scheduler is not None:
-                info: Any = self.client.sync(self.client.scheduler.identity, n_workers=-1)
-                return info["workers"]
-        return None
+    def _workers(self) -> list[str]:
+        return list(self.client.scheduler_info(n_workers=-1)["workers"])
 
     def _meet_hosts(self) -> None:
         """Find out which hosts there are, once; raise MeasurementError if none can measure."""
         if self._hosts:
             return
         until = now() + _PATIENCE_S
-        while not (info := self._workers()) and now() < until:
-            time.sleep(_POLL_S)
-        where = f"The scheduler at {self._address}"
-        if info is None:
-            raise MeasurementError(f"{where} does not answer. Is it still running?")
-        if not info:
-            raise MeasurementError(
-                f"{where} has no workers. Start one on each machine: dask worker {self._address}"
+        devices = sorted({device for t in self._trials.values() for device in t.devices})
+        try:
+            while not (workers := self._workers()) and now() < until:
+                time.sleep(_LOOK_S)
+            answers: Any = self.client.run(
+                describe, devices, self.header.emulated, workers=workers, on_error="return"
             )
-        devices = sorted({device for key in self._trials for device in self._devices_of[key]})
-        answers: dict[str, Any] = self.client.run(
-            describe, devices, self.header.emulated, workers=list(info), on_error="return"
-        )
-        useless = {a: why_useless(own) for a, own in answers.items() if isinstance(own, Exception)}
+        except (OSError, TimeoutError) as error:
+            raise MeasurementError(f"{self._where} does not answer. Is it running?") from error
+        if not answers:
+            raise MeasurementError(
+                f"{self._where} has no workers. Start one on each machine: dask worker ADDRESS"
+            )
+        useless: dict[str, str] = {}
+        for worker, own in answers.items():
+            first = self._hosts.setdefault(address := get_address_host(worker), own)
+            # Dask may run a group on any worker of its host, and a row tells what its host has.
+            if isinstance(own, Exception):
+                useless[address] = f"hetero_lab cannot run there ({type(own).__name__}: {own})"
+            elif any(getattr(first, v, "") != getattr(own, v) for v in ("host", *_VERSIONS)):
+                useless[address] = "its workers have different names or versions"
         for address, why in useless.items():
-            warn(f"The worker {address} is left out: {why}.")
-        self._hosts = hosts_of(info, {a: own for a, own in answers.items() if a not in useless})
+            del self._hosts[address]
+            warn(f"The host {address} is left out: {why}.")
         if not self._hosts:
             raise MeasurementError(
-                f"No worker of the scheduler at {self._address} can measure. "
-                + "; ".join(f"{address}: {why}" for address, why in useless.items())
+                f"{self._where} has no host that can measure. "
+                + ". ".join(f"{address}: {why}" for address, why in useless.items())
                 + ". Install the same versions there: pip install 'hetero-lab[fleet]'."
             )
-        for host in self._hosts.values():
-            self._welcome(host)
+        alike = Counter(host.host for host in self._hosts.values())
+        for address, host in self._hosts.items():
+            if alike[host.host] > 1:
+                self._hosts[address] = replace(host, host=f"{host.host} ({address})")
+            self._welcome(self._hosts[address])
 
-    def _welcome(self, host: FleetHost) -> None:
+    def _welcome(self, host: Environment) -> None:
         """Record a host; StoreError if it is not the one that the store has under this name."""
-        before, own = self._ledger.hosts.get(host.name), host.environment
-        if before is not None and before.openvino_version != own.openvino_version:
-            raise StoreError(
-                f"{host.name} was measured with OpenVINO {before.openvino_version}, now it has "
-                f"{own.openvino_version}. Numbers of the two are not mixed. Take another store= "
-                "directory."
-            )
-        now_called = dict(own.devices)
-        for device, name in before.devices if before is not None else ():
-            if now_called.get(device, name) != name:
+        before, called = self._ledger.hosts.get(host.host, host), dict(host.devices)
+        versions = ("OpenVINO", before.openvino_version, host.openvino_version)
+        devices = [(f"the {d}", name, called.get(d, name)) for d, name in before.devices]
+        for what, was, found in [versions, *devices]:
+            if was != found:
                 raise StoreError(
-                    f"{host.name} was measured with the {device} {name!r}, now it has "
-                    f"{now_called[device]!r}. If these are two machines, give one another name; "
+                    f"{host.host} was measured with {what} {was!r}, now it has {found!r}. Numbers "
+                    "of the two are not mixed. If these are two machines, give one another name; "
                     "or take another store= directory."
                 )
-        here = self.header.environments[-1]
-        for name, what in _other_versions(own, here).items():
-            warn(
-                f"{host.name} has {name} {getattr(own, what)}, here it is {getattr(here, what)}: "
-                f"compare hosts with care; the column {what} has the version of each row."
-            )
-        self._record(Host(host=host.name, environment=own))
+        for field, name in _VERSIONS.items():
+            there, here = getattr(host, field), getattr(self.header.environments[-1], field)
+            if there != here:
+                warn(
+                    f"{host.host} has {name} {there}, here it is {here}: compare hosts with care; "
+                    f"the column {field} has the version of each row."
+                )
+        self._record(Host(host=host.host, environment=host))
 
-    # -- groups -------------------------------------------------------------------------------
-
-    def _divide(self, items: Iterable[Item]) -> list[Group]:
-        size = self.workers.group
-        return divide(items, self._hosts.values(), self._devices_of, self.reference, size)
-
-    def _submit(self, groups: Sequence[Group]) -> None:
-        """Give groups to Dask, each with its part of the time; fail what no host can measure."""
-        load: Counter[FleetHost] = Counter()  # how many groups a host will probably measure
+    def _submit(self, keys: Sequence[str], hosts: Mapping[str, Environment]) -> None:
+        """Give trials to Dask in groups, each with its part of the time."""
+        # The reference is in every group; it is asked for only if nothing else is.
+        trials = [self._trials[k] for k in keys if k != self.reference or len(keys) == 1]
+        groups = divide(trials, hosts, self._trials[self.reference], self.workers.group)
+        load: Counter[str] = Counter()  # how many groups a host will probably measure
         for group in groups:
-            load.update(dict.fromkeys(group.hosts, 1 / len(group.hosts)))
+            load.update(dict.fromkeys(group.addresses, 1 / max(1, len(group.addresses))))
         for group in groups:
-            devices = dict.fromkeys(d for key in group.keys for d in self._devices_of[key])
-            if not group.hosts:
-                self._fail(group, "no worker for it", self._why_not(group, devices))
+            if not group.addresses:
+                lacks = {at: ", ".join(lacking(h, group.trials[0])) for at, h in hosts.items()}
+                whys = [f"{hosts[at].host} ({at}) has no {names}" for at, names in lacks.items()]
+                self._fail(group.trials, [*hosts], "no worker for it", "; ".join(whys))
                 continue
-            n_in_turn = math.ceil(max(load[host] for host in group.hosts) - 1e-9)
-            budget_s = None if self.watch.budget_s is None else self.watch.left_s / n_in_turn
-            bases = {self._base_of.get(device, device) for device in devices}
-            names = {*devices, *bases, *(base.partition(".")[0] for base in bases)}
-            future = self.client.submit(
-                measure_group,
-                GroupTask(
-                    trials=tuple(self._trials[key] for key in group.keys),
-                    options=self.options,
-                    budget_s=budget_s and max(0.1, budget_s),
-                    set_up=self._set_up,
-                    workers=self.workers,
-                    over=self._name,
-                ),
-                self._files,
-                key=f"{self._name}-{uuid.uuid4().hex[:8]}",
-                workers=[worker for host in group.hosts for worker in host.workers],
-                resources=dict.fromkeys(names.intersection(*(h.resources for h in group.hosts)), 1),
-                retries=_ATTEMPTS - 1,
-                pure=False,
+            n_in_turn = math.ceil(max(load[at] for at in group.addresses) - 1e-9)
+            future = self._measure(
+                tuple(group.trials),
+                budget_s=self.watch.budget_s and max(0.1, self.watch.left_s / n_in_turn),
+                workers=group.addresses,
             )
-            group.seen = now()
             self._running[future] = group
-
-    def _why_not(self, group: Group, devices: Iterable[str]) -> str:
-        return "; ".join(
-            f"{host.name} ({', '.join(host.workers)}) has no {', '.join(host.lacks(devices))}"
-            for host in self._hosts.values()
-            if group.items[0].host in ("", host.name)
-        )
 
     def _look(self) -> None:
-        """Give up groups whose workers do not come back, and all when the time is long over."""
-        info = self._workers() or {}
-        here = {*info, *(own["host"] for own in info.values())}
+        """Give up groups whose workers do not come back; begin no more when the time is over."""
+        with contextlib.suppress(OSError, TimeoutError):
+            self._seen.update(dict.fromkeys(map(get_address_host, self._workers()), now()))
+            if self.watch.is_over:
+                self._over.set()
         for future, group in list(self._running.items()):
-            if any(here.intersection(host.workers) for host in group.hosts):
-                group.seen = now()
-            elif now() - group.seen > _PATIENCE_S:
+            if all(now() - self._seen[at] > _PATIENCE_S for at in group.addresses):
                 future.cancel()
                 del self._running[future]
-                self._fail(group, "no worker for it", "no worker is left")
-        if self.watch.is_over:
-            self._over.set()
-            if self.watch.elapsed_s > (self.watch.budget_s or 0.0) + self.workers.compile_timeout_s:
-                self.client.cancel(list(self._running))
-                self._running.clear()
+                self._fail(*group, "no worker for it", "no worker is left")
 
-    def _take(self, future: Future) -> None:
-        """Take the records of a group; one that failed as a whole is measured one by one."""
-        group = self._running.pop(future)
+    def _take(self, future: Future, group: Group) -> None:
+        """Record what a group measured."""
         try:
-            measured: Measured = future.result(timeout=_PATIENCE_S)
-        except (TimeoutError, CancelledError):  # lost just now: Dask measures it again
+            records: list[AnyRecord] = future.result(timeout=_PATIENCE_S)
+        except TimeoutError:  # lost just now: Dask measures it again
             self._running[future] = group
+            return
+        except CancelledError:
+            why = f"{self._where} is gone."
+            self._fail(*group, "the scheduler is gone", why)
+            warn(
+                f"{why} The turns that were measured are kept; with a store= the same call goes on "
+                "from there when it is back."
+            )
+            return
         except Exception as error:
-            if len(group.items) > 1:
-                self._submit([one for item in group.items for one in self._divide([item])])
-                return
-            killed = isinstance(error, KilledWorker)
-            times = error.allowed_failures + 1 if killed else _ATTEMPTS
-            self._fail(group, f"lost {times} times", f"{type(error).__name__}: {error}")
-        else:
-            self._keep(group, measured)
-
-    def _keep(self, group: Group, measured: Measured) -> None:
-        host, first = self._hosts[measured.machine].name, self._ledger.next_group
-        for record in measured.records:
-            kept = msgspec.structs.replace(record, host=host, worker=measured.worker)
+            times = error.allowed_failures + 1 if isinstance(error, KilledWorker) else _ATTEMPTS
+            self._fail(*group, f"lost {times} times", f"{type(error).__name__}: {error}")
+            return
+        first = self._ledger.next_group
+        for record in records:
+            host = self._hosts[get_address_host(record.worker)].host
+            kept = msgspec.structs.replace(record, host=host)
             if isinstance(kept, Turn):
                 kept = msgspec.structs.replace(kept, group=first + kept.group)
             self._record(kept)
-        failures = {r.entry: r for r in measured.records if isinstance(r, Failed)}
-        failed = [item.key for item in group.items if item.key in failures]
-        if len(failed) == len(group.items):
-            labels = names_at_hand([self._trials[key].label for key in failed], 4)
-            why = f"{failures[failed[0]].status}: {failures[failed[0]].detail}"
-            warn(f"Every placement of a group failed on {host}: {labels}. The first: {why}")
-        self._count(group, host)
+        labels = names_at_hand([trial.label for trial in group.trials], 4)
+        failed = [record for record in records if isinstance(record, Failed)]
+        if {trial.key for trial in group.trials} == {record.entry for record in failed}:
+            why = f"{failed[0].status}: {failed[0].detail}"
+            warn(f"Every placement of a group failed: {labels}. The first: {why}")
+        self._bar.step(f"measured {labels}")
 
-    def _fail(self, group: Group, status: str, detail: str) -> None:
-        for key, host in group.items:
-            self._record(Failed(entry=key, status=status, detail=detail[:2000], host=host))
-        self._count(group, group.items[0].host)
+    def _fail(self, trials: Sequence[Trial], at: Sequence[str], status: str, detail: str) -> None:
+        host = self._hosts[at[0]].host if self.header.every_host else ""
+        for trial in trials:
+            names = [host] if host else self._ledger.hosts
+            if trial.key != self.reference or not any(
+                self._ledger.levels_us(trial.key, name) for name in names
+            ):
+                self._record(
+                    Failed(entry=trial.key, status=status, detail=detail[:2000], host=host)
+                )
 
-    def _count(self, group: Group, host: str) -> None:
-        self._n_settled += len(group.items)
-        self._bar.note(f"{self._n_settled} of {self._n_items} rows")
-        self._bar.step(f"measured on {host}" if host else "measure")
 
-    def _without_scheduler(self) -> None:
-        why = f"The scheduler at {self._address} is gone."
-        for group in self._running.values():
-            self._fail(group, "the scheduler is gone", why)
-        self._running.clear()
-        warn(
-            f"{why} The turns that were measured are kept; with a store= the same call goes on "
-            "from there when it is back."
+# -- on the hosts -------------------------------------------------------------------------------
+
+
+def describe(devices: Iterable[str], emulated: Iterable[Mapping[str, Any]]) -> Environment:
+    """Describe this host, with those devices that it has; register the emulated ones."""
+    core, here = shared_core(), list[str]()
+    specs = {spec["name"]: spec for spec in emulated}
+    for device in devices:
+        try:
+            check_device(specs[device]["base"] if device in specs else device, core)
+        except DeviceError:
+            continue
+        if device in specs:
+            register(EmulatedDevice.from_json(specs[device]), core)
+        here.append(device)
+    return current_environment(here, core)
+
+
+def measure_group(
+    trials: Sequence[Trial],
+    files: Mapping[str, bytes],
+    set_up: SetUp,
+    limits: Workers,
+    options: RunOptions,
+    budget_s: float | None,
+    over: str,
+) -> list[AnyRecord]:
+    """Measure trials beside the first of them in processes of this host; return the records.
+
+    ``files`` are those of the set-up. Nothing begins after the Dask event ``over``.
+    """
+    worker = get_worker()
+    key = worker.get_current_task()
+    records: list[AnyRecord] = []
+
+    def append(record: AnyRecord) -> None:
+        state = worker.state.tasks.get(key)
+        if state is None or state.state not in ("executing", "long-running"):
+            raise RuntimeError("The caller is gone or does not wait any more.")
+        records.append(msgspec.structs.replace(record, worker=worker.address))
+
+    used = {device for trial in trials for device in trial.devices}
+    emulated = [spec for spec in set_up.emulated if spec["name"] in used]
+    here = describe(sorted(used), emulated)
+    for blobs in set_up.blobs.values():
+        Path(blobs).mkdir(parents=True, exist_ok=True)
+    user = getattr(os, "getuid", getpass.getuser)()  # Windows has only names
+    lock = FileLock(Path(tempfile.gettempdir()) / f"hetero_lab-{user}.lock")
+    # One group at a time on a machine: two would disturb each other.
+    with lock, scratch_directory(worker.local_directory) as directory:
+        if Event(over).is_set():
+            return []
+        for name, content in files.items():
+            (directory / name).write_bytes(content)
+        own = msgspec.structs.replace(set_up, directory=str(directory), emulated=emulated)
+        run = SweepRun(
+            trials=trials,
+            reference=trials[0].key,
+            records=(),
+            append=append,
+            options=options,
+            workers=limits,
+            watch=Stopwatch.start(budget_s),
+            start=lambda: WorkerProcess(own, limits),
+            noise=partial(noise_of, here),
+            progress=False,
         )
-
-
-def why_useless(error: Exception) -> str:
-    """Say why a worker could not describe itself."""
-    why = f"{type(error).__name__}: {error}"
-    if "ModuleNotFoundError" in why and "hetero_lab" in why:
-        return f"hetero_lab is not installed there, or another release of it ({why})"
-    return why.rstrip(".")
+        try:
+            run.measure()
+        finally:
+            run.close()
+            FORK_SERVER.forget_set_up()
+    return records
