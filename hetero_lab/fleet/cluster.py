@@ -94,7 +94,8 @@ def divide(
         by_addresses[tuple(beside or able)].append(trial)
     groups: list[Group] = []
     for able, several in by_addresses.items():
-        first = [] if any(lacking(hosts[at], reference) for at in able) else [reference]
+        has_reference = able and not any(lacking(hosts[at], reference) for at in able)
+        first = [reference] if has_reference else []
         most = min(size - 1, math.ceil(len(several) / max(1, len(able))))
         for start in range(0, len(several), most):
             part = several[start : start + most]
