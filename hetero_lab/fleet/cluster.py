@@ -85,7 +85,7 @@ def divide(
     """Divide trials into groups of at most ``size`` by the hosts that have their devices.
 
     Groups are smaller if there would not be one for each host. They begin with the reference
-    wherever a host has the devices of both. ``hosts`` are by address; a group may have none.
+    wherever a host has the devices of both. ``hosts`` are by address; each trial has one.
     """
     by_addresses: defaultdict[tuple[str, ...], list[Trial]] = defaultdict(list)
     for trial in trials:
@@ -94,9 +94,8 @@ def divide(
         by_addresses[tuple(beside or able)].append(trial)
     groups: list[Group] = []
     for able, several in by_addresses.items():
-        has_reference = able and not any(lacking(hosts[at], reference) for at in able)
-        first = [reference] if has_reference else []
-        most = min(size - 1, math.ceil(len(several) / max(1, len(able))))
+        first = [] if lacking(hosts[able[0]], reference) else [reference]
+        most = min(size - 1, math.ceil(len(several) / len(able)))
         for start in range(0, len(several), most):
             part = several[start : start + most]
             groups.append(Group([*first, *(t for t in part if t not in first)], able))
@@ -188,7 +187,7 @@ class FleetRun(BaseRun):
                 self.client.cancel(list(self._running))
 
     def _workers(self) -> list[str]:
-        return list(self.client.scheduler_info(n_workers=-1)["workers"])
+        return list(self.client.scheduler_info(n_workers=-1).get("workers", {}))
 
     def _meet_hosts(self) -> None:
         """Find out which hosts there are, once; raise MeasurementError if none can measure."""
@@ -254,18 +253,22 @@ class FleetRun(BaseRun):
 
     def _submit(self, keys: Sequence[str], hosts: Mapping[str, Environment]) -> None:
         """Give trials to Dask in groups, each with its part of the time."""
-        # The reference is in every group; it is asked for only if nothing else is.
-        trials = [self._trials[k] for k in keys if k != self.reference or len(keys) == 1]
-        groups = divide(trials, hosts, self._trials[self.reference], self.workers.group)
+        trials: list[Trial] = []
+        for trial in map(self._trials.__getitem__, keys):
+            lacks = {at: ", ".join(lacking(host, trial)) for at, host in hosts.items()}
+            if all(lacks.values()):
+                whys = [f"{hosts[at].host} ({at}) has no {names}" for at, names in lacks.items()]
+                self._fail([trial], [*hosts], "no worker for it", "; ".join(whys))
+            else:
+                trials.append(trial)
+        reference = self._trials[self.reference]
+        # The reference is in every group; alone it makes one only if nothing else is asked for.
+        trials = [trial for trial in trials if trial is not reference] or trials
+        groups = divide(trials, hosts, reference, self.workers.group)
         load: Counter[str] = Counter()  # how many groups a host will probably measure
         for group in groups:
-            load.update(dict.fromkeys(group.addresses, 1 / max(1, len(group.addresses))))
+            load.update(dict.fromkeys(group.addresses, 1 / len(group.addresses)))
         for group in groups:
-            if not group.addresses:
-                lacks = {at: ", ".join(lacking(h, group.trials[0])) for at, h in hosts.items()}
-                whys = [f"{hosts[at].host} ({at}) has no {names}" for at, names in lacks.items()]
-                self._fail(group.trials, [*hosts], "no worker for it", "; ".join(whys))
-                continue
             n_in_turn = math.ceil(max(load[at] for at in group.addresses) - 1e-9)
             future = self._measure(
                 tuple(group.trials),
