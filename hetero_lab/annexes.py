@@ -21,7 +21,6 @@ ANNEXES: dict[str, str] = {
     "memory": "hetero_lab.llm.private_memory.measured_bytes",  # what a worker measures
     "data": "hetero_lab.accuracy.sweep_accuracy.SweepData",  # sweep(data=), after the turns
     "client": "hetero_lab.fleet.cluster.cluster_of",  # sweep(client=)
-    "fleet": "hetero_lab.fleet.fleet_run.FleetRun",  # a run on that cluster
     # in figures, pages, widgets and commands
     "accuracy of a sweep": "hetero_lab.accuracy.accuracy_figures.accuracy_front",
     "board of NpuwPlan": "hetero_lab.interop.interop_figures.board_of_plan",

@@ -25,7 +25,7 @@ from hetero_lab.errors import ArgumentError, warn
 from hetero_lab.measure.bench import AnyBench, Bench, write_set_up
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.requests import SetUp
-from hetero_lab.measure.rounds import SweepRun
+from hetero_lab.measure.rounds import BaseRun, SweepRun
 from hetero_lab.measure.worker_process import WORKER, WorkerProcess
 from hetero_lab.measure.workers import Workers, compiles_at_once
 from hetero_lab.model.language import Scenario
@@ -57,7 +57,7 @@ class Conditions:
 class Session(contextlib.AbstractContextManager["Session"]):
     """Measures trials of bound models, as often as a question needs.
 
-    ``models`` are by variant, at least one. ``cluster`` is the fleet to measure on, and with
+    ``models`` are by variant, at least one. ``cluster`` makes a run on a fleet, and with
     ``every_host`` each of its hosts measures each row.
     """
 
@@ -67,7 +67,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         conditions: Conditions,
         *,
         scenario: Scenario | None = None,
-        cluster: Any = None,
+        cluster: Callable[..., BaseRun] | None = None,
         every_host: bool = False,
     ):
         self.models, self.conditions, self.scenario = models, conditions, scenario
@@ -162,8 +162,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
     def _run(
         self, control: SweepControl, blobs: dict[str, str], header: Header, **given: Any
-    ) -> SweepRun:
-        """Return a run here, or one on the cluster, which has the same methods."""
+    ) -> BaseRun:
         if self.cluster is None:
             return SweepRun(
                 start=control.stoppable(lambda: self.start(blobs)),
@@ -173,9 +172,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 at_once=compiles_at_once() if self.conditions.isolate else 1,
                 **given,
             )
-        return annex("fleet")(
-            cluster=self.cluster,
+        return self.cluster(
             header=header,
+            check=control.check,
             set_up=lambda: msgspec.structs.replace(self._set_up, blobs=blobs),
             **given,
         )
@@ -269,7 +268,7 @@ class SweepControl:
         """Return ``append`` wrapped: it calls ``on_record``, and raises after :meth:`stop`."""
 
         def tell(record: AnyRecord) -> None:
-            self._check()
+            self.check()
             append(record)
             if self._on_record is not None:
                 self._on_record(record)
@@ -280,7 +279,7 @@ class SweepControl:
         """Return ``start`` wrapped, so that :meth:`stop` can kill the benches that it starts."""
 
         def start_stoppable() -> AnyBench:
-            self._check()
+            self.check()
             bench = start()
             with self._lock:
                 self._benches.append(bench)
@@ -290,7 +289,8 @@ class SweepControl:
 
         return start_stoppable
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise StoppedError after :meth:`stop`."""
         if self.is_stopped:
             raise StoppedError("The sweep was stopped.")
 
