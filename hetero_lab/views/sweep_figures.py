@@ -330,7 +330,8 @@ def latency_ranking(measured: Sweep | Result) -> go.Figure:
             "hetero_lab.sweep(model, placements) returns one."
         )
     summary = next(iter(measured.tables.values()))
-    judged = dict(summary[["label", "judgement"]].values) if "judgement" in summary else {}
+    has = "judgement" in summary
+    judged = dict(zip(summary["label"], summary["judgement"], strict=True)) if has else {}
     rows = sweep.ranking.to_dict("records")
     labels = [sweep.name_of(row) for row in sweep.ranked.rows]
     latencies = [interval_of(r) for r in rows]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import ipywidgets
 
@@ -306,7 +306,7 @@ class AffinityTweaker(ipywidgets.VBox):
             state, picture, self._history = board_in_annex(model, costs)
             self._open(state, picture, None)
             return
-        bound = bind(model, core)
+        bound = bind(cast(Source, model), core)
         far, names = None, ()
         if costs is not None:
             costs.check_graph(bound.graph)
