@@ -225,6 +225,7 @@ def nan_notes(rows: Iterable[Any]) -> list[str]:
 
 
 def completed(records: Sequence[AnyRecord]) -> list[Accuracy]:
+    """Return the evaluations that did not fail."""
     return [r for r in records if isinstance(r, Accuracy) and not r.problem]
 
 
