@@ -48,7 +48,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "lint/lint.py": {"debug"},
     "llm/generation.py": {"deploy"},
     "measure/bench.py": {"deploy", "llm"},
-    "measure/session.py": {"accuracy", "fleet"},
+    "measure/session.py": {"accuracy"},
     "measure/sweep.py": {"accuracy", "fleet"},
     "results/profile_data.py": {"llm"},
     "results/profile_report.py": {"llm"},

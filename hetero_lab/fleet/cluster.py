@@ -1,64 +1,67 @@
-"""A Dask cluster that measures: its workers, what each does, the tasks and news of them.
+"""A sweep over a Dask cluster: a task is a group of placements, with the reference, on one host.
 
-This is the only module that uses Dask; :mod:`hetero_lab.fleet.fleet_run` decides
-which worker gets which task. Records arrive as events while a task runs, so that little is lost
-if a worker or this process dies, and again as the task's result, so that none is missed.
+Dask queues the groups, runs each on a host that has its devices, and runs it again if the worker is
+lost. All rows of a group come from one host, so that ratios and ranks never mix hosts.
 """
 
 from __future__ import annotations
 
 import contextlib
 import getpass
-import json
+import math
 import os
-import platform
-import queue
-import shutil
 import tempfile
+import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import msgspec
-from distributed import Client, Future, get_worker
-from filelock import FileLock, Timeout
+from distributed import CancelledError, Client, Event, Future, KilledWorker, get_worker
+from distributed.comm.addressing import get_address_host
+from filelock import FileLock
 
 from hetero_lab.clock import now
 from hetero_lab.devices.core import shared_core
 from hetero_lab.devices.devices import check_device
-from hetero_lab.errors import ArgumentError, DeviceError, OutputPathError
-from hetero_lab.fleet.work_queue import FleetWorker, SchedulerGoneError, TaskLostError
+from hetero_lab.devices.emulation import EmulatedDevice, register
+from hetero_lab.errors import (
+    ArgumentError,
+    DeviceError,
+    MeasurementError,
+    StoreError,
+    names_at_hand,
+    warn,
+)
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.requests import SetUp
-from hetero_lab.measure.rounds import SweepRun
+from hetero_lab.measure.rounds import BaseRun, SweepRun
 from hetero_lab.measure.worker_process import WorkerProcess
 from hetero_lab.measure.workers import Workers
 from hetero_lab.processes import FORK_SERVER
-from hetero_lab.results.environment import current_environment, noise_of
-from hetero_lab.results.records import AnyRecord, Trial
+from hetero_lab.results.environment import Environment, current_environment, noise_of
+from hetero_lab.results.records import AnyRecord, Failed, Header, Host, Trial, Turn
 from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.tables import scratch_directory
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_LOOK_S = 0.5
-_RECONNECT_S = 10.0
-
-
-# A task, and its ``index``-th record; without a record, the task has ended.
-News: TypeAlias = tuple[int, int, AnyRecord | None]
+_ATTEMPTS = 3  # at a group whose task raises an error
+_PATIENCE_S = 10.0  # a nanny needs some seconds to start its worker again
+_LOOK_S = 0.3
+_VERSIONS = {"openvino_version": "OpenVINO", "hetero_lab_version": "hetero_lab"}
 
 
-def cluster_of(client: Any, *, isolate: bool) -> Cluster:
-    """Return the cluster of a client; ArgumentError if a sweep cannot use it."""
-    if not isinstance(client, Client):
+def cluster_of(client: Any, *, isolate: bool) -> Callable[..., FleetRun]:
+    """Return what makes a run on a client's cluster; ArgumentError if a sweep cannot use it."""
+    if not isinstance(client, Client) or client.asynchronous:
         raise ArgumentError(
-            "client= is a dask.distributed.Client, for instance "
-            f"Client('tcp://scheduler:8786'), not {type(client).__name__}."
+            "client= is a blocking dask.distributed.Client, for instance "
+            f"Client('tcp://scheduler:8786'), not {client!r}."
         )
-    if client.asynchronous:
-        raise ArgumentError("client= is a blocking Client; this one is asynchronous.")
     if client.status != "running":
         raise ArgumentError(f"The client is {client.status}; connect a new one to the scheduler.")
     if not isolate:
@@ -66,213 +69,335 @@ def cluster_of(client: Any, *, isolate: bool) -> Cluster:
             "On a fleet rows are always measured in processes of their own: leave isolate=False "
             "out."
         )
-    return Cluster(client)
+    return partial(FleetRun, client=client)
 
 
-class Cluster:
-    """The workers behind a client, for as long as a sweep lasts."""
+class Group(NamedTuple):
+    """Trials that are measured together, beside the first, at one of some addresses."""
 
-    def __init__(self, client: Client):
-        self._client = client
-        scheduler: Any = client.scheduler
-        self.address = str(scheduler.address)
-        self._name = f"hetero_lab-{uuid.uuid4().hex[:12]}"
-        self._news: queue.Queue[News] = queue.Queue()
-        self._tasks: dict[int, Future] = {}
-        self._holders: dict[tuple[str, str], FleetWorker] = {}  # workers that have the model
-        self._connected = now()
-        self._listens = False
+    trials: Sequence[Trial]
+    addresses: Sequence[str]
 
-    def identity(self) -> dict[str, dict[str, Any]] | None:
-        """Return the scheduler's workers; ``None`` while it is away, SchedulerGoneError if long."""
-        client = self._client
-        if client.status == "running" and client.scheduler is not None:
-            with contextlib.suppress(OSError, TimeoutError):
-                info: Any = client.sync(client.scheduler.identity, n_workers=-1)
-                self._connected = now()
-                return info["workers"]
-        if client.status in ("closing", "closed") or now() - self._connected > _RECONNECT_S:
-            raise SchedulerGoneError
-        return None
 
-    def describe(self, addresses: Sequence[str], devices: Sequence[str]) -> dict[str, Any]:
-        """Return each worker's description or exception; broken connections are left out."""
-        try:
-            told: Any = self._client.run(
-                describe, list(devices), workers=list(addresses), on_error="return"
-            )
-        except (OSError, TimeoutError):
-            return {}
-        return {address: own for address, own in told.items() if not isinstance(own, OSError)}
+def divide(
+    trials: Iterable[Trial], hosts: Mapping[str, Environment], reference: Trial, size: int
+) -> list[Group]:
+    """Divide trials into groups of at most ``size`` by the hosts that have their devices.
 
-    def start(
-        self,
-        number: int,
-        worker: FleetWorker,
-        share: Assignment,
-        files: Mapping[str, bytes],
-        resources: Mapping[str, float],
-    ) -> bool:
-        """Start a task on a worker; ``False`` if the worker does not answer.
+    Groups are smaller if there would not be one for each host. They begin with the reference
+    wherever a host has the devices of both. ``hosts`` are by address; each trial has one.
+    """
+    by_addresses: defaultdict[tuple[str, ...], list[Trial]] = defaultdict(list)
+    for trial in trials:
+        able = [at for at, host in hosts.items() if not lacking(host, trial)]
+        beside = [at for at in able if not lacking(hosts[at], reference)]
+        by_addresses[tuple(beside or able)].append(trial)
+    groups: list[Group] = []
+    for able, several in by_addresses.items():
+        first = [] if lacking(hosts[able[0]], reference) else [reference]
+        most = min(size - 1, math.ceil(len(several) / len(able)))
+        for start in range(0, len(several), most):
+            part = several[start : start + most]
+            groups.append(Group([*first, *(t for t in part if t not in first)], able))
+    return groups
 
-        The files travel with a worker's first task; OutputPathError if it cannot write them.
+
+def lacking(host: Environment, trial: Trial) -> list[str]:
+    """Return the devices of a trial that a host does not have."""
+    return [device for device in trial.devices if device not in dict(host.devices)]
+
+
+@dataclass(kw_only=True, eq=False)
+class FleetRun(BaseRun):
+    """A run over a fleet, with a ``header`` of its store.
+
+    Its records also have ``host`` and ``worker``, and a ``Host`` record holds each host's
+    environment. ``set_up`` writes the set-up of worker processes into files on this machine and
+    returns it; ``check`` raises if the run is to stop.
+    """
+
+    client: Client
+    header: Header
+    set_up: Callable[[], SetUp]
+    check: Callable[[], None]
+
+    def __post_init__(self, records: Iterable[AnyRecord]) -> None:
+        super().__post_init__(records)
+        scheduler: Any = self.client.scheduler
+        self._where = f"The scheduler at {scheduler.address}"
+        self._over = Event(f"hetero_lab-{uuid.uuid4().hex[:12]}", client=self.client)
+        self._hosts: dict[str, Environment] = {}  # by address
+        self._seen = defaultdict[str, float](now)  # when each address last had a worker
+        self._running: dict[Future, Group] = {}
+
+    def pending(self) -> list[str]:
+        """Return the keys still to measure; MeasurementError if ``every_host`` finds no worker."""
+        if not self.header.every_host:
+            return self._undone(self._ledger.hosts)
+        self._meet_hosts()
+        keys = [key for host in self._hosts.values() for key in self._undone([host.host])]
+        return list(dict.fromkeys(keys))
+
+    def _undone(self, names: Collection[str]) -> list[str]:
+        """Return the keys that none of some hosts has finished."""
+        asked = (self.reference, self.options.turns)
+        is_done = self._ledger.is_done
+        return [k for k in self._trials if not any(is_done(k, name, *asked) for name in names)]
+
+    def measure(self) -> None:
+        """Measure all pending trials, as far as the budget allows.
+
+        Raises MeasurementError if no worker can, StoreError if a host's OpenVINO has changed.
         """
-        if not self._listens:
-            self._client.subscribe_topic(self._name, self._heard)
-            self._listens = True
-        place = f"{worker.directory}/{self._name}"
-        if worker.identity not in self._holders:
-            try:
-                self._client.run(keep, place, dict(files), workers=[worker.address])
-            except (OSError, TimeoutError):
-                return False
-            self._holders[worker.identity] = worker
-        future = self._client.submit(
-            _measure,
-            share,
-            place,
-            self._name,
-            number,
-            key=f"{self._name}-{number}",
-            # Only this worker: if it dies, the rest of its share is handed out again, not all.
-            workers=[worker.address],
-            resources=dict(resources),
+        self._meet_hosts()
+        set_up = self.set_up()
+        # The directory holds the models, their weights and the inputs, and nothing else.
+        files = {path.name: path.read_bytes() for path in Path(set_up.directory).iterdir()}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sending large graph")
+            sent = self.client.submit(dict, files, pure=False)
+        self._measure = partial(
+            self.client.submit,
+            measure_group,
+            files=sent,
+            set_up=msgspec.structs.replace(set_up, directory=""),
+            limits=self.workers,
+            options=self.options,
+            over=self._over.name,
+            retries=_ATTEMPTS - 1,
             pure=False,
         )
-        self._tasks[number] = future
-        future.add_done_callback(lambda _: self._news.put((number, -1, None)))
-        return True
-
-    def news(self, timeout_s: float) -> Iterable[News]:
-        """Wait for the next news; yield all that has arrived."""
-        with contextlib.suppress(queue.Empty):
-            yield self._news.get(timeout=timeout_s)
-            while True:
-                yield self._news.get_nowait()
-
-    def result(self, number: int) -> list[AnyRecord]:
-        """Return all records of a task that has ended; TaskLostError if it has no result."""
-        future = self._tasks.pop(number)
-        try:
-            return future.result(timeout=_RECONNECT_S)
-        except Exception as error:
-            raise TaskLostError(f"{type(error).__name__}: {error}") from error
-
-    def cancel(self, number: int) -> None:
-        """Cancel a task; it ends after its current turn."""
-        future = self._tasks.pop(number, None)
-        if future is not None:
-            with contextlib.suppress(Exception):
-                future.cancel()
+        if self.header.every_host:
+            for address, host in self._hosts.items():
+                self._submit(self._undone([host.host]), {address: host})
+        else:
+            self._submit(self._undone(self._ledger.hosts), self._hosts)
+        while self._running:
+            time.sleep(_LOOK_S)
+            self.check()
+            for future in [future for future in self._running if future.done()]:
+                self._take(future, self._running.pop(future))
+            self._look()
 
     def close(self) -> None:
-        """Cancel all tasks and remove the model from the workers."""
-        if self._client.status != "running":
-            return
-        for number in list(self._tasks):
-            self.cancel(number)
-        with contextlib.suppress(Exception):
-            if self._listens:
-                self._client.unsubscribe_topic(self._name)
-            here = self.identity() or {}
-            for worker in self._holders.values():
-                if worker.address in here:
-                    place = f"{worker.directory}/{self._name}"
-                    self._client.run(shutil.rmtree, place, True, workers=[worker.address])
+        """Cancel what still runs."""
+        self._bar.close()
+        with contextlib.suppress(Exception):  # of a scheduler that is gone
+            if self.client.status == "running":
+                self.client.cancel(list(self._running))
 
-    def _heard(self, event: tuple[float, str]) -> None:
-        task, index, record = json.loads(event[1])
-        self._news.put((task, index, msgspec.convert(record, AnyRecord)))
+    def _workers(self) -> list[str]:
+        return list(self.client.scheduler_info(n_workers=-1).get("workers", {}))
+
+    def _meet_hosts(self) -> None:
+        """Find out which hosts there are, once; raise MeasurementError if none can measure."""
+        if self._hosts:
+            return
+        until = now() + _PATIENCE_S
+        devices = sorted({device for t in self._trials.values() for device in t.devices})
+        try:
+            while not (workers := self._workers()) and now() < until:
+                time.sleep(_LOOK_S)
+            answers: Any = self.client.run(
+                describe, devices, self.header.emulated, workers=workers, on_error="return"
+            )
+        except (OSError, TimeoutError) as error:
+            raise MeasurementError(f"{self._where} does not answer. Is it running?") from error
+        if not answers:
+            raise MeasurementError(
+                f"{self._where} has no workers. Start one on each machine: dask worker ADDRESS"
+            )
+        useless: dict[str, str] = {}
+        for worker, own in answers.items():
+            first = self._hosts.setdefault(address := get_address_host(worker), own)
+            # Dask may run a group on any worker of its host, and a row tells what its host has.
+            if isinstance(own, Exception):
+                useless[address] = f"hetero_lab cannot run there ({type(own).__name__}: {own})"
+            elif any(getattr(first, v, "") != getattr(own, v) for v in ("host", *_VERSIONS)):
+                useless[address] = "its workers have different names or versions"
+        for address, why in useless.items():
+            del self._hosts[address]
+            warn(f"The host {address} is left out: {why}.")
+        if not self._hosts:
+            raise MeasurementError(
+                f"{self._where} has no host that can measure. "
+                + ". ".join(f"{address}: {why}" for address, why in useless.items())
+                + ". Install the same versions there: pip install 'hetero-lab[fleet]'."
+            )
+        alike = Counter(host.host for host in self._hosts.values())
+        for address, host in self._hosts.items():
+            if alike[host.host] > 1:
+                self._hosts[address] = replace(host, host=f"{host.host} ({address})")
+            self._welcome(self._hosts[address])
+
+    def _welcome(self, host: Environment) -> None:
+        """Record a host; StoreError if it is not the one that the store has under this name."""
+        before, called = self._ledger.hosts.get(host.host, host), dict(host.devices)
+        versions = ("OpenVINO", before.openvino_version, host.openvino_version)
+        devices = [(f"the {d}", name, called.get(d, name)) for d, name in before.devices]
+        for what, was, found in [versions, *devices]:
+            if was != found:
+                raise StoreError(
+                    f"{host.host} was measured with {what} {was!r}, now it has {found!r}. Numbers "
+                    "of the two are not mixed. If these are two machines, give one another name; "
+                    "or take another store= directory."
+                )
+        for field, name in _VERSIONS.items():
+            there, here = getattr(host, field), getattr(self.header.environments[-1], field)
+            if there != here:
+                warn(
+                    f"{host.host} has {name} {there}, here it is {here}: compare hosts with care; "
+                    f"the column {field} has the version of each row."
+                )
+        self._record(Host(host=host.host, environment=host))
+
+    def _submit(self, keys: Sequence[str], hosts: Mapping[str, Environment]) -> None:
+        """Give trials to Dask in groups, each with its part of the time."""
+        trials: list[Trial] = []
+        for trial in map(self._trials.__getitem__, keys):
+            lacks = {at: ", ".join(lacking(host, trial)) for at, host in hosts.items()}
+            if all(lacks.values()):
+                whys = [f"{hosts[at].host} ({at}) has no {names}" for at, names in lacks.items()]
+                self._fail([trial], [*hosts], "no worker for it", "; ".join(whys))
+            else:
+                trials.append(trial)
+        reference = self._trials[self.reference]
+        # The reference is in every group; alone it makes one only if nothing else is asked for.
+        trials = [trial for trial in trials if trial is not reference] or trials
+        groups = divide(trials, hosts, reference, self.workers.group)
+        load: Counter[str] = Counter()  # how many groups a host will probably measure
+        for group in groups:
+            load.update(dict.fromkeys(group.addresses, 1 / len(group.addresses)))
+        for group in groups:
+            n_in_turn = math.ceil(max(load[at] for at in group.addresses) - 1e-9)
+            future = self._measure(
+                tuple(group.trials),
+                budget_s=self.watch.budget_s and max(0.1, self.watch.left_s / n_in_turn),
+                workers=group.addresses,
+            )
+            self._running[future] = group
+
+    def _look(self) -> None:
+        """Give up groups whose workers do not come back; begin no more when the time is over."""
+        with contextlib.suppress(OSError, TimeoutError):
+            self._seen.update(dict.fromkeys(map(get_address_host, self._workers()), now()))
+            if self.watch.is_over:
+                self._over.set()
+        for future, group in list(self._running.items()):
+            if all(now() - self._seen[at] > _PATIENCE_S for at in group.addresses):
+                future.cancel()
+                del self._running[future]
+                self._fail(*group, "no worker for it", "no worker is left")
+
+    def _take(self, future: Future, group: Group) -> None:
+        """Record what a group measured."""
+        try:
+            records: list[AnyRecord] = future.result(timeout=_PATIENCE_S)
+        except TimeoutError:  # lost just now: Dask measures it again
+            self._running[future] = group
+            return
+        except CancelledError:
+            why = f"{self._where} is gone."
+            self._fail(*group, "the scheduler is gone", why)
+            warn(
+                f"{why} The turns that were measured are kept; with a store= the same call goes on "
+                "from there when it is back."
+            )
+            return
+        except Exception as error:
+            times = error.allowed_failures + 1 if isinstance(error, KilledWorker) else _ATTEMPTS
+            self._fail(*group, f"lost {times} times", f"{type(error).__name__}: {error}")
+            return
+        first = self._ledger.next_group
+        for record in records:
+            host = self._hosts[get_address_host(record.worker)].host
+            kept = msgspec.structs.replace(record, host=host)
+            if isinstance(kept, Turn):
+                kept = msgspec.structs.replace(kept, group=first + kept.group)
+            self._record(kept)
+        labels = names_at_hand([trial.label for trial in group.trials], 4)
+        failed = [record for record in records if isinstance(record, Failed)]
+        if {trial.key for trial in group.trials} == {record.entry for record in failed}:
+            why = f"{failed[0].status}: {failed[0].detail}"
+            warn(f"Every placement of a group failed: {labels}. The first: {why}")
+        self._bar.step(f"measured {labels}")
+
+    def _fail(self, trials: Sequence[Trial], at: Sequence[str], status: str, detail: str) -> None:
+        host = self._hosts[at[0]].host if self.header.every_host else ""
+        for trial in trials:
+            names = [host] if host else self._ledger.hosts
+            if trial.key != self.reference or not any(
+                self._ledger.levels_us(trial.key, name) for name in names
+            ):
+                self._record(
+                    Failed(entry=trial.key, status=status, detail=detail[:2000], host=host)
+                )
 
 
 # -- on the hosts -------------------------------------------------------------------------------
 
 
-def describe(devices: Iterable[str]) -> dict[str, Any]:
-    """Describe this host: ``environment``, ``machine``, and which real devices are ``missing``."""
-    here, missing = [], []
+def describe(devices: Iterable[str], emulated: Iterable[Mapping[str, Any]]) -> Environment:
+    """Describe this host, with those devices that it has; register the emulated ones."""
+    core, here = shared_core(), list[str]()
+    specs = {spec["name"]: spec for spec in emulated}
     for device in devices:
         try:
-            here.append(check_device(device, shared_core()))
+            check_device(specs[device]["base"] if device in specs else device, core)
         except DeviceError:
-            missing.append(device)
-    return {
-        "environment": asdict(current_environment(here, shared_core())),
-        "machine": _machine(),
-        "missing": missing,
-    }
+            continue
+        if device in specs:
+            register(EmulatedDevice.from_json(specs[device]), core)
+        here.append(device)
+    return current_environment(here, core)
 
 
-def _machine() -> str:
-    """Return an id of this machine, the same for all its workers."""
-    try:
-        return _BOOT_ID.read_text().strip()
-    except OSError:
-        return f"{platform.node()}-{uuid.getnode()}"
+def measure_group(
+    trials: Sequence[Trial],
+    files: Mapping[str, bytes],
+    set_up: SetUp,
+    limits: Workers,
+    options: RunOptions,
+    budget_s: float | None,
+    over: str,
+) -> list[AnyRecord]:
+    """Measure trials beside the first of them in processes of this host; return the records.
 
-
-def keep(directory: str, files: Mapping[str, bytes]) -> None:
-    """Write the files that set a worker up; OutputPathError if they cannot be written."""
-    target = Path(directory)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            (target / name).write_bytes(content)
-    except OSError as error:  # to the caller, an OSError would be a broken connection
-        raise OutputPathError(f"The directory {directory} cannot be written: {error}") from error
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """What a host measures and how; sent to the host as a whole."""
-
-    trials: tuple[Trial, ...]
-    reference: str
-    options: RunOptions
-    budget_s: float | None
-    set_up: SetUp
-    workers: Workers
-
-
-def _measure(share: Assignment, directory: str, topic: str, number: int) -> list[AnyRecord]:
-    """Measure a share in worker processes of this host; runs as a task, in a thread of a worker.
-
-    :func:`keep` wrote the files of its set-up into ``directory``. TaskLostError, if the caller no
-    longer waits. (A Dask worker under a nanny is a daemon, which may not have children of
-    ``multiprocessing``. Ours are started with ``subprocess``, so this does not matter.)
+    ``files`` are those of the set-up. Nothing begins after the Dask event ``over``.
     """
     worker = get_worker()
-    task = worker.get_current_task()
+    key = worker.get_current_task()
     records: list[AnyRecord] = []
 
-    def check_waited_for() -> None:
-        state = worker.state.tasks.get(task)
+    def append(record: AnyRecord) -> None:
+        state = worker.state.tasks.get(key)
         if state is None or state.state not in ("executing", "long-running"):
-            raise TaskLostError("The caller is gone or does not wait any more.")
+            raise RuntimeError("The caller is gone or does not wait any more.")
+        records.append(msgspec.structs.replace(record, worker=worker.address))
 
-    def send(record: AnyRecord) -> None:
-        check_waited_for()
-        # Sent as text, since Dask turns the lists of a message into tuples.
-        text = json.dumps([number, len(records), msgspec.to_builtins(record)])
-        records.append(record)
-        worker.log_event(topic, text)
-
-    watch = Stopwatch.start(share.budget_s)
-    for blobs in share.set_up.blobs.values():
+    used = {device for trial in trials for device in trial.devices}
+    emulated = [spec for spec in set_up.emulated if spec["name"] in used]
+    here = describe(sorted(used), emulated)
+    for blobs in set_up.blobs.values():
         Path(blobs).mkdir(parents=True, exist_ok=True)
-    used = {device for trial in share.trials for device in trial.affinity}
-    here = current_environment(sorted(used), shared_core())
-    set_up = msgspec.structs.replace(share.set_up, directory=directory)
-    with _alone(check_waited_for):
+    user = getattr(os, "getuid", getpass.getuser)()  # Windows has only names
+    lock = FileLock(Path(tempfile.gettempdir()) / f"hetero_lab-{user}.lock")
+    # One group at a time on a machine: two would disturb each other.
+    with lock, scratch_directory(worker.local_directory) as directory:
+        if Event(over).is_set():
+            return []
+        for name, content in files.items():
+            (directory / name).write_bytes(content)
+        own = msgspec.structs.replace(set_up, directory=str(directory), emulated=emulated)
         run = SweepRun(
-            trials=share.trials,
-            reference=share.reference,
+            trials=trials,
+            reference=trials[0].key,
             records=(),
-            append=send,
-            options=share.options,
-            workers=share.workers,
-            watch=watch,
-            start=lambda: WorkerProcess(set_up, share.workers),
+            append=append,
+            options=options,
+            workers=limits,
+            watch=Stopwatch.start(budget_s),
+            start=lambda: WorkerProcess(own, limits),
             noise=partial(noise_of, here),
             progress=False,
         )
@@ -282,19 +407,3 @@ def _measure(share: Assignment, directory: str, topic: str, number: int) -> list
             run.close()
             FORK_SERVER.forget_set_up()
     return records
-
-
-@contextlib.contextmanager
-def _alone(check_waited_for: Callable[[], None]) -> Iterator[None]:
-    """Measure one share at a time on a machine: two would disturb each other."""
-    user = getattr(os, "getuid", getpass.getuser)()  # Windows has only names
-    place = Path(tempfile.gettempdir()) / f"hetero_lab-{user}.lock"
-    lock = FileLock(place, thread_local=False)
-    while not lock.is_locked:
-        check_waited_for()
-        with contextlib.suppress(Timeout):
-            lock.acquire(timeout=_LOOK_S)
-    try:
-        yield
-    finally:
-        lock.release()

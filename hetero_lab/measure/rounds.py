@@ -88,6 +88,18 @@ class BaseRun:
         self._ledger = Ledger(records)
         self._bar = Progress("sweep", show=self.progress, budget_s=self.watch.budget_s)
 
+    def pending(self) -> list[str]:
+        """Return the keys that are still to be measured."""
+        raise NotImplementedError
+
+    def measure(self) -> None:
+        """Measure pending trials, as far as the budget allows."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End what the run has started, and the progress bar."""
+        raise NotImplementedError
+
     def _record(self, record: AnyRecord) -> None:
         self.append(record)
         self._ledger.note(record)

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,7 +26,7 @@ from hetero_lab.errors import ArgumentError, warn
 from hetero_lab.measure.bench import AnyBench, Bench, write_set_up
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.requests import SetUp
-from hetero_lab.measure.rounds import SweepRun
+from hetero_lab.measure.rounds import BaseRun, SweepRun
 from hetero_lab.measure.worker_process import WORKER, WorkerProcess
 from hetero_lab.measure.workers import Workers, compiles_at_once
 from hetero_lab.model.language import Scenario
@@ -41,10 +41,6 @@ from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.runners import inputs_for
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import make_directory, scratch_directory
-
-if TYPE_CHECKING:
-    from hetero_lab.fleet.cluster import Cluster
-    from hetero_lab.fleet.fleet_run import FleetRun
 
 
 @dataclass(frozen=True)
@@ -61,7 +57,7 @@ class Conditions:
 class Session(contextlib.AbstractContextManager["Session"]):
     """Measures trials of bound models, as often as a question needs.
 
-    ``models`` are by variant, at least one. ``cluster`` is the fleet to measure on, and with
+    ``models`` are by variant, at least one. ``cluster`` makes a run on a fleet, and with
     ``every_host`` each of its hosts measures each row.
     """
 
@@ -71,7 +67,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         conditions: Conditions,
         *,
         scenario: Scenario | None = None,
-        cluster: Cluster | None = None,
+        cluster: Callable[..., BaseRun] | None = None,
         every_host: bool = False,
     ):
         self.models, self.conditions, self.scenario = models, conditions, scenario
@@ -166,7 +162,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
     def _run(
         self, control: SweepControl, blobs: dict[str, str], header: Header, **given: Any
-    ) -> SweepRun | FleetRun:
+    ) -> BaseRun:
         if self.cluster is None:
             return SweepRun(
                 start=control.stoppable(lambda: self.start(blobs)),
@@ -176,11 +172,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 at_once=compiles_at_once() if self.conditions.isolate else 1,
                 **given,
             )
-        from hetero_lab.fleet.fleet_run import FleetRun
-
-        return FleetRun(
-            cluster=self.cluster,
+        return self.cluster(
             header=header,
+            check=control.check,
             set_up=lambda: msgspec.structs.replace(self._set_up, blobs=blobs),
             **given,
         )
@@ -274,7 +268,7 @@ class SweepControl:
         """Return ``append`` wrapped: it calls ``on_record``, and raises after :meth:`stop`."""
 
         def tell(record: AnyRecord) -> None:
-            self._check()
+            self.check()
             append(record)
             if self._on_record is not None:
                 self._on_record(record)
@@ -285,7 +279,7 @@ class SweepControl:
         """Return ``start`` wrapped, so that :meth:`stop` can kill the benches that it starts."""
 
         def start_stoppable() -> AnyBench:
-            self._check()
+            self.check()
             bench = start()
             with self._lock:
                 self._benches.append(bench)
@@ -295,7 +289,8 @@ class SweepControl:
 
         return start_stoppable
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise StoppedError after :meth:`stop`."""
         if self.is_stopped:
             raise StoppedError("The sweep was stopped.")
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.accuracy.evaluate import read_optional_data
 from hetero_lab.devices.core import shared_core
 from hetero_lab.errors import ArgumentError
 from hetero_lab.measure.budget import RunOptions
+from hetero_lab.measure.rounds import BaseRun
 from hetero_lab.measure.session import Conditions, Session, SweepControl
 from hetero_lab.measure.trial_grid import Placements, Variant, bind_variants, expand
 from hetero_lab.measure.workers import Workers
@@ -24,8 +25,6 @@ from hetero_lab.samples.datasets import Dataset, Metric
 if TYPE_CHECKING:
     import openvino as ov
     from distributed import Client
-
-    from hetero_lab.fleet.cluster import Cluster
 
 
 def sweep(
@@ -198,8 +197,10 @@ def sweep(
         )
 
 
-def _cluster(client: Client | None, isolate: bool, every_host: bool) -> Cluster | None:
-    """Return the cluster to measure on, ``None`` without a client."""
+def _cluster(
+    client: Client | None, isolate: bool, every_host: bool
+) -> Callable[..., BaseRun] | None:
+    """Return what makes a run on the client's cluster, ``None`` without a client."""
     if client is None:
         if every_host:
             raise ArgumentError("every_host=True needs client=: the hosts are its workers.")

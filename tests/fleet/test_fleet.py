@@ -1,4 +1,4 @@
-"""Sweeps over a real Dask cluster: processes of this machine, some on hosts of their own."""
+"""Sweeps over real Dask clusters: worker processes of this machine, on addresses of their own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -17,26 +18,29 @@ import pytest
 
 pytest.importorskip("distributed")
 
-from distributed import Client
-from rack import REPO, Rack, can_make_hosts
+from distributed import Client, LocalCluster, Nanny, Scheduler, SpecCluster
 
 import hetero_lab as hl
 from hetero_lab.devices.core import shared_core
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, MeasurementError, StoreError
-from hetero_lab.fleet.cluster import cluster_of
-from hetero_lab.fleet.fleet_run import FleetRun
+from hetero_lab.fleet import cluster as fleet_cluster
+from hetero_lab.fleet.cluster import Group, cluster_of, divide
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.requests import SetUp
 from hetero_lab.measure.workers import Workers
 from hetero_lab.results.environment import current_environment
-from hetero_lab.results.records import Failed, Finished, Header, Trial, Turn
+from hetero_lab.results.records import Failed, Header, Trial, Turn
 from hetero_lab.results.store import read_store
 from hetero_lab.runtime.timing import Stopwatch
 
-F32 = {"ACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
-QUICK = {"turns": 3, "budget_s": None, "progress": False, "counters": False}
-LONG = {**QUICK, "turns": 80}  # some seconds, so that it can be disturbed
+REPO = Path(__file__).parents[2]
 HERE = platform.node()
+F32 = {"ACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
+QUICK = {
+    "turns": 2, "budget_s": None, "progress": False, "counters": False,
+    "workers": hl.Workers(group=3),
+}  # fmt: skip
+LABELS = ["cut0", "cut1", "cut2", "CPU"]  # two groups on one host: two rows and one, beside cut0
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +51,10 @@ def model():
 
 @pytest.fixture(scope="module")
 def placements(model):
-    """Six placements; the sweep adds CPU alone."""
     return cuts(model)
 
 
-def cuts(model, count=6):
+def cuts(model, count=3):
     """Cut the model in two at evenly spaced ops: the first part on CPU, the rest as it comes."""
     auto = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
     ops = auto.ops
@@ -62,50 +65,89 @@ def cuts(model, count=6):
     ]
 
 
-LABELS = [*(f"cut{i}" for i in range(6)), "CPU"]
+def cluster_on(*workers: dict) -> SpecCluster:
+    """Start a cluster with these workers, each in a process of its own."""
+    common = {"nthreads": 1, "dashboard": False}
+    return SpecCluster(
+        scheduler={"cls": Scheduler, "options": {"host": "127.0.0.1", "dashboard": False}},
+        workers={
+            i: {"cls": Nanny, "options": {"host": "127.0.0.1", **common, **options}}
+            for i, options in enumerate(workers)
+        },
+    )
 
 
-@pytest.fixture
-def rack(tmp_path):
-    rack = Rack(tmp_path)
-    yield rack
-    rack.close()
-
-
-def check_right(sweep, model, placements, labels=LABELS):
-    """Each label once, measured in full, with the partition and numbers of its placement."""
+def check_right(sweep, labels=LABELS):
+    """Each label once, measured in full, beside the reference on this host."""
     summary = sweep.summary
     assert list(summary["label"]) == labels
     assert list(summary["status"]) == ["ok"] * len(labels)
+    assert set(summary["host"]) == {HERE}
     assert list(summary["verdict"]) == ["equal"] * len(labels)
-    assert (summary["n_turns"] >= 3).all()
+    assert (summary["n_turns"] >= 2).all()
     assert summary["ratio"].notna().all()
     assert summary["ratio"].iloc[0] == 1.0
-    for placement in placements:
-        predicted = hl.partition(model, placement)
-        observed = sweep.profile(placement.label).partition
-        assert observed.observed
-        assert observed.n_subgraphs == predicted.n_subgraphs
-        assert observed.boundary_bytes == predicted.boundary_bytes
 
 
-def times_finished(store, labels=LABELS):
-    header, records = read_store(store)
-    label_of = {e.key: e.label for e in header.entries}
-    done = [label_of[r.entry] for r in records if isinstance(r, Finished)]
-    return {label: done.count(label) for label in labels}
+def turns_of(store):
+    return [record for record in read_store(store)[1] if isinstance(record, Turn)]
 
 
-def wait_for(store, n_turns):
-    """Wait until a store has so many turns; return the worker that made the last one."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if (Path(store) / "records.jsonl").exists():
-            turns = [r for r in read_store(store)[1] if isinstance(r, Turn)]
-            if len(turns) >= n_turns:
-                return turns[-1].worker
-        time.sleep(0.02)
-    raise AssertionError("nothing was measured")
+def wait_for(condition):
+    deadline = time.monotonic() + 120
+    while not (value := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return value
+
+
+# -- who measures what --------------------------------------------------------------------------
+
+
+def trial(name, *devices):
+    return Trial(
+        key=name, label=name, variant="m", affinity=(), devices=devices, device_properties={}
+    )
+
+
+@pytest.fixture(scope="module")
+def hosts():
+    here = current_environment(["CPU"], shared_core())
+    has = {"a": ["CPU"], "b": ["CPU", "GPU"], "c": ["GPU"]}
+    return {
+        at: replace(here, host=at, devices=tuple((d, d) for d in devices))
+        for at, devices in has.items()
+    }
+
+
+def divided(trials, hosts, reference, size=8):
+    return [
+        ([t.key for t in group.trials], list(group.addresses))
+        for group in divide(trials, hosts, reference, size)
+    ]
+
+
+def test_groups_go_to_hosts_with_their_devices_and_the_reference(hosts):
+    cpu = trial("ref", "CPU")
+    some = [trial("c1", "CPU"), trial("g1", "GPU", "CPU"), trial("c2", "CPU"), trial("g2", "GPU")]
+    assert divided(some, hosts, cpu) == [
+        (["ref", "c1"], ["a", "b"]),
+        (["ref", "c2"], ["a", "b"]),
+        (["ref", "g1", "g2"], ["b"]),  # c has the GPU of g2, but not the CPU of the reference
+    ]
+    assert divided([some[3]], {"c": hosts["c"]}, cpu) == [(["g2"], ["c"])]
+    assert divided([cpu], hosts, cpu) == [(["ref"], ["a", "b"])]
+
+
+@pytest.mark.parametrize(
+    ("n", "n_hosts", "size", "sizes"),
+    [(20, 1, 8, [7, 7, 6]), (7, 2, 8, [4, 3]), (1, 2, 8, [1]), (3, 1, 2, [1, 1, 1])],
+)
+def test_groups_are_full_or_one_for_each_host(hosts, n, n_hosts, size, sizes):
+    same = {str(i): hosts["a"] for i in range(n_hosts)}
+    groups = divide([trial(f"t{i}", "CPU") for i in range(n)], same, trial("ref", "CPU"), size)
+    assert [len(group.trials) - 1 for group in groups] == sizes
+    assert all(group == Group(group.trials, tuple(same)) for group in groups)
 
 
 def test_arguments(model, placements):
@@ -113,257 +155,115 @@ def test_arguments(model, placements):
         hl.sweep(model, placements, client="tcp://127.0.0.1:8786")
     with pytest.raises(ArgumentError, match="every_host=True needs client="):
         hl.sweep(model, placements, every_host=True)
+    with pytest.raises(ArgumentError, match="blocking dask.distributed.Client, for instance"):
+        cluster_of("tcp://127.0.0.1:8786", isolate=True)
+
+
+# -- on clusters --------------------------------------------------------------------------------
+
+
+def measuring(client):
+    """Return the process of the worker that measures now, and its address."""
+    for address, pid in client.run(os.getpid).items():
+        # The first child is what processes that measure are forked from.
+        if len(psutil.Process(pid).children(recursive=True)) > 1:
+            return address, pid
+    return None
 
 
 @pytest.mark.slow
-def test_two_workers_of_this_machine(rack, model, placements, tmp_path):
-    rack.start_worker(nanny=True)
-    rack.start_worker()
-    with Client(rack.address) as client:
-        client.wait_for_workers(2)
-        sweep = hl.sweep(model, placements, client=client, store=tmp_path / "s", **QUICK)
-        check_right(sweep, model, placements)
-        assert set(sweep.summary["host"]) == {HERE}
-        assert sorted(sweep.ranking["rank"]) == [1, 2, 3, 4, 5, 6, 7]
-        before = read_store(tmp_path / "s")[1]
-        again = hl.sweep(model, placements, client=client, store=tmp_path / "s", **QUICK)
+def test_a_killed_worker_costs_nothing_and_a_store_resumes(model, placements, tmp_path):
+    store, killed = tmp_path / "s", []
+
+    def kill(client):
+        address, pid = wait_for(lambda: measuring(client))
+        os.kill(pid, signal.SIGKILL)
+        killed.append(address)
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        thread = threading.Thread(target=kill, args=[client])
+        thread.start()
+        sweep = hl.sweep(model, placements, client=client, store=store, **QUICK)
+        thread.join()
+        check_right(sweep)
+        assert killed
+        assert killed[0] not in {turn.worker for turn in turns_of(store)}
+        for placement in placements:
+            observed = sweep.profile(placement.label).partition
+            assert observed.observed
+            assert observed.n_subgraphs == hl.partition(model, placement).n_subgraphs
+        # Each group is of one worker, with the reference in it.
+        reference = read_store(store)[0].reference
+        groups = {}
+        for turn in turns_of(store):
+            groups.setdefault(turn.group, []).append(turn)
+        for turns in groups.values():
+            assert len({turn.worker for turn in turns}) == 1
+            assert reference in {turn.entry for turn in turns}
+        before = read_store(store)[1]
+        again = hl.sweep(model, placements, client=client, store=store, **QUICK)
         assert again.summary.equals(sweep.summary)
-        assert read_store(tmp_path / "s")[1] == before
+        assert read_store(store)[1] == before
         with pytest.raises(StoreError, match="a fleet, now it is one machine"):
-            hl.sweep(model, placements, store=tmp_path / "s", **QUICK)
+            hl.sweep(model, placements, store=store, **QUICK)
         with pytest.raises(ArgumentError, match="leave isolate=False out"):
             hl.sweep(model, placements, client=client, isolate=False, **QUICK)
     # What was measured is read without any cluster.
-    assert hl.read_sweep(tmp_path / "s").summary.equals(sweep.summary)
+    assert hl.read_sweep(store).summary.equals(sweep.summary)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip, and network namespaces")
-def test_two_hosts_with_addresses_of_their_own(rack, model, placements, tmp_path):
-    for host in ("board1", "board2"):
-        rack.start_worker("--resources", "CPU=1", host=host)
-    with Client(rack.address) as client:
-        client.wait_for_workers(2)
-        sweep = hl.sweep(model, placements, client=client, store=tmp_path / "s", **QUICK)
-        workers = {r.worker for r in read_store(tmp_path / "s")[1] if isinstance(r, Turn)}
-        assert len({w.rpartition(":")[0] for w in workers}) == 2
-        assert all("10.213." in worker for worker in workers)
-        assert set(sweep.hosts) == {"board1", "board2"}
-        summary = sweep.summary
-        # Each row on one of the two, the reference beside it on both.
-        assert sorted(summary["label"]) == sorted([*LABELS, "cut0"])
-        assert set(summary.loc[summary["label"] == "cut0", "host"]) == {"board1", "board2"}
-        assert list(summary["status"]) == ["ok"] * 8
-        assert list(summary.loc[summary["reference"], "ratio"]) == [1.0, 1.0]
-        for host, mine in sweep.ranking.groupby("host"):
-            assert list(mine["rank"]) == list(range(1, len(mine) + 1))
-            assert "cut0" in set(mine["label"]), host
-        everywhere = hl.sweep(
-            model, placements[:2], client=client, every_host=True, store=tmp_path / "e", **QUICK
-        )
-        rows = set(zip(everywhere.summary["label"], everywhere.summary["host"], strict=True))
-        boards = ("board1", "board2")
-        assert rows == {(label, b) for label in ("cut0", "cut1", "CPU") for b in boards}
-        assert list(everywhere.summary["status"]) == ["ok"] * 6
-        assert everywhere.profile("cut1", "board2").environment.host == "board2"
-        assert "hosts" in hl.views.gallery(everywhere)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::hetero_lab.errors.HeteroLabWarning")
-def test_a_killed_worker_has_its_rows_done_again(rack, model, placements, tmp_path):
-    workers = {}
-    for name in ("one", "two"):
-        workers[name] = rack.start_worker("--name", name)
-    with Client(rack.address) as client:
-        client.wait_for_workers(2)
-        address_of = {w["name"]: a for a, w in client.scheduler_info()["workers"].items()}
-        killed = []
-
-        def kill():
-            victim = wait_for(tmp_path / "s", 5)
-            name = next(name for name, address in address_of.items() if address == victim)
-            workers[name].send_signal(signal.SIGKILL)
-            killed.append(victim)
-
-        thread = threading.Thread(target=kill)
-        thread.start()
-        sweep = hl.sweep(model, placements, client=client, store=tmp_path / "s", **LONG)
-        thread.join()
-    check_right(sweep, model, placements)
-    assert set(times_finished(tmp_path / "s").values()) == {1}
-    finished = [r for r in read_store(tmp_path / "s")[1] if isinstance(r, Finished)]
-    assert killed
-    assert killed[0] not in {r.worker for r in finished}
-
-
-CLIENT = textwrap.dedent("""
-    import sys
-    import hetero_lab as hl
-    from distributed import Client
-    from fleet.test_fleet import LONG, cuts
-    hl.emulate("ACC", unsupported={"Concat", "MaxPool"})
-    model = hl.load("digits_inception")
-    with Client(sys.argv[1]) as client:
-        try:
-            hl.sweep(model, cuts(model), client=client, store=sys.argv[2], **LONG)
-        except KeyboardInterrupt:
-            print(hl.last_interrupted().interrupted)
-""")
-
-
-def start_client(rack, store):
-    paths = [REPO, REPO / "tests", Path(__file__).parent, os.environ.get("PYTHONPATH", "")]
-    return subprocess.Popen(
-        [sys.executable, "-c", CLIENT, rack.address, str(store)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def wait_until_idle(worker):
-    """Wait until a worker has no more processes that measure."""
-    deadline = time.monotonic() + 30
-    # What processes that measure are forked from stays for the next sweep.
-    while any(child.children() for child in psutil.Process(worker.pid).children()):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_client_that_ended_goes_on_from_the_store(rack, model, placements, tmp_path, how):
-    worker = rack.start_worker()
-    process = start_client(rack, tmp_path / "s")
-    wait_for(tmp_path / "s", 5)
-    process.send_signal(how)
-    said, _ = process.communicate(timeout=60)
-    if how == signal.SIGINT:
-        assert said == "True\n"
-    assert set(times_finished(tmp_path / "s").values()) == {0}
-    # Nobody waits for what the worker measures any more, so it stops.
-    wait_until_idle(worker)
-    before = [r for r in read_store(tmp_path / "s")[1] if isinstance(r, Turn)]
-    assert len(before) >= 5
-    with Client(rack.address) as client:
-        sweep = hl.sweep(model, placements, client=client, store=tmp_path / "s", **QUICK)
-    check_right(sweep, model, placements)
-    assert set(times_finished(tmp_path / "s").values()) == {1}
-    after = [r for r in read_store(tmp_path / "s")[1] if isinstance(r, Turn)]
-    assert after[: len(before)] == before
-
-
-@pytest.mark.slow
-def test_workers_that_cannot_or_differ(rack, model, placements, tmp_path):
-    without = "import sys; sys.modules['hetero_lab'] = None"
-    rack.start_worker(before=without)
-    with Client(rack.address) as client:
-        client.wait_for_workers(1)
-        with (
-            pytest.warns(HeteroLabWarning, match="left out: hetero_lab is not installed there"),
-            pytest.raises(MeasurementError, match="No worker of the scheduler at tcp.* can meas"),
-        ):
-            hl.sweep(model, placements, client=client, **QUICK)
-        rack.start_worker(before="import hetero_lab; hetero_lab.__version__ = '0.0.1'")
-        client.wait_for_workers(2)
-        with pytest.warns(HeteroLabWarning) as caught:
-            sweep = hl.sweep(model, placements[:2], client=client, **QUICK)
-        texts = [str(w.message) for w in caught]
-        assert any("has hetero_lab 0.0.1, here it is" in text for text in texts)
-        assert any("is left out" in text for text in texts)
-        check_right(sweep, model, placements[:2], ["cut0", "cut1", "CPU"])
-        assert set(sweep.summary["hetero_lab_version"]) == {"0.0.1"}
-
-
-@pytest.mark.slow
-def test_workers_of_one_host_have_the_same_versions(rack, model, placements):
-    rack.start_worker()
-    with Client(rack.address) as client:
-        client.wait_for_workers(1)
-        rack.start_worker(before="import hetero_lab; hetero_lab.__version__ = '0.0.1'")
-        client.wait_for_workers(2)
-        with pytest.warns(HeteroLabWarning) as caught:
-            sweep = hl.sweep(model, placements[:2], client=client, **QUICK)
-    texts = [str(w.message) for w in caught]
-    assert any(f"the other workers of {HERE} have another hetero_lab." in t for t in texts)
-    check_right(sweep, model, placements[:2], ["cut0", "cut1", "CPU"])
-    assert len(set(sweep.summary["hetero_lab_version"])) == 1
-
-
-FULL_DISK = """
-import errno, pathlib
-def full(*_):
-    raise OSError(errno.ENOSPC, "No space left on device")
-pathlib.Path.write_bytes = full
-"""
-OTHER_CPU = """
-from hetero_lab.results import environment
-environment.full_name = lambda core, device: "another CPU"
+WITHOUT_ACC = """
+from hetero_lab.fleet import cluster
+def describe(devices, emulated, own=cluster.describe):
+    return own([device for device in devices if device != "ACC"], emulated)
+cluster.describe = describe
 """
 
 
 @pytest.mark.slow
-def test_a_worker_without_room_for_the_model(rack, model, placements):
-    rack.start_worker(before=FULL_DISK)
-    with Client(rack.address) as client:
-        client.wait_for_workers(1)
-        options = {**QUICK, "budget_s": 4.0}
-        with pytest.warns(HeteroLabWarning, match="left out: The directory .* No space left"):
-            sweep = hl.sweep(model, placements[:2], client=client, **options)
-    assert "no worker for it" in set(sweep.summary["status"])
-
-
-@pytest.mark.slow
-def test_another_machine_of_the_same_name_does_not_go_on(rack, model, placements, tmp_path):
-    first = rack.start_worker()
-    with Client(rack.address) as client:
-        client.wait_for_workers(1)
-        hl.sweep(model, placements[:1], client=client, store=tmp_path / "s", **QUICK)
-        first.kill()
-        while client.scheduler_info()["workers"]:
-            time.sleep(0.1)
-        before = read_store(tmp_path / "s")[1]
-        rack.start_worker(before=OTHER_CPU)
-        client.wait_for_workers(1)
-        with pytest.raises(StoreError, match=f"{HERE} was measured with the CPU .*two machines"):
-            hl.sweep(model, placements, client=client, store=tmp_path / "s", **QUICK)
-    assert read_store(tmp_path / "s")[1] == before
-
-
-@pytest.mark.slow
-def test_no_workers_and_no_worker_with_the_device(rack, model, placements, tmp_path):
-    with Client(rack.address) as client:
-        with pytest.raises(MeasurementError, match="has no workers. Start one on each machine"):
-            hl.sweep(model, placements, client=client, **QUICK)
-        rack.start_worker()
-        client.wait_for_workers(1)
-        model_file = tmp_path / "m" / "model.xml"
-        model_file.parent.mkdir()
-        model_file.write_text("")  # nobody gets as far as reading it
-        records = sweep_of_a_gpu(client, model_file)
+def test_hosts_that_lack_a_device(model, placements, tmp_path):
+    names = [f"{HERE} (127.0.0.1)", f"{HERE} (127.0.0.2)"]
+    with (
+        cluster_on({}, {"host": "127.0.0.2", "preload": [WITHOUT_ACC]}) as cluster,
+        Client(cluster) as client,
+    ):
+        some = [hl.Placement(hl.Affinity.uniform(model, "CPU"), "all", F32), *placements[1:]]
+        sweep = hl.sweep(model, some, client=client, **QUICK)
+        summary = sweep.summary.set_index("label")
+        assert set(summary["status"]) == {"ok"}
+        assert set(summary.loc[["cut1", "cut2"], "host"]) == {names[0]}
+        every = hl.sweep(model, some, client=client, every_host=True, **QUICK).summary
+        rows = {(row.label, row.host): row for row in every.itertuples()}
+        labels = ("all", "cut1", "cut2", "CPU")
+        assert set(rows) == {(label, name) for label in labels for name in names}
+        for (label, name), row in rows.items():
+            if label in ("all", "CPU") or name == names[0]:
+                assert (row.status, row.ratio > 0) == ("ok", True)
+            else:
+                assert row.status == "no worker for it"
+                assert row.detail == f"{names[1]} (127.0.0.2) has no ACC"
+        records = sweep_of_a_gpu(client, tmp_path)
     (failed,) = [r for r in records if isinstance(r, Failed)]
-    assert (failed.entry, failed.status) == ("k", "no worker for it")
-    assert f"{HERE} (tcp://127.0.0.1:" in failed.detail
-    assert failed.detail.endswith("has no GPU")
+    assert (failed.entry, failed.status, failed.host) == ("k", "no worker for it", "")
+    assert failed.detail == "; ".join(f"{n} ({n[-10:-1]}) has no GPU" for n in names)
 
 
-def sweep_of_a_gpu(client, model_file):
+def sweep_of_a_gpu(client, directory):
     """Run what a caller with a GPU asks for; here is none, so it cannot be made by sweep()."""
     records = []
-    trial = Trial(
-        key="k", label="GPU", variant="m", affinity=(), devices=("GPU",), device_properties={},
-        direct=True,
-    )  # fmt: skip
+    gpu = trial("k", "GPU")
     header = Header(
-        models={}, entries=[trial], reference="k", emulated=[], seed=0, inputs_digest="",
+        models={}, entries=[gpu], reference="k", emulated=[], seed=0, inputs_digest="",
         environments=[current_environment(["CPU"], shared_core())], fleet=True,
     )  # fmt: skip
-    run = FleetRun(
-        cluster=cluster_of(client, isolate=True), trials=[trial], reference="k", header=header,
-        records=records, append=records.append, options=RunOptions(turns=3, counters=False),
-        watch=Stopwatch.start(3.0), progress=False, workers=Workers(),
-        set_up=lambda: SetUp(models={"m": str(model_file)}, directory=str(model_file.parent)),
+    run = cluster_of(client, isolate=True)(
+        trials=[gpu], reference="k", header=header, records=records, append=records.append,
+        options=RunOptions(turns=3, counters=False), watch=Stopwatch.start(3.0), progress=False,
+        workers=Workers(), check=lambda: None,
+        set_up=lambda: SetUp(models={}, directory=str(directory)),
     )  # fmt: skip
     assert run.pending() == ["k"]
     try:
@@ -373,32 +273,142 @@ def sweep_of_a_gpu(client, model_file):
     return records
 
 
+CLIENT = textwrap.dedent("""
+    import sys
+    import hetero_lab as hl
+    from distributed import Client
+    from fleet.test_fleet import QUICK, cuts
+    hl.emulate("ACC", unsupported={"Concat", "MaxPool"})
+    model = hl.load("digits_inception")
+    with Client(sys.argv[1]) as client:
+        try:
+            hl.sweep(model, cuts(model), client=client, store=sys.argv[2], **QUICK)
+        except KeyboardInterrupt:
+            print(hl.last_interrupted().interrupted)
+""")
+
+
 @pytest.mark.slow
-def test_the_scheduler_goes_and_comes_back(rack, model, placements, tmp_path):
-    rack.start_worker()
+def test_ctrl_c_keeps_the_groups_that_ended(model, placements, tmp_path):
     store = tmp_path / "s"
+    paths = [REPO, REPO / "tests", os.environ.get("PYTHONPATH", "")]
+    with cluster_on({}) as cluster, Client(cluster) as client:
+        process = subprocess.Popen(
+            [sys.executable, "-c", CLIENT, cluster.scheduler_address, str(store)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        wait_for(lambda: (store / "records.jsonl").exists() and turns_of(store))
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60)[0] == "True\n"
+        before = turns_of(store)
+        assert len({turn.entry for turn in before}) == 3
+        # Nobody waits for the other group any more, so the worker stops.
+        wait_for(lambda: not measuring(client))
+        sweep = hl.sweep(model, placements, client=client, store=store, **QUICK)
+    check_right(sweep)
+    assert turns_of(store)[: len(before)] == before
+    assert len({turn.entry for turn in turns_of(store)[len(before) :]}) == 2
+
+
+def other(code):
+    return {"preload": [f"import hetero_lab\n{code}"]}
+
+
+OLD = other("hetero_lab.__version__ = '0.0.1'")
+WITHOUT = {"preload": ["import sys; sys.modules['hetero_lab'] = None"]}
+OTHER_CPU = other(
+    "from hetero_lab.results import environment\n"
+    "environment.full_name = lambda core, device: 'another CPU'"
+)
+
+
+@pytest.mark.slow
+def test_hosts_that_cannot_or_differ(model, placements, tmp_path):
+    store, one = tmp_path / "s", placements[:1]
+    at = [{"host": f"127.0.0.{number}"} for number in (1, 2, 3)]
+    with cluster_on(at[0] | OLD, at[1] | WITHOUT, at[2], at[2] | OLD) as cluster:
+        with Client(cluster) as client, pytest.warns(HeteroLabWarning) as caught:
+            sweep = hl.sweep(model, one, client=client, store=store, **QUICK)
+        texts = [str(warning.message) for warning in caught]
+    assert any(f"{HERE} has hetero_lab 0.0.1, here it is" in text for text in texts)
+    assert any("127.0.0.2 is left out: hetero_lab cannot run there (" in t for t in texts)
+    assert any("127.0.0.3 is left out: its workers have different" in text for text in texts)
+    check_right(sweep, ["cut0", "CPU"])
+    assert set(sweep.summary["hetero_lab_version"]) == {"0.0.1"}
+    before = read_store(store)[1]
+    with (
+        cluster_on(OTHER_CPU) as cluster,
+        Client(cluster) as client,
+        pytest.raises(StoreError, match=f"{HERE} was measured with the (ACC|CPU) .*two machines"),
+    ):
+        hl.sweep(model, placements[:2], client=client, store=store, **QUICK)
+    assert read_store(store)[1] == before
+    with (
+        cluster_on(WITHOUT) as cluster,
+        Client(cluster) as client,
+        pytest.warns(HeteroLabWarning, match="is left out"),
+        pytest.raises(MeasurementError, match="has no host that can measure. 127.0.0.1: het"),
+    ):
+        hl.sweep(model, one, client=client, **QUICK)
+
+
+@pytest.mark.slow
+def test_groups_of_which_nothing_can_be_measured(model, placements, tmp_path, monkeypatch):
+    monkeypatch.setattr(fleet_cluster, "_PATIENCE_S", 2.0)
+    with (
+        cluster_on() as cluster,
+        Client(cluster) as client,
+        pytest.raises(MeasurementError, match="has no workers. Start one on each machine"),
+    ):
+        hl.sweep(model, placements, client=client, **QUICK)
+    with cluster_on({}) as cluster, Client(cluster) as client:
+        little = QUICK | {"workers": hl.Workers(memory_limit="1MiB")}
+        with pytest.warns(HeteroLabWarning, match="Every placement of a group failed: 'cut0', "):
+            sweep = hl.sweep(model, placements[:2], client=client, **little)
+        assert set(sweep.summary["status"]) == {"out of memory"}
+        thread = threading.Thread(
+            target=lambda: wait_for(lambda: measuring(client)) and cluster.scale(0)
+        )
+        thread.start()
+        sweep = hl.sweep(model, placements, client=client, **QUICK)
+        thread.join()
+    assert set(sweep.summary["status"]) == {"no worker for it"}
+    assert set(sweep.summary["detail"]) == {"no worker is left"}
+
+
+CLUSTER = """
+import sys
+from distributed import LocalCluster
+if __name__ == "__main__":
+    cluster = LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None)
+    print(cluster.scheduler_address, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+def test_the_scheduler_goes(model, placements, tmp_path):
+    file = tmp_path / "cluster_of_its_own.py"
+    file.write_text(CLUSTER)
+    process = subprocess.Popen(
+        [sys.executable, file],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(REPO), *sys.path])},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
     def kill():
-        wait_for(store, 5)
-        rack.scheduler.kill()
+        wait_for(lambda: turns_of(tmp_path / "s") if (tmp_path / "s/sweep.json").exists() else [])
+        process.kill()
 
     thread = threading.Thread(target=kill)
-    with Client(rack.address) as client:
-        client.wait_for_workers(1)
+    with Client(process.stdout.readline().strip(), timeout=5) as client:
         thread.start()
         with pytest.warns(HeteroLabWarning, match="is gone. The turns that were measured are kept"):
-            sweep = hl.sweep(model, placements, client=client, store=store, **LONG)
+            sweep = hl.sweep(model, placements, client=client, store=tmp_path / "s", **QUICK)
         thread.join()
-        assert list(sweep.summary["label"]) == LABELS
-        # Rows that have some turns are measured; what had none yet says why.
-        assert set(sweep.summary["status"]) <= {"ok", "the scheduler is gone"}
-        with pytest.raises((ArgumentError, MeasurementError)):
-            hl.sweep(model, placements, client=client, store=store, **QUICK)
-    turns = [r for r in read_store(store)[1] if isinstance(r, Turn)]
-    assert 5 <= len(turns) < LONG["turns"] * len(LABELS)
-    rack.start_scheduler(0)
-    rack.start_worker()
-    with Client(rack.address) as client:
-        sweep = hl.sweep(model, placements, client=client, store=store, **QUICK)
-    check_right(sweep, model, placements)
-    assert set(times_finished(store).values()) == {1}
+    process.communicate()
+    assert list(sweep.summary["status"]) == ["ok"] * 3 + ["the scheduler is gone"]
