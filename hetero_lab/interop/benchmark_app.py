@@ -382,7 +382,8 @@ def _nodes(requests: Sequence[Sequence[tuple[str, ...]]]) -> pd.DataFrame:
     frame = frame_of(rows, ["request", *_FIELDS])
     frame["status"] = frame["status"].str.removeprefix("Status.")
     for name in _TIMES:
-        frame[name] = pd.to_timedelta(frame[name].astype(float), unit="ms")
+        # In whole microseconds, as some versions of pandas have it, a mean would be cut off.
+        frame[name] = pd.to_timedelta(frame[name].astype(float), unit="ms").dt.as_unit("ns")
     # A name may occur several times in a subgraph.
     number = frame.groupby(["request", "node_name"]).cumcount()
     frame["node"] = frame.groupby(["node_name", number], sort=False).ngroup()
