@@ -11,15 +11,17 @@ from hetero_lab.debug.placed_runs import PlacedRuns
 from hetero_lab.debug.rounding import distance, offset_from, relative_error
 from hetero_lab.debug.transparent import TransparentModel
 from hetero_lab.errors import CompileError, MeasurementError, names_at_hand
-from hetero_lab.model.opgraph import Op
+from hetero_lab.model.opgraph import RANDOM, Op
 from hetero_lab.placement.placement import Placement
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.inputs import made_up
 from hetero_lab.runtime.pieces import TensorKey, incoming
 from hetero_lab.runtime.reference import (
+    ROUNDED,
     TOLERANCE,
     asked_precision,
     has_nan,
+    is_exact,
     quantised_ops,
 )
 from hetero_lab.runtime.timing import Stopwatch
@@ -27,7 +29,6 @@ from hetero_lab.runtime.timing import Stopwatch
 # A set is at fault if its effect on the outputs exceeds this share of the tolerance.
 SHARE = 0.3
 _UNSEEN = 1e-7  # errors below the rounding of f32 are ignored
-_RANDOM_TYPES = frozenset({"RandomUniform", "Multinomial", "RandomPoisson"})
 
 
 class BudgetOverError(Exception):
@@ -121,9 +122,7 @@ class Expected:
             op: p for op, p in executed.items() if home[op] not in right
         }
         self.thresholds = self._thresholds()
-        self.changing = self._with_all_after(
-            op.name for op in self.graph if op.type in _RANDOM_TYPES
-        )
+        self.changing = self._with_all_after(op.name for op in self.graph if op.is_any_of(RANDOM))
         self.check_budget()
         if self.failures_only:
             self.stuck = not self.runs.trusted
@@ -133,7 +132,7 @@ class Expected:
         self._look_through({})
         self.reference = self.unfused(self.trusted_outputs)
         self._check_numbers(self.runs.bound.output_names)
-        if not self.error(self.trusted_outputs) <= self.equal:
+        if not self.agrees(self.trusted_outputs):
             self.notes.append(
                 f"{self.runs.trusted} itself computes other numbers without fused ops, or another "
                 "shape than the model declares; the numbers without fused ops are the reference."
@@ -142,7 +141,7 @@ class Expected:
             self.stuck = home.devices == (self.runs.trusted,)
         if not self.refused:
             self.before = self.error(outputs)
-        return self.before <= self.equal and not self.changing
+        return not self.refused and self.agrees(outputs) and not self.changing
 
     def look_inside(self, outputs: Sequence[np.ndarray]) -> None:
         """Find what cannot be judged, and tell whether rounding explains the error."""
@@ -185,6 +184,13 @@ class Expected:
     def equal(self) -> float:
         return TOLERANCE["f32"] if self.tolerance is None else self.tolerance
 
+    def agrees(self, outputs: Sequence[np.ndarray]) -> bool:
+        """Return whether no output needs an explanation: each is within f32's tolerance."""
+        return all(
+            self._as_declared(key, output) and error <= (0.0 if is_exact(right) else self.equal)
+            for key, output, right, error in self.compared(outputs)
+        )
+
     @property
     def narrow(self) -> str:
         """The precisions that execute the suspects."""
@@ -193,13 +199,17 @@ class Expected:
     def _thresholds(self) -> dict[TensorKey, float]:
         """Return the largest relative error of each output that needs no explanation."""
         if self.tolerance is not None:
-            return dict.fromkeys(self.output_keys, self.tolerance)
+            return {key: self.tolerance * self._is_number(key) for key in self.output_keys}
         coarsest: dict[str, float] = {}  # of an op and all that it depends on
         for op in self.graph:
             own = TOLERANCE[self.executed.get(op.name, "f32")]
             read = (coarsest[maker] for maker, _ in self.inputs_of(op))
             coarsest[op.name] = max([own, *read])
-        return {key: coarsest[key[0]] for key in self.output_keys}
+        return {key: coarsest[key[0]] * self._is_number(key) for key in self.output_keys}
+
+    def _is_number(self, key: TensorKey) -> bool:
+        """Tell whether rounding may change a tensor by itself; integers are equal or not."""
+        return self.graph.ops[self.graph.index_of[key[0]]].outputs[key[1]].element_type in ROUNDED
 
     def error(self, outputs: Sequence[np.ndarray]) -> float:
         """Return the largest relative error of an output; NaN if none can be compared."""

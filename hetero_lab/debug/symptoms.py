@@ -28,6 +28,7 @@ from hetero_lab.runtime.reference import (
     has_nan,
     lowest_precision,
     not_finite_notes,
+    origins_of,
 )
 from hetero_lab.runtime.timing import Stopwatch
 
@@ -181,7 +182,7 @@ class SymptomCheck:
     def _compared(self, steps: Sequence[Mapping[str, np.ndarray]]) -> Evidence:
         worst, limit = 0.0, TOLERANCE["f32"]
         for step, (made, wanted) in enumerate(zip(steps, self.expected, strict=True), start=1):
-            agreement = compare(made, wanted, self.precision)
+            agreement = compare(made, wanted, self.precision, origins_of(self.runs.bound))
             self.notes += not_finite_notes(agreement)
             worst = max([worst, *(a.relative_error for a in agreement)])  # NaN is never larger
             limit = max([limit, *(a.tolerance for a in agreement)])
@@ -196,7 +197,7 @@ class SymptomCheck:
     def _is_wrong(self, agreement: Agreement) -> bool:
         if self.tolerance is None or agreement.verdict == "not a number":
             return agreement.is_wrong
-        return agreement.relative_error > self.tolerance
+        return agreement.relative_error > (agreement.tolerance and self.tolerance)
 
 
 def _from(step: int) -> str:
@@ -214,7 +215,7 @@ def _evidence(
     if has_nan([made[name]]) and not has_nan([wanted[name]]):
         told, symptom = f"Output {name!r} has NaN{when}.", Symptom.NAN
     else:
-        off = f"is off by {bad.relative_error:.2g} (relative error)"
+        off = f"is off ({bad.gap})"
         if bad.verdict == "not a number":
             off = "has infinities or NaN in other places than the reference"
         told, symptom = f"Output {name!r} {off}{when}.", Symptom.WRONG

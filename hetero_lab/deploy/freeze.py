@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,7 @@ from hetero_lab.deploy.promised_latency import (
     reference_for,
 )
 from hetero_lab.devices.bound import BoundModel, bind
-from hetero_lab.errors import ArgumentError, CompileError, warn
+from hetero_lab.errors import ArgumentError, CompileError, shorten, warn
 from hetero_lab.llm.generation import generation_precision, given_or_random_prompt, given_prompt
 from hetero_lab.measure.workers import positive
 from hetero_lab.model.language import TOKENIZER_FILES, Scenario, is_language_model
@@ -38,7 +37,12 @@ from hetero_lab.progress import Progress
 from hetero_lab.results.environment import current_environment, noise_here, wait_until_quiet
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
-from hetero_lab.runtime.reference import compare, executed_precision, not_finite_notes
+from hetero_lab.runtime.reference import (
+    compare,
+    executed_precision,
+    not_finite_notes,
+    origins_of,
+)
 from hetero_lab.runtime.stored_placement import PROMISED_TOKENS, write_frozen
 from hetero_lab.tables import make_directory, scratch_directory
 
@@ -165,16 +169,20 @@ def freeze_placed(
             raise CompileError(
                 f"The frozen placement fails ({seen.step}): {seen.error}. Nothing was written."
             )
-        pairs = zip(chain(*seen.outputs), chain(*expected_outputs(draft)), strict=True)
-        if not all(_same(own, other) for own, other in pairs):
+        known = origins_of(bound)
+        named = [
+            [dict(zip(known, arrays, strict=False)) for arrays in outputs]
+            for outputs in (seen.outputs, expected_outputs(draft))
+        ]
+        pairs = zip(*named, strict=True)
+        agreement = [a for own, then in pairs for a in compare(own, then, known=known)]
+        if wrong := next((a for a in agreement if a.is_wrong), None):
             raise CompileError(
-                "The frozen placement gives other values than the compiled one; nothing was "
-                "written."
+                "The frozen placement gives other values than the compiled one (output "
+                f"{shorten(wrong.output)}: {wrong.gap}); nothing was written."
             )
-        names = bound.output_names
-        requests = (dict(zip(names, each, strict=False)) for each in seen.outputs)
-        alone = (a for each in requests for a in compare(each, each) if a.verdict == "undecided")
-        for note in not_finite_notes(alone, "examples="):
+        undecided = [a for a in agreement if a.verdict == "undecided"]
+        for note in not_finite_notes(undecided, "examples="):
             warn(note)
         latency = None
         if reference is not None and tolerance is not None:
@@ -243,9 +251,3 @@ def _requests(bound: BoundModel, examples: Sequence[Inputs] | None) -> list[list
     if examples is None:
         examples = [generate_inputs(bound, seed) for seed in range(_REQUESTS)]
     return [bind_inputs(bound, inputs) for inputs in examples]
-
-
-def _same(a: np.ndarray, b: np.ndarray) -> bool:
-    if a.dtype.kind not in "fiub":
-        return bool(np.array_equal(a, b))
-    return a.shape == b.shape and np.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True)

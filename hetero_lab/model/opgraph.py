@@ -7,8 +7,8 @@ picture; none of it needs the runtime.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -18,7 +18,8 @@ from hetero_lab.grouping import grouped
 
 PARAMETER, CONSTANT, RESULT = "Parameter", "Constant", "Result"
 NOT_OPS = frozenset({PARAMETER, CONSTANT, RESULT})  # nodes whose device is never chosen
-NOT_CONSTANT_SOURCES = {"RandomUniform", "Multinomial", "RandomPoisson", "ReadValue"}
+RANDOM = frozenset({"RandomUniform", "Multinomial", "RandomPoisson"})
+NOT_CONSTANT_SOURCES = RANDOM | {"ReadValue"}
 
 CONVOLUTIONS = frozenset(
     ["Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData"]
@@ -41,7 +42,10 @@ class Tensor(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One node of the model, with ``inputs`` as pairs (index of the producer, its output)."""
+    """One node of the model, with ``inputs`` as pairs (index of the producer, its output).
+
+    ``bodies`` are the models inside an If, Loop or TensorIterator; they are not stored.
+    """
 
     index: int
     name: str
@@ -49,6 +53,18 @@ class Op:
     inputs: tuple[tuple[int, int], ...]
     outputs: tuple[Tensor, ...]
     variable: str | None = None
+    bodies: tuple[OpGraph, ...] = field(default=(), compare=False, repr=False)
+
+    def with_inner(self) -> Iterator[Op]:
+        """Yield this op and all ops in its bodies."""
+        yield self
+        for body in self.bodies:
+            for op in body:
+                yield from op.with_inner()
+
+    def is_any_of(self, types: Collection[str]) -> bool:
+        """Return whether this op, or one in its bodies, has one of some types."""
+        return any(op.type in types for op in self.with_inner())
 
     @property
     def is_graph_input(self) -> bool:
@@ -111,7 +127,7 @@ class OpGraph:
         for op in self.ops:
             computed = bool(op.inputs) and all(producer in found for producer, _ in op.inputs)
             if op.type == CONSTANT or (
-                computed and op.type != RESULT and op.type not in NOT_CONSTANT_SOURCES
+                computed and op.type != RESULT and not op.is_any_of(NOT_CONSTANT_SOURCES)
             ):
                 found.add(op.index)
         return frozenset(found)

@@ -94,6 +94,10 @@ class CompiledPlacement:
             request.infer(share_outputs=True)  # copied once, below
         return self.read_outputs(request)
 
+    def reset_state(self) -> None:
+        """Reset the states of the model to their initial values, for calls from this thread."""
+        self._request().reset_state()
+
     def read_outputs(self, request: ov.InferRequest) -> dict[str, np.ndarray]:
         """Copy the outputs of a finished request."""
         return {n: to_array(request.get_output_tensor(i)) for i, n in enumerate(self.output_names)}

@@ -1,4 +1,9 @@
-"""Compare outputs with one device in f32: tell rounding from faults, judge labelled examples."""
+"""Compare outputs with one device in f32: tell rounding from faults, judge labelled examples.
+
+This is the one comparison of outputs. Each compared run begins with the states at their initial
+values. Numbers may be off by rounding; integers, booleans and text are equal or not, unless numbers
+chose them. What a random op makes is never wrong.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
@@ -23,7 +28,7 @@ from hetero_lab.errors import (
     names_at_hand,
     shorten,
 )
-from hetero_lab.model.opgraph import CONSTANT, Op, OpGraph
+from hetero_lab.model.opgraph import CONSTANT, RANDOM, Op, OpGraph
 from hetero_lab.parallel.executor import ParallelExecutor
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import BoundPlacement, Placement, resolve
@@ -31,6 +36,7 @@ from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.exported import reported
 from hetero_lab.runtime.inputs import bind_inputs, digest_of
+from hetero_lab.runtime.pieces import FLOATS
 
 Verdict = Literal["equal", "rounding", "undecided", "different", "not a number"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)  # the worst last
@@ -54,6 +60,7 @@ _ARITHMETIC = (
 )  # fmt: skip
 _ROUNDING_FACTOR = 2.0
 _LARGE = 1e100
+ROUNDED = FLOATS | {"f8e4m3", "f8e5m2", "f8e8m0", "f4e2m1", "nf4"}  # others are equal or not
 _MOST_BYTES = 256 << 20  # the largest total size of kept reference outputs
 _kept: OrderedDict[tuple[str, str, str, str], tuple[np.ndarray, ...]] = OrderedDict()
 _kept_lock = threading.Lock()
@@ -67,8 +74,14 @@ class Agreement:
     ``argmax_agreement`` is the share of equal arg-max positions along the last axis. ``verdict`` is
     ``equal`` within f32's tolerance, ``rounding`` within that of the executed ``precision``, and
     ``different`` beyond; it is ``not a number`` if infinities or NaNs differ, and ``undecided`` if
-    both outputs have nothing else, or are empty. ``not_finite`` is the share of infinities and NaNs
-    in the reference.
+    both outputs have nothing else, are empty, or differ and depend on random ops. ``not_finite`` is
+    the share of infinities and NaNs in the reference.
+
+    Integers, booleans and text are ``equal`` or not: the relative error is the share of values that
+    differ, the agreement that of equal ones. A share within the tolerance is ``rounding`` where
+    numbers choose the values, such as positions of the largest.
+
+    ``detail`` says how many values or which shapes differ, or why it is undecided.
     """
 
     output: str
@@ -81,20 +94,60 @@ class Agreement:
     tolerance: float
     verdict: Verdict
     not_finite: float = 0.0
+    detail: str = ""
 
     @property
     def is_wrong(self) -> bool:
         """Whether the output is further from the reference than rounding explains."""
         return self.verdict in ("different", "not a number")
 
+    @property
+    def gap(self) -> str:
+        """How far the output is from the reference, in words."""
+        return self.detail or f"relative error {self.relative_error:.2g}"
+
+
+class Origin(NamedTuple):
+    """What an output depends on: ``random`` ops, and whether on values that rounding changes."""
+
+    random: tuple[str, ...] = ()
+    is_rounded: bool = False
+
+
+def origins_of(bound: BoundModel) -> dict[str, Origin]:
+    """Return what each output of a model depends on, by name."""
+    return dict(zip(bound.output_names, bound.graph.derived(origins), strict=True))
+
+
+def origins(graph: OpGraph) -> tuple[Origin, ...]:
+    """Return what each output depends on, in the model's order."""
+    known: list[Origin] = []
+    for op in graph:
+        # A static shape depends on no values.
+        read = [
+            known[producer]
+            for producer, port in op.inputs
+            if op.type != "ShapeOf" or graph.ops[producer].outputs[port].shape is None
+        ]
+        random = dict.fromkeys(name for origin in read for name in origin.random)
+        if op.is_any_of(RANDOM):
+            random[op.name] = None
+        made = {tensor.element_type for inner in op.with_inner() for tensor in inner.outputs}
+        rounded = op.index not in graph.constant_side and not made.isdisjoint(ROUNDED)
+        known.append(Origin(tuple(random), rounded or any(origin.is_rounded for origin in read)))
+    return tuple(known[index] for index in graph.results)
+
 
 def not_finite_notes(agreement: Iterable[Agreement], argument: str = "inputs=") -> Iterator[str]:
-    """Say which outputs have infinities or NaNs in the reference, too, or no values at all.
+    """Say which outputs are random, have NaN in the reference, too, or no values at all.
 
     ``argument`` is the way to give other inputs.
     """
     known = list(agreement)
-    unknown = dict.fromkeys(a.output for a in known if a.verdict == "undecided")
+    undecided = [a for a in known if a.verdict == "undecided"]
+    for a in {a.output: a for a in undecided if a.detail}.values():
+        yield f"Output {shorten(a.output)} cannot be compared: {a.detail}."
+    unknown = dict.fromkeys(a.output for a in undecided if not a.detail)
     if unknown:
         yield (
             f"Nothing to compare in {names_at_hand(unknown, 4)}: empty, or nothing but NaN and "
@@ -121,7 +174,7 @@ class Reference:
         """Return the outputs for inputs in the model's order."""
         digest = digest_of(arrays)
         key = (self.bound.fingerprint, str(self._placed.devices), self._precision, digest)
-        kept = keep_reference(key, lambda: tuple(self.compiled(list(arrays)).values()))
+        kept = keep_reference(key, lambda: tuple(run_afresh(self.compiled, arrays).values()))
         # The fingerprint does not cover the names of outputs, so they are this model's own.
         return dict(zip(self.bound.output_names, kept, strict=True))
 
@@ -129,6 +182,14 @@ class Reference:
     def compiled(self) -> CompiledPlacement:
         """The compiled model."""
         return compile_placed(self._placed)
+
+
+def run_afresh(
+    compiled: CompiledPlacement | ParallelExecutor, arrays: Sequence[np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Infer once from the initial states, whatever ran before; return the outputs by name."""
+    compiled.reset_state()
+    return compiled(list(arrays))
 
 
 def reference_placement(
@@ -179,14 +240,15 @@ def compare_with_reference(
     """
     if expected is None:
         expected = Reference(bound)(arrays)
-    agreement = compare(outputs, expected, precision)
+    known = origins_of(bound)
+    agreement = compare(outputs, expected, precision, known)
     if all(a.verdict != "different" for a in agreement) or precision not in ("f16", "bf16"):
         return agreement
     try:
         rounded = Reference(bound, precision)(arrays)
     except HeteroLabError:  # the reference device does not have that precision
         return agreement
-    own = {a.output: a.relative_error for a in compare(rounded, expected, precision)}
+    own = {a.output: a.relative_error for a in compare(rounded, expected, precision, known)}
     return tuple(_forgive(a, _ROUNDING_FACTOR * own[a.output]) for a in agreement)
 
 
@@ -199,12 +261,25 @@ def _forgive(agreement: Agreement, tolerance: float) -> Agreement:
 
 
 def compare(
-    outputs: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray], precision: str = "f32"
+    outputs: Mapping[str, np.ndarray],
+    reference: Mapping[str, np.ndarray],
+    precision: str = "f32",
+    known: Mapping[str, Origin] | None = None,
 ) -> tuple[Agreement, ...]:
-    """Compare outputs by name; ``precision`` is the lowest executed one."""
+    """Compare outputs by name; ``precision`` is the lowest executed one.
+
+    Without their ``known`` origins, outputs do not depend on random ops, and integers not on
+    rounding.
+    """
     return tuple(
-        _compare_one(name, outputs[name], reference[name], precision) for name in reference
+        _compare_one(name, outputs[name], reference[name], precision, (known or {}).get(name))
+        for name in reference
     )
+
+
+def is_exact(array: np.ndarray) -> bool:
+    """Tell whether values are equal or not, as integers, booleans and text are."""
+    return array.dtype.kind not in "fc"
 
 
 def executed_precision(
@@ -218,7 +293,7 @@ def lowest_precision(rows: Sequence[Counter], graph: OpGraph, hints: Iterable[ob
     """Return the lowest precision in the counters, else in the devices' hints.
 
     8 bits count where a quantised model computes in them: indices and masks may have 8 bits as
-    well.
+    well. The counters do not show the ops inside of others; these compute in what was asked for.
     """
     quantised = _rounds_to_8_bits(graph)
     executed = [
@@ -228,10 +303,10 @@ def lowest_precision(rows: Sequence[Counter], graph: OpGraph, hints: Iterable[ob
         and row.precision
         and (row.precision not in _FEW_BITS or (quantised and _is_arithmetic(row)))
     ]
-    if executed:
+    if executed and not any(op.bodies for op in graph):
         return _lowest(executed)
     asked = asked_precision(hints)
-    return _lowest([asked, "i8"]) if quantised_ops(graph) else asked
+    return _lowest([*executed, asked, *(["i8"] if quantised_ops(graph) else [])])
 
 
 def asked_precision(hints: Iterable[object]) -> str:
@@ -266,6 +341,7 @@ def quantised_ops(graph: OpGraph, *, dynamic: bool = True) -> frozenset[str]:
         for op in graph
         if op.index in carriers
         or any(producer in carriers for producer, _ in op.inputs)
+        or any(quantised_ops(body, dynamic=dynamic) for body in op.bodies)
         or (
             dynamic and op.type == "MatMul" and any(producer in stored for producer, _ in op.inputs)
         )
@@ -285,7 +361,8 @@ def _rounds_to_8_bits(graph: OpGraph) -> bool:
     makers = (graph.ops[op.inputs[0][0]] for op in graph if converts(op, few=False))
     rounded = (op.inputs[0] for op in makers if converts(op, few=True))
     types = (graph.ops[producer].outputs[port].element_type for producer, port in rounded)
-    return bool(quantised_ops(graph)) or any(name in ("f32", "f16", "bf16") for name in types)
+    inside = any(_rounds_to_8_bits(body) for op in graph for body in op.bodies)
+    return inside or bool(quantised_ops(graph)) or not ROUNDED.isdisjoint(types)
 
 
 def _lowest(precisions: Iterable[str]) -> str:
@@ -304,24 +381,72 @@ def _asked_precisions(compiled: CompiledPlacement | ParallelExecutor) -> list[ob
     return asked
 
 
-def _compare_one(name: str, output: np.ndarray, expected: np.ndarray, precision: str) -> Agreement:
-    tolerance, nan = TOLERANCE[precision], float("nan")
+def _compare_one(
+    name: str, output: np.ndarray, expected: np.ndarray, precision: str, origin: Origin | None
+) -> Agreement:
+    origin = origin or Origin()
     if output.shape != expected.shape:
-        return Agreement(name, nan, nan, nan, nan, 0.0, precision, tolerance, "different")
-    if output.dtype.kind not in "fiub":  # strings
-        same = bool(np.array_equal(output, expected))
-        gap = 0.0 if same else 1.0
-        verdict: Verdict = "equal" if same else "different"
-        return Agreement(name, gap, gap, gap, 1.0 - gap, 1.0 - gap, precision, tolerance, verdict)
+        detail = f"shape {list(output.shape)}, in the reference {list(expected.shape)}"
+        found = _unmeasured(name, precision, "different", detail)
+    elif is_exact(expected):
+        allowed = TOLERANCE[precision] if origin.is_rounded else 0.0
+        found = _compare_exactly(name, output, expected, precision, allowed)
+    else:
+        found = _compare_numbers(name, output, expected, precision)
+    if found.is_wrong and origin.random:
+        detail = f"it depends on {names_at_hand(origin.random, 4)}, random by itself"
+        return _unmeasured(name, precision, "undecided", detail)
+    return found
+
+
+def _unmeasured(
+    name: str, precision: str, verdict: Verdict, detail: str = "", not_finite: float = 0.0
+) -> Agreement:
+    nan, top1 = float("nan"), 0.0 if verdict == "different" else float("nan")
+    unknown, tolerance = (nan, nan, nan, nan, top1), TOLERANCE[precision]
+    return Agreement(name, *unknown, precision, tolerance, verdict, not_finite, detail)
+
+
+def _compare_exactly(
+    name: str, output: np.ndarray, expected: np.ndarray, precision: str, tolerance: float
+) -> Agreement:
+    if not expected.size:
+        return _unmeasured(name, precision, "undecided")
+    differs = np.asarray(output != expected)
+    n_different = int(np.count_nonzero(differs))
+    share = n_different / expected.size
+    far, relative = float(n_different > 0), share
+    if n_different and expected.dtype.kind in "iu":
+        a, b = (array[differs].astype(np.float64) for array in (output, expected))
+        # Large integers that differ may be the same f64.
+        gap = np.maximum(np.abs(a - b), 1.0)
+        far, relative = float(gap.max()), float((gap / np.maximum(np.abs(b), 1.0)).max())
+    verdict: Verdict = "rounding" if share <= tolerance else "different"
+    return Agreement(
+        output=name,
+        max_abs_difference=far,
+        max_relative_difference=relative,
+        relative_error=share,
+        cosine=1.0 - share,
+        argmax_agreement=1.0 - share,
+        precision=precision,
+        tolerance=tolerance,
+        verdict=verdict if n_different else "equal",
+        detail=f"{n_different:,} of {expected.size:,} values differ" if n_different else "",
+    )
+
+
+def _compare_numbers(
+    name: str, output: np.ndarray, expected: np.ndarray, precision: str
+) -> Agreement:
+    tolerance = TOLERANCE[precision]
     a, b = output.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
     # Infinities and NaNs have to be in the same places.
     not_finite = 1.0 - float(np.isfinite(b).mean()) if b.size else 0.0
     finite = np.isfinite(a) & np.isfinite(b)
     odd_ones_agree = bool(np.array_equal(a[~finite], b[~finite], equal_nan=True))
     if odd_ones_agree and not finite.any():
-        return Agreement(
-            name, nan, nan, nan, nan, nan, precision, tolerance, "undecided", not_finite
-        )
+        return _unmeasured(name, precision, "undecided", not_finite=not_finite)
     a, b = a[finite], b[finite]
     # Sums of squares overflow with values near the largest f64, so scale them down first.
     unit = max(1.0, float(np.abs(np.concatenate([a, b])).max(initial=0.0)) / _LARGE)
@@ -332,7 +457,7 @@ def _compare_one(name: str, output: np.ndarray, expected: np.ndarray, precision:
     scale = np.maximum(np.abs(b), np.finfo(np.float32).tiny)
     cosine = float(a @ b / (norm_a * norm_b)) if norm_a and norm_b else float(norm_a == norm_b)
     if not odd_ones_agree:
-        verdict = "not a number"
+        verdict: Verdict = "not a number"
     elif error <= TOLERANCE["f32"]:
         verdict = "equal"
     else:
@@ -406,11 +531,12 @@ def judge(
     whether they fit; else inputs alone. InputError if inputs do not fit the model; ArgumentError if
     a label does not fit, or the output does not exist.
     """
+    known = origins_of(run.placed.bound)
     for number, example in enumerate(examples):
         inputs, label = _parts(example, number, correct is not None)
         arrays = bind_inputs(run.placed.bound, inputs)
-        expected, found = reference(arrays), run(arrays)
-        yield _judge_one(found, expected, label, correct, output, number)
+        expected, found = reference(arrays), run_afresh(run, arrays)
+        yield _judge_one(found, expected, label, correct, output, number, known)
 
 
 def count_right(
@@ -444,6 +570,7 @@ def _judge_one(
     correct: Correct | None,
     output: str,
     number: int,
+    known: Mapping[str, Origin],
 ) -> Answer:
     if output and output not in found:
         raise ArgumentError(
@@ -468,7 +595,9 @@ def _judge_one(
     if is_nan or reference_is_nan:
         nan = float("nan")
         return Answer(right, reference_right, is_nan, reference_is_nan, nan, nan, 0.0)
-    every = compare({n: found[n] for n in names}, {n: expected[n] for n in names})
+    every = compare(found, {n: expected[n] for n in names}, known=known)
+    if all(gap.verdict == "undecided" and gap.detail for gap in every):  # random
+        every = [replace(gap, verdict="different") for gap in every]
     gaps = [gap for gap in every if gap.verdict != "undecided"]
     return Answer(
         right=right,

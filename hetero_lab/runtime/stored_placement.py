@@ -40,6 +40,7 @@ from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
 from hetero_lab.runtime.compiled import CompiledPlacement, checked_partition, labelled_clone
 from hetero_lab.runtime.pieces import affinities_of
+from hetero_lab.runtime.reference import run_afresh
 from hetero_lab.tables import SCHEMA_VERSION, check_writable, reading, scratch_directory
 
 PROGRAM, LOADER = Path(run_frozen.__file__), "place_ops.py"
@@ -319,7 +320,7 @@ def write_frozen(
         if is_language_model(compiled.placed.bound.model):
             inputs, outputs = _generate(compiled, arrays)
         else:
-            inputs, outputs = arrays, list(compiled(arrays).values())
+            inputs, outputs = arrays, list(run_afresh(compiled, arrays).values())
         every |= {f"in{number}.{index}": array for index, array in enumerate(inputs)}
         every |= {f"out{number}.{index}": array for index, array in enumerate(outputs)}
     np.savez(target / "requests.npz", **every)
