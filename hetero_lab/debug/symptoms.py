@@ -28,7 +28,6 @@ from hetero_lab.runtime.reference import (
     has_nan,
     lowest_precision,
     not_finite_notes,
-    origins_of,
 )
 from hetero_lab.runtime.timing import Stopwatch
 
@@ -182,7 +181,7 @@ class SymptomCheck:
     def _compared(self, steps: Sequence[Mapping[str, np.ndarray]]) -> Evidence:
         worst, limit = 0.0, TOLERANCE["f32"]
         for step, (made, wanted) in enumerate(zip(steps, self.expected, strict=True), start=1):
-            agreement = compare(made, wanted, self.precision, origins_of(self.runs.bound))
+            agreement = compare(made, wanted, self.precision, self.runs.bound.graph)
             self.notes += not_finite_notes(agreement)
             worst = max([worst, *(a.relative_error for a in agreement)])  # NaN is never larger
             limit = max([limit, *(a.tolerance for a in agreement)])

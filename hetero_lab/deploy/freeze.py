@@ -37,12 +37,7 @@ from hetero_lab.progress import Progress
 from hetero_lab.results.environment import current_environment, noise_here, wait_until_quiet
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
-from hetero_lab.runtime.reference import (
-    compare,
-    executed_precision,
-    not_finite_notes,
-    origins_of,
-)
+from hetero_lab.runtime.reference import compare, executed_precision, not_finite_notes
 from hetero_lab.runtime.stored_placement import PROMISED_TOKENS, write_frozen
 from hetero_lab.tables import make_directory, scratch_directory
 
@@ -169,20 +164,19 @@ def freeze_placed(
             raise CompileError(
                 f"The frozen placement fails ({seen.step}): {seen.error}. Nothing was written."
             )
-        known = origins_of(bound)
-        named = [
-            [dict(zip(known, arrays, strict=False)) for arrays in outputs]
-            for outputs in (seen.outputs, expected_outputs(draft))
-        ]
-        pairs = zip(*named, strict=True)
-        agreement = [a for own, then in pairs for a in compare(own, then, known=known)]
+
+        def named(arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
+            return dict(zip(bound.output_names, arrays, strict=False))
+
+        pairs = zip(map(named, seen.outputs), map(named, expected_outputs(draft)), strict=True)
+        agreement = [a for pair in pairs for a in compare(*pair, graph=bound.graph)]
         if wrong := next((a for a in agreement if a.is_wrong), None):
             raise CompileError(
                 "The frozen placement gives other values than the compiled one (output "
                 f"{shorten(wrong.output)}: {wrong.gap}); nothing was written."
             )
-        undecided = [a for a in agreement if a.verdict == "undecided"]
-        for note in not_finite_notes(undecided, "examples="):
+        alone = (a for a in agreement if a.verdict == "undecided")
+        for note in not_finite_notes(alone, "examples="):
             warn(note)
         latency = None
         if reference is not None and tolerance is not None:

@@ -265,7 +265,8 @@ def _accuracy(
     request = compiled.create_infer_request()
 
     def run(arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
-        request.reset_state()
+        if bound.graph.stateful_paths:
+            request.reset_state()
         results = request.infer(arrays)
         return {name: np.array(results[index]) for index, name in enumerate(frozen.outputs)}
 

@@ -55,16 +55,10 @@ class Op:
     variable: str | None = None
     bodies: tuple[OpGraph, ...] = field(default=(), compare=False, repr=False)
 
-    def with_inner(self) -> Iterator[Op]:
-        """Yield this op and all ops in its bodies."""
-        yield self
-        for body in self.bodies:
-            for op in body:
-                yield from op.with_inner()
-
     def is_any_of(self, types: Collection[str]) -> bool:
         """Return whether this op, or one in its bodies, has one of some types."""
-        return any(op.type in types for op in self.with_inner())
+        inner = (op for body in self.bodies for op in body)
+        return self.type in types or any(op.is_any_of(types) for op in inner)
 
     @property
     def is_graph_input(self) -> bool:

@@ -174,6 +174,26 @@ class Affinity(Framed, Mapping[str, str]):
 
     @classmethod
     @checked
+    def of(cls, model: Source) -> Affinity:
+        """Take the labels of a model's ops, ``rt_info["affinity"]``, which HETERO obeys.
+
+        Raises
+        ------
+        AffinityError
+            An op has no label, or those of a stateful path differ.
+        """
+        prepared = prepare(model)
+        labels, graph = labels_of(prepared.model), prepared.graph
+        bare = [graph.ops[i].name for i in graph.placeable if graph.ops[i].name not in labels]
+        if bare:
+            raise AffinityError(
+                f"{names_at_hand(bare)} of {shorten(graph.name)} have no label. Set "
+                "op.get_rt_info()['affinity'] of each op, or use Affinity.automatic and fix."
+            )
+        return cls.from_mapping(prepared.model, labels)
+
+    @classmethod
+    @checked
     def from_mapping(cls, model: Source, devices: Mapping[str, str]) -> Affinity:
         """Build from the device of every op, as a ``dict`` or flat JSON gives it.
 
@@ -532,6 +552,12 @@ class Affinity(Framed, Mapping[str, str]):
                     "fix(subgraphs={hl.partition(model, affinity).subgraphs[0]: 'CPU'})."
                 )
             yield from self._by_name(dict.fromkeys(subgraph.ops, device))
+
+
+def labels_of(model: ov.Model) -> dict[str, str]:
+    """Return the device that each labelled node of a model names."""
+    infos = ((node.get_friendly_name(), node.get_rt_info()) for node in model.get_ordered_ops())
+    return {name: info["affinity"].astype(str) for name, info in infos if "affinity" in info}
 
 
 def of_type(nodes: Collection[N], op_type: str) -> list[N]:

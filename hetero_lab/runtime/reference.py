@@ -1,8 +1,6 @@
 """Compare outputs with one device in f32: tell rounding from faults, judge labelled examples.
 
-This is the one comparison of outputs. Each compared run begins with the states at their initial
-values. Numbers may be off by rounding; integers, booleans and text are equal or not, unless numbers
-chose them. What a random op makes is never wrong.
+Each compared run begins with the initial states, and what a random op makes is never wrong.
 """
 
 from __future__ import annotations
@@ -77,11 +75,9 @@ class Agreement:
     both outputs have nothing else, are empty, or differ and depend on random ops. ``not_finite`` is
     the share of infinities and NaNs in the reference.
 
-    Integers, booleans and text are ``equal`` or not: the relative error is the share of values that
-    differ, the agreement that of equal ones. A share within the tolerance is ``rounding`` where
-    numbers choose the values, such as positions of the largest.
-
-    ``detail`` says how many values or which shapes differ, or why it is undecided.
+    Integers, booleans and text are equal or not, and the relative error is the share that differs.
+    Within the tolerance that is ``rounding``, but only where numbers choose them, such as positions
+    of the largest. ``detail`` says how many or which shapes differ, or why nothing is decided.
     """
 
     output: str
@@ -114,28 +110,16 @@ class Origin(NamedTuple):
     is_rounded: bool = False
 
 
-def origins_of(bound: BoundModel) -> dict[str, Origin]:
-    """Return what each output of a model depends on, by name."""
-    return dict(zip(bound.output_names, bound.graph.derived(origins), strict=True))
-
-
 def origins(graph: OpGraph) -> tuple[Origin, ...]:
     """Return what each output depends on, in the model's order."""
-    known: list[Origin] = []
-    for op in graph:
-        # A static shape depends on no values.
-        read = [
-            known[producer]
-            for producer, port in op.inputs
-            if op.type != "ShapeOf" or graph.ops[producer].outputs[port].shape is None
-        ]
-        random = dict.fromkeys(name for origin in read for name in origin.random)
-        if op.is_any_of(RANDOM):
-            random[op.name] = None
-        made = {tensor.element_type for inner in op.with_inner() for tensor in inner.outputs}
-        rounded = op.index not in graph.constant_side and not made.isdisjoint(ROUNDED)
-        known.append(Origin(tuple(random), rounded or any(origin.is_rounded for origin in read)))
-    return tuple(known[index] for index in graph.results)
+    found: list[Origin] = []
+    for result in graph.results:
+        before = graph.reach([result], forward=False) - graph.constant_side
+        ops = [graph.ops[index] for index in sorted(before)]
+        made = {tensor.element_type for op in ops for tensor in op.outputs}
+        random = tuple(op.name for op in ops if op.is_any_of(RANDOM))
+        found.append(Origin(random, not made.isdisjoint(ROUNDED)))
+    return tuple(found)
 
 
 def not_finite_notes(agreement: Iterable[Agreement], argument: str = "inputs=") -> Iterator[str]:
@@ -240,15 +224,14 @@ def compare_with_reference(
     """
     if expected is None:
         expected = Reference(bound)(arrays)
-    known = origins_of(bound)
-    agreement = compare(outputs, expected, precision, known)
+    agreement = compare(outputs, expected, precision, bound.graph)
     if all(a.verdict != "different" for a in agreement) or precision not in ("f16", "bf16"):
         return agreement
     try:
         rounded = Reference(bound, precision)(arrays)
     except HeteroLabError:  # the reference device does not have that precision
         return agreement
-    own = {a.output: a.relative_error for a in compare(rounded, expected, precision, known)}
+    own = {a.output: a.relative_error for a in compare(rounded, expected, precision, bound.graph)}
     return tuple(_forgive(a, _ROUNDING_FACTOR * own[a.output]) for a in agreement)
 
 
@@ -264,15 +247,15 @@ def compare(
     outputs: Mapping[str, np.ndarray],
     reference: Mapping[str, np.ndarray],
     precision: str = "f32",
-    known: Mapping[str, Origin] | None = None,
+    graph: OpGraph | None = None,
 ) -> tuple[Agreement, ...]:
     """Compare outputs by name; ``precision`` is the lowest executed one.
 
-    Without their ``known`` origins, outputs do not depend on random ops, and integers not on
-    rounding.
+    With the ``graph`` of a model and all its ``outputs`` in order, random ops count, and rounding.
     """
+    known = dict(zip(outputs, graph.derived(origins) if graph else (), strict=False))
     return tuple(
-        _compare_one(name, outputs[name], reference[name], precision, (known or {}).get(name))
+        _compare_one(name, outputs[name], reference[name], precision, known.get(name, Origin()))
         for name in reference
     )
 
@@ -382,71 +365,56 @@ def _asked_precisions(compiled: CompiledPlacement | ParallelExecutor) -> list[ob
 
 
 def _compare_one(
-    name: str, output: np.ndarray, expected: np.ndarray, precision: str, origin: Origin | None
+    name: str, output: np.ndarray, expected: np.ndarray, precision: str, origin: Origin
 ) -> Agreement:
-    origin = origin or Origin()
+    nan = float("nan")
+    unknown = Agreement(name, nan, nan, nan, nan, nan, precision, TOLERANCE[precision], "undecided")
     if output.shape != expected.shape:
         detail = f"shape {list(output.shape)}, in the reference {list(expected.shape)}"
-        found = _unmeasured(name, precision, "different", detail)
+        found = replace(unknown, verdict="different", argmax_agreement=0.0, detail=detail)
     elif is_exact(expected):
-        allowed = TOLERANCE[precision] if origin.is_rounded else 0.0
-        found = _compare_exactly(name, output, expected, precision, allowed)
+        found = _compare_exactly(unknown, output, expected, origin.is_rounded)
     else:
-        found = _compare_numbers(name, output, expected, precision)
+        found = _compare_numbers(unknown, output, expected)
     if found.is_wrong and origin.random:
-        detail = f"it depends on {names_at_hand(origin.random, 4)}, random by itself"
-        return _unmeasured(name, precision, "undecided", detail)
+        why = f"it depends on {names_at_hand(origin.random, 4)}, random by itself"
+        return replace(unknown, detail=why)
     return found
 
 
-def _unmeasured(
-    name: str, precision: str, verdict: Verdict, detail: str = "", not_finite: float = 0.0
-) -> Agreement:
-    nan, top1 = float("nan"), 0.0 if verdict == "different" else float("nan")
-    unknown, tolerance = (nan, nan, nan, nan, top1), TOLERANCE[precision]
-    return Agreement(name, *unknown, precision, tolerance, verdict, not_finite, detail)
-
-
 def _compare_exactly(
-    name: str, output: np.ndarray, expected: np.ndarray, precision: str, tolerance: float
+    unknown: Agreement, output: np.ndarray, expected: np.ndarray, is_rounded: bool
 ) -> Agreement:
     if not expected.size:
-        return _unmeasured(name, precision, "undecided")
+        return unknown
     differs = np.asarray(output != expected)
-    n_different = int(np.count_nonzero(differs))
-    share = n_different / expected.size
-    far, relative = float(n_different > 0), share
-    if n_different and expected.dtype.kind in "iu":
-        a, b = (array[differs].astype(np.float64) for array in (output, expected))
-        # Large integers that differ may be the same f64.
-        gap = np.maximum(np.abs(a - b), 1.0)
-        far, relative = float(gap.max()), float((gap / np.maximum(np.abs(b), 1.0)).max())
+    n_different, far = int(np.count_nonzero(differs)), 0.0
+    share, tolerance = n_different / expected.size, unknown.tolerance if is_rounded else 0.0
+    if n_different:  # f64 cannot tell large integers apart
+        a, b = (array[differs] if array.dtype.kind in "iu" else 0 for array in (output, expected))
+        far = max(1.0, float(np.abs(np.subtract(a, b, dtype=np.float64)).max()))
     verdict: Verdict = "rounding" if share <= tolerance else "different"
-    return Agreement(
-        output=name,
+    return replace(
+        unknown,
         max_abs_difference=far,
-        max_relative_difference=relative,
+        max_relative_difference=share,
         relative_error=share,
         cosine=1.0 - share,
         argmax_agreement=1.0 - share,
-        precision=precision,
         tolerance=tolerance,
         verdict=verdict if n_different else "equal",
         detail=f"{n_different:,} of {expected.size:,} values differ" if n_different else "",
     )
 
 
-def _compare_numbers(
-    name: str, output: np.ndarray, expected: np.ndarray, precision: str
-) -> Agreement:
-    tolerance = TOLERANCE[precision]
+def _compare_numbers(unknown: Agreement, output: np.ndarray, expected: np.ndarray) -> Agreement:
     a, b = output.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
     # Infinities and NaNs have to be in the same places.
     not_finite = 1.0 - float(np.isfinite(b).mean()) if b.size else 0.0
     finite = np.isfinite(a) & np.isfinite(b)
     odd_ones_agree = bool(np.array_equal(a[~finite], b[~finite], equal_nan=True))
     if odd_ones_agree and not finite.any():
-        return _unmeasured(name, precision, "undecided", not_finite=not_finite)
+        return replace(unknown, not_finite=not_finite)
     a, b = a[finite], b[finite]
     # Sums of squares overflow with values near the largest f64, so scale them down first.
     unit = max(1.0, float(np.abs(np.concatenate([a, b])).max(initial=0.0)) / _LARGE)
@@ -461,16 +429,14 @@ def _compare_numbers(
     elif error <= TOLERANCE["f32"]:
         verdict = "equal"
     else:
-        verdict = "rounding" if error <= tolerance else "different"
-    return Agreement(
-        output=name,
+        verdict = "rounding" if error <= unknown.tolerance else "different"
+    return replace(
+        unknown,
         max_abs_difference=min(float(gap.max(initial=0.0)), sys.float_info.max / unit) * unit,
         max_relative_difference=float((gap / scale).max(initial=0.0)),
         relative_error=error,
         cosine=cosine,
         argmax_agreement=_argmax_agreement(output, expected),
-        precision=precision,
-        tolerance=tolerance,
         verdict=verdict,
         not_finite=not_finite,
     )
@@ -531,12 +497,11 @@ def judge(
     whether they fit; else inputs alone. InputError if inputs do not fit the model; ArgumentError if
     a label does not fit, or the output does not exist.
     """
-    known = origins_of(run.placed.bound)
     for number, example in enumerate(examples):
         inputs, label = _parts(example, number, correct is not None)
         arrays = bind_inputs(run.placed.bound, inputs)
         expected, found = reference(arrays), run_afresh(run, arrays)
-        yield _judge_one(found, expected, label, correct, output, number, known)
+        yield _judge_one(found, expected, label, correct, output, number, run.placed.graph)
 
 
 def count_right(
@@ -570,7 +535,7 @@ def _judge_one(
     correct: Correct | None,
     output: str,
     number: int,
-    known: Mapping[str, Origin],
+    graph: OpGraph,
 ) -> Answer:
     if output and output not in found:
         raise ArgumentError(
@@ -595,7 +560,7 @@ def _judge_one(
     if is_nan or reference_is_nan:
         nan = float("nan")
         return Answer(right, reference_right, is_nan, reference_is_nan, nan, nan, 0.0)
-    every = compare(found, {n: expected[n] for n in names}, known=known)
+    every = compare(found, {n: expected[n] for n in names}, graph=graph)
     if all(gap.verdict == "undecided" and gap.detail for gap in every):  # random
         every = [replace(gap, verdict="different") for gap in every]
     gaps = [gap for gap in every if gap.verdict != "undecided"]
