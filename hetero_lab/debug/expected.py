@@ -207,7 +207,6 @@ class Expected:
         return {key: coarsest[key[0]] * self._is_number(key) for key in self.output_keys}
 
     def _is_number(self, key: TensorKey) -> bool:
-        """Tell whether rounding may change a tensor by itself; integers are equal or not."""
         return self.graph.ops[self.graph.index_of[key[0]]].outputs[key[1]].element_type in ROUNDED
 
     def error(self, outputs: Sequence[np.ndarray]) -> float:

@@ -214,7 +214,7 @@ def _evidence(
     if has_nan([made[name]]) and not has_nan([wanted[name]]):
         told, symptom = f"Output {name!r} has NaN{when}.", Symptom.NAN
     else:
-        off = f"is off ({bad.gap})"
+        off = f"is off {bad.detail or f'by {bad.relative_error:.2g} (relative error)'}"
         if bad.verdict == "not a number":
             off = "has infinities or NaN in other places than the reference"
         told, symptom = f"Output {name!r} {off}{when}.", Symptom.WRONG

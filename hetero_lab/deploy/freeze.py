@@ -172,8 +172,8 @@ def freeze_placed(
         agreement = [a for pair in pairs for a in compare(*pair, graph=bound.graph)]
         if wrong := next((a for a in agreement if a.is_wrong), None):
             raise CompileError(
-                "The frozen placement gives other values than the compiled one (output "
-                f"{shorten(wrong.output)}: {wrong.gap}); nothing was written."
+                "The frozen placement gives other values than the compiled one in output "
+                f"{shorten(wrong.output)}; nothing was written."
             )
         alone = (a for a in agreement if a.verdict == "undecided")
         for note in not_finite_notes(alone, "examples="):

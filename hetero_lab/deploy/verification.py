@@ -407,12 +407,11 @@ def _outputs(directory: str | os.PathLike[str], contract: Contract, seen: Observ
     if contract.generated:
         detail += " with generated inputs; freeze with inputs of your own"
     if wrong := [agreement for agreement in agreements if agreement.is_wrong]:
-        return BROKEN, f"{wrong[0].gap}; {detail}"
+        return BROKEN, f"{detail}{wrong[0].detail and f'; {wrong[0].detail}'}"
     if len(known) < len(agreements):
         part = f"{len(agreements) - len(known)} of {count_of(len(agreements), 'promised output')}"
-        reasons = {a.detail for a in agreements if a.verdict == "undecided" and a.detail}
-        why = "; ".join(sorted(reasons)) or "empty, or nothing but NaN and infinities"
-        return UNDECIDED, f"{part} cannot be compared: {why}; {detail}"
+        odd = next((f"; {a.detail}" for a in agreements if a.detail), "")
+        return UNDECIDED, f"{part} are random, empty, or nothing but NaN; {detail}{odd}"
     return OK, detail
 
 

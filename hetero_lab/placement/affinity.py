@@ -183,14 +183,7 @@ class Affinity(Framed, Mapping[str, str]):
             An op has no label, or those of a stateful path differ.
         """
         prepared = prepare(model)
-        labels, graph = labels_of(prepared.model), prepared.graph
-        bare = [graph.ops[i].name for i in graph.placeable if graph.ops[i].name not in labels]
-        if bare:
-            raise AffinityError(
-                f"{names_at_hand(bare)} of {shorten(graph.name)} have no label. Set "
-                "op.get_rt_info()['affinity'] of each op, or use Affinity.automatic and fix."
-            )
-        return cls.from_mapping(prepared.model, labels)
+        return cls.from_mapping(prepared.model, labels_of(prepared.model))
 
     @classmethod
     @checked

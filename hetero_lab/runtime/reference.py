@@ -97,11 +97,6 @@ class Agreement:
         """Whether the output is further from the reference than rounding explains."""
         return self.verdict in ("different", "not a number")
 
-    @property
-    def gap(self) -> str:
-        """How far the output is from the reference, in words."""
-        return self.detail or f"relative error {self.relative_error:.2g}"
-
 
 class Origin(NamedTuple):
     """What an output depends on: ``random`` ops, and whether on values that rounding changes."""
@@ -110,16 +105,15 @@ class Origin(NamedTuple):
     is_rounded: bool = False
 
 
-def origins(graph: OpGraph) -> tuple[Origin, ...]:
+def origins(graph: OpGraph) -> list[Origin]:
     """Return what each output depends on, in the model's order."""
     found: list[Origin] = []
     for result in graph.results:
         before = graph.reach([result], forward=False) - graph.constant_side
         ops = [graph.ops[index] for index in sorted(before)]
-        made = {tensor.element_type for op in ops for tensor in op.outputs}
-        random = tuple(op.name for op in ops if op.is_any_of(RANDOM))
-        found.append(Origin(random, not made.isdisjoint(ROUNDED)))
-    return tuple(found)
+        rounded = any(tensor.element_type in ROUNDED for op in ops for tensor in op.outputs)
+        found.append(Origin(tuple(op.name for op in ops if op.is_any_of(RANDOM)), rounded))
+    return found
 
 
 def not_finite_notes(agreement: Iterable[Agreement], argument: str = "inputs=") -> Iterator[str]:
@@ -261,7 +255,7 @@ def compare(
 
 
 def is_exact(array: np.ndarray) -> bool:
-    """Tell whether values are equal or not, as integers, booleans and text are."""
+    """Tell whether values are equal or not, and never nearly: integers, booleans, text."""
     return array.dtype.kind not in "fc"
 
 
@@ -370,7 +364,7 @@ def _compare_one(
     nan = float("nan")
     unknown = Agreement(name, nan, nan, nan, nan, nan, precision, TOLERANCE[precision], "undecided")
     if output.shape != expected.shape:
-        detail = f"shape {list(output.shape)}, in the reference {list(expected.shape)}"
+        detail = f"in shape, {list(output.shape)} instead of {list(expected.shape)}"
         found = replace(unknown, verdict="different", argmax_agreement=0.0, detail=detail)
     elif is_exact(expected):
         found = _compare_exactly(unknown, output, expected, origin.is_rounded)
@@ -403,7 +397,7 @@ def _compare_exactly(
         argmax_agreement=1.0 - share,
         tolerance=tolerance,
         verdict=verdict if n_different else "equal",
-        detail=f"{n_different:,} of {expected.size:,} values differ" if n_different else "",
+        detail=f"in {n_different:,} of {expected.size:,} values" if n_different else "",
     )
 
 
@@ -561,9 +555,8 @@ def _judge_one(
         nan = float("nan")
         return Answer(right, reference_right, is_nan, reference_is_nan, nan, nan, 0.0)
     every = compare(found, {n: expected[n] for n in names}, graph=graph)
-    if all(gap.verdict == "undecided" and gap.detail for gap in every):  # random
-        every = [replace(gap, verdict="different") for gap in every]
-    gaps = [gap for gap in every if gap.verdict != "undecided"]
+    # If every output is random, the errors are NaN.
+    gaps = [gap for gap in every if gap.verdict != "undecided"] or [g for g in every if g.detail]
     return Answer(
         right=right,
         reference_right=reference_right,
