@@ -9,10 +9,13 @@ import pytest
 from openvino import opset13 as op
 
 import hetero_lab as hl
+from hetero_lab.debug.find_wrong import search_wrong
+from hetero_lab.debug.placed_runs import PlacedRuns
 from hetero_lab.devices.bound import bind
 from hetero_lab.errors import HeteroLabWarning
 from hetero_lab.model.opgraph import RANDOM
 from hetero_lab.model.read import op_graph, prepare
+from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime import reference
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.reference import (
@@ -23,6 +26,8 @@ from hetero_lab.runtime.reference import (
     origins,
     quantised_ops,
 )
+from hetero_lab.runtime.timing import Stopwatch
+from tests.debug.cases import case_of
 
 QUICK = {"iterations": 10, "warmup": 0, "counters": False, "progress": False}
 
@@ -109,9 +114,7 @@ def test_exact_values_are_equal_or_not(output, expected, different, precision):
     assert found.verdict == ("different" if different else "equal")
     assert found.relative_error == different / expected.size
     assert found.argmax_agreement == 1 - different / expected.size
-    assert found.detail == (
-        f"{different:,} of {expected.size:,} values differ" if different else ""
-    )
+    assert found.detail == (f"in {different:,} of {expected.size:,} values" if different else "")
     assert (found.max_abs_difference > 0) == bool(different)
 
 
@@ -155,6 +158,33 @@ def test_ids_are_not_rounded():
 def test_another_shape_says_which():
     found = one(np.zeros((2, 3), np.int64), np.zeros((2, 4), np.int64))
     assert (found.verdict, found.detail) == ("different", "in shape, [2, 3] instead of [2, 4]")
+
+
+@pytest.mark.parametrize("tolerance", [None, 0.5])
+def test_find_wrong_finds_one_wrong_id(tolerance):
+    x = models.parameter(2, 8, kind=np.int32)
+    table = models.constant(1000 + np.arange(300), np.int32)
+    ids = op.gather(table, x, op.constant(0), name="look_up")
+    ids = op.add(ids, models.constant(np.full((2, 8), 70_000), np.int32), name="shift")
+    arrays = [np.arange(16, dtype=np.int32).reshape(2, 8)]
+    case = case_of([op.result(ids, name="ids")], [x], arrays)
+
+    def before_compile(model, subgraphs):
+        nodes = {node.get_friendly_name(): node for node in model.get_ordered_ops()}
+        if "shift" in nodes and any(device != "CPU" for device, _ in subgraphs):
+            values = np.full((2, 8), 70_000, np.int32)
+            values[1, 3] += 1
+            known = nodes["shift"].input_value(1).get_node().get_friendly_name()
+            other = op.constant(values)
+            other.set_friendly_name(known)
+            nodes["shift"].input(1).replace_source_output(other.output(0))
+
+    placed = resolve(bind(case.prepared.model), case.placement)
+    with PlacedRuns(placed, arrays, "CPU") as runs:
+        runs.before_compile = before_compile
+        wrong = search_wrong(runs, Stopwatch.start(None), tolerance=tolerance)
+    assert (wrong.kind, list(wrong.culprits["op"])) == ("op", ["shift"])
+    assert wrong.before == 1 / 16
 
 
 # Bodies
