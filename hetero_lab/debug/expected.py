@@ -197,17 +197,18 @@ class Expected:
 
     def _thresholds(self) -> dict[TensorKey, float]:
         """Return the largest relative error of each output that needs no explanation."""
+        known = {
+            (op.name, p): t.element_type for op in self.graph for p, t in enumerate(op.outputs)
+        }
+        rounds = {key: known[key] in ROUNDED for key in self.output_keys}  # others are equal or not
         if self.tolerance is not None:
-            return {key: self.tolerance * self._is_number(key) for key in self.output_keys}
+            return {key: self.tolerance * rounds[key] for key in rounds}
         coarsest: dict[str, float] = {}  # of an op and all that it depends on
         for op in self.graph:
             own = TOLERANCE[self.executed.get(op.name, "f32")]
             read = (coarsest[maker] for maker, _ in self.inputs_of(op))
             coarsest[op.name] = max([own, *read])
-        return {key: coarsest[key[0]] * self._is_number(key) for key in self.output_keys}
-
-    def _is_number(self, key: TensorKey) -> bool:
-        return self.graph.ops[self.graph.index_of[key[0]]].outputs[key[1]].element_type in ROUNDED
+        return {key: coarsest[key[0]] * rounds[key] for key in rounds}
 
     def error(self, outputs: Sequence[np.ndarray]) -> float:
         """Return the largest relative error of an output; NaN if none can be compared."""

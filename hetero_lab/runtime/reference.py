@@ -1,7 +1,4 @@
-"""Compare outputs with one device in f32: tell rounding from faults, judge labelled examples.
-
-Each compared run begins with the initial states, and what a random op makes is never wrong.
-"""
+"""Compare outputs with one device in f32: tell rounding from faults, judge labelled examples."""
 
 from __future__ import annotations
 
