@@ -197,18 +197,14 @@ class Expected:
 
     def _thresholds(self) -> dict[TensorKey, float]:
         """Return the largest relative error of each output that needs no explanation."""
-        known = {
-            (op.name, p): t.element_type for op in self.graph for p, t in enumerate(op.outputs)
-        }
-        rounds = {key: known[key] in ROUNDED for key in self.output_keys}  # others are equal or not
-        if self.tolerance is not None:
-            return {key: self.tolerance * rounds[key] for key in rounds}
         coarsest: dict[str, float] = {}  # of an op and all that it depends on
         for op in self.graph:
             own = TOLERANCE[self.executed.get(op.name, "f32")]
             read = (coarsest[maker] for maker, _ in self.inputs_of(op))
-            coarsest[op.name] = max([own, *read])
-        return {key: coarsest[key[0]] * rounds[key] for key in rounds}
+            coarsest[op.name] = max([own, *read]) if self.tolerance is None else self.tolerance
+        kinds = {op.name: [tensor.element_type for tensor in op.outputs] for op in self.graph}
+        # Others are equal or not.
+        return {(o, p): coarsest[o] * (kinds[o][p] in ROUNDED) for o, p in self.output_keys}
 
     def error(self, outputs: Sequence[np.ndarray]) -> float:
         """Return the largest relative error of an output; NaN if none can be compared."""

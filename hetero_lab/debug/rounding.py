@@ -123,10 +123,7 @@ class Sum:
 
 
 def distance(value: np.ndarray, reference: np.ndarray, without: np.ndarray | None = None) -> float:
-    """Return the norm of a difference ``without`` some elements; infinite if only one is finite.
-
-    For values that are equal or not, it is the number of those that differ.
-    """
+    """Return the norm of a difference, or how many exact values differ, ``without`` some."""
     if value.shape != reference.shape:
         return float("inf")
     if without is not None:

@@ -42,10 +42,7 @@ class Tensor(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One node of the model, with ``inputs`` as pairs (index of the producer, its output).
-
-    ``bodies`` are the models inside an If, Loop or TensorIterator; they are not stored.
-    """
+    """One node of the model, with ``inputs`` as pairs (index of the producer, its output)."""
 
     index: int
     name: str
@@ -53,6 +50,7 @@ class Op:
     inputs: tuple[tuple[int, int], ...]
     outputs: tuple[Tensor, ...]
     variable: str | None = None
+    # The models inside an If, Loop or TensorIterator, which are not stored.
     bodies: tuple[OpGraph, ...] = field(default=(), compare=False, repr=False)
 
     def is_any_of(self, types: Collection[str]) -> bool:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from hetero_lab.runtime.pieces import FLOATS
 
 Verdict = Literal["equal", "rounding", "undecided", "different", "not a number"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)  # the worst last
+Origin: TypeAlias = tuple[tuple[str, ...], bool]
 Correct: TypeAlias = Callable[[Mapping[str, np.ndarray], Any], bool]
 
 # Relative error (Euclidean norm) up to which an output counts as the same computation. The
@@ -72,9 +73,9 @@ class Agreement:
     both outputs have nothing else, are empty, or differ and depend on random ops. ``not_finite`` is
     the share of infinities and NaNs in the reference.
 
-    Integers, booleans and text are equal or not, and the relative error is the share that differs.
-    Within the tolerance that is ``rounding``, but only where numbers choose them, such as positions
-    of the largest. ``detail`` says how many or which shapes differ, or why nothing is decided.
+    Integers, booleans and text are equal or not; the relative error is the share that differs, and
+    ``rounding`` only where numbers choose them, such as positions of the largest. ``detail`` says
+    how many differ, or why nothing is decided.
     """
 
     output: str
@@ -95,21 +96,14 @@ class Agreement:
         return self.verdict in ("different", "not a number")
 
 
-class Origin(NamedTuple):
-    """What an output depends on: ``random`` ops, and whether on values that rounding changes."""
-
-    random: tuple[str, ...] = ()
-    is_rounded: bool = False
-
-
 def origins(graph: OpGraph) -> list[Origin]:
-    """Return what each output depends on, in the model's order."""
+    """Return the random ops behind each output, and whether rounding may change it."""
     found: list[Origin] = []
     for result in graph.results:
         before = graph.reach([result], forward=False) - graph.constant_side
         ops = [graph.ops[index] for index in sorted(before)]
         rounded = any(tensor.element_type in ROUNDED for op in ops for tensor in op.outputs)
-        found.append(Origin(tuple(op.name for op in ops if op.is_any_of(RANDOM)), rounded))
+        found.append((tuple(op.name for op in ops if op.is_any_of(RANDOM)), rounded))
     return found
 
 
@@ -242,11 +236,11 @@ def compare(
 ) -> tuple[Agreement, ...]:
     """Compare outputs by name; ``precision`` is the lowest executed one.
 
-    With the ``graph`` of a model and all its ``outputs`` in order, random ops count, and rounding.
+    With a model's ``graph`` and all its ``outputs`` in order, random ops count, and rounding.
     """
     known = dict(zip(outputs, graph.derived(origins) if graph else (), strict=False))
     return tuple(
-        _compare_one(name, outputs[name], reference[name], precision, known.get(name, Origin()))
+        _compare_one(name, outputs[name], reference[name], precision, known.get(name, ((), False)))
         for name in reference
     )
 
@@ -358,18 +352,18 @@ def _asked_precisions(compiled: CompiledPlacement | ParallelExecutor) -> list[ob
 def _compare_one(
     name: str, output: np.ndarray, expected: np.ndarray, precision: str, origin: Origin
 ) -> Agreement:
-    nan = float("nan")
+    nan, (random, is_rounded) = float("nan"), origin
     unknown = Agreement(name, nan, nan, nan, nan, nan, precision, TOLERANCE[precision], "undecided")
     if output.shape != expected.shape:
         detail = f"in shape, {list(output.shape)} instead of {list(expected.shape)}"
         found = replace(unknown, verdict="different", argmax_agreement=0.0, detail=detail)
     elif is_exact(expected):
-        found = _compare_exactly(unknown, output, expected, origin.is_rounded)
+        found = _compare_exactly(unknown, output, expected, is_rounded)
     else:
         found = _compare_numbers(unknown, output, expected)
-    if found.is_wrong and origin.random:
-        why = f"it depends on {names_at_hand(origin.random, 4)}, random by itself"
-        return replace(unknown, detail=why)
+    if found.is_wrong and random:
+        detail = f"it depends on {names_at_hand(random, 4)}, random by itself"
+        return replace(unknown, detail=detail)
     return found
 
 
