@@ -10,13 +10,14 @@ import numpy as np
 from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.errors import ArgumentError, HeteroLabError, names_at_hand, shorten
 from hetero_lab.interrupts import UntilInterrupted
+from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import PlacementLike, resolve
 from hetero_lab.progress import Progress
 from hetero_lab.results.evaluation import Answer, Evaluation
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
 from hetero_lab.runtime.inputs import bind_inputs
-from hetero_lab.runtime.reference import Reference, compare, has_nan
+from hetero_lab.runtime.reference import Reference, compare, has_nan, run_afresh
 from hetero_lab.samples.datasets import Correct, Dataset, Metric, read_data
 
 if TYPE_CHECKING:
@@ -110,8 +111,8 @@ def judge(
     for number, example in enumerate(examples):
         inputs, label = _parts(example, number, correct is not None)
         arrays = bind_inputs(run.placed.bound, inputs)
-        expected, found = reference(arrays), run(arrays)
-        yield _judge_one(found, expected, label, correct, output, number)
+        expected, found = reference(arrays), run_afresh(run, arrays)
+        yield _judge_one(found, expected, label, correct, output, number, run.placed.graph)
 
 
 def count_right(
@@ -145,6 +146,7 @@ def _judge_one(
     correct: Correct | None,
     output: str,
     number: int,
+    graph: OpGraph,
 ) -> Answer:
     if output and output not in found:
         raise ArgumentError(
@@ -169,8 +171,9 @@ def _judge_one(
     if is_nan or reference_is_nan:
         nan = float("nan")
         return Answer(right, reference_right, is_nan, reference_is_nan, nan, nan, 0.0)
-    every = compare({n: found[n] for n in names}, {n: expected[n] for n in names})
-    gaps = [gap for gap in every if gap.verdict != "undecided"]
+    every = compare(found, {n: expected[n] for n in names}, graph=graph)
+    # If every output is random, the errors are NaN.
+    gaps = [gap for gap in every if gap.verdict != "undecided"] or [g for g in every if g.detail]
     return Answer(
         right=right,
         reference_right=reference_right,

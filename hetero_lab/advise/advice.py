@@ -246,7 +246,8 @@ def _unusable(row: Row, max_drop: float) -> tuple[str, str] | None:
     wrong = [a for a in row.profile.agreement if a.is_wrong]
     if wrong:
         worst = max(wrong, key=lambda a: np.nan_to_num(a.relative_error, nan=np.inf))
-        return WRONG, f"output {worst.output} is off by {worst.relative_error:.2g}"
+        far = worst.detail or f"by {worst.relative_error:.2g}"
+        return WRONG, f"output {worst.output} is off {far}"
     found = row.evaluation
     if found is not None and found.is_labelled and found.paired.drop > max_drop:
         return INACCURATE, f"{found.paired.drop:.1%} fewer right answers than in f32"

@@ -11,12 +11,13 @@ from hetero_lab.debug.placed_runs import PlacedRuns
 from hetero_lab.debug.rounding import distance, offset_from, relative_error
 from hetero_lab.debug.transparent import TransparentModel
 from hetero_lab.errors import ArgumentError, CompileError, MeasurementError, names_at_hand
-from hetero_lab.model.opgraph import Op
+from hetero_lab.model.opgraph import RANDOM, Op
 from hetero_lab.placement.placement import Placement
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.inputs import made_up
 from hetero_lab.runtime.pieces import TensorKey, incoming
 from hetero_lab.runtime.reference import (
+    ROUNDED,
     TOLERANCE,
     asked_precision,
     has_nan,
@@ -28,7 +29,6 @@ from hetero_lab.runtime.timing import Stopwatch
 # that are each just below it cannot make an output wrong together.
 SHARE = 0.3
 _UNSEEN = 1e-7  # errors up to the rounding of f32, which is 6e-8, are ignored
-_RANDOM_TYPES = frozenset({"RandomUniform", "Multinomial", "RandomPoisson"})
 
 
 def check_tolerance(tolerance: float | None) -> None:
@@ -128,9 +128,7 @@ class Expected:
             op: precision for op, precision in executed.items() if affinity[op] != exact
         }
         self.thresholds = self._thresholds()
-        self.changing = self._with_all_after(
-            op.name for op in self.graph if op.type in _RANDOM_TYPES
-        )
+        self.changing = self._with_all_after(op.name for op in self.graph if op.is_any_of(RANDOM))
         self.check_budget()
         if self.failures_only:
             self.stuck = not self.runs.trusted
@@ -140,7 +138,7 @@ class Expected:
         self._look_through({})
         self.reference = self._unfused(self.trusted_outputs)
         self._check_numbers(self.runs.bound.output_names)
-        if not self.error(self.trusted_outputs) <= self.equal:
+        if not self.agrees(self.trusted_outputs):
             self.notes.append(
                 f"{self.runs.trusted} itself computes other numbers without fused ops, or another "
                 "shape than the model declares; the numbers without fused ops are the reference."
@@ -149,7 +147,7 @@ class Expected:
             self.stuck = affinity.devices == (self.runs.trusted,)
         if not self.refused:
             self.before = self.error(outputs)
-        return self.before <= self.equal and not self.changing
+        return not self.refused and self.agrees(outputs) and not self.changing
 
     def look_inside(self, outputs: Sequence[np.ndarray]) -> None:
         """Find what cannot be judged, and tell whether rounding explains the error."""
@@ -192,6 +190,13 @@ class Expected:
     def equal(self) -> float:
         return TOLERANCE["f32"] if self.tolerance is None else self.tolerance
 
+    def agrees(self, outputs: Sequence[np.ndarray]) -> bool:
+        """Return whether no output needs an explanation: each is within f32's tolerance."""
+        return all(
+            self._as_declared(key, output) and error <= min(self.equal, self.thresholds[key])
+            for key, output, _, error in self.compared(outputs)
+        )
+
     @property
     def narrow(self) -> str:
         """The precisions that execute the suspects."""
@@ -199,13 +204,15 @@ class Expected:
 
     def _thresholds(self) -> dict[TensorKey, float]:
         """Return the largest relative error of each output that needs no explanation."""
-        if self.tolerance is not None:
-            return dict.fromkeys(self.output_keys, self.tolerance)
         coarsest: dict[str, float] = {}  # of an op and all that it depends on
         for op in self.graph:
             of_inputs = (coarsest[maker] for maker, _ in self.inputs_of(op))
             coarsest[op.name] = max([TOLERANCE[self.executed.get(op.name, "f32")], *of_inputs])
-        return {key: coarsest[key[0]] for key in self.output_keys}
+            if self.tolerance is not None:
+                coarsest[op.name] = self.tolerance
+        kinds = {op.name: [tensor.element_type for tensor in op.outputs] for op in self.graph}
+        # Others are equal or not.
+        return {(o, p): coarsest[o] * (kinds[o][p] in ROUNDED) for o, p in self.output_keys}
 
     def error(self, outputs: Sequence[np.ndarray]) -> float:
         """Return the largest relative error of an output; NaN if none can be compared."""

@@ -23,12 +23,12 @@ from hetero_lab.measure.requests import InferFile, SetUp
 from hetero_lab.measure.worker_process import WorkerError, WorkerProcess
 from hetero_lab.measure.workers import Workers
 from hetero_lab.model.read import save
-from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.affinity import Affinity, labels_of
 from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime.compiled import check_crash, check_cuts, labelled_clone
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.pieces import TensorKey, affinities_of, cut_pieces, infer_once
+from hetero_lab.runtime.pieces import TensorKey, cut_pieces, infer_once
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import scratch_directory
 
@@ -247,7 +247,7 @@ class PlacedRuns(ExitStack):
             path=str(path),
             target=target,
             properties=dict(properties),
-            affinities=affinities_of(model) if target.startswith("HETERO:") else None,
+            affinities=labels_of(model) if target.startswith("HETERO:") else None,
             inputs=str(inputs),
             outputs=str(outputs),
         )

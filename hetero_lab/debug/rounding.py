@@ -11,6 +11,7 @@ import numpy as np
 from hetero_lab.model.opgraph import CONVOLUTIONS
 from hetero_lab.model.read import PreparedModel
 from hetero_lab.runtime.pieces import TensorKey
+from hetero_lab.runtime.reference import is_exact
 
 # Relative rounding error of one value. For f32 it is 6e-8, but each device approximates functions
 # such as exp and tanh in its own way, to about 1e-5.
@@ -123,14 +124,14 @@ class Sum:
 
 
 def distance(value: np.ndarray, reference: np.ndarray, without: np.ndarray | None = None) -> float:
-    """Return the norm of a difference ``without`` some elements; infinite if only one is finite."""
+    """Return the norm of a difference, or how many exact values differ, ``without`` some."""
     if value.shape != reference.shape:
         return float("inf")
-    if value.dtype.kind not in "fiub":  # strings
-        return 0.0 if np.array_equal(value, reference) else float("inf")
-    a, b = value.astype(np.float64), reference.astype(np.float64)
     if without is not None:
-        a, b = a[~without], b[~without]
+        value, reference = value[~without], reference[~without]
+    if is_exact(reference):
+        return float(np.count_nonzero(value != reference))
+    a, b = value.astype(np.float64), reference.astype(np.float64)
     finite = np.isfinite(a) & np.isfinite(b)
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
         return float("inf")
@@ -146,15 +147,15 @@ def is_odd(value: np.ndarray, reference: np.ndarray) -> np.ndarray:
 
 
 def size(value: np.ndarray) -> float:
-    """Return the Euclidean norm of the finite elements of a tensor."""
-    if value.dtype.kind not in "fiub":
-        return 1.0
+    """Return the norm of the finite elements of a tensor; their number, if they are exact."""
+    if is_exact(value):
+        return float(value.size)
     wide = value.astype(np.float64)
     return float(np.linalg.norm(wide[np.isfinite(wide)]))
 
 
 def relative_error(value: np.ndarray, reference: np.ndarray) -> float:
-    """Return the relative error of a tensor (Euclidean norm)."""
+    """Return the relative error of a tensor (Euclidean norm); the share that differs, if exact."""
     return relative_to(distance(value, reference), reference)
 
 

@@ -170,7 +170,7 @@ class SymptomCheck:
     def _compared(self, steps: Sequence[Mapping[str, np.ndarray]]) -> Evidence:
         worst, limit = 0.0, TOLERANCE["f32"]
         for step, (outputs, expected) in enumerate(zip(steps, self.expected, strict=True), start=1):
-            agreement = compare(outputs, expected, self.precision)
+            agreement = compare(outputs, expected, self.precision, self.runs.bound.graph)
             self.notes += not_finite_notes(agreement)
             worst = max([worst, *(a.relative_error for a in agreement)])  # NaN is never larger
             limit = max([limit, *(a.tolerance for a in agreement)])
@@ -180,7 +180,7 @@ class SymptomCheck:
             name, error, at = bad.output, bad.relative_error, step if len(steps) > 1 else None
             if has_nan([outputs[name]]) and not has_nan([expected[name]]):
                 return _not_a_number(name, error, at)
-            off = f"is off by {error:.2g} (relative error)"
+            off = f"is off {bad.detail or f'by {error:.2g} (relative error)'}"
             if bad.verdict == "not a number":
                 off = "has infinities or NaN in other places than the reference"
             return _evidence(Symptom.WRONG, off, error, name, at)
@@ -192,7 +192,7 @@ class SymptomCheck:
     def _is_wrong(self, agreement: Agreement) -> bool:
         if self.tolerance is None or agreement.verdict == "not a number":
             return agreement.is_wrong
-        return agreement.relative_error > self.tolerance
+        return agreement.relative_error > (agreement.tolerance and self.tolerance)
 
 
 def _not_a_number(name: str, error: float, step: int | None) -> Evidence:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +34,7 @@ from hetero_lab.deploy.promised_latency import (
     reference_for,
 )
 from hetero_lab.devices.bound import BoundModel, bind
-from hetero_lab.errors import ArgumentError, CompileError, warn
+from hetero_lab.errors import ArgumentError, CompileError, shorten, warn
 from hetero_lab.llm.generation import (
     generate,
     generation_precision,
@@ -57,7 +56,12 @@ from hetero_lab.results.environment import current_environment, noise_here, wait
 from hetero_lab.results.evidence import TOLERANCE
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
 from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
-from hetero_lab.runtime.reference import compare, executed_precision, not_finite_notes
+from hetero_lab.runtime.reference import (
+    compare,
+    executed_precision,
+    not_finite_notes,
+    run_afresh,
+)
 from hetero_lab.runtime.runners import CompiledSession
 from hetero_lab.runtime.stored_placement import (
     MODEL_FILE,
@@ -191,15 +195,18 @@ def freeze_placed(
             raise CompileError(
                 f"The frozen placement fails ({seen.step}): {seen.error}. Nothing was written."
             )
-        pairs = zip(chain(*seen.outputs), chain(*expected_outputs(draft)), strict=True)
-        if not all(_same(own, other) for own, other in pairs):
+
+        def named(arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
+            return dict(zip(bound.output_names, arrays, strict=False))
+
+        pairs = zip(map(named, seen.outputs), map(named, expected_outputs(draft)), strict=True)
+        agreement = [a for pair in pairs for a in compare(*pair, graph=bound.graph)]
+        if wrong := next((a for a in agreement if a.is_wrong), None):
             raise CompileError(
-                "The frozen placement gives other values than the compiled one; nothing was "
-                "written."
+                "The frozen placement gives other values than the compiled one in output "
+                f"{shorten(wrong.output)}; nothing was written."
             )
-        names = bound.output_names
-        requests = (dict(zip(names, each, strict=False)) for each in seen.outputs)
-        alone = (a for each in requests for a in compare(each, each) if a.verdict == "undecided")
+        alone = (a for a in agreement if a.verdict == "undecided")
         for note in not_finite_notes(alone, "examples="):
             warn(note)
         latency = None
@@ -258,7 +265,7 @@ def write_frozen(
         if is_language_model(placed.bound.model):
             inputs, outputs = _generate(compiled, arrays)
         else:
-            inputs, outputs = arrays, list(compiled(arrays).values())
+            inputs, outputs = arrays, list(run_afresh(compiled, arrays).values())
         every |= {f"in{number}.{index}": array for index, array in enumerate(inputs)}
         every |= {f"out{number}.{index}": array for index, array in enumerate(outputs)}
     np.savez(target / "requests.npz", **every)
@@ -307,9 +314,3 @@ def _requests(bound: BoundModel, examples: Sequence[Inputs] | None) -> list[list
     if examples is None:
         examples = [generate_inputs(bound, seed) for seed in range(_REQUESTS)]
     return [bind_inputs(bound, inputs) for inputs in examples]
-
-
-def _same(a: np.ndarray, b: np.ndarray) -> bool:
-    if a.dtype.kind not in "fiub":
-        return bool(np.array_equal(a, b))
-    return a.shape == b.shape and np.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True)

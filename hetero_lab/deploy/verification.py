@@ -16,11 +16,13 @@ from hetero_lab.deploy.contract import Contract, frozen_digest
 from hetero_lab.deploy.deployed_run import ObservedRun, expected_outputs
 from hetero_lab.deploy.promised_latency import BROKEN, ERROR, OK, UNDECIDED, UNKNOWN, UNPROMISED
 from hetero_lab.errors import names_at_hand, shorten
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.read import prepare
 from hetero_lab.result import Result
 from hetero_lab.results.environment import Environment
 from hetero_lab.runtime.exported import parse_header
-from hetero_lab.runtime.reference import compare
-from hetero_lab.runtime.stored_placement import StoredPlacement
+from hetero_lab.runtime.reference import Agreement, compare
+from hetero_lab.runtime.stored_placement import MODEL_FILE, StoredPlacement
 from hetero_lab.tables import write_text
 from hetero_lab.terminal import count_of, one_line, plain_text
 
@@ -391,21 +393,25 @@ def _outputs(directory: str | os.PathLike[str], contract: Contract, seen: Observ
     expected = expected_outputs(directory)
     if [len(arrays) for arrays in expected] != [len(arrays) for arrays in seen.outputs]:
         return BROKEN, "not as many outputs as promised"
-    agreements = [
-        agreement
-        for now, then in zip(seen.outputs, expected, strict=True)
-        for agreement in compare(_named(now), _named(then), contract.precision)
-    ]
+
+    def compared(graph: OpGraph | None = None) -> list[Agreement]:
+        pairs = zip(map(_named, seen.outputs), map(_named, expected), strict=True)
+        return [a for pair in pairs for a in compare(*pair, contract.precision, graph)]
+
+    agreements = compared()
+    if any(agreement.is_wrong for agreement in agreements):  # perhaps by itself
+        agreements = compared(prepare(Path(directory) / MODEL_FILE).graph)
     known = [agreement for agreement in agreements if agreement.verdict != "undecided"]
     errors = f"relative error {max(a.relative_error for a in known):.1e} in " if known else ""
     detail = f"{errors}{count_of(len(expected), 'request')}"
     if contract.generated:
         detail += " with generated inputs; freeze with inputs of your own"
-    if any(agreement.is_wrong for agreement in agreements):
-        return BROKEN, detail
+    if wrong := [agreement for agreement in agreements if agreement.is_wrong]:
+        return BROKEN, f"{detail}{wrong[0].detail and f'; {wrong[0].detail}'}"
     if len(known) < len(agreements):
         part = f"{len(agreements) - len(known)} of {count_of(len(agreements), 'promised output')}"
-        return UNDECIDED, f"{part} are empty, or nothing but NaN and infinities; {detail}"
+        odd = next((f"; {a.detail}" for a in agreements if a.detail), "")
+        return UNDECIDED, f"{part} are random, empty, or nothing but NaN; {detail}{odd}"
     return OK, detail
 
 

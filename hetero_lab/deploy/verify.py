@@ -261,8 +261,12 @@ def _accuracy(
     except RuntimeError as error:
         return ContractPart("accuracy", BROKEN, f"it does not compile: {last_line(error)}")
 
+    request = compiled.create_infer_request()
+
     def run(arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
-        results = compiled(arrays)
+        if bound.graph.stateful_paths:
+            request.reset_state()
+        results = request.infer(arrays)
         return {name: np.array(results[index]) for index, name in enumerate(frozen.outputs)}
 
     bound = bind(Path(directory) / "model.xml")

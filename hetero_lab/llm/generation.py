@@ -8,7 +8,7 @@ tensors are passed on without a copy.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -203,19 +203,8 @@ def compare_generation(
         if step < n_kept:
             alone = compare_logits((row, step)).verdict
         verdicts.extend(("rounding", logits.verdict, alone))
-    share = float(differ.mean())
-    tokens = Agreement(
-        output=TOKEN_IDS,
-        max_abs_difference=float(np.abs(outputs[TOKEN_IDS] - expected[TOKEN_IDS]).max()),
-        max_relative_difference=share,
-        relative_error=share,
-        cosine=1.0 - share,
-        argmax_agreement=1.0 - share,
-        precision=precision,
-        tolerance=0.0,
-        verdict=max(verdicts, key=VERDICTS.index),
-    )
-    return logits, tokens
+    tokens = compare({TOKEN_IDS: outputs[TOKEN_IDS]}, {TOKEN_IDS: expected[TOKEN_IDS]}, precision)
+    return logits, replace(tokens[0], verdict=max(verdicts, key=VERDICTS.index))
 
 
 class GenerationRunner(Runner):

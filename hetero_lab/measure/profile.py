@@ -337,12 +337,13 @@ def _warn_of_wrong_outputs(result: Profile) -> None:
     wrong = [a for a in result.agreement if a.is_wrong]
     if wrong:
         worst = max(wrong, key=lambda a: a.relative_error)
+        far = f"by {worst.relative_error:.2g} (relative)"
         # find_wrong does not take language models.
         search = " hetero_lab.find_wrong(model, placement) finds the ops to blame."
         warn(
-            f"Output {worst.output!r} differs from the single-device f32 reference by "
-            f"{worst.relative_error:.2g} (relative), more than {worst.precision} explains "
-            f"({worst.tolerance:g}). See profile.tables['agreement']."
+            f"Output {worst.output!r} differs from the single-device f32 reference "
+            f"{worst.detail or far}, more than {worst.precision} explains ({worst.tolerance:g}). "
+            f"See profile.tables['agreement']."
             f"{search if result.generation is None else ''}"
         )
 

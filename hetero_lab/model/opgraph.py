@@ -7,8 +7,8 @@ picture; none of it needs the runtime.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -18,7 +18,8 @@ from hetero_lab.grouping import grouped
 
 PARAMETER, CONSTANT, RESULT = "Parameter", "Constant", "Result"
 NOT_OPS = frozenset({PARAMETER, CONSTANT, RESULT})  # nodes whose device is never chosen
-NOT_CONSTANT_SOURCES = {"RandomUniform", "Multinomial", "RandomPoisson", "ReadValue"}
+RANDOM = frozenset({"RandomUniform", "Multinomial", "RandomPoisson"})
+NOT_CONSTANT_SOURCES = RANDOM | {"ReadValue"}
 
 CONVOLUTIONS = frozenset(
     ["Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData"]
@@ -49,6 +50,13 @@ class Op:
     inputs: tuple[tuple[int, int], ...]
     outputs: tuple[Tensor, ...]
     variable: str | None = None
+    # The models inside an If, Loop or TensorIterator, which are not stored.
+    bodies: tuple[OpGraph, ...] = field(default=(), compare=False, repr=False)
+
+    def is_any_of(self, types: Collection[str]) -> bool:
+        """Return whether this op, or one in its bodies, has one of some types."""
+        inner = (op for body in self.bodies for op in body)
+        return self.type in types or any(op.is_any_of(types) for op in inner)
 
     @property
     def is_graph_input(self) -> bool:
@@ -111,7 +119,7 @@ class OpGraph:
         for op in self.ops:
             computed = bool(op.inputs) and all(producer in found for producer, _ in op.inputs)
             if op.type == CONSTANT or (
-                computed and op.type != RESULT and op.type not in NOT_CONSTANT_SOURCES
+                computed and op.type != RESULT and not op.is_any_of(NOT_CONSTANT_SOURCES)
             ):
                 found.add(op.index)
         return frozenset(found)

@@ -15,7 +15,7 @@ import re
 import shutil
 import threading
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -198,31 +198,34 @@ def op_graph(model: ov.Model) -> OpGraph:
         known = _graphs.get(model)
     if known is not None and known[0] == structure:
         return known[1]
-    nodes = model.get_ordered_ops()
-    index_of = {node.get_friendly_name(): index for index, node in enumerate(nodes)}
-    ops = tuple(
-        Op(
-            index,
-            node.get_friendly_name(),
-            node.get_type_name(),
-            tuple(
-                (index_of[source.get_node().get_friendly_name()], source.get_index())
-                for source in node.input_values()
-            ),
-            tuple(map(_tensor, node.outputs())),
-            _variable(node),
-        )
-        for index, node in enumerate(nodes)
-    )
-    graph = OpGraph(
-        name=model.get_friendly_name(),
-        ops=ops,
-        parameters=tuple(index_of[p.get_friendly_name()] for p in model.get_parameters()),
-        results=tuple(index_of[r.get_friendly_name()] for r in model.get_results()),
-    )
+    graph = _picture(model, lambda node: node.get_friendly_name())
     with _lock:
         _graphs[model] = (structure, graph)
     return graph
+
+
+def _picture(model: ov.Model, name_of: Callable[[Any], str]) -> OpGraph:
+    nodes = model.get_ordered_ops()
+    index_of = {name_of(node): index for index, node in enumerate(nodes)}
+    ops = tuple(
+        Op(
+            index,
+            name_of(node),
+            node.get_type_name(),
+            tuple((index_of[name_of(s.get_node())], s.get_index()) for s in node.input_values()),
+            tuple(map(_tensor, node.outputs())),
+            _variable(node),
+            # Friendly names are unique in a prepared model, but not inside its bodies.
+            tuple(_picture(body, lambda inner: inner.get_name()) for body in _bodies(node)),
+        )
+        for index, node in enumerate(nodes)
+    )
+    return OpGraph(
+        name=model.get_friendly_name(),
+        ops=ops,
+        parameters=tuple(index_of[name_of(node)] for node in model.get_parameters()),
+        results=tuple(index_of[name_of(node)] for node in model.get_results()),
+    )
 
 
 def input_name(port: Any) -> str:
@@ -537,7 +540,7 @@ def _copy_shared_decompression(model: ov.Model) -> None:
         if kind in (CONSTANT, RESULT):
             continue
         known = [s.get_type_name() == CONSTANT or s.get_name() in reader_of for s in sources]
-        if sources and all(known) and kind not in NOT_CONSTANT_SOURCES:
+        if sources and all(known) and kind not in NOT_CONSTANT_SOURCES and not _bodies(node):
             reader_of[node.get_name()] = None
             continue
         for port, source in enumerate(node.input_values()):

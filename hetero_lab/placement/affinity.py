@@ -174,6 +174,19 @@ class Affinity(Framed, Mapping[str, str]):
 
     @classmethod
     @checked
+    def of(cls, model: Source) -> Affinity:
+        """Take the labels of a model's ops, ``rt_info["affinity"]``, which HETERO obeys.
+
+        Raises
+        ------
+        AffinityError
+            An op has no label, or those of a stateful path differ.
+        """
+        prepared = prepare(model)
+        return cls.from_mapping(prepared.model, labels_of(prepared.model))
+
+    @classmethod
+    @checked
     def from_mapping(cls, model: Source, devices: Mapping[str, str]) -> Affinity:
         """Build from the device of every op, as a ``dict`` or flat JSON gives it.
 
@@ -532,6 +545,12 @@ class Affinity(Framed, Mapping[str, str]):
                     "fix(subgraphs={hl.partition(model, affinity).subgraphs[0]: 'CPU'})."
                 )
             yield from self._by_name(dict.fromkeys(subgraph.ops, device))
+
+
+def labels_of(model: ov.Model) -> dict[str, str]:
+    """Return the device that each labelled node of a model names."""
+    infos = ((node.get_friendly_name(), node.get_rt_info()) for node in model.get_ordered_ops())
+    return {name: info["affinity"].astype(str) for name, info in infos if "affinity" in info}
 
 
 def of_type(nodes: Collection[N], op_type: str) -> list[N]:

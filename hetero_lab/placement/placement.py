@@ -28,12 +28,14 @@ from hetero_lab.errors import (
     DeviceError,
     PropertyError,
     last_line,
+    names_at_hand,
     shorten,
+    warn,
 )
 from hetero_lab.model.blocks import block_range, find_blocks
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source, prepare
-from hetero_lab.placement.affinity import Affinity, first_able, greedy
+from hetero_lab.placement.affinity import Affinity, first_able, greedy, labels_of
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.placement.ratios import (
     HETERO,
@@ -313,6 +315,11 @@ def carried_over(graph: OpGraph, placement: PlacementLike) -> PlacementLike:
 def _from_text(bound: BoundModel, text: str) -> Placement:
     if text == "HETERO" or text.startswith("HETERO:"):
         priorities = Priorities.parse(text, bound.core)
+        if labelled := sorted({*labels_of(bound.model).values()}):
+            warn(
+                f"The labels of the model's ops ({names_at_hand(labelled)}) are not used: "
+                "'HETERO:…' places by support alone. hetero_lab.Affinity.of(model) takes them."
+            )
         return Placement(greedy(bound, priorities.devices), str(priorities))
     virtual = virtual_device(text, bound.core)
     if virtual is not None:

@@ -188,7 +188,8 @@ def _worst_output(profile: ProfileData) -> str:
     compared = f"{count_of(len(profile.agreement), 'output')} compared with the f32 reference"
     said = f"{compared}; worst {one_line(worst.output, 40)}: {worst.verdict}"
     if worst.verdict != "undecided":
-        said += f" (relative error {worst.relative_error:.2g}, in {worst.precision})"
+        error = f"relative error {worst.relative_error:.2g}"
+        said += f" ({worst.detail or error}, in {worst.precision})"
     return f"{said}. {GENERATED}" if profile.generated else said
 
 

@@ -27,12 +27,12 @@ from hetero_lab.errors import (
 )
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import PreparedModel, Source, op_graph
-from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.affinity import Affinity, labels_of
 from hetero_lab.placement.partition import Partition, partition_of, predict, torn_path
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
 from hetero_lab.runtime.exported import ask, observe, reported
 from hetero_lab.runtime.inputs import Inputs, Ports, set_inputs, to_array
-from hetero_lab.runtime.pieces import Submodel, affinities_of, compile_submodels, cut
+from hetero_lab.runtime.pieces import Submodel, compile_submodels, cut
 
 COUNTED = {"PERF_COUNT": True}
 _SWITCH_S = 20.0  # AUTO gets at most this long to prepare its device
@@ -93,6 +93,11 @@ class CompiledPlacement:
         with inference_errors(self.placed.label):
             request.infer(share_outputs=True)  # copied once, below
         return self.read_outputs(request)
+
+    def reset_state(self) -> None:
+        """Reset the states of the model to their initial values, for calls from this thread."""
+        if self.placed.graph.stateful_paths:  # AUTO's requests have no reset
+            self._request().reset_state()
 
     def read_outputs(self, request: ov.InferRequest) -> dict[str, np.ndarray]:
         """Copy the outputs of a finished request."""
@@ -254,7 +259,7 @@ def check_crash(
     """Raise CompileError if the first compile crashes; ``model`` has the labels of its nodes."""
     target, own = placed.compile_call
     labelled = not placed.direct and not placed.placement.priorities
-    affinities = affinities_of(model) if labelled else None
+    affinities = labels_of(model) if labelled else None
     check_compile(placed.bound, model, target, properties or own, placed.devices, affinities)
 
 

@@ -332,11 +332,3 @@ def infer_once(
     by_device = {device or target: str(hint) for device, hint in hints.items() if hint is not None}
     counted = request.get_profiling_info() if properties.get("PERF_COUNT") else ()
     return outputs, by_device, tuple(unjoined(info, hetero=True) for info in counted)
-
-
-def affinities_of(model: ov.Model) -> dict[str, str]:
-    """Return the affinity of each node of a model, as stored on the node."""
-    return {
-        node.get_friendly_name(): node.get_rt_info()["affinity"].astype(str)
-        for node in model.get_ordered_ops()
-    }

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -20,17 +20,20 @@ from hetero_lab.errors import (
     DeviceError,
     HeteroLabError,
     names_at_hand,
+    shorten,
 )
-from hetero_lab.model.opgraph import CONSTANT, Op, OpGraph
+from hetero_lab.model.opgraph import CONSTANT, RANDOM, Op, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import BoundPlacement, Placement, resolve
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.exported import reported
 from hetero_lab.runtime.inputs import digest_of
+from hetero_lab.runtime.pieces import FLOATS
 
 Verdict = Literal["equal", "rounding", "undecided", "different", "not a number"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)  # the worst last
+Origin: TypeAlias = tuple[tuple[str, ...], bool]
 
 # Relative error (Euclidean norm) up to which an output counts as the same computation. The
 # machine epsilons are 6e-8, 5e-4 and 4e-3; a deep network amplifies them some thirty times.
@@ -50,6 +53,7 @@ _ARITHMETIC = (
 )  # fmt: skip
 _ROUNDING_FACTOR = 2.0
 _LARGE = 1e100
+ROUNDED = FLOATS | {"f8e4m3", "f8e5m2", "f8e8m0", "f4e2m1", "nf4"}  # others are equal or not
 _MOST_BYTES = 256 << 20  # the largest total size of kept reference outputs
 _kept: OrderedDict[tuple[str, str, str, str], tuple[np.ndarray, ...]] = OrderedDict()
 _kept_lock = threading.Lock()
@@ -63,8 +67,12 @@ class Agreement:
     ``argmax_agreement`` is the share of equal arg-max positions along the last axis. ``verdict`` is
     ``equal`` within f32's tolerance, ``rounding`` within that of the executed ``precision``, and
     ``different`` beyond; it is ``not a number`` if infinities or NaNs differ, and ``undecided`` if
-    both outputs have nothing else, or are empty. ``not_finite`` is the share of infinities and NaNs
-    in the reference.
+    both outputs have nothing else, are empty, or differ and depend on random ops. ``not_finite`` is
+    the share of infinities and NaNs in the reference.
+
+    Integers, booleans and text are equal or not; the relative error is the share that differs, and
+    ``rounding`` only where numbers choose them, such as positions of the largest. ``detail`` says
+    how many differ, or why nothing is decided.
     """
 
     output: str
@@ -77,6 +85,7 @@ class Agreement:
     tolerance: float
     verdict: Verdict
     not_finite: float = 0.0
+    detail: str = ""
 
     @property
     def is_wrong(self) -> bool:
@@ -84,13 +93,27 @@ class Agreement:
         return self.verdict in ("different", "not a number")
 
 
+def origins(graph: OpGraph) -> list[Origin]:
+    """Return the random ops behind each output, and whether rounding may change it."""
+    found: list[Origin] = []
+    for result in graph.results:
+        before = graph.reach([result], forward=False) - graph.constant_side
+        ops = [graph.ops[index] for index in sorted(before)]
+        rounded = any(tensor.element_type in ROUNDED for op in ops for tensor in op.outputs)
+        found.append((tuple(op.name for op in ops if op.is_any_of(RANDOM)), rounded))
+    return found
+
+
 def not_finite_notes(agreement: Iterable[Agreement], argument: str = "inputs=") -> Iterator[str]:
-    """Say which outputs have infinities or NaNs in the reference, too, or no values at all.
+    """Say which outputs are random, have NaN in the reference, too, or no values at all.
 
     ``argument`` is the way to give other inputs.
     """
     known = list(agreement)
-    unknown = dict.fromkeys(a.output for a in known if a.verdict == "undecided")
+    undecided = [a for a in known if a.verdict == "undecided"]
+    for a in {a.output: a for a in undecided if a.detail}.values():
+        yield f"Output {shorten(a.output)} cannot be compared: {a.detail}."
+    unknown = dict.fromkeys(a.output for a in undecided if not a.detail)
     if unknown:
         yield (
             f"Nothing to compare in {names_at_hand(unknown, 4)}: empty, or nothing but NaN and "
@@ -117,7 +140,7 @@ class Reference:
         """Return the outputs for inputs in the model's order."""
         digest = digest_of(arrays)
         key = (self.bound.fingerprint, str(self._placed.devices), self._precision, digest)
-        kept = keep_reference(key, lambda: tuple(self.compiled(list(arrays)).values()))
+        kept = keep_reference(key, lambda: tuple(run_afresh(self.compiled, arrays).values()))
         # The fingerprint does not cover the names of outputs, so they are this model's own.
         return dict(zip(self.bound.output_names, kept, strict=True))
 
@@ -125,6 +148,12 @@ class Reference:
     def compiled(self) -> CompiledPlacement:
         """The compiled model."""
         return compile_placed(self._placed)
+
+
+def run_afresh(compiled: CompiledPlacement, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Infer once from the initial states, whatever ran before; return the outputs by name."""
+    compiled.reset_state()
+    return compiled(list(arrays))
 
 
 def reference_placement(
@@ -175,14 +204,14 @@ def compare_with_reference(
     """
     if expected is None:
         expected = Reference(bound)(arrays)
-    agreement = compare(outputs, expected, precision)
+    agreement = compare(outputs, expected, precision, bound.graph)
     if all(a.verdict != "different" for a in agreement) or precision not in ("f16", "bf16"):
         return agreement
     try:
         rounded = Reference(bound, precision)(arrays)
     except HeteroLabError:  # the reference device does not have that precision
         return agreement
-    own = {a.output: a.relative_error for a in compare(rounded, expected, precision)}
+    own = {a.output: a.relative_error for a in compare(rounded, expected, precision, bound.graph)}
     return tuple(_forgive(a, _ROUNDING_FACTOR * own[a.output]) for a in agreement)
 
 
@@ -195,12 +224,25 @@ def _forgive(agreement: Agreement, tolerance: float) -> Agreement:
 
 
 def compare(
-    outputs: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray], precision: str = "f32"
+    outputs: Mapping[str, np.ndarray],
+    reference: Mapping[str, np.ndarray],
+    precision: str = "f32",
+    graph: OpGraph | None = None,
 ) -> tuple[Agreement, ...]:
-    """Compare outputs by name; ``precision`` is the lowest executed one."""
+    """Compare outputs by name; ``precision`` is the lowest executed one.
+
+    With a model's ``graph`` and all its ``outputs`` in order, random ops count, and rounding.
+    """
+    known = dict(zip(outputs, graph.derived(origins) if graph else (), strict=False))
     return tuple(
-        _compare_one(name, outputs[name], reference[name], precision) for name in reference
+        _compare_one(name, outputs[name], reference[name], precision, known.get(name, ((), False)))
+        for name in reference
     )
+
+
+def is_exact(array: np.ndarray) -> bool:
+    """Tell whether values are equal or not, and never nearly: integers, booleans, text."""
+    return array.dtype.kind not in "fc"
 
 
 def executed_precision(rows: Sequence[Counter], compiled: CompiledPlacement) -> str:
@@ -212,7 +254,7 @@ def lowest_precision(rows: Sequence[Counter], graph: OpGraph, hints: Iterable[ob
     """Return the lowest precision in the counters, else in the devices' hints.
 
     8 bits count where a quantised model computes in them: indices and masks may have 8 bits as
-    well.
+    well. The counters do not show the ops inside of others; these compute in what was asked for.
     """
     quantised = _rounds_to_8_bits(graph)
     executed = [
@@ -222,10 +264,10 @@ def lowest_precision(rows: Sequence[Counter], graph: OpGraph, hints: Iterable[ob
         and row.precision
         and (row.precision not in _FEW_BITS or (quantised and _is_arithmetic(row)))
     ]
-    if executed:
+    if executed and not any(op.bodies for op in graph):
         return _lowest(executed)
     asked = asked_precision(hints)
-    return _lowest([asked, "i8"]) if quantised_ops(graph) else asked
+    return _lowest([*executed, asked, *(["i8"] if quantised_ops(graph) else [])])
 
 
 def asked_precision(hints: Iterable[object]) -> str:
@@ -260,6 +302,7 @@ def quantised_ops(graph: OpGraph, *, dynamic: bool = True) -> frozenset[str]:
         for op in graph
         if op.index in carriers
         or any(producer in carriers for producer, _ in op.inputs)
+        or any(quantised_ops(body, dynamic=dynamic) for body in op.bodies)
         or (
             dynamic and op.type == "MatMul" and any(producer in stored for producer, _ in op.inputs)
         )
@@ -279,7 +322,8 @@ def _rounds_to_8_bits(graph: OpGraph) -> bool:
     makers = (graph.ops[op.inputs[0][0]] for op in graph if converts(op, few=False))
     rounded = (op.inputs[0] for op in makers if converts(op, few=True))
     types = (graph.ops[producer].outputs[port].element_type for producer, port in rounded)
-    return bool(quantised_ops(graph)) or any(name in ("f32", "f16", "bf16") for name in types)
+    inside = any(_rounds_to_8_bits(body) for op in graph for body in op.bodies)
+    return inside or bool(quantised_ops(graph)) or not ROUNDED.isdisjoint(types)
 
 
 def _lowest(precisions: Iterable[str]) -> str:
@@ -298,24 +342,57 @@ def _asked_precisions(compiled: CompiledPlacement) -> list[object]:
     return asked
 
 
-def _compare_one(name: str, output: np.ndarray, expected: np.ndarray, precision: str) -> Agreement:
-    tolerance, nan = TOLERANCE[precision], float("nan")
+def _compare_one(
+    name: str, output: np.ndarray, expected: np.ndarray, precision: str, origin: Origin
+) -> Agreement:
+    nan, (random, is_rounded) = float("nan"), origin
+    unknown = Agreement(name, nan, nan, nan, nan, nan, precision, TOLERANCE[precision], "undecided")
     if output.shape != expected.shape:
-        return Agreement(name, nan, nan, nan, nan, 0.0, precision, tolerance, "different")
-    if output.dtype.kind not in "fiub":  # strings
-        same = bool(np.array_equal(output, expected))
-        gap = 0.0 if same else 1.0
-        verdict: Verdict = "equal" if same else "different"
-        return Agreement(name, gap, gap, gap, 1.0 - gap, 1.0 - gap, precision, tolerance, verdict)
+        detail = f"in shape, {list(output.shape)} instead of {list(expected.shape)}"
+        found = replace(unknown, verdict="different", argmax_agreement=0.0, detail=detail)
+    elif is_exact(expected):
+        found = _compare_exactly(unknown, output, expected, is_rounded)
+    else:
+        found = _compare_numbers(unknown, output, expected)
+    if found.is_wrong and random:
+        detail = f"it depends on {names_at_hand(random, 4)}, random by itself"
+        return replace(unknown, detail=detail)
+    return found
+
+
+def _compare_exactly(
+    unknown: Agreement, output: np.ndarray, expected: np.ndarray, is_rounded: bool
+) -> Agreement:
+    if not expected.size:
+        return unknown
+    differs = np.asarray(output != expected)
+    n_different, far = int(np.count_nonzero(differs)), 0.0
+    share, tolerance = n_different / expected.size, unknown.tolerance if is_rounded else 0.0
+    if n_different:  # f64 cannot tell large integers apart
+        a, b = (array[differs] if array.dtype.kind in "iu" else 0 for array in (output, expected))
+        far = max(1.0, float(np.abs(np.subtract(a, b, dtype=np.float64)).max()))
+    verdict: Verdict = "rounding" if share <= tolerance else "different"
+    return replace(
+        unknown,
+        max_abs_difference=far,
+        max_relative_difference=share,
+        relative_error=share,
+        cosine=1.0 - share,
+        argmax_agreement=1.0 - share,
+        tolerance=tolerance,
+        verdict=verdict if n_different else "equal",
+        detail=f"in {n_different:,} of {expected.size:,} values" if n_different else "",
+    )
+
+
+def _compare_numbers(unknown: Agreement, output: np.ndarray, expected: np.ndarray) -> Agreement:
     a, b = output.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
     # Infinities and NaNs have to be in the same places.
     not_finite = 1.0 - float(np.isfinite(b).mean()) if b.size else 0.0
     finite = np.isfinite(a) & np.isfinite(b)
     odd_ones_agree = bool(np.array_equal(a[~finite], b[~finite], equal_nan=True))
     if odd_ones_agree and not finite.any():
-        return Agreement(
-            name, nan, nan, nan, nan, nan, precision, tolerance, "undecided", not_finite
-        )
+        return replace(unknown, not_finite=not_finite)
     a, b = a[finite], b[finite]
     # Sums of squares overflow with values near the largest f64, so scale them down first.
     unit = max(1.0, float(np.abs(np.concatenate([a, b])).max(initial=0.0)) / _LARGE)
@@ -326,20 +403,18 @@ def _compare_one(name: str, output: np.ndarray, expected: np.ndarray, precision:
     scale = np.maximum(np.abs(b), np.finfo(np.float32).tiny)
     cosine = float(a @ b / (norm_a * norm_b)) if norm_a and norm_b else float(norm_a == norm_b)
     if not odd_ones_agree:
-        verdict = "not a number"
+        verdict: Verdict = "not a number"
     elif error <= TOLERANCE["f32"]:
         verdict = "equal"
     else:
-        verdict = "rounding" if error <= tolerance else "different"
-    return Agreement(
-        output=name,
+        verdict = "rounding" if error <= unknown.tolerance else "different"
+    return replace(
+        unknown,
         max_abs_difference=min(float(gap.max(initial=0.0)), sys.float_info.max / unit) * unit,
         max_relative_difference=float((gap / scale).max(initial=0.0)),
         relative_error=error,
         cosine=cosine,
         argmax_agreement=_argmax_agreement(output, expected),
-        precision=precision,
-        tolerance=tolerance,
         verdict=verdict,
         not_finite=not_finite,
     )

@@ -157,7 +157,10 @@ class Runner:
         self.compile_ms = compiled.compile_ms
 
     def outputs(self) -> dict[str, np.ndarray]:
-        """Return copies of the outputs of the last inference."""
+        """Return copies of the outputs of the last inference; with states, of one from afresh."""
+        if self.placed.graph.stateful_paths:
+            self._session.reset()
+            self.infer()
         return self._session.outputs()
 
     def queue_turn(self) -> tuple[float, ...]:

@@ -28,12 +28,11 @@ from hetero_lab.errors import (
 from hetero_lab.model.language import forget_notes, is_language_model, language_model
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.model.read import Source, input_name, prepare, save as save_ir
-from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.affinity import Affinity, labels_of
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
 from hetero_lab.runtime import place_ops
 from hetero_lab.runtime.compiled import checked_partition, labelled_clone
-from hetero_lab.runtime.pieces import affinities_of
 from hetero_lab.runtime.place_ops import NOTE, check_plugins, check_properties
 from hetero_lab.runtime.placed_model import read_placed
 from hetero_lab.tables import SCHEMA_VERSION, check_writable, reading, scratch_directory
@@ -271,7 +270,7 @@ def note_placement(model: ov.Model, placed: BoundPlacement) -> StoredPlacement:
         inputs=[input_name(port) for port in bound.model.inputs],
         outputs=list(bound.output_names),
         emulated={d: plugin_of(specs[d]) for d in placed.devices if d in specs},
-        affinity={n: d for n, d in affinities_of(model).items() if types[n] != CONSTANT},
+        affinity={n: d for n, d in labels_of(model).items() if types[n] != CONSTANT},
         generation=_generation(bound.model),
     )
     forget_notes(model)  # the path of the original model stays private

@@ -236,9 +236,7 @@ def test_precision_of_the_device_tells_rounding_from_wrongness():
 )  # fmt: skip
 def test_odd_models_are_profiled(core, model):
     automatic = in_f32(hl.Affinity.automatic(model, "HETERO:ACC,CPU", core=core))
-    # A stateful model has another state after the timing than the reference after one inference.
-    reference = model.get_friendly_name() != "stateful"
-    result = profile(model, automatic, core, counters=False, reference=reference)
+    result = profile(model, automatic, core, counters=False)
     assert {a.verdict for a in result.agreement} <= {"equal"}
     assert result._repr_html_()
 

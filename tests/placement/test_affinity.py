@@ -23,7 +23,13 @@ from small_models import (
 import hetero_lab as hl
 from hetero_lab.devices.bound import bind
 from hetero_lab.devices.devices import supported_ops
-from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, StoredFileError
+from hetero_lab.errors import (
+    AffinityError,
+    ArgumentError,
+    DeviceError,
+    HeteroLabWarning,
+    StoredFileError,
+)
 from hetero_lab.lint.quantized_blocks import quantized_blocks
 from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.read import prepare
@@ -486,3 +492,34 @@ def test_followers_follow(seed, choice):
             # It is where one of its users is, so it starts no subgraph of its own.
             at = {affinity[graph.ops[user].name] for user in users}
             assert not at or affinity[node.name] in at
+
+
+def labelled(**devices):
+    model = chain("a", "b", "c")
+    for node in model.get_ops():
+        if node.get_friendly_name() in devices:
+            node.get_rt_info()["affinity"] = devices[node.get_friendly_name()]
+    return model
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_labels_of_a_model_are_a_placement(core, loaded):
+    model = labelled(a="ACC", b="CPU", c="ACC")
+    affinity = Affinity.of(hl.load(model) if loaded else model)
+    assert {op: affinity[op] for op in "abc"} == {"a": "ACC", "b": "CPU", "c": "ACC"}
+    compiled = hl.compile(model, affinity, core=core)
+    assert (compiled.partition.n_subgraphs, compiled.as_predicted) == (3, True)
+
+
+@pytest.mark.parametrize("devices", [{}, {"a": "ACC", "c": "CPU"}])
+def test_labels_that_are_no_placement(devices):
+    with pytest.raises(AffinityError, match="leaves out .*'b'"):
+        Affinity.of(labelled(**devices))
+
+
+def test_labels_that_are_not_used_are_named(core):
+    model = labelled(b="CPU")
+    with pytest.warns(HeteroLabWarning, match=r"labels .*'CPU'.* not used.*Affinity\.of"):
+        hl.compile(model, "HETERO:ACC,CPU", core=core)
+    hl.compile(model, "CPU", core=core)  # OpenVINO uses none there either
+    hl.compile(chain("a", "b", "c"), "HETERO:ACC,CPU", core=core)
