@@ -309,7 +309,7 @@ def header_text(compiled: ov.CompiledModel) -> str:
         compiled.export_model(stream)
     raw = stream.getvalue()
     start, end = raw.find(b"<hetero"), raw.find(b"</hetero>")
-    return raw[start : end + 9].decode() if 0 <= start < end else ""
+    return raw[start : end + 9].decode(errors="replace") if 0 <= start < end else ""
 
 
 class _HeaderOnly(io.BytesIO):
@@ -322,9 +322,11 @@ class _HeaderOnly(io.BytesIO):
 def _requests(directory: str | os.PathLike[str]) -> Iterator[list[np.ndarray]]:
     """Yield the inputs of each stored request, in the model's order."""
     requests: dict[int, dict[int, np.ndarray]] = {}
-    for key, array in read_npz(Path(directory) / "requests.npz", "in").items():
-        number, _, index = key[2:].partition(".")
-        requests.setdefault(int(number), {})[int(index)] = array
+    for key, array in read_npz(Path(directory) / "requests.npz").items():
+        number, _, index = key.lstrip("inout").partition(".")
+        given = requests.setdefault(int(number), {})  # empty, if the model has no inputs
+        if key.startswith("in"):
+            given[int(index)] = array
     for _, given in sorted(requests.items()):
         yield [array for _, array in sorted(given.items())]
 

@@ -22,7 +22,7 @@ from hetero_lab.runtime.exported import parse_header
 from hetero_lab.runtime.reference import compare
 from hetero_lab.runtime.stored_placement import StoredPlacement
 from hetero_lab.tables import write_text
-from hetero_lab.terminal import count_of, one_line, plain_text
+from hetero_lab.terminal import count_of, one_line, plain_text, text_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -288,7 +288,7 @@ def judged(
         "latency": latency,
     }
     return Verification(
-        os.fspath(directory),
+        text_of(directory),
         tuple(ContractPart(name, is_, one_line(why, _WIDE)) for name, (is_, why) in found.items()),
         tuple(one_line(change, _WIDE) for change in _changes(contract, seen)),
         seen.openvino_version or "unknown",

@@ -55,6 +55,7 @@ from hetero_lab.results.environment import wait_until_quiet
 from hetero_lab.runtime.reference import Correct, count_right
 from hetero_lab.runtime.stored_placement import StoredPlacement, read_stored
 from hetero_lab.samples.datasets import Dataset, Metric
+from hetero_lab.terminal import text_of
 
 MAX_DROP = 0.01
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*([a-z]+[0-9]+)?(\.dev[0-9]+)?")
@@ -205,7 +206,7 @@ def verify(
                     if is_alone or not is_across:
                         raise
                     failed = (ContractPart("run", ERROR, str(error)),)
-                    made = Verification(os.fspath(path), failed, (), release or "here", release)
+                    made = Verification(text_of(path), failed, (), release or "here", release)
                 found.append(made)
                 bar.advance()
     return Across(tuple(found)) if is_across else found[0]
