@@ -68,7 +68,10 @@ def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
                 _seen = False
             signal.signal(signal.SIGINT, _on_signal)
         try:
-            with _dropped_ones_again() if listening else contextlib.nullcontext():
+            with (
+                sigterm_as_ctrl_c(),
+                _dropped_ones_again() if listening else contextlib.nullcontext(),
+            ):
                 result = function(*args, **options)
         except KeyboardInterrupt:
             _last = _set_aside
@@ -107,6 +110,25 @@ def deferred() -> Generator[Callable[[], bool], None, None]:
         signal.signal(signal.SIGINT, handler)
     if came:
         signal.raise_signal(signal.SIGINT)
+
+
+@contextlib.contextmanager
+def sigterm_as_ctrl_c() -> Generator[None, None, None]:
+    """Let SIGTERM, which would end this process as it is, do in a block what Ctrl-C does."""
+    in_main = threading.current_thread() is threading.main_thread()
+    ends = in_main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if ends:
+        signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        if ends:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _interrupt(_number: int, frame: FrameType | None) -> None:
+    handler = signal.getsignal(signal.SIGINT)  # a shell's background jobs have none
+    (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
 
 
 class UntilInterrupted(contextlib.AbstractContextManager["UntilInterrupted"]):

@@ -35,6 +35,11 @@ from hetero_lab.errors import (
 )
 from hetero_lab.terminal import columns
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -197,9 +202,17 @@ def reading(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
 def load_json(path: str | os.PathLike[str], fault: str) -> Any:
     """Return the content of a JSON file; StoredFileError with the ``fault`` if it is broken."""
     try:
-        return json.loads(read_bytes(path).decode("utf-8"))
+        return parse_json(read_bytes(path))
     except (OSError, ValueError, RecursionError) as error:
         raise StoredFileError(f"{fault}: {error}") from error
+
+
+def parse_json(text: bytes) -> Any:
+    """Return the content of JSON; ValueError or RecursionError if it is broken."""
+    data = json.loads(text.decode("utf-8"))
+    if b"\\ud" in text.lower():
+        json.dumps(data, ensure_ascii=False).encode()  # no table holds half a character
+    return data
 
 
 def read_bytes(path: str | os.PathLike[str], most: int = _MOST_BYTES) -> bytes:
@@ -259,8 +272,12 @@ def whole_file(path: str | os.PathLike[str], private: bool = False) -> Iterator[
             with scratch_directory() as directory:
                 temporary = directory / "content"
                 yield temporary
-                with open(temporary, "rb") as content, _opened_special(target) as through:
-                    shutil.copyfileobj(content, through)
+                try:
+                    with open(temporary, "rb") as content, _opened_special(target) as through:
+                        shutil.copyfileobj(content, through)
+                except OSError as error:  # of the target, not of the directory
+                    message = f"{shorten(str(path))} cannot be written: {error}"
+                    raise OutputPathError(message) from error
         else:
             target = Path(os.path.realpath(target))
             temporary = target.with_name(f".hetero_lab-{secrets.token_hex(8)}.part")
@@ -335,10 +352,19 @@ def scratch_directory(
 ) -> Iterator[Path]:
     """Give a directory that is removed again, by default in TMPDIR; OutputPathError if full."""
     place = Path(inside) if inside is not None else Path(tempfile.gettempdir())
+    prefix += "scratch-"
+    for leftover in place.glob(f"{prefix}*"):
+        with _locked(leftover) as is_dead:
+            if is_dead:
+                shutil.rmtree(leftover, ignore_errors=True)
     try:
-        with tempfile.TemporaryDirectory(
-            prefix=prefix, dir=place, ignore_cleanup_errors=True
-        ) as name:
+        with (
+            tempfile.TemporaryDirectory(
+                prefix=prefix, dir=place, ignore_cleanup_errors=True
+            ) as name,
+            _locked(name),
+        ):
+            os.makedirs(name, mode=0o700, exist_ok=True)  # taken for a leftover before the lock
             yield Path(name)
     except OSError as error:
         if error.errno not in _NO_ROOM:
@@ -347,6 +373,25 @@ def scratch_directory(
         raise OutputPathError(
             f"{shorten(str(place))} cannot be written: {error.strerror}.{out}"
         ) from error
+
+
+@contextlib.contextmanager
+def _locked(directory: str | os.PathLike[str]) -> Iterator[bool]:
+    """Lock a directory until this process ends; tell whether nobody else's is locked so.
+
+    Not on Windows, nor on a file system without locks.
+    """
+    if fcntl is None:
+        yield False
+        return
+    with contextlib.ExitStack() as stack:
+        is_locked = False
+        with contextlib.suppress(OSError):
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_locked = True
+        yield is_locked
 
 
 def _try_to_write(directory: Path) -> None:

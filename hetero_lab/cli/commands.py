@@ -25,13 +25,16 @@ from hetero_lab.cli.texts import MEASURED, Planned
 from hetero_lab.errors import (
     ArgumentError,
     DeviceError,
+    HeteroLabError,
     HeteroLabWarning,
+    OutputPathError,
     PropertyError,
     names_at_hand,
     shorten,
     warn,
 )
 from hetero_lab.tables import check_writable, write_csv
+from hetero_lab.terminal import text_of
 
 if TYPE_CHECKING:
     from hetero_lab.model.read import PreparedModel
@@ -127,7 +130,7 @@ def apply(given: Namespace) -> Any:
     stored = values.read_placement(given.stored)
     stored.affinity.check_model(prepared(given).graph)
     placement = stored.with_properties(_properties_of(given, stored.devices))
-    placement = replace(placement, label=Path(given.stored).name)
+    placement = replace(placement, label=text_of(Path(given.stored).name))
     return call(given, "profile", placement=placement, iterations=iterations, counters=False)
 
 
@@ -357,31 +360,59 @@ def check_targets(given: Namespace) -> None:
 
 
 def write(given: Namespace, result: Any, said: str = "") -> None:
-    """Write the files that the options name; the page of a table begins with the printed text."""
-    is_table, planned = hasattr(result, "columns"), isinstance(result, Planned)
+    """Write the files that the options name; the page of a table begins with the printed text.
+
+    One that cannot be written costs itself only.
+    """
     asked = {name: value for name, value in vars(given).items() if value is not None}
-    if "csv" in asked:
-        if is_table:
-            listed = {"ops": ["\n".join(ops) for ops in result["ops"]]} if "ops" in result else {}
-            write_csv(given.csv, result.assign(**listed))
-        else:
-            result.to_csv(given.csv)
-    if "junit" in asked:
-        result.to_junit(given.junit, strict=given.strict)
-    if "export" in asked:
-        result.export(given.export)
-    if "deploy" in asked:
-        more = options.arguments(given, result.deploy, given.options)
-        if result.interrupted:
-            warn("Deploys what was best by then; Ctrl-C again stops.")
-        result.deploy(given.deploy, **more)
-    if "affinity_out" in asked:
-        affinity = (result.plan if planned else result).affinity
-        is_csv = given.affinity_out.lower().endswith(".csv")
-        (affinity.to_csv if is_csv else affinity.to_json)(given.affinity_out)
-    if "html" in asked:
-        notes = said.partition("\n\n")[0].splitlines() if is_table else ()
-        hl.views.page(result.costs if planned else result, given.html, notes=notes)
+    failed = []
+    for name, write_one in _WRITERS.items():
+        if name in asked:
+            try:
+                write_one(given, result, said)
+            except HeteroLabError as error:
+                failed.append(error)
+    if len(failed) == 1:
+        raise failed[0]
+    if failed:
+        raise OutputPathError(" ".join(map(str, failed)))
+
+
+def _write_csv(given: Namespace, result: Any, _: str) -> None:
+    if hasattr(result, "columns"):
+        listed = {"ops": ["\n".join(ops) for ops in result["ops"]]} if "ops" in result else {}
+        write_csv(given.csv, result.assign(**listed))
+    else:
+        result.to_csv(given.csv)
+
+
+def _deploy(given: Namespace, result: Any, _: str) -> None:
+    more = options.arguments(given, result.deploy, given.options)
+    if result.interrupted:
+        warn("Deploys what was best by then; Ctrl-C again stops.")
+    result.deploy(given.deploy, **more)
+
+
+def _write_affinity(given: Namespace, result: Any, _: str) -> None:
+    affinity = (result.plan if isinstance(result, Planned) else result).affinity
+    is_csv = given.affinity_out.lower().endswith(".csv")
+    (affinity.to_csv if is_csv else affinity.to_json)(given.affinity_out)
+
+
+def _write_page(given: Namespace, result: Any, said: str) -> None:
+    notes = said.partition("\n\n")[0].splitlines() if hasattr(result, "columns") else ()
+    shown = result.costs if isinstance(result, Planned) else result
+    hl.views.page(shown, given.html, notes=notes)
+
+
+_WRITERS: dict[str, Callable[[Namespace, Any, str], object]] = {
+    "csv": _write_csv,
+    "junit": lambda given, result, _: result.to_junit(given.junit, strict=given.strict),
+    "export": lambda given, result, _: result.export(given.export),
+    "affinity_out": _write_affinity,
+    "html": _write_page,
+    "deploy": _deploy,
+}
 
 
 @contextlib.contextmanager

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import io
 import os
 import re
 import sys
+import traceback
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +19,8 @@ from typing import Any
 import hetero_lab as hl
 from hetero_lab.cli import commands, texts
 from hetero_lab.cli.options import OPTIONS, OptionParser, spelled
-from hetero_lab.errors import ArgumentError, HeteroLabError, did_you_mean
+from hetero_lab.errors import ArgumentError, HeteroLabError, OutputPathError, did_you_mean
+from hetero_lab.interrupts import sigterm_as_ctrl_c
 from hetero_lab.terminal import plain_text
 
 FAILED, ERROR, NOT_KNOWN, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
@@ -104,20 +107,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     _print_anything()
     try:
-        with commands.warnings_to(_say_aside):
-            code = _run(sys.argv[1:] if arguments is None else list(arguments))
-            sys.stdout.flush()
-            return code
+        with sigterm_as_ctrl_c(), commands.warnings_to(_say_aside):
+            return _run(sys.argv[1:] if arguments is None else list(arguments))
     except HeteroLabError as error:
         _say_aside(f"Error: {' '.join(str(error).split())}")
         return ERROR
     except KeyboardInterrupt as stop:
         _say_aside(f"Interrupted. {stop}".rstrip())
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader has gone (`| head`); the interpreter must not try to write the rest.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has gone (`| head`)
+        _forget_the_rest()
         return BROKEN_PIPE
+    except Exception as error:  # else Python's exit code, 1, would be taken for a verdict
+        _say_aside(f"Error in hetero-lab itself: {''.join(traceback.format_exception(error))}")
+        return ERROR
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -129,15 +132,17 @@ def _run(arguments: Sequence[str]) -> int:
                 "hetero-lab -h lists them."
             )
         parser().parse_args(arguments)  # -h, or --version
-        print(f"hetero-lab {hl.__version__}, OpenVINO {metadata.version('openvino')}")
+        _print(f"hetero-lab {hl.__version__}, OpenVINO {metadata.version('openvino')}")
         return 0
     command = COMMANDS[first]
     given = command.parser().parse_args(rest)
     result = command.result(given)
     said = plain_text(_spelled(command.text(given, result).rstrip("\n")))
-    commands.write(given, result, said)
-    if said and not vars(given).get("quiet"):
-        print(said)
+    # What took minutes is printed before writing can fail, and written although printing failed.
+    with contextlib.ExitStack() as last:
+        last.callback(commands.write, given, result, said)
+        if said and not vars(given).get("quiet"):
+            _print(said)
     if getattr(result, "interrupted", False):
         return INTERRUPTED
     return command.exit_code(given, result) if command.exit_code else 0
@@ -283,8 +288,24 @@ def _print_anything() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def _print(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _forget_the_rest()
+        raise OutputPathError(f"The standard output cannot be written: {error}") from error
+
+
+def _forget_the_rest() -> None:
+    """Keep the interpreter from another try to write what standard output did not take."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _say_aside(text: str) -> None:
-    print(f"hetero-lab: {plain_text(_spelled(text))}", file=sys.stderr)
+    with contextlib.suppress(OSError):
+        print(f"hetero-lab: {plain_text(_spelled(text))}", file=sys.stderr)
 
 
 def _spelled(text: str) -> str:

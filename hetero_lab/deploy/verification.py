@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_WIDE = 1000  # characters of a detail
+WIDE = 1000  # characters of a detail
 _OPEN = (UNDECIDED, UNKNOWN)  # promised, and not known whether it is kept
 
 
@@ -289,8 +289,8 @@ def judged(
     }
     return Verification(
         text_of(directory),
-        tuple(ContractPart(name, is_, one_line(why, _WIDE)) for name, (is_, why) in found.items()),
-        tuple(one_line(change, _WIDE) for change in _changes(contract, seen)),
+        tuple(ContractPart(name, is_, one_line(why, WIDE)) for name, (is_, why) in found.items()),
+        tuple(one_line(change, WIDE) for change in _changes(contract, seen)),
         seen.openvino_version or "unknown",
         release,
         f"Verified on {seen.host} · {seen.n_cpus} CPUs · {datetime.now(UTC):%d %B %Y, %H:%M} UTC",

@@ -33,6 +33,7 @@ from hetero_lab.deploy.promised_latency import (
     judged_latency,
 )
 from hetero_lab.deploy.verification import (
+    WIDE,
     Across,
     ContractPart,
     Verification,
@@ -43,9 +44,9 @@ from hetero_lab.devices.bound import bind
 from hetero_lab.devices.releases import interpreter
 from hetero_lab.errors import (
     ArgumentError,
+    HeteroLabError,
     MeasurementError,
     OutputPathError,
-    StoredFileError,
     last_line,
     shorten,
 )
@@ -55,7 +56,7 @@ from hetero_lab.results.environment import wait_until_quiet
 from hetero_lab.runtime.reference import Correct, count_right
 from hetero_lab.runtime.stored_placement import StoredPlacement, read_stored
 from hetero_lab.samples.datasets import Dataset, Metric
-from hetero_lab.terminal import text_of
+from hetero_lab.terminal import one_line, text_of
 
 MAX_DROP = 0.01
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*([a-z]+[0-9]+)?(\.dev[0-9]+)?")
@@ -201,11 +202,13 @@ def verify(
                         bar.note("count the right answers")
                         accuracy = _accuracy(path, contract, frozen, labelled, max_drop)
                         made = replace(made, parts=(*made.parts, accuracy))
-                except (MeasurementError, OutputPathError, StoredFileError) as error:
-                    is_alone = len(directories) == 1 and isinstance(error, StoredFileError)
-                    if is_alone or not is_across:
+                except Exception as error:  # of several, each costs itself only
+                    of_release = isinstance(error, MeasurementError | OutputPathError)
+                    if not is_across or (len(directories) == 1 and not of_release):
                         raise
-                    failed = (ContractPart("run", ERROR, str(error)),)
+                    known = isinstance(error, HeteroLabError)
+                    why = str(error) if known else f"{type(error).__name__}: {error}"
+                    failed = (ContractPart("run", ERROR, one_line(why, WIDE)),)
                     made = Verification(text_of(path), failed, (), release or "here", release)
                 found.append(made)
                 bar.advance()
