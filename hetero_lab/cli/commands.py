@@ -25,9 +25,7 @@ from hetero_lab.cli.texts import MEASURED, Planned
 from hetero_lab.errors import (
     ArgumentError,
     DeviceError,
-    HeteroLabError,
     HeteroLabWarning,
-    OutputPathError,
     PropertyError,
     names_at_hand,
     shorten,
@@ -360,59 +358,32 @@ def check_targets(given: Namespace) -> None:
 
 
 def write(given: Namespace, result: Any, said: str = "") -> None:
-    """Write the files that the options name; the page of a table begins with the printed text.
-
-    One that cannot be written costs itself only.
-    """
+    """Write the files that the options name; the page of a table begins with the printed text."""
+    is_table, planned = hasattr(result, "columns"), isinstance(result, Planned)
     asked = {name: value for name, value in vars(given).items() if value is not None}
-    failed = []
-    for name, write_one in _WRITERS.items():
-        if name in asked:
-            try:
-                write_one(given, result, said)
-            except HeteroLabError as error:
-                failed.append(error)
-    if len(failed) == 1:
-        raise failed[0]
-    if failed:
-        raise OutputPathError(" ".join(map(str, failed)))
-
-
-def _write_csv(given: Namespace, result: Any, _: str) -> None:
-    if hasattr(result, "columns"):
-        listed = {"ops": ["\n".join(ops) for ops in result["ops"]]} if "ops" in result else {}
-        write_csv(given.csv, result.assign(**listed))
-    else:
-        result.to_csv(given.csv)
-
-
-def _deploy(given: Namespace, result: Any, _: str) -> None:
-    more = options.arguments(given, result.deploy, given.options)
-    if result.interrupted:
-        warn("Deploys what was best by then; Ctrl-C again stops.")
-    result.deploy(given.deploy, **more)
-
-
-def _write_affinity(given: Namespace, result: Any, _: str) -> None:
-    affinity = (result.plan if isinstance(result, Planned) else result).affinity
-    is_csv = given.affinity_out.lower().endswith(".csv")
-    (affinity.to_csv if is_csv else affinity.to_json)(given.affinity_out)
-
-
-def _write_page(given: Namespace, result: Any, said: str) -> None:
-    notes = said.partition("\n\n")[0].splitlines() if hasattr(result, "columns") else ()
-    shown = result.costs if isinstance(result, Planned) else result
-    hl.views.page(shown, given.html, notes=notes)
-
-
-_WRITERS: dict[str, Callable[[Namespace, Any, str], object]] = {
-    "csv": _write_csv,
-    "junit": lambda given, result, _: result.to_junit(given.junit, strict=given.strict),
-    "export": lambda given, result, _: result.export(given.export),
-    "affinity_out": _write_affinity,
-    "html": _write_page,
-    "deploy": _deploy,
-}
+    with contextlib.ExitStack() as every:  # so that one that fails costs itself only
+        if "csv" in asked and is_table:
+            listed = {"ops": ["\n".join(ops) for ops in result["ops"]]} if "ops" in result else {}
+            every.callback(write_csv, given.csv, result.assign(**listed))
+        elif "csv" in asked:
+            every.callback(result.to_csv, given.csv)
+        if "junit" in asked:
+            every.callback(result.to_junit, given.junit, strict=given.strict)
+        if "export" in asked:
+            every.callback(result.export, given.export)
+        if "deploy" in asked:
+            more = options.arguments(given, result.deploy, given.options)
+            every.callback(result.deploy, given.deploy, **more)
+            if result.interrupted:
+                every.callback(warn, "Deploys what was best by then; Ctrl-C again stops.")
+        if "affinity_out" in asked:
+            affinity = (result.plan if planned else result).affinity
+            is_csv = given.affinity_out.lower().endswith(".csv")
+            every.callback(affinity.to_csv if is_csv else affinity.to_json, given.affinity_out)
+        if "html" in asked:
+            notes = said.partition("\n\n")[0].splitlines() if is_table else ()
+            shown = result.costs if planned else result
+            every.callback(hl.views.page, shown, given.html, notes=notes)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from typing import Any
 import hetero_lab as hl
 from hetero_lab.cli import commands, texts
 from hetero_lab.cli.options import OPTIONS, OptionParser, spelled
-from hetero_lab.errors import ArgumentError, HeteroLabError, OutputPathError, did_you_mean
+from hetero_lab.errors import ArgumentError, HeteroLabError, did_you_mean
 from hetero_lab.interrupts import sigterm_as_ctrl_c
 from hetero_lab.terminal import plain_text
 
@@ -115,9 +115,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         _say_aside(f"Interrupted. {stop}".rstrip())
         return INTERRUPTED
-    except BrokenPipeError:  # the reader has gone (`| head`)
-        _forget_the_rest()
-        return BROKEN_PIPE
+    except OSError as error:
+        # The interpreter must not try to write the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):  # the reader has gone (`| head`)
+            return BROKEN_PIPE
+        _say_aside(f"Error: {error.filename or 'The standard output'}: {error.strerror}")
+        return ERROR
     except Exception as error:  # else Python's exit code, 1, would be taken for a verdict
         _say_aside(f"Error in hetero-lab itself: {''.join(traceback.format_exception(error))}")
         return ERROR
@@ -132,7 +136,7 @@ def _run(arguments: Sequence[str]) -> int:
                 "hetero-lab -h lists them."
             )
         parser().parse_args(arguments)  # -h, or --version
-        _print(f"hetero-lab {hl.__version__}, OpenVINO {metadata.version('openvino')}")
+        print(f"hetero-lab {hl.__version__}, OpenVINO {metadata.version('openvino')}", flush=True)
         return 0
     command = COMMANDS[first]
     given = command.parser().parse_args(rest)
@@ -142,7 +146,7 @@ def _run(arguments: Sequence[str]) -> int:
     with contextlib.ExitStack() as last:
         last.callback(commands.write, given, result, said)
         if said and not vars(given).get("quiet"):
-            _print(said)
+            print(said, flush=True)
     if getattr(result, "interrupted", False):
         return INTERRUPTED
     return command.exit_code(given, result) if command.exit_code else 0
@@ -286,21 +290,6 @@ def _print_anything() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def _print(text: str) -> None:
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        _forget_the_rest()
-        raise OutputPathError(f"The standard output cannot be written: {error}") from error
-
-
-def _forget_the_rest() -> None:
-    """Keep the interpreter from another try to write what standard output did not take."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say_aside(text: str) -> None:

@@ -206,8 +206,7 @@ def verify(
                     of_release = isinstance(error, MeasurementError | OutputPathError)
                     if not is_across or (len(directories) == 1 and not of_release):
                         raise
-                    known = isinstance(error, HeteroLabError)
-                    why = str(error) if known else f"{type(error).__name__}: {error}"
+                    why = str(error) if isinstance(error, HeteroLabError) else repr(error)
                     failed = (ContractPart("run", ERROR, one_line(why, WIDE)),)
                     made = Verification(text_of(path), failed, (), release or "here", release)
                 found.append(made)

@@ -257,17 +257,14 @@ def _matched(skeleton: _Skeleton, starts: Sequence[int], repeated: range) -> dic
         levels += [(d + period, d, 0) for d in range(repeated.start, starts[0])]
     last = starts[-1] + period
     levels += [(d, d - period, len(starts)) for d in range(last, repeated.stop)]
-
-    def seeds(most: int) -> list[tuple[int, int, int]]:
-        return [
+    new, at = list[tuple[int, int, int]](), skeleton.levels
+    for most in (1, len(skeleton.signatures)):  # of twins any will do: all are in one block
+        new = new or [
             (op, other, number)
             for later, earlier, number in levels
-            for op, other in _alike(skeleton, *(skeleton.levels[d] for d in (later, earlier)), most)
+            for op, other in _alike(skeleton, at[later], at[earlier], most)
             if pair(op, other, number)
         ]
-
-    # Of twins any will do: all are in one block.
-    new = seeds(1) or seeds(len(skeleton.signatures))
     while new:
         upwards = list(new)
         while upwards:

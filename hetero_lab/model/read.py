@@ -130,10 +130,9 @@ def prepare(source: Source, shapes: Shapes | None = None) -> PreparedModel:
     try:
         return _prepare(source, shapes)
     except UnicodeDecodeError as error:  # OpenVINO hands on the bytes of any file
-        raise ModelError(
-            f"The model has a name that is no text in UTF-8: {shorten(repr(error.object))}. "
-            "Rename it where the model is made."
-        ) from error
+        name = shorten(repr(error.object))
+        message = f"A name in the model is no text in UTF-8: {name}. Rename it in the source."
+        raise ModelError(message) from error
 
 
 def _prepare(source: str | os.PathLike[str] | ov.Model, shapes: Shapes | None) -> PreparedModel:
@@ -156,8 +155,7 @@ def _prepare(source: str | os.PathLike[str] | ov.Model, shapes: Shapes | None) -
         if path.name == _EXPORTED and is_language_model(model):
             note_surroundings(model, path.parent)
     if not (model.get_results() or model.get_sinks()):
-        name = shorten(model.get_friendly_name())
-        raise ModelError(f"{name} has no outputs, so there is nothing to run.")
+        raise ModelError(f"{shorten(model.get_friendly_name())} has no outputs: nothing to run.")
     if is_language_model(model):
         _keep_broadcast_sizes(model)
     if shapes or not is_language_model(model):

@@ -396,8 +396,7 @@ def partition_from_json(data: Mapping[str, Any], graph: OpGraph) -> Partition:
     lacking = [op for _, ops in subgraphs for op in ops if op not in graph.index_of]
     ends = {end for cut in partition.boundaries for end in (cut.source, *cut.targets)}
     if lacking or not ends <= set(range(len(subgraphs))):
-        what = names_at_hand(lacking, 3) or "subgraphs"
-        raise ValueError(f"its partition names {what} that are not there")
+        raise ValueError(f"its partition names {names_at_hand(lacking, 3) or 'subgraphs'} it lacks")
     return partition
 
 

@@ -25,7 +25,6 @@ from hetero_lab.tables import (
     check_directory,
     check_words,
     make_directory,
-    parse_json,
     read_bytes,
     read_json,
     reading,
@@ -194,7 +193,7 @@ def stored_line(record: Mapping[str, Any]) -> str:
 
 def _parse(line: bytes) -> dict[str, Any] | None:
     try:
-        data = parse_json(line) if len(line) < _LONGEST else {}
+        data = json.loads(line) if len(line) < _LONGEST else {}
         text = json.dumps(data["record"], ensure_ascii=True, allow_nan=False)
         check_words(data)
         whole = zlib.crc32(text.encode()) == data["crc"] and isinstance(data["record"], dict)

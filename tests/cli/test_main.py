@@ -148,7 +148,7 @@ def test_a_full_output_is_an_error_of_its_own():
         command = [sys.executable, "-m", "hetero_lab", "--version"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == cli.ERROR
-    assert "The standard output cannot be written" in done.stderr
+    assert "Error: The standard output: No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -340,5 +340,5 @@ def test_json_there_and_back(seed):
     assert back.wiring == partition.wiring
     assert back.observed == partition.observed
     stored["subgraphs"][0][1].append("elsewhere")
-    with pytest.raises(ValueError, match="'elsewhere' that are not there"):
+    with pytest.raises(ValueError, match="names 'elsewhere' it lacks"):
         partition_from_json(stored, graph)
