@@ -219,8 +219,9 @@ def test_sigterm_is_ctrl_c_and_what_a_killed_process_leaves_is_collected(tmp_pat
 
     def left_by(number):
         command = [sys.executable, "-c", program, str(tmp_path)]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        with subprocess.Popen(command, text=True, **pipes) as process:
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, text=True, stdout=pipe, stderr=pipe) as process:
+            assert process.stdout is not None
             assert process.stdout.readline() == "\n"
             process.send_signal(number)
             return "KeyboardInterrupt" in process.communicate()[1], [*tmp_path.iterdir()]
