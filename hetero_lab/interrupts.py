@@ -47,6 +47,24 @@ def last_interrupted() -> Any:
     return _last
 
 
+@contextlib.contextmanager
+def sigterm_as_ctrl_c() -> Generator[None, None, None]:
+    """Let SIGTERM, which would end this process as it is, do in a block what Ctrl-C does."""
+    ends = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if ends := ends and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        if ends:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _interrupt(_number: int, frame: FrameType | None) -> None:
+    handler = signal.getsignal(signal.SIGINT)  # a shell's background jobs have none
+    (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
+
+
 def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Return a function that ends in ``KeyboardInterrupt`` if Ctrl-C came while it ran.
 
@@ -56,6 +74,7 @@ def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """
 
     @functools.wraps(function)
+    @sigterm_as_ctrl_c()
     def call(*args: _P.args, **options: _P.kwargs) -> _T:
         __tracebackhide__ = True
         global _last, _seen

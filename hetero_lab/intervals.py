@@ -337,7 +337,9 @@ def _ratio(middle: float, error: float, freedom: float, spread: float) -> Ratio:
         return math.hypot(special.stdtrit(freedom, tail) * error, special.ndtri(tail) * spread)
 
     half, p = half_width(math.log(_ALPHA)), 0.0
-    if half_width(_LEAST_LOG_P) > abs(middle):
+    if abs(middle) <= half_width(0.0):  # of which SciPy may not make exactly 0
+        p = 1.0
+    elif half_width(_LEAST_LOG_P) > abs(middle):
         found = optimize.brentq(lambda x: half_width(x) - abs(middle), _LEAST_LOG_P, 0.0)
         p = math.exp(float(found))  # pyright: ignore[reportArgumentType]
     # NumPy's exp may warn of infinity, where OpenVINO has set how the processor rounds.

@@ -15,7 +15,6 @@ import json
 import math
 import os
 import re
-import secrets
 import shutil
 import stat
 import sys
@@ -169,7 +168,7 @@ def read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
 
 
 def check_words(data: Any, of_the_lab: bool = False) -> None:
-    """Raise ValueError for text that the lab itself cannot have stored, since it does not print."""
+    """Raise ValueError for text that the lab cannot have stored, since it does not print."""
     if isinstance(data, dict):
         for key, value in data.items():
             check_words(key, of_the_lab)
@@ -177,8 +176,10 @@ def check_words(data: Any, of_the_lab: bool = False) -> None:
     elif isinstance(data, list):
         for value in data:
             check_words(value, of_the_lab)
-    elif of_the_lab and isinstance(data, str) and not data.isprintable():
-        raise ValueError(f"{shorten(data)} does not print")
+    elif isinstance(data, str) and not data.isprintable():
+        data.encode()  # raises for half a character, which no table holds
+        if of_the_lab:
+            raise ValueError(f"{shorten(data)} does not print")
 
 
 @contextlib.contextmanager
@@ -254,25 +255,22 @@ def whole_file(path: str | os.PathLike[str], private: bool = False) -> Iterator[
     """
     target = Path(path)
     check_writable(target)
+    is_special = _is_special(target)
     try:
-        if _is_special(target):
-            with scratch_directory() as directory:
-                temporary = directory / "content"
-                yield temporary
-                with open(temporary, "rb") as content, _opened_special(target) as through:
-                    shutil.copyfileobj(content, through)
-        else:
-            target = Path(os.path.realpath(target))
-            temporary = target.with_name(f".hetero_lab-{secrets.token_hex(8)}.part")
-            try:
-                # Made by hand, as tempfile makes files for the user alone and the mode that
-                # is usual here cannot be asked for without changing it for all threads.
-                mode = 0o600 if private else 0o666
-                os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
-                yield temporary
-                os.replace(temporary, target)
-            finally:
-                temporary.unlink(missing_ok=True)
+        place = None if is_special else Path(os.path.realpath(target)).parent
+        with scratch_directory(place, ".hetero_lab-") as directory:
+            temporary = directory / "content"
+            # Made by hand, as tempfile makes files for the user alone and the mode that is usual
+            # here cannot be asked for without changing it for all threads.
+            mode = 0o600 if private else 0o666
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+            yield temporary
+            if not is_special:
+                os.replace(temporary, os.path.realpath(target))
+                return
+            content = temporary.read_bytes()
+        with _opened_special(target) as through:
+            through.write(content)
     except OSError as error:
         raise OutputPathError(f"{shorten(str(path))} cannot be written: {error}") from error
 
@@ -335,10 +333,15 @@ def scratch_directory(
 ) -> Iterator[Path]:
     """Give a directory that is removed again, by default in TMPDIR; OutputPathError if full."""
     place = Path(inside) if inside is not None else Path(tempfile.gettempdir())
+    prefix += "scratch-"
+    for leftover in place.glob(f"{prefix}*"):
+        with _locked(leftover) as is_dead:
+            if is_dead:
+                shutil.rmtree(leftover, ignore_errors=True)
     try:
-        with tempfile.TemporaryDirectory(
-            prefix=prefix, dir=place, ignore_cleanup_errors=True
-        ) as name:
+        made = tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True)
+        with made as name, _locked(name):
+            os.makedirs(name, mode=0o700, exist_ok=True)  # taken for a leftover before the lock
             yield Path(name)
     except OSError as error:
         if error.errno not in _NO_ROOM:
@@ -347,6 +350,21 @@ def scratch_directory(
         raise OutputPathError(
             f"{shorten(str(place))} cannot be written: {error.strerror}.{out}"
         ) from error
+
+
+@contextlib.contextmanager
+def _locked(directory: str | os.PathLike[str]) -> Iterator[bool]:
+    """Lock a directory in a block; tell whether that was possible: no other process has."""
+    with contextlib.ExitStack() as stack:
+        is_locked = False
+        with contextlib.suppress(ImportError, OSError):
+            import fcntl
+
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_locked = True
+        yield is_locked
 
 
 def _try_to_write(directory: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 
@@ -22,6 +23,11 @@ def plain_text(text: str) -> str:
 
 def _shown(character: str) -> str:
     return character if character.isprintable() or character == "\n" else " "
+
+
+def text_of(path: str | os.PathLike[str]) -> str:
+    """Return a path as text that a table holds, also if its bytes are no UTF-8."""
+    return os.fspath(path).encode(errors="backslashreplace").decode()
 
 
 def one_line(value: str, width: int = 200) -> str:

@@ -189,6 +189,19 @@ def dynamic(*sizes: int) -> ov.Model:
     return ov.Model([op.result(op.relu(x, name="relu"), name="out")], [x], "dynamic")
 
 
+def constant_only() -> ov.Model:
+    """Build a constant that is an output: neither inputs nor ops."""
+    return ov.Model([op.result(op.constant(np.full((1, 4), 3, np.float32)), name="out")], [], "c")
+
+
+def passed_through(n: int) -> ov.Model:
+    """Build inputs that are outputs: no ops, and as many parts as inputs."""
+    inputs = [op.parameter([1, 4], np.float32, name=f"x{number}") for number in range(n)]
+    return ov.Model(
+        [op.result(x, name=f"out_{x.friendly_name}") for x in inputs], inputs, "through"
+    )
+
+
 def odd_ends() -> ov.Model:
     """Build an unused input, an input that is an output, a constant output, one output twice."""
     x = op.parameter([1, 4], np.float32, name="x")

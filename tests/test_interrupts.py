@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -15,6 +17,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 import hetero_lab as hl
 from hetero_lab.interrupts import UntilInterrupted, bringing, deferred, guarded, interruptible
+from hetero_lab.tables import scratch_directory
 
 
 @pytest.fixture(autouse=True)
@@ -224,3 +227,35 @@ def test_interruptible_returns_and_raises_as_the_function_does():
     assert interruptible(divmod, 7, 2) == (3, 1)
     with pytest.raises(ZeroDivisionError):
         interruptible(divmod, 7, 0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM that can be handled")
+def test_sigterm_is_ctrl_c_and_what_a_killed_process_leaves_is_collected(tmp_path):
+    program = (
+        "import sys, time\n"
+        "from hetero_lab.interrupts import guarded\n"
+        "from hetero_lab.tables import scratch_directory\n"
+        "@guarded\n"
+        "def wait():\n"
+        "    with scratch_directory(sys.argv[1], '.hetero_lab-') as place:\n"
+        "        (place / 'content').write_text('x')\n"
+        "        print(flush=True)\n"
+        "        time.sleep(60)\n"
+        "wait()\n"
+    )
+
+    def left_by(number):
+        command = [sys.executable, "-c", program, str(tmp_path)]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, text=True, stdout=pipe, stderr=pipe) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "\n"
+            process.send_signal(number)
+            return "KeyboardInterrupt" in process.communicate()[1], [*tmp_path.iterdir()]
+
+    assert left_by(signal.SIGTERM) == (True, [])
+    _, (left,) = left_by(signal.SIGKILL)
+    with scratch_directory(tmp_path, ".hetero_lab-") as alive:
+        assert not left.exists()
+        with scratch_directory(tmp_path, ".hetero_lab-"):
+            assert alive.exists()

@@ -15,7 +15,7 @@ from hetero_lab.devices.devices import precisions, supported_ops, takes_ratio
 from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.devices.properties import merged_properties
 from hetero_lab.errors import DeviceError, HeteroLabError, names_at_hand
-from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.opgraph import NOT_OPS, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.memory_limits import (
     MemoryLimit,
@@ -53,7 +53,7 @@ def candidates_for(
     ``requests`` are in flight where the objective is throughput, and 0 for latency.
     DeviceError, if no device supports some op, so that the model runs nowhere here.
     """
-    every, core = list(bound.graph), bound.core
+    every, core = [op for op in bound.graph if op.type not in NOT_OPS], bound.core
     able = {device: supported_ops(bound, device) for device in devices}
     nowhere = [
         f"{op.name} ({op.type})" for op in every if not any(op.name in s for s in able.values())

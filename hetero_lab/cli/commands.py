@@ -33,6 +33,7 @@ from hetero_lab.errors import (
     warn,
 )
 from hetero_lab.tables import check_writable, write_csv
+from hetero_lab.terminal import text_of
 
 if TYPE_CHECKING:
     from hetero_lab.model.read import PreparedModel
@@ -128,7 +129,7 @@ def apply(given: Namespace) -> Any:
     stored = values.read_placement(given.stored)
     stored.affinity.check_model(prepared(given).graph)
     placement = stored.with_properties(_properties_of(given, stored.devices))
-    placement = replace(placement, label=Path(given.stored).name)
+    placement = replace(placement, label=text_of(Path(given.stored).name))
     return call(given, "profile", placement=placement, iterations=iterations, counters=False)
 
 
@@ -361,28 +362,29 @@ def write(given: Namespace, result: Any, said: str = "") -> None:
     """Write the files that the options name; the page of a table begins with the printed text."""
     is_table, planned = hasattr(result, "columns"), isinstance(result, Planned)
     asked = {name: value for name, value in vars(given).items() if value is not None}
-    if "csv" in asked:
-        if is_table:
+    with contextlib.ExitStack() as every:  # so that one that fails costs itself only
+        if "csv" in asked and is_table:
             listed = {"ops": ["\n".join(ops) for ops in result["ops"]]} if "ops" in result else {}
-            write_csv(given.csv, result.assign(**listed))
-        else:
-            result.to_csv(given.csv)
-    if "junit" in asked:
-        result.to_junit(given.junit, strict=given.strict)
-    if "export" in asked:
-        result.export(given.export)
-    if "deploy" in asked:
-        more = options.arguments(given, result.deploy, given.options)
-        if result.interrupted:
-            warn("Deploys what was best by then; Ctrl-C again stops.")
-        result.deploy(given.deploy, **more)
-    if "affinity_out" in asked:
-        affinity = (result.plan if planned else result).affinity
-        is_csv = given.affinity_out.lower().endswith(".csv")
-        (affinity.to_csv if is_csv else affinity.to_json)(given.affinity_out)
-    if "html" in asked:
-        notes = said.partition("\n\n")[0].splitlines() if is_table else ()
-        hl.views.page(result.costs if planned else result, given.html, notes=notes)
+            every.callback(write_csv, given.csv, result.assign(**listed))
+        elif "csv" in asked:
+            every.callback(result.to_csv, given.csv)
+        if "junit" in asked:
+            every.callback(result.to_junit, given.junit, strict=given.strict)
+        if "export" in asked:
+            every.callback(result.export, given.export)
+        if "deploy" in asked:
+            more = options.arguments(given, result.deploy, given.options)
+            every.callback(result.deploy, given.deploy, **more)
+            if result.interrupted:
+                every.callback(warn, "Deploys what was best by then; Ctrl-C again stops.")
+        if "affinity_out" in asked:
+            affinity = (result.plan if planned else result).affinity
+            is_csv = given.affinity_out.lower().endswith(".csv")
+            every.callback(affinity.to_csv if is_csv else affinity.to_json, given.affinity_out)
+        if "html" in asked:
+            notes = said.partition("\n\n")[0].splitlines() if is_table else ()
+            shown = result.costs if planned else result
+            every.callback(hl.views.page, shown, given.html, notes=notes)
 
 
 @contextlib.contextmanager

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import io
 import os
 import re
 import sys
+import traceback
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from hetero_lab.annexes import annex
 from hetero_lab.cli import commands, texts
 from hetero_lab.cli.options import OPTIONS, OptionParser, spelled
 from hetero_lab.errors import ArgumentError, HeteroLabError, did_you_mean
+from hetero_lab.interrupts import sigterm_as_ctrl_c
 from hetero_lab.terminal import plain_text
 
 FAILED, ERROR, NOT_KNOWN, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
@@ -105,20 +108,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     _print_anything()
     try:
-        with commands.warnings_to(_say_aside):
-            code = _run(sys.argv[1:] if arguments is None else list(arguments))
-            sys.stdout.flush()
-            return code
+        with sigterm_as_ctrl_c(), commands.warnings_to(_say_aside):
+            return _run(sys.argv[1:] if arguments is None else list(arguments))
     except HeteroLabError as error:
         _say_aside(f"Error: {' '.join(str(error).split())}")
         return ERROR
     except KeyboardInterrupt as stop:
         _say_aside(f"Interrupted. {stop}".rstrip())
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader has gone (`| head`); the interpreter must not try to write the rest.
+    except OSError as error:
+        # The interpreter must not try to write the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+        if isinstance(error, BrokenPipeError):  # the reader has gone (`| head`)
+            return BROKEN_PIPE
+        _say_aside(f"Error: {error.filename or 'The standard output'}: {error.strerror}")
+        return ERROR
+    except Exception as error:  # else Python's exit code, 1, would be taken for a verdict
+        _say_aside(f"Error in hetero-lab itself: {''.join(traceback.format_exception(error))}")
+        return ERROR
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -130,15 +137,17 @@ def _run(arguments: Sequence[str]) -> int:
                 "hetero-lab -h lists them."
             )
         parser().parse_args(arguments)  # -h, or --version
-        print(f"hetero-lab {hl.__version__}, OpenVINO {metadata.version('openvino')}")
+        print(f"hetero-lab {hl.__version__}, OpenVINO {metadata.version('openvino')}", flush=True)
         return 0
     command = COMMANDS[first]
     given = command.parser().parse_args(rest)
     result = command.result(given)
     said = plain_text(_spelled(command.text(given, result).rstrip("\n")))
-    commands.write(given, result, said)
-    if said and not vars(given).get("quiet"):
-        print(said)
+    # What took minutes is printed before writing can fail, and written although printing failed.
+    with contextlib.ExitStack() as last:
+        last.callback(commands.write, given, result, said)
+        if said and not vars(given).get("quiet"):
+            print(said, flush=True)
     if getattr(result, "interrupted", False):
         return INTERRUPTED
     return command.exit_code(given, result) if command.exit_code else 0
@@ -279,7 +288,8 @@ def _print_anything() -> None:
 
 
 def _say_aside(text: str) -> None:
-    print(f"hetero-lab: {plain_text(_spelled(text))}", file=sys.stderr)
+    with contextlib.suppress(OSError):
+        print(f"hetero-lab: {plain_text(_spelled(text))}", file=sys.stderr)
 
 
 def _spelled(text: str) -> str:

@@ -540,6 +540,8 @@ def _check_terms(costs: CostModel) -> None:
         _check_costs(
             [price.fixed_us, price.us_per_byte], f"The boundary from {pair[0]} to {pair[1]}"
         )
+    if any(len(parts) != n + 1 or not all(map(math.isfinite, parts)) for parts in costs.seen_us):
+        raise PlanError(f"A placement that was seen has {n + 1} parts, each a finite number.")
     graph = costs.graph
     placeable = {graph.ops[index].name for index in graph.placeable}
     for term in costs.lost_fusion:

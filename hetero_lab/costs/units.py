@@ -65,8 +65,10 @@ def split_into_units(
 
 
 def check_supported(graph: OpGraph, support: Mapping[str, Collection[str]]) -> None:
-    """Raise PlanError for ops that no device supports."""
+    """Raise PlanError for ops that no device supports, and for a model without any."""
     placeable = [graph.ops[index].name for index in graph.placeable]
+    if not placeable:
+        raise PlanError(f"{shorten(graph.name)} has no ops to place; hetero_lab.profile times it.")
     missing = [op for op in placeable if not any(op in able for able in support.values())]
     if missing:
         raise PlanError(

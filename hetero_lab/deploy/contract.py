@@ -17,8 +17,10 @@ from hetero_lab.errors import StoredFileError, names_at_hand, shorten
 from hetero_lab.fetch import file_digest
 from hetero_lab.results.environment import Environment
 from hetero_lab.results.evidence import TOLERANCE
+from hetero_lab.runtime.exported import parse_header
 from hetero_lab.runtime.place_ops import check_plugins, check_properties
-from hetero_lab.tables import SCHEMA_VERSION, check_directory, read_json, write_json
+from hetero_lab.runtime.reference import TOLERANCE as TOLERANCE_OF
+from hetero_lab.tables import SCHEMA_VERSION, check_directory, read_json, reading, write_json
 
 FILE_NAME, KIND = "contract.json", "contract"
 # Standard deviation of the log ratio from one time to another, at least: that of 39 measurements of
@@ -142,6 +144,9 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Raise ValueError for what only somebody else can have written."""
         check_plugins(self.emulated)
         check_properties(self.properties)
+        parse_header(self.header)
+        if self.precision not in TOLERANCE_OF:
+            raise ValueError(f"{self.precision!r} is no precision")
         for name, digest in self.files.items():
             if not re.fullmatch(r"\w[\w.-]*", name) or not re.fullmatch("[0-9a-f]{64}", digest):
                 raise ValueError(f"{name!r} is no file that was frozen")
@@ -184,10 +189,8 @@ def read_contract(directory: str | os.PathLike[str]) -> Contract:
             f"{name} was changed after it was written, so it proves nothing. Freeze the placement "
             "again, or restore the file."
         )
-    try:
+    with reading(path, KIND):
         return msgspec.convert(data, Contract)
-    except msgspec.ValidationError as error:
-        raise StoredFileError(f"{name} is not a whole contract: {error}") from error
 
 
 def _digest(data: dict[str, Any]) -> str:

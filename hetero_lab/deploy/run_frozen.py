@@ -139,14 +139,16 @@ def _full_name(core: ov.Core, name: str) -> str:
 def by_request(arrays: Mapping[str, np.ndarray], kind: str) -> list[list[np.ndarray]]:
     """Return the arrays of each request, called ``in0.0``, ``in0.1``, ``in1.0``… for ``in``."""
     requests: dict[int, dict[int, np.ndarray]] = {}
-    for key in (key for key in arrays if key.startswith(kind)):
-        number, _, index = key.removeprefix(kind).partition(".")
-        requests.setdefault(int(number), {})[int(index)] = arrays[key]
+    for key, array in arrays.items():
+        number, _, index = key.lstrip("inout").partition(".")
+        own = requests.setdefault(int(number), {})  # empty, if the model has no inputs
+        if key.startswith(kind):
+            own[int(index)] = array
     return [[array for _, array in sorted(own.items())] for _, own in sorted(requests.items())]
 
 
 def _requests(directory: str | os.PathLike[str]) -> list[list[np.ndarray]]:
-    return by_request(read_npz(Path(directory) / "requests.npz", "in"), "in")
+    return by_request(read_npz(Path(directory) / "requests.npz"), "in")
 
 
 def _infer(

@@ -24,14 +24,14 @@ from hetero_lab.runtime.exported import parse_header
 from hetero_lab.runtime.reference import Agreement, compare
 from hetero_lab.runtime.stored_placement import MODEL_FILE, StoredPlacement
 from hetero_lab.tables import write_text
-from hetero_lab.terminal import count_of, one_line, plain_text
+from hetero_lab.terminal import count_of, one_line, plain_text, text_of
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
 
-_WIDE = 1000  # characters of a detail
+WIDE = 1000  # characters of a detail
 _OPEN = (UNDECIDED, UNKNOWN)  # promised, and not known whether it is kept
 
 
@@ -290,9 +290,9 @@ def judged(
         "latency": latency,
     }
     return Verification(
-        os.fspath(directory),
-        tuple(ContractPart(name, is_, one_line(why, _WIDE)) for name, (is_, why) in found.items()),
-        tuple(one_line(change, _WIDE) for change in _changes(contract, seen)),
+        text_of(directory),
+        tuple(ContractPart(name, is_, one_line(why, WIDE)) for name, (is_, why) in found.items()),
+        tuple(one_line(change, WIDE) for change in _changes(contract, seen)),
         seen.openvino_version or "unknown",
         release,
         f"Verified on {seen.host} · {seen.n_cpus} CPUs · {datetime.now(UTC):%d %B %Y, %H:%M} UTC",

@@ -32,6 +32,7 @@ from hetero_lab.deploy.promised_latency import (
     judged_latency,
 )
 from hetero_lab.deploy.verification import (
+    WIDE,
     Across,
     ContractPart,
     Verification,
@@ -42,9 +43,9 @@ from hetero_lab.devices.bound import bind
 from hetero_lab.devices.releases import interpreter
 from hetero_lab.errors import (
     ArgumentError,
+    HeteroLabError,
     MeasurementError,
     OutputPathError,
-    StoredFileError,
     last_line,
     shorten,
 )
@@ -54,6 +55,7 @@ from hetero_lab.results.environment import wait_until_quiet
 from hetero_lab.runtime.placed_model import load
 from hetero_lab.runtime.stored_placement import StoredPlacement, read_stored
 from hetero_lab.samples.datasets import Correct, Dataset, Metric, ReadData, read_optional_data
+from hetero_lab.terminal import one_line, text_of
 
 MAX_DROP = 0.01
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*([a-z]+[0-9]+)?(\.dev[0-9]+)?")
@@ -199,12 +201,13 @@ def verify(
                         bar.note("count the right answers")
                         accuracy = _accuracy(path, contract, frozen, labelled, max_drop)
                         made = replace(made, parts=(*made.parts, accuracy))
-                except (MeasurementError, OutputPathError, StoredFileError) as error:
-                    is_alone = len(directories) == 1 and isinstance(error, StoredFileError)
-                    if is_alone or not is_across:
+                except Exception as error:  # of several, each costs itself only
+                    of_release = isinstance(error, MeasurementError | OutputPathError)
+                    if not is_across or (len(directories) == 1 and not of_release):
                         raise
-                    failed = (ContractPart("run", ERROR, str(error)),)
-                    made = Verification(os.fspath(path), failed, (), release or "here", release)
+                    why = str(error) if isinstance(error, HeteroLabError) else repr(error)
+                    failed = (ContractPart("run", ERROR, one_line(why, WIDE)),)
+                    made = Verification(text_of(path), failed, (), release or "here", release)
                 found.append(made)
                 bar.advance()
     return Across(tuple(found)) if is_across else found[0]

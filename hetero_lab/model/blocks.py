@@ -257,12 +257,14 @@ def _matched(skeleton: _Skeleton, starts: Sequence[int], repeated: range) -> dic
         levels += [(d + period, d, 0) for d in range(repeated.start, starts[0])]
     last = starts[-1] + period
     levels += [(d, d - period, len(starts)) for d in range(last, repeated.stop)]
-    new = [
-        (op, other, number)
-        for later, earlier, number in levels
-        for op, other in _alike(skeleton, skeleton.levels[later], skeleton.levels[earlier])
-        if pair(op, other, number)
-    ]
+    new, at = list[tuple[int, int, int]](), skeleton.levels
+    for most in (1, len(skeleton.signatures)):  # of twins any will do: all are in one block
+        new = new or [
+            (op, other, number)
+            for later, earlier, number in levels
+            for op, other in _alike(skeleton, at[later], at[earlier], most)
+            if pair(op, other, number)
+        ]
     while new:
         upwards = list(new)
         while upwards:
@@ -282,15 +284,16 @@ def _matched(skeleton: _Skeleton, starts: Sequence[int], repeated: range) -> dic
 
 
 def _alike(
-    skeleton: _Skeleton, ops: Iterable[int], others: Iterable[int]
+    skeleton: _Skeleton, ops: Iterable[int], others: Iterable[int], most: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield pairs of ops that are the only one of their kind on their side."""
-    kinds = [Counter(skeleton.signatures[i] for i in some) for some in (ops, others)]
-    by_kind = {skeleton.signatures[i]: i for i in others}
-    for op in ops:
-        kind = skeleton.signatures[op]
-        if kinds[0][kind] == kinds[1][kind] == 1:
-            yield op, by_kind[kind]
+    """Yield pairs of ops of one kind, if both sides have equally many, and at ``most`` so many."""
+    kinds: dict[_Signature, tuple[list[int], list[int]]] = {}
+    for side, some in enumerate((ops, others)):
+        for op in some:
+            kinds.setdefault(skeleton.signatures[op], ([], []))[side].append(op)
+    for own, counterparts in kinds.values():
+        if len(own) == len(counterparts) <= most:
+            yield from zip(own, counterparts, strict=True)
 
 
 def _users_alike(

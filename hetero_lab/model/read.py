@@ -47,6 +47,7 @@ from hetero_lab.model.opgraph import (
     Tensor,
 )
 from hetero_lab.samples.catalogue import sample, sample_names, sample_path
+from hetero_lab.terminal import text_of
 
 Shapes: TypeAlias = Mapping[str, Sequence[int]] | Sequence[int]
 
@@ -128,6 +129,15 @@ def prepare(source: Source, shapes: Shapes | None = None) -> PreparedModel:
     """Do as :func:`load`, with graph and fingerprint; a prepared model passes through."""
     if isinstance(source, PreparedModel):
         return source
+    try:
+        return _prepare(source, shapes)
+    except UnicodeDecodeError as error:  # OpenVINO hands on the bytes of any file
+        name = shorten(repr(error.object))
+        message = f"A name in the model is no text in UTF-8: {name}. Rename it in the source."
+        raise ModelError(message) from error
+
+
+def _prepare(source: str | os.PathLike[str] | ov.Model, shapes: Shapes | None) -> PreparedModel:
     if isinstance(source, ov.Model):
         fingerprint = None if shapes else _prepared_mark(source)
         if fingerprint is not None:
@@ -142,10 +152,12 @@ def prepare(source: Source, shapes: Shapes | None = None) -> PreparedModel:
             shapes = {**usual, **(shapes or {})}
         if model.get_friendly_name().endswith("_Frontend_IR"):
             # Frontends give every model the same name; the file's name says more.
-            model.set_friendly_name(Path(os.fspath(source)).stem)
+            model.set_friendly_name(Path(text_of(source)).stem)
         forget_notes(model)
         if path.name == _EXPORTED and is_language_model(model):
             note_surroundings(model, path.parent)
+    if not (model.get_results() or model.get_sinks()):
+        raise ModelError(f"{shorten(model.get_friendly_name())} has no outputs: nothing to run.")
     if is_language_model(model):
         _keep_broadcast_sizes(model)
     if shapes or not is_language_model(model):

@@ -384,15 +384,20 @@ def partition_to_json(partition: Partition) -> dict[str, Any]:
     }
 
 
-def partition_from_json(data: Mapping[str, Any]) -> Partition:
-    """Build the partition that :func:`partition_to_json` wrote."""
+def partition_from_json(data: Mapping[str, Any], graph: OpGraph) -> Partition:
+    """Build the partition that :func:`partition_to_json` wrote; ValueError if it is of no graph."""
     subgraphs = msgspec.convert(data["subgraphs"], list[tuple[str, tuple[str, ...]]])
-    return Partition(
+    partition = Partition(
         tuple(Subgraph(index, device, ops) for index, (device, ops) in enumerate(subgraphs)),
         tuple(Boundary(*row) for row in msgspec.convert(data["boundaries"], list[_BoundaryRow])),
         msgspec.convert(data["wiring"], tuple[Wiring, ...]),
         bool(data["observed"]),
     )
+    lacking = [op for _, ops in subgraphs for op in ops if op not in graph.index_of]
+    ends = {end for cut in partition.boundaries for end in (cut.source, *cut.targets)}
+    if lacking or not ends <= set(range(len(subgraphs))):
+        raise ValueError(f"its partition names {names_at_hand(lacking, 3) or 'subgraphs'} it lacks")
+    return partition
 
 
 def reordered(predicted: Partition, order: list[int]) -> Partition:

@@ -155,6 +155,8 @@ def _blamed(division: Division, n: int) -> Iterator[Cause]:
 
     Their text is only the condition.
     """
+    if not division.placeable.any():
+        return
     order = division.priorities()
     for place, device in enumerate(order[:-1]):
         behind = np.isin(division.start, order[place + 1 :]) & division.placeable

@@ -248,7 +248,8 @@ class _Program:
     def solve(self, deadline: float, gap: float = 0.0) -> Any:
         """Run HiGHS until the relative gap is proven, or the deadline (``clock.now()``)."""
         row, column, factor = (np.concatenate(p) for p in zip(*self.rows, strict=True))
-        matrix = csr_array((factor, (row, column)), shape=(self.n_rows, self.n_variables))
+        at = row.astype(np.int32), column.astype(np.int32)
+        matrix = csr_array((factor, at), shape=(self.n_rows, self.n_variables))
         whole = np.zeros(self.n_variables)
         whole[self.on.ravel()] = 1
         low, high, upper = (np.concatenate(p) for p in (self.low, self.high, self.upper))

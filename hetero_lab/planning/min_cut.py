@@ -95,7 +95,9 @@ class Network:
         finite = sum(capacity or 0 for capacity in self.capacities)
         # One more than everything together is never worth cutting.
         whole = [finite + 1 if capacity is None else capacity for capacity in self.capacities]
-        left = csr_array((np.array(whole, np.int64), (self.tails, self.heads)), shape=shape)
+        # Before SciPy 1.15 its flows, as its programs, take indices of 32 bits only.
+        edges = np.array(self.tails, np.int32), np.array(self.heads, np.int32)
+        left = csr_array((np.array(whole, np.int64), edges), shape=shape)
         # All edges together, those from the source, and those into the sink are cuts each, and no
         # flow exceeds a cut.
         bound = min(finite, int(left[[self.source]].sum()), int(left[:, [self.sink]].sum()))

@@ -175,7 +175,7 @@ def to_json(profile: ProfileData) -> dict[str, Any]:
 def fields_from_json(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a profile; raises various errors if the data is incomplete."""
     graph = graph_from_json(data["graph"])
-    partition = partition_from_json(data["partition"])
+    partition = partition_from_json(data["partition"], graph)
     devices = dict(zip((op.name for op in graph), data["affinity"], strict=True))
     latency = _latency(data["turns_us"])
     return {

@@ -173,7 +173,7 @@ def profile_of(
     The times of a language model are per further token. ``environment`` may have more devices than
     the trial. ``more`` are other fields, for instance ``counters``.
     """
-    partition = partition_from_json(compiled.partition)
+    partition = partition_from_json(compiled.partition, graph)
     latency = Latency(tuple(turn.samples_us for turn in turns))
     generation = None
     if trial.scenario is not None:

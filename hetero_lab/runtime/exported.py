@@ -7,6 +7,7 @@ Those are known if the header matches the predicted partition.
 from __future__ import annotations
 
 import contextlib
+import re
 import xml.etree.ElementTree as ET
 from collections import Counter
 from dataclasses import replace
@@ -21,6 +22,8 @@ from hetero_lab.runtime.placed_model import header_text
 
 # For each submodel and each of its inputs: ("model", number), or ("edge", submodel, its output).
 _Sources: TypeAlias = list[list[tuple[Any, ...]]]
+# Control characters in the model's name, which the header holds and nobody needs.
+_NO_XML = re.compile("&#[^;]*;|[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def ask(model: ov.CompiledModel, key: str) -> Any:
@@ -65,7 +68,7 @@ def parse_header(text: str) -> Partition | None:
     """
     if not text:
         return None
-    root = ET.fromstring(text)
+    root = ET.fromstring(_NO_XML.sub("", text))
 
     def places(path: str, prefix: str = "") -> list[tuple[int, int]]:
         idx, node = f"{prefix}submodel_idx", f"{prefix}node_idx"

@@ -50,8 +50,9 @@ def check_properties(properties: Mapping[str, Any]) -> None:
         VALUE_CACHE_GROUP_SIZE VALUE_CACHE_PRECISION
     """)  # fmt: skip
     for key, value in properties.items():
-        if key == "DEVICE_PROPERTIES" and isinstance(value, dict):
-            for of_device in value.values():
+        by_device = value.values() if isinstance(value, dict) else [value]
+        if key == "DEVICE_PROPERTIES" and all(isinstance(each, dict) for each in by_device):
+            for of_device in by_device:
                 check_properties(of_device)
         elif key not in allowed or not re.fullmatch(r"[\w.:,+ -]*", str(value), re.A):
             raise ValueError(f"a file must not set the property {key!r} to {value!r}")

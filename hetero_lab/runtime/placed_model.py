@@ -102,7 +102,7 @@ def header_text(compiled: ov.CompiledModel) -> str:
         compiled.export_model(stream)
     raw = stream.getvalue()
     start, end = raw.find(b"<hetero"), raw.find(b"</hetero>")
-    return raw[start : end + 9].decode() if 0 <= start < end else ""
+    return raw[start : end + 9].decode(errors="replace") if 0 <= start < end else ""
 
 
 class _HeaderOnly(io.BytesIO):

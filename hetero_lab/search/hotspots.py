@@ -224,7 +224,8 @@ def _profiles(measured: Profile | Sweep) -> tuple[Profile, list[Profile]]:
         every = [row.scaled_profile for row in measured.ranked.rows]
     counted = [profile for profile in every if profile is not None and profile.counters]
     if not counted:
-        raise MeasurementError("There are no times of single ops. Measure with counters=True.")
+        why = "Measure with counters=True; some op must take at least 1 µs."
+        raise MeasurementError(f"There are no times of single ops. {why}")
     same = counted[0].model_fingerprint
     return counted[0], [p for p in counted if p.model_fingerprint == same]
 

@@ -46,7 +46,8 @@ _SUBGRAPH_PARTS = (("ops", 1.0), ("reorders", 0.4))
 def counters_of(profile: Profile) -> tuple[Counter, ...]:
     """Return the counters of a profile; MeasurementError if it has none."""
     if not profile.counters:
-        raise MeasurementError("This profile has no counters. Profile with counters=True.")
+        why = "Profile with counters=True; some op must take at least 1 µs."
+        raise MeasurementError(f"This profile has no counters. {why}")
     return profile.counters
 
 

@@ -140,3 +140,29 @@ def test_a_pipeline_is_advised(tmp_path, said):
         "hetero-lab advise a=digits_inception b=digits_inception -d CPU -b 20 --deploy deploy"
         in again
     )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
+def test_a_full_output_is_an_error_of_its_own():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "hetero_lab", "--version"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == cli.ERROR
+    assert "Error: The standard output: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
+def test_what_cannot_be_written_costs_itself_only(capsys, tmp_path):
+    arguments = ["support", "digits_inception", "--csv", "/dev/full", "--html", f"{tmp_path}/a"]
+    assert cli.main(arguments) == cli.ERROR
+    said = capsys.readouterr()
+    assert "CPU can run all 92 ops." in said.out
+    assert "'/dev/full' cannot be written" in said.err
+    assert (tmp_path / "a").read_text().startswith("<!doctype html>")
+
+
+def test_a_fault_of_the_lab_is_no_verdict(monkeypatch, capsys):
+    monkeypatch.setattr(hl, "samples", lambda: [].pop())
+    assert cli.main(["samples"]) == cli.ERROR
+    assert "Error in hetero-lab itself" in capsys.readouterr().err

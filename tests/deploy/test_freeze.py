@@ -12,6 +12,7 @@ from plain_openvino import edit_placement
 from random_models import random_affinity, random_model
 from slices import sliced
 from small_language_models import decoder
+from small_models import constant_only
 
 import hetero_lab as hl
 from hetero_lab.deploy.freeze import write_frozen
@@ -172,3 +173,9 @@ def test_a_frozen_language_model_writes_text_without_the_lab(tmp_path):
     assert done.stdout.startswith(" Paris.")
     (directory / "openvino_detokenizer.xml").unlink()
     assert "no openvino_detokenizer.xml" in run_without_the_lab(directory, "The").stderr
+
+
+def test_a_model_without_inputs_is_frozen(tmp_path):
+    directory = hl.freeze(constant_only(), "CPU", tmp_path / "frozen", tolerance=None)
+    assert run_without_the_lab(directory).stdout == "out (1, 4) float32 [3. 3. 3. 3.]\n"
+    assert hl.verify(directory).ok

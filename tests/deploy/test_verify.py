@@ -619,3 +619,20 @@ def test_names_of_ops_are_plain_text_in_every_report(copy, capsys, tmp_path):
         for line in "".join(said).split("\n"):
             assert line.isprintable()
             assert not re.search(r"^\s*::|##\[", line)
+
+
+@pytest.mark.parametrize("change", [
+    {"header": "<hetero"},
+    {"header": "<hetero><inputs_to_submodels_inputs><pair submodel_idx='7' node_idx='0'/>"
+     "</inputs_to_submodels_inputs></hetero>"},
+    {"precision": "nope"}, {"precision": ""}, {"label": "\ud800"},
+    {"properties": {"DEVICE_PROPERTIES": [1]}}, {"properties": {"DEVICE_PROPERTIES": {"CPU": [1]}}},
+])  # fmt: skip
+def test_of_several_a_bad_contract_costs_itself_only(change, deployed, copy):
+    data = json.loads((copy / FILE_NAME).read_text()) | change
+    del data["digest"]
+    sign(copy, data)
+    good, other = hl.verify([deployed, copy], progress=False).verifications
+    assert good.ok
+    assert (other.status, other.parts[0].name) == ("error", "run")
+    assert FILE_NAME in other.parts[0].detail

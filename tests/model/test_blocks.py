@@ -4,6 +4,8 @@ import random
 from dataclasses import replace
 from graphlib import TopologicalSorter
 
+import numpy as np
+import openvino as ov
 import pytest
 from big_graphs import transformer_graph
 from planning.random_costs import GraphMaker
@@ -147,3 +149,19 @@ def test_no_repetition_is_said():
 def test_an_empty_graph_has_no_blocks():
     graph = OpGraph("empty", (), (), ())
     assert find_blocks(graph).n_blocks == 0
+
+
+@pytest.mark.parametrize("n_branches", [1, 2, 3])
+def test_identical_branches_are_in_the_same_blocks(n_branches):
+    image = ov.opset13.parameter([1, 4], np.float32, name="image")
+    stem, ends = ov.opset13.tanh(image, name="stem"), []
+    for branch in range(n_branches):
+        end = stem
+        for layer in range(4):
+            end = ov.opset13.relu(end, name=f"branch{branch}/layer{layer}/relu")
+            end = ov.opset13.sigmoid(end, name=f"branch{branch}/layer{layer}/sigmoid")
+        ends.append(end)
+    found = hl.blocks(ov.Model(ends, [image], "twins")).set_index("op")["block"]
+    assert len(found) == 8 * n_branches + 1
+    for op, block in found.drop("stem").items():
+        assert block == int(str(op).partition("/layer")[2][0])

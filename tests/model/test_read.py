@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -559,3 +561,34 @@ def test_names_are_found_by_their_lengths_wherever_they_stand(names, strings, be
         assert names_of_file([_Named(name) for name in names], Path(file.name)) == (
             held if data else set(names)
         )
+
+
+def test_a_model_without_outputs_is_refused():
+    x = op.parameter([1], np.float32)
+    for model in (ov.Model([], [], "empty"), ov.Model([], [x], "empty")):
+        with pytest.raises(ModelError, match="'empty' has no outputs"):
+            hl.load(model)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_a_file_name_need_not_be_utf8(tmp_path):
+    path = os.fsencode(tmp_path) + b"/mod\xe8le.onnx"
+    ends = (11, onnx_wire.value_info("x", [1, 4])), (12, onnx_wire.value_info("y", [1, 4]))
+    relu = onnx_wire.node("Relu", "relu", ["x"], ["y"])
+    with open(path, "wb") as file:
+        file.write(onnx_wire.model(onnx_wire.encode((1, relu), (2, "graph"), *ends), 13))
+    assert hl.load(os.fsdecode(path)).friendly_name == "mod\\udce8le"
+
+
+@pytest.mark.parametrize("name", ["one_input", "one_op", "one_tensor", "one_model"])
+@pytest.mark.parametrize("middle", [b"\xe8", b"\xed\xa0\x80", b"&#xD800;"])
+def test_names_that_are_no_text_are_refused(name, middle, tmp_path):
+    x = op.parameter([1, 4], np.float32, name="one_input")
+    relu = op.relu(x, name="one_op")
+    relu.output(0).set_names({"one_tensor"})
+    ov.save_model(ov.Model([relu], [x], "one_model"), tmp_path / "m.xml")
+    text = (tmp_path / "m.xml").read_bytes()
+    (tmp_path / "m.xml").write_bytes(text.replace(name.encode(), b"one" + middle + b"end"))
+    for source in (tmp_path / "m.xml", ov.Core().read_model(tmp_path / "m.xml")):
+        with pytest.raises(ModelError, match="no text in UTF-8"):
+            hl.load(source)

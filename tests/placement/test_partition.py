@@ -333,8 +333,12 @@ def test_json_there_and_back(seed):
     partition = predict(graph, random_affinity(graph, DEVICES, seed))
     ops = [op for subgraph in partition.subgraphs for op in subgraph.ops]
     assert sorted(ops) == sorted(graph.ops[index].name for index in graph.placeable)
-    back = partition_from_json(json.loads(json.dumps(partition_to_json(partition))))
+    stored = json.loads(json.dumps(partition_to_json(partition)))
+    back = partition_from_json(stored, graph)
     assert back.subgraphs == partition.subgraphs
     assert back.boundaries == partition.boundaries
     assert back.wiring == partition.wiring
     assert back.observed == partition.observed
+    stored["subgraphs"][0][1].append("elsewhere")
+    with pytest.raises(ValueError, match="names 'elsewhere' it lacks"):
+        partition_from_json(stored, graph)

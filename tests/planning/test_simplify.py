@@ -11,7 +11,14 @@ import pytest
 from network_zoo import ZOO, yolo_dfl
 from random_costs import random_graph
 from random_models import random_model
-from small_models import chain, diamond, dynamic_inside, stateful, two_parts
+from small_models import (
+    chain,
+    diamond,
+    dynamic_inside,
+    passed_through,
+    stateful,
+    two_parts,
+)
 
 import hetero_lab as hl
 from hetero_lab.errors import AffinityError, ArgumentError
@@ -251,3 +258,9 @@ def test_no_change_cuts_through_a_state():
                 assert len(homes) == 1
                 n_states += 1
     assert n_states > 5
+
+
+def test_parts_without_ops_are_parts():
+    hl.emulate("ACC", unsupported={"Softmax"})
+    said = str(hl.simplify(passed_through(2), "HETERO:ACC,CPU"))
+    assert "2 subgraphs: the model consists of 2 parts that no tensor connects" in said

@@ -127,7 +127,7 @@ def check_round_trips(prepared: PreparedModel, affinity: hl.Affinity) -> None:
     graph = prepared.graph
     assert graph_from_json(json.loads(json.dumps(graph_to_json(graph)))) == graph
     predicted = hl.partition(prepared, affinity, core=core())
-    again = partition_from_json(json.loads(json.dumps(partition_to_json(predicted))))
+    again = partition_from_json(json.loads(json.dumps(partition_to_json(predicted))), graph)
     assert again.subgraphs == predicted.subgraphs
     assert again.boundaries == predicted.boundaries
     assert again.wiring == predicted.wiring

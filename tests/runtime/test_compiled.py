@@ -390,3 +390,13 @@ def test_a_graph_with_more_subgraphs_than_digits(core):
         warnings.simplefilter("error")
         compiled = hl.compile(model, hl.Placement(affinity, "x", {"CPU": F32}), core=core)
     assert [s.ops for s in compiled.partition.subgraphs] == [(name,) for name in names]
+
+
+@pytest.mark.parametrize("name", ["a\x01b", "\x1b[31m", "\x0b", "\ufffe", "&#1;", "<&>", "]]>"])
+def test_the_partition_is_read_whatever_the_model_is_called(name):
+    x = op.parameter([1, 4], np.float32, name="x")
+    hl.emulate("NAMEACC", unsupported={"Tanh"})
+    model = ov.Model([op.result(op.tanh(op.relu(x)))], [x], name)
+    compiled = hl.compile(model, "HETERO:NAMEACC,CPU")
+    assert compiled.partition.observed
+    assert [part.device for part in compiled.partition.subgraphs] == ["NAMEACC", "CPU"]

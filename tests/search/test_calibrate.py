@@ -6,7 +6,7 @@ import signal
 from typing import Any
 
 import pytest
-from small_models import convolutions
+from small_models import constant_only, convolutions, passed_through
 
 import hetero_lab as hl
 from hetero_lab.errors import PlanError
@@ -258,3 +258,10 @@ def test_optimize_returns_what_measured_best(digits, few_placements, changes):
     pinned = [op for op in best.affinity.ops if op.startswith("conv1")]
     assert pinned
     assert "pin" not in changes or {best.affinity[op] for op in pinned} == {"ACC"}
+
+
+@pytest.mark.parametrize("model", [constant_only(), passed_through(1), passed_through(2)])
+def test_a_model_without_ops_has_nothing_to_place(model):
+    for question in (hl.calibrate, hl.optimize):
+        with pytest.raises(PlanError, match="has no ops to place"):
+            question(model, ["ACC", "CPU"], budget_s=5, **QUICK)
