@@ -74,7 +74,6 @@ def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """
 
     @functools.wraps(function)
-    @sigterm_as_ctrl_c()
     def call(*args: _P.args, **options: _P.kwargs) -> _T:
         __tracebackhide__ = True
         global _last, _seen
@@ -86,7 +85,8 @@ def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
                 _seen = False
             signal.signal(signal.SIGINT, _on_signal)
         try:
-            with _dropped_ones_again() if listening else contextlib.nullcontext():
+            again = _dropped_ones_again() if listening else contextlib.nullcontext()
+            with sigterm_as_ctrl_c(), again:
                 result = function(*args, **options)
         except KeyboardInterrupt as stop:
             _last = partial_of(stop)

@@ -195,9 +195,9 @@ def median_interval(turns: Sequence[Sequence[float]]) -> tuple[float, float]:
         method="percentile",
         **seed,
     ).confidence_interval
-    # The median of the data always lies in its own interval.
-    middle = float(np.median(every))
-    return min(float(low), middle), max(float(high), middle)
+    # The median of the data always lies in its own interval, and this among the data.
+    middle, least, most = float(np.median(every)), float(every.min()), float(every.max())
+    return max(least, min(float(low), middle)), min(most, max(float(high), middle))
 
 
 def centred(levels_us: Sequence[float], us: float) -> list[float]:

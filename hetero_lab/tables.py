@@ -258,7 +258,7 @@ def whole_file(path: str | os.PathLike[str], private: bool = False) -> Iterator[
     is_special = _is_special(target)
     try:
         place = None if is_special else Path(os.path.realpath(target)).parent
-        with scratch_directory(place, ".hetero_lab-") as directory:
+        with scratch_directory(place, ".hetero_lab-", target) as directory:
             temporary = directory / "content"
             # Made by hand, as tempfile makes files for the user alone and the mode that is usual
             # here cannot be asked for without changing it for all threads.
@@ -329,9 +329,14 @@ def make_directory(path: str | os.PathLike[str], *, private: bool = False) -> Pa
 
 @contextlib.contextmanager
 def scratch_directory(
-    inside: str | os.PathLike[str] | None = None, prefix: str = "hetero_lab-"
+    inside: str | os.PathLike[str] | None = None,
+    prefix: str = "hetero_lab-",
+    target: Path | None = None,
 ) -> Iterator[Path]:
-    """Give a directory that is removed again, by default in TMPDIR; OutputPathError if full."""
+    """Give a directory that is removed again, by default in TMPDIR.
+
+    OutputPathError, of the ``target`` that it is made for, if there is no room.
+    """
     place = Path(inside) if inside is not None else Path(tempfile.gettempdir())
     prefix += "scratch-"
     for leftover in place.glob(f"{prefix}*"):
@@ -348,7 +353,7 @@ def scratch_directory(
             raise
         out = "" if inside is not None else " TMPDIR names another place for temporary files."
         raise OutputPathError(
-            f"{shorten(str(place))} cannot be written: {error.strerror}.{out}"
+            f"{shorten(str(target or place))} cannot be written: {error.strerror}.{out}"
         ) from error
 
 

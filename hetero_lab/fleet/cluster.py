@@ -38,6 +38,7 @@ from hetero_lab.errors import (
     names_at_hand,
     warn,
 )
+from hetero_lab.interrupts import deferred
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.requests import SetUp
 from hetero_lab.measure.rounds import BaseRun, SweepRun
@@ -309,12 +310,13 @@ class FleetRun(BaseRun):
             self._fail(*group, f"lost {times} times", f"{type(error).__name__}: {error}")
             return
         first = self._ledger.next_group
-        for record in records:
-            host = self._hosts[get_address_host(record.worker)].host
-            kept = msgspec.structs.replace(record, host=host)
-            if isinstance(kept, Turn):
-                kept = msgspec.structs.replace(kept, group=first + kept.group)
-            self._record(kept)
+        with deferred():  # all of a group, or its store would miss some
+            for record in records:
+                host = self._hosts[get_address_host(record.worker)].host
+                kept = msgspec.structs.replace(record, host=host)
+                if isinstance(kept, Turn):
+                    kept = msgspec.structs.replace(kept, group=first + kept.group)
+                self._record(kept)
         labels = names_at_hand([trial.label for trial in group.trials], 4)
         failed = [record for record in records if isinstance(record, Failed)]
         if {trial.key for trial in group.trials} == {record.entry for record in failed}:

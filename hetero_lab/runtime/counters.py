@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 from hetero_lab.errors import MeasurementError
@@ -18,6 +19,7 @@ from hetero_lab.grouping import grouped
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.partition import Partition
 
+_MICROSECOND = timedelta(microseconds=1)
 _SUBGRAPH = re.compile(r"^subgraph(\d+): (.*)$", re.DOTALL)
 _PRECISION = re.compile(r"_(f64|f32|f16|bf16|[iu]\d+|boolean|FP32|FP16|BF16|[IU]8)$")
 _PART = re.compile(r"\.out\d+$")
@@ -132,8 +134,9 @@ def unjoined(info: Any, *, hetero: bool) -> Counter:
         exec_type=exec_type,
         precision=_PRECISIONS.get(precision.group(1), precision.group(1)) if precision else "",
         status=str(info.status).rpartition(".")[2],
-        real_time_us=info.real_time.total_seconds() * 1e6,
-        cpu_time_us=info.cpu_time.total_seconds() * 1e6,
+        # Not total_seconds(), which in pandas cuts off nanoseconds.
+        real_time_us=info.real_time / _MICROSECOND,
+        cpu_time_us=info.cpu_time / _MICROSECOND,
     )
 
 

@@ -60,10 +60,12 @@ def test_examples_do_not_depend_on_what_ran_before(core, make):
         return True
 
     pairs = [(inputs, 0) for inputs in examples]
-    found = hl.evaluate(model, "CPU", pairs, metric=correct, core=core, progress=False)
+    exact = {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
+    f32 = hl.Placement(hl.Affinity.uniform(model, "CPU"), "f32", exact)
+    found = hl.evaluate(model, f32, pairs, metric=correct, core=core, progress=False)
     assert [answer.relative_error for answer in found.answers] == [0, 0, 0]
     np.testing.assert_array_equal(seen[0], seen[-2])  # of the placement: the first and the last
-    again = hl.evaluate(model, "CPU", pairs[::-1], metric=correct, core=core, progress=False)
+    again = hl.evaluate(model, f32, pairs[::-1], metric=correct, core=core, progress=False)
     assert [answer.relative_error for answer in again.answers] == [0, 0, 0]
 
 

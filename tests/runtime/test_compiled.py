@@ -336,7 +336,8 @@ def test_an_affinity_left_by_the_caller_is_overwritten(core):
     model = chain("r", "s")
     for node in model.get_ordered_ops():
         node.get_rt_info()["affinity"] = "NO_SUCH_DEVICE"
-    compiled = hl.compile(model, "HETERO:ACC,CPU", core=core)
+    with pytest.warns(hl.HeteroLabWarning, match="NO_SUCH_DEVICE"):
+        compiled = hl.compile(model, "HETERO:ACC,CPU", core=core)
     assert [s.device for s in compiled.partition.subgraphs] == ["ACC"]
     hl.compile(model, "CPU", core=core)
     assert {n.get_rt_info()["affinity"].astype(str) for n in model.get_ordered_ops()} == {
