@@ -38,9 +38,6 @@ ANNEXES = {
     "machine": {"advise"},
 }  # fmt: skip
 
-# What is still imported against these rules: file → rooms. The list may only get shorter.
-EXCEPTIONS: dict[str, set[str]] = {}
-
 # Lists of public names. The package's own imports what people type from everywhere.
 FACES = {"__init__.py", "types.py", "views/__init__.py", "interop/__init__.py", "llm/__init__.py"}
 
@@ -170,15 +167,8 @@ def test_a_room_imports_those_above_it_and_an_annex_what_the_table_says():
         f"{name}, line {line}: {room_of(PACKAGE / name)} must not import {room}"
         for name, rooms in against_the_rules().items()
         for room, line in rooms.items()
-        if room not in EXCEPTIONS.get(name, ())
     ]
     assert new == []
-
-
-def test_no_exception_is_left_that_is_not_needed():
-    found = against_the_rules()
-    over = {name: rooms - set(found.get(name, ())) for name, rooms in EXCEPTIONS.items()}
-    assert {name: rooms for name, rooms in over.items() if rooms} == {}
 
 
 def test_no_annex_is_allowed_another_that_it_does_not_import():
