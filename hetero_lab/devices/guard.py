@@ -71,6 +71,11 @@ def first_query(
     return answer
 
 
+def suspect(fingerprint: str) -> None:
+    """Remember a crash of a model that was seen elsewhere, for instance in a worker on a GPU."""
+    _crashed.add(fingerprint)
+
+
 def check_compile(
     bound: BoundModel,
     model: ov.Model,
@@ -84,8 +89,8 @@ def check_compile(
     For other devices than CPU, where that takes long, it is tried only after a crash was seen.
     After a crash, each placement is tried by itself.
     """
-    suspect, real = bound.fingerprint in _crashed, bases_of(devices, bound.core)
-    if not suspect and any(real.get(device, device) != "CPU" for device in devices):
+    has_crashed, real = bound.fingerprint in _crashed, bases_of(devices, bound.core)
+    if not has_crashed and any(real.get(device, device) != "CPU" for device in devices):
         return
     given = {key: value for key, value in properties.items() if key not in _IGNORED}
     asked = {"step": "compile", "device": target, "properties": given, "affinities": affinities}
@@ -94,8 +99,8 @@ def check_compile(
     usual = {device: _property(bound.core, device, _PRECISION) for device in devices}
     kind = str(sorted(plain({d: own[d].get(_PRECISION) or usual[d] for d in devices}).items()))
     about = _digest(json.dumps([given, affinities], sort_keys=True, default=str))
-    verdict, _ = (Verdict(), None) if suspect else _verdict(bound, asked, kind, about, model)
-    if suspect or (verdict.crash and verdict.about != about):
+    verdict, _ = (Verdict(), None) if has_crashed else _verdict(bound, asked, kind, about, model)
+    if has_crashed or (verdict.crash and verdict.about != about):
         verdict, _ = _verdict(bound, asked, kind + about, about, model)
     if verdict.crash:
         raise CompileError(_told(verdict.crash, asked, "placement"))

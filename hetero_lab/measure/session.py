@@ -21,6 +21,7 @@ import numpy as np
 from hetero_lab.annexes import annex
 from hetero_lab.devices.bound import BoundModel
 from hetero_lab.devices.emulation import emulated_devices
+from hetero_lab.devices.guard import suspect
 from hetero_lab.errors import ArgumentError, warn
 from hetero_lab.measure.bench import AnyBench, Bench, write_set_up
 from hetero_lab.measure.budget import RunOptions
@@ -32,7 +33,7 @@ from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import graph_to_json
 from hetero_lab.processes import FORK_SERVER
 from hetero_lab.results.environment import current_environment, noise_of
-from hetero_lab.results.records import AnyRecord, Header, StoredModel, Trial, Turn
+from hetero_lab.results.records import AnyRecord, Failed, Header, StoredModel, Trial, Turn
 from hetero_lab.results.store import Store
 from hetero_lab.results.sweep_reading import sweep_from
 from hetero_lab.results.sweep_result import Sweep
@@ -131,6 +132,14 @@ class Session(contextlib.AbstractContextManager["Session"]):
             try:
                 if run.pending():
                     run.measure()
+                crashed = {
+                    record.entry
+                    for record in records
+                    if isinstance(record, Failed) and record.status.startswith("crashed (signal")
+                }
+                for trial in trials:
+                    if trial.key in crashed:  # another process tries such a model first from now on
+                        suspect(self.models[trial.variant].fingerprint)
                 if examples is not None:
                     examples.evaluate(trials, records, append, progress)
             except StoppedError:
