@@ -136,6 +136,7 @@ def homes() -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("annex", ANNEXES)
 def test_without_an_annex_its_own_names_are_missing(tmp_path, annex):
     out = run_copy(copy_without(tmp_path, annex), NAMES)
