@@ -11,7 +11,7 @@ from openvino import opset13 as op
 from hetero_lab.model.read import input_name
 from hetero_lab.model.static_phases import StaticPhases
 from hetero_lab.runtime.compiled import CompiledPlacement
-from hetero_lab.runtime.inputs import to_tensor
+from hetero_lab.runtime.tensors import to_tensor
 from tests.small_models import variable
 
 VOCABULARY = 97

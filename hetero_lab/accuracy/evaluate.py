@@ -17,7 +17,8 @@ from hetero_lab.progress import Progress
 from hetero_lab.results.evaluation import Answer, Evaluation
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
 from hetero_lab.runtime.inputs import bind_inputs
-from hetero_lab.runtime.reference import Reference, compare, has_nan, run_afresh
+from hetero_lab.runtime.reference import Reference, compare, run_afresh
+from hetero_lab.runtime.tensors import has_nan
 from hetero_lab.samples.datasets import Correct, Dataset, Metric, read_data
 
 if TYPE_CHECKING:

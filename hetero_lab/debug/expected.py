@@ -20,9 +20,9 @@ from hetero_lab.runtime.reference import (
     ROUNDED,
     TOLERANCE,
     asked_precision,
-    has_nan,
     quantised_ops,
 )
+from hetero_lab.runtime.tensors import has_nan
 from hetero_lab.runtime.timing import Stopwatch
 
 # A set is at fault if its effect on the outputs exceeds this share of the tolerance: three sets

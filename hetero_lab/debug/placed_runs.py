@@ -17,11 +17,12 @@ from hetero_lab.devices.core import scratch_core
 from hetero_lab.devices.devices import property_of
 from hetero_lab.devices.emulation import bases_of, emulated_devices
 from hetero_lab.devices.properties import PRECISION_HINT
-from hetero_lab.errors import CompileError, last_line, names_at_hand
+from hetero_lab.errors import CompileError, ModelError, last_line, names_at_hand
 from hetero_lab.measure.bench import read_arrays, write_arrays
 from hetero_lab.measure.requests import InferFile, SetUp
 from hetero_lab.measure.worker_process import WorkerError, WorkerProcess
 from hetero_lab.measure.workers import Workers
+from hetero_lab.model.extension_ops import unknown_op
 from hetero_lab.model.read import save
 from hetero_lab.placement.affinity import Affinity, labels_of
 from hetero_lab.placement.partition import partition_of
@@ -222,6 +223,8 @@ class PlacedRuns(ExitStack):
         try:
             outputs, hints, rows = self._infer(model, target, properties, arrays)
         except (RuntimeError, WorkerError) as error:
+            if way_out := unknown_op(error):
+                raise ModelError(way_out) from error
             raise CompileError(f"{names_at_hand(devices)}: {last_line(error)}") from error
         self.hints.update(hints)
         return outputs, rows

@@ -25,10 +25,10 @@ from hetero_lab.runtime.reference import (
     Agreement,
     asked_precision,
     compare,
-    has_nan,
     lowest_precision,
     not_finite_notes,
 )
+from hetero_lab.runtime.tensors import has_nan
 from hetero_lab.runtime.timing import Stopwatch
 
 # What PlacedRuns says of a run without outputs: the devices, then the worker's status.

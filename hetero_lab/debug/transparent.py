@@ -22,7 +22,6 @@ from hetero_lab.debug.rounding import (
 )
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, Op, OpGraph
 from hetero_lab.model.read import PreparedModel, op_graph
-from hetero_lab.runtime.inputs import to_tensor
 from hetero_lab.runtime.pieces import (
     FLOATS,
     TensorKey,
@@ -31,6 +30,7 @@ from hetero_lab.runtime.pieces import (
     incoming,
     readable,
 )
+from hetero_lab.runtime.tensors import set_inputs, to_array
 
 _SAMPLES = 12  # runs with exaggerated rounding: each way of drawing twice, in both directions
 _MARGIN = 4.0  # the factor of exaggeration, so that the largest of a few samples is a bound
@@ -74,9 +74,8 @@ class TransparentModel:
                 break
         self._request = compile_model(model).create_infer_request()
         self._zeros: dict[TensorKey, tuple[int, ov.Tensor]] = {}
-        for index, array in enumerate(arrays):
-            element_type = model.inputs[index].get_element_type()
-            self._request.set_input_tensor(index, to_tensor(array, element_type))
+        types = [port.get_element_type() for port in model.inputs[: len(arrays)]]
+        set_inputs(self._request, arrays, types)
         for index, key in enumerate(offsets, start=len(arrays)):
             port = model.inputs[index]
             # If a shape depends on data, a single zero is broadcast to it.
@@ -108,7 +107,7 @@ class TransparentModel:
             for key in offsets:
                 self._request.set_input_tensor(*self._zeros[key])
         return {
-            key: np.array(self._request.get_output_tensor(index).data)
+            key: to_array(self._request.get_output_tensor(index))
             for index, key in enumerate(self._keys)
             if wanted is None or key in wanted
         }

@@ -42,6 +42,7 @@ from hetero_lab.llm.generation import (
     given_prompt,
 )
 from hetero_lab.measure.workers import positive
+from hetero_lab.model.extension_ops import unknown_op
 from hetero_lab.model.language import (
     TOKENIZER_FILES,
     Scenario,
@@ -193,7 +194,8 @@ def freeze_placed(
         seen = runs[-1]
         if seen.error and seen.step != REFERENCE:  # without a reference no latency is promised
             raise CompileError(
-                f"The frozen placement fails ({seen.step}): {seen.error}. Nothing was written."
+                f"The frozen placement fails ({seen.step}): {seen.error}. Nothing was written. "
+                f"{unknown_op(seen.error)}".strip()
             )
 
         def named(arrays: list[np.ndarray]) -> dict[str, np.ndarray]:

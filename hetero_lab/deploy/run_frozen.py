@@ -38,6 +38,7 @@ from hetero_lab.runtime.placed_model import (
     read_noted,
     read_npz,
 )
+from hetero_lab.runtime.tensors import can_share, checked_input, has_nan, infer
 from hetero_lab.terminal import plain_text
 
 _DISCARDED, _TIMED, _WARM_UP_S = 2, 10, 0.3
@@ -52,12 +53,21 @@ def run(directory: str | os.PathLike[str], inputs: Mapping[str, Any]) -> dict[st
     A language model takes ``input_ids`` and generates ``token_ids``.
     """
     model, plan = read_noted(directory)
+    names = ["input_ids"] if "generation" in plan else plan["inputs"]
+    if set(names) != set(inputs):
+        raise ValueError(f"The inputs are {names}, and the given arrays {[*inputs]}.")
     if "generation" in plan:
         made = _tokens(model, plan, np.asarray(inputs["input_ids"]), _NEW_TOKENS)
         return {"token_ids": np.concatenate([*made], 1)}
-    compiled = compile_noted(model, core_for(plan))
-    results = compiled([np.asarray(inputs[name]) for name in plan["inputs"]])
-    return {name: np.array(results[index]) for index, name in enumerate(plan["outputs"])}
+    arrays = [
+        checked_input(name, p.get_partial_shape(), p.get_element_type(), inputs[name], ValueError)
+        for name, p in zip(names, model.inputs, strict=True)
+    ]
+    found = [name for name, array in zip(names, arrays, strict=True) if has_nan([array])]
+    if found and not has_nan(read_npz(Path(directory) / "inputs.npz").values()):
+        raise ValueError(f"There is NaN in {found}, and none in the example, inputs.npz.")
+    outputs, _ = _infer(compile_noted(model, core_for(plan)), plan, arrays)
+    return dict(zip(plan["outputs"], outputs, strict=True))
 
 
 def generate(
@@ -159,9 +169,8 @@ def _infer(
     if "generation" in plan:
         again = partial(_logits, request, plan["generation"], *inputs)
         return [again()], again
-    request.infer(list(inputs))
-    outputs = [np.array(request.get_output_tensor(i).data) for i in range(len(compiled.outputs))]
-    return outputs, lambda: request.infer(share_outputs=True)
+    outputs = infer(request, inputs)
+    return outputs, partial(request.infer, share_outputs=can_share(compiled.outputs))
 
 
 def _step(
@@ -206,6 +215,8 @@ def _tokens(
     """Yield the likeliest next token of each sequence, ``[batch, 1]``, step by step."""
     if "generation" not in plan:
         raise ValueError(f"{plan['label']} is no language model, so it cannot generate.")
+    if ids.ndim != 2 or not ids.size or ids.dtype.kind not in "iu":
+        raise ValueError("Token ids are whole numbers of shape [batch, n].")
     generation, past = plan["generation"], 0
     limit = generation["context_tokens"]
     if limit is not None and ids.shape[1] + new_tokens > limit:

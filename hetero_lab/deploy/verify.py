@@ -54,6 +54,7 @@ from hetero_lab.progress import Progress
 from hetero_lab.results.environment import wait_until_quiet
 from hetero_lab.runtime.placed_model import load
 from hetero_lab.runtime.stored_placement import StoredPlacement, read_stored
+from hetero_lab.runtime.tensors import infer
 from hetero_lab.samples.datasets import Correct, Dataset, Metric, ReadData, read_optional_data
 from hetero_lab.terminal import one_line, text_of
 
@@ -269,8 +270,7 @@ def _accuracy(
     def run(arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
         if bound.graph.stateful_paths:
             request.reset_state()
-        results = request.infer(arrays)
-        return {name: np.array(results[index]) for index, name in enumerate(frozen.outputs)}
+        return dict(zip(frozen.outputs, infer(request, arrays), strict=True))
 
     bound = bind(Path(directory) / "model.xml")
     right = count_right(run, bound, data.examples, data.correct)

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-import openvino as ov
+from hetero_lab.model.extension_ops import core_with_ops
 
 MODEL, ANSWER = "model.xml", "answer.json"
 
@@ -32,7 +32,7 @@ def serve(_: Any = None) -> None:
 
     try:
         tell(step="read")
-        core = ov.Core()
+        core = core_with_ops()
         model = core.read_model(directory / MODEL)
         for plugin in asked["plugins"]:
             core.register_plugin(*plugin)

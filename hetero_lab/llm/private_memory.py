@@ -26,9 +26,9 @@ from hetero_lab.runtime.compiled import (
     inference_errors,
     valid_submodels,
 )
-from hetero_lab.runtime.inputs import to_tensor
 from hetero_lab.runtime.pieces import Submodel, build_model, compile_submodels, cut
 from hetero_lab.runtime.runners import CompiledSession
+from hetero_lab.runtime.tensors import to_tensor
 
 _PRIVATE = "RssAnon:"
 

@@ -25,6 +25,7 @@ from hetero_lab.measure import requests
 from hetero_lab.measure.budget import WARM_UP_INFERENCES
 from hetero_lab.measure.requests import Answer, Request, SetUp
 from hetero_lab.measure.worker_process import WorkerProcess, as_worker_errors
+from hetero_lab.model.extension_ops import core_with_ops
 from hetero_lab.model.read import save
 from hetero_lab.placement.partition import partition_to_json
 from hetero_lab.placement.placement import BoundPlacement
@@ -203,7 +204,7 @@ class Bench:
 
     def _infer_file(self, asked: requests.InferFile) -> tuple[dict[str, str], tuple[Counter, ...]]:
         core = shared_core()
-        model = core.read_model(asked.path)
+        model = core_with_ops().read_model(asked.path)
         if asked.affinities is not None:  # a file keeps none
             for node in model.get_ordered_ops():
                 node.get_rt_info()["affinity"] = asked.affinities[node.get_friendly_name()]

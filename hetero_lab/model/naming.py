@@ -21,6 +21,7 @@ _IN_A_NAME = frozenset(byte for byte in range(256) if re.match(rb"\w", bytes([by
 def names_of_file(nodes: Iterable[Any], path: Path) -> set[str]:
     """Return the friendly names that the file itself holds, not those made up while reading it."""
     names = {node.get_friendly_name() for node in nodes}
+    path = path / "saved_model.pb" if path.is_dir() else path
     # OpenVINO's own format names every node; other files hold the names that they give.
     numbered = {name for name in names if _NUMBERED.match(name)}
     if path.suffix.lower() == ".xml" or not numbered or not os.path.getsize(path):

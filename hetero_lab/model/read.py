@@ -34,6 +34,7 @@ from hetero_lab.errors import (
     unknown,
     warn,
 )
+from hetero_lab.model.extension_ops import FILES, core_with_ops, unknown_op
 from hetero_lab.model.language import forget_notes, is_language_model, note_surroundings
 from hetero_lab.model.naming import make_names_unique, name_the_nameless, names_of_file, unique
 from hetero_lab.model.opgraph import (
@@ -55,11 +56,13 @@ _MARK, _GUARD = ["hetero_lab", "prepared"], ["hetero_lab", "guard"]
 _EXPORTED = "openvino_model.xml"  # in the directory of an exported language model
 _MODEL_FILES = (".xml", ".onnx", ".tflite", ".pb", ".pdmodel")
 _COMPRESSED = re.compile(r"^(f16|bf16|[iu][1-8]|nf4|f8\w*|f4\w*)$")
+_SAVED_MODEL = "saved_model.pb"  # in the directory of a model of TensorFlow
 _UNREADABLE = "Unable to read the model"
 _UNCONVERTED = "OpConversionFailure"
 _STRUCTURE_BYTES = 1 << 20  # more than the XML of most models
 # Sizes of dynamic inputs, tried for an example: of pictures, and of others.
 _LIKELY_SIZES = ((224, 128), (128, 128), (512, 512), (16, 16), (1, 1), ("N", "N"))
+_NONE = (None, {})  # no shapes; [] is that of a scalar
 _SAMPLED = 256  # values of each constant that tell whether a model was changed
 _lock = threading.Lock()
 _graphs: weakref.WeakKeyDictionary[ov.Model, tuple[str, OpGraph]] = weakref.WeakKeyDictionary()
@@ -116,7 +119,7 @@ def load(source: Source, shapes: Shapes | None = None, *, guard: bool = True) ->
     >>> model.input("image").shape
     <Shape: [1,1,8,8]>
     """
-    if isinstance(source, ov.Model) and not shapes and _prepared_mark(source) is not None:
+    if isinstance(source, ov.Model) and shapes in _NONE and _prepared_mark(source) is not None:
         model = source.clone()
     else:
         model = prepare(source, shapes).model
@@ -139,7 +142,7 @@ def prepare(source: Source, shapes: Shapes | None = None) -> PreparedModel:
 
 def _prepare(source: str | os.PathLike[str] | ov.Model, shapes: Shapes | None) -> PreparedModel:
     if isinstance(source, ov.Model):
-        fingerprint = None if shapes else _prepared_mark(source)
+        fingerprint = _prepared_mark(source) if shapes in _NONE else None
         if fingerprint is not None:
             return PreparedModel(source, op_graph(source), fingerprint)
         model = source.clone()
@@ -160,8 +163,8 @@ def _prepare(source: str | os.PathLike[str] | ov.Model, shapes: Shapes | None) -
         raise ModelError(f"{shorten(model.get_friendly_name())} has no outputs: nothing to run.")
     if is_language_model(model):
         _keep_broadcast_sizes(model)
-    if shapes or not is_language_model(model):
-        _set_static_shapes(model, shapes or {})
+    if shapes not in _NONE or not is_language_model(model):
+        _set_static_shapes(model, {} if shapes is None else shapes)
     # Only now, because reshaping can create nodes.
     name_the_nameless(model.get_ordered_ops(), known)
     _bypass_identities(model)
@@ -267,10 +270,13 @@ def _path(source: str | os.PathLike[str]) -> tuple[Path, dict[str, Sequence[int]
         return sample_path(text), {**sample(text).shapes}
     if os.path.isdir(text) and os.path.isfile(os.path.join(text, _EXPORTED)):
         return Path(text) / _EXPORTED, {}
+    text = text.removesuffix(_SAVED_MODEL) if os.path.isfile(text) else text
+    if os.path.isfile(os.path.join(text, _SAVED_MODEL)):
+        return Path(text), {}
     if not os.path.isfile(text):  # Path.is_file raises for a name that is too long
         kind = "does not exist"
         if os.path.isdir(text):
-            kind = f"is a directory, not a model file: it has no {_EXPORTED},"
+            kind = f"is a directory, not a model file: it has no {_EXPORTED} or {_SAVED_MODEL},"
             if os.path.isfile(stored := os.path.join(text, "model.xml")):
                 raise ModelError(
                     f"{shorten(text)} is a frozen placement. Name its model, and the placement as "
@@ -298,7 +304,7 @@ def _read(path: Path, shapes: Shapes | None) -> ov.Model:
     if path.suffix == ".xml" and os.path.lexists(weights) and not weights.is_file():
         raise ModelError(f"{shorten(str(weights))}, the weights of the model, is no file.")
     try:
-        return ov.Core().read_model(path)
+        return core_with_ops().read_model(path)
     except Exception as error:
         unconverted = _UNCONVERTED in str(error)
         converted = _convert(path, shapes) if unconverted and shapes else None
@@ -335,10 +341,19 @@ def _unconverted(path: Path) -> tuple[FrontEnd, InputModel]:
 
 
 def _way_out(path: Path, error: str, shapes: Shapes | None) -> str:
+    if way_out := unknown_op(error):
+        return way_out
+    if "No conversion rule found" in error:
+        return (
+            "Export the model without these ops (those of com.microsoft: before ONNX Runtime's "
+            f"optimizer), or name the library of an extension that has them, {FILES}=FILE."
+        )
     if _UNCONVERTED not in error:
         return (
-            "Is the file complete, and in a format that it reads (.xml with its .bin, .onnx, "
-            ".tflite, .pb, .pdmodel)?"
+            "Is the file complete, with its data beside it (no links of a hub's cache, no pointer "
+            "of Git LFS), and in a format that it reads (.xml with its .bin, .onnx, .tflite, .pb, "
+            ".pdmodel)? A model of PyTorch, Keras or PaddlePaddle 3 is loaded by that package: "
+            "hetero_lab.load(openvino.convert_model(model))."
         )
     if shapes:
         return (
@@ -396,12 +411,15 @@ def _set_static_shapes(model: ov.Model, shapes: Shapes) -> None:
             f"shapes. Give them, for instance load(source, shapes={{{example}}}), or on "
             f"the command line {options}."
         )
-    new |= {port: ov.PartialShape([1, *list(partial)[1:]]) for port, partial in open_ends.values()}
+    new |= {
+        port: ov.PartialShape([_nearest(1, next(iter(partial))), *list(partial)[1:]])
+        for port, partial in open_ends.values()
+    }
     guessed = list(open_ends)
     if guessed:
         warn(
-            f"The batch of {names_at_hand(guessed)} is dynamic and was set to 1. To set another, "
-            "load the model with shapes=."
+            f"The batch of {names_at_hand(guessed)} is dynamic and was set to 1, or to the least "
+            "that it takes. To set another, load the model with shapes=."
         )
     if new:
         try:
@@ -425,16 +443,16 @@ def _checked_shape(name: str, partial: ov.PartialShape, shape: Sequence[int]) ->
         whole = all(size == float(given) for size, given in zip(sizes, shape, strict=True))
     except (TypeError, ValueError):
         sizes, whole = [], False
-    if not whole or any(size < 1 for size in sizes):
+    if not whole or any(size < 0 for size in sizes):
         raise ModelError(
-            f"The shape of input {shorten(name)} must be whole numbers of at least 1, not {shape}."
+            f"The shape of input {shorten(name)} must be whole numbers of at least 0, not {shape}."
         )
-    # A static input may be given another size, but not another rank.
-    if partial.rank.is_static and partial.rank.get_length() != len(sizes):
-        raise ModelError(
-            f"Input {shorten(name)} has {partial.rank.get_length()} dimensions "
-            f"({partial}), the given shape {sizes} has {len(sizes)}."
-        )
+    # A static size may become another one, but bounds are those of the model's ops.
+    known = list(partial) if partial.rank.is_static else [ov.Dimension()] * len(sizes)
+    if len(known) != len(sizes) or any(
+        d.is_dynamic and _nearest(size, d) != size for size, d in zip(sizes, known, strict=True)
+    ):
+        raise ModelError(f"Input {shorten(name)} takes {partial}, the given shape is {sizes}.")
     return sizes
 
 
@@ -463,7 +481,15 @@ def _example_shape(partial: ov.PartialShape, of_picture: Any, size: Any) -> list
     likely[next(i for i, d in enumerate(sizes) if d.is_dynamic)] = 1
     if len(sizes) == 4 and sizes[-1].is_dynamic:
         likely = [1, 3, of_picture, of_picture]
-    return [likely[i] if d.is_dynamic else d.get_length() for i, d in enumerate(sizes)]
+    return [_nearest(likely[i], d) for i, d in enumerate(sizes)]
+
+
+def _nearest(size: Any, dimension: ov.Dimension) -> Any:
+    """Return the size that a dimension takes, nearest to another one; ``"N"`` if unknown."""
+    low, high = dimension.get_min_length(), dimension.get_max_length()
+    if isinstance(size, str):
+        return low if low == high else size
+    return max(low, size if high < 0 else min(size, high))
 
 
 def _keep_broadcast_sizes(model: ov.Model) -> None:

@@ -35,8 +35,8 @@ from hetero_lab.errors import ClosedError, HeteroLabError, InferenceError, last_
 from hetero_lab.grouping import grouped
 from hetero_lab.model.opgraph import PARAMETER
 from hetero_lab.runtime.exported import ask
-from hetero_lab.runtime.inputs import is_plain, to_array, to_tensor
 from hetero_lab.runtime.pieces import Submodel
+from hetero_lab.runtime.tensors import can_share, is_plain, to_array, to_tensor
 from hetero_lab.runtime.timeline import Span
 
 Outputs: TypeAlias = dict[str, np.ndarray]
@@ -107,6 +107,7 @@ class Slot:
 
     def __init__(self, compiled: Sequence[ov.CompiledModel], dataflow: Dataflow):
         self.requests = [model.create_infer_request() for model in compiled]
+        self._can_share = [can_share(model.outputs) for model in compiled]
         self._dataflow = dataflow
         self._readers = grouped(
             (number, (subgraph, port)) for subgraph, port, number in dataflow.from_model
@@ -146,7 +147,7 @@ class Slot:
         for number, readers in self._readers.items():
             array = arrays[number]
             known, shared = self._set.get(number, (None, None))
-            if share and array.flags.writeable and array.flags.c_contiguous and array.size:
+            if share and array.dtype.kind != "U" and array.flags.carray and array.size:
                 # A caller that refills the same array needs no new tensor.
                 if array is shared and known is not None and known.shape == array.shape:
                     continue
@@ -177,7 +178,7 @@ class Slot:
     def run(self, index: int) -> None:
         """Run a subgraph whose inputs are ready."""
         self._take_late_inputs(index)
-        self.requests[index].infer(share_outputs=True)  # sharing saves a copy
+        self.requests[index].infer(share_outputs=self._can_share[index])  # sharing saves a copy
 
     def start(self, index: int) -> None:
         """Start a subgraph whose inputs are ready; :meth:`wait` ends it."""

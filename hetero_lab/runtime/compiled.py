@@ -31,8 +31,9 @@ from hetero_lab.placement.affinity import Affinity, labels_of
 from hetero_lab.placement.partition import Partition, partition_of, predict, torn_path
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
 from hetero_lab.runtime.exported import ask, observe, reported
-from hetero_lab.runtime.inputs import Inputs, Ports, set_inputs, to_array
+from hetero_lab.runtime.inputs import Inputs, Ports
 from hetero_lab.runtime.pieces import Submodel, compile_submodels, cut
+from hetero_lab.runtime.tensors import can_share, set_inputs, to_array
 
 COUNTED = {"PERF_COUNT": True}
 _SWITCH_S = 20.0  # AUTO gets at most this long to prepare its device
@@ -76,6 +77,7 @@ class CompiledPlacement:
         self.output_names: tuple[str, ...] = self.placed.bound.output_names
         self.compiled_models: list[ov.CompiledModel] = [self.compiled_model]
         self._ports = Ports(self.placed.bound)
+        self._can_share = can_share(self.compiled_model.outputs)
         self._local = threading.local()
 
     def __call__(self, inputs: Inputs) -> dict[str, np.ndarray]:
@@ -91,7 +93,7 @@ class CompiledPlacement:
         request = self._request()
         set_inputs(request, self._ports.bind(inputs), self._ports.element_types)
         with inference_errors(self.placed.label):
-            request.infer(share_outputs=True)  # copied once, below
+            request.infer(share_outputs=self._can_share)  # copied once, below
         return self.read_outputs(request)
 
     def reset_state(self) -> None:

@@ -1,4 +1,4 @@
-"""The inputs of a model, given or generated, and the conversion between arrays and tensors."""
+"""The inputs of a model, given or generated."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hetero_lab.errors import InputError, names_at_hand, shorten, unknown
 from hetero_lab.model.opgraph import Tensor
 from hetero_lab.model.read import PreparedModel, input_name
 from hetero_lab.runtime.placed_model import read_npz
+from hetero_lab.runtime.tensors import array_type, checked_input, ml_dtypes_name
 
 Inputs: TypeAlias = (
     Mapping[Any, Any] | Sequence[Any] | np.ndarray | str | os.PathLike[str] | Callable[[], Any]
@@ -34,8 +35,8 @@ def generate_inputs(model: PreparedModel, seed: int = 0) -> dict[str, np.ndarray
     """Make inputs from a seed, in the range of their element type and use.
 
     Floats are uniform in [0, 1), and bytes cover their range. Whole numbers that index a tensor
-    (Gather, embeddings, OneHot) stay below its size; all others are 0 or 1. Dynamic shapes and
-    types that arrays lack raise InputError.
+    (Gather, embeddings, OneHot) stay below its size; all others are 0 or 1, also as text. Dynamic
+    shapes and types that arrays lack raise InputError.
     """
     check_whole("seed", seed, least=0)
     rng = np.random.default_rng(seed)
@@ -48,19 +49,20 @@ def generate_inputs(model: PreparedModel, seed: int = 0) -> dict[str, np.ndarray
                 "model, hetero_lab.profile and sweep take scenario=hetero_lab.Scenario(…), and "
                 "hetero_lab.llm.static_phases(model, scenario) makes static models of it."
             )
-        dtype = _array_type(input_name(port), port.get_element_type())
-        shape = tuple(port.get_shape())
-        if port.get_element_type().is_real():
-            made[input_name(port)] = encode(rng.random(shape), port.get_element_type())
-            continue
+        name, kind, shape = input_name(port), port.get_element_type(), tuple(port.get_shape())
+        dtype = array_type(kind)
         low, high = 0, 2
-        if dtype != np.bool_:
-            bound = _index_bound(port)
-            if bound is not None:
-                high = max(1, min(bound, np.iinfo(dtype).max))
-            elif dtype.itemsize == 1:
-                low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max) + 1
-        made[input_name(port)] = np.asarray(rng.integers(low, high, shape)).astype(dtype)
+        if kind.is_real():
+            array = encode(rng.random(shape), kind)
+        else:
+            if dtype is not None and dtype.kind in "iu":
+                bound = _index_bound(port)
+                if bound is not None:
+                    high = max(1, min(bound, np.iinfo(dtype).max))
+                elif dtype.itemsize == 1:
+                    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max) + 1
+            array = np.asarray(rng.integers(low, high, shape)).astype(dtype)
+        made[name] = checked_input(name, shape, kind, array, InputError)
     return made
 
 
@@ -108,7 +110,6 @@ class _Port:
         self.names = {*port.get_names(), port.get_node().get_friendly_name()}
         self.shape = shape if shape.is_dynamic else tuple(shape.to_shape())
         self.element_type = port.get_element_type()
-        self.dtype = array_type(self.element_type)  # None if arrays lack it
 
 
 class Ports:
@@ -123,7 +124,11 @@ class Ports:
         if callable(inputs):
             inputs = inputs()
         if isinstance(inputs, str | os.PathLike):
-            inputs = _read_npz(inputs)
+            try:
+                inputs = read_npz(inputs)
+            except (OSError, ValueError) as error:
+                name = shorten(os.fspath(inputs))
+                raise InputError(f"{name} cannot be read as .npz: {error}") from error
         ports, names = self._ports, [port.name for port in self._ports]
         if isinstance(inputs, np.ndarray):
             inputs = [inputs]
@@ -141,7 +146,10 @@ class Ports:
                 "Inputs are a dict by name, a list in the model's order, an .npz file or a "
                 f"callable, not {type(inputs).__name__}. Inputs: {names_at_hand(names)}."
             )
-        return [_checked(port, value) for port, value in zip(ports, ordered, strict=True)]
+        return [
+            checked_input(port.name, port.shape, port.element_type, value, InputError)
+            for port, value in zip(ports, ordered, strict=True)
+        ]
 
 
 def _by_name(ports: Sequence[_Port], names: list[str], given: Mapping[Any, Any]) -> list[Any]:
@@ -159,55 +167,6 @@ def _by_name(ports: Sequence[_Port], names: list[str], given: Mapping[Any, Any])
             f"The inputs {names_at_hand(missing)} are missing. Inputs: {names_at_hand(names)}."
         )
     return [found[index] for index in range(len(names))]
-
-
-def _checked(port: _Port, value: Any) -> np.ndarray:
-    try:
-        array = value.data if isinstance(value, ov.Tensor) else np.asarray(value)
-    except ValueError as error:  # lists of unequal length
-        raise InputError(f"Input {shorten(port.name)} is not an array: {error}.") from error
-    dtype = port.dtype if port.dtype is not None else _array_type(port.name, port.element_type)
-    if array.dtype != dtype:
-        array = bits_of(array, port.element_type)
-    if array.shape != port.shape and not ov.PartialShape(port.shape).compatible(
-        ov.PartialShape(list(array.shape))
-    ):
-        known = list(port.shape) if isinstance(port.shape, tuple) else port.shape
-        raise InputError(
-            f"Input {shorten(port.name)} has the shape {known}, the given array "
-            f"{list(array.shape)}. Another static shape: hetero_lab.load(source, shapes=…)."
-        )
-    if array.dtype != dtype:
-        scalar = ml_dtypes_name(port.element_type)
-        kind = port.element_type.get_type_name() if scalar else dtype
-        way_out = (
-            f"Give an array of ml_dtypes.{scalar}, or its bits: array.view('{dtype}')."
-            if scalar
-            else f"Convert it: array.astype('{dtype}')."
-        )
-        raise InputError(
-            f"Input {shorten(port.name)} has the element type {kind}, the given array "
-            f"{array.dtype}. {way_out}"
-        )
-    return np.asarray(array, order="C")
-
-
-def _array_type(name: str, element_type: ov.Type) -> np.dtype[Any]:
-    dtype = array_type(element_type)
-    if dtype is None:
-        raise InputError(
-            f"Input {shorten(name)} has the element type {element_type.get_type_name()}, which "
-            "an array cannot have. Add a conversion in front of it with "
-            "openvino.preprocess.PrePostProcessor."
-        )
-    return dtype
-
-
-def _read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    try:
-        return read_npz(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{shorten(os.fspath(path))} cannot be read as .npz: {error}") from error
 
 
 def _index_bound(port: Any) -> int | None:
@@ -260,82 +219,10 @@ def _axis_size(output: Any, axis: int) -> int | None:
     return int(list(shape)[axis].get_length())
 
 
-# -- arrays and tensors --------------------------------------------------------------------------
-#
-# The runtime exposes a tensor of a type that NumPy lacks as an array of the same width: bf16 as
-# float16, f8 and packed types as bytes. The numbers in that array are wrong, so values are widened
-# exactly instead. Only ml_dtypes could keep the type, and it is an optional package.
-
-# The type of an element's bits, and the type's name in ml_dtypes.
-_BITS: dict[str, tuple[type[np.unsignedinteger[Any]], str]] = {
-    "bf16": (np.uint16, "bfloat16"),
-    "f8e4m3": (np.uint8, "float8_e4m3fn"),
-    "f8e5m2": (np.uint8, "float8_e5m2"),
-    "f8e8m0": (np.uint8, "float8_e8m0fnu"),
-}
-# The smallest type of NumPy that holds the values of a type exactly.
-_VALUES: dict[str, type[np.generic]] = {
-    **dict.fromkeys((*_BITS, "nf4", "f4e2m1"), np.float32),
-    **dict.fromkeys(("u1", "u2", "u3", "u4", "u6"), np.uint8),
-    "i4": np.int8,
-}
-
-
-def array_type(element_type: ov.Type) -> np.dtype[Any] | None:
-    """Return the dtype that tensors take, bits for bf16 and f8; None for strings, packed types."""
-    name = element_type.get_type_name()
-    if name in _BITS:
-        return np.dtype(_BITS[name][0])
-    if name in _VALUES or element_type == ov.Type.string:
-        return None
-    return np.dtype(element_type.to_dtype())
-
-
-def ml_dtypes_name(element_type: ov.Type) -> str:
-    """Return the ml_dtypes name of a type that NumPy lacks; empty for all others."""
-    return _BITS[name][1] if (name := element_type.get_type_name()) in _BITS else ""
-
-
-def bits_of(array: np.ndarray, element_type: ov.Type) -> np.ndarray:
-    """Return the bits of an ml_dtypes array of that type; any other array is returned as is."""
-    dtype, name = array_type(element_type), ml_dtypes_name(element_type)
-    return array.view(dtype) if dtype is not None and array.dtype.name == name else array
-
-
 def encode(values: np.ndarray, element_type: ov.Type) -> np.ndarray:
     """Convert float values to the type, as an array for :func:`to_tensor`."""
     dtype = array_type(element_type)
-    assert dtype is not None
-    if element_type.get_type_name() not in _BITS:
+    if dtype is None or not ml_dtypes_name(element_type):
         return values.astype(dtype)
     constant: Any = ov.opset13.constant(values.astype(np.float32), dtype=element_type)
     return np.array(constant.get_tensor_view().data).view(dtype)
-
-
-def to_tensor(array: np.ndarray, element_type: ov.Type) -> ov.Tensor:
-    """Copy an array, of the dtype of :func:`array_type`, into a tensor with its own memory."""
-    tensor = ov.Tensor(element_type, ov.Shape(array.shape))
-    tensor.data.view(array.dtype)[...] = array
-    return tensor
-
-
-def set_inputs(
-    request: ov.InferRequest, arrays: Sequence[np.ndarray], element_types: Sequence[ov.Type]
-) -> None:
-    """Copy arrays into new input tensors of a request."""
-    for index, (array, element_type) in enumerate(zip(arrays, element_types, strict=True)):
-        request.set_input_tensor(index, to_tensor(array, element_type))
-
-
-def is_plain(element_type: ov.Type) -> bool:
-    """Return whether NumPy has the type, so that a tensor's memory holds its values."""
-    return element_type != ov.Type.string and element_type.get_type_name() not in _VALUES
-
-
-def to_array(tensor: ov.Tensor) -> np.ndarray:
-    """Copy a tensor into an array; types that NumPy lacks become float32, uint8 or int8."""
-    values = _VALUES.get(tensor.get_element_type().get_type_name())
-    if values is None:
-        return np.array(tensor.data)
-    constant: Any = ov.opset13.constant(tensor, shared_memory=True)
-    return constant.get_data(dtype=np.float32).astype(values)

@@ -17,7 +17,7 @@ from hetero_lab.model.opgraph import NOT_OPS, OpGraph
 from hetero_lab.placement.partition import Partition
 from hetero_lab.runtime.counters import Counter, unjoined
 from hetero_lab.runtime.exported import reported
-from hetero_lab.runtime.inputs import to_array, to_tensor
+from hetero_lab.runtime.tensors import infer
 
 # An op's name and the number of its output.
 TensorKey: TypeAlias = tuple[str, int]
@@ -323,11 +323,7 @@ def infer_once(
     outputs: list[np.ndarray] = []
     n_inputs = len(compiled.inputs)
     for start in range(0, len(arrays) or 1, n_inputs or 1):
-        for index, array in enumerate(arrays[start : start + n_inputs]):
-            element_type = compiled.inputs[index].get_element_type()
-            request.set_input_tensor(index, to_tensor(array, element_type))
-        request.infer()
-        outputs += map(to_array, map(request.get_output_tensor, range(len(compiled.outputs))))
+        outputs += infer(request, arrays[start : start + n_inputs])
     hints = reported(compiled, PRECISION_HINT)
     by_device = {device or target: str(hint) for device, hint in hints.items() if hint is not None}
     counted = request.get_profiling_info() if properties.get("PERF_COUNT") else ()

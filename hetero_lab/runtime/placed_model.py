@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
+from hetero_lab.model.extension_ops import core_with_ops
 from hetero_lab.runtime.place_ops import noted, place_ops
 
 MOST_XML, _MOST_UNPACKED = 1 << 26, 1 << 28  # bytes
@@ -60,7 +61,7 @@ def read_npz(path: str | os.PathLike[str], begin: str = "") -> dict[str, np.ndar
 
 def read_placed(file: str | os.PathLike[str]) -> ov.Model:
     """Read a model with the placement that its file carries."""
-    return kept_core("models").read_model(file_of(file, MOST_XML))
+    return core_with_ops().read_model(file_of(file, MOST_XML))
 
 
 def read_noted(directory: str | os.PathLike[str]) -> tuple[ov.Model, dict[str, Any]]:

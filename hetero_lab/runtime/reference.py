@@ -438,8 +438,3 @@ def reference_device(bound: BoundModel) -> str:
         f"No single device here ({', '.join(real)}) supports the whole model, so there is no "
         "reference to compare with. Pass reference=False."
     )
-
-
-def has_nan(arrays: Iterable[np.ndarray]) -> bool:
-    """Tell whether any of some arrays has a NaN."""
-    return any(a.dtype.kind == "f" and bool(np.isnan(a).any()) for a in arrays)

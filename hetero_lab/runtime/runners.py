@@ -35,13 +35,14 @@ from hetero_lab.runtime.compiled import (
     warn_of_ignored,
 )
 from hetero_lab.runtime.counters import Counter, read_counters
-from hetero_lab.runtime.inputs import Inputs, given_or_generated, set_inputs, to_tensor
+from hetero_lab.runtime.inputs import Inputs, given_or_generated
 from hetero_lab.runtime.reference import (
     Agreement,
     Reference,
     compare_with_reference,
     executed_precision,
 )
+from hetero_lab.runtime.tensors import can_share, set_inputs, to_tensor
 from hetero_lab.runtime.timeline import Span
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, run_turn
 
@@ -97,7 +98,8 @@ class CompiledSession:
         self._types = [port.get_element_type() for port in compiled.compiled_model.inputs]
         self._request = compiled.compiled_model.create_infer_request()
         # A partial adds no Python frame to a timed call; sharing saves the copy of the outputs.
-        self.infer = partial(self._request.infer, share_outputs=True)
+        can = can_share(compiled.compiled_model.outputs)
+        self.infer = partial(self._request.infer, share_outputs=can)
 
     @cached_property
     def _logits(self) -> int:

@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import pytest
+from openvino import opset13 as op
 
 import hetero_lab as hl
+from hetero_lab.deploy import run_frozen
 from hetero_lab.devices.emulation import PLUGIN_OF, EmulatedDevice, plugin_of
 from hetero_lab.devices.registration import _RESERVED
 from hetero_lab.errors import PropertyError, StoredFileError
@@ -166,3 +168,76 @@ def test_a_placement_that_could_name_a_path_is_not_stored(tmp_path):
     with pytest.raises(PropertyError, match="'loud' cannot be stored, since a file must not set"):
         hl.save("digits_inception", placement, tmp_path / "m.xml")
     assert list(tmp_path.iterdir()) == []
+
+
+# -- inputs and outputs ------------------------------------------------------------------------
+
+EXACT = {"bf16": [1, -2, 0, 0.5], "f8e4m3": [1, -2, 0, 0.5], "f8e5m2": [1, -2, 0, 0.5],
+         "f4e2m1": [1, -2, 0, 0.5], "f16": [1, -2, 0, 0.5], "i4": [1, -2, 0, 0],
+         "i8": [1, -2, 0, 0], "i64": [1, -2, 0, 0]}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory) -> Path:
+    """One output of each type, and inputs in f32, bf16 and text."""
+    x, b = op.parameter([4], np.float32, name="x"), op.parameter([2], ov.Type.bf16, name="b")
+    s = op.parameter([1], ov.Type.string, name="s")
+    results = [op.result(op.convert(x, kind), name=kind) for kind in EXACT]
+    results += [op.result(op.convert(b, "f32"), name="wide"), op.result(s, name="text")]
+    model = ov.Model(results, [x, b, s], "typed")
+    return hl.freeze(model, "CPU", tmp_path_factory.mktemp("typed"), tolerance=None)
+
+
+INPUTS = {
+    "x": np.array([1, -2, 0, 0.5], np.float32),
+    "b": np.array([0x3FC0, 0xC000], np.uint16),
+    "s": np.array(["ä"]),
+}
+
+
+def test_outputs_of_every_type_have_their_values(typed):
+    outputs = list(run_frozen.run(typed, INPUTS).values())
+    for kind, output in zip(EXACT, outputs, strict=False):
+        assert output.tolist() == EXACT[kind], kind
+    assert outputs[-2].tolist() == [1.5, -2]
+    assert outputs[-1].tolist() == ["ä"]
+    assert hl.verify(typed, progress=False).ok
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"x": None}, r"The inputs are \['x', 'b', 's'\], and the given arrays \['b', 's'\]"),
+        ({"y": np.ones(4)}, "'y'"),
+        ({"x": np.ones(4)}, "element type float32, the given array float64"),
+        ({"x": np.ones((1, 4), np.float32)}, r"shape \[4\], the given array \[1, 4\]"),
+        ({"x": np.float32(1)}, r"the given array \[\]"),
+        ({"x": np.array(["1", "2", "3", "4"])}, "element type float32, the given array <U1"),
+        ({"x": np.array([1, 2, 3, np.nan], np.float32)}, r"NaN in \['x'\]"),
+        ({"b": np.ones(2, np.float32)}, "element type bf16.*its bits"),
+        ({"s": np.array([1.0])}, "element type string, the given array float64"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_told_in_a_sentence(typed, changed, says):
+    given = {name: a for name, a in {**INPUTS, **changed}.items() if a is not None}
+    with pytest.raises(ValueError, match=says) as caught:
+        run_frozen.run(typed, given)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_program_ends_with_2_where_inputs_do_not_fit(typed, tmp_path):
+    np.savez(tmp_path / "i.npz", **{**INPUTS, "x": np.ones(4)})
+    command = [sys.executable, typed / "run.py", tmp_path / "i.npz", tmp_path / "o.npz"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("run.py: Input 'x' has the element type float32")
+    assert not (tmp_path / "o.npz").exists()
+
+
+def test_nan_is_taken_where_the_example_has_it(tmp_path):
+    x = op.parameter([2], np.float32, name="x")
+    model = ov.Model([op.result(op.is_nan(x), name="out")], [x], "nan")
+    given = {"x": np.array([np.nan, 1], np.float32)}
+    directory = hl.freeze(model, "CPU", tmp_path, examples=[given], tolerance=None)
+    (output,) = run_frozen.run(directory, given).values()
+    assert output.tolist() == [True, False]

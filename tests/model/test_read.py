@@ -216,10 +216,10 @@ def test_given_shapes_win_and_need_no_warning():
     ("shapes", "says"),
     [
         ({"X": [1, 4]}, "Did you mean 'x'"),
-        ({"x": [1.5, 4]}, "whole numbers of at least 1"),
-        ({"x": [-1, 4]}, "whole numbers of at least 1"),
-        ({"x": 4}, "whole numbers of at least 1"),
-        ({"x": None}, "whole numbers of at least 1"),
+        ({"x": [1.5, 4]}, "whole numbers of at least 0"),
+        ({"x": [-1, 4]}, "whole numbers of at least 0"),
+        ({"x": 4}, "whole numbers of at least 0"),
+        ({"x": None}, "whole numbers of at least 0"),
         ({5: [1, 4]}, "no input '5'"),
     ],
 )
@@ -228,6 +228,43 @@ def test_shapes_that_do_not_fit(shapes, says):
         hl.load(dynamic(-1, 4), shapes=shapes)
     assert says in str(caught.value)
     assert "'x" in str(caught.value)
+
+
+def bounded(*sizes: tuple[int, int]) -> ov.Model:
+    shape = ov.PartialShape([ov.Dimension(*size) for size in sizes])
+    x = op.parameter(shape, np.float32, name="x")
+    return ov.Model([op.result(op.relu(x), name="out")], [x], "bounded")
+
+
+@pytest.mark.parametrize("shape", [[1, 299], [1, 501], [0, 300], [9, 300], [1], [1, 300, 1]])
+def test_shapes_beyond_the_bounds_are_refused(shape):
+    with pytest.raises(ModelError, match=r"Input 'x' takes \[1\.\.8,300\.\.500\], the given shape"):
+        hl.load(bounded((1, 8), (300, 500)), shapes={"x": shape})
+
+
+def test_the_example_and_the_guess_keep_to_the_bounds():
+    with pytest.raises(ModelError, match=r"--shape x=1,300\."):
+        hl.load(bounded((1, 1), (300, 500)))
+    with pytest.raises(ModelError, match=r"--shape x=2,4\."):
+        hl.load(bounded((2, 9), (1, 4)))
+    with pytest.warns(HeteroLabWarning, match="or to the least"):
+        assert list(hl.load(bounded((3, 9), (4, 4))).inputs[0].get_shape()) == [3, 4]
+
+
+def test_a_size_of_0_is_a_shape(core):
+    for model, shape in [(dynamic(-1, 4), [0, 4]), (bounded((0, 3), (4, 4)), [0, 4])]:
+        loaded = hl.load(model, shapes={"x": shape})
+        (out,) = hl.compile(loaded, "CPU", core=core)([np.ones((0, 4), np.float32)]).values()
+        assert out.shape == (0, 4)
+
+
+def test_the_shape_of_a_scalar():
+    x = op.parameter(ov.PartialShape.dynamic(), np.float32, name="x")
+    model = ov.Model([op.result(op.relu(x), name="out")], [x], "rankless")
+    for shapes in ([], (), {"x": []}):
+        assert list(hl.load(model, shapes=shapes).inputs[0].get_shape()) == []
+    with pytest.raises(ModelError, match=r"takes \[\?,4\], the given shape is \[\]"):
+        hl.load(dynamic(-1, 4), shapes=[])
 
 
 def test_shapes_that_the_model_refuses():
@@ -438,6 +475,95 @@ def test_an_if_goes_whole(core):
     assert compiled.as_predicted
     assert compiled([np.ones((1, 4), np.float32)])["out"].tolist() == [[4, 4, 4, 4]]
     assert compiled([-np.ones((1, 4), np.float32)])["out"].tolist() == [[0, 0, 0, 0]]
+
+
+# -- other formats -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shapes", [None, {"x": [1, 4]}])
+@pytest.mark.parametrize("op_type", ["com.microsoft.FusedGelu", "my.domain.Foo", "Relux"])
+def test_an_op_of_onnx_that_openvino_does_not_know(tmp_path, op_type, shapes):
+    domain, _, kind = op_type.rpartition(".")
+    node = onnx_wire.node(kind, "n", ["x"], ["y"]) + onnx_wire.encode((7, domain))
+    ends = (11, onnx_wire.value_info("x", [1, 4])), (12, onnx_wire.value_info("y", [1, 4]))
+    graph = onnx_wire.encode((1, node), (2, "graph"), *ends)
+    opsets = onnx_wire.encode((8, onnx_wire.encode((1, domain), (2, 1))))
+    (tmp_path / "m.onnx").write_bytes(onnx_wire.model(graph, 17) + opsets)
+    with pytest.raises(
+        ModelError, match=f"{op_type}.*without these ops.*HETERO_LAB_EXTENSIONS"
+    ) as e:
+        hl.load(tmp_path / "m.onnx", shapes=shapes)
+    assert "need shapes" not in str(e.value)
+
+
+def saved_model(directory: Path, kind: str = "Relu") -> Path:
+    """Write a model of TensorFlow: x → y, f32 of [1, 4]."""
+    encode = onnx_wire.encode
+    sizes = encode(*[(2, encode((1, size))) for size in (1, 4)])
+
+    def node(name: str, kind: str, *inputs: str, **attributes: bytes) -> bytes:
+        given = [(5, encode((1, key), (2, value))) for key, value in attributes.items()]
+        return encode((1, name), (2, kind), *[(3, source) for source in inputs], *given)
+
+    x = node("x", "Placeholder", dtype=encode((6, 1)), shape=encode((7, sizes)))
+    graph = encode((1, x), (1, node("y", kind, "x", T=encode((6, 1)))))
+    ends = [
+        (field, encode((1, name), (2, encode((1, f"{at}:0"), (2, 1), (3, sizes)))))
+        for field, name, at in [(1, "inputs", "x"), (2, "outputs", "y")]
+    ]
+    signature = encode(*ends, (3, "tensorflow/serving/predict"))
+    graphs = encode(
+        (1, encode((4, "serve"))), (2, graph),
+        (5, encode((1, "serving_default"), (2, signature))),
+    )  # fmt: skip
+    directory.mkdir()
+    (directory / "saved_model.pb").write_bytes(encode((1, 1), (2, graphs)))
+    return directory
+
+
+def test_the_directory_of_a_tensorflow_model(tmp_path, core):
+    directory = saved_model(tmp_path / "mobile")
+    for source in (directory, str(directory), directory / "saved_model.pb", f"{directory}/"):
+        model = hl.load(source)
+        (out,) = infer(model, core, [np.array([[-1, 0, 1, 2]], np.float32)])
+        assert out.tolist() == [[0, 0, 1, 2]]
+    assert prepare(str(directory)).graph.name == "mobile"
+    assert prepare(directory).fingerprint == prepare(directory / "saved_model.pb").fingerprint
+    with pytest.raises(ModelError, match=r"operations: FooBar.*without these ops"):
+        hl.load(saved_model(tmp_path / "odd", "FooBar"))
+    (tmp_path / "mobile" / "saved_model.pb").write_bytes(b"")
+    with pytest.raises(ModelError, match="Is the file complete"):
+        hl.load(directory)
+
+
+@pytest.mark.parametrize(
+    "name", ["m.pt", "m.pth", "m.h5", "m.keras", "inference.json", "m.safetensors", "m.onnx"]
+)
+def test_formats_that_openvino_converts_only(tmp_path, name):
+    (tmp_path / name).write_bytes(b"version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(ModelError, match=r"PaddlePaddle 3.*openvino.convert_model") as caught:
+        hl.load(tmp_path / name)
+    assert "Git LFS" in str(caught.value)
+
+
+def test_weights_behind_the_links_of_a_hub(tmp_path):
+    weights = onnx_wire.encode((1, 4), (2, 1), (8, "w"), (14, 1), *[
+        (13, onnx_wire.encode((1, key), (2, value)))
+        for key, value in [("location", "m.onnx_data"), ("offset", "0"), ("length", "16")]
+    ])  # fmt: skip
+    graph = onnx_wire.encode(
+        (1, onnx_wire.node("Add", "n", ["x", "w"], ["y"])), (2, "graph"), (5, weights),
+        (11, onnx_wire.value_info("x", [1, 4])), (12, onnx_wire.value_info("y", [1, 4])),
+    )  # fmt: skip
+    home = tmp_path / "snapshot"
+    home.mkdir()
+    (home / "m.onnx").write_bytes(onnx_wire.model(graph, 17))
+    with pytest.raises(ModelError, match="m.onnx_data.*with its data beside it"):
+        hl.load(home / "m.onnx")
+    (tmp_path / "blob").write_bytes(np.ones(4, np.float32).tobytes())
+    (home / "m.onnx_data").symlink_to(tmp_path / "blob")
+    with pytest.raises(ModelError, match="outside the base.*no links of a hub's cache"):
+        hl.load(home / "m.onnx")
 
 
 # -- nodes without a name have the same one at every reading ------------------------------------

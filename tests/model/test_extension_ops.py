@@ -1,0 +1,108 @@
+"""Ops of extensions: known wherever a model is read, if their file is named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as op
+
+import hetero_lab as hl
+from hetero_lab.deploy import run_frozen
+from hetero_lab.errors import CompileError, MeasurementError, ModelError
+from hetero_lab.model.extension_ops import FILES, core_with_ops, unknown_op
+
+TWICE = """
+import openvino as ov
+
+class Twice(ov.Op):
+    def __init__(self, inputs=None):
+        super().__init__(self, inputs)
+
+    def validate_and_infer_types(self):
+        self.set_output_type(0, self.get_input_element_type(0), self.get_input_partial_shape(0))
+
+    def clone_with_new_inputs(self, new_inputs):
+        return Twice(new_inputs)
+
+    def evaluate(self, outputs, inputs):
+        outputs[0].data[...] = 2 * inputs[0].data
+        return True
+
+    def has_evaluate(self):
+        return True
+"""
+X = np.array([-1, 1, 2, 3], np.float32)
+
+
+@pytest.fixture
+def file(tmp_path) -> Path:
+    (tmp_path / "twice.py").write_text(TWICE)
+    return tmp_path / "twice.py"
+
+
+@pytest.fixture
+def model() -> ov.Model:
+    space: dict = {}
+    exec(TWICE, space)
+    x = op.parameter([4], np.float32, name="x")
+    twice = space["Twice"]([op.relu(x).output(0)])
+    twice.set_friendly_name("twice")
+    return ov.Model([op.result(twice.output(0), name="out")], [x], "extended")
+
+
+def test_a_file_with_ops_is_known_to_workers_and_deployments(file, model, monkeypatch, tmp_path):
+    monkeypatch.setenv(FILES, str(file))
+    profile = hl.profile(model, "CPU", iterations=3, isolate=True, progress=False)
+    assert [a.verdict for a in profile.agreement] == ["equal"]
+    directory = hl.freeze(model, "CPU", tmp_path / "frozen", tolerance=None, progress=False)
+    (output,) = run_frozen.run(directory, {"x": X}).values()
+    assert output.tolist() == [0, 2, 4, 6]
+    assert hl.load(directory / "model.xml").get_friendly_name() == "extended"
+    monkeypatch.delenv(FILES)
+    with pytest.raises(ModelError, match=f"'Twice' is an op of an extension.*{FILES}=FILE"):
+        hl.load(directory / "model.xml")
+
+
+@pytest.mark.parametrize("call", ["profile", "freeze", "investigate"])
+def test_where_an_op_is_unknown_the_way_out_is_told(model, monkeypatch, tmp_path, call):
+    monkeypatch.delenv(FILES, raising=False)
+    calls = {
+        "profile": lambda: hl.profile(model, "CPU", iterations=3, isolate=True, progress=False),
+        "freeze": lambda: hl.freeze(model, "CPU", tmp_path / "frozen", tolerance=None),
+        "investigate": lambda: hl.investigate(model, "CPU", budget_s=20, progress=False),
+    }
+    kinds = (CompileError, MeasurementError, ModelError)
+    with pytest.raises(kinds, match=rf"'Twice' is an op of an ext.*{FILES}=FILE.*isolate=False"):
+        calls[call]()
+    profile = hl.profile(model, "CPU", iterations=3, isolate=False, progress=False)
+    assert [a.verdict for a in profile.agreement] == ["equal"]
+
+
+def test_the_library_of_the_tokenizers(monkeypatch):
+    pytest.importorskip("openvino_tokenizers")
+    import openvino_tokenizers
+
+    (library,) = Path(openvino_tokenizers.__file__).parent.glob("lib/*openvino_tokenizers*")
+    code = f"import os; os.environ['{FILES}'] = {str(library)!r}\n"
+    code += "from hetero_lab.model.extension_ops import core_with_ops; core_with_ops()"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_file_that_is_no_extension(monkeypatch, tmp_path):
+    monkeypatch.setenv(FILES, str(tmp_path / "none.so"))
+    with pytest.raises(RuntimeError, match=r"none\.so"):
+        core_with_ops()
+    path = tmp_path / "m.xml"
+    x = op.parameter([4], np.float32, name="x")
+    ov.save_model(ov.Model([op.result(op.relu(x))], [x], "m"), path)
+    with pytest.raises(ModelError, match=r"none\.so"):
+        hl.load(path)
+
+
+def test_other_errors_are_not_about_extensions():
+    assert unknown_op(RuntimeError("Cannot create a tensor")) == ""
