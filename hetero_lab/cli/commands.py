@@ -14,6 +14,7 @@ import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,7 +127,7 @@ def apply(given: Namespace) -> Any:
         bound = bind(prepared(given))
         measure = annex("profile of a frozen placement")
         return measure(bound, given.stored, inputs=given.input, iterations=iterations)
-    stored = values.read_placement(given.stored)
+    stored = values.read_placement(given.stored, prepared(given))
     stored.affinity.check_model(prepared(given).graph)
     placement = stored.with_properties(_properties_of(given, stored.devices))
     placement = replace(placement, label=text_of(Path(given.stored).name))
@@ -209,6 +210,13 @@ def placement_of(given: Namespace) -> hl.Placement:
     )
 
 
+def _side(name: str, given: Namespace) -> Any:
+    """Return the placement of an option: a text, or the affinity in a file."""
+    text = vars(given).get(name) or ""
+    is_file = text.lower().endswith((".json", ".csv"))
+    return values.read_affinity(text, prepared(given)) if is_file else text or None
+
+
 _MADE: dict[str, Callable[[Namespace], Any]] = {
     "model": _model,
     "placement": placement_of,
@@ -216,6 +224,7 @@ _MADE: dict[str, Callable[[Namespace], Any]] = {
     "devices": _devices,
     "device_properties": lambda given: _properties_of(given, _devices(given)) or None,
     "sample": lambda given: given.model,
+    **{name: partial(_side, name) for name in ("before", "after", "baseline")},
 }
 
 
@@ -233,7 +242,7 @@ def _start(given: Namespace) -> hl.Placement:
         return resolve(bind(prepared(given)), given.device).placement
     start = given.affinity
     if isinstance(start, str | os.PathLike):
-        start = values.read_placement(start)
+        start = values.read_placement(start, prepared(given))
     start.affinity.check_model(prepared(given).graph)
     if given.device is not None:
         named = hl.Priorities.parse(given.device).devices

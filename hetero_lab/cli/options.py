@@ -163,11 +163,6 @@ def _costs(given: object) -> object:
     return hl.CostModel.from_json(given) if isinstance(given, str) else given
 
 
-def _placement(text: str) -> object:
-    is_file = text.lower().endswith((".json", ".csv"))
-    return values.read_affinity(text) if is_file else text
-
-
 _OWN = [
     # the model
     Option("model", "MODEL", "a sample's name or the path of a model file"),
@@ -189,9 +184,9 @@ _OWN = [
     _many("--fix", "PATTERN=DEVICE", f"put {_MATCHING}"),
     Option("--keep", "SHARE"),
     _switch("--remedies", help="add each placement with fewer subgraphs"),
-    Option("before", "BEFORE", _PLACEMENT, read=_placement),
-    Option("after", "AFTER", _PLACEMENT, read=_placement),
-    Option("--baseline", "DEVICE", f"is it slower than this: {_PLACEMENT}", read=_placement),
+    Option("before", "BEFORE", _PLACEMENT),
+    Option("after", "AFTER", _PLACEMENT),
+    Option("--baseline", "DEVICE", f"is it slower than this: {_PLACEMENT}"),
     Option("stored", "STORED", "an affinity's file, or the directory of a frozen placement"),
     Option(
         "--orders",

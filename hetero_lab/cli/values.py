@@ -62,7 +62,8 @@ def shapes(texts: Iterable[str]) -> dict[str, list[int]] | list[int]:
     found: dict[str, list[int]] = {}
     for text in texts:
         name, equals, sizes = text.rpartition("=")
-        numbers = sizes.strip().removeprefix("[").removesuffix("]").split(",")
+        inside = sizes.strip().removeprefix("[").removesuffix("]")
+        numbers = inside.split(",") if sizes.strip() != "[]" else []  # of a scalar
         if bool(name) != bool(equals) or not all(size.strip().isdecimal() for size in numbers):
             raise ArgumentError(
                 f"--shape {shorten(text)} is not of the form INPUT=1,3,224,224 (whole numbers)."
@@ -183,16 +184,15 @@ def emulation(text: str) -> dict[str, Any]:
     return found
 
 
-def read_affinity(path: str | os.PathLike[str]) -> hl.Affinity:
-    """Read an affinity from .json or .csv."""
-    readers = {".json": hl.Affinity.from_json, ".csv": hl.Affinity.from_csv}
-    read = readers.get(Path(path).suffix.lower())
-    if read is None:
+def read_affinity(path: str | os.PathLike[str], model: Any) -> hl.Affinity:
+    """Read an affinity of a model from .json or .csv."""
+    kind = Path(path).suffix.lower()
+    if kind not in (".json", ".csv"):
         raise ArgumentError(
             f"{shorten(os.fspath(path))} is not an affinity: name a .json or .csv file, as "
             "affinity.to_json(file) and affinity.to_csv(file) write it."
         )
-    return read(path)
+    return hl.Affinity.from_csv(path) if kind == ".csv" else hl.Affinity.from_json(path, model)
 
 
 def share_or_none(text: str) -> float | str:
@@ -200,11 +200,11 @@ def share_or_none(text: str) -> float | str:
     return text.lower() if text.lower() == "none" else float(text)
 
 
-def read_placement(path: str | os.PathLike[str]) -> hl.Placement:
-    """Read a placement from a model's file that carries one, or an affinity."""
+def read_placement(path: str | os.PathLike[str], model: Any) -> hl.Placement:
+    """Read a placement from a model's file that carries one, or an affinity of that model."""
     if Path(path).suffix.lower() == ".xml":
         return hl.read_placement(path)
-    return hl.Placement(read_affinity(path), label=os.fspath(path))
+    return hl.Placement(read_affinity(path, model), label=os.fspath(path))
 
 
 def _once(found: Mapping[str, Any], key: str, option: str) -> None:

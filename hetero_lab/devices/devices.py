@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,12 +18,14 @@ from hetero_lab.devices.guard import first_query
 from hetero_lab.errors import DeviceError, did_you_mean, last_line, names_at_hand, shorten, warn
 from hetero_lab.model.opgraph import NOT_OPS
 from hetero_lab.model.read import Source
+from hetero_lab.progress import Progress
 from hetero_lab.tables import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _PLUGINS_OF_THE_WHEEL = ("CPU", "GPU", "NPU")
+_OVER_DEVICES = ("HETERO", "AUTO", "MULTI", "BATCH")
 RATIO = "QUERY_MODEL_RATIO"  # the part of a model that HETERO lets a device claim
 FLOATS = {"BF16": "bf16", "FP16": "f16", "FP32": "f32"}
 _NOT_INTEL = (
@@ -32,6 +35,7 @@ _COLUMNS = [
     "device", "available", "full_name", "type", "capabilities", "emulated_on", "problem",
 ]  # fmt: skip
 _NO_DEVICE = "the plugin loads but finds no device: driver missing, or no permission to use it"
+_MANY = 1000  # nodes; fewer are queried in a second or two
 _SUPPORT_CACHE_SIZE = 256
 _support_cache: weakref.WeakKeyDictionary[ov.Core, dict[Any, dict[str, str]]] = (
     weakref.WeakKeyDictionary()
@@ -92,14 +96,18 @@ def check_device(name: str, core: ov.Core) -> str:
 
 
 def _hint(name: str, here: list[str]) -> str:
-    kind = name.partition(".")[0]
-    if kind in _PLUGINS_OF_THE_WHEEL and kind not in {known.partition(".")[0] for known in here}:
+    first, *words = re.findall(r"[A-Z]+|[0-9]+", name.upper()) or [""]
+    if first in _PLUGINS_OF_THE_WHEEL and first not in {k.partition(".")[0] for k in here}:
         return " hetero_lab.devices() shows the reason."
     if name.startswith("HETERO:"):
         return " This takes a list of devices, for instance ['GPU', 'CPU']."
-    if name.lower().startswith("hetero:"):
-        return " Write HETERO in capitals, and the devices as they are listed."
-    return did_you_mean(name, here)
+    # With blanks, another separator, a number or a precision in its name.
+    listed = {known.upper(): known for known in here}
+    parts = [listed[word] for word in (first, *words) if word in listed]
+    meant = listed.get(".".join((first, *words[:1]))) or ",".join(parts)
+    if first in _OVER_DEVICES:
+        meant = f"{first}:{meant}" if words else first
+    return did_you_mean(name, here) if meant in ("", name) else f" Did you mean {shorten(meant)}?"
 
 
 def why_unavailable(plugin: str, *, core: ov.Core) -> str:
@@ -182,10 +190,12 @@ def device_of_ops(
     cache = _support_cache.setdefault(bound.core, {})
     key = (bound.fingerprint, device, repr(properties))
     if key not in cache:
+        told = f"ask {device} about {len(bound.graph.ops):,} nodes"  # takes minutes for thousands
         try:
-            answer = first_query(bound, device, properties or {})
-            if answer is None:
-                answer = bound.core.query_model(bound.model, device, dict(properties or {}))
+            with Progress(told, show=len(bound.graph.ops) > _MANY):
+                answer = first_query(bound, device, properties or {})
+                if answer is None:
+                    answer = bound.core.query_model(bound.model, device, dict(properties or {}))
         except DeviceError:  # it crashes
             raise
         except Exception as error:

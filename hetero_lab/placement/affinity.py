@@ -428,11 +428,12 @@ class Affinity(Framed, Mapping[str, str]):
     def to_json(self, file: str | os.PathLike[str], *, flat: bool = False) -> None:
         """Write a JSON file, whole or not at all; ``flat`` writes just ``{"op": "device"}``.
 
-        Other tools read and write the flat form. It lacks the types and leaders of the nodes, so
-        reading it takes the model.
+        Other tools read and write the flat form, which has inputs only where no op decides. It
+        lacks the types and leaders of the nodes, so reading it takes the model.
         """
         if flat:
-            write_json(file, {name: self._devices[name] for name in self.ops})
+            kept = {*self.ops, *(node.leader for node in self._nodes)}
+            write_json(file, {name: d for name, d in self._devices.items() if name in kept})
             return
         rows = [[n.name, n.type, self._devices[n.name], n.leader] for n in self._nodes]
         write_json(file, {"kind": "affinity", "schema_version": SCHEMA_VERSION, "nodes": rows})

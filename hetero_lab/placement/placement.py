@@ -313,6 +313,7 @@ def carried_over(graph: OpGraph, placement: PlacementLike) -> PlacementLike:
 
 
 def _from_text(bound: BoundModel, text: str) -> Placement:
+    text = text.strip()
     if text == "HETERO" or text.startswith("HETERO:"):
         priorities = Priorities.parse(text, bound.core)
         if labelled := sorted({*labels_of(bound.model).values()}):

@@ -42,7 +42,7 @@ def events(profile: ProfileData) -> list[dict[str, Any]]:
         how, (slices, requests) = "reconstructed from counters", _reconstructed(profile, lanes)
     else:
         raise MeasurementError(
-            "A trace is made of counters, and this profile has none. Profile with counters=True."
+            "A trace needs counters. Profile with counters=True; some op must take at least 1 µs."
         )
     number = itertools.count(1)
     arrows = [arrow for spans in requests for arrow in _arrows(profile, lanes, spans, number)]

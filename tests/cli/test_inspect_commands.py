@@ -2,9 +2,11 @@
 
 import html
 
+import numpy as np
 import openvino as ov
 import pandas as pd
 import pytest
+from openvino import opset13 as op
 
 import hetero_lab as hl
 from hetero_lab.cli import main as cli
@@ -129,3 +131,28 @@ def test_a_verified_directory_has_a_page(said, tmp_path):
     text = page.read_text("utf-8")
     assert "keeps its contract with OpenVINO" in text
     assert ">partition<" in text
+
+
+def test_a_flat_affinity_is_read_with_the_model_of_the_command(said, tmp_path):
+    file, flat = str(tmp_path / "m.xml"), tmp_path / "flat.json"
+    x = op.parameter([1, 4], np.float32, name="x")
+    first = op.relu(x, name="r")
+    model = ov.Model([op.result(op.tanh(first, name="t"), name="out")], [x], "two")
+    ov.save_model(model, file, compress_to_fp16=False)
+    flat.write_text('{"r": "ASKACC", "t": "CPU"}')
+    emulate = ["--emulate", "ASKACC"]
+    shown = said("profile", file, "--affinity", str(flat), "-n", "3", "-q", *emulate)
+    assert shown == ""
+    assert "1 op on ASKACC" in said("apply", file, str(flat), "-n", "3", *emulate)
+    assert "1 of 2 ops moves" in said("explain", file, str(flat), "CPU", *emulate)
+    assert "ASKACC" in said("export", file, "--affinity", str(flat), "--for", "ovms", *emulate)
+    said("lint", file, "--affinity", str(flat), *emulate)
+
+
+def test_the_shape_of_a_scalar(said, tmp_path):
+    x = op.parameter(ov.PartialShape.dynamic(), np.float32, name="x")
+    ov.save_model(ov.Model([op.result(op.relu(x), name="out")], [x], "s"), tmp_path / "s.xml")
+    for shape in ("[]", "x=[]"):
+        assert "CPU can run all 1 op" in said(
+            "support", str(tmp_path / "s.xml"), "-d", "CPU", "--shape", shape
+        )

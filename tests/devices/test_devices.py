@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 from counting_core import core_with_acc
 from small_models import chain, convolutions, embedding
 
 import hetero_lab as hl
+from hetero_lab import progress
+from hetero_lab.devices import devices
 from hetero_lab.devices.bound import bind
 from hetero_lab.devices.devices import (
+    _hint,
     check_device,
     device_names,
     has_own_memory,
@@ -73,6 +78,19 @@ def test_device_names(core):
         ("ACC.0", "'ACC.0' is not a device here"),
         ("CPU,ACC", "'CPU,ACC' is not a device here"),
         ("HETERO:ACC,CPU", "This takes a list of devices"),
+        ("CPU_FP32", "Did you mean 'CPU'"),
+        ("CPU.BF16", "Did you mean 'CPU'"),
+        (" CPU", "Did you mean 'CPU'"),
+        ("CPU(4)", "Did you mean 'CPU'"),
+        ("ACC CPU", "Did you mean 'ACC,CPU'"),
+        ("acc;cpu", "Did you mean 'ACC,CPU'"),
+        ("HETERO_ACC_CPU", "Did you mean 'HETERO:ACC,CPU'"),
+        ("HETERO ACC", "Did you mean 'HETERO:ACC'"),
+        ("hetero:ACC", "Did you mean 'HETERO:ACC'"),
+        ("auto:CPU", "Did you mean 'AUTO:CPU'"),
+        ("auto", "Did you mean 'AUTO'"),
+        ("GPU_0", "hetero_lab.devices() shows the reason"),
+        ("npu0", "hetero_lab.devices() shows the reason"),
         (None, "'None' is not a device here"),
         (7, "'7' is not a device here"),
     ],
@@ -84,6 +102,24 @@ def test_an_unknown_device_is_named_with_those_at_hand(core, name, says):
     assert says in message
     assert "Devices: ACC, CPU" in message
     assert "hetero_lab.emulate()" in message
+
+
+def test_a_number_is_written_behind_a_dot():
+    here = ["CPU", "GPU.0", "GPU.1"]
+    for name in ("GPU1", "GPU_1", "gpu:1", "GPU 1"):
+        assert _hint(name, here) == " Did you mean 'GPU.1'?"
+
+
+def test_a_query_that_takes_long_says_so(own_core, monkeypatch, capsys):
+    for name, value in [("_MANY", 2), ("_SUPPORT_CACHE_SIZE", 1)]:
+        monkeypatch.setattr(devices, name, value)
+    for name in ("_APPEARS_S", "_EVERY_S", "_STUCK_S"):
+        monkeypatch.setattr(progress, name, 1e-3)
+    monkeypatch.setattr(devices, "first_query", lambda *_: time.sleep(0.3))
+    supported_ops(bind(chain("one", "two"), own_core), "CPU")
+    assert "ask CPU about 4 nodes" in capsys.readouterr().err
+    supported_ops(bind(chain(), own_core), "CPU")
+    assert capsys.readouterr().err == ""
 
 
 def test_support_lists_ops_in_topological_order_without_constants_and_ends():

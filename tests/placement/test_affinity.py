@@ -346,6 +346,23 @@ def test_either_form_is_read_with_a_model(tmp_path):
         Affinity.from_json(path)
 
 
+def test_the_flat_form_keeps_what_no_op_decides(tmp_path):
+    model, path = odd_ends(), tmp_path / "a.json"
+    ops = dict.fromkeys(Affinity.uniform(model, "CPU").ops, "CPU")
+    free = {"unused": "ACC", "through": "ACC"}
+    affinity = Affinity.from_mapping(model, {**ops, **free})
+    assert {name: affinity[name] for name in free} == free
+    affinity.to_json(path, flat=True)
+    assert json.loads(path.read_text()).items() >= {**ops, **free}.items()
+    assert Affinity.from_json(path, model) == affinity
+    x = op.parameter([1], np.float32, name="x")
+    bare = ov.Model([op.result(x, name="out")], [x], "no ops")
+    affinity = Affinity.from_mapping(bare, {"x": "ACC"})
+    affinity.to_json(path, flat=True)
+    assert Affinity.from_json(path, bare) == affinity
+    assert set(affinity.values()) == {"ACC"}
+
+
 def nodes_json(nodes) -> str:
     return json.dumps({"kind": "affinity", "schema_version": 1, "nodes": nodes})
 
