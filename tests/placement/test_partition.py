@@ -289,6 +289,16 @@ def is_parted(graph: OpGraph, affinity: Affinity, predicted: Partition) -> bool:
     return any(affinity[a] == affinity[b] and where[a] != where[b] for a, b in pairs)
 
 
+@pytest.mark.by_hand  # run on each supported release of OpenVINO
+@pytest.mark.timeout(900)
+def test_small_random_graphs_are_split_as_the_plugin_splits_them(dumped):
+    for seed in range(10_000, 10_400):
+        size = np.random.default_rng(seed).integers(3, 16)
+        prepared = prepare(random_model(seed, int(size)))
+        affinity = random_affinity(prepared.graph, list(THREE[seed % 2 :]), seed)
+        agree(prepared, affinity, dumped)
+
+
 @pytest.mark.parametrize(
     "seeds",
     sliced([range(N_QUICK), *(range(n, n + CHUNK) for n in range(N_QUICK, 1000, CHUNK))], 1, 2),
