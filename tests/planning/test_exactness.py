@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from big_graphs import transformer_graph
-from hand_costs import flat_costs
+from hand_costs import costs_by_op, flat_costs
 from hypothesis import given, settings, strategies as st
 from msgspec import structs
 from planning.brute_force import choices, held_bytes, interval_ns, latency_ns, ns, pairwise_ns
@@ -426,3 +426,19 @@ def test_the_integer_program_can_be_asked_for():
     assert plan.lower_bound_us <= exact.predicted_us <= plan.predicted_us
     with pytest.raises(PlanError, match="no solver 'milq'. Did you mean 'milp'"):
         plan_graph(costs.graph, costs, solver="milq")
+
+
+def test_a_placement_that_breaks_a_pin_or_a_limit_is_none_to_measure():
+    maker = GraphMaker()
+    at = maker.add("Parameter")
+    for name in "abc":
+        at = maker.add("Add", [at, maker.add("Constant")], name=name)
+    costs = costs_by_op(maker.graph())
+    on_a = Affinity.on_one(costs.graph, "A")
+    for name in "abc":
+        assert planner.keeps_limits(costs, on_a, pin={f"^{name}$": "A"})
+        assert not planner.keeps_limits(costs, on_a, pin={f"^{name}$": "B"})
+    needed = held_bytes(costs, on_a)["A"]
+    assert needed == 300
+    assert planner.keeps_limits(costs, on_a, memory_limit={"A": needed})
+    assert not planner.keeps_limits(costs, on_a, memory_limit={"A": needed - 1})

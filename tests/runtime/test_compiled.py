@@ -145,6 +145,13 @@ def test_wrong_inputs_do_not_reach_the_runtime(core):
 # -- what was compiled -------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("seed", "n_ops"), [(27, 5), (0, 12)])
+def test_a_tensor_that_one_op_alone_reads_closes_no_cycle(core, seed, n_ops):
+    prepared = prepare(random_model(seed, n_ops))
+    affinity = random_affinity(prepared.graph, ["ACC", "CPU"], 1)
+    assert hl.compile(prepared, affinity, core=core).as_predicted
+
+
 def test_the_observed_partition_is_the_predicted_one_in_execution_order(core):
     model = convolutions(8)
     affinity = on_cpu(model, core, softmax="ACC")
@@ -245,7 +252,11 @@ def test_what_the_runtime_made_wins_over_the_prediction_and_is_said_aloud(core):
 
 def test_other_inputs_or_outputs_than_the_models_are_refused(core):
     prepared = prepare(two_parts())
-    for other in (diamond(), chain("r"), odd_ends()):
+    first, second = (op.parameter([1, 4], np.float32, name=name) for name in "xy")
+    outputs_alone = ov.Model([op.relu(first), op.convert(second, "i32")], [first, second], "m")
+    wide = op.parameter([2, 4], np.float32)
+    inputs_alone = ov.Model([op.relu(first), op.abs(wide)], [first, wide], "m")
+    for other in (diamond(), chain("r"), odd_ends(), outputs_alone, inputs_alone):
         with pytest.raises(CompileError, match="not in the model's order"):
             check_ports(bind(prepared, core), core.compile_model(other, "CPU"))
     check_ports(bind(prepared, core), core.compile_model(two_parts(), "CPU"))
