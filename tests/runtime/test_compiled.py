@@ -145,10 +145,18 @@ def test_wrong_inputs_do_not_reach_the_runtime(core):
 # -- what was compiled -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("seed", "n_ops"), [(27, 5), (0, 12)])
-def test_a_tensor_that_one_op_alone_reads_closes_no_cycle(core, seed, n_ops):
+@pytest.mark.parametrize(
+    ("seed", "n_ops", "affinity_seed"),
+    [
+        # A tensor that one op alone reads closes no cycle.
+        (27, 5, 1), (0, 12, 1),
+        # A node is ranked anew once a cycle comes back to it.
+        (31, 24, 2), (56, 24, 0),
+    ],
+)  # fmt: skip
+def test_rare_rules_of_the_partitioner_are_predicted(core, seed, n_ops, affinity_seed):
     prepared = prepare(random_model(seed, n_ops))
-    affinity = random_affinity(prepared.graph, ["ACC", "CPU"], 1)
+    affinity = random_affinity(prepared.graph, ["ACC", "CPU"], affinity_seed)
     assert hl.compile(prepared, affinity, core=core).as_predicted
 
 

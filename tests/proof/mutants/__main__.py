@@ -67,9 +67,8 @@ def tests_for(mutant: Mutant, tests: list[Test], most_s: float) -> tuple[list[Te
 
     Where none executes it in a process that is noted, those of the room can.
     """
-    paths = modules(ROOT)
-    room = room_of(mutant.path)
-    seeing = [test for test in tests if test.executes(paths, mutant.path, mutant.statement)]
+    room, place = room_of(mutant.path), (mutant.path, mutant.statement)
+    seeing = [test for test in tests if place in test.executed]
     files = {test.file for test in seeing} or {t.file for t in tests if room_of(t.file) == room}
     names = {test.name for test in seeing}
     can = sorted(
@@ -158,7 +157,9 @@ def main() -> int:
             temporary.mkdir(parents=True)
             copy_of_the_tree(root)
             trees.append(Tree(root, temporary, Warm(sys.executable, root)))
-        tests = read_or_record(trees, tuple(given.tests))
+        tests = read_or_record(
+            trees, tuple(given.tests), {(mutant.path, mutant.statement) for mutant in mutants}
+        )
         for test in tests:
             if not test.passed:
                 print(f"fails without any change, and is left out: {test.name}")

@@ -17,7 +17,7 @@ import queue
 import shutil
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,20 +35,18 @@ _MOST_S = 3600.0  # of one test file
 
 @dataclass(frozen=True)
 class Test:
-    """A quick test: what it executes, in bytes as :func:`line_of` numbers them."""
+    """A quick test, and which of the asked statements it executes: pairs of path and line."""
 
     name: str
     file: str
     seconds: float
     passed: bool
-    executed: bytes
-
-    def executes(self, paths: list[str], path: str, line: int) -> bool:
-        """Whether it executes the statement that begins in a line."""
-        return bool(self.executed[paths.index(path) * MOST_LINES + line])
+    executed: frozenset[tuple[str, int]]
 
 
-def read_or_record(trees: Sequence[Tree], wanted: tuple[str, ...]) -> list[Test]:
+def read_or_record(
+    trees: Sequence[Tree], wanted: tuple[str, ...], statements: Collection[tuple[str, int]]
+) -> list[Test]:
     """Return the quick tests of the files that begin as wanted, run where that was not noted."""
     root = trees[0].root
     kept = Path(platformdirs.user_cache_dir("hetero_lab_mutants"))
@@ -78,12 +76,15 @@ def read_or_record(trees: Sequence[Tree], wanted: tuple[str, ...]) -> list[Test]
 
     with ThreadPoolExecutor(len(trees)) as pool:
         list(pool.map(record, missing))
-    return [
-        Test(name, file, seconds, passed, zlib.decompress(base64.b64decode(executed)))
-        for file, note in files.items()
-        if note.exists()
-        for name, (seconds, passed, executed) in json.loads(note.read_text()).items()
-    ]
+    paths = modules(root)
+    numbers = {place: paths.index(place[0]) * MOST_LINES + place[1] for place in statements}
+    tests = []
+    for file, note in files.items():
+        for name, (seconds, passed, executed) in json.loads(note.read_text()).items():
+            noted = zlib.decompress(base64.b64decode(executed))
+            seen = frozenset(place for place, number in numbers.items() if noted[number])
+            tests.append(Test(name, file, seconds, passed, seen))
+    return tests
 
 
 def _record(tree: Tree, file: str, note: Path) -> None:
@@ -107,7 +108,8 @@ def _record(tree: Tree, file: str, note: Path) -> None:
     if answer.exists():
         shutil.move(answer, note)
     else:
-        print(f"{file} ended too early: it cannot kill a mutant", flush=True)
+        print(f"{file} ended too early: its tests kill nothing", flush=True)
+        note.write_text("{}")
 
 
 # In the process of the tests that are noted

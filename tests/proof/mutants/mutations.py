@@ -139,7 +139,8 @@ def _changes(
             yield node.func.id, statement, node.func, NAMES[node.func.id]
         if isinstance(node, ast.Return) and node.value is not None:
             for default in _defaults(function.returns):
-                yield "default", statement, node.value, default
+                if default != ast.unparse(node.value):
+                    yield "default", statement, node.value, default
 
 
 def _nodes(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, ast.AST]]:
