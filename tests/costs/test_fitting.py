@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -19,7 +20,12 @@ from hetero_lab.costs.counter_costs import (
     kept_layouts,
     read_parts,
 )
-from hetero_lab.costs.design import cut_at, lone_cuts, segmented_affinities
+from hetero_lab.costs.design import (
+    cut_at,
+    lone_cuts,
+    middling_affinity,
+    segmented_affinities,
+)
 from hetero_lab.costs.fitting import fit
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
@@ -216,6 +222,29 @@ def test_few_blocks_give_as_many_placements_as_there_are():
     graph = random_graph(random.Random(0), 2)
     made = segmented_affinities(graph, everywhere(graph), single(graph), 50)
     assert 1 <= len(made) <= 2 ** len(graph.placeable)
+
+
+@pytest.mark.parametrize(("n", "most_switches"), [(200, 8), (6, 3), (2, 1), (1, 1)])
+def test_a_middling_placement_gives_equal_shares_in_few_runs(n, most_switches):
+    maker = GraphMaker()
+    maker.chain(maker.add("Parameter"), {f"op{number}": 1.0 for number in range(n)})
+    graph = maker.graph()
+    affinity = middling_affinity(graph, everywhere(graph), single(graph))
+    devices = [affinity[op] for (op,) in single(graph)]
+    assert sum(a != b for a, b in pairwise(devices)) <= most_switches
+    share = devices.count(DEVICES[0]) / n
+    assert share == pytest.approx(1 / len(DEVICES), abs=0.01) or n < 200
+
+
+def test_random_placements_give_a_device_a_tenth_to_nine_tenths():
+    maker = GraphMaker()
+    maker.chain(maker.add("Parameter"), {f"op{number}": 1.0 for number in range(300)})
+    graph = maker.graph()
+    made = segmented_affinities(graph, everywhere(graph), single(graph), 100)
+    shares = [list(affinity.values()).count(DEVICES[0]) / 301 for affinity in made]
+    assert len(made) == 100
+    assert 0.09 < min(shares) < 0.13
+    assert 0.87 < max(shares) < 0.91
 
 
 # -- layouts: which op keeps whose, and what is learnt from conversions -------------------------

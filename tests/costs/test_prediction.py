@@ -28,7 +28,7 @@ from hetero_lab.costs.cost_model import (
 from hetero_lab.costs.prediction import Uncertainty
 from hetero_lab.costs.units import fused_pairs, split_into_units
 from hetero_lab.errors import AffinityError, PlanError, StoredFileError
-from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.opgraph import OpGraph, Tensor
 from hetero_lab.planning.planner import plan_graph
 
 
@@ -459,3 +459,28 @@ def test_a_plan_says_which_baselines_the_prediction_cannot_tell_apart():
     assert low < plans[1].predicted_us < high
     frame = plans[1].to_frame()
     assert list(frame.columns) == ["label", "predicted_us", "regret_us", "margin_us"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ((100, 8), ""),
+        ((100, None), ""),  # a size that is not known may be that one
+        ((100, 9), r"belongs to another model.*1 ops differ \('parts'\)"),
+        ((None, 9), r"1 ops differ \('parts'\)"),
+    ],
+)
+def test_costs_are_those_of_a_model_with_the_same_sizes(sizes, said):
+    def graph(first: int | None, second: int | None) -> OpGraph:
+        maker = GraphMaker()
+        parts = maker.add("Split", [maker.add("Parameter")], name="parts", outputs=2)
+        tensors = [Tensor((n,), "f32", n, "") for n in (first, second)]
+        maker.ops[parts] = replace(maker.ops[parts], outputs=tuple(tensors))
+        return maker.graph()
+
+    costs = costs_by_op(graph(100, 8))
+    if said:
+        with pytest.raises(PlanError, match=said):
+            costs.check_graph(graph(*sizes))
+    else:
+        costs.check_graph(graph(*sizes))

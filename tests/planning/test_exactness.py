@@ -442,3 +442,9 @@ def test_a_placement_that_breaks_a_pin_or_a_limit_is_none_to_measure():
     assert needed == 300
     assert planner.keeps_limits(costs, on_a, memory_limit={"A": needed})
     assert not planner.keeps_limits(costs, on_a, memory_limit={"A": needed - 1})
+
+
+def test_the_best_of_twelve_units_that_can_move_is_proven():
+    costs = random_case(99, most_units=14)
+    assert (pairwise_of(costs).allowed.sum(axis=1) > 1).sum() == planner.SMALL == 12
+    assert plan_graph(costs.graph, costs).gap == 0.0
