@@ -555,3 +555,10 @@ def test_wrong_numbers_are_findings_while_their_ops_are_together():
         lint(chain("a", "b"), "CPU", wrong=wrong)
     with pytest.raises(ArgumentError, match=r"find_wrong\("):
         hl.lint(model, "CPU", wrong="GPU")
+
+
+@pytest.mark.parametrize(
+    ("n_nodes", "most"), [(0, 200), (10, 200), (75, 200), (150, 100), (1800, 8), (10**6, 8)]
+)
+def test_fewer_remedies_are_tried_on_a_large_model(n_nodes, most):
+    assert most_remedies(n_nodes) == most

@@ -12,9 +12,9 @@ from hetero_lab.placement.partition import Partition, Subgraph
 from hetero_lab.results.profile_data import Throughput
 from hetero_lab.runtime.reference import Agreement
 
-EQUAL, ROUNDING = ("a", "equal", 1e-6, "f32"), ("b", "rounding", 0.01, "bf16")
+EQUAL, ROUNDING = ("a", "equal", 1e-6, "f32"), ("b", "rounding", 0.01, "f16")
 UNDECIDED, WRONG = ("c", "undecided", 0.0, "f32"), ("d", "different", 0.5, "f32")
-NAN = ("e", "not a number", 0.25, "f16")
+NAN = ("e", "not a number", 2.0, "f16")
 
 
 def outputs(*rows: tuple[str, str, float, str]) -> tuple[Agreement, ...]:
@@ -34,10 +34,10 @@ def line_of(profile: Any, start: str) -> str:
     [
         ((), "its outputs were not compared", ""),
         ((EQUAL,), "outputs equal to the reference", "a: equal (relative error 1e-06, in f32)"),
-        ((ROUNDING, EQUAL), "outputs within rounding", "b: rounding (relative error 0.01, in bf16)"),
+        ((ROUNDING, EQUAL), "outputs within rounding", "b: rounding (relative error 0.01, in f16)"),
         ((EQUAL, UNDECIDED), "1 of 2 outputs undecided", "c: undecided"),
         ((WRONG, ROUNDING), "1 of 2 outputs wrong", "d: different (relative error 0.5, in f32)"),
-        ((NAN, WRONG, EQUAL), "2 of 3 outputs wrong", "e: not a number (relative error 0.25, in f16)"),
+        ((NAN, WRONG, EQUAL), "2 of 3 outputs wrong", "e: not a number (relative error 2, in f16)"),
     ],
 )  # fmt: skip
 def test_outputs_are_judged_by_the_worst(rows, verdict, worst):
@@ -84,3 +84,10 @@ def test_requests_in_flight_interrupted_on_another_partition(exclusive, said):
     assert "These subgraphs are predicted; the runtime compiled other ones." in profile.report()
     assert "interrupted" not in small_profile().report()
     assert "are predicted" not in small_profile().report()
+
+
+def test_the_table_of_requests_in_flight_has_the_rate():
+    row = Throughput("hetero", 4, None, Latency(((50.0, 50.0),)), Latency(((90.0, 90.0),)))
+    (found,) = small_profile(throughput=(row,)).tables["throughput"].to_dict("records")
+    assert (found["time_per_result_us"], found["per_second"]) == (50.0, 20_000.0)
+    assert (found["ci95_low_us"], found["ci95_high_us"], found["latency_us"]) == (50.0, 50.0, 90.0)

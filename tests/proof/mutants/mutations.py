@@ -16,7 +16,7 @@ from pathlib import Path
 
 NOT_MEANT = {"__repr__", "__str__", "_repr_html_", "_repr_mimebundle_"}
 # What their arguments say is text.
-TALK = {"warn", "print", "log", "debug", "info", "warning", "join", "format"}
+TALK = {"warn", "print", "log", "debug", "info", "warning", "join", "format", "note", "step"}
 SAME_SWAPPED = {"min", "max", "isinstance", "issubclass", "getattr", "cast", "isclose", "gcd"}
 COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.Gt), ast.LtE: (ast.Lt, ast.GtE), ast.Gt: (ast.GtE, ast.Lt),
@@ -62,6 +62,8 @@ def mutants_by_function(root: Path, path: str) -> dict[str, dict[str, list[Mutan
     for name, function in _functions(ast.parse(source)):
         by_kind: dict[str, list[Mutant]] = defaultdict(list)
         for kind, statement, node, replacement in _changes(function):
+            if replacement == ast.unparse(node):
+                continue
             by_kind[kind].append(
                 _mutant(source, starts, path, name, kind, statement, node, replacement)
             )
@@ -139,8 +141,7 @@ def _changes(
             yield node.func.id, statement, node.func, NAMES[node.func.id]
         if isinstance(node, ast.Return) and node.value is not None:
             for default in _defaults(function.returns):
-                if default != ast.unparse(node.value):
-                    yield "default", statement, node.value, default
+                yield "default", statement, node.value, default
 
 
 def _nodes(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, ast.AST]]:
