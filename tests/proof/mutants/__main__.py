@@ -84,33 +84,42 @@ def tests_for(mutant: Mutant, tests: list[Test], most_s: float) -> tuple[list[Te
 
 
 def fate_of(mutant: Mutant, tests: list[Test], tree: Tree, most_s: float) -> tuple[str, str]:
-    """Return what became of a mutant, and who killed it."""
-    taken, can = tests_for(mutant, tests, most_s)
-    if not taken:
-        return "survived", "no quick test can see it"
-    source = (tree.root / mutant.path).read_bytes()
-    chosen_file, failed = tree.scratch / "chosen.json", tree.scratch / "failed"
-    chosen_file.write_text(json.dumps([test.name for test in taken]))
+    """Return what became of a mutant, and who killed it: a test that fails twice."""
+    left, can = tests_for(mutant, tests, most_s)
+    source, n_left = (tree.root / mutant.path).read_bytes(), len(left)
+    tree.write(mutant.path, mutant.applied(source))
+    try:
+        while left:
+            code, name = _run(left, tree)
+            if code is None:
+                return "timed out", ""
+            if code and not name:
+                return "killed", f"pytest ended with {code}"
+            if not name:
+                break
+            at = [test.name for test in left].index(name)
+            if _run([left[at]], tree) != (0, ""):
+                return "killed", name
+            left = left[at + 1 :]  # it failed for another reason
+    finally:
+        tree.write(mutant.path, source)
+    return "survived", f"{n_left} of the {can} tests that can see it passed"
+
+
+def _run(tests: list[Test], tree: Tree) -> tuple[int | None, str]:
+    """Run tests up to the first that fails; return pytest's exit code and the name of that one."""
+    listed, failed = tree.scratch / "chosen.json", tree.scratch / "failed"
+    listed.write_text(json.dumps([test.name for test in tests]))
     failed.unlink(missing_ok=True)
     environment = {
         "TMPDIR": str(tree.scratch), "XDG_CACHE_HOME": str(tree.scratch / "cache"),
-        chosen.CHOSEN: str(chosen_file), chosen.FAILED: str(failed),
+        chosen.CHOSEN: str(listed), chosen.FAILED: str(failed),
     }  # fmt: skip
     plugin = ("-p", "tests.proof.mutants.chosen", "-p", "no:cacheprovider")
-    tree.write(mutant.path, mutant.applied(source))
-    code = tree.warm.run(
-        ["-x", "-q", *plugin, *sorted({test.file for test in taken})],
-        environment,
-        60 + 5 * sum(test.seconds for test in taken),
-    )
-    tree.write(mutant.path, source)
-    if failed.exists():
-        return "killed", failed.read_text()
-    if code is None:
-        return "timed out", ""
-    if code == 0:
-        return "survived", f"{len(taken)} of the {can} tests that can see it passed"
-    return "killed", f"pytest ended with {code}"
+    most_s = 60 + 5 * sum(test.seconds for test in tests)
+    files = sorted({test.file for test in tests})
+    code = tree.warm.run(["-x", "-q", *plugin, *files], environment, most_s)
+    return code, failed.read_text() if failed.exists() else ""
 
 
 def arguments() -> argparse.Namespace:
