@@ -282,6 +282,7 @@ def test_how_well_predictions_fit_needs_placements_that_differ():
 
     assert costs(10.0, 20.0).r2 == pytest.approx(1.0 - 2.0 / 50.0)
     assert costs(10.0, 20.0).mape == pytest.approx((0.1 + 0.05) / 2)
+    assert [costs().validation[name].dtype for name in ("predicted_us", "error")] == [float] * 2
     with pytest.raises(PlanError, match="took the same time"):
         costs(10.0, 10.0).r2  # noqa: B018
     with pytest.raises(PlanError, match="measured to take no time"):
