@@ -15,8 +15,10 @@ from hetero_lab.costs.cost_model import BoundaryCost, CostModel, LostFusion, Uni
 from hetero_lab.costs.counter_costs import (
     LEAVES,
     Conversion,
+    Example,
     ExecutedNode,
     Observation,
+    guess,
     kept_layouts,
     read_parts,
 )
@@ -334,3 +336,15 @@ def seen(device_of: dict[str, str], graph: OpGraph, *conversions: Conversion) ->
     ]
     affinity = Affinity.from_graph(graph, device_of)
     return Observation("x", affinity, 100.0, tuple(nodes), conversions)
+
+
+def test_a_time_is_guessed_from_the_four_nearest_examples_and_scaled_by_size():
+    role = (("Relu",), ("Add",), ("Relu",))
+    here, near = Example(role, IMAGE, 400), Example(role, IMAGE, 400, 2.0)
+    far = Example((("Relu",), ("MatMul",), ("Relu",)), (1, 8), 800, 1e6)
+    assert guess(here, [far, near, near, near, near]) == pytest.approx(2.0)
+    assert guess(here, [far, near, near, near]) > 3.0
+    assert guess(Example(role, IMAGE, 800), [near]) == pytest.approx(4.0)
+    assert guess(Example(role, IMAGE, 40_000), [near]) == pytest.approx(8.0)  # four times at most
+    assert guess(Example(role, None, 0), [near]) == 0.0
+    assert guess(here, []) > 0.0

@@ -22,7 +22,9 @@ from hetero_lab.costs.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.costs.objective import Objective
 from hetero_lab.errors import PlanError
 from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.memory_limits import memory_pools
 from hetero_lab.planning import planner
+from hetero_lab.planning.exhaustive import best_runs
 from hetero_lab.planning.milp import milp
 from hetero_lab.planning.min_cut import min_cut
 from hetero_lab.planning.pairwise import Pairwise
@@ -442,6 +444,11 @@ def test_a_placement_that_breaks_a_pin_or_a_limit_is_none_to_measure():
     assert needed == 300
     assert planner.keeps_limits(costs, on_a, memory_limit={"A": needed})
     assert not planner.keeps_limits(costs, on_a, memory_limit={"A": needed - 1})
+    # Nor is a run of layers a start from where a search begins.
+    for most, expected in ((300, {0, 1, 2, 3}), (250, {0, 1}), (150, {0})):
+        pools = memory_pools(costs.devices, {"A": most})
+        found = best_runs(pairwise_of(costs), pools)
+        assert {int((choice == 0).sum()) for choice in found} == expected
 
 
 def test_the_best_of_twelve_units_that_can_move_is_proven():
