@@ -29,6 +29,7 @@ from hetero_lab.errors import (
     HeteroLabError,
     OutputPathError,
     StoredFileError,
+    reason,
     shorten,
     unknown,
 )
@@ -116,7 +117,8 @@ def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
             **exact,
         )
     except (OSError, ValueError, csv.Error) as error:
-        raise StoredFileError(f"{shorten(os.fspath(path))} is not a CSV table: {error}") from error
+        message = f"{shorten(os.fspath(path))} is not a CSV table: {reason(error)}"
+        raise StoredFileError(message) from error
     frame.columns = [unprotect(str(column)) for column in frame.columns]
     for column in frame.columns:
         if _is_text(frame[column]):
@@ -159,7 +161,7 @@ def read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
         raise StoredFileError(f"{name} is not a stored {kind}.")
     if data.get("schema_version") != SCHEMA_VERSION:
         raise StoredFileError(
-            f"{name} has schema version {data.get('schema_version')!r}; "
+            f"{name} has schema version {str(data.get('schema_version'))[:20]}; "
             f"this release reads version {SCHEMA_VERSION}."
         )
     with reading(path, kind):
@@ -187,11 +189,11 @@ def reading(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
     """Turn any error in the data of a file into a StoredFileError that names the file."""
     try:
         yield
-    except HeteroLabError:
+    except StoredFileError:
         raise
     except Exception as error:
-        why = f"{type(error).__name__}: {error}"
-        message = f"{shorten(os.fspath(path))} is not a whole {kind}: {why}"
+        known = "" if isinstance(error, HeteroLabError) else f"{type(error).__name__}: "
+        message = f"{shorten(os.fspath(path))} is not a whole {kind}: {known}{reason(error)}"
         raise StoredFileError(message) from error
 
 

@@ -194,7 +194,7 @@ def next_release(releases: Sequence[str], answers: Mapping[str, ReleaseAnswer]) 
 def _kept_answers(store: Path) -> dict[str, ReleaseAnswer]:
     """Return the answers of an earlier call, without those that may come out otherwise now."""
     with reading(store, "list of answers"):
-        stored = load_json(store, "The answers so far cannot be read") if store.exists() else {}
+        stored = load_json(store, f"{store} cannot be read") if store.exists() else {}
         answers = msgspec.convert(stored, dict[str, tuple[str, str]])
     known = (NO, YES, CRASH, HANG, ERROR)
     return {n: ReleaseAnswer(n, *given) for n, given in answers.items() if given[0] in known}

@@ -8,12 +8,12 @@ vocabulary. Its shapes stay dynamic: a prompt is longer than the single token of
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import openvino as ov
 
@@ -192,12 +192,17 @@ def refuse_language_model(model: ov.Model, function: str) -> None:
         )
 
 
+class _Configuration(msgspec.Struct):
+    max_position_embeddings: int
+
+
 def note_surroundings(model: ov.Model, directory: Path) -> None:
     """Record a model's directory in it, and the longest sequence by the configuration there."""
     model.set_rt_info(str(directory.resolve()), _DIRECTORY)
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        config = json.loads(read_bytes((directory / "config.json").resolve()).decode("utf-8"))
-        model.set_rt_info(str(int(config["max_position_embeddings"])), _CONTEXT)
+    with contextlib.suppress(OSError, ValueError, RecursionError, msgspec.MsgspecError):
+        config = read_bytes((directory / "config.json").resolve())
+        n_tokens = msgspec.json.decode(config, type=_Configuration).max_position_embeddings
+        model.set_rt_info(str(n_tokens), _CONTEXT)
 
 
 def directory_of(model: ov.Model) -> Path | None:

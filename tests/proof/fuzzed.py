@@ -29,6 +29,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -568,6 +569,8 @@ def fault_of(case: Case) -> tuple[str, str]:
         except Exception:
             return "traceback", traceback.format_exc()[-2500:]
     for each in warned:
+        if issubclass(each.category, ResourceWarning):  # Python shows none
+            continue
         if not issubclass(each.category, HeteroLabWarning):
             where = f"{Path(each.filename).name}:{each.lineno}"
             return ended, f"{each.category.__name__} at {where}: {each.message}"
@@ -636,6 +639,7 @@ class Reader:
             "TMPDIR": str(scratch),
             "HETERO_LAB_CACHE": str(scratch / "cache"),
         }
+        scratch.mkdir(parents=True)
         self._scratch = scratch
         self._process: subprocess.Popen[str] | None = None
         self._n_read = 0
@@ -660,7 +664,7 @@ class Reader:
         process.wait()
         self._process = None
         said = (self._scratch / "said").read_bytes()[-1500:].decode("utf-8", "replace")
-        ended = f"died of {-process.returncode}" if there else "hangs"
+        ended = "dies" if there else "hangs"
         return {"ended": ended, "fault": f"{ended}: {said}", "took": MOST_S, "mib": 0}
 
     def _start(self) -> None:
@@ -687,6 +691,7 @@ def main() -> int:
     parser.add_argument("--files", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="a pattern of a file and its reader")
+    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--case", type=int, default=None, help="the number of one case")
     parser.add_argument("--honest", type=Path, help="a directory to keep the honest files in")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
@@ -696,40 +701,40 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as place:
         scratch = Path(place) / "scratch"
-        scratch.mkdir()
         made = given.honest or Path(place) / "honest"
         if not made.exists():
             made.mkdir(parents=True)
             code = f"from tests.proof.fuzzed import honest, Path; honest(Path({str(made)!r}))"
             subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
-        return _read_all(given, Reader(made, given.seed, scratch), reads(made))
+        jobs = [Reader(made, given.seed, scratch / str(job)) for job in range(given.jobs)]
+        return _read_all(given, jobs, reads(made))
 
 
-def _read_all(given: argparse.Namespace, reader: Reader, every: list[Read]) -> int:
+def _read_all(given: argparse.Namespace, readers: list[Reader], every: list[Read]) -> int:
     numbers = range(given.files) if given.case is None else [given.case]
-    ends: collections.Counter[str] = collections.Counter()
-    kinds: collections.Counter[str] = collections.Counter()
-    n_wrong, slowest, most = 0, (0.0, ""), (0, "")
+    wanted = ((n, chosen(n, given.seed, every)[0]) for n in numbers)
+    waiting = iter([(n, read) for n, read in wanted if re.search(given.only, read.name)])
+    answers: list[tuple[int, Read, dict[str, Any]]] = []
+
+    def take(reader: Reader) -> None:
+        for number, read in waiting:  # one iterator for all
+            answers.append((number, read, answer := reader.case(number)))
+            if answer["fault"]:
+                print(f"WRONG {number} {read.name}: {answer['fault']}", flush=True)
+        reader.close()
+
     began = time.perf_counter()
-    for number in numbers:
-        read, _ = chosen(number, given.seed, every)
-        if not re.search(given.only, read.name):
-            continue
-        answer = reader.case(number)
-        ends[answer["ended"]] += 1
-        kinds[read.file] += 1
-        slowest = max(slowest, (answer["took"], f"{number} {read.name}"))
-        most = max(most, (answer["mib"], f"{number} {read.name}"))
-        if answer["fault"]:
-            n_wrong += 1
-            print(f"WRONG {number} {read.name}: {answer['fault']}", flush=True)
-        elif given.case is not None:
-            print(answer)
-    reader.close()
-    print(f"{sum(ends.values())} files of {len(kinds)} kinds, seed {given.seed}: {dict(ends)}")
+    with ThreadPoolExecutor(len(readers)) as pool:
+        list(pool.map(take, readers))
+    for key, unit in (("took", "s"), ("mib", "MiB")):
+        most = sorted(answers, key=lambda answered: -answered[2][key])[:3]
+        shown = (f"{answer[key]:.0f} {unit} for {n} {read.name}" for n, read, answer in most)
+        print(f"most: {', '.join(shown)}")
+    ends = collections.Counter(answer["ended"] for _, _, answer in answers)
+    n_wrong = sum(bool(answer["fault"]) for _, _, answer in answers)
     print(
-        f"{n_wrong} wrong; slowest {slowest[0]:.1f} s ({slowest[1]}), most {most[0]} MiB "
-        f"({most[1]}), {time.perf_counter() - began:.0f} s in all"
+        f"{len(answers)} files of {len({read.file for _, read, _ in answers})} kinds, seed "
+        f"{given.seed}, in {time.perf_counter() - began:.0f} s: {dict(ends)}; {n_wrong} wrong"
     )
     return bool(n_wrong)
 

@@ -252,7 +252,7 @@ def npz(content: bytes, rng: random.Random) -> bytes:
     elif how == 2:
         del members[at]
     elif how == 3:
-        odd = rng.choice(("x.npy", "", "../ran.npy", "/tmp/ran.npy", "in9.9", "in.npy", f"{HOSTILE}.npy", "in-1.0.npy", "in0.x.npy", "inputs.npy", "out1e9.0.npy"))
+        odd = rng.choice(("x.npy", ".", "../ran.npy", "/tmp/ran.npy", "in9.9", "in.npy", f"{HOSTILE}.npy", "in-1.0.npy", "in0.x.npy", "inputs.npy", "out1e9.0.npy"))
         members[at] = odd, data
     elif how == 4:
         members.append((name, data))
