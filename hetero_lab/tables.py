@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 _FORMULA_STARTS = ("=", "+", "-", "@", "'", "\t", "\r")
 _MOST_BYTES, _MOST_VALUES = 1 << 26, 1 << 23  # of a stored file, which grows as it is read
+_MOST = 2.0**63  # of a number: so many bits hold it
 # Keys of stored data whose text is the lab's or a device's; other names may be anything.
 _WORDS = frozenset({
     "device", "device_properties", "devices", "emulated", "environment", "environments",
@@ -165,23 +166,25 @@ def read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
             f"this release reads version {SCHEMA_VERSION}."
         )
     with reading(path, kind):
-        check_words(data)
+        check_values(data)
     return data
 
 
-def check_words(data: Any, of_the_lab: bool = False) -> None:
-    """Raise ValueError for text that the lab cannot have stored, since it does not print."""
+def check_values(data: Any, of_the_lab: bool = False) -> None:
+    """Raise ValueError for what the lab cannot have stored: it neither prints nor counts."""
     if isinstance(data, dict):
         for key, value in data.items():
-            check_words(key, of_the_lab)
-            check_words(value, of_the_lab or key in _WORDS)
+            check_values(key, of_the_lab)
+            check_values(value, of_the_lab or key in _WORDS)
     elif isinstance(data, list):
         for value in data:
-            check_words(value, of_the_lab)
+            check_values(value, of_the_lab)
     elif isinstance(data, str) and not data.isprintable():
         data.encode()  # raises for half a character, which no table holds
         if of_the_lab:
             raise ValueError(f"{shorten(data)} does not print")
+    elif isinstance(data, int | float) and not abs(data) < _MOST:  # nor is NaN
+        raise ValueError(f"{str(data)[:20]} is no number that was stored")
 
 
 @contextlib.contextmanager
