@@ -21,14 +21,7 @@ from hetero_lab.measure.workers import positive
 from hetero_lab.processes import run_child
 from hetero_lab.progress import Progress
 from hetero_lab.result import Result
-from hetero_lab.tables import (
-    frame_of,
-    load_json,
-    make_directory,
-    reading,
-    text_table,
-    write_json,
-)
+from hetero_lab.tables import frame_of, load_json, make_directory, reading, text_table, write_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -162,7 +155,12 @@ def bisect(
     path, digest = _read_script(script)
     releases = releases_between(between)
     store = make_directory(cache_dir() / "releases") / f"{digest}.json"  # until the search is over
-    answers = _kept_answers(store)
+    stored = load_json(store, f"{store} cannot be read") if store.exists() else {}
+    with reading(store, "list of answers"):
+        given = msgspec.convert(stored, dict[str, tuple[str, str]])
+    # What was skipped may come out otherwise now.
+    known = (NO, YES, CRASH, HANG, ERROR)
+    answers = {name: ReleaseAnswer(name, *a) for name, a in given.items() if a[0] in known}
     with Progress("bisection", show=progress) as bar, UntilInterrupted(lambda: answers) as until:
         while (release := next_release(releases, answers)) is not None:
             bar.note(f"OpenVINO {release}")
@@ -189,15 +187,6 @@ def next_release(releases: Sequence[str], answers: Mapping[str, ReleaseAnswer]) 
         if inside and answers[releases[low]].answer != answers[releases[high]].answer:
             return releases[min(inside, key=lambda i: abs(2 * i - low - high))]
     return None
-
-
-def _kept_answers(store: Path) -> dict[str, ReleaseAnswer]:
-    """Return the answers of an earlier call, without those that may come out otherwise now."""
-    with reading(store, "list of answers"):
-        stored = load_json(store, f"{store} cannot be read") if store.exists() else {}
-        answers = msgspec.convert(stored, dict[str, tuple[str, str]])
-    known = (NO, YES, CRASH, HANG, ERROR)
-    return {n: ReleaseAnswer(n, *given) for n, given in answers.items() if given[0] in known}
 
 
 def _answer(script: Path, release: str, timeout_s: float) -> ReleaseAnswer:

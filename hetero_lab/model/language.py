@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import openvino as ov
 
 from hetero_lab.arguments import check_whole
 from hetero_lab.errors import ArgumentError, InputError, ModelError, names_at_hand, shorten
-from hetero_lab.tables import read_bytes
+from hetero_lab.tables import load_json
 
 IDS, MASK, POSITIONS, BEAM = "input_ids", "attention_mask", "position_ids", "beam_idx"
 _INPUTS = (IDS, MASK, POSITIONS, BEAM)
@@ -192,17 +191,12 @@ def refuse_language_model(model: ov.Model, function: str) -> None:
         )
 
 
-class _Configuration(msgspec.Struct):
-    max_position_embeddings: int
-
-
 def note_surroundings(model: ov.Model, directory: Path) -> None:
     """Record a model's directory in it, and the longest sequence by the configuration there."""
     model.set_rt_info(str(directory.resolve()), _DIRECTORY)
-    with contextlib.suppress(OSError, ValueError, RecursionError, msgspec.MsgspecError):
-        config = read_bytes((directory / "config.json").resolve())
-        n_tokens = msgspec.json.decode(config, type=_Configuration).max_position_embeddings
-        model.set_rt_info(str(n_tokens), _CONTEXT)
+    with contextlib.suppress(ValueError, LookupError, TypeError, OverflowError):
+        config = load_json((directory / "config.json").resolve(), "no configuration")
+        model.set_rt_info(str(int(config["max_position_embeddings"])), _CONTEXT)
 
 
 def directory_of(model: ov.Model) -> Path | None:

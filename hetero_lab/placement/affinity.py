@@ -457,9 +457,7 @@ class Affinity(Framed, Mapping[str, str]):
             raise AffinityError(f"{name}: {error}") from error
 
     @classmethod
-    def _from_data(
-        cls, data: Any, file: str | os.PathLike[str], model: Source | None
-    ) -> Affinity:
+    def _from_data(cls, data: Any, file: str | os.PathLike[str], model: Source | None) -> Affinity:
         name = shorten(os.fspath(file))
         if isinstance(data, dict) and data.get("kind") == "affinity":
             affinity = cls._from_rows(read_json(file, kind="affinity").get("nodes"), file)

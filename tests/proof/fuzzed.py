@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -35,6 +36,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hetero_lab.errors import MeasurementError
 from tests.proof.mutators import mutated
 from tests.proof.tampered import ROOT, honest as honest_of_tampered
 
@@ -60,7 +62,7 @@ class Read:
         return f"{self.file} {self.read.__name__.strip('_')}"
 
 
-# -- readers: each gets the path of the file that was changed ---------------------------------------
+# -- readers: each gets the path of the file that was changed ----------------------------------------------------------
 
 
 @cache
@@ -289,10 +291,18 @@ def verdict(file: Path) -> Any:
 
 
 def releases(file: Path) -> Any:
-    """Go on with a bisection of releases."""
+    """Go on with a bisection of releases, none of which can be installed."""
+    import hetero_lab as hl
     from hetero_lab.debug import bisection
+    from hetero_lab.devices import releases as known
 
-    return bisection._kept_answers(file)
+    def none(release: str) -> Any:
+        raise MeasurementError(f"There is no {release}")
+
+    known.known_releases = lambda: ("2026.1.0", "2026.2.0", "2026.3.0")
+    bisection.interpreter = none
+    with _cache_at(file.parents[1]):
+        return hl.bisect(file.parent / "script.py", progress=False)
 
 
 @contextlib.contextmanager
@@ -305,10 +315,6 @@ def _cache_at(directory: Path) -> Any:
         os.environ.pop("HETERO_LAB_CACHE")
         if before is not None:
             os.environ["HETERO_LAB_CACHE"] = before
-
-
-class Said(Exception):
-    """The end of a command: its code and its output."""
 
 
 def _command(*words: str) -> str:
@@ -357,7 +363,10 @@ def verify_command(file: Path) -> str:
 def run_program(file: Path) -> str:
     """Run a deployment's own program."""
     done = subprocess.run(
-        [sys.executable, file.parent / "run.py"], capture_output=True, timeout=MOST_WAIT_S, check=False
+        [sys.executable, file.parent / "run.py"],
+        capture_output=True,
+        timeout=MOST_WAIT_S,
+        check=False,
     )
     said = (done.stdout + done.stderr).decode("utf-8", "replace")
     if done.returncode not in (0, 2) or not said:
@@ -428,11 +437,14 @@ def reads(at: Path) -> list[Read]:
             Read(str(path.relative_to(at)), "json", verdict, 0.3)
             for path in sorted((at / "cache" / "guard").glob("*.json"))
         ],
-        Read("cache/releases/answers.json", "json", releases),
+        *[
+            Read(str(path.relative_to(at)), "json", releases)
+            for path in (at / "cache" / "releases").glob("*.json")
+        ],
     ]
 
 
-# -- the honest files --------------------------------------------------------------------------------
+# -- the honest files ----------------------------------------------------------------------------
 
 
 def honest(at: Path) -> None:
@@ -443,6 +455,7 @@ def honest(at: Path) -> None:
 
     import hetero_lab as hl
     from hetero_lab.devices.core import shared_core
+    from hetero_lab.fetch import file_digest
     from hetero_lab.intervals import Noise
     from hetero_lab.results.environment import keep_noise
     from tests.debug.cases import chain_case
@@ -471,7 +484,10 @@ def honest(at: Path) -> None:
     costs = flat_costs(_prepared().graph)
     costs.to_json(stored / "costs.json")
     port = compiled.prepared.model.inputs[0]
-    np.savez(stored / "inputs.npz", **{port.get_any_name() if port.names else "0": np.ones(port.shape, np.float32)})
+    np.savez(
+        stored / "inputs.npz",
+        **{port.get_any_name() if port.names else "0": np.ones(port.shape, np.float32)},
+    )
     hl.interop.npuw(model, "INIT").write(stored / "plan.xml")
     dumps = hl.interop.hetero_dumps(model, placement)
     (stored / "subgraphs.dot").write_text(dumps.subgraphs_dot)
@@ -508,12 +524,15 @@ def honest(at: Path) -> None:
         keep_noise("CPU", Noise(0.01, 1.0, 20, "2026-11-27"), shared_core())
         hl.support(hl.load(at / "cache" / "m.xml"), ["CPU"])
     (at / "cache" / "releases").mkdir()
-    (at / "cache" / "releases" / "answers.json").write_text(
+    script = at / "cache" / "releases" / "script.py"
+    script.write_text("")
+    named = hashlib.sha256(f"script.py\n{file_digest(script)}".encode()).hexdigest()
+    script.with_name(f"{named}.json").write_text(
         json.dumps({"2026.1.0": ["the symptom", "shown"], "2026.2.0": ["skipped", "no wheel"]})
     )
 
 
-# -- one case, in the process that reads -------------------------------------------------------------
+# -- one case, in the process that reads --------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -551,7 +570,12 @@ def fault_of(case: Case) -> tuple[str, str]:
     from hetero_lab.errors import HeteroLabError, HeteroLabWarning
 
     printed: list[str] = []
-    names = {case.path.name, case.path.parent.name, case.path.stem + ".xml", case.read.file.partition("/")[0]}
+    names = {
+        case.path.name,
+        case.path.parent.name,
+        case.path.stem + ".xml",
+        case.read.file.partition("/")[0],
+    }
     before = set(case.directory.parent.iterdir())
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -631,7 +655,7 @@ def serve(made: Path, seed: int) -> None:
     shutil.rmtree(place)
 
 
-# -- the process that watches -------------------------------------------------------------------------
+# -- the process that watches --------------------------------------------------------------------
 
 
 class Reader:
@@ -676,10 +700,11 @@ class Reader:
         return {"ended": ended, "fault": f"{ended}: {said}", "took": 0.0, "mib": 0}
 
     def _start(self) -> None:
-        self._process = subprocess.Popen(
-            self._command, cwd=ROOT, env=self._environment, text=True, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=open(self._scratch / "said", "wb"),
-        )  # fmt: skip
+        with open(self._scratch / "said", "wb") as said:
+            self._process = subprocess.Popen(
+                self._command, cwd=ROOT, env=self._environment, text=True, stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=said,
+            )  # fmt: skip
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "ready\n"
         self._n_read = 0

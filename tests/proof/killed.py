@@ -163,9 +163,7 @@ def _is_left(directory: Path) -> bool:
     return True
 
 
-def fault_of(
-    number: int, name: str, after: float, alone: bool, whole_s: float
-) -> tuple[str, str]:
+def fault_of(number: int, name: str, after: float, alone: bool, whole_s: float) -> tuple[str, str]:
     """Send a signal to a command; return what happened, and what is wrong, if anything."""
     with tempfile.TemporaryDirectory() as scratch:
         run = Run(COMMANDS[name], Path(scratch))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import html
 import io
+import itertools
 import json
 import os
 import random
 import re
-import string
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -32,7 +33,7 @@ _ENTITIES = (
     '<!DOCTYPE x [<!ENTITY a "lol">]>',
     "<!DOCTYPE x ["
     + '<!ENTITY a "lollollol">'
-    + "".join(f'<!ENTITY {b} "{f"&{a};" * 10}">' for a, b in zip("abcdefgh", "bcdefghi", strict=True))
+    + "".join(f'<!ENTITY {b} "{f"&{a};" * 10}">' for a, b in itertools.pairwise("abcdefghi"))
     + '<!ENTITY z "&i;">]>',
     '<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]>',
     '<!DOCTYPE x SYSTEM "http://127.0.0.1:9/x.dtd">',
@@ -72,7 +73,13 @@ def by_bytes(content: bytes, rng: random.Random, others: list[bytes]) -> bytes:
 
 def _paths(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     yield path
-    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    items = (
+        data.items()
+        if isinstance(data, dict)
+        else enumerate(data)
+        if isinstance(data, list)
+        else ()
+    )
     for key, value in items:
         yield from _paths(value, (*path, key))
 
@@ -106,7 +113,9 @@ def change_data(data: Any, rng: random.Random) -> Any:
         new = rng.choice((True, False, None, 0, "true"))
     elif isinstance(value, int | float):
         try:
-            new = rng.choice((-value, value + 1, value * 1_000_000_007, value / 3, str(value), [value]))
+            new = rng.choice(
+                (-value, value + 1, value * 1_000_000_007, value / 3, str(value), [value])
+            )
         except OverflowError:
             new = -1
     elif isinstance(value, str):
@@ -242,9 +251,13 @@ def npz(content: bytes, rng: random.Random) -> bytes:
     elif how == 1:
         made = io.BytesIO()
         shape = rng.choice(((1 << 40,), (-1,), (1 << 20,) * 3, (), (3, 0), (2**63,), ("a",)))
-        descr = rng.choice(("<f4", "|O", "|S2000000000", "nope", "|V0", ">c16", [("a", "<f4")], "<U9"))
+        descr = rng.choice(
+            ("<f4", "|O", "|S2000000000", "nope", "|V0", ">c16", [("a", "<f4")], "<U9")
+        )
         header = repr({"descr": descr, "fortran_order": rng.choice((True, 2)), "shape": shape})
-        header = rng.choice((header, header[:-3], f"__import__('os').system('touch ran') or {header}"))
+        header = rng.choice(
+            (header, header[:-3], f"__import__('os').system('touch ran') or {header}")
+        )
         raw = header.encode().ljust(117) + b"\n"
         made.write(b"\x93NUMPY" + bytes([rng.choice((1, 1, 1, 2, 3, 9)), 0]))
         made.write(len(raw).to_bytes(rng.choice((2, 4)), "little") + raw + data[128:])
@@ -252,7 +265,21 @@ def npz(content: bytes, rng: random.Random) -> bytes:
     elif how == 2:
         del members[at]
     elif how == 3:
-        odd = rng.choice(("x.npy", ".", "../ran.npy", "/tmp/ran.npy", "in9.9", "in.npy", f"{HOSTILE}.npy", "in-1.0.npy", "in0.x.npy", "inputs.npy", "out1e9.0.npy"))
+        odd = rng.choice(
+            (
+                "x.npy",
+                ".",
+                "../ran.npy",
+                "/tmp/ran.npy",
+                "in9.9",
+                "in.npy",
+                f"{HOSTILE}.npy",
+                "in-1.0.npy",
+                "in0.x.npy",
+                "inputs.npy",
+                "out1e9.0.npy",
+            )
+        )
         members[at] = odd, data
     elif how == 4:
         members.append((name, data))
@@ -263,8 +290,6 @@ def npz(content: bytes, rng: random.Random) -> bytes:
     else:
         members[at] = name, data + bytes(rng.choice((1, 300 << 20)))
     packed = io.BytesIO()
-    import warnings
-
     with warnings.catch_warnings(), zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         warnings.simplefilter("ignore")
         for each, raw in members:
@@ -288,12 +313,26 @@ def xml(content: bytes, rng: random.Random) -> bytes:
     if how <= 2 and attributes:
         given = rng.choice(attributes)
         odd = [str(value) for value in VALUES if not isinstance(value, list | dict)]
-        numbers = ("-1", "0", "99999999999", "1099511627776", "1,2", "-1,-1,3", "f64", "string", "u4")
-        new = rng.choice((*odd, *numbers, rng.choice(attributes)[1], given[1] + rng.choice(_CHARACTERS)))
+        numbers = (
+            "-1",
+            "0",
+            "99999999999",
+            "1099511627776",
+            "1,2",
+            "-1,-1,3",
+            "f64",
+            "string",
+            "u4",
+        )
+        new = rng.choice(
+            (*odd, *numbers, rng.choice(attributes)[1], given[1] + rng.choice(_CHARACTERS))
+        )
         text = text[: given.start(1)] + _xml_text(new, rng) + text[given.end(1) :]
     elif how == 3 and len(elements) > 1:
         at, end = sorted(rng.sample(elements, 2))
-        text = text[:at] + text[end:] if rng.random() < 0.5 else text[:end] + text[at:end] + text[end:]
+        text = (
+            text[:at] + text[end:] if rng.random() < 0.5 else text[:end] + text[at:end] + text[end:]
+        )
     elif how == 4:
         prolog = re.match(r"(<\?xml[^>]*\?>)?", text)
         assert prolog
@@ -305,7 +344,11 @@ def xml(content: bytes, rng: random.Random) -> bytes:
         depth = rng.choice((100, 20_000))
         text = text[:at] + "<a>" * depth + "</a>" * (depth - rng.choice((0, 1))) + text[at:]
     elif how == 6:
-        text = re.sub(r"^(<\?xml[^>]*\?>)?", f'<?xml version="1.0" encoding="{rng.choice(_ENCODINGS)}"?>', text)
+        text = re.sub(
+            r"^(<\?xml[^>]*\?>)?",
+            f'<?xml version="1.0" encoding="{rng.choice(_ENCODINGS)}"?>',
+            text,
+        )
     elif attributes:
         given = rng.choice(attributes)
         text = text[: given.start()] + text[given.end() :]
@@ -325,7 +368,9 @@ def table(content: bytes, rng: random.Random) -> bytes:
     cells = rows[at].rstrip("\r\n").split(separator)
     if how <= 1:
         odd = [str(value) for value in VALUES if not isinstance(value, list | dict)]
-        cells[rng.randrange(len(cells))] = rng.choice((*odd, '"', "=1+1", "'", "1,5", "12:00", "-5"))
+        cells[rng.randrange(len(cells))] = rng.choice(
+            (*odd, '"', "=1+1", "'", "1,5", "12:00", "-5")
+        )
         rows[at] = separator.join(cells) + "\n"
     elif how == 2:
         del rows[at]
@@ -335,21 +380,23 @@ def table(content: bytes, rng: random.Random) -> bytes:
         rows[at] = separator.join(cells * 2 if rng.random() < 0.5 else cells[:-1]) + "\n"
     elif how == 5:
         spot = rng.randrange(len(rows[at]) + 1)
-        rows[at] = rows[at][:spot] + rng.choice((*_CHARACTERS, '"', separator * 9)) + rows[at][spot:]
+        rows[at] = (
+            rows[at][:spot] + rng.choice((*_CHARACTERS, '"', separator * 9)) + rows[at][spot:]
+        )
     else:
         text = "".join(rows)
         return rng.choice((
             text.encode("utf-16", "surrogatepass"), _bytes("\ufeff" + text), _bytes(text.upper()),
             _bytes(text.replace("\n", "\r")), _bytes(text.replace(separator, "\t")),
         ))  # fmt: skip
-    return "".join(rows).encode("utf-8", "surrogatepass" if "\ud800" in "".join(rows) else "surrogateescape")
+    return "".join(rows).encode(
+        "utf-8", "surrogatepass" if "\ud800" in "".join(rows) else "surrogateescape"
+    )
 
 
 FORMS: dict[str, Callable[[bytes, random.Random], bytes]] = {
     "json": json_, "signed": signed, "lines": lines, "npz": npz, "xml": xml, "table": table,
 }  # fmt: skip
-assert len(VALUES) > 30
-assert string.printable
 
 
 def mutated(content: bytes, form: str, rng: random.Random, others: list[bytes]) -> bytes:
