@@ -123,7 +123,11 @@ class Ports:
         if callable(inputs):
             inputs = inputs()
         if isinstance(inputs, str | os.PathLike):
-            inputs = _read_npz(inputs)
+            try:
+                return self.bind(read_npz(inputs))
+            except (OSError, ValueError) as error:  # the latter as an InputError, too
+                name = shorten(os.fspath(inputs))
+                raise InputError(f"{name} cannot be read as .npz inputs: {error}") from error
         ports, names = self._ports, [port.name for port in self._ports]
         if isinstance(inputs, np.ndarray):
             inputs = [inputs]
@@ -201,13 +205,6 @@ def _array_type(name: str, element_type: ov.Type) -> np.dtype[Any]:
             "openvino.preprocess.PrePostProcessor."
         )
     return dtype
-
-
-def _read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    try:
-        return read_npz(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{shorten(os.fspath(path))} cannot be read as .npz: {error}") from error
 
 
 def _index_bound(port: Any) -> int | None:

@@ -220,7 +220,8 @@ def read_placement(file: str | os.PathLike[str]) -> Placement:
             f"{names_at_hand(lacks, 4) or 'none'}. New ops: {names_at_hand(new, 4) or 'none'}. "
             "Place the model anew."
         )
-    return stored.placement(graph)
+    with reading(file, _KIND):
+        return stored.placement(graph)
 
 
 def read_stored(file: str | os.PathLike[str]) -> StoredPlacement:
