@@ -62,7 +62,7 @@ class Read:
         return f"{self.file} {self.read.__name__.strip('_')}"
 
 
-# -- readers: each gets the path of the file that was changed ----------------------------------------------------------
+# -- readers: each gets the path of the file that was changed ----------------------
 
 
 @cache
@@ -532,7 +532,7 @@ def honest(at: Path) -> None:
     )
 
 
-# -- one case, in the process that reads --------------------------------------------------------------
+# -- one case, in the process that reads ---------------------------------
 
 
 @dataclass(frozen=True)
