@@ -136,9 +136,9 @@ def shorten(name: str, limit: int = 120) -> str:
 
 
 def last_line(error: BaseException) -> str:
-    """Return the last line of an error of the runtime: the cause, below its trace."""
+    """Return the last line of an error of the runtime, the cause, below its trace; no full stop."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return _cut(lines[-1] if lines else type(error).__name__)
+    return _cut(lines[-1].rstrip(".") if lines else type(error).__name__)
 
 
 def reason(error: BaseException) -> str:

@@ -21,7 +21,7 @@ def add_devices(core: Any) -> None:
         try:
             entry.load()(core)
         except Exception as error:
-            kind, text = type(error).__name__, last_line(error).rstrip(".")
+            kind, text = type(error).__name__, last_line(error)
             _leave_out(entry, f"failed ({kind if text == kind else f'{kind}: {text}'})")
 
 

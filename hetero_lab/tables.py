@@ -29,6 +29,7 @@ from hetero_lab.errors import (
     HeteroLabError,
     OutputPathError,
     StoredFileError,
+    reason,
     shorten,
     unknown,
 )
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 _FORMULA_STARTS = ("=", "+", "-", "@", "'", "\t", "\r")
 _MOST_BYTES, _MOST_VALUES = 1 << 26, 1 << 23  # of a stored file, which grows as it is read
+_MOST = 2.0**63  # of a number: so many bits hold it
 # Keys of stored data whose text is the lab's or a device's; other names may be anything.
 _WORDS = frozenset({
     "device", "device_properties", "devices", "emulated", "environment", "environments",
@@ -116,7 +118,8 @@ def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
             **exact,
         )
     except (OSError, ValueError, csv.Error) as error:
-        raise StoredFileError(f"{shorten(os.fspath(path))} is not a CSV table: {error}") from error
+        message = f"{shorten(os.fspath(path))} is not a CSV table: {reason(error)}"
+        raise StoredFileError(message) from error
     frame.columns = [unprotect(str(column)) for column in frame.columns]
     for column in frame.columns:
         if _is_text(frame[column]):
@@ -159,27 +162,29 @@ def read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
         raise StoredFileError(f"{name} is not a stored {kind}.")
     if data.get("schema_version") != SCHEMA_VERSION:
         raise StoredFileError(
-            f"{name} has schema version {data.get('schema_version')!r}; "
+            f"{name} has schema version {str(data.get('schema_version'))[:20]}; "
             f"this release reads version {SCHEMA_VERSION}."
         )
     with reading(path, kind):
-        check_words(data)
+        check_values(data)
     return data
 
 
-def check_words(data: Any, of_the_lab: bool = False) -> None:
-    """Raise ValueError for text that the lab cannot have stored, since it does not print."""
+def check_values(data: Any, of_the_lab: bool = False) -> None:
+    """Raise ValueError for what the lab cannot have stored: it neither prints nor counts."""
     if isinstance(data, dict):
         for key, value in data.items():
-            check_words(key, of_the_lab)
-            check_words(value, of_the_lab or key in _WORDS)
+            check_values(key, of_the_lab)
+            check_values(value, of_the_lab or key in _WORDS)
     elif isinstance(data, list):
         for value in data:
-            check_words(value, of_the_lab)
+            check_values(value, of_the_lab)
     elif isinstance(data, str) and not data.isprintable():
         data.encode()  # raises for half a character, which no table holds
         if of_the_lab:
             raise ValueError(f"{shorten(data)} does not print")
+    elif isinstance(data, int | float) and not abs(data) < _MOST:  # nor is NaN
+        raise ValueError(f"{str(data)[:20]} is no number that was stored")
 
 
 @contextlib.contextmanager
@@ -187,11 +192,11 @@ def reading(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
     """Turn any error in the data of a file into a StoredFileError that names the file."""
     try:
         yield
-    except HeteroLabError:
+    except StoredFileError:
         raise
     except Exception as error:
-        why = f"{type(error).__name__}: {error}"
-        message = f"{shorten(os.fspath(path))} is not a whole {kind}: {why}"
+        known = "" if isinstance(error, HeteroLabError) else f"{type(error).__name__}: "
+        message = f"{shorten(os.fspath(path))} is not a whole {kind}: {known}{reason(error)}"
         raise StoredFileError(message) from error
 
 

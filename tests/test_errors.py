@@ -3,6 +3,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+from hetero_lab.errors import last_line
+
 CELL = "import hetero_lab as hl\nhl.load('nope.onnx')"
 
 
@@ -22,3 +26,8 @@ def test_a_notebook_shows_the_callers_line_and_the_message():
 
 def test_every_frame_is_there_on_demand():
     assert any("read.py" in line for line in shown("--InteractiveShell.xmode=Verbose"))
+
+
+@pytest.mark.parametrize("text", ["why", "Exception from core.cpp:117:\n\n why...\n", "x.\nwhy."])
+def test_the_last_line_of_the_runtime_has_no_full_stop(text):
+    assert last_line(RuntimeError(text)) == "why"

@@ -224,3 +224,10 @@ def test_a_ratio_of_what_does_not_vary():
     for factor, p in ((1.0, 1.0), (2.0, 0.0)):
         found = paired_ratio([factor * 10.0] * 4, [10.0] * 4, exact)
         assert found == pytest.approx((factor, factor, factor, p))
+
+
+def test_beside_other_work_compiles_differ_twice_as_much():
+    noise = Noise(relative=0.01, absolute_us=3.0, n_compiles=5)
+    assert noise.when_busy == Noise(relative=0.02, absolute_us=6.0, n_compiles=5)
+    assert noise.is_measured
+    assert not Noise(relative=0.01, absolute_us=3.0, n_compiles=0).is_measured

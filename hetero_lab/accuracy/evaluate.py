@@ -109,11 +109,14 @@ def judge(
     whether they fit; else inputs alone. InputError if inputs do not fit the model; ArgumentError if
     a label does not fit, or the output does not exist.
     """
+    bound = run.placed.bound
     for number, example in enumerate(examples):
         inputs, label = _parts(example, number, correct is not None)
-        arrays = bind_inputs(run.placed.bound, inputs)
+        arrays = bind_inputs(bound, inputs)
         expected, found = reference(arrays), run_afresh(run, arrays)
-        yield _judge_one(found, expected, label, correct, output, number, run.placed.graph)
+        if reference.bound.fingerprint != bound.fingerprint:
+            _check_outputs(found, expected, output)
+        yield _judge_one(found, expected, label, correct, output, number, bound.graph)
 
 
 def count_right(
@@ -155,13 +158,6 @@ def _judge_one(
             f"{names_at_hand(found)}. Does it belong to another model?"
         )
     names = [output] if output else list(found)
-    for name in names:
-        if name not in expected or found[name].shape != expected[name].shape:
-            reference = ", ".join(f"{shorten(n, 40)} {list(a.shape)}" for n, a in expected.items())
-            raise ArgumentError(
-                f"The output {shorten(name)} {list(found[name].shape)} has nothing to be compared "
-                f"with. Outputs in f32: {reference}. Is it another model?"
-            )
     is_nan = has_nan(found[name] for name in names)
     reference_is_nan = has_nan(expected[name] for name in names)
     right = reference_right = None
@@ -184,6 +180,19 @@ def _judge_one(
         cosine=min((gap.cosine for gap in gaps), default=1.0),
         top1_agreement=min((gap.argmax_agreement for gap in gaps), default=1.0),
     )
+
+
+def _check_outputs(
+    found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], output: str
+) -> None:
+    """Raise ArgumentError unless another model has the outputs that are to be compared."""
+    for name in [output] if output in found else found:
+        if name not in expected or found[name].shape != expected[name].shape:
+            reference = ", ".join(f"{shorten(n, 40)} {list(a.shape)}" for n, a in expected.items())
+            raise ArgumentError(
+                f"The output {shorten(name)} {list(found[name].shape)} has nothing to be compared "
+                f"with. Outputs in f32: {reference}. Is it another model?"
+            )
 
 
 def _is_right(correct: Correct, outputs: dict[str, np.ndarray], label: Any, number: int) -> bool:

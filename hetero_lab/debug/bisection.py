@@ -11,6 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from hetero_lab.devices.releases import interpreter, releases_between
 from hetero_lab.errors import ArgumentError, MeasurementError, shorten
 from hetero_lab.fetch import cache_dir, file_digest
@@ -19,7 +21,7 @@ from hetero_lab.measure.workers import positive
 from hetero_lab.processes import run_child
 from hetero_lab.progress import Progress
 from hetero_lab.result import Result
-from hetero_lab.tables import frame_of, load_json, make_directory, text_table, write_json
+from hetero_lab.tables import frame_of, load_json, make_directory, reading, text_table, write_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -153,12 +155,12 @@ def bisect(
     path, digest = _read_script(script)
     releases = releases_between(between)
     store = make_directory(cache_dir() / "releases") / f"{digest}.json"  # until the search is over
-    stored = load_json(store, "The answers so far cannot be read") if store.exists() else {}
-    answers = {
-        name: ReleaseAnswer(name, *answer)
-        for name, answer in stored.items()
-        if answer[0] != SKIPPED
-    }
+    stored = load_json(store, f"{store} cannot be read") if store.exists() else {}
+    with reading(store, "list of answers"):
+        given = msgspec.convert(stored, dict[str, tuple[str, str]])
+    # What was skipped may come out otherwise now.
+    known = (NO, YES, CRASH, HANG, ERROR)
+    answers = {name: ReleaseAnswer(name, *a) for name, a in given.items() if a[0] in known}
     with Progress("bisection", show=progress) as bar, UntilInterrupted(lambda: answers) as until:
         while (release := next_release(releases, answers)) is not None:
             bar.note(f"OpenVINO {release}")

@@ -47,7 +47,7 @@ def profile_frozen(
     except RuntimeError as error:
         raise CompileError(
             f"The runtime cannot compile the frozen placement {shorten(os.fspath(directory))} on "
-            f"{frozen.target}: {last_line(error)}"
+            f"{frozen.target}: {last_line(error)}."
         ) from error
     compile_ms = (now() - started) * 1e3
     partition, as_predicted = partition_of(placed), None

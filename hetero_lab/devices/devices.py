@@ -200,7 +200,7 @@ def device_of_ops(
             raise
         except Exception as error:
             raise DeviceError(
-                f"{device} cannot report which ops of this model it supports: {last_line(error)}"
+                f"{device} cannot report which ops of this model it supports: {last_line(error)}."
             ) from error
         if len(cache) >= _SUPPORT_CACHE_SIZE:
             cache.pop(next(iter(cache)))

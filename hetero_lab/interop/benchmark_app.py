@@ -180,7 +180,8 @@ def read_benchmark_app(
     tables: dict[str, pd.DataFrame] = {}
     target, emulated = "", {}
     if (settings := read.pop("settings", None)) is not None:
-        summary = _summary(settings)
+        with reading(file, "report of benchmark_app"):
+            summary = _summary(settings)
         target = summary["target"]
         tables = {"summary": frame_of([summary]), "settings": settings}
     for kind, nodes in read.items():

@@ -52,7 +52,7 @@ from hetero_lab.runtime import counters
 from hetero_lab.runtime.compiled import COUNTED
 from hetero_lab.runtime.inputs import Inputs, given_or_generated
 from hetero_lab.runtime.reference import compare_with_reference, lowest_precision
-from hetero_lab.tables import frame_of, scratch_directory, write_text
+from hetero_lab.tables import frame_of, read_bytes, scratch_directory, write_text
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -324,7 +324,7 @@ def read_npuw_plan(
     """
     bound, order = bind(model, core), tuple(devices or _DEVICES)
     try:
-        root = ElementTree.parse(file).getroot()
+        root = ElementTree.fromstring(read_bytes(file))
     except (OSError, SyntaxError, ValueError, LookupError) as error:
         raise StoredFileError(f"{shorten(str(file))} is no plan of NPUW: {error}.") from error
     if root.find("partitioning") is None:

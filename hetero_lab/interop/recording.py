@@ -13,6 +13,7 @@ from hetero_lab.progress import Progress
 from hetero_lab.results.sweep_reading import read_one
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.samples.catalogue import datasets_dir
+from hetero_lab.tables import reading
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,7 +73,9 @@ def read_recording(directory: str | os.PathLike[str]) -> Recording:
     """
     sweep = read_one(directory, " (recorded)")
     costs = CostModel.from_json(Path(directory) / "costs.json")
-    costs.check_graph(sweep.profile(sweep.reference).graph)
+    with reading(directory, "recording"):
+        graph = sweep.profile(sweep.reference).graph
+    costs.check_graph(graph)
     where = costs.origin.replace("Measured", "Recorded", 1)
     notes = (f"{where} Nothing was measured here.", *sweep.notes)
     return Recording(sweep.rows, sweep.reference, sweep.environment, notes, costs=costs)

@@ -8,7 +8,6 @@ vocabulary. Its shapes stay dynamic: a prompt is longer than the single token of
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ import openvino as ov
 
 from hetero_lab.arguments import check_whole
 from hetero_lab.errors import ArgumentError, InputError, ModelError, names_at_hand, shorten
-from hetero_lab.tables import read_bytes
+from hetero_lab.tables import load_json
 
 IDS, MASK, POSITIONS, BEAM = "input_ids", "attention_mask", "position_ids", "beam_idx"
 _INPUTS = (IDS, MASK, POSITIONS, BEAM)
@@ -195,8 +194,8 @@ def refuse_language_model(model: ov.Model, function: str) -> None:
 def note_surroundings(model: ov.Model, directory: Path) -> None:
     """Record a model's directory in it, and the longest sequence by the configuration there."""
     model.set_rt_info(str(directory.resolve()), _DIRECTORY)
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        config = json.loads(read_bytes((directory / "config.json").resolve()).decode("utf-8"))
+    with contextlib.suppress(ValueError, LookupError, TypeError, OverflowError):
+        config = load_json((directory / "config.json").resolve(), "no configuration")
         model.set_rt_info(str(int(config["max_position_embeddings"])), _CONTEXT)
 
 

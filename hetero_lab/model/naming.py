@@ -35,6 +35,9 @@ def name_the_nameless(nodes: Iterable[Any], known: set[str]) -> None:
     nameless, taken = [], set()
     for node in nodes:
         name = node.get_friendly_name()
+        if "\0" in name:  # where a file would end it
+            name = name.replace("\0", "\N{SYMBOL FOR NULL}")
+            node.set_friendly_name(name)
         if _NUMBERED.match(name) and name not in known:
             nameless.append(node)
         else:

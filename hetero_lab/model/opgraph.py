@@ -59,6 +59,12 @@ class Op:
         return self.type in types or any(op.is_any_of(types) for op in inner)
 
     @property
+    def element_types(self) -> frozenset[str]:
+        """The element types of its outputs, and of those in its bodies."""
+        inner = (op.element_types for body in self.bodies for op in body)
+        return frozenset(tensor.element_type for tensor in self.outputs).union(*inner)
+
+    @property
     def is_graph_input(self) -> bool:
         """Whether this is a Parameter or a Constant."""
         return self.type in (PARAMETER, CONSTANT)

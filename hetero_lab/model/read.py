@@ -246,10 +246,10 @@ def _picture(model: ov.Model, name_of: Callable[[Any], str]) -> OpGraph:
 def input_name(port: Any) -> str:
     """Name an input or output: its first tensor name, else the friendly name of its node.
 
-    A Result without a tensor name of its own would show the runtime's made-up one.
+    A Result without a tensor name of its own would show the runtime's made-up one. Files keep no
+    tensor name that is empty.
     """
-    names = sorted(port.get_names())
-    return names[0] if names else port.get_node().get_friendly_name()
+    return min(filter(None, port.get_names()), default=port.get_node().get_friendly_name())
 
 
 def output_names(model: ov.Model) -> list[str]:
@@ -613,8 +613,7 @@ def _tensor(output: Any) -> Tensor:
     n_bytes = None
     if shape is not None and kind not in ("string", "dynamic", "undefined"):
         n_bytes = -(-int(np.prod(shape, dtype=np.int64)) * element_type.bitwidth // 8)
-    names = sorted(output.get_names())
-    return Tensor(shape, kind, n_bytes, names[0] if names else "")
+    return Tensor(shape, kind, n_bytes, min(filter(None, output.get_names()), default=""))
 
 
 def _variable(node: Any) -> str | None:

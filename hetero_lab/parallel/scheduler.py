@@ -31,9 +31,10 @@ import openvino as ov
 
 from hetero_lab import interrupts
 from hetero_lab.clock import now
-from hetero_lab.errors import ClosedError, HeteroLabError, InferenceError, last_line
+from hetero_lab.errors import ClosedError, HeteroLabError
 from hetero_lab.grouping import grouped
 from hetero_lab.model.opgraph import PARAMETER
+from hetero_lab.runtime.compiled import failed_inference
 from hetero_lab.runtime.exported import ask
 from hetero_lab.runtime.pieces import Submodel
 from hetero_lab.runtime.tensors import can_share, is_plain, to_array, to_tensor
@@ -590,9 +591,7 @@ class _Run:
         try:
             act(self.index)
         except RuntimeError as error:
-            where = f"subgraph {self.index} on {self._device}"
-            text = f"The runtime failed while it ran {where}: {last_line(error)}"
-            self.error = InferenceError(text)
+            self.error = failed_inference(f"subgraph {self.index} on {self._device}", error)
             self.error.__cause__ = error
         except BaseException as error:  # the device has to be released after any error
             self.error = error

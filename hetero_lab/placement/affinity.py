@@ -452,6 +452,14 @@ class Affinity(Framed, Mapping[str, str]):
         """
         name = shorten(os.fspath(file))
         data = load_json(file, f"{name} cannot be read as a stored affinity")
+        try:
+            return cls._from_data(data, file, model)
+        except AffinityError as error:
+            raise AffinityError(f"{name}: {error}") from error
+
+    @classmethod
+    def _from_data(cls, data: Any, file: str | os.PathLike[str], model: Source | None) -> Affinity:
+        name = shorten(os.fspath(file))
         if isinstance(data, dict) and data.get("kind") == "affinity":
             affinity = cls._from_rows(read_json(file, kind="affinity").get("nodes"), file)
             if model is not None:

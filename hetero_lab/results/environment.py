@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 import psutil
 from filelock import FileLock
 
@@ -27,7 +28,7 @@ from hetero_lab.devices.emulation import bases_of, emulated_devices
 from hetero_lab.errors import StoredFileError, warn
 from hetero_lab.fetch import cache_dir
 from hetero_lab.intervals import Noise, assumed_noise, largest_noise
-from hetero_lab.tables import SCHEMA_VERSION, make_directory, read_json, write_json
+from hetero_lab.tables import SCHEMA_VERSION, make_directory, read_json, reading, write_json
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -127,13 +128,12 @@ def _measured_noise() -> dict[_Key, Noise]:
     if not path.exists():
         return {}
     try:
-        return {
-            tuple(row[name] for name in _KEY_FIELDS): Noise(
-                **{k: v for k, v in row.items() if k not in _KEY_FIELDS}
-            )
-            for row in read_json(path, _NOISE_KIND)["measured"]
-        }
-    except (StoredFileError, KeyError, TypeError) as error:
+        with reading(path, _NOISE_KIND):
+            return {
+                tuple(row[name] for name in _KEY_FIELDS): msgspec.convert(row, Noise)
+                for row in read_json(path, _NOISE_KIND)["measured"]
+            }
+    except StoredFileError as error:
         warn(
             f"{path} cannot be read, so the noise of this machine is assumed: {error} "
             "hetero_lab.measure_noise() writes it again."

@@ -23,7 +23,7 @@ from hetero_lab.errors import OutputPathError, StoredFileError, StoreError, shor
 from hetero_lab.results.records import AnyRecord, Header
 from hetero_lab.tables import (
     check_directory,
-    check_words,
+    check_values,
     make_directory,
     read_bytes,
     read_json,
@@ -195,7 +195,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     try:
         data = json.loads(line) if len(line) < _LONGEST else {}
         text = json.dumps(data["record"], ensure_ascii=True, allow_nan=False)
-        check_words(data)
+        check_values(data)
         whole = zlib.crc32(text.encode()) == data["crc"] and isinstance(data["record"], dict)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -37,6 +37,7 @@ from hetero_lab.runtime.tensors import can_share, set_inputs, to_array
 
 COUNTED = {"PERF_COUNT": True}
 _SWITCH_S = 20.0  # AUTO gets at most this long to prepare its device
+_FINDS = "hetero_lab.investigate(model, placement) finds the ops."
 _EXCLUSIVE = "EXCLUSIVE_ASYNC_REQUESTS"
 _OF_SHARED_REQUESTS = ("INFERENCE_NUM_THREADS", "NUM_STREAMS")
 _OWN_EXECUTOR = (
@@ -129,9 +130,12 @@ def inference_errors(label: str) -> Iterator[None]:
     except InferenceError:  # raised by a part of the placement, with a message of its own
         raise
     except RuntimeError as error:
-        raise InferenceError(
-            f"The runtime failed while it ran {shorten(label)}: {last_line(error)}"
-        ) from error
+        raise failed_inference(shorten(label), error) from error
+
+
+def failed_inference(what: str, error: RuntimeError) -> InferenceError:
+    """Return an error for what the runtime compiled and did not run."""
+    return InferenceError(f"The runtime failed while it ran {what}: {last_line(error)}. {_FINDS}")
 
 
 def compile(
@@ -313,7 +317,7 @@ def _who_refused(placed: BoundPlacement, predicted: Partition) -> str:
         return f" {error}"
     except Exception:  # a model that cannot be cut gives no answer
         pass
-    return ""
+    return f" {_FINDS}"
 
 
 def lonely_results(partition: Partition) -> list[int]:

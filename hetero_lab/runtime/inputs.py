@@ -125,10 +125,10 @@ class Ports:
             inputs = inputs()
         if isinstance(inputs, str | os.PathLike):
             try:
-                inputs = read_npz(inputs)
-            except (OSError, ValueError) as error:
+                return self.bind(read_npz(inputs))
+            except (OSError, ValueError) as error:  # the latter as an InputError, too
                 name = shorten(os.fspath(inputs))
-                raise InputError(f"{name} cannot be read as .npz: {error}") from error
+                raise InputError(f"{name} cannot be read as .npz inputs: {error}") from error
         ports, names = self._ports, [port.name for port in self._ports]
         if isinstance(inputs, np.ndarray):
             inputs = [inputs]

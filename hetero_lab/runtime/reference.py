@@ -99,7 +99,7 @@ def origins(graph: OpGraph) -> list[Origin]:
     for result in graph.results:
         before = graph.reach([result], forward=False) - graph.constant_side
         ops = [graph.ops[index] for index in sorted(before)]
-        rounded = any(tensor.element_type in ROUNDED for op in ops for tensor in op.outputs)
+        rounded = any(not ROUNDED.isdisjoint(op.element_types) for op in ops)
         found.append((tuple(op.name for op in ops if op.is_any_of(RANDOM)), rounded))
     return found
 
@@ -349,7 +349,8 @@ def _compare_one(
     unknown = Agreement(name, nan, nan, nan, nan, nan, precision, TOLERANCE[precision], "undecided")
     if output.shape != expected.shape:
         detail = f"in shape, {list(output.shape)} instead of {list(expected.shape)}"
-        found = replace(unknown, verdict="different", argmax_agreement=0.0, detail=detail)
+        all_of_it = {"relative_error": 1.0, "cosine": 0.0, "argmax_agreement": 0.0}
+        found = replace(unknown, verdict="different", detail=detail, **all_of_it)
     elif is_exact(expected):
         found = _compare_exactly(unknown, output, expected, is_rounded)
     else:

@@ -85,9 +85,12 @@ class StoredPlacement(msgspec.Struct, frozen=True, kw_only=True):
 
     def placement(self, graph: OpGraph) -> Placement:
         """Return the placement for the model that it was stored with."""
-        anywhere = next(iter(self.affinity.values()))  # for a constant that is an output
+        leader_of = {op.name: graph.ops[graph.leader[op.index]].name for op in graph}
+        # A constant that is an output has its device from that output.
+        leaders = {leader_of.get(name, name): device for name, device in self.affinity.items()}
+        placed, anywhere = {**leaders, **self.affinity}, next(iter(self.affinity.values()))
         return Placement(
-            Affinity.from_graph(graph, lambda name: self.affinity.get(name, anywhere)),
+            Affinity.from_graph(graph, lambda name: placed.get(name, anywhere)),
             label=self.label,
             device_properties={d: given for d, given in self._by_device().items() if given},
             direct=not self.target.startswith("HETERO:"),
@@ -217,7 +220,8 @@ def read_placement(file: str | os.PathLike[str]) -> Placement:
             f"{names_at_hand(lacks, 4) or 'none'}. New ops: {names_at_hand(new, 4) or 'none'}. "
             "Place the model anew."
         )
-    return stored.placement(graph)
+    with reading(file, _KIND):
+        return stored.placement(graph)
 
 
 def read_stored(file: str | os.PathLike[str]) -> StoredPlacement:

@@ -12,7 +12,8 @@ from hypothesis import given, strategies as st
 from small_models import chain
 
 import hetero_lab as hl
-from hetero_lab.accuracy.accuracy_figures import front_points
+from hetero_lab.accuracy.accuracy_figures import front_points, sensitivity
+from hetero_lab.accuracy.recover import ModelPart
 from hetero_lab.errors import ArgumentError
 
 
@@ -75,3 +76,25 @@ def test_nothing_with_an_accuracy(core):
         hl.views.accuracy_front(sweep)
     with pytest.raises(ArgumentError, match="Give the sweep labelled data"):
         front_points(summary([(1.0, np.nan, 1.0)]))
+
+
+def test_a_hover_says_the_time_on_the_fast_device_where_that_is_known():
+    found = cast(Any, SimpleNamespace(relative_error=0.25, accuracy=0.5))
+    parts = [
+        ModelPart(0, ("a", "b"), 2.0, 0.5, only_fast=found),
+        ModelPart(1, ("c",), 3.0, 0.0, only_fast=found),
+        ModelPart(2, ("d",), 4.0, np.nan, only_accurate=found),
+    ]
+    recovered = SimpleNamespace(
+        fast="GPU", accurate="CPU", tried=parts, affinity=dict.fromkeys("abcd", "GPU"),
+        sensitivity=pd.DataFrame({"error_all_fast": [0.5]}),
+        sweep=SimpleNamespace(environment=SimpleNamespace(emulated=())),
+    )  # fmt: skip
+    figure = sensitivity(cast(Any, recovered))
+    hovers = [text for trace in figure.data if trace.type == "bar" for text in trace.hovertext]
+    assert [text.split("<br>")[-1] for text in hovers] == [
+        "2 µs on the accurate device, 0.5 µs on the fast one",
+        "3 µs on the accurate device, ≈ 0 µs on the fast one",
+        "4 µs on the accurate device",
+    ]
+    assert "relative error 0.25, accuracy 50.0%" in hovers[0]

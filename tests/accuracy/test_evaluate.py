@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import warnings
 
@@ -305,3 +306,9 @@ def test_outputs_that_are_not_a_number_are_reported(core):
     (note,) = [note for note in made.notes if "not a number" in note]
     assert "1 of 2 examples" in note
     assert note in str(made)
+
+
+def test_without_answers_there_is_no_mean():
+    nothing = hl.types.Evaluation("none", "", ())
+    assert math.isnan(nothing.relative_error)
+    assert math.isnan(nothing.cosine)

@@ -10,7 +10,7 @@ from hand_costs import costs_by_op
 from planning.random_costs import GraphMaker, affinity_of, any_choice, random_case
 
 from hetero_lab.costs.cost_model import BoundaryCost, CostModel, LostFusion
-from hetero_lab.costs.difference import Difference, Measurement, compare_placements
+from hetero_lab.costs.difference import Difference, Measurement, compare_placements, part_name
 from hetero_lab.errors import AffinityError, MeasurementError, PlanError
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
@@ -82,6 +82,15 @@ def test_kinds_and_parts_by_hand():
         ("lost fusion", "a\nb", "", ""): 0.7,
     }
     assert found.parts["difference_us"].tolist() == [-15.0, 3.0, 3.0, 2.0, 1.0, 0.7]
+    assert [part_name(part) for part in found.parts.itertuples()] == [
+        "'b' on B instead of A", "'a' crossing from A to B", "'b' crossing from B to A",
+        "subgraphs on B", "subgraphs on A", "fusion of 'a' and 'b'",
+    ]  # fmt: skip
+    costs = dataclasses.replace(chain_costs(), spread_us=4.0)
+    spread = difference_of(
+        costs, affinity_of(costs, (0, 0, 0)), affinity_of(costs, (0, 1, 0))
+    ).parts
+    assert "memory spread over subgraphs" in [part_name(part) for part in spread.itertuples()]
     assert found.predicted_us == -5.3
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,12 +15,19 @@ from hetero_lab.costs.cost_model import BoundaryCost, CostModel, LostFusion, Uni
 from hetero_lab.costs.counter_costs import (
     LEAVES,
     Conversion,
+    Example,
     ExecutedNode,
     Observation,
+    guess,
     kept_layouts,
     read_parts,
 )
-from hetero_lab.costs.design import cut_at, lone_cuts, segmented_affinities
+from hetero_lab.costs.design import (
+    cut_at,
+    lone_cuts,
+    middling_affinity,
+    segmented_affinities,
+)
 from hetero_lab.costs.fitting import fit
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
@@ -218,6 +226,29 @@ def test_few_blocks_give_as_many_placements_as_there_are():
     assert 1 <= len(made) <= 2 ** len(graph.placeable)
 
 
+@pytest.mark.parametrize(("n", "most_switches"), [(200, 8), (6, 3), (2, 1), (1, 1)])
+def test_a_middling_placement_gives_equal_shares_in_few_runs(n, most_switches):
+    maker = GraphMaker()
+    maker.chain(maker.add("Parameter"), {f"op{number}": 1.0 for number in range(n)})
+    graph = maker.graph()
+    affinity = middling_affinity(graph, everywhere(graph), single(graph))
+    devices = [affinity[op] for (op,) in single(graph)]
+    assert sum(a != b for a, b in pairwise(devices)) <= most_switches
+    share = devices.count(DEVICES[0]) / n
+    assert share == pytest.approx(1 / len(DEVICES), abs=0.01) or n < 200
+
+
+def test_random_placements_give_a_device_a_tenth_to_nine_tenths():
+    maker = GraphMaker()
+    maker.chain(maker.add("Parameter"), {f"op{number}": 1.0 for number in range(300)})
+    graph = maker.graph()
+    made = segmented_affinities(graph, everywhere(graph), single(graph), 100)
+    shares = [list(affinity.values()).count(DEVICES[0]) / 301 for affinity in made]
+    assert len(made) == 100
+    assert 0.09 < min(shares) < 0.13
+    assert 0.87 < max(shares) < 0.91
+
+
 # -- layouts: which op keeps whose, and what is learnt from conversions -------------------------
 
 
@@ -305,3 +336,15 @@ def seen(device_of: dict[str, str], graph: OpGraph, *conversions: Conversion) ->
     ]
     affinity = Affinity.from_graph(graph, device_of)
     return Observation("x", affinity, 100.0, tuple(nodes), conversions)
+
+
+def test_a_time_is_guessed_from_the_four_nearest_examples_and_scaled_by_size():
+    role = (("Relu",), ("Add",), ("Relu",))
+    here, near = Example(role, IMAGE, 400), Example(role, IMAGE, 400, 2.0)
+    far = Example((("Relu",), ("MatMul",), ("Relu",)), (1, 8), 800, 1e6)
+    assert guess(here, [far, near, near, near, near]) == pytest.approx(2.0)
+    assert guess(here, [far, near, near, near]) > 3.0
+    assert guess(Example(role, IMAGE, 800), [near]) == pytest.approx(4.0)
+    assert guess(Example(role, IMAGE, 40_000), [near]) == pytest.approx(8.0)  # four times at most
+    assert guess(Example(role, None, 0), [near]) == 0.0
+    assert guess(here, []) > 0.0

@@ -16,11 +16,19 @@ from planning.brute_force import latency_ns
 from planning.random_costs import GraphMaker, affinity_of, any_choice, random_case
 
 import hetero_lab as hl
-from hetero_lab.costs.cost_model import CostModel, Reorder, Unit, ValidationRow
+from hetero_lab.costs.cost_model import (
+    BoundaryCost,
+    CostModel,
+    LostFusion,
+    MeasuredBytes,
+    Reorder,
+    Unit,
+    ValidationRow,
+)
 from hetero_lab.costs.prediction import Uncertainty
 from hetero_lab.costs.units import fused_pairs, split_into_units
 from hetero_lab.errors import AffinityError, PlanError, StoredFileError
-from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.opgraph import OpGraph, Tensor
 from hetero_lab.planning.planner import plan_graph
 
 
@@ -191,8 +199,106 @@ def test_one_device_is_no_choice():
 
 @pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
 def test_costs_are_finite_and_not_negative(bad):
-    with pytest.raises(PlanError):
-        dataclasses.replace(random_case(0), constant_us=bad)
+    for name in ("constant_us", "spread_us", "executor_us"):
+        with pytest.raises(PlanError, match="Costs are finite and at least 0"):
+            dataclasses.replace(random_case(0), **{name: bad})
+
+
+ABC = [Unit((name,), (1.0, 1.0)) for name in "abc"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"devices": ()}, "needs devices, each once"),
+        ({"devices": ("A", "A")}, "needs devices, each once: 'A'"),
+        ({"subgraph_us": {"A": 1.0}}, "The cost of a subgraph: None is not a cost"),
+        ({"contention": 0.5}, "The contention above 1: -0.5"),
+        ({"boundaries": {("A", "B"): BoundaryCost(1.0)}}, "The boundary from B to A: nan"),
+        ({"measured_memory": {"C": ()}}, "does not know 'C'"),
+        ({"measured_memory": {"A": (MeasuredBytes((), 1, 1),)}}, "memory measured on A names unit"),
+        ({"measured_memory": {"A": (MeasuredBytes((3,), 1, 1),)}}, "A names units"),
+        ({"measured_memory": {"A": (MeasuredBytes((2,), -1, 1),)}}, "measured on A: -1 is not a"),
+        ({"seen_us": ((1.0, 1.0),)}, "was seen has 3 parts"),
+        ({"seen_us": ((1.0, 1.0, math.nan),)}, "was seen has 3 parts, each a finite number"),
+        ({"lost_fusion": (LostFusion("a", "x", (0, 0), (0, 0)),)}, "'x' is not an op of the model"),
+        ({"lost_fusion": (LostFusion("a", "b", (0,), (0, 0)),)}, "one cost for each of the 2 dev"),
+        ({"reorders": (Reorder("no", 0, (0, 0), (0, 0)),)}, "'no' is not an op"),
+        ({"reorders": (Reorder("a", 1, (0, 0), (0, 0)),)}, "'a':1: the op has no such output"),
+        ({"reorders": (Reorder("a", -1, (0, 0), (0, 0)),)}, "the op has no such output"),
+        ({"units": (Unit((), (1.0, 1.0)), *ABC)}, "Unit 0 .* needs ops and one time for each of A"),
+        ({"units": (Unit(("a",), (1.0,)), *ABC[1:])}, "Unit 0 .'a'. needs ops and one time"),
+        ({"units": (Unit(("a", "b"), (1, 1), (0.5, 0.6)), ABC[2])}, "they must add up to 1"),
+        ({"units": (Unit(("a", "b"), (1, 1), (1.0,)), ABC[2])}, "needs one share for each op"),
+        ({"units": (Unit(("a", "b"), (1, 1), (1.5, -0.5)), ABC[2])}, "-0.5 is not a cost"),
+        ({"units": (*ABC, ABC[1])}, "'b' is in two units; see Unit 3"),
+        ({"units": (Unit(("x",), (1, 1)), *ABC)}, "'x' is not an op that can be placed"),
+        ({"units": ABC[:2]}, "1 ops are in no unit: 'c'"),
+        ({"constant_us": 1e13}, "add up to 1e.13 µs, too much to be counted in whole ns"),
+    ],
+)
+def test_a_cost_model_that_contradicts_itself_is_refused(change, said):
+    with pytest.raises(PlanError, match=said):
+        dataclasses.replace(chain_costs(), **change)
+
+
+def test_the_limits_of_what_a_cost_model_holds_are_allowed():
+    costs = dataclasses.replace(
+        chain_costs(), contention=1.0, seen_us=((1.0, 0.0, 0.0),),
+        reorders=(Reorder("c", 0, (0.0, 0.0), (0.0, 0.0)),),
+        measured_memory={"A": (MeasuredBytes((0,), 30, 5), MeasuredBytes((1,), 100, 0))},
+        units=(Unit(("a", "b"), (1.0, 1.0), (1.0, 0.0)), Unit(("c",), (1.0, None))),
+        constant_us=8e12,
+    )  # fmt: skip
+    assert costs.op_us["a"] == (1.0, 1.0)
+    assert costs.fused_into == {"b": "a"}
+    assert costs.objective.constant_ns == 8e15
+
+
+def test_measured_memory_counts_once_for_what_is_on_the_device():
+    memory = {"A": (MeasuredBytes((0, 1), 30, 5), MeasuredBytes((2,), 100, 7))}
+    costs = dataclasses.replace(chain_costs(), measured_memory=memory)
+    for choice, held in (((0, 0, 0), (130, 12)), ((0, 1, 0), (130, 12)), ((1, 1, 0), (100, 7))):
+        devices = costs.objective.device_numbers(affinity_of(costs, choice))
+        found = costs.objective.memory_bytes(devices, costs.objective.evaluate(devices))
+        assert tuple(found[0, :2]) == held
+
+
+def test_the_costs_of_a_language_model_know_its_first_token(tmp_path):
+    costs = dataclasses.replace(chain_costs(), constant_us=3.0, prefill=chain_costs())
+    affinity = affinity_of(costs, (0, 0, 0))
+    assert costs.predict_ttft_ms(affinity) == chain_costs().predict_us(affinity) / 1e3 == 0.044
+    assert costs.predict_tpot_ms(affinity) == 0.040
+    with pytest.raises(PlanError, match="know a first token.*scenario="):
+        chain_costs().predict_ttft_ms(affinity)
+    costs.to_json(tmp_path / "costs.json")
+    assert CostModel.from_json(tmp_path / "costs.json").predict_ttft_ms(affinity) == 0.044
+
+
+def test_how_well_predictions_fit_needs_placements_that_differ():
+    def costs(*measured_us: float) -> CostModel:
+        rows = tuple(ValidationRow("v", us + 1.0, us) for us in measured_us)
+        return dataclasses.replace(chain_costs(), validation_rows=rows)
+
+    assert costs(10.0, 20.0).r2 == pytest.approx(1.0 - 2.0 / 50.0)
+    assert costs(10.0, 20.0).mape == pytest.approx((0.1 + 0.05) / 2)
+    assert [costs().validation[name].dtype for name in ("predicted_us", "error")] == [float] * 2
+    with pytest.raises(PlanError, match="took the same time"):
+        costs(10.0, 10.0).r2  # noqa: B018
+    with pytest.raises(PlanError, match="measured to take no time"):
+        costs(0.0)
+
+
+def test_a_table_of_the_units_and_hand_overs_that_cost_more():
+    costs = chain_costs()
+    frame = costs.to_frame()
+    assert list(frame.columns) == ["unit", "ops", "n_ops", "A_us", "B_us"]
+    assert frame["A_us"].tolist() == [10.0, 20.0, 6.0]
+    assert frame["B_us"].isna().tolist() == [False, False, True]
+    assert frame["n_ops"].tolist() == [1, 1, 1]
+    dearer = costs.with_boundaries_scaled(3.0)
+    assert dearer.boundaries[("A", "B")] == BoundaryCost(6.0, 0.03)
+    assert dearer.boundaries[("B", "A")] == BoundaryCost(3.0, 0.06)
 
 
 def test_memory_is_spread_over_more_subgraphs_for_less_and_less():
@@ -312,6 +418,10 @@ def test_what_is_unlike_the_fitted_placements_is_less_certain():
     # Only the parts that differ can be wrong about a difference.
     assert known.margin_us(near, near) == 0.0
     assert known.margin_us(near, near + np.array([0.0, 0.0, 10.0])) < known.margin_us(near, far)
+    # The one that is less certain decides.
+    for pair in ((near, far), (far, near)):
+        share = known.factor(known.distance(far)) - 1.0
+        assert known.margin_us(*pair) == pytest.approx(share * np.abs(near - far).sum())
 
 
 def test_costs_predict_with_an_interval_and_keep_it_in_their_file(tmp_path):
@@ -350,3 +460,28 @@ def test_a_plan_says_which_baselines_the_prediction_cannot_tell_apart():
     assert low < plans[1].predicted_us < high
     frame = plans[1].to_frame()
     assert list(frame.columns) == ["label", "predicted_us", "regret_us", "margin_us"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ((100, 8), ""),
+        ((100, None), ""),  # a size that is not known may be that one
+        ((100, 9), r"belongs to another model.*1 ops differ \('parts'\)"),
+        ((None, 9), r"1 ops differ \('parts'\)"),
+    ],
+)
+def test_costs_are_those_of_a_model_with_the_same_sizes(sizes, said):
+    def graph(first: int | None, second: int | None) -> OpGraph:
+        maker = GraphMaker()
+        parts = maker.add("Split", [maker.add("Parameter")], name="parts", outputs=2)
+        tensors = [Tensor((n,), "f32", n, "") for n in (first, second)]
+        maker.ops[parts] = replace(maker.ops[parts], outputs=tuple(tensors))
+        return maker.graph()
+
+    costs = costs_by_op(graph(100, 8))
+    if said:
+        with pytest.raises(PlanError, match=said):
+            costs.check_graph(graph(*sizes))
+    else:
+        costs.check_graph(graph(*sizes))

@@ -6,12 +6,18 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import openvino as ov
 import pandas as pd
 import pytest
+from openvino import opset13 as op
 
 import hetero_lab as hl
+from hetero_lab.debug.reproducer import CompileCall, Reproducer
+from hetero_lab.debug.symptoms import Symptom
+from hetero_lab.devices.core import shared_core
 from hetero_lab.model.read import prepare
+from hetero_lab.results.environment import current_environment
 from hetero_lab.samples.catalogue import datasets_dir
 from tests.debug.cases import F32, chain_case, failing, fault
 from tests.proof.injected_faults import search
@@ -104,3 +110,18 @@ def test_the_recording_of_the_course_is_of_a_combination():
     compiled = ov.Core().compile_model(found.model, "CPU", F32)
     (parity,) = compiled(list(found.inputs)).values()
     assert parity.sum() == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize(("values", "code"), [(-1.0, 1), (1.0, 0)])
+def test_one_output_of_two_that_is_nan_is_a_fault(tmp_path, values, code):
+    x = op.parameter([1, 4], np.float32, name="x")
+    Reproducer(
+        symptom=Symptom.NAN, told="", model=ov.Model([op.sqrt(x), op.relu(x)], [x], "m"),
+        inputs=[np.full((1, 4), values, np.float32)], wrong=CompileCall("CPU", {}), right=None,
+        ops=[("sqrt", "Sqrt")], outputs=["root", "relu"], why="",
+        environment=current_environment(["CPU"], shared_core()),
+        plugins={},
+    ).write(tmp_path)  # fmt: skip
+    done = shown_fault(tmp_path)
+    assert (done.returncode, done.stderr) == (code, "")
+    assert f"The fault is {'there' if code else 'not there'}." in done.stdout

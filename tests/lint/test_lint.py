@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -16,7 +17,7 @@ from slices import sliced
 from small_models import chain, convolutions, diamond, odd_ends, stateful
 
 import hetero_lab as hl
-from hetero_lab.costs.cost_model import CostModel, LostFusion
+from hetero_lab.costs.cost_model import BoundaryCost, CostModel, LostFusion
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PlanError
 from hetero_lab.lint.context import Finding
 from hetero_lab.lint.lint import lint
@@ -439,6 +440,21 @@ def test_what_is_limited_on_a_large_model_says_so():
     assert most_remedies(100) == 150
 
 
+def test_on_a_large_model_with_costs_the_dearest_are_worked_out():
+    maker = GraphMaker()
+    here = maker.add("Parameter")
+    for index in range(1800):
+        n_bytes = 10_000 if 1050 < index < 1060 else 1
+        here = maker.add("Abs", [here], name=f"abs{index}", n_bytes=n_bytes)
+    graph = maker.graph()
+    affinity = Affinity.from_graph(graph, lambda name: "B" if name.endswith("57") else "A")
+    pairs = [("A", "B"), ("B", "A")]
+    costs = replace(costs_of(graph), boundaries=dict.fromkeys(pairs, BoundaryCost(5.0, 0.01)))
+    found = problems(graph, affinity, costs)
+    assert len(found) >= 18
+    assert "abs1057" in {f.ops[0] for f in found if f.remedy}
+
+
 # --- the public function ------------------------------------------------------------------
 
 
@@ -555,3 +571,10 @@ def test_wrong_numbers_are_findings_while_their_ops_are_together():
         lint(chain("a", "b"), "CPU", wrong=wrong)
     with pytest.raises(ArgumentError, match=r"find_wrong\("):
         hl.lint(model, "CPU", wrong="GPU")
+
+
+@pytest.mark.parametrize(
+    ("n_nodes", "most"), [(0, 200), (10, 200), (75, 200), (150, 100), (1800, 8), (10**6, 8)]
+)
+def test_fewer_remedies_are_tried_on_a_large_model(n_nodes, most):
+    assert most_remedies(n_nodes) == most

@@ -576,3 +576,20 @@ def test_properties_given_to_the_executor_leave_the_others_of_a_placement():
     ) as executor:
         assert executor.placement.device_properties == {"CPU": {**hint, **threads}}
         assert executor.placement.direct
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are bound on Linux")
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_threads_that_start_no_others_have_a_core_each(n_threads):
+    properties = {device: {**F32[device], "INFERENCE_NUM_THREADS": n_threads} for device in F32}
+    with hl.ParallelExecutor(*two_devices(), device_properties=properties) as executor:
+        executor([np.ones(4, np.float32)])
+        bound_to = [
+            os.sched_getaffinity(thread.native_id)
+            for thread in threading.enumerate()
+            if thread.name.startswith("hetero_lab executor") and thread.native_id
+        ]
+    cores = os.sched_getaffinity(0)
+    alone = [found for found in bound_to if len(found) == 1 and found != cores]
+    enough = len(cores) >= 2 and n_threads == 1
+    assert len(alone) == len(set.union(set(), *alone)) == (2 if enough else 0)

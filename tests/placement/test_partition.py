@@ -14,7 +14,15 @@ from other_process import run_python
 from proof.graphs import DEVICES as THREE, Case, build, cases
 from random_models import random_affinity, random_model
 from slices import sliced
-from small_models import chain, compressed, convolutions, diamond, odd_ends, two_parts
+from small_models import (
+    chain,
+    compressed,
+    convolutions,
+    diamond,
+    odd_ends,
+    passed_through,
+    two_parts,
+)
 
 import hetero_lab as hl
 from hetero_lab.errors import AffinityError
@@ -26,10 +34,12 @@ from hetero_lab.placement.partition import (
     Displacement,
     Partition,
     SubgraphCollector,
+    devices_of,
     displacements,
     partition_from_json,
     partition_to_json,
     predict,
+    reordered,
     torn_path,
 )
 from tests.proof.properties import core
@@ -289,6 +299,16 @@ def is_parted(graph: OpGraph, affinity: Affinity, predicted: Partition) -> bool:
     return any(affinity[a] == affinity[b] and where[a] != where[b] for a, b in pairs)
 
 
+@pytest.mark.by_hand  # run on each supported release of OpenVINO
+@pytest.mark.timeout(900)
+def test_small_random_graphs_are_split_as_the_plugin_splits_them(dumped):
+    for seed in range(10_000, 10_400):
+        size = np.random.default_rng(seed).integers(3, 16)
+        prepared = prepare(random_model(seed, int(size)))
+        affinity = random_affinity(prepared.graph, list(THREE[seed % 2 :]), seed)
+        agree(prepared, affinity, dumped)
+
+
 @pytest.mark.parametrize(
     "seeds",
     sliced([range(N_QUICK), *(range(n, n + CHUNK) for n in range(N_QUICK, 1000, CHUNK))], 1, 2),
@@ -342,3 +362,26 @@ def test_json_there_and_back(seed):
     stored["subgraphs"][0][1].append("elsewhere")
     with pytest.raises(ValueError, match="names 'elsewhere' it lacks"):
         partition_from_json(stored, graph)
+
+
+def test_an_output_that_is_an_input_is_where_that_input_is():
+    graph = prepare(passed_through(3)).graph
+    inputs = [graph.ops[index].name for index in graph.parameters]
+    for name in inputs:
+        affinity = Affinity.from_graph(graph, lambda op, own=name: "ACC" if op == own else "CPU")
+        devices = devices_of(graph, affinity)
+        passed = [devices[graph.ops[index].inputs[0][0]] for index in graph.results]
+        assert passed == [devices[index] for index in graph.results]
+        assert [devices[index] for index in graph.results].count("ACC") == 1
+
+
+def test_a_partition_in_the_order_in_which_it_ran_lists_its_targets_in_that_order():
+    _, predicted = placed(diamond(), left="ACC", right="B")
+    (shared,) = (b for b in predicted.boundaries if len(b.targets) == 2)
+    last = len(predicted.subgraphs) - 1
+    order = [0, *range(last - 1, 0, -1), last]
+    observed = reordered(predicted, order)
+    assert [s.ops for s in observed.subgraphs] == [predicted.subgraphs[old].ops for old in order]
+    assert [s.index for s in observed.subgraphs] == list(range(last + 1))
+    (seen,) = (b for b in observed.boundaries if b.tensor == shared.tensor)
+    assert seen.targets == shared.targets == (1, 2)

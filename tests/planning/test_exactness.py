@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from big_graphs import transformer_graph
-from hand_costs import flat_costs
+from hand_costs import costs_by_op, flat_costs
 from hypothesis import given, settings, strategies as st
 from msgspec import structs
 from planning.brute_force import choices, held_bytes, interval_ns, latency_ns, ns, pairwise_ns
@@ -22,7 +22,9 @@ from hetero_lab.costs.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.costs.objective import Objective
 from hetero_lab.errors import PlanError
 from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.memory_limits import memory_pools
 from hetero_lab.planning import planner
+from hetero_lab.planning.exhaustive import best_runs
 from hetero_lab.planning.milp import milp
 from hetero_lab.planning.min_cut import min_cut
 from hetero_lab.planning.pairwise import Pairwise
@@ -426,3 +428,30 @@ def test_the_integer_program_can_be_asked_for():
     assert plan.lower_bound_us <= exact.predicted_us <= plan.predicted_us
     with pytest.raises(PlanError, match="no solver 'milq'. Did you mean 'milp'"):
         plan_graph(costs.graph, costs, solver="milq")
+
+
+def test_a_placement_that_breaks_a_pin_or_a_limit_is_none_to_measure():
+    maker = GraphMaker()
+    at = maker.add("Parameter")
+    for name in "abc":
+        at = maker.add("Add", [at, maker.add("Constant")], name=name)
+    costs = costs_by_op(maker.graph())
+    on_a = Affinity.on_one(costs.graph, "A")
+    for name in "abc":
+        assert planner.keeps_limits(costs, on_a, pin={f"^{name}$": "A"})
+        assert not planner.keeps_limits(costs, on_a, pin={f"^{name}$": "B"})
+    needed = held_bytes(costs, on_a)["A"]
+    assert needed == 300
+    assert planner.keeps_limits(costs, on_a, memory_limit={"A": needed})
+    assert not planner.keeps_limits(costs, on_a, memory_limit={"A": needed - 1})
+    # Nor is a run of layers a start from where a search begins.
+    for most, expected in ((300, {0, 1, 2, 3}), (250, {0, 1}), (150, {0})):
+        pools = memory_pools(costs.devices, {"A": most})
+        found = best_runs(pairwise_of(costs), pools)
+        assert {int((choice == 0).sum()) for choice in found} == expected
+
+
+def test_the_best_of_twelve_units_that_can_move_is_proven():
+    costs = random_case(99, most_units=14)
+    assert (pairwise_of(costs).allowed.sum(axis=1) > 1).sum() == planner.SMALL == 12
+    assert plan_graph(costs.graph, costs).gap == 0.0

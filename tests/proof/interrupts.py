@@ -55,7 +55,6 @@ def calls() -> dict[str, Callable[[], Any]]:
             plan = hl.plan(model, costs[0], budget_s=5, **quiet)
         return plan
 
-    planned()
     return {
         "profile": lambda: hl.profile(model, automatic, budget_s=3, **quiet),
         "sweep": lambda: hl.sweep(model, [automatic, "CPU"], budget_s=5, **quiet),
@@ -65,8 +64,8 @@ def calls() -> dict[str, Callable[[], Any]]:
         "recover_accuracy": lambda: hl.recover_accuracy(
             model, "ACC", "CPU", data, budget_s=8, **quiet
         ),
-        "evaluate": lambda: hl.evaluate(model, automatic, list(data.evaluation) * 20, **quiet),
-        "quantize": lambda: hl.quantize(model, list(data.calibration) * 3, **quiet),
+        "evaluate": lambda: hl.evaluate(model, automatic, list(data.evaluation) * 4, **quiet),
+        "quantize": lambda: hl.quantize(model, list(data.calibration), **quiet),
         "find_refused": lambda: hl.find_refused(model, automatic, **quiet),
         # So that rounding is not right, and everything is searched.
         "find_wrong": lambda: hl.find_wrong(model, automatic, tolerance=1e-9, **quiet),

@@ -35,6 +35,7 @@ from hetero_lab.samples.catalogue import datasets_dir
 from tests.debug.cases import chain_case
 from tests.proof import injected_faults
 from tests.proof.faults import Fault
+from tests.proof.fuzzed import look
 
 # -- names -------------------------------------------------------------------------------------
 
@@ -209,15 +210,6 @@ def _spoilt(data: Any, skip: tuple[str, ...] = ()) -> Iterator[tuple[tuple, Any,
             yield path, value, _changed(data, path, value)
 
 
-def _look(result: Any) -> None:
-    """Do what a notebook does with a result that was read."""
-    repr(result)
-    if hasattr(result, "_repr_html_"):
-        result._repr_html_()
-    for name in ("tables", "summary", "ranking"):
-        getattr(result, name, None)
-
-
 # File → how it is written into a directory, and how it is read.
 STORED: dict[str, tuple[Callable[[Path, Any], Any], Callable[[Path], Any]]] = {
     "affinity.json": (
@@ -258,23 +250,28 @@ def stored() -> SimpleNamespace:
     )
 
 
-EVERY = pytest.param(1, marks=pytest.mark.slow)
+# Each value at each place takes minutes: by hand, as do the mutations of ``tests.proof.fuzzed``.
+STEPS = [
+    pytest.param(1, marks=[pytest.mark.slow, pytest.mark.by_hand]),
+    pytest.param(11, marks=pytest.mark.slow),
+    47,
+]
 
 
-@pytest.mark.parametrize("step", [EVERY, 47])
+@pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("name", STORED)
 def test_a_stored_file_with_wrong_values_says_so(name, step, stored, tmp_path):
     path, (write, read) = tmp_path / name, STORED[name]
     write(path, stored)
     data = json.loads(path.read_text())
-    _look(read(path))
+    look(read(path))
     tried = refused = 0
     escaped: list[str] = []
     for where, value, spoilt in itertools.islice(_spoilt(data), 0, None, step):
         path.write_text(json.dumps(spoilt))
         tried += 1
         try:
-            _look(read(path))
+            look(read(path))
         except HeteroLabError as error:
             refused += 1
             assert len(str(error)) < 2000
@@ -284,7 +281,7 @@ def test_a_stored_file_with_wrong_values_says_so(name, step, stored, tmp_path):
     assert refused > 0.2 * tried
 
 
-@pytest.mark.parametrize("step", [EVERY, 47])
+@pytest.mark.parametrize("step", STEPS)
 def test_records_with_wrong_values_say_so(step, stored, tmp_path):
     STORED["sweep.json"][0](tmp_path / "sweep.json", stored)
     path = tmp_path / "records.jsonl"
@@ -300,7 +297,7 @@ def test_records_with_wrong_values_say_so(step, stored, tmp_path):
                 "".join(map(stored_line, [*lines[:index], spoilt, *lines[index + 1 :]]))
             )
             try:
-                _look(hl.read_sweep(tmp_path))
+                look(hl.read_sweep(tmp_path))
             except HeteroLabError:
                 pass
             except Exception as error:

@@ -10,6 +10,7 @@ import pytest
 from counting_core import F32, core_with_acc, on_acc
 from openvino import opset13 as op
 from small_models import convolutions
+from views.hand_made import counter, small_profile
 
 import hetero_lab as hl
 from hetero_lab.devices.core import shared_core
@@ -18,6 +19,7 @@ from hetero_lab.errors import MeasurementError
 from hetero_lab.intervals import Estimate, Latency
 from hetero_lab.model.language import Scenario
 from hetero_lab.results.profile_data import Generation
+from hetero_lab.results.profile_report import counter_lines
 from hetero_lab.results.profile_tables import TRANSITION_COLUMNS, generation_columns, tally
 from hetero_lab.tables import read_csv
 
@@ -125,3 +127,28 @@ def test_an_interval_that_begins_at_0_has_no_highest_rate():
     assert columns["tokens_per_s"] == 10_000.0
     assert columns["tokens_per_s_ci95_low"] == 5_000.0
     assert columns["tokens_per_s_ci95_high"] == math.inf
+
+
+def test_the_lines_of_counters_add_up_real_and_cpu_time_by_themselves():
+    counters = [
+        counter(0, "ACC", "op", "first", 2000.0, node_type="Relu", cpu_time_us=1000.0),
+        counter(1, "CPU", "op", "second", 500.0, node_type="Abs", cpu_time_us=250.0),
+    ]
+    first, second, real, cpu = counter_lines(counters, hetero=True)
+    assert first.startswith("subgraph0: first ")
+    assert first.endswith("realTime (ms): 2.000      cpuTime (ms): 1.000     ")
+    assert "layerType: Abs" in second
+    assert "cpuTime (ms): 0.250" in second
+    assert real == "Total time:     2.500 milliseconds"
+    assert cpu == "Total CPU time: 1.250 milliseconds"
+    assert next(counter_lines(counters, hetero=False)).startswith("first ")
+
+
+@pytest.mark.parametrize(("batch", "said"), [(1, "4 tokens"), (2, "4 tokens of 2 sequences")])
+def test_a_report_says_how_many_sequences_were_generated(batch, said):
+    steps = Latency(((100.0,), (100.0,)))
+    scenario = Scenario(4, 3, batch=batch)
+    profile = small_profile(generation=Generation(scenario, steps, steps, ((1, 2, 3),) * batch))
+    line = next(line for line in profile.report().splitlines() if "First token" in line)
+    assert line.endswith(f"after a prompt of {said}")
+    assert "2 generations of 3 tokens" in profile.report()

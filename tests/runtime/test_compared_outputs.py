@@ -160,6 +160,48 @@ def test_ids_are_not_rounded():
 def test_another_shape_says_which():
     found = one(np.zeros((2, 3), np.int64), np.zeros((2, 4), np.int64))
     assert (found.verdict, found.detail) == ("different", "in shape, [2, 3] instead of [2, 4]")
+    assert (found.relative_error, found.cosine) == (1, 0)
+
+
+class Longer(ov.Core):
+    """A Core whose device ACC gives each output twice as long."""
+
+    def compile_model(self, model, device_name, config=None):
+        if device_name == "ACC":
+            model = model.clone()
+            for result in model.get_results():
+                source = result.input_value(0)
+                result.input(0).replace_source_output(op.concat([source, source], 0).output(0))
+        return super().compile_model(model, device_name, config or {})
+
+
+def test_a_device_that_changes_a_shape_is_judged():
+    x = models.parameter(4)
+    model = hl.load(ov.Model([op.result(op.relu(x), name="y")], [x], "shaped"))
+    hl.emulate("ACC", core=(core := Longer()))
+    on_acc = hl.Placement(hl.Affinity.uniform(model, "ACC", core=core), "ACC", direct=True)
+    found = hl.evaluate(model, on_acc, [[np.ones(4, np.float32)]], core=core, progress=False)
+    (answer,) = found.answers
+    assert (answer.relative_error, answer.cosine, answer.top1_agreement) == (1, 0, 0)
+
+
+def test_numbers_in_a_body_are_rounded():
+    def positions(x):
+        numbers = models.product(op.convert(x, "f32"))
+        return op.topk(numbers, op.constant(1), 1, "max", "none", "i64")
+
+    x, inner, other = (models.parameter(1, 16, kind=np.int64, name=n) for n in "xio")
+    bodies = [
+        ov.Model([op.result(positions(given).output(1))], [given], "body")
+        for given in (inner, other)
+    ]
+    node = op.if_op(op.greater(op.reduce_sum(x, op.constant([0, 1])), op.constant(0)).output(0))
+    node.set_then_body(bodies[0])
+    node.set_else_body(bodies[1])
+    node.set_input(x.output(0), inner, other)
+    y = node.set_output(*(body.results[0] for body in bodies))
+    graph = prepare(ov.Model([op.result(y, name="y")], [x], "ids")).graph
+    assert origins(graph) == [((), True)]
 
 
 @pytest.mark.parametrize("tolerance", [None, 0.5])

@@ -145,6 +145,21 @@ def test_wrong_inputs_do_not_reach_the_runtime(core):
 # -- what was compiled -------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("seed", "n_ops", "affinity_seed"),
+    [
+        # A tensor that one op alone reads closes no cycle.
+        (27, 5, 1), (0, 12, 1),
+        # A node is ranked anew once a cycle comes back to it.
+        (31, 24, 2), (56, 24, 0),
+    ],
+)  # fmt: skip
+def test_rare_rules_of_the_partitioner_are_predicted(core, seed, n_ops, affinity_seed):
+    prepared = prepare(random_model(seed, n_ops))
+    affinity = random_affinity(prepared.graph, ["ACC", "CPU"], affinity_seed)
+    assert hl.compile(prepared, affinity, core=core).as_predicted
+
+
 def test_the_observed_partition_is_the_predicted_one_in_execution_order(core):
     model = convolutions(8)
     affinity = on_cpu(model, core, softmax="ACC")
@@ -245,7 +260,11 @@ def test_what_the_runtime_made_wins_over_the_prediction_and_is_said_aloud(core):
 
 def test_other_inputs_or_outputs_than_the_models_are_refused(core):
     prepared = prepare(two_parts())
-    for other in (diamond(), chain("r"), odd_ends()):
+    first, second = (op.parameter([1, 4], np.float32, name=name) for name in "xy")
+    outputs_alone = ov.Model([op.relu(first), op.convert(second, "i32")], [first, second], "m")
+    wide = op.parameter([2, 4], np.float32)
+    inputs_alone = ov.Model([op.relu(first), op.abs(wide)], [first, wide], "m")
+    for other in (diamond(), chain("r"), odd_ends(), outputs_alone, inputs_alone):
         with pytest.raises(CompileError, match="not in the model's order"):
             check_ports(bind(prepared, core), core.compile_model(other, "CPU"))
     check_ports(bind(prepared, core), core.compile_model(two_parts(), "CPU"))
@@ -401,3 +420,17 @@ def test_the_partition_is_read_whatever_the_model_is_called(name):
     compiled = hl.compile(model, "HETERO:NAMEACC,CPU")
     assert compiled.partition.observed
     assert [part.device for part in compiled.partition.subgraphs] == ["NAMEACC", "CPU"]
+
+
+def test_an_export_ends_with_its_header():
+    """The weights that would follow may be gigabytes."""
+    asked = []
+
+    class Exporting:
+        def export_model(self, stream):
+            for part in (b"<hetero name='m'>", b"</hetero>", b"weights", b"more weights"):
+                asked.append(part)
+                stream.write(part)
+
+    assert header_text(Exporting()) == "<hetero name='m'></hetero>"  # type: ignore[arg-type]
+    assert asked[-1] == b"weights"

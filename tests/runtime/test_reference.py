@@ -15,6 +15,7 @@ from hetero_lab.devices.bound import bind
 from hetero_lab.devices.core import shared_core
 from hetero_lab.devices.devices import precisions
 from hetero_lab.model.read import prepare
+from hetero_lab.runtime import reference
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.reference import (
     Reference,
@@ -167,6 +168,34 @@ def test_compare_with_reference_and_executed_precision(core):
     swapped["first"] = swapped["first"] + 1
     wrong = compare_with_reference(bind(prepared, core), arrays, swapped, "f32")
     assert {a.verdict for a in wrong} == {"different"}
+
+
+def test_what_a_model_amplifies_in_its_own_precision_is_rounding_up_to_twice_that(
+    core, monkeypatch
+):
+    """Few CPUs have bf16: a run of inputs that are cut to bf16 stands for one in bf16."""
+    weights = np.tile([1.0, -1.0], 128).astype(np.float32)[:, None]
+    x = op.parameter([64, 256], np.float32, name="x")
+    sums = op.matmul(x, op.constant(weights), False, False)
+    bound = bind(prepare(ov.Model([sums], [x], "differences")), core)
+    in_f32 = Reference(bound)
+
+    def stands_in(_bound, precision="f32"):
+        mask = np.uint32(0xFFFF0000 if precision == "bf16" else 0xFFFFFFFF)
+        return lambda arrays: in_f32([(a.view(np.uint32) & mask).view(np.float32) for a in arrays])
+
+    monkeypatch.setattr(reference, "Reference", stands_in)
+    near_1 = 1.0 + np.random.default_rng(0).uniform(0, 0.03, (64, 256)).astype(np.float32)
+    ((name, right),) = in_f32([near_1]).items()
+    (low,) = stands_in(bound, "bf16")([near_1]).values()
+    own = np.linalg.norm(low - right) / np.linalg.norm(right)
+    for times, verdict in ((1.9, "rounding"), (2.1, "different")):
+        outputs = {name: right + times * (low - right)}
+        assert one(outputs[name], right, "bf16").verdict == "different"
+        (found,) = compare_with_reference(bound, [near_1], outputs, "bf16")
+        assert (found.verdict, found.relative_error) == (verdict, pytest.approx(times * own))
+        (found,) = compare_with_reference(bound, [near_1], outputs, "f32")
+        assert found.verdict == "different"
 
 
 def test_what_is_not_finite_in_the_reference_is_said():

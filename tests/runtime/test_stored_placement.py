@@ -14,6 +14,7 @@ import pytest
 from plain_openvino import edit_placement
 from random_models import random_affinity, random_model
 from slices import sliced
+from small_models import all_of, chain
 
 import hetero_lab as hl
 from hetero_lab.devices.core import shared_core
@@ -24,7 +25,7 @@ from hetero_lab.errors import (
     OutputPathError,
     StoredFileError,
 )
-from hetero_lab.model.read import prepare
+from hetero_lab.model.read import output_names, prepare
 from hetero_lab.runtime import place_ops
 from hetero_lab.runtime.exported import parse_header
 from hetero_lab.runtime.placed_model import header_text
@@ -187,3 +188,28 @@ def test_what_cannot_be_saved_leaves_the_files_alone(split, placed):
     with pytest.raises(DeviceError, match="'NOPE' is not a device here"):
         hl.save(model, "HETERO:NOPE,CPU", placed)
     assert before == {p: p.is_file() and p.read_bytes() for p in placed.parent.iterdir()}
+
+
+def test_a_constant_that_is_an_output_keeps_its_device(tmp_path):
+    hl.emulate("KEEPS", unsupported={"Relu"})
+    x = ov.opset13.parameter([4], np.float32, name="x")
+    fixed = ov.opset13.constant(np.ones(3, np.float32), name="fixed")
+    results = [
+        ov.opset13.result(fixed, name="three"),
+        ov.opset13.result(ov.opset13.relu(x, name="relu"), name="y"),
+    ]
+    model = hl.load(ov.Model(results, [x], "fixed"))
+    affinity = hl.Affinity.automatic(model, "HETERO:KEEPS,CPU")
+    assert (affinity["fixed"], affinity["relu"]) == ("KEEPS", "CPU")
+    file = hl.save(model, affinity, tmp_path / "placed.xml")
+    assert hl.read_placement(file).affinity == affinity
+
+
+def test_names_that_a_file_cannot_hold_are_others(tmp_path):
+    model = chain("a\0b", "\0")
+    model.outputs[0].get_tensor().set_names({"", "named"})
+    loaded = hl.load(model)
+    assert "a\N{SYMBOL FOR NULL}b" in all_of(loaded)
+    file = hl.save(loaded, "CPU", tmp_path / "placed.xml")
+    assert hl.read_placement(file).affinity == hl.Affinity.uniform(loaded, "CPU")
+    assert output_names(loaded) == output_names(hl.load(file)) == ["named"]

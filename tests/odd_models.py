@@ -1,0 +1,582 @@
+"""Odd models: each of some property that ordinary models lack, and tiny.
+
+Any test can loop over ``ODD_MODELS``: name → what builds the model. Whatever the device, one gives
+the same outputs; only in ``RANDOM_MODELS`` all but ``sure`` differ from inference to inference.
+``SHAPES`` are for those that cannot be loaded without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from compared_models import (
+    branched,
+    constant,
+    growing,
+    looped,
+    nested,
+    parameter,
+    product,
+    random_models,
+    recurrent,
+    running_sum,
+    two_states,
+    uniform,
+)
+from openvino import opset13 as op, opset15
+from openvino.op.util import Variable, VariableInfo
+from small_models import (
+    NASTY_NAMES,
+    chain,
+    compressed,
+    constant_only,
+    dynamic,
+    dynamic_inside,
+    embedding,
+    foldable,
+    identities,
+    logarithm,
+    odd_ends,
+    passed_through,
+    stateful,
+    two_parts,
+)
+
+Build = Callable[[], ov.Model]
+
+
+def over(
+    make: Callable[[Any], Any], *shape: int, kind: Any = np.float32, name: str = "x"
+) -> ov.Model:
+    """Build what ``make`` makes of one input: a node, an output, or a list of them."""
+    x = parameter(*shape, kind=kind, name=name)
+    made = make(x)
+    made = made if isinstance(made, list) else [made]
+    results = [op.result(y, name=f"y{number}") for number, y in enumerate(made)]
+    return ov.Model(results, [x], "over")
+
+
+def made(build: Callable[..., ov.Model], /, *given: Any, **named: Any) -> Build:
+    """Return a builder with its arguments."""
+    return lambda: build(*given, **named)
+
+
+# States
+
+
+def state_of(kind: ov.Type, *shape: int, step: Callable[[Any], Any], given: bool = True) -> Build:
+    """Build a state that ``step`` changes, and that is an output; an input beside, if ``given``."""
+
+    def build() -> ov.Model:
+        info = VariableInfo()
+        info.data_shape, info.data_type = ov.PartialShape(list(shape)), kind
+        info.variable_id = "state"
+        state, x = Variable(info), parameter(1, 4)
+        first = op.constant(np.ones(shape), dtype=kind)
+        after = step(op.read_value(first, state))
+        results = [op.result(after, name="after")]
+        if given:
+            results.append(op.result(op.relu(op.tanh(x)), name="beside"))
+        return ov.Model(results, [op.assign(after, state)], [x] if given else [], "state_of")
+
+    return build
+
+
+def _state(*sizes: int) -> Variable:
+    info = VariableInfo()
+    info.data_shape, info.data_type = ov.PartialShape(list(sizes)), ov.Type.f32
+    info.variable_id = "state"
+    return Variable(info)
+
+
+def unread_state() -> ov.Model:
+    """Build a state that no output depends on."""
+    x, state = parameter(1, 4), _state(1, 4)
+    kept = op.add(op.read_value(constant(np.zeros((1, 4))), state), x)
+    out = op.result(op.relu(op.tanh(x)), name="y")
+    return ov.Model([out], [op.assign(kept, state)], [x], "unread")
+
+
+def sink_only() -> ov.Model:
+    """Build a state and no output at all."""
+    x, state = parameter(1, 4), _state(1, 4)
+    kept = op.add(op.read_value(constant(np.zeros((1, 4))), state), op.relu(x))
+    return ov.Model([], [op.assign(kept, state)], [x], "sink_only")
+
+
+def written_first() -> ov.Model:
+    """Build a state whose initial value is computed from the input."""
+    x, state = parameter(1, 4), _state(1, 4)
+    total = op.add(op.read_value(op.tanh(x), state), x)
+    return ov.Model([op.result(total, name="y")], [op.assign(total, state)], [x], "first")
+
+
+def last_input() -> ov.Model:
+    """Build the sum of the last two inputs: a state that is written straight from an input."""
+    x, state = parameter(1, 4), _state(1, 4)
+    total = op.add(op.read_value(constant(np.zeros((1, 4))), state), op.relu(x))
+    return ov.Model([op.result(total, name="y")], [op.assign(x, state)], [x], "last_input")
+
+
+def state_in_body() -> ov.Model:
+    """Build an If whose branch keeps a state."""
+
+    def then(x: Any) -> Any:
+        return op.add(x, op.read_value(constant(np.ones((1, 16))), _state(1, 16)))
+
+    return branched(then)
+
+
+# Bodies
+
+
+def scanned(step: Callable[[Any], Any] = op.tanh) -> ov.Model:
+    """Build a TensorIterator over the rows of the input."""
+    x, row, kept = parameter(5, 1, 4), parameter(1, 1, 4, name="row"), parameter(1, 1, 4, name="k")
+    total = op.add(step(row), kept)
+    body = ov.Model([op.result(total), op.result(op.relu(total))], [row, kept], "body")
+    scan = op.tensor_iterator()
+    scan.set_function(body)
+    scan.set_sliced_input(row, x.output(0), 0, 1, 1, -1, 0)
+    first = constant(np.zeros((1, 1, 4))).output(0)
+    scan.set_merged_input(kept, first, body.results[0].output(0))
+    last = scan.get_iter_value(body.results[0].output(0), -1)
+    every = scan.get_concatenated_slices(body.results[1].output(0), 0, 1, 1, -1, 0)
+    return ov.Model([op.result(last, name="last"), op.result(every, name="all")], [x], "scanned")
+
+
+def turns_given() -> ov.Model:
+    """Build a Loop whose number of turns is an input."""
+    x, n, inner = parameter(1, 4), parameter(kind=np.int64, name="n"), parameter(1, 4, name="in")
+    yes, turn = op.constant(np.array(True)), parameter(kind=np.int64, name="turn")
+    body = ov.Model([op.result(op.tanh(inner)), op.result(yes)], [turn, inner], "body")
+    loop = op.loop(n, yes)
+    loop.set_function(body)
+    loop.set_special_body_ports([0, 1])
+    loop.set_merged_input(inner, x.output(0), body.results[0].output(0))
+    out = op.result(loop.get_iter_value(body.results[0].output(0), -1), name="y")
+    return ov.Model([out], [x, n], "turns_given")
+
+
+def convolved(x: Any) -> Any:
+    picture = op.reshape(x, constant([1, 1, 4, 4], np.int64), False)
+    weights = op.constant(np.linspace(-1, 1, 9, dtype=np.float32).reshape(1, 1, 3, 3))
+    done = op.convolution(picture, weights, *[[1, 1]] * 4)
+    return op.reshape(op.relu(done), constant([1, 16], np.int64), False)
+
+
+# Types
+
+
+def in_type(kind: ov.Type, *values: float) -> ov.Model:
+    """Build an input, an output and a constant of a type; what is between them is in f32."""
+    given = op.parameter([1, 4], kind, name="x")
+    wide = op.tanh(op.relu(op.convert(given, "f32")))
+    fixed = ov.op.Constant(kind, ov.Shape([4]), list(values or (0, 1, 1, 0)))
+    results = [
+        op.result(op.convert(wide, kind.to_string()), name="y"),
+        op.result(op.add(wide, op.convert(fixed, "f32")), name="wide"),
+    ]
+    return ov.Model(results, [given], f"in_{kind.to_string()}")
+
+
+def out_type(kind: ov.Type) -> ov.Model:
+    """Build an output of a type; the input is f32."""
+    return over(lambda x: [op.convert(op.relu(x), kind.to_string()), op.tanh(x)], 1, 4)
+
+
+def constant_of(kind: ov.Type) -> ov.Model:
+    """Build a constant of a type that is an output, beside an op."""
+    fixed = ov.op.Constant(kind, ov.Shape([4]), [0, 1, 1, 0])
+    return over(lambda x: [fixed, op.relu(op.tanh(x))], 1, 4)
+
+
+def integers() -> ov.Model:
+    """Build an input and an output of each integer type, and of bool."""
+    kinds = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
+    given = [op.parameter([1, 4], getattr(ov.Type, kind), name=f"x_{kind}") for kind in kinds]
+    yes = op.parameter([1, 4], ov.Type.boolean, name="x_bool")
+    results = [
+        op.result(op.add(x, op.constant(np.ones(1), dtype=x.get_element_type())), name=f"y_{kind}")
+        for kind, x in zip(kinds, given, strict=True)
+    ]
+    results.append(op.result(op.logical_not(yes), name="y_bool"))
+    return ov.Model(results, [*given, yes], "integers")
+
+
+def of_strings(make: Callable[[Any], Any]) -> ov.Model:
+    """Build what ``make`` makes of text, beside an op."""
+    words, x = op.parameter([2], ov.Type.string, name="words"), parameter(1, 4)
+    results = [op.result(y, name=f"y{i}") for i, y in enumerate([*make(words), op.relu(x)])]
+    return ov.Model(results, [words, x], "of_strings")
+
+
+def _text(*words: str) -> Any:
+    return op.constant(ov.Tensor(np.array(words)))  # an array of text ends the process in 2026.4.1
+
+
+def packed(x: Any) -> Any:
+    begins, ends = constant([0, 3], np.int32), constant([3, 6], np.int32)
+    symbols = op.constant(np.frombuffer(b"catdog", np.uint8))
+    return [opset15.string_tensor_pack(begins, ends, symbols), op.relu(op.tanh(x))]
+
+
+# Structure
+
+
+def nothing_given() -> ov.Model:
+    """Build ops without any input."""
+    return ov.Model([op.result(op.add(uniform(1, 4), constant(1)), name="y")], [], "nothing_given")
+
+
+def ids_of_nothing() -> ov.Model:
+    """Build ops of constants, all of which can be folded; the only input is unused."""
+    x = parameter(1, 4)
+    out = op.result(op.tanh(op.relu(constant([[1, -2]]))), name="y")
+    return ov.Model([out], [x], "unused")
+
+
+def twins() -> ov.Model:
+    """Build two equal branches of eight ops."""
+
+    def branch(x: Any) -> Any:
+        for number in range(8):
+            x = (op.relu, op.tanh, op.sigmoid, op.abs)[number % 4](x)
+        return x
+
+    return over(lambda x: op.add(branch(x), branch(x)), 1, 4)
+
+
+def deep() -> ov.Model:
+    """Build a chain of 300 ops."""
+    return chain(*(f"op{number}" for number in range(300)))
+
+
+def same_output_twice() -> ov.Model:
+    """Build two results of one port, and of one input."""
+    return over(lambda x: [*[op.relu(x, name="relu").output(0)] * 2, x, x], 1, 4)
+
+
+def many_names() -> ov.Model:
+    """Build an output with several names, and ones without any."""
+    model = over(lambda x: [op.relu(x), op.tanh(x)], 1, 4)
+    model.outputs[0].get_tensor().set_names({"first", "second", "a b", ""})
+    model.inputs[0].get_tensor().set_names({"in", "also in"})
+    return model
+
+
+def unnamed() -> ov.Model:
+    """Build nodes that nobody named."""
+    x = op.parameter([1, 4], np.float32)
+    return ov.Model([op.tanh(op.relu(x)), op.abs(x)], [x])
+
+
+def same_names() -> ov.Model:
+    """Build nodes that all have one friendly name, and a model with that name."""
+    model = over(lambda x: [op.relu(op.tanh(x)), op.abs(x)], 1, 4)
+    for node in model.get_ordered_ops():
+        node.set_friendly_name("same")
+    model.set_friendly_name("same")
+    return model
+
+
+def no_name() -> ov.Model:
+    """Build an op, an input, a result and a model whose name is empty."""
+    model = over(lambda x: op.tanh(op.relu(x)), 1, 4)
+    for node in model.get_ordered_ops()[:2] + model.get_results():
+        node.set_friendly_name("")
+    model.set_friendly_name("")
+    return model
+
+
+def hostile_names() -> ov.Model:
+    """Build a model with a hostile name, of a chain of such names, which its ports have, too."""
+    model = chain(*NASTY_NAMES, "\0null", "\x1b[31m", "\u202eleft", "../../up", "")
+    model.set_friendly_name("\x1b[31m/../<b>\n")
+    model.outputs[0].get_tensor().set_names({"\x07\n::error::"})
+    model.inputs[0].get_tensor().set_names({"in/../put\n"})
+    return model
+
+
+def unused_ports() -> ov.Model:
+    """Build ops some of whose outputs nobody reads."""
+
+    def make(x: Any) -> list[Any]:
+        parts = op.split(x, op.constant(1), 4)
+        top = op.topk(x, op.constant(2), 1, "max", "value")
+        return [op.relu(parts.output(2)), op.tanh(top.output(0))]
+
+    return over(make, 1, 4)
+
+
+def shapes_computed() -> ov.Model:
+    """Build a reshape whose sizes come out of ShapeOf."""
+
+    def make(x: Any) -> Any:
+        columns = op.gather(op.shape_of(x), constant([1], np.int64), constant(0, np.int64))
+        sizes = op.concat([columns, constant([-1], np.int64)], 0)
+        return op.tanh(op.reshape(op.relu(x), sizes, False))
+
+    return over(make, 2, 4)
+
+
+class Twice(ov.Op):
+    """An op of an extension: only this process knows it."""
+
+    def __init__(self, inputs: Any = None):
+        super().__init__(self, inputs)
+
+    def validate_and_infer_types(self) -> None:
+        """Set the type of the output: that of the input."""
+        self.set_output_type(0, self.get_input_element_type(0), self.get_input_partial_shape(0))
+
+    def clone_with_new_inputs(self, new_inputs: Any) -> Twice:
+        """Return the same op on other inputs."""
+        return Twice(new_inputs)
+
+    def evaluate(self, outputs: Any, inputs: Any) -> bool:
+        """Double the input."""
+        np.asarray(outputs[0].data)[...] = 2 * inputs[0].data
+        return True
+
+    def has_evaluate(self) -> bool:
+        """Whether it can be computed: yes."""
+        return True
+
+
+def extended() -> ov.Model:
+    """Build an op of an extension between others."""
+    return over(lambda x: op.tanh(Twice([op.relu(x).output(0)]).output(0)), 1, 4)
+
+
+# Sizes and numbers that depend on numbers
+
+
+def bounded() -> ov.Model:
+    """Build an input whose columns are between one and eight."""
+    x = op.parameter(ov.PartialShape([2, ov.Dimension(1, 8)]), np.float32, name="x")
+    return ov.Model([op.result(op.tanh(op.relu(x)), name="y")], [x], "bounded")
+
+
+def any_rank() -> ov.Model:
+    """Build an input of any rank."""
+    x = op.parameter(ov.PartialShape.dynamic(), np.float32, name="x")
+    return ov.Model([op.result(op.tanh(op.relu(x)), name="y")], [x], "any_rank")
+
+
+def boxes() -> ov.Model:
+    """Build a non-maximum suppression: how many boxes are left depends on the numbers."""
+    given, scores = parameter(1, 6, 4, name="boxes"), parameter(1, 1, 6, name="scores")
+    most, overlap, least = constant(3, np.int64), constant(0.5), constant(0.1)
+    kept = op.non_max_suppression(given, scores, most, overlap, least)
+    chosen = op.relu(op.convert(kept.output(0), "f32"))
+    results = [op.result(chosen, name="chosen"), op.result(kept.output(2), name="count")]
+    return ov.Model(results, [given, scores], "boxes")
+
+
+def distinct() -> ov.Model:
+    """Build a Unique of rounded values: a count that depends on the numbers."""
+
+    def make(x: Any) -> list[Any]:
+        found = op.unique(op.round(op.multiply(x, constant(4)), "half_to_even"))
+        return [op.relu(found.output(0)), found.output(3)]
+
+    return over(make, 8)
+
+
+def positions() -> ov.Model:
+    """Build integer positions of the largest, in several forms."""
+
+    def make(x: Any) -> list[Any]:
+        top = op.topk(op.relu(x), constant(2, np.int64), 1, "max", "index", "i64")
+        least = op.topk(op.tanh(x), constant(1, np.int64), 1, "min", "value", "i32")
+        return [top.output(1), op.squeeze(least.output(1), constant([1], np.int64))]
+
+    return over(make, 2, 8)
+
+
+def quantised() -> ov.Model:
+    """Build a convolution between FakeQuantize ops."""
+
+    def levels(x: Any, low: float, high: float) -> Any:
+        ends = [constant(low), constant(high)]
+        return op.fake_quantize(x, *ends, *ends, 256)
+
+    def make(x: Any) -> Any:
+        weights = np.linspace(-1, 1, 36, dtype=np.float32).reshape(4, 1, 3, 3)
+        done = op.convolution(levels(x, 0, 1), levels(op.constant(weights), -1, 1), *[[1, 1]] * 4)
+        return op.tanh(op.relu(done))
+
+    return over(make, 1, 1, 8, 8)
+
+
+def weights_of(kind: ov.Type, users: int = 1) -> ov.Model:
+    """Build matmuls with a weight of four bits, scaled along the outputs.
+
+    Scaled along the inputs, as in ``small_models.compressed``, the CPU plugin of 2026.4.1 computes
+    other numbers after each compile.
+    """
+    values = np.random.default_rng(0).integers(0, 2, 32 * 16)
+    weights = op.convert(ov.op.Constant(kind, ov.Shape([32, 16]), values.tolist()), "f32")
+    scaled = op.multiply(weights, op.constant(np.full((32, 1), 0.25, np.float32)))
+    return over(lambda x: [op.matmul(x, scaled, False, True) for _ in range(users)], 1, 16)
+
+
+def drawn(kind: str, seed: int) -> ov.Model:
+    """Build a Multinomial of the input."""
+    count = constant([6], np.int64)
+    return over(
+        lambda x: [op.multinomial(op.softmax(x, 1), count, kind, True, False, seed), op.relu(x)],
+        1,
+        4,
+    )
+
+
+def _zero(*shape: int) -> Any:
+    return op.constant(np.zeros(shape, np.float32))
+
+
+def _number(value: float) -> Any:
+    return constant(value)
+
+
+ODD_MODELS: dict[str, Build] = {
+    # states
+    "state of a chain": stateful,
+    "state of one float": running_sum,
+    "two states": two_states,
+    "growing state": growing,
+    "states of an LSTM": recurrent,
+    "state of i64": state_of(ov.Type.i64, 1, step=lambda v: op.add(v, constant([1], np.int64))),
+    "state of i32, 2-D": state_of(
+        ov.Type.i32, 2, 3, step=lambda v: op.multiply(v, constant([2], np.int32))
+    ),
+    "state of u8": state_of(ov.Type.u8, 4, step=lambda v: op.add(v, constant([1], np.uint8))),
+    "state of bool": state_of(ov.Type.boolean, 1, 4, step=op.logical_not),
+    "state of f16": state_of(ov.Type.f16, 1, 4, step=lambda v: op.add(v, constant(1, np.float16))),
+    "scalar state": state_of(ov.Type.f32, step=lambda v: op.add(v, constant(1))),
+    "state, no inputs": state_of(
+        ov.Type.f32, 1, 4, step=lambda v: op.add(op.relu(v), constant(1)), given=False
+    ),
+    "unread state": unread_state,
+    "sink only": sink_only,
+    "state begun by the input": written_first,
+    "state of the last input": last_input,
+    "state in a body": state_in_body,
+    # bodies
+    "If of MatMuls": made(branched, product),
+    "If of a convolution": made(branched, convolved),
+    "If in an If": made(nested, product),
+    "Loop of MatMuls": made(looped, product),
+    "Loop of given turns": turns_given,
+    "TensorIterator": scanned,
+    # sizes
+    "no rows": made(over, op.relu, 0, 4),
+    "no rows, twice": made(over, lambda x: op.tanh(op.relu(x)), 2, 0),
+    "an empty constant": made(over, lambda x: op.tanh(op.concat([_zero(0, 4), x], 0)), 2, 4),
+    "an empty output": made(
+        over,
+        lambda x: op.tanh(op.slice(op.relu(x), *(constant([v], np.int64) for v in (0, 0, 1, 0)))),
+        2, 4,
+    ),
+    "a sum of nothing": made(over, lambda x: op.tanh(op.reduce_sum(x, constant([0, 1], np.int64))),
+        0, 4),
+    "a scalar": made(over, lambda x: op.tanh(op.relu(x))),
+    "a scalar integer": made(over, lambda x: op.add(x, constant(1, np.int64)), kind=np.int64),
+    "ten axes": made(over, lambda x: op.tanh(op.relu(x)), *[1] * 10),
+    # text
+    "unused text": made(of_strings, lambda words: []),
+    "text passed on": made(of_strings, lambda words: [words]),
+    "text unpacked": made(of_strings, lambda words: opset15.string_tensor_unpack(words).outputs()),
+    "a constant of text": made(over, lambda x: [_text("cat", "dog"), op.relu(x)], 1, 4),
+    "text packed": made(over, packed, 1, 4),
+    # types
+    "in f64": made(in_type, ov.Type.f64),
+    "in f16": made(in_type, ov.Type.f16),
+    "in bf16": made(in_type, ov.Type.bf16),
+    "in f8e4m3": made(in_type, ov.Type.f8e4m3),
+    "in f8e5m2": made(in_type, ov.Type.f8e5m2),
+    "in u4": made(in_type, ov.Type.u4),
+    "in i4": made(in_type, ov.Type.i4),
+    "in u1": made(in_type, ov.Type.u1),
+    "in nf4": made(in_type, ov.Type.nf4),
+    "out bf16": made(out_type, ov.Type.bf16),
+    "out f8e4m3": made(out_type, ov.Type.f8e4m3),
+    "out f8e5m2": made(out_type, ov.Type.f8e5m2),
+    "out u4": made(out_type, ov.Type.u4),
+    "out i4": made(out_type, ov.Type.i4),
+    "out u1": made(out_type, ov.Type.u1),
+    "out nf4": made(out_type, ov.Type.nf4),
+    "a constant of bf16": made(constant_of, ov.Type.bf16),
+    "a constant of f8e8m0": made(constant_of, ov.Type.f8e8m0),
+    "a constant of f4e2m1": made(constant_of, ov.Type.f4e2m1),
+    "a constant of u1": made(constant_of, ov.Type.u1),
+    "a constant of u2": made(constant_of, ov.Type.u2),
+    "a constant of u3": made(constant_of, ov.Type.u3),
+    "a constant of u6": made(constant_of, ov.Type.u6),
+    "a constant of nf4": made(constant_of, ov.Type.nf4),
+    "every integer and bool": integers,
+    "weights of u4": made(weights_of, ov.Type.u4),
+    "weights of i4, shared": made(weights_of, ov.Type.i4, 2),
+    "weights of nf4": made(weights_of, ov.Type.nf4),
+    "weights of i8": made(compressed, ov.Type.i8),
+    "weights of f8e4m3": made(compressed, ov.Type.f8e4m3),
+    "quantised": quantised,
+    # structure
+    "no inputs": nothing_given,
+    "only an unused input": ids_of_nothing,
+    "no ops": made(passed_through, 1),
+    "no ops, three parts": made(passed_through, 3),
+    "a constant alone": constant_only,
+    "two parts": two_parts,
+    "odd ends": odd_ends,
+    "one output twice": same_output_twice,
+    "outputs of several names": many_names,
+    "unnamed": unnamed,
+    "one name for all": same_names,
+    "empty names": no_name,
+    "hostile names": hostile_names,
+    "twin branches": twins,
+    "a deep chain": deep,
+    "unused ports": unused_ports,
+    "Identity ops": identities,
+    "all folded": foldable,
+    "sizes out of ShapeOf": shapes_computed,
+    "ids of a table": embedding,
+    "an extension": extended,
+    # random
+    "uniform": lambda: random_models()["uniform"],
+    "uniform with a seed": lambda: random_models()["seeded"],
+    "dropout": lambda: random_models()["dropout"],
+    "random integers": lambda: random_models()["integers"],
+    "random in an If": lambda: random_models()["branch"],
+    "random in a Loop": lambda: random_models()["loop"],
+    "Multinomial": made(drawn, "i32", 0),
+    "Multinomial with a seed": made(drawn, "i64", 5),
+    # sizes and values that depend on values
+    "batch unknown": made(dynamic, -1, 4),
+    "columns of 1 to 8": bounded,
+    "any rank": any_rank,
+    "NonZero": dynamic_inside,
+    "Unique": distinct,
+    "suppressed boxes": boxes,
+    "positions": positions,
+    "some NaN": made(logarithm, 0.5),
+    "all NaN": made(logarithm, 2.0),
+    "to infinity": made(over, lambda x: op.exp(op.add(op.relu(x), _number(100))), 1, 4),
+    "some to infinity": made(over, lambda x: op.exp(op.multiply(op.relu(x), _number(150))), 1, 64),
+    "0 / 0": made(over, lambda x: op.divide(op.subtract(x, x), op.subtract(x, x)), 1, 4),
+    "near the largest f32": made(over, lambda x: op.tanh(op.multiply(x, _number(3e38))), 1, 4),
+    "near the least f32": made(over, lambda x: op.relu(op.multiply(x, _number(1e-42))), 1, 4),
+    "a huge constant": made(over, lambda x: [op.constant(np.ones((4 << 20,), np.float32)),
+        op.tanh(op.relu(x))], 1, 4),
+}  # fmt: skip
+
+RANDOM_MODELS = frozenset({
+    "no inputs", "uniform", "uniform with a seed", "dropout", "random integers", "random in an If",
+    "random in a Loop", "Multinomial", "Multinomial with a seed",
+})  # fmt: skip
+SHAPES = {"columns of 1 to 8": {"x": [2, 4]}, "any rank": {"x": [2, 4]}}

@@ -1,0 +1,141 @@
+"""Which statements of the package each quick test executes, and how long it takes.
+
+Each statement of a function notes itself in memory that child processes share. The notes are kept
+in the user's cache by the content of the package, the tests' modules and the test file, so that
+only changed test files are run again. What runs from text (``run.py``) or without the environment
+is not seen.
+"""
+
+from __future__ import annotations
+
+import base64
+import builtins
+import hashlib
+import json
+import os
+import queue
+import shutil
+import time
+import zlib
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+import pytest
+
+from tests.proof.mutants.noting import MOST_LINES, NOTES, PACKAGE_NOTED, modules
+from tests.proof.mutants.warm import Tree
+
+ANSWER = "MUTANTS_ANSWER"
+_MOST_S = 3600.0  # of one test file
+
+
+@dataclass(frozen=True)
+class Test:
+    """A quick test, and which of the asked statements it executes: pairs of path and line."""
+
+    name: str
+    file: str
+    seconds: float
+    passed: bool
+    executed: frozenset[tuple[str, int]]
+
+
+def read_or_record(
+    trees: Sequence[Tree], wanted: tuple[str, ...], statements: Collection[tuple[str, int]]
+) -> list[Test]:
+    """Return the quick tests of the files that begin as wanted, run where that was not noted."""
+    root = trees[0].root
+    kept = Path(platformdirs.user_cache_dir("hetero_lab_mutants"))
+    kept.mkdir(parents=True, exist_ok=True)
+    shared = hashlib.sha256()
+    for path in sorted([*(root / "hetero_lab").rglob("*.py"), *(root / "tests").rglob("*.py")]):
+        if not path.name.startswith("test_") and path.parent.name != "mutants":
+            shared.update(path.read_bytes())
+    aside = {"gpu_rig", "real_gpu", "benchmarks"}
+    files = {}
+    for path in sorted((root / "tests").rglob("test_*.py")):
+        file = path.relative_to(root).as_posix()
+        if file.startswith(wanted) and not aside & set(path.parts):
+            digest = shared.copy()
+            digest.update(path.read_bytes())
+            files[file] = kept / f"{digest.hexdigest()}.json"
+    missing = [file for file, note in files.items() if not note.exists()]
+    idle: queue.SimpleQueue[Tree] = queue.SimpleQueue()
+    for tree in trees:
+        idle.put(tree)
+
+    def record(file: str) -> None:
+        tree, began = idle.get(), time.monotonic()
+        _record(tree, file, files[file])
+        idle.put(tree)
+        print(f"recorded {file} in {time.monotonic() - began:.0f} s", flush=True)
+
+    with ThreadPoolExecutor(len(trees)) as pool:
+        list(pool.map(record, missing))
+    paths = modules(root)
+    numbers = {place: paths.index(place[0]) * MOST_LINES + place[1] for place in statements}
+    tests = []
+    for file, note in files.items():
+        for name, (seconds, passed, executed) in json.loads(note.read_text()).items():
+            noted = zlib.decompress(base64.b64decode(executed))
+            seen = frozenset(place for place, number in numbers.items() if noted[number])
+            tests.append(Test(name, file, seconds, passed, seen))
+    return tests
+
+
+def _record(tree: Tree, file: str, note: Path) -> None:
+    root, scratch = tree.root, tree.scratch
+    hook = scratch / "hook"
+    hook.mkdir(exist_ok=True)
+    (hook / "sitecustomize.py").write_text(
+        "from tests.proof.mutants import noting\nnoting.note_statements()\n"
+    )
+    notes = scratch / f"{note.stem}.notes"
+    notes.write_bytes(bytes(MOST_LINES * len(modules(root))))
+    answer = scratch / note.name
+    environment = {
+        "PYTHONPATH": os.pathsep.join([str(hook), str(root)]),
+        "PYTHONPYCACHEPREFIX": str(scratch / "noted"),
+        NOTES: str(notes), PACKAGE_NOTED: str(root), ANSWER: str(answer),
+    }  # fmt: skip
+    plugin = ("-p", "tests.proof.mutants.executed", "-p", "no:cacheprovider")
+    tree.warm.run(["-q", *plugin, file], environment, _MOST_S)
+    notes.unlink()
+    if answer.exists():
+        shutil.move(answer, note)
+    else:
+        print(f"{file} ended too early: its tests kill nothing", flush=True)
+        note.write_text("{}")
+
+
+# In the process of the tests that are noted
+
+_answers: dict[str, list[Any]] = {}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: Any) -> Iterator[None]:
+    """Note what a test executes and how long it takes, with what it sets up."""
+    notes = vars(builtins)["__noted__"]
+    notes[:] = bytes(len(notes))
+    answer = _answers[item.nodeid] = [0.0, True, ""]
+    began = time.monotonic()
+    result = yield
+    answer[0] = round(time.monotonic() - began, 3)
+    answer[2] = base64.b64encode(zlib.compress(notes[:], 1)).decode()
+    return result
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """Note which tests pass."""
+    if report.failed and report.nodeid in _answers:
+        _answers[report.nodeid][1] = False
+
+
+def pytest_sessionfinish() -> None:
+    """Write the notes."""
+    Path(os.environ[ANSWER]).write_text(json.dumps(_answers))

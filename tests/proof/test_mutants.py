@@ -1,0 +1,72 @@
+"""The sampler of mutants: small changes that parse, on the line they tell, and of no text."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from tests.proof.mutants.mutations import mutants_by_function, sample
+from tests.proof.mutants.noting import _with_notes
+
+SOURCE = '''
+def chosen(values: list[int], most: int = 3) -> list[int]:
+    """Not 3 of these."""
+    if most < 0:
+        raise ValueError(f"{most + 1} is below 0")
+    print("most", most + 1)
+    return [
+        value for value in values[1:]
+        if value and not value == most
+    ]
+'''
+
+
+def test_each_kind_of_change_by_hand(tmp_path: Path):
+    (tmp_path / "m.py").write_text(SOURCE)
+    by_kind = mutants_by_function(tmp_path, "m.py")["m.py:chosen"]
+    after = {kind: {mutant.after for mutant in found} for kind, found in by_kind.items()}
+    assert after == {
+        "comparison": {"if most <= 0:", "if most > 0:", "if value and not value != most"},
+        "condition": {
+            "if not (most < 0):", "if not (value and (not value == most))",
+        },
+        "guard": {"if False:"},
+        "raise": {"pass"},
+        "boolean": {
+            "if value or not value == most", "if value", "if not value == most",
+            "if value and value == most",
+        },
+        "constant": {
+            "if most < 1:", "if most < -1:", "value for value in values[0:]",
+            "value for value in values[2:]",
+        },
+        "slice": {"value for value in values[1 + 1:]", "value for value in values[1 - 1:]"},
+        "default": {"[]"},
+    }  # fmt: skip
+    for found in by_kind.values():
+        for mutant in found:
+            changed = mutant.applied(SOURCE.encode()).decode()
+            ast.parse(changed)
+            assert changed.count("\n") == SOURCE.count("\n")
+            assert "is below 0" in changed or mutant.kind == "raise"
+
+
+def test_a_sample_is_of_different_functions_and_the_same_for_a_seed():
+    root = Path(__file__).parents[2]
+    paths = ["hetero_lab/intervals.py", "hetero_lab/grouping.py"]
+    drawn = sample(root, paths, 12, seed=1)
+    assert drawn == sample(root, paths, 12, seed=1) != sample(root, paths, 12, seed=2)
+    assert len({mutant.function for mutant in drawn}) == 12
+    for mutant in drawn:
+        source = (root / mutant.path).read_bytes()
+        assert ast.dump(ast.parse(mutant.applied(source))) != ast.dump(ast.parse(source))
+
+
+def test_what_is_executed_is_noted_line_by_line():
+    noted = [0] * 100
+    names = {"__noted__": noted}
+    exec(compile(_with_notes(ast.parse(SOURCE), 50), "m", "exec"), names)
+    chosen = names["chosen"]
+    assert chosen([5, 3, 0, 4], 3) == [4]  # type: ignore[operator]
+    assert [number for number, seen in enumerate(noted) if seen] == [54, 56, 57]
+    assert chosen.__doc__ == "Not 3 of these."

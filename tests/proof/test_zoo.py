@@ -1,0 +1,29 @@
+"""A sample of the odd models: each question is answered right."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hetero_lab.processes import environment_of_a_child
+from tests.proof.zoo import QUESTIONS
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="each model has a process"),
+]
+
+
+@pytest.mark.parametrize(
+    "name", ["two states", "If in an If", "an empty output", "every integer and bool", "odd ends",
+        "dropout", "positions"],
+)  # fmt: skip
+def test_every_question_about_an_odd_model_is_answered(name):
+    command = [sys.executable, "-m", "tests.proof.zoo", f"^{name} ×"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment_of_a_child(), check=False
+    )
+    assert done.stdout == f"{len(QUESTIONS)} cells: {len(QUESTIONS)} right\n"
