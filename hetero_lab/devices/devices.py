@@ -190,9 +190,8 @@ def device_of_ops(
     cache = _support_cache.setdefault(bound.core, {})
     key = (bound.fingerprint, device, repr(properties))
     if key not in cache:
-        told = f"ask {device} about {len(bound.graph.ops):,} nodes"  # takes minutes for thousands
         try:
-            with Progress(told, show=len(bound.graph.ops) > _MANY):
+            with Progress(f"ask {device} about the ops", show=len(bound.graph.ops) > _MANY):
                 answer = first_query(bound, device, properties or {})
                 if answer is None:
                     answer = bound.core.query_model(bound.model, device, dict(properties or {}))

@@ -1,10 +1,8 @@
-"""Arrays and tensors: whether an array fits an input, and the conversion, both ways.
+"""Arrays and tensors: whether an array fits, and the conversion; a part of run.py as well.
 
 The runtime exposes a tensor of a type that NumPy lacks as an array of the same width: bf16 as
 float16, f8 and packed types as bytes. The numbers in that array are wrong, so values are widened
 exactly instead. Only ml_dtypes could keep the type, and it is an optional package.
-
-The source is also part of programs that run without the package.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def test_a_query_that_takes_long_says_so(own_core, monkeypatch, capsys):
         monkeypatch.setattr(progress, name, 1e-3)
     monkeypatch.setattr(devices, "first_query", lambda *_: time.sleep(0.3))
     supported_ops(bind(chain("one", "two"), own_core), "CPU")
-    assert "ask CPU about 4 nodes" in capsys.readouterr().err
+    assert "ask CPU about the ops" in capsys.readouterr().err
     supported_ops(bind(chain(), own_core), "CPU")
     assert capsys.readouterr().err == ""
 
