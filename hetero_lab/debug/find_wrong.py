@@ -118,6 +118,11 @@ def find_wrong(
     check_tolerance(tolerance)
     bound = bind(model, core)
     refuse_language_model(bound.model, "find_wrong")
+    if not bound.output_names:
+        raise ArgumentError(
+            "The model has no outputs, so none can be wrong. To compare what its states hold, add "
+            "a Result to the tensor that is assigned."
+        )
     subject = resolve(bound, placement)
     virtual = subject.placement.virtual
     if virtual is not None:

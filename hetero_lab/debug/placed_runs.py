@@ -171,7 +171,7 @@ class PlacedRuns(ExitStack):
         arrays = self.arrays if arrays is None else arrays
         outputs, _ = self.infer(model, target, properties, arrays, bound.devices)
         n, size = len(self.bound.model.outputs), len(model.outputs)
-        starts = range(0, len(outputs), size)
+        starts = range(0, len(outputs), size or 1)  # a model with states may have no outputs
         of_model = [output for start in starts for output in outputs[start : start + n]]
         return of_model, dict(zip(shown, outputs[len(outputs) - size + n :], strict=True))
 

@@ -652,3 +652,12 @@ def test_a_set_is_minimal_only_if_all_left_out_trials_ran(monkeypatch, tmp_path)
     assert f"The model holds ops that are wrong together ({doubt})." in report
     unmeasured = wrong.errors.set_index("op")["isolated_error"].isna()
     assert list(unmeasured.index[unmeasured]) == ["sigmoid"]
+
+
+def test_a_model_without_outputs_has_none_that_is_wrong():
+    x = op.parameter([4], np.float32, name="x")
+    state = small_models.variable("state", 4)
+    kept = op.add(op.read_value(op.constant(np.zeros(4, np.float32)), state), op.relu(x))
+    model = ov.Model([], [op.assign(kept, state)], [x], "sink_only")
+    with pytest.raises(ArgumentError, match=r"no outputs.* add a Result"):
+        hl.find_wrong(model, "CPU", progress=False)
