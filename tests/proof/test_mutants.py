@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 from tests.proof.mutants.mutations import mutants_by_function, sample
-from tests.proof.mutants.noting import _with_notes
+from tests.proof.mutants.noting import with_notes
 
 SOURCE = '''
 def chosen(values: list[int], most: int = 3) -> list[int]:
@@ -65,7 +65,7 @@ def test_a_sample_is_of_different_functions_and_the_same_for_a_seed():
 def test_what_is_executed_is_noted_line_by_line():
     noted = [0] * 100
     names = {"__noted__": noted}
-    exec(compile(_with_notes(ast.parse(SOURCE), 50), "m", "exec"), names)
+    exec(compile(with_notes(ast.parse(SOURCE), 50), "m", "exec"), names)
     chosen = names["chosen"]
     assert chosen([5, 3, 0, 4], 3) == [4]  # type: ignore[operator]
     assert [number for number, seen in enumerate(noted) if seen] == [54, 56, 57]

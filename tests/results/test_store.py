@@ -52,6 +52,39 @@ def test_counters_accuracy_and_sustained_turns_of_before_are_read():
     assert sweep.profile("auto · parallel").spans
 
 
+@pytest.mark.parametrize(
+    ("on_battery", "mhz", "said"),
+    [
+        ((None, False), (2000.0, 2200.0), []),
+        ((True, True), (2000.0, None), ["The machine ran on battery."]),
+        ((True, False), (None, None), ["The power source changed during the run."]),
+        ((None, None), (3000.0, 2000.0), ["The clock moved between 2000 and 3000 MHz."]),
+    ],
+)
+def test_what_may_have_disturbed_a_run_is_noted(tmp_path, on_battery, mhz, said):
+    shutil.copytree(BEFORE / "crashed", tmp_path / "store")
+    path = tmp_path / "store" / "records.jsonl"
+    records = [json.loads(line)["record"] for line in path.read_text().splitlines()]
+    states = [record for record in records if record["type"] == "state"]
+    for number, state in enumerate(states):
+        state["on_battery"], state["frequency_mhz"] = on_battery[number % 2], mhz[number % 2]
+    path.write_text("".join(map(stored_line, records)))
+    found = hl.read_sweep(tmp_path / "store").notes
+    about = [n for n in found if any(word in n for word in ("battery", "power", "clock"))]
+    assert len(states) >= 2
+    assert about == said
+
+
+def test_the_turns_of_two_runs_stay_apart():
+    both = hl.read_sweep([BEFORE / "one_machine", BEFORE / "crashed"])
+    groups = {
+        name: {at[0] for row in both.rows if row.label.startswith(name) for at in row.series.ours}
+        for name in ("one_machine", "crashed")
+    }
+    assert all(groups.values())
+    assert groups["one_machine"].isdisjoint(groups["crashed"])
+
+
 def measured_before() -> tuple[ov.Model, list[hl.Placement]]:
     """Return the model and the placements that the stored sweeps are of."""
     hl.emulate("ACC", unsupported={"Softmax"})

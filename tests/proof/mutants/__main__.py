@@ -71,10 +71,13 @@ def tests_for(mutant: Mutant, tests: list[Test], most_s: float) -> tuple[list[Te
     seeing = [test for test in tests if place in test.executed]
     files = {test.file for test in seeing} or {t.file for t in tests if room_of(t.file) == room}
     names = {test.name for test in seeing}
-    can = sorted(
-        (test for test in tests if test.file in files),
-        key=lambda test: (test.name not in names, room_of(test.file) != room, test.seconds),
-    )
+    module = PurePosixPath(mutant.path).stem
+
+    def rank(test: Test) -> tuple[bool, bool, bool, float]:
+        elsewhere = room_of(test.file) != room
+        return test.name not in names, elsewhere, module not in test.file, test.seconds
+
+    can = sorted((test for test in tests if test.file in files), key=rank)
     taken, took = [], 0.0
     for test in can:
         if took + test.seconds <= most_s:

@@ -34,13 +34,14 @@ def note_statements() -> None:
 
     def noting(self: Any, data: Any, path: Any, *, _optimize: int = -1) -> Any:
         if path in numbers and not isinstance(data, ast.AST):
-            data = _with_notes(ast.parse(data), numbers[path] * MOST_LINES)
+            data = with_notes(ast.parse(data), numbers[path] * MOST_LINES)
         return plain(self, data, path, _optimize=_optimize)
 
     importlib.machinery.SourceFileLoader.source_to_code = noting
 
 
-def _with_notes(tree: ast.Module, first: int) -> ast.Module:
+def with_notes(tree: ast.Module, first: int) -> ast.Module:
+    """Return a module whose statements set ``__noted__[first + line]`` when they are executed."""
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = function.body[: ast.get_docstring(function) is not None]
