@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hetero_lab.arguments import checked
@@ -25,14 +25,17 @@ def told(verdict: str) -> tuple[str, list[str], list[str]]:
     return answer, reasons, details.splitlines()
 
 
+def _plain(write: Callable[..., str]) -> Callable[..., str]:
+    return wraps(write)(lambda *given, **options: plain_text(write(*given, **options)))
+
+
 class Displayed:
     """Anything that a notebook shows as sentences followed by tables."""
 
     def __init_subclass__(cls, **options: Any) -> None:  # its text may be that of a file
         super().__init_subclass__(**options)
-        for name in {"__repr__", "__str__"} & vars(cls).keys():
-            write = vars(cls)[name]
-            setattr(cls, name, lambda self, write=write: plain_text(write(self)))
+        for name in {"__repr__", "__str__", "report"} & vars(cls).keys():
+            setattr(cls, name, _plain(vars(cls)[name]))
 
     def _answer(self) -> str:
         """Return the sentence that stands first, in larger letters; empty if there is none."""

@@ -158,7 +158,6 @@ def bisect(
     stored = load_json(store, f"{store} cannot be read") if store.exists() else {}
     with reading(store, "list of answers"):
         given = msgspec.convert(stored, dict[str, tuple[str, str]])
-    # What was skipped may come out otherwise now.
     known = (NO, YES, CRASH, HANG, ERROR)
     answers = {name: ReleaseAnswer(name, *a) for name, a in given.items() if a[0] in known}
     with Progress("bisection", show=progress) as bar, UntilInterrupted(lambda: answers) as until:

@@ -356,6 +356,7 @@ def read_wrong(directory: str | os.PathLike[str]) -> Wrong:
         result = msgspec.convert(data, Wrong, strict=False)
         # A result that cannot be shown counts as broken: better here than in a notebook.
         _ = result.errors, result.fix, str(result), result._repr_html_()
+        _ = [*map(result.reproducer, result.sets)]
     return result
 
 

@@ -44,6 +44,8 @@ def profile_frozen(
     try:
         # The model is read again within this time.
         compiled, _ = load(directory)
+    except ValueError as error:
+        raise StoredFileError(f"{shorten(os.fspath(directory))} was changed: {error}") from error
     except RuntimeError as error:
         raise CompileError(
             f"The runtime cannot compile the frozen placement {shorten(os.fspath(directory))} on "

@@ -55,9 +55,8 @@ def read_npz(path: str | os.PathLike[str], begin: str = "") -> dict[str, np.ndar
         with np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files if name.startswith(begin)}
     except Exception as error:
-        raise ValueError(
-            f"{file.name!r} cannot be read as .npz: {' '.join(str(error).split())}"
-        ) from error
+        why = " ".join(str(error).split())
+        raise ValueError(f"{file.name!r} cannot be read as .npz: {why}") from error
 
 
 def read_placed(file: str | os.PathLike[str]) -> ov.Model:

@@ -34,7 +34,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hetero_lab.errors import MeasurementError
 from tests.proof.mutators import mutated
@@ -62,7 +62,7 @@ class Read:
         return f"{self.file} {self.read.__name__.strip('_')}"
 
 
-# -- readers: each gets the path of the file that was changed ----------------------
+# -- readers: each gets the path of the file that was changed ------------------------------------
 
 
 @cache
@@ -124,7 +124,6 @@ def profile(file: Path) -> Any:
     read = hl.read_profile(file.parent)
     read.export(file.parent / "again")
     read.to_trace(file.parent / "trace.json")
-    look(hl.explain(read, read)) if hasattr(read, "costs") else None
     return read
 
 
@@ -471,7 +470,7 @@ def honest(at: Path) -> None:
     for made in ("store", "victim", "profile"):
         path = at / made
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    model, quiet = _model(), {"progress": False}
+    model, quiet = _model(), cast("Any", {"progress": False})
     auto = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
     f32 = {"INFERENCE_PRECISION_HINT": "f32"}
     placement = hl.Placement(auto, "auto", {"ACC": f32, "CPU": f32})
@@ -484,10 +483,8 @@ def honest(at: Path) -> None:
     costs = flat_costs(_prepared().graph)
     costs.to_json(stored / "costs.json")
     port = compiled.prepared.model.inputs[0]
-    np.savez(
-        stored / "inputs.npz",
-        **{port.get_any_name() if port.names else "0": np.ones(port.shape, np.float32)},
-    )
+    given: Any = {port.get_any_name() if port.names else "0": np.ones(port.shape, np.float32)}
+    np.savez(stored / "inputs.npz", **given)
     hl.interop.npuw(model, "INIT").write(stored / "plan.xml")
     dumps = hl.interop.hetero_dumps(model, placement)
     (stored / "subgraphs.dot").write_text(dumps.subgraphs_dot)
@@ -504,7 +501,7 @@ def honest(at: Path) -> None:
     hl.save(model, placement, at / "placed" / "placed.xml")
     (at / "ir").mkdir()
     ov.save_model(convolutions(16), at / "ir" / "m.xml", compress_to_fp16=False)
-    onnx_file.__wrapped__(at / "ir").rename(at / "ir" / "m.onnx")
+    cast("Any", onnx_file).__wrapped__(at / "ir").rename(at / "ir" / "m.onnx")
     (at / "llm").mkdir()
     ov.save_model(decoder(1), at / "llm" / "openvino_model.xml")
     (at / "llm" / "config.json").write_text('{"max_position_embeddings": 64, "n": [1]}')
@@ -532,7 +529,7 @@ def honest(at: Path) -> None:
     )
 
 
-# -- one case, in the process that reads ---------------------------------
+# -- one case, in the process that reads ---------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -720,7 +717,7 @@ class Reader:
 
 def main() -> int:
     """Read mutated files; print what is wrong, and return how many are."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--files", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="a pattern of a file and its reader")

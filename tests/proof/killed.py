@@ -213,7 +213,7 @@ def whole_seconds(name: str) -> float:
 
 def main() -> int:
     """Kill commands; print how each ended, and return how many went wrong."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("commands", nargs="*", choices=[*COMMANDS, []])
     parser.add_argument("--kills", type=int, default=27)
     parser.add_argument("--terms", type=int, default=14)

@@ -19,7 +19,9 @@ from small_models import diamond
 
 import hetero_lab as hl
 from hetero_lab.debug.bisection import bisect
+from hetero_lab.deploy.frozen_profile import profile_frozen
 from hetero_lab.devices import releases
+from hetero_lab.devices.bound import bind
 from hetero_lab.errors import (
     AffinityError,
     HeteroLabError,
@@ -71,6 +73,24 @@ def test_a_placement_that_contradicts_itself_is_said_of_the_file(tmp_path, good:
     file = hl.save(good.model, "HETERO:ACC,CPU", tmp_path / "placed.xml", core=good.core)
     edit_placement(file, lambda placed: placed.update(target="CPU"))
     sentence(StoredFileError, "placed.xml", lambda: hl.read_placement(file))
+
+
+def test_a_report_is_plain_text(good: SimpleNamespace, tmp_path):
+    good.profile.export(tmp_path)
+    edit(tmp_path / "profile.json", lambda data: data.update(few_subgraphs="x\r\x1b[2J"))
+    said = hl.read_profile(tmp_path).report()
+    assert all(line.isprintable() for line in said.split("\n"))
+
+
+def test_a_frozen_model_whose_ops_were_renamed_is_refused(tmp_path, good: SimpleNamespace):
+    hl.freeze(good.model, good.affinity, tmp_path, core=good.core, tolerance=None)
+    (tmp_path / "model.xml").write_text(
+        (tmp_path / "model.xml").read_text().replace('name="left"', 'name="other"')
+    )
+    sentence(
+        StoredFileError, tmp_path.name,
+        lambda: profile_frozen(bind(good.model, good.core), tmp_path),
+    )  # fmt: skip
 
 
 def test_an_affinity_of_another_model_names_its_file(tmp_path, good: SimpleNamespace):
