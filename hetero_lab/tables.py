@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 _FORMULA_STARTS = ("=", "+", "-", "@", "'", "\t", "\r")
 _MOST_BYTES, _MOST_VALUES = 1 << 26, 1 << 23  # of a stored file, which grows as it is read
+_MOST = 2**63  # of a whole number: so many bits hold it
 # Keys of stored data whose text is the lab's or a device's; other names may be anything.
 _WORDS = frozenset({
     "device", "device_properties", "devices", "emulated", "environment", "environments",
@@ -182,7 +183,9 @@ def check_values(data: Any, of_the_lab: bool = False) -> None:
         data.encode()  # raises for half a character, which no table holds
         if of_the_lab:
             raise ValueError(f"{shorten(data)} does not print")
-    elif isinstance(data, int | float) and not abs(data) < 2.0**63:  # nor is NaN
+    elif (isinstance(data, float) and not math.isfinite(data)) or (
+        isinstance(data, int) and abs(data) >= _MOST
+    ):
         raise ValueError(f"{str(data)[:20]} is no number that was stored")
 
 

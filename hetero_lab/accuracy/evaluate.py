@@ -114,9 +114,9 @@ def judge(
         inputs, label = _parts(example, number, correct is not None)
         arrays = bind_inputs(bound, inputs)
         expected, found = reference(arrays), run_afresh(run, arrays)
-        if reference.bound.fingerprint != bound.fingerprint:
-            _check_outputs(found, expected, output)
-        yield _judge_one(found, expected, label, correct, output, number, bound.graph)
+        is_other = reference.bound.fingerprint != bound.fingerprint
+        names = _compared(found, expected, output, is_other)
+        yield _judge_one(found, expected, label, correct, names, number, bound.graph)
 
 
 def count_right(
@@ -148,16 +148,10 @@ def _judge_one(
     expected: dict[str, np.ndarray],
     label: Any,
     correct: Correct | None,
-    output: str,
+    names: Sequence[str],
     number: int,
     graph: OpGraph,
 ) -> Answer:
-    if output and output not in found:
-        raise ArgumentError(
-            f"The data looks at the output {shorten(output)}, which is not there. Outputs: "
-            f"{names_at_hand(found)}. Does it belong to another model?"
-        )
-    names = [output] if output else list(found)
     is_nan = has_nan(found[name] for name in names)
     reference_is_nan = has_nan(expected[name] for name in names)
     right = reference_right = None
@@ -182,17 +176,28 @@ def _judge_one(
     )
 
 
-def _check_outputs(
-    found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], output: str
-) -> None:
-    """Raise ArgumentError unless another model has the outputs that are to be compared."""
-    for name in [output] if output in found else found:
-        if name not in expected or found[name].shape != expected[name].shape:
+def _compared(
+    found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], output: str, is_other: bool
+) -> list[str]:
+    """Return the names of the outputs that are compared.
+
+    ArgumentError if one is not there, has no counterpart, or another shape in another model. A
+    device that changes the shape of an output of the same model is wrong instead.
+    """
+    if output and output not in found:
+        raise ArgumentError(
+            f"The data looks at the output {shorten(output)}, which is not there. Outputs: "
+            f"{names_at_hand(found)}. Does it belong to another model?"
+        )
+    names = [output] if output else list(found)
+    for name in names:
+        if name not in expected or (is_other and found[name].shape != expected[name].shape):
             reference = ", ".join(f"{shorten(n, 40)} {list(a.shape)}" for n, a in expected.items())
             raise ArgumentError(
                 f"The output {shorten(name)} {list(found[name].shape)} has nothing to be compared "
                 f"with. Outputs in f32: {reference}. Is it another model?"
             )
+    return names
 
 
 def _is_right(correct: Correct, outputs: dict[str, np.ndarray], label: Any, number: int) -> bool:

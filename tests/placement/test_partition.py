@@ -303,7 +303,7 @@ def is_parted(graph: OpGraph, affinity: Affinity, predicted: Partition) -> bool:
 @pytest.mark.timeout(900)
 def test_small_random_graphs_are_split_as_the_plugin_splits_them(dumped):
     for seed in range(10_000, 10_400):
-        size = np.random.default_rng(seed).integers(3, 16)
+        size = np.random.default_rng(seed).integers(3, 12)
         prepared = prepare(random_model(seed, int(size)))
         affinity = random_affinity(prepared.graph, list(THREE[seed % 2 :]), seed)
         agree(prepared, affinity, dumped)
