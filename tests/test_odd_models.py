@@ -25,9 +25,7 @@ REFUSED = {
     "in u4": _NO_ARRAY,
     "in i4": _NO_ARRAY,
     "in nf4": _NO_ARRAY,
-    "in u1": f"{_NO_ARRAY}|Input image format u1 is not supported",
-    "out u1": "byte size is not equal",
-    "a constant of u1": "byte size is not equal",
+    "Unique": "shapes are not known before running",
     **dict.fromkeys(("unused text", "text passed on", "text unpacked"), "element type string"),
 }
 
@@ -62,8 +60,9 @@ def test_an_odd_model_is_placed(odd_core, name):
     assert sorted(hl.blocks(model)["op"]) == placeable
 
 
+# OpenVINO 2026.4.1's CPU plugin may write beyond tensors of u1, and end the process.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ODD_MODELS)
+@pytest.mark.parametrize("name", [name for name in ODD_MODELS if "u1" not in name])
 def test_an_odd_model_is_profiled(odd_core, name):
     model = hl.load(ODD_MODELS[name](), SHAPES.get(name))
     for placement in ("CPU", SPLIT):
