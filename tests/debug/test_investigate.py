@@ -114,6 +114,7 @@ def test_nan_is_a_symptom_of_its_own():
     ("how", "symptom"), [("refuse", "refused"), slow("crash", "crash"), slow("hang", "hang")]
 )
 def test_a_failure_is_traced_to_the_ops(monkeypatch, how, symptom, tmp_path):
+    monkeypatch.setattr(placed_runs, "_SHARE_OF_FIRST", 0.02)
     monkeypatch.setattr(placed_runs, "_SHARE_OF_BUDGET", 0.0125)
     case = failing(chain_case(), monkeypatch, how, "shift", "sigmoid")
     found = investigated(case, 400.0)

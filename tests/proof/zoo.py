@@ -32,7 +32,7 @@ sys.path[:0] = [str(Path(__file__).parents[1])]
 
 import numpy as np  # noqa: E402
 import openvino as ov  # noqa: E402
-from odd_models import ODD_MODELS, RANDOM_MODELS, SHAPES, Twice  # noqa: E402
+from odd_models import MATMULS, ODD_MODELS, RANDOM_MODELS, SHAPES, Twice  # noqa: E402
 
 import hetero_lab as hl  # noqa: E402
 from hetero_lab.devices.core import shared_core  # noqa: E402
@@ -57,6 +57,7 @@ class Odd:
         self._name, self._directory = name, directory
         self._shapes: Any = SHAPES.get(name)
         self._model = ODD_MODELS[name]()
+        self._nearly = 2**-6 if name in MATMULS else 1e-3
         self._near: dict[str, float] = {}  # outputs of few bits
 
     @cached_property
@@ -100,9 +101,11 @@ class Odd:
             got = outputs[name]
             if self._name in RANDOM_MODELS and name != "sure":
                 continue
-            near, numbers = self._near.get(name, 1e-3), expected.dtype.kind == "f"
+            near, numbers = self._near.get(name, self._nearly), expected.dtype.kind == "f"
             same = np.allclose if numbers else np.array_equal
-            how: dict[str, Any] = {"rtol": near, "atol": 1e-6, "equal_nan": True} if numbers else {}
+            how: dict[str, Any] = (
+                {"rtol": near, "atol": near / 1000, "equal_nan": True} if numbers else {}
+            )
             if got.shape != expected.shape or not same(got, expected, **how):
                 raise WrongError(f"{name!r}: {got.ravel()[:4]} instead of {expected.ravel()[:4]}")
 
@@ -173,7 +176,9 @@ class Odd:
 
     def evaluate(self) -> Any:
         found = hl.evaluate(self._loaded, SPLIT, [self._inputs] * 3, progress=False)
-        if self._name not in RANDOM_MODELS and any(a.relative_error > 1e-3 for a in found.answers):
+        if self._name not in RANDOM_MODELS and any(
+            a.relative_error > self._nearly for a in found.answers
+        ):
             raise WrongError(str(found))
         return found, found._repr_html_()
 
