@@ -1,8 +1,7 @@
 """Odd models: each of some property that ordinary models lack, and tiny.
 
 Any test can loop over ``ODD_MODELS``: name → what builds the model. Whatever the device, one gives
-the same outputs; only in ``RANDOM_MODELS`` all but ``sure`` differ from inference to inference,
-and only ``MATMULS`` are rounded where a CPU multiplies in bf16.
+the same outputs; only in ``RANDOM_MODELS`` all but ``sure`` differ from inference to inference.
 ``SHAPES`` are for those that cannot be loaded without.
 """
 
@@ -580,6 +579,4 @@ RANDOM_MODELS = frozenset({
     "no inputs", "uniform", "uniform with a seed", "dropout", "random integers", "random in an If",
     "random in a Loop", "Multinomial", "Multinomial with a seed",
 })  # fmt: skip
-# Multiplied in bf16 by default, on a CPU that has it.
-MATMULS = frozenset({"If of MatMuls", "If in an If", "Loop of MatMuls"})
 SHAPES = {"columns of 1 to 8": {"x": [2, 4]}, "any rank": {"x": [2, 4]}}

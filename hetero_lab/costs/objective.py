@@ -48,7 +48,7 @@ def check_devices(devices: Iterable[str], known: Sequence[str]) -> None:
     if unknown:
         raise PlanError(
             f"This cost model does not know {names_at_hand(unknown)}: it holds for "
-            f"{', '.join(known)}. Calibrate with these devices: "
+            f"{names_at_hand(known)}. Calibrate with these devices: "
             "hetero_lab.calibrate(model, devices)."
         )
 

@@ -30,7 +30,7 @@ from hetero_lab.runtime.pieces import (
     incoming,
     readable,
 )
-from hetero_lab.runtime.tensors import set_inputs, to_array
+from hetero_lab.runtime.tensors import is_plain, set_inputs, to_array
 
 _SAMPLES = 12  # runs with exaggerated rounding: each way of drawing twice, in both directions
 _MARGIN = 4.0  # the factor of exaggeration, so that the largest of a few samples is a bound
@@ -227,7 +227,10 @@ class TransparentModel:
         return offsets
 
     def touched(self, precisions: Mapping[str, str]) -> dict[TensorKey, str]:
-        """Return the tensors that ops read and make, each with the lowest precision among them."""
+        """Return the tensors that ops read and make, each with the lowest precision among them.
+
+        That of its own type counts, too: a CPU without bf16 cuts bits off where it converts to it.
+        """
         lowest: dict[TensorKey, str] = {}
         for precision in sorted(set(precisions.values()), key=UNIT.__getitem__):
             ops = [op for op in precisions if precisions[op] == precision]
@@ -236,8 +239,9 @@ class TransparentModel:
                 for op in ops
                 for use in self._graph.consumers[self._graph.index_of[op]]
             )
-            touched = {*incoming(self._graph, ops), *outgoing}
-            lowest.update(dict.fromkeys(touched, precision))
+            for op, port in {*incoming(self._graph, ops), *outgoing}:
+                own = self._graph.ops[self._graph.index_of[op]].outputs[port].element_type
+                lowest[op, port] = max(precision, own, key=lambda each: UNIT.get(each, 0.0))
         return {
             key: lowest[key]
             for key in sorted(lowest)
@@ -385,7 +389,7 @@ def _transparent(
                     use.replace_source_output(output)
             is_float = kind.get_type_name() in FLOATS
             shown = readable(output)
-            movable = is_float or (integers and op.type != PARAMETER and kind != ov.Type.string)
+            movable = is_float or (integers and op.type != PARAMETER and is_plain(kind))
             shape = output.get_partial_shape()
             if movable and (not shape.is_dynamic or (is_float and shape.rank.is_static)):
                 name = f"offset{len(added)}"

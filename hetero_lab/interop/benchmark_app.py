@@ -381,6 +381,9 @@ def _nodes(requests: Sequence[Sequence[tuple[str, ...]]]) -> pd.DataFrame:
             "and benchmark_detailed_counters_report, .csv or .json."
         )
     frame = frame_of(rows, ["request", *_FIELDS])
+    texts = frame[[name for name in _FIELDS if name not in _TIMES]]
+    if not texts.map(lambda value: isinstance(value, str)).all(axis=None):
+        raise ValueError("a node of it has no name, type or status.")
     frame["status"] = frame["status"].str.removeprefix("Status.")
     for name in _TIMES:
         # In whole microseconds, as some versions of pandas have it, a mean would be cut off.

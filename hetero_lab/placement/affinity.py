@@ -34,10 +34,12 @@ from hetero_lab.placement.priorities import Priorities
 from hetero_lab.result import Framed
 from hetero_lab.tables import (
     SCHEMA_VERSION,
+    check_values,
     frame_of,
     load_json,
     read_csv,
     read_json,
+    reading,
     write_csv,
     write_json,
 )
@@ -475,6 +477,8 @@ class Affinity(Framed, Mapping[str, str]):
             raise StoredFileError(
                 f"{name} is a flat affinity, which needs its model: from_json(file, model)."
             )
+        with reading(file, "affinity"):
+            check_values(data)
         return cls.from_mapping(model, data)
 
     @checked

@@ -63,6 +63,9 @@ class Environment:
     hetero_lab_version: str = ""
     noise: tuple[tuple[str, Noise], ...] = ()
 
+    def __post_init__(self) -> None:
+        datetime.datetime.fromisoformat(self.measured_at)  # it may come from a file
+
     def of(self, devices: Collection[str]) -> Environment:
         """Return this environment reduced to the given devices."""
         return replace(

@@ -35,7 +35,9 @@ def write_trace(profile: ProfileData, file: str | os.PathLike[str]) -> None:
 
 def events(profile: ProfileData) -> list[dict[str, Any]]:
     """Return the trace events; times in µs."""
-    lanes = {device: index + 1 for index, device in enumerate(profile.affinity.devices)}
+    ran_on = (subgraph.device for subgraph in profile.partition.subgraphs)
+    devices = dict.fromkeys([*profile.affinity.devices, *ran_on])
+    lanes = {device: index + 1 for index, device in enumerate(devices)}
     if profile.spans:
         how, (slices, requests) = "measured", _measured(profile, lanes)
     elif profile.counters:

@@ -223,6 +223,13 @@ AVERAGE, DETAILED = (
             '{"report_type": "detailed", "detailed_performance": [{"nodes": [{"name": 1}]}]}',
             "status",
         ),
+        (
+            DETAILED,
+            '{"report_type": "detailed", "detailed_performance": [{"nodes": [{"name": null, '
+            '"status": "EXECUTED", "node_type": "", "exec_type": "", "real_time": 1, '
+            '"cpu_time": 1}]}]}',
+            "has no name",
+        ),
         ("benchmark_report.csv", "Execution results\nthroughput;1", "half written"),
         ("benchmark_report.csv", "Command line parameters\n-d;CPU\n\n", "half written"),
         ("benchmark_report.csv", "x;y\n", "no counters"),

@@ -363,6 +363,13 @@ def test_the_flat_form_keeps_what_no_op_decides(tmp_path):
     assert set(affinity.values()) == {"ACC"}
 
 
+def test_half_a_character_is_no_device(tmp_path):
+    path = tmp_path / "affinity.json"
+    path.write_text('{"a": "CPU", "b": "CPU\\ud800"}')
+    with pytest.raises(StoredFileError, match=r"affinity\.json"):
+        Affinity.from_json(path, chain("a", "b"))
+
+
 def nodes_json(nodes) -> str:
     return json.dumps({"kind": "affinity", "schema_version": 1, "nodes": nodes})
 

@@ -43,6 +43,8 @@ from tests.proof.tampered import ROOT, honest as honest_of_tampered
 MOST_CPU_S, MOST_WAIT_S, MOST_BYTES, _LONGEST = 20.0, 90.0, 1 << 30, 2000
 _EACH_PROCESS = 500  # files
 _MARKS = ("ran", "ran.npy")  # what a file leaves that was run, or written outside
+# What was read is whole, and does not fit this machine or what is asked of it next.
+_OF_USE = re.compile(r"is not a device here|A trace needs counters|every node is NOT_RUN")
 _SECRET = re.compile(r"root:[^:]*:0:0")
 
 
@@ -585,7 +587,8 @@ def fault_of(case: Case) -> tuple[str, str]:
             printed.append(text)
             if "\n" in text or len(text) > _LONGEST:
                 return ended, f"no sentence of {len(text)} characters: {text[:400]!r}"
-            if not any(name in text for name in names) and case.read.read is not dot:
+            named = any(name in text for name in names) or _OF_USE.search(text)
+            if not named and case.read.read is not dot:
                 return ended, f"it does not name the file: {text[:400]}"
         except Exception:
             return "traceback", traceback.format_exc()[-2500:]
