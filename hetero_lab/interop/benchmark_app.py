@@ -24,7 +24,7 @@ from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolv
 from hetero_lab.result import Result
 from hetero_lab.results.profile_tables import COUNTER_COLUMNS, counter_rows
 from hetero_lab.runtime.counters import Counter, read_counters, unjoined
-from hetero_lab.tables import Tables, frame_of, read_bytes, reading
+from hetero_lab.tables import Tables, check_values, frame_of, read_bytes, reading
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -182,6 +182,7 @@ def read_benchmark_app(
     if (settings := read.pop("settings", None)) is not None:
         with reading(file, "report of benchmark_app"):
             summary = _summary(settings)
+            check_values(summary)
         target = summary["target"]
         tables = {"summary": frame_of([summary]), "settings": settings}
     for kind, nodes in read.items():

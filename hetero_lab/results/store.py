@@ -19,7 +19,7 @@ from typing import IO, Any
 import msgspec
 from filelock import FileLock, Timeout
 
-from hetero_lab.errors import OutputPathError, StoredFileError, StoreError, shorten, warn
+from hetero_lab.errors import OutputPathError, StoredFileError, StoreError, reason, shorten, warn
 from hetero_lab.results.records import AnyRecord, Header
 from hetero_lab.tables import (
     check_directory,
@@ -170,7 +170,7 @@ def read_records(directory: Path) -> list[AnyRecord]:
             records.append(msgspec.convert(plain, AnyRecord))
         except msgspec.ValidationError as error:
             raise StoredFileError(
-                f"{name}: line {number} is intact, but is not a record of a sweep: {error}"
+                f"{name}: line {number} is intact, but is not a record of a sweep: {reason(error)}"
             ) from error
     if broken:
         shown = ", ".join(map(str, broken[:10])) + (" …" if len(broken) > 10 else "")

@@ -234,6 +234,11 @@ AVERAGE, DETAILED = (
         ("benchmark_report.csv", "Command line parameters\n-d;CPU\n\n", "half written"),
         ("benchmark_report.csv", "x;y\n", "no counters"),
         ("benchmark_report.json", '{"execution_results": 5}', "not a whole report"),
+        (
+            "benchmark_report.json",
+            '{"execution_results": {"total number of iterations": 1%s}}' % ("0" * 400),
+            "no number",
+        ),
         ("sweep.csv", "label,median_us\na,1\n", "not a whole report of benchmark_app"),
         ("benchmark_sorted_report.csv", "layerName,execStatus\n", "not a whole report"),
     ],

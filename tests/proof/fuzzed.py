@@ -44,7 +44,10 @@ MOST_CPU_S, MOST_WAIT_S, MOST_BYTES, _LONGEST = 20.0, 90.0, 1 << 30, 2000
 _EACH_PROCESS = 500  # files
 _MARKS = ("ran", "ran.npy")  # what a file leaves that was run, or written outside
 # What was read is whole, and does not fit this machine or what is asked of it next.
-_OF_USE = re.compile(r"is not a device here|A trace needs counters|every node is NOT_RUN")
+_OF_USE = re.compile(
+    "is not a device here|A trace needs counters|every node is NOT_RUN|belongs to another model|"
+    "has no outputs: nothing to run"
+)
 _SECRET = re.compile(r"root:[^:]*:0:0")
 
 

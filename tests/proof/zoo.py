@@ -104,9 +104,10 @@ class Odd:
                 continue
             near, numbers = self._near.get(name, self._nearly), expected.dtype.kind == "f"
             same = np.allclose if numbers else np.array_equal
-            how: dict[str, Any] = (
-                {"rtol": near, "atol": near / 1000, "equal_nan": True} if numbers else {}
-            )
+            how: dict[str, Any] = {}
+            if numbers:
+                finite = np.abs(expected[np.isfinite(expected)])
+                how = {"rtol": near, "atol": near * finite.max(initial=1e-3), "equal_nan": True}
             if got.shape != expected.shape or not same(got, expected, **how):
                 raise WrongError(f"{name!r}: {got.ravel()[:4]} instead of {expected.ravel()[:4]}")
 
