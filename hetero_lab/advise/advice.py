@@ -301,6 +301,8 @@ def verdict_sentences(
         if several:
             named = names_at_hand(labels[judgement], 4)
             sentences.append(f"{judgement.capitalize()}: {named} ({'; '.join(reasons)[:300]}).")
+    if advice.optimized is not None and not advice.optimized.improved:
+        sentences.append(f"The search kept none of its plans. {advice.optimized.searched}")
     sentences.append("")
     for label, why in advice.left_out:
         sentences.append(f"Not a candidate: {label}, because {why.rstrip('.')}.")

@@ -12,6 +12,11 @@ from hetero_lab.views.sweep_figures import latency_ranking
 def contents_of_advice(advice: Advice) -> Contents:
     """Return what a page shows of an advice."""
     best = (c.row.scaled_profile for c in advice.candidates if c.judgement == BEST)
+    searched = advice.optimized
+    if searched is not None and searched.split and len(advice.best.affinity.devices) == 1:
+        # A single device has no picture; what was searched has one.
+        rows = searched.sweep.rows
+        best = (row.scaled_profile for row in rows if row.label == searched.split.label)
     return Contents(
         {
             latency_ranking: advice if any(row.profile for row in advice.sweep.rows) else None,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import re
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,12 +29,14 @@ from hetero_lab.errors import (
     ArgumentError,
     DeviceError,
     HeteroLabWarning,
+    OutputPathError,
     PropertyError,
     names_at_hand,
     shorten,
     warn,
 )
-from hetero_lab.tables import check_writable, write_csv
+from hetero_lab.fetch import cache_dir
+from hetero_lab.tables import check_writable, make_directory, write_csv
 from hetero_lab.terminal import text_of
 
 if TYPE_CHECKING:
@@ -79,7 +82,26 @@ def optimize(given: Namespace) -> Any:
     result = call(given, "optimize")
     if isinstance(result, hl.CostModel):  # interrupted before anything was proven
         raise KeyboardInterrupt("Nothing was proven by then.")
+    given.affinity_out = given.affinity_out or _kept("optimize", given)
     return result
+
+
+def simplify(given: Namespace) -> Any:
+    """Say why there are so many subgraphs, and which change leaves few."""
+    result = call(given, "simplify")
+    if result.best is not None:
+        given.affinity_out = given.affinity_out or _kept("simplify", given)
+    return result
+
+
+def _kept(command: str, given: Namespace) -> str | None:
+    """Return where the next command finds an affinity: in the cache, if that can be written."""
+    name = re.sub(r"[^\w.-]", "_", Path(str(given.model)).stem)[:60]
+    with contextlib.suppress(OutputPathError):
+        path = make_directory(cache_dir() / "found") / f"{command}-{name}.json"
+        check_writable(path)
+        return str(path)
+    return None
 
 
 def plan(given: Namespace) -> Planned:

@@ -196,6 +196,7 @@ _ALL = (
     Command(
         "simplify", "say why there are so many subgraphs, and the change that leaves few",
         f"{_PLACED} keep costs affinity-out table csv html", texts.simplify_text,
+        run=commands.simplify,
     ),
     Command("explain", "compare two placements", "model before after costs shape html emulate"),
     Command(

@@ -95,11 +95,14 @@ def optimize_text(given: Namespace, best: hl.types.Optimized) -> str:
     lines = [str(best)]
     if given.table:
         lines += ["", best.sweep.report(), best.history.to_string(index=False)]
-    saved = given.affinity_out or "best.json"
-    if given.affinity_out is None:
-        lines.append(f"Keep it with --affinity-out {saved}.")
-    lines.append(f"Next:       {again(given, 'freeze', 'deploy', '--affinity', saved)}")
-    return "\n".join(lines)
+    return "\n".join([*lines, _with_affinity(given, "freeze", "deploy")])
+
+
+def _with_affinity(given: Namespace, command: str, *more: str) -> str:
+    """Return the next command with the affinity that was found, or how to keep that."""
+    if given.affinity_out is None:  # nor can the cache be written
+        return "Keep it with --affinity-out FILE."
+    return f"Next:       {again(given, command, *more, '--affinity', given.affinity_out)}"
 
 
 def advise_text(given: Namespace, advice: Any) -> str:
@@ -151,10 +154,7 @@ def simplify_text(given: Namespace, found: Any) -> str:
     if given.table:
         lines += ["", text_table(found.summary)]
     if found.best is not None:
-        saved = given.affinity_out or "simple.json"
-        lines.append(f"Next:       {again(given, 'profile', '--affinity', saved)}")
-        if given.affinity_out is None:
-            lines.insert(-1, f"Keep it with --affinity-out {saved}.")
+        lines.append(_with_affinity(given, "profile"))
     return "\n".join(lines)
 
 

@@ -8,7 +8,7 @@ shown, a large one was excluded (two one-sided tests, TOST; Schuirmann 1987), or
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from hetero_lab.intervals import (
@@ -127,7 +127,7 @@ def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[
     baselines that there was no time to measure.
     """
     planned = [label for label in allowed if label not in baselines]
-    known, tried = _fastest_first(rows, baselines), _fastest_first(rows, planned)
+    known, tried = fastest_first(rows, baselines), fastest_first(rows, planned)
     left_out = [label for label in baselines if rows[label].was_left_out]
     but = f" There was no time to measure {', '.join(left_out)}." if left_out else ""
     if not known and not tried:
@@ -159,7 +159,8 @@ def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[
     return Decision(best, f"{said}; {reason(ratio)}.{but}", word)
 
 
-def _fastest_first(rows: Mapping[str, Row], labels: Sequence[str]) -> list[str]:
+def fastest_first(rows: Mapping[str, Row], labels: Iterable[str]) -> list[str]:
+    """Return the labels whose ratio to the reference is known, from fast to slow."""
     ratios = {label: rows[label].series.ratio for label in labels}
     middle = {label: ratio.middle for label, ratio in ratios.items() if ratio is not None}
     return sorted(middle, key=lambda label: middle[label])

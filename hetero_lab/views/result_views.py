@@ -85,10 +85,12 @@ def contents_of(result: Any) -> Contents:
             tables = {"Summary": varying(result.summary), **_hotspots(counted)}
             return Contents(figures, tables=tables)
         case Optimized():
+            # A single device has no picture, the best split has one even where it lost.
+            drawn = result.split or result.placement
             profiles = (p for row in result.sweep.rows if (p := row.scaled_profile) is not None)
             figures = {
                 latency_ranking: result.sweep,
-                placement_graph: next((p for p in profiles if p.affinity == result.affinity), None),
+                placement_graph: next((p for p in profiles if p.affinity == drawn.affinity), None),
                 predicted_measured: result.costs,
             }
             return Contents(figures, f"Take {result.placement.label}. {result.verdict}")
