@@ -9,6 +9,7 @@ import openvino as ov
 import pytest
 from int8_kernels import COUNTED, heavy, int8_kernels
 from openvino import opset13 as op
+from slices import sliced
 
 import hetero_lab as hl
 from hetero_lab.lint.quantized_blocks import quantized_blocks
