@@ -24,6 +24,7 @@ import pandas as pd
 import psutil
 import pytest
 from openvino import opset13 as op
+from slices import sliced
 from small_models import chain
 
 import hetero_lab as hl
@@ -523,8 +524,7 @@ def run_script(store, turns=2):
     return subprocess.Popen([sys.executable, "-c", textwrap.dedent(text)], stderr=subprocess.PIPE)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10, 16))
+@pytest.mark.parametrize("seed", sliced(range(10, 16), quick=0, in_ci=3))
 def test_killed_and_resumed_every_row_is_there_once(swept, model, placements, tmp_path, seed):
     """Sweep or worker are killed at random moments, until one run ends by itself."""
     rng = random.Random(seed)

@@ -39,7 +39,7 @@ def test_what_holds_for_every_model_and_placement(case: Case):
 
 
 @pytest.mark.slow
-@_settings(80)
+@_settings(30)
 @given(cases())
 def test_what_holds_for_larger_ones(case: Case):
     check(case, _seen)

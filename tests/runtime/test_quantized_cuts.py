@@ -9,6 +9,7 @@ import openvino as ov
 import pytest
 from int8_kernels import COUNTED, heavy, int8_kernels
 from openvino import opset13 as op
+from slices import sliced
 
 import hetero_lab as hl
 from hetero_lab.lint.quantized_blocks import quantized_blocks
@@ -182,8 +183,7 @@ def test_a_model_in_f32_has_none(core):
     assert quantized_blocks(prepare(model).graph) == ()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", sliced(range(12), quick=0, in_ci=6))
 def test_random_placements_lose_what_lint_says(seed, core):
     """As many convolutions and matmuls lose int8 as are named in findings."""
     data = hl.dataset("digits")

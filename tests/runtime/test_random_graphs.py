@@ -61,7 +61,7 @@ def test_the_runtimes_own_automatic_mode_still_swaps_outputs_and_ours_does_not()
 
 # -- every sample ------------------------------------------------------------------------------
 
-TIMES = {"hetero": 20, "parallel": 2}
+TIMES = {"hetero": 8, "parallel": 2}
 REQUESTS = 4
 
 
