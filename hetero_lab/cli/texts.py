@@ -87,6 +87,8 @@ def differs(profile: hl.types.Profile) -> bool:
 def sweep_text(given: Namespace, sweep: hl.types.Sweep) -> str:
     """Report the ranking, or every row."""
     text = sweep.report().rstrip("\n") if given.table else str(sweep)
+    if "," not in given.devices:
+        return text
     return f"{text}\nNext:       {again(given, 'optimize', '-d', given.devices)}"
 
 

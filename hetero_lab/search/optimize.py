@@ -79,13 +79,13 @@ class Optimized(Result):
         The proof: rows ``optimized``, ``greedy``, one a feasible single device, and the ``split``.
     trials
         Placements that were planned and measured on the way.
-    split
-        The fastest plan over several devices in the proof, a row of ``summary``, if it is not the
-        answer.
     notes
         Limits of the result, where the budget was too short.
     interrupted
         Whether Ctrl-C ended the proof: fewer turns, or fewer placements.
+    split
+        The fastest plan over several devices in the proof, a row of ``summary``, if it is not the
+        answer.
     """
 
     _TABLES = ("summary", "history")
@@ -98,9 +98,9 @@ class Optimized(Result):
     plan: Plan
     sweep: Sweep
     trials: tuple[Proposal, ...]
-    split: Placement | None = None
     notes: tuple[str, ...] = ()
     interrupted: bool = False
+    split: Placement | None = None
 
     @property
     def searched(self) -> str:

@@ -10,6 +10,7 @@ from small_models import constant_only, convolutions, passed_through
 
 import hetero_lab as hl
 from hetero_lab.errors import PlanError
+from hetero_lab.planning.simplify import simplified
 from hetero_lab.search import (
     calibrate as calibrating,
     observations as observing,
@@ -133,9 +134,12 @@ def test_optimize_tries_to_cut_the_model_once(costs, digits, monkeypatch):
     assert cuts
     assert cuts == asked[-1]
     alone_us = costs.predict_us(hl.Affinity.uniform(digits, "CPU"))
+    greedy = hl.Affinity.automatic(digits, "HETERO:ACC,CPU")
+    support = {device: costs.supports(device) for device in ("ACC", "CPU")}
+    simpler = [c.affinity for c in simplified(costs.graph, greedy, support).changes]
     for affinity in cuts.values():
         assert set(affinity.devices) == {"ACC", "CPU"}
-        assert costs.predict_us(affinity) < 1.3 * alone_us
+        assert affinity in simpler or costs.predict_us(affinity) < 1.3 * alone_us
 
 
 @pytest.mark.filterwarnings("ignore::hetero_lab.errors.BudgetWarning")
