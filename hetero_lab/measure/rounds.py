@@ -198,13 +198,10 @@ class SweepRun(BaseRun):
         )
 
     def _affordable(self, n_pending: int, *, is_first: bool) -> TurnPlan:
-        options = self.options
-        if self.watch.budget_s is None:
-            return TurnPlan(n_pending, options.target)
         chosen = partial(
             affordable,
             durations=self._durations,
-            turns=options.target,
+            turns=self.options.target,
             group_size=self.workers.group,
         )
         turn_plan = chosen(self._left_s, n_pending)

@@ -74,8 +74,9 @@ class Row:
     @cached_property
     def scaled_profile(self) -> Profile | None:
         """The profile with its samples on the scale of the latency: a report tells one number."""
-        if self.profile is None or self.latency is None:
+        if self.profile is None:
             return None
+        assert self.latency  # as any row with a profile has one
         scale = self.latency.us / self.profile.latency.median_us
         turns = tuple(tuple(scale * s for s in turn) for turn in self.profile.latency.turns)
         return replace(self.profile, latency=Latency(turns))

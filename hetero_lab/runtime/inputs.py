@@ -221,8 +221,8 @@ def _axis_size(output: Any, axis: int) -> int | None:
 
 def encode(values: np.ndarray, element_type: ov.Type) -> np.ndarray:
     """Convert float values to the type, as an array for :func:`to_tensor`."""
-    dtype = array_type(element_type)
-    if dtype is None or not ml_dtypes_name(element_type):
+    dtype: Any = array_type(element_type)
+    if not ml_dtypes_name(element_type):
         return values.astype(dtype)
     constant: Any = ov.opset13.constant(values.astype(np.float32), dtype=element_type)
     return np.array(constant.get_tensor_view().data).view(dtype)

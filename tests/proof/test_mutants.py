@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from tests.proof.mutants.mutations import mutants_by_function, sample
+from tests.proof.mutants import __main__ as sampler, executed
+from tests.proof.mutants.mutations import Mutant, mutants_by_function, sample
 from tests.proof.mutants.noting import with_notes
 
 SOURCE = '''
@@ -70,3 +71,34 @@ def test_what_is_executed_is_noted_line_by_line():
     assert chosen([5, 3, 0, 4], 3) == [4]  # type: ignore[operator]
     assert [number for number, seen in enumerate(noted) if seen] == [54, 56, 57]
     assert chosen.__doc__ == "Not 3 of these."
+
+
+def test_the_likeliest_tests_run_first():
+    place = ("hetero_lab/planning/pairwise.py", 9)
+    mutant = Mutant(place[0], 9, 9, "f", "guard", 0, 0, "", "", "")
+
+    def seen(name: str, seconds: float, near: int) -> executed.Test:
+        return executed.Test(
+            name, name.partition("::")[0], seconds, True, {place: near} if near else {}
+        )
+
+    own, room = "tests/planning/test_pairwise.py::", "tests/planning/test_exactness.py::"
+    tests = [
+        seen("tests/search/test_optimize.py::quick", 0.1, 30),
+        *(seen(f"{room}cases[{n}]", 0.1 + n, 12) for n in range(5)),
+        seen(f"{room}few_lines", 0.1, 3),
+        seen(f"{own}unseen", 0.1, 0),
+        seen(f"{own}long", 20.0, 40),
+        seen(f"{own}more", 2.0, 9),
+        seen(f"{own}less", 1.0, 8),
+        seen("tests/planning/test_schedules.py::unseen", 0.1, 0),
+    ]
+    taken, can = sampler.tests_for(mutant, tests, 60.0)
+    assert [test.name.partition("::")[2] for test in taken] == [
+        "more", "less", "cases[0]", "cases[1]", "cases[2]", "few_lines", "quick", "long",
+        "cases[3]", "cases[4]", "unseen",
+    ]  # fmt: skip
+    assert can == 11
+    assert [test.name.partition("::")[2] for test in sampler.tests_for(mutant, tests, 3.5)[0]] == [
+        "cases[0]", "few_lines", "quick", "more", "less", "unseen",
+    ]  # fmt: skip

@@ -156,6 +156,19 @@ def test_types_that_numpy_does_not_have_are_taken_as_their_bits(core, kind):
         bind_inputs(prepared, [array.astype(np.float32)])
 
 
+@pytest.mark.parametrize("kind", ["f32", "f16", *BITS])
+def test_floats_are_rounded_to_the_type_of_the_input(kind):
+    """The values of a seed are the same numbers in each type, as near as that has them."""
+    wide = generate_inputs(prepare(of_type(ov.Type.f64)), seed=3)["x"]
+    own = generate_inputs(prepare(of_type(getattr(ov.Type, kind))), seed=3)["x"]
+    x = op.parameter([2, 50], getattr(ov.Type, kind), name="x")
+    read = ov.Model([op.result(op.convert(x, "f32"))], [x], "read")
+    (values,) = hl.compile(read, "CPU")([own]).values()
+    digits = {"f32": 23, "f16": 10, "bf16": 7, "f8e4m3": 3, "f8e5m2": 2}[kind]
+    np.testing.assert_allclose(values, wide, rtol=2.0 ** -(digits + 1), atol=2.0**-9)
+    assert len(np.unique(values)) > 10
+
+
 @pytest.mark.parametrize("kind", BITS)
 def test_arrays_of_ml_dtypes_are_taken(kind):
     ml_dtypes = pytest.importorskip("ml_dtypes")

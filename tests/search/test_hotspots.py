@@ -4,7 +4,7 @@ import math
 
 import pytest
 from hand_costs import flat_costs
-from views.hand_made import small_graph, small_profile
+from views.hand_made import counter, small_graph, small_profile
 
 import hetero_lab as hl
 from hetero_lab.costs.cost_model import LostFusion, ValidationRow
@@ -75,6 +75,68 @@ def test_fused_ops_are_part_of_their_group_and_times_add_up():
     assert priced.rows[0].predicted_us == {"ACC": 2.0, "CPU": 6.0}
     assert priced.rows[0].gain is not None
     assert "[90 %]" in str(priced)
+
+
+def timed(**times_us):
+    """Return a profile of four ops with these times."""
+    on = {"softmax": (1, "CPU"), "add": (2, "ACC")}
+    rows = [
+        counter(*on.get(op, (0, "ACC")), "op", op, us, precision="f32")
+        for op, us in times_us.items()
+    ]
+    return small_profile(counters=tuple(rows))
+
+
+@pytest.mark.parametrize(
+    ("times_us", "n_groups"),
+    [
+        ((8.0, 1.5, 0.5, 0.0), 1),  # just 80 %
+        ((7.5, 1.5, 1.0, 0.0), 2),
+        ((4.0, 3.9, 1.1, 1.0), 3),
+        ((4.0, 4.0, 1.0, 1.0), 2),
+        ((7.0, 1.0, 1.0, 1.0), 2),
+    ],
+)
+def test_how_few_groups_take_most_of_the_time(times_us, n_groups):
+    names = ("matmul", "relu", "softmax", "add")
+    found = hl.hotspots(timed(**dict(zip(names, times_us, strict=True))))
+    groups = "1 group" if n_groups == 1 else f"{n_groups} groups"
+    assert found.verdict == f"{n_groups} of 4 ops, in {groups}, take 80 % of the time of all ops."
+
+
+def test_a_table_says_whether_its_times_are_measured_or_predicted():
+    measured = hl.hotspots(timed(matmul=8.0, relu=1.5, softmax=0.5, add=0.0)).summary
+    assert list(measured["time_us"]) == [8.0, 1.5, 0.5, 0.0]
+    assert list(measured["share"]) == pytest.approx([0.8, 0.15, 0.05, 0.0])
+    assert list(measured["cumulative_share"]) == pytest.approx([0.8, 0.95, 1.0, 1.0])
+    assert not any("predicted" in column for column in measured)
+    costs = flat_costs(small_graph(), {"matmul": 8.0, "relu": 4.0}, lacks={"Softmax"})
+    predicted = hl.hotspots(costs)
+    assert "time_us" not in predicted.summary
+    assert list(predicted.summary["predicted_us"]) == [8.0, 4.0, 3.0, 1.0]
+    assert list(predicted.summary["device"]) == ["ACC", "ACC", "CPU", "ACC"]
+    assert list(predicted.summary["ACC_predicted_us"])[:2] == [8.0, 4.0]
+    assert predicted.summary["ACC_predicted_us"].isna().tolist() == [False, False, True, False]
+    assert "of the predicted time of all ops" in predicted.verdict
+
+
+def test_times_elsewhere_are_those_of_the_same_ops_by_themselves():
+    """Where a device fuses more into the op, or runs a part of it elsewhere, they are not."""
+    profile = small_profile()
+    rows = {row.name: row for row in hl.hotspots(profile).rows}
+    assert rows["matmul"].times_us == {"ACC": 10.0}
+    assert rows["softmax"].times_us == {"CPU": 5.0}
+    with_relu = flat_costs(profile.graph, {"softmax": (1.0, 2.0)}, validation_rows=ROWS)
+    priced = {row.name: row for row in hl.hotspots(profile, with_relu).rows}
+    assert priced["softmax"].predicted_us == {"ACC": 1.0, "CPU": 2.0}
+    assert (priced["softmax"].device, priced["softmax"].move_to) == ("CPU", "ACC")
+
+
+def test_the_text_shows_the_slowest_and_counts_the_rest():
+    said = repr(hl.hotspots(inception_costs())).splitlines()
+    assert said[-1].startswith("… ")
+    assert int(said[-1].split()[1]) == len(hl.hotspots(inception_costs()).rows) - 10
+    assert "more" not in repr(hl.hotspots(small_profile()))
 
 
 def test_real_counters_add_up(tmp_path):

@@ -6,10 +6,11 @@
 
 Random functions are drawn, and one change of each: a comparison, a condition, a number, a slice,
 an argument, a guard that is dropped, … (``mutations.py``). Each is made in a copy of the tree. Of
-the quick tests, those that execute the changed statement run, those of the module's own room
-first, then the other tests of their files (``executed.py``), until one fails; a mutant on which
-they take many times as long as without it is killed, too. The first call runs all quick tests once
-to see what they execute. ``--tests`` names files or directories that may kill, else all may.
+the quick tests, those that execute the changed statement run, those of the module's own file and
+room first, then the other tests of their files (``executed.py``), until one fails; a mutant on
+which they take many times as long as without it is killed, too. The first call runs all quick
+tests once to see what they execute. ``--tests`` names files or directories that may kill, else
+all may.
 Mutants that mean the same (``equivalent.py``) do not count. The exit code is 1 if fewer than five
 of six are killed.
 """
@@ -42,6 +43,7 @@ ROOMS = (
     "runtime", "measure", "search",
 )  # fmt: skip
 KILLED_OF_SIX = 5
+FEW_CASES = 3  # of one test, before those of others
 
 
 def copy_of_the_tree(to: Path) -> None:
@@ -63,8 +65,10 @@ def room_of(path: str) -> str:
 
 
 def tests_for(mutant: Mutant, tests: list[Test], most_s: float) -> tuple[list[Test], int]:
-    """Return the tests that can see a mutant, the likeliest and quickest first, and how many can.
+    """Return the tests that can see a mutant, the likeliest first, and how many can.
 
+    Those of the module's file come first, then those of its room; those that execute most of the
+    lines near the change, then the quickest. Few of one test's cases come before other tests.
     Where none executes it in a process that is noted, those of the room can.
     """
     room, place = room_of(mutant.path), (mutant.path, mutant.statement)
@@ -73,11 +77,20 @@ def tests_for(mutant: Mutant, tests: list[Test], most_s: float) -> tuple[list[Te
     names = {test.name for test in seeing}
     module = PurePosixPath(mutant.path).stem
 
-    def rank(test: Test) -> tuple[bool, bool, bool, float]:
-        elsewhere = room_of(test.file) != room
-        return test.name not in names, elsewhere, module not in test.file, test.seconds
+    def rank(test: Test) -> tuple[bool, bool, bool, bool, int, float]:
+        elsewhere, is_long = room_of(test.file) != room, test.seconds > most_s / 4
+        near = test.executed.get(place, 0)
+        other = module not in test.file
+        return test.name not in names, is_long, elsewhere, other, -near, test.seconds
+
+    n_cases: Counter[str] = Counter()
+
+    def is_one_more(test: Test) -> tuple[bool, bool]:
+        n_cases[test.name.partition("[")[0]] += 1
+        return test.name not in names, n_cases[test.name.partition("[")[0]] > FEW_CASES
 
     can = sorted((test for test in tests if test.file in files), key=rank)
+    can.sort(key=is_one_more)
     taken, took = [], 0.0
     for test in can:
         if took + test.seconds <= most_s:

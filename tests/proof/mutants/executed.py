@@ -17,7 +17,7 @@ import queue
 import shutil
 import time
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,18 +30,22 @@ from tests.proof.mutants.noting import MOST_LINES, NOTES, PACKAGE_NOTED, modules
 from tests.proof.mutants.warm import Tree
 
 ANSWER = "MUTANTS_ANSWER"
+_NEAR = 20  # lines before and after a statement
 _MOST_S = 3600.0  # of one test file
 
 
 @dataclass(frozen=True)
 class Test:
-    """A quick test, and which of the asked statements it executes: pairs of path and line."""
+    """A quick test, and which of the asked statements it executes: pairs of path and line.
+
+    With each comes how many lines near it the test executes, too.
+    """
 
     name: str
     file: str
     seconds: float
     passed: bool
-    executed: frozenset[tuple[str, int]]
+    executed: Mapping[tuple[str, int], int]
 
 
 def read_or_record(
@@ -82,8 +86,12 @@ def read_or_record(
     for file, note in files.items():
         for name, (seconds, passed, executed) in json.loads(note.read_text()).items():
             noted = zlib.decompress(base64.b64decode(executed))
-            seen = frozenset(place for place, number in numbers.items() if noted[number])
-            tests.append(Test(name, file, seconds, passed, seen))
+            near = {
+                place: sum(noted[number - _NEAR : number + _NEAR + 1])
+                for place, number in numbers.items()
+                if noted[number]
+            }
+            tests.append(Test(name, file, seconds, passed, near))
     return tests
 
 

@@ -17,7 +17,17 @@ from pathlib import Path
 NOT_MEANT = {"__repr__", "__str__", "_repr_html_", "_repr_mimebundle_"}
 # What their arguments say is text.
 TALK = {"warn", "print", "log", "debug", "info", "warning", "join", "format", "note", "step"}
-SAME_SWAPPED = {"min", "max", "isinstance", "issubclass", "getattr", "cast", "isclose", "gcd"}
+SAME_SWAPPED = {
+    "min",
+    "max",
+    "isinstance",
+    "issubclass",
+    "getattr",
+    "cast",
+    "isclose",
+    "gcd",
+    "suppress",
+}
 COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.Gt), ast.LtE: (ast.Lt, ast.GtE), ast.Gt: (ast.GtE, ast.Lt),
     ast.GtE: (ast.Gt, ast.LtE), ast.Eq: (ast.NotEq,), ast.NotEq: (ast.Eq,), ast.Is: (ast.IsNot,),
@@ -213,7 +223,7 @@ def _replacements(node: ast.AST, function: ast.FunctionDef) -> Iterator[tuple[st
         case ast.Expr(value=ast.Yield() | ast.YieldFrom()):
             yield "statement", "pass"
         case ast.Call(args=[first, second, *_]) if not _talks(node):
-            name = node.func.id if isinstance(node.func, ast.Name) else ""
+            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
             starred = any(isinstance(argument, ast.Starred) for argument in node.args[:2])
             if name not in SAME_SWAPPED and not starred and not isinstance(first, ast.Constant):
                 changed = copy.copy(node)

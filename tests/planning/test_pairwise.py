@@ -1,0 +1,110 @@
+"""The pairwise part of the objective, by hand: what planners prune, order and start by."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import numpy as np
+import pytest
+from hand_costs import costs_by_op
+from planning.brute_force import held_bytes, pairwise_ns
+from planning.random_costs import GraphMaker, affinity_of, any_choice, random_case
+
+from hetero_lab.costs.cost_model import BoundaryCost, CostModel, Unit
+from hetero_lab.errors import PlanError
+from hetero_lab.planning import planner
+from hetero_lab.planning.pairwise import Pairwise
+from hetero_lab.planning.planner import plan_graph
+
+
+def with_a_state() -> CostModel:
+    """Return costs of 100 bytes of state and 350 of constants; only A can run the ops."""
+    maker = GraphMaker()
+    read = maker.add("ReadValue", [maker.add("Parameter")], variable="memory", n_bytes=100)
+    weight = maker.add("Constant", n_bytes=300)
+    added = maker.add("Add", [read, weight, maker.add("Constant", n_bytes=50)])
+    maker.add("Assign", [added], variable="memory", n_bytes=100)
+    graph = maker.graph()
+    names = tuple(graph.ops[index].name for index in graph.placeable)
+    return CostModel(
+        graph=graph,
+        devices=("A", "B"),
+        units=(Unit(names, (1.0, None)),),
+        boundaries={("A", "B"): BoundaryCost(), ("B", "A"): BoundaryCost()},
+        subgraph_us={"A": 1.0, "B": 1.0},
+    )
+
+
+def test_weights_and_states_are_held_together():
+    costs = with_a_state()
+    pairwise = Pairwise.build(costs.objective)
+    on_a, on_b = np.array([[0]]), np.array([[1]])
+    for boundaries in (True, False):
+        assert pairwise.least_bytes(on_a, 0, boundaries=boundaries).tolist() == [450]
+        assert pairwise.least_bytes(on_a, 1, boundaries=boundaries).tolist() == [0]
+        assert pairwise.least_bytes(on_b, 1, boundaries=boundaries).tolist() == [450]
+    assert pairwise.fullest_bytes(np.array([[0], [1]])).tolist() == [450, 450]
+    assert pairwise.held_bytes.sum(axis=0).tolist() == [450, 450]
+    with pytest.raises(PlanError, match=r"\(A 449 B\).* alone need at least 450 B of w"):
+        plan_graph(costs.graph, costs, memory_limit={"A": 449})
+    assert plan_graph(costs.graph, costs, memory_limit={"A": 450}).memory_bytes["A"] == 450
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_parts_of_a_choice_add_up(seed):
+    costs = random_case(seed, state=seed % 2 == 1)
+    pairwise, rng = Pairwise.build(costs.objective), random.Random(seed)
+    choices = np.array([any_choice(costs, rng) for _ in range(6)])
+    busy = pairwise.busy_ns(choices)
+    constant = costs.objective.constant_ns
+    for row, choice in enumerate(choices):
+        value = pairwise.value_ns(choice)
+        assert value == pairwise_ns(costs, tuple(choice.tolist()))
+        if len(costs.devices) > 2:  # of two devices, kept layouts are priced as a whole
+            assert busy[row].sum() + constant == value
+        unit = rng.randrange(len(costs.units))
+        for device in np.flatnonzero(pairwise.allowed[unit]):
+            moved = choice.copy()
+            moved[unit] = device
+            change = pairwise.change_ns(choice, [unit], int(device))
+            assert change == pairwise.value_ns(moved) - value
+        held = held_bytes(costs, affinity_of(costs, choice))
+        for number, device in enumerate(costs.devices):
+            least = int(pairwise.least_bytes(choices[row : row + 1], number)[0])
+            assert least <= held[device]
+
+
+def test_neighbours_are_found_breadth_first():
+    maker = GraphMaker()
+    maker.chain(maker.add("Parameter"), "abcdefg")
+    costs = costs_by_op(maker.graph())
+    pairwise = Pairwise.build(costs.objective)
+    assert pairwise.links == tuple((n, n + 1) for n in range(6))
+    assert pairwise.neighbours[0] == (1,)
+    assert pairwise.neighbours[3] == (2, 4)
+    assert pairwise.around(3, 1) == [3]
+    assert pairwise.around(3, 3) == [3, 2, 4]
+    assert pairwise.around(3, 5) == [3, 2, 4, 1, 5]
+    assert pairwise.around(0, 4) == [0, 1, 2, 3]
+    assert sorted(pairwise.around(3, 99)) == list(range(7))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_kicks_begin_at_the_best_end_of_the_repairs(monkeypatch, seed):
+    """Without kicks the plan is that end, so that both have one value."""
+    begun = []
+    monkeypatch.setattr(planner, "kick", lambda problem, start: iter([begun.append(start)][1:]))
+    costs = random_case(seed, most_units=25, n_devices=3, n_ops=30)
+    made = plan_graph(costs.graph, costs, budget_s=60.0)
+    (start,) = begun
+    assert start.value_ns == round(made.predicted_us * 1000)
+    assert made.affinity == costs.objective.affinity(start.devices)
+
+
+def test_a_unit_without_a_device_is_named():
+    costs = dataclasses.replace(with_a_state())
+    pairwise = Pairwise.build(costs.objective)
+    with pytest.raises(PlanError, match="None of A, B supports .*readvalue"):
+        pairwise.restricted(np.array([[False, True]]))
+    assert pairwise.restricted(np.array([[True, False]])).allowed.tolist() == [[True, False]]

@@ -1,0 +1,63 @@
+"""Submodels of a partition: ports that are named and numbered as HETERO does."""
+
+from __future__ import annotations
+
+import numpy as np
+import openvino as ov
+from openvino import opset13 as op
+
+import hetero_lab as hl
+from hetero_lab.devices.bound import bind
+from hetero_lab.runtime.pieces import cut
+
+
+def crossed() -> ov.Model:
+    """Build two ops that hand their tensors on, to one that reads the later one first."""
+    x = op.parameter([1 << 17], np.float32, name="Parameter_7")
+    first = op.relu(x, name="first")
+    second = op.sigmoid(first, name="second")
+    third = op.subtract(second, first, name="third")
+    return ov.Model([op.result(op.multiply(third, second, name="fourth"))], [x], "crossed")
+
+
+def test_ports_at_boundaries_are_numbered_in_the_order_of_the_wiring(core):
+    """Above the model's own, so that no number of a user's name comes in between."""
+    bound = bind(crossed(), core)
+    on_cpu = hl.Affinity.uniform(bound, "CPU", core=core)
+    affinity = on_cpu.fix(ops={"third": "ACC", "first": "ACC"}, core=core)
+    parts = cut(bound, hl.partition(bound, affinity, core=core))
+    assert len(parts) == 4
+    n_seen = 0
+    for part in parts:
+        for kind, nodes, entries in (
+            ("Parameter", part.model.get_parameters(), part.inputs),
+            ("Result", part.model.get_results(), part.outputs),
+        ):
+            names = [
+                node.get_friendly_name()
+                for node, entry in zip(nodes, entries, strict=True)
+                if entry[0] == "tensor"
+            ]
+            numbers = [int(name.removeprefix(f"{kind}_")) for name in names]
+            assert numbers == sorted(set(numbers))
+            assert all(number >= 1_000_000 for number in numbers)
+            n_seen += len(numbers)
+    assert n_seen == 3 + 5
+    own = {node.get_friendly_name() for part in parts for node in part.model.get_parameters()}
+    assert "Parameter_7" in own
+
+
+def test_counters_of_both_executors_tell_the_same_ports(core):
+    model = crossed()
+    on_cpu = hl.Affinity.uniform(model, "CPU", core=core)
+    affinity = on_cpu.fix(ops={"third": "ACC", "first": "ACC"}, core=core)
+    found = []
+    for executor in ("hetero", "parallel"):
+        profile = hl.profile(
+            model, affinity, core=core, iterations=10, warmup=0, progress=False,
+            reference=False, executor=executor,
+        )  # fmt: skip
+        ports = [c for c in profile.counters if c.kind == "port"]
+        found.append(sorted((c.subgraph, c.node_type, c.tensor) for c in ports))
+    assert found[0] == found[1]
+    assert {tensor for _, _, tensor in found[0]} >= {"first", "second", "third"}
