@@ -64,7 +64,7 @@ TASKS = {
         "Language models": "Placements and phases of models that generate.",
         "Stored results": "Read again what was exported.",
     },
-    "Be advised": {"Find the best": "What to deploy, from a verdict down to the costs of each op."},
+    "Get advice": {"Find the best": "What to deploy, from a verdict down to the costs of each op."},
     "Deploy": {"Deploy": "Freeze a placement, and hold it to its contract."},
     "Look up": {
         _COMMAND_LINE: "The same from a shell.",
