@@ -46,10 +46,15 @@ def store_outputs(executed: NotebookNode, name: str) -> Path:
     return path
 
 
+def outputs_of(notebook: Path) -> Path:
+    """Return where the outputs of a notebook of the course are kept."""
+    return OUTPUTS / f"{notebook.stem}.json.xz"
+
+
 def with_outputs(notebook: Path) -> NotebookNode:
     """Return a notebook with the recorded outputs of those cells that are as they were."""
     shown = nbformat.read(notebook, as_version=4)
-    path = OUTPUTS / f"{notebook.stem}.json.xz"
+    path = outputs_of(notebook)
     kept = json.loads(lzma.decompress(path.read_bytes())) if path.exists() else {}
     so_far = ""
     for cell in shown.cells:

@@ -13,7 +13,7 @@ from typing import Any
 import nbformat
 
 import hetero_lab as hl
-from docs.course import NOTEBOOKS, figure_html, with_outputs
+from docs.course import NOTEBOOKS, figure_html, outputs_of, with_outputs
 from docs.explorer import explorer_html
 from docs.record import GALLERY, MODEL, RECORDINGS, UNSUPPORTED
 from hetero_lab.cli.main import COMMANDS, parser
@@ -64,7 +64,7 @@ TASKS = {
         "Language models": "Placements and phases of models that generate.",
         "Stored results": "Read again what was exported.",
     },
-    "Be advised": {"Find the best": "What to deploy, from a verdict down to the costs of each op."},
+    "Get advice": {"Find the best": "What to deploy, from a verdict down to the costs of each op."},
     "Deploy": {"Deploy": "Freeze a placement, and hold it to its contract."},
     "Look up": {
         _COMMAND_LINE: "The same from a shell.",
@@ -79,9 +79,19 @@ SEARCHED = {
         "Dynamic shapes": "dynamic shapes, dynamic inputs, static shape",
         "Wrong outputs": "wrong outputs, wrong results, outputs differ",
         "Slower than CPU alone": "slower than CPU, slower than the CPU, slow split",
-        "GPU not listed": "GPU not listed, no GPU found",
+        "GPU not listed": "GPU not listed, no GPU found, GPU missing, GPU not found",
+        "My model crashes": "my model crashes, crash, crashes, segmentation fault, hangs",
     },
-    "howto/intel_devices": {"NPU": "NPU", "GPU": "Intel GPU"},
+    "faq": {
+        "Which op runs where?": "which op runs where, where does an op run, op runs on",
+        "Why so many subgraphs?": "why so many subgraphs, many subgraphs",
+        "Is int8 worth it?": "is int8 worth it, int8",
+        "How do I compare two versions?": "compare two versions, compare versions, "
+        "compare two placements, compare two models",
+    },
+    "howto/csv": {"Export CSV": "export CSV, CSV export, pandas, Parquet, Excel, MLflow"},
+    "deployment": {"Deploy, and keep it alive": "deploy, deployment, production"},
+    "howto/intel_devices": {"NPU": "NPU, use an NPU", "GPU": "Intel GPU"},
     "howto/opencl_gpus": {"NVIDIA and other OpenCL GPUs": "NVIDIA, OpenCL, CUDA"},
     "install": {"Install": "install, pip, conda, Windows, offline"},
 }
@@ -103,6 +113,8 @@ def write_course() -> None:
     target = _empty(HERE / "tutorial")
     asked = {}
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        if not outputs_of(path).exists():  # a reader's own notebook
+            continue
         notebook = with_outputs(path)
         nbformat.write(notebook, target / path.name)
         prose = (cell.source for cell in notebook.cells if cell.cell_type == "markdown")

@@ -175,7 +175,7 @@ def accuracy_front(result: Recovered | Sweep) -> go.Figure:
         figure,
         "Latency, accuracy and size",
         "95 % intervals · area of a marker: its weights · hollow: another placement is at least as "
-        "fast, as right and as small, and better in one of them",
+        "fast, accurate and small, and better in one of them",
         480,
         (80, 40, 100, 60),
         x={"title": "latency (µs)", "gridcolor": GRID, "zeroline": False},

@@ -28,7 +28,7 @@ _COURSE = "notebooks/13_what_to_deploy.ipynb"
 def run(directory: str) -> Advice:
     """Advise on the bundled model, write a page of figures, and deploy unless Ctrl-C came."""
     model, data = hl.load(MODEL), hl.dataset(DATA)
-    print(f"What to deploy of {MODEL}, a small classifier of handwritten digits with branches?")
+    print(f"How should {MODEL}, a small branched classifier of handwritten digits, be deployed?")
     print("\n1. The devices")
     devices = _devices()
     print(f"\n2. What could be deployed on them, measured in turns in at most {BUDGET_S:g} s")

@@ -277,7 +277,7 @@ GROUPS = {
     "see what runs where, its cost and faults": "profile support lint simplify explain classify "
     "find-wrong investigate bisect",
     "change and measure": "sweep optimize plan apply noise",
-    "be advised and deploy": "advise freeze export verify",
+    "get advice and deploy": "advise freeze export verify",
 }
 
 

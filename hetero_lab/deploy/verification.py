@@ -48,7 +48,7 @@ class ContractPart(NamedTuple):
 
 
 class _Gate(Result):
-    """What a check in continuous integration asks of one verification or of several."""
+    """What a check in continuous integration needs from one verification or several."""
 
     @property
     def _members(self) -> Sequence[Verification]:

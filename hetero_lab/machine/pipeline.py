@@ -97,7 +97,7 @@ class Combination:
 
 @dataclass(frozen=True)
 class PipelineAdvice(Result):
-    """What to deploy of several models that run at the same time.
+    """What to deploy for several models that run at the same time.
 
     Attributes
     ----------

@@ -434,7 +434,7 @@ class Displacement:
     def __str__(self) -> str:
         if self.is_cause:
             return f"{self.device} cannot run it"
-        return f"{self.device} can run it; it goes along with {names_at_hand(self.causes, 3)}"
+        return f"{self.device} could run it; it is placed with {names_at_hand(self.causes, 3)}"
 
 
 def displacements(

@@ -375,7 +375,7 @@ class _Drawing:
         others = [n.index for n in displaced if n.displaced and not n.displaced.is_cause]
         for name, own, symbol, colour, room, rank in (
             ("cause: not supported where preferred", causes, "circle-open", CAUSE, 6, 1005),
-            ("consequence: goes along with it", others, "diamond-open", CONSEQUENCE, 8, 1005),
+            ("consequence: placed with a cause", others, "diamond-open", CONSEQUENCE, 8, 1005),
             ("searched for", sorted(self.data.marked), "circle-open", TEXT, 9, 1004),
         ):
             sizes = [2 * self.radii[i] + room for i in own]

@@ -133,4 +133,4 @@ def test_no_command_gives_the_help_with_every_command_in_one_group(capsys):
     with pytest.raises(SystemExit):
         main([])
     out = capsys.readouterr().out
-    assert out.index("start:") < out.index("  demo ") < out.index("be advised and deploy:")
+    assert out.index("start:") < out.index("  demo ") < out.index("get advice and deploy:")

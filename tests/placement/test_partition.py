@@ -221,7 +221,7 @@ def test_what_is_refused_is_a_cause_and_what_goes_along_a_consequence():
     both = displaced(able, b="CPU", c="CPU")
     assert both == {"b": Displacement("GPU", True), "c": Displacement("GPU", False, ("b",))}
     assert str(both["b"]) == "GPU cannot run it"
-    assert str(both["c"]) == "GPU can run it; it goes along with 'b'"
+    assert str(both["c"]) == "GPU could run it; it is placed with 'b'"
     # What the user chose is neither.
     assert displaced(able, b="CPU", d="CPU") == {"b": Displacement("GPU", True)}
     assert displaced({"GPU": set(NAMES), "CPU": set(NAMES)}, d="CPU") == {}

@@ -178,6 +178,6 @@ def test_causes_and_consequences_are_ringed():
     drawn = draw(graph_data(graph, along, predict(graph, along), support=table))
     assert rings(drawn) == {"cause": ["softmax"], "consequence": ["add"]}
     said = [text for trace in drawn.data for text in trace.hovertext or ()]
-    assert any("ACC can run it; it goes along with" in text and "softmax" in text for text in said)
+    assert any("ACC could run it; it is placed with" in text and "softmax" in text for text in said)
     with pytest.raises(ArgumentError, match=r"not \[1\] \(list\)"):
         hl.views.placement_graph(measured, support=[1])

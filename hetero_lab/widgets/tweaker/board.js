@@ -328,7 +328,7 @@ function makeGraph(model, selection) {
     svg("svg", { class: "hl-chip", viewBox: "1 -15 14 14", "aria-hidden": "true" }, warning()),
     "wrong numbers");
   const badgeKeys = [["cause", "cause: not supported where preferred"],
-    ["consequence", "consequence: goes along with a cause beside it"]].map(([kind, text]) => {
+    ["consequence", "consequence: placed with a neighbouring cause"]].map(([kind, text]) => {
     const mark = badge();
     mark.setAttribute("d", BADGES[kind]);
     return html("span", { class: "hl-key", "data-badge": kind },
@@ -424,7 +424,7 @@ function makeTable(model, selection) {
   const timed = picture.timed ? palette.map(look => `${look.device} µs`) : [];
   const heads = ["op", "type", "device", "subgraph", ...timed].map((text, i) =>
     html("th", { scope: "col", ...(i >= 3 ? { class: "hl-number" } : {}) },
-      html("button", { type: "button", title: "Sort; again turns it round, a third time undoes it" }, text)));
+      html("button", { type: "button", title: "Sort: ascending, then descending, then unsorted" }, text)));
   const body = html("tbody");
   picture.nodes.forEach((node, place) => {
     if (node.kind !== "op") return;
