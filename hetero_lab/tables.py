@@ -162,7 +162,7 @@ def read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
         raise StoredFileError(f"{name} is not a stored {kind}.")
     if data.get("schema_version") != SCHEMA_VERSION:
         raise StoredFileError(
-            f"{name} has schema version {shorten(str(data.get('schema_version')), 20)}; "
+            f"{name} has schema version {repr(data.get('schema_version'))[:20]}; "
             f"this release reads version {SCHEMA_VERSION}."
         )
     with reading(path, kind):
