@@ -18,7 +18,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import openvino as ov
 import pytest
+from openvino import opset13 as op
 
 import hetero_lab as hl
 from docs.module_map import module_map
@@ -183,6 +186,37 @@ def test_the_code_of_a_page_runs(page, beside_a_model):
         exec(compile(on_this_machine(text), str(page), "exec"), names)
     if page.stem in ("README", "recipes"):
         assert isinstance(names["profile"], hl.types.Profile)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.filterwarnings("ignore::hetero_lab.errors.HeteroLabWarning")  # budgets are tiny
+def test_the_code_for_ones_own_model_runs_for_one_without_matmul(beside_a_model):
+    image = op.parameter([1, 3, 32, 32], np.float32, name="image")
+    maps = image
+    for width in (3, 8, 8, 8):
+        weights = np.random.default_rng(width).standard_normal((8, width, 3, 3), np.float32)
+        maps = op.relu(op.convolution(maps, weights, [1, 1], [1, 1], [1, 1], [1, 1]))
+    share = op.softmax(op.reduce_mean(maps, [2, 3], False), 1)
+    ov.save_model(ov.Model([share], [image], "own"), "own.xml", compress_to_fp16=False)
+    names: dict[str, object] = {}
+    for text in (block.text for block in blocks(README) if block.language == "python"):
+        own = on_this_machine(text.replace("model.onnx", "own.xml"))
+        exec(compile(own, str(README), "exec"), names)
+    assert "MatMul" not in {str(node.get_type_name()) for node in names["model"].get_ops()}
+    assert hl.verify("deploy").ok
+
+
+def test_no_paragraph_of_the_readme_is_long():
+    text = re.sub(r"```.*?```", "", README.read_text("utf-8"), flags=re.DOTALL)
+    paragraphs = [each for each in text.split("\n\n") if not each.lstrip().startswith("|")]
+    assert [each for each in paragraphs if len(each) > 400] == []
+
+
+def test_pages_are_short():
+    pages = [page.read_text("utf-8") for page in WRITTEN if page.name != "modules.md"]
+    prose = (re.sub(r"^ *```.*?^ *```$", "", page, flags=re.M | re.DOTALL) for page in pages)
+    assert sum(len(page.split()) for page in prose) <= 16_000
 
 
 @pytest.mark.slow

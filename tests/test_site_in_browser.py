@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
+from docs.links import Page
+
 ROOT = Path(__file__).parents[1]
 SITE = ROOT / "docs" / "_build" / "html"
 # Each page twice, so that both themes and both widths are seen.
@@ -47,6 +49,19 @@ LETTERS = """() => [...document.querySelectorAll('.js-plotly-plot')].flatMap((pl
   ];
 })"""
 CHOOSE = "select[name={}]"
+# Questions of a reader in a hurry, and where they are answered.
+TEN = [
+    ("which op runs where", "faq.html#which-op-runs-where"),
+    ("why so many subgraphs", "faq.html#why-so-many-subgraphs"),
+    ("is int8 worth it", "faq.html#is-int8-worth-it"),
+    ("compare two versions", "faq.html#how-do-i-compare-two-versions"),
+    ("export CSV", "howto/csv.html#export-csv"),
+    ("GPU not listed", "howto/troubleshooting.html#gpu-not-listed"),
+    ("dynamic shapes", "howto/troubleshooting.html#dynamic-shapes"),
+    ("my model crashes", "howto/troubleshooting.html#my-model-crashes"),
+    ("NPU", "howto/intel_devices.html#npu"),
+    ("deploy", "deployment.html#deploy-and-keep-it-alive"),
+]
 SHOWN = ".explorer .figure:not([hidden]) .gtitle"
 
 pytestmark = pytest.mark.browser
@@ -103,7 +118,8 @@ def test_every_page_is_accessible_and_fits(site, browser, part):
         ("NPU", "howto/intel_devices.html#npu"),
         ("wrong output", "howto/troubleshooting.html#wrong-outputs"),
         ("slower than CPU", "howto/troubleshooting.html#slower-than-cpu-alone"),
-        ("install", "install.html"),
+        ("install", "install.html#install"),
+        *TEN,
     ],
 )
 def test_a_search_finds_the_right_page_first(site, browser, query, found):
@@ -113,8 +129,20 @@ def test_a_search_finds_the_right_page_first(site, browser, query, found):
     where, _, place = first.partition("#")
     assert where.split("?")[0].endswith(found.partition("#")[0])
     answer = opened(browser, site / found.partition("#")[0])
-    heading = found.partition("#")[2] or "install"
+    heading = found.partition("#")[2]
     assert answer.locator(f"section[id='{heading}'] #{place}").count() == 1
+
+
+@pytest.mark.parametrize("answer", [answer for _, answer in TEN])
+def test_an_answer_is_two_clicks_from_home(site, answer):
+    def clicks(page: Path) -> set[Path]:
+        found = (page.parent / target.partition("#")[0] for target in Page(page).targets)
+        return {path.resolve() for path in found if path.suffix == ".html" and path.exists()}
+
+    page, _, heading = answer.partition("#")
+    once = clicks(site / "index.html")
+    assert (site / page).resolve() in once.union(*map(clicks, once))
+    assert heading in Page(site / page).anchors
 
 
 def test_letters_that_cannot_be_read_are_found(browser, tmp_path):
