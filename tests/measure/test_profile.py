@@ -33,6 +33,8 @@ from hetero_lab.errors import (
     MeasurementError,
 )
 from hetero_lab.measure import profile as profiling
+from hetero_lab.measure.bench import Bench
+from hetero_lab.measure.requests import RunTurn
 from hetero_lab.model.read import prepare
 from hetero_lab.results.profile_tables import SUMMARY_COLUMNS, summary_row
 
@@ -376,3 +378,20 @@ def test_a_sweep_and_an_advice_say_that_nothing_is_compared(core):
     answer, _, more = advice.verdict.partition("\n\n")
     assert "Nothing to compare in 'logits'" in answer
     assert "inputs= of your own" in more
+
+
+def test_a_latency_is_of_one_request_at_a_time(core, monkeypatch):
+    """Also where several are in flight: then each round has a turn of both kinds."""
+    alone, ask = [], Bench.ask
+
+    def noted(bench, request, **limits):
+        if isinstance(request, RunTurn):
+            alone.append(request.alone)
+        return ask(bench, request, **limits)
+
+    monkeypatch.setattr(Bench, "ask", noted)
+    options = {"iterations": 20, "warmup": 0, "counters": False, "reference": False}
+    hl.profile(chain(), "CPU", requests=2, core=core, progress=False, **options)
+    assert alone[:2] == [True, True]
+    assert len(alone) > 2
+    assert alone[2:] == [True, False] * (len(alone[2:]) // 2)

@@ -40,6 +40,7 @@ class Workshop:
         self.now_s, self.lock = 0.0, threading.Lock()
         self.alive = self.most_alive = self.started = 0
         self.asked: list[tuple[str, str]] = []  # the kind of request and the key
+        self.limits: dict[str, float] = {}  # of an answer, by the kind
         self.fault: Callable[[str, str], object] = lambda kind, key: None
         self.records: list[Any] = []
 
@@ -73,7 +74,8 @@ class Workshop:
         run = SweepRun(
             trials=trials, reference=keys[0], records=records, append=self.records.append,
             options=RunOptions(**{"counters": False, "reference": False, "turns": 2, **options}),
-            workers=Workers(group=group), watch=Stopwatch.start(budget_s), progress=False,
+            workers=Workers(group=group, timeout_s=7.0, compile_timeout_s=70.0),
+            watch=Stopwatch.start(budget_s), progress=False,
             start=lambda: Timed(self), noise=lambda devices: ASSUMED_NOISE, at_once=at_once,
         )  # fmt: skip
         run.measure()
@@ -97,6 +99,7 @@ class Timed:
         trial = getattr(request, "trial", None)
         key, kind = trial.key if trial else request.key, type(request).__name__
         shop.asked.append((kind, key))
+        shop.limits[kind] = timeout_s
         shop.fault(kind, key)
         match request:
             case requests.Compile():
@@ -335,3 +338,10 @@ def test_a_full_turn_is_warmed_up_for(workshop):
     short.run("ra", budget_s=1.2)
     assert short.call.timed < FULL.timed
     assert [key for kind, key in short.asked if kind == "WarmUp"] == ["r"]
+
+
+def test_what_compiles_may_take_longer(workshop):
+    shop = workshop(start=0.6)
+    shop.run("rab", group=2, counters=True)
+    longer, others = {"Compile", "ReadCounters"}, {"WarmUp", "RunTurn", "Release"}
+    assert shop.limits == {**dict.fromkeys(longer, 70.0), **dict.fromkeys(others, 7.0)}

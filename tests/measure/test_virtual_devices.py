@@ -8,6 +8,7 @@ from small_models import convolutions
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, DeviceError, PropertyError
+from hetero_lab.runtime.compiled import settle
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 
@@ -118,3 +119,17 @@ def test_no_affinity_names_a_virtual_device(digits):
         hl.compile(digits, affinity)  # without direct=True it is HETERO's
     with pytest.raises(ArgumentError, match="executor='parallel' takes an affinity"):
         hl.profile(digits, "AUTO:CPU", executor="parallel", progress=False)
+
+
+def test_auto_is_asked_for_its_choice_once_it_has_settled(digits, monkeypatch):
+    """Until then it names the device that helps out; others have nothing to wait for."""
+    settled: list[list[str]] = []
+
+    def noted(compiled, infer):
+        settle(compiled, infer)
+        settled.append(list(compiled.get_property("EXECUTION_DEVICES")))
+
+    monkeypatch.setattr("hetero_lab.runtime.runners.settle", noted)
+    options = {"counters": False, "reference": False, "isolate": False, "baselines": False}
+    hl.sweep(digits, ["CPU", "AUTO:CPU"], turns=2, progress=False, **options)
+    assert settled == [["CPU"]]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import hetero_lab as hl
 from hetero_lab.errors import DeviceError, PlanError, PropertyError
+from hetero_lab.placement.distribution import DeviceShare
 
 PIPELINE = "PIPELINE_PARALLEL"
 TWO = ("GPU.7", "GPU.8")  # nowhere here
@@ -37,6 +40,18 @@ def test_a_model_that_does_not_fit_is_divided_by_memory():
     assert table["left_bytes"].tolist()[1] >= table["weight_bytes"].tolist()[1]
     assert found.estimated
     assert "about GPU.7 39%" in found.sentence
+
+
+def test_a_device_holds_weights_states_and_boundary_tensors():
+    share = DeviceShare("A", None, 1000, 0.5, "all", 3, weight_bytes=400, state_bytes=50,
+                        boundary_bytes=7)  # fmt: skip
+    assert share.total_bytes == 457
+    empty = replace(share, device="B", ratio=None, n_ops=0)
+    found = replace(asked("24GiB", "24GiB"), shares=(share, empty))
+    assert found.ratios == {"A": 0.5}
+    assert found.empty == ("B",)
+    row = found.to_frame().iloc[0]
+    assert (row["weight_bytes"], row["state_bytes"], row["boundary_bytes"]) == (400, 50, 7)
 
 
 def test_the_cpu_takes_what_no_gpu_holds():

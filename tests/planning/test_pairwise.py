@@ -108,3 +108,23 @@ def test_a_unit_without_a_device_is_named():
     with pytest.raises(PlanError, match="None of A, B supports .*readvalue"):
         pairwise.restricted(np.array([[False, True]]))
     assert pairwise.restricted(np.array([[True, False]])).allowed.tolist() == [[True, False]]
+
+
+def test_the_bound_of_a_large_plan_has_the_subgraphs_of_two_devices():
+    """The first half of a chain is fast on A, the second on B: a subgraph of each is needed."""
+    maker, names = GraphMaker(), "abcdefghijklmn"
+    maker.chain(maker.add("Parameter"), names)
+    times = {name: (1.0, 100.0) if name < "h" else (100.0, 1.0) for name in names}
+    costs = costs_by_op(maker.graph(), times, constant_us=4.0, spread_us=12.0)
+    costs = dataclasses.replace(costs, subgraph_us={"A": 2.0, "B": 3.0})
+    made = plan_graph(costs.graph, costs)
+    spread_us = 12.0 * 1 / 6  # (n - 1) / (n + 4) of it for two subgraphs
+    assert made.method == "min_cut, repaired"
+    assert made.predicted_us == 4.0 + 14.0 + 2.0 + 3.0 + spread_us
+    assert made.lower_bound_us == made.predicted_us
+    assert made.gap == 0.0
+    assert made.n_subgraphs == 2
+    # Where one device does it all in less than two subgraphs can, that is the bound.
+    single = dataclasses.replace(costs, subgraph_us={"A": 5000.0, "B": 1.0})
+    alone = plan_graph(single.graph, single)
+    assert alone.lower_bound_us == alone.predicted_us == 4.0 + 707.0 + 1.0

@@ -21,6 +21,7 @@ from small_models import (
 )
 
 import hetero_lab as hl
+from hetero_lab import clock
 from hetero_lab.devices.bound import bind
 from hetero_lab.errors import (
     CompileError,
@@ -30,7 +31,7 @@ from hetero_lab.errors import (
 from hetero_lab.model.read import output_names, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Wiring, predict
-from hetero_lab.runtime.compiled import check_ports, lonely_results
+from hetero_lab.runtime.compiled import check_ports, lonely_results, settle
 from hetero_lab.runtime.exported import match_header, observe, parse_header
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.placed_model import header_text
@@ -434,3 +435,40 @@ def test_an_export_ends_with_its_header():
 
     assert header_text(Exporting()) == "<hetero name='m'></hetero>"  # type: ignore[arg-type]
     assert asked[-1] == b"weights"
+
+
+class Switching:
+    """What AUTO says of itself: another device in brackets until its own is ready."""
+
+    def __init__(self, *said):
+        self.said = list(said)
+
+    def get_property(self, name):
+        assert name == "EXECUTION_DEVICES"
+        return self.said.pop(0) if len(self.said) > 1 else self.said[0]
+
+
+@pytest.mark.parametrize(
+    ("said", "n_inferred"),
+    [
+        ([["GPU"]], 0),
+        ([["(CPU)"], ["(CPU)"], ["GPU"]], 2),
+        ([["(CPU)", "GPU"], ["GPU"]], 1),
+        ([None], 0),
+    ],
+)
+def test_auto_is_inferred_until_it_has_switched(said, n_inferred):
+    inferred = []
+    settle(Switching(*said), lambda: inferred.append(1))
+    assert len(inferred) == n_inferred
+
+
+def test_auto_that_never_switches_costs_some_seconds(monkeypatch):
+    passed = [0]
+    monkeypatch.setattr(clock, "now_ns", lambda: passed[0] * 10**9)
+
+    def infer():
+        passed[0] += 1
+
+    settle(Switching(["(CPU)"]), infer)
+    assert passed[0] == 20

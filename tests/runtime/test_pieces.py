@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import openvino as ov
+import pytest
 from openvino import opset13 as op
 
 import hetero_lab as hl
 from hetero_lab.devices.bound import bind
+from hetero_lab.errors import ArgumentError
+from hetero_lab.placement.partition import Partition
 from hetero_lab.runtime.pieces import cut
 
 
@@ -45,6 +48,11 @@ def test_ports_at_boundaries_are_numbered_in_the_order_of_the_wiring(core):
     assert n_seen == 3 + 5
     own = {node.get_friendly_name() for part in parts for node in part.model.get_parameters()}
     assert "Parameter_7" in own
+
+
+def test_a_partition_that_lacks_ops_is_refused(core):
+    with pytest.raises(ArgumentError, match="does not map every op to a subgraph"):
+        cut(bind(crossed(), core), Partition((), ()))
 
 
 def test_counters_of_both_executors_tell_the_same_ports(core):

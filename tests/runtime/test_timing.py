@@ -8,6 +8,7 @@ import itertools
 import pytest
 from hypothesis import given, strategies as st
 
+from hetero_lab import clock
 from hetero_lab.errors import ArgumentError
 from hetero_lab.runtime.timing import (
     DISCARDED_PER_TURN,
@@ -108,3 +109,46 @@ def test_time_once_runs_once():
     run = Counted()
     assert time_once(run) > 0
     assert run.n == 1
+
+
+@pytest.fixture
+def takes_ms(monkeypatch):
+    """Return something to run that takes these times, on the clock of the test."""
+    passed = [0]
+    monkeypatch.setattr(clock, "now_ns", lambda: passed[0])
+
+    def make(*times_ms: float):
+        every = itertools.cycle(times_ms)
+
+        def run() -> None:
+            passed[0] += round(next(every) * 1e6)
+
+        return run
+
+    return make
+
+
+def test_times_are_in_microseconds(takes_ms):
+    assert time_once(takes_ms(2.5)) == 2500.0
+    assert run_turn(takes_ms(9.0, 8.0, 1.0, 2.0, 3.0), timed=3) == (1000.0, 2000.0, 3000.0)
+    watch = Stopwatch.start(0.012)
+    run = takes_ms(4.0)
+    run()
+    assert watch.elapsed_s == pytest.approx(0.004)
+    assert watch.left_s == pytest.approx(0.008)
+    run()
+    assert not watch.is_over
+    run()
+    assert watch.is_over
+    run()
+    assert watch.left_s == 0.0
+    assert Stopwatch.start(None).left_s == float("inf")
+
+
+def test_a_warm_up_ends_when_two_turns_agree(takes_ms):
+    """At the earliest after three; within 5 % is the same."""
+    assert warm_up(takes_ms(1.0)) == 30
+    turns = [1.6, 1.4, 1.2, 1.1, 1.06, 9.0]  # 4 % less at last
+    assert warm_up(takes_ms(*[ms for ms in turns for _ in range(10)])) == 50
+    assert warm_up(takes_ms(*[1.0] * 10, *[2.0] * 10), at_most_s=0.095) == 70
+    assert warm_up(takes_ms(1.0), at_most_s=0.0) == 0

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import signal
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hand_costs import costs_by_op
+from planning.random_costs import fork
 from small_models import constant_only, convolutions, passed_through
 
 import hetero_lab as hl
 from hetero_lab.errors import PlanError
+from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.simplify import simplified
 from hetero_lab.search import (
     calibrate as calibrating,
@@ -270,3 +274,34 @@ def test_a_model_without_ops_has_nothing_to_place(model):
     for question in (hl.calibrate, hl.optimize):
         with pytest.raises(PlanError, match="has no ops to place"):
             question(model, ["ACC", "CPU"], budget_s=5, **QUICK)
+
+
+def side_by_side(costs, ratios, elapsed_s=0.0):
+    """Return the costs with what the executor was measured to take beside HETERO, and for what."""
+    asked: list[tuple] = []
+    alone = {d: Affinity.on_one(costs.graph, d) for d in costs.devices}
+    apart = Affinity.from_graph(costs.graph, {**alone["A"], "right": "B"})
+    made: Any = SimpleNamespace(
+        search=SimpleNamespace(watch=SimpleNamespace(elapsed_s=elapsed_s), begin=lambda _: None),
+        base={"A": alone["A"], "apart": apart, "B": alone["B"]},
+        observer=SimpleNamespace(
+            reference=apart, parallel_ratios=lambda *what: (asked.append(what), ratios)[1]
+        ),
+    )
+    return calibrating.Calibration.with_contention(made, costs, 10.0), asked, alone, apart
+
+
+def test_what_the_executor_takes_is_told_from_its_ratios():
+    """100 µs in a row on A, 60 where the branches run beside each other."""
+    times = {"head": (5.0, 9.0), "left": (40.0, 90.0), "right": (50.0, 40.0), "tail": (5.0, 9.0)}
+    costs = costs_by_op(fork(10**6), times, contention=2.0)
+    found, asked, alone, apart = side_by_side(costs, [1.25, 0.9])
+    assert asked == [(alone["A"], apart, 10.0)]  # the faster device, and the plan
+    assert found.executor_us == pytest.approx(25.0)
+    # Of 90 µs 25 are the executor's, 10 head and tail: 55 for 40 µs on each that overlap.
+    assert found.contention == pytest.approx(55.0 / 40.0, abs=0.01)
+    quick, *_ = side_by_side(costs, [0.8, 0.5])
+    assert (quick.executor_us, quick.contention) == (0.0, 1.0)
+    assert side_by_side(costs, None)[0] == costs
+    late, asked, *_ = side_by_side(costs, [1.25, 0.9], elapsed_s=10.0)
+    assert (late, asked) == (costs, [])

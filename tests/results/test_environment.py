@@ -1,0 +1,44 @@
+"""When a machine counts as busy, and what is known of its devices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hetero_lab.intervals import Noise
+from hetero_lab.results.environment import current_environment, is_busy, noise_of
+
+
+@pytest.mark.parametrize(
+    ("cpus", "n_cpus", "busy"),
+    [
+        (0.0, 1, False), (0.19, 1, False), (0.21, 1, True),
+        (0.39, 2, False), (0.41, 2, True),
+        (0.74, 4, False), (0.76, 4, True),  # at most three quarters of a CPU
+        (0.79, 8, False), (0.81, 8, True),  # a tenth of all
+        (6.3, 64, False), (6.5, 64, True),
+    ],
+)  # fmt: skip
+def test_how_much_other_work_disturbs(cpus, n_cpus, busy):
+    assert is_busy(cpus, n_cpus) == busy
+
+
+def test_the_noise_of_several_devices_is_the_largest(core):
+    quiet, loud = Noise(0.001, 4.0, 12, "2026-01-02"), Noise(0.02, 1.0, 8, "2026-01-01")
+    known = replace(current_environment(["CPU"], core), noise=(("A", quiet), ("B", loud)))
+    assert noise_of(known, ["A"]) == quiet
+    assert noise_of(known, ["A", "B"]) == Noise(0.02, 4.0, 8, "2026-01-01")
+    assert noise_of(known, ["A", "CPU"]).n_compiles == 0  # one of them is assumed
+    assert quiet.when_busy == Noise(0.002, 8.0, 12, "2026-01-02")
+
+
+def test_an_environment_can_be_that_of_some_devices(core):
+    both = current_environment(["ACC", "CPU"], core)
+    assert dict(both.emulated) == {"ACC": "CPU"}
+    alone = both.of(["CPU"])
+    assert [name for name, _ in alone.devices] == ["CPU"]
+    assert alone.emulated == ()
+    assert both.of(["ACC", "CPU"]) == both
+    with pytest.raises(ValueError, match="isoformat"):
+        replace(both, measured_at="yesterday")
