@@ -58,7 +58,7 @@ def test_the_next_command_works(first, then, tmp_path):
         (words,) = following(said)
         assert expected in words[1]
         # A search of the default length takes two minutes; the last one says which it takes.
-        short = TURNS if expected in ("optimize", "profile", "apply") else []
+        short = TURNS if expected in ("optimize", "profile") else []
         said = ran(tmp_path, *words, *short)
     if not then:
         assert following(said) == []
