@@ -111,6 +111,7 @@ def test_lint_profile_sweep_and_freeze_take_what_hetero_divides(small, tmp_path)
     assert "QUERY_MODEL_RATIO" not in str(hl.read_placement(tmp_path).device_properties)
 
 
+@pytest.mark.filterwarnings("ignore::hetero_lab.BudgetWarning")  # on a busy machine
 def test_advice_on_throughput_tries_equal_weights_and_equal_times(small):
     given = {"requests": 4, "device_properties": f32(TWO), "memory_limit": None}
     raced, left_out = candidates_for(small, ("GPU.0", "GPU.1", "CPU"), **given)
