@@ -37,6 +37,7 @@ def digits():
 
 
 @pytest.mark.slow
+@pytest.mark.by_hand
 def test_the_fastest_placement_that_keeps_the_accuracy_is_found_and_drawn(digits):
     hint = BF16 if "bf16" in precisions("CPU", core=shared_core()) else {}
     hl.emulate("RECACC", properties=hint)

@@ -111,7 +111,12 @@ def test_nan_is_a_symptom_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("how", "symptom"), [("refuse", "refused"), slow("crash", "crash"), slow("hang", "hang")]
+    ("how", "symptom"),
+    [
+        ("refuse", "refused"),
+        slow("crash", "crash"),
+        pytest.param("hang", "hang", marks=[pytest.mark.slow, pytest.mark.by_hand]),
+    ],
 )
 def test_a_failure_is_traced_to_the_ops(monkeypatch, how, symptom, tmp_path):
     monkeypatch.setattr(placed_runs, "_SHARE_OF_FIRST", 0.02)

@@ -11,6 +11,7 @@ import openvino as ov
 import pytest
 from crashing_models import attention, empty_batch, empty_indices, empty_rows
 from random_models import random_model
+from slices import sliced
 from small_models import chain
 
 import hetero_lab as hl
@@ -242,7 +243,7 @@ def test_investigate_finds_the_ops_and_the_script_shows_them(own_core, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [attention, empty_batch])
+@pytest.mark.parametrize("make", sliced([attention, empty_batch], quick=0, in_ci=1))
 def test_every_command_ends_with_a_sentence(make, tmp_path, monkeypatch):
     monkeypatch.setenv("HETERO_LAB_GUARD", "1")
     monkeypatch.setenv("PYTHONPATH", os.getcwd())

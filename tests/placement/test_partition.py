@@ -140,7 +140,7 @@ def test_results_are_where_their_producers_are():
         assert ("model", number) in partition.wiring[home[producer]].outputs
 
 
-@pytest.mark.parametrize("seed", sliced(range(4), quick=1))
+@pytest.mark.parametrize("seed", sliced(range(4), quick=1, in_ci=2))
 def test_memoised_cuts_change_nothing(seed):
     """A walk through placements, an op at a time, with the cuts of all before and without."""
     model = random_model(seed, 120)
@@ -299,6 +299,7 @@ def is_parted(graph: OpGraph, affinity: Affinity, predicted: Partition) -> bool:
     return any(affinity[a] == affinity[b] and where[a] != where[b] for a, b in pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.by_hand  # run on each supported release of OpenVINO
 @pytest.mark.timeout(900)
 def test_small_random_graphs_are_split_as_the_plugin_splits_them(dumped):

@@ -10,6 +10,7 @@ import time
 
 import pytest
 from interrupts import interrupt
+from slices import sliced
 
 pytestmark = [
     pytest.mark.slow,
@@ -18,7 +19,9 @@ pytestmark = [
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("function", ["sweep", "calibrate", "evaluate", "quantize"])
+@pytest.mark.parametrize(
+    "function", sliced(["sweep", "calibrate", "evaluate", "quantize"], quick=0, in_ci=2)
+)
 def test_no_interrupt_is_lost_or_swallowed(function):
     outcome = interrupt(function, times=2, seed=7)
     assert outcome.problems == []

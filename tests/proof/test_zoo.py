@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from slices import sliced
 
 from hetero_lab.processes import environment_of_a_child
 from tests.proof.zoo import QUESTIONS
@@ -18,8 +19,8 @@ pytestmark = [
 
 
 @pytest.mark.parametrize(
-    "name", ["two states", "every integer and bool", "dropout"],
-)  # fmt: skip
+    "name", sliced(["two states", "every integer and bool", "dropout"], quick=0, in_ci=1)
+)
 def test_every_question_about_an_odd_model_is_answered(name):
     command = [sys.executable, "-m", "tests.proof.zoo", f"^{name} ×"]
     done = subprocess.run(

@@ -25,7 +25,7 @@ DEVICES = ["ACC", "CPU"]
 
 
 @pytest.mark.parametrize("kind", ["by hand", "automatic"])
-@pytest.mark.parametrize("seeds", sliced(CHUNKS, quick=1, in_ci=3), ids=str)
+@pytest.mark.parametrize("seeds", sliced(CHUNKS, quick=1, in_ci=2), ids=str)
 def test_outputs_are_those_of_one_device_and_partitions_as_predicted(seeds: range, kind: str):
     tally = Tally()
     for seed in seeds:
@@ -61,7 +61,7 @@ def test_the_runtimes_own_automatic_mode_still_swaps_outputs_and_ours_does_not()
 
 # -- every sample ------------------------------------------------------------------------------
 
-TIMES = {"hetero": 8, "parallel": 2}
+TIMES = {"hetero": 4, "parallel": 2}
 REQUESTS = 4
 
 

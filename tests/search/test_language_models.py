@@ -70,6 +70,7 @@ def test_costs_of_a_language_model(model, core, tmp_path):
     assert all(planned.memory_bytes[device] <= limit for device, limit in limits.items())
 
 
+@pytest.mark.by_hand
 def test_as_many_placements_validate_as_are_asked_for(model, core):
     for n in (0, 1, 100):
         costs = hl.calibrate(
