@@ -222,7 +222,6 @@ def test_a_search_goes_on_where_a_cut_was_not_measured(digits, few_placements, m
 
 
 @pytest.mark.slow
-@pytest.mark.by_hand
 def test_devices_without_counters_are_measured_part_by_part(few_placements, monkeypatch):
     """The runtime's counters are there on every device here, so their reading is cut off."""
     real = observing.nodes_and_conversions

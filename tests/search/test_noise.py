@@ -102,7 +102,6 @@ def test_only_a_device_has_noise():
 
 
 @pytest.mark.slow
-@pytest.mark.by_hand
 def test_an_aa_run_on_the_command_line(core, capsys):
     assert cli.main(["noise", "--budget", "1"]) == 0
     said = capsys.readouterr().out

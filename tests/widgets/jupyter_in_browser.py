@@ -28,7 +28,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 ARTIFACTS = Path(__file__).parents[1] / "artifacts"
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
 _PATIENCE_S = 60.0  # for JupyterLab to start, and to open a notebook
-_STEP_S = 60  # a busy machine draws late
+_STEP_S = 20.0  # for anything on a page that is open
 
 
 @dataclass(frozen=True)
