@@ -269,12 +269,13 @@ class FleetRun(BaseRun):
         load: Counter[str] = Counter()  # how many groups a host will probably measure
         for group in groups:
             load.update(dict.fromkeys(group.addresses, 1 / len(group.addresses)))
-        for group in groups:
+        for position, group in enumerate(groups):
             n_in_turn = math.ceil(max(load[at] for at in group.addresses) - 1e-9)
             future = self._measure(
                 tuple(group.trials),
                 budget_s=self.watch.budget_s and max(0.1, self.watch.left_s / n_in_turn),
                 workers=group.addresses,
+                priority=-position,  # Dask takes equal ones that come at once in any order
             )
             self._running[future] = group
 
