@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code.
 
     2 is an error, 130 Ctrl-C, 1 outputs that ``apply`` or ``find-wrong`` found wrong, or a
-    contract that ``verify`` found broken.
+    contract that ``verify`` found broken, 3 a budget that ended before anything was known.
     """
     _print_anything()
     try:
@@ -141,6 +141,7 @@ def _run(arguments: Sequence[str]) -> int:
         return 0
     command = COMMANDS[first]
     given = command.parser().parse_args(rest)
+    given.words = rest
     result = command.result(given)
     said = plain_text(_spelled(command.text(given, result).rstrip("\n")))
     # What took minutes is printed before writing can fail, and written although printing failed.
@@ -176,8 +177,10 @@ _ALL = (
         "table", texts.sweep_text, run=commands.sweep,
         exit_code=lambda _, sweep: (
             ERROR * bool(sweep.summary["status"].str.startswith("crashed").all())
+            or NOT_KNOWN * texts.needs_longer(sweep)
         ),
-        more="\nThe exit code is 2 if every placement crashed.",
+        more="\nThe exit code is 2 if every placement crashed, 3 if the budget ended before one "
+        "was\nmeasured.",
     ),
     Command(
         "optimize", "find the fastest placement and prove it by measuring",

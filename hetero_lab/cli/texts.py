@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOST_TYPES = 12
+_BUDGET = ("-b", "--budget")
 MEASURED = "measured now"
 
 
@@ -84,9 +85,24 @@ def differs(profile: hl.types.Profile) -> bool:
     return any(agreement.is_wrong for agreement in profile.agreement)
 
 
+def needs_longer(sweep: hl.types.Sweep) -> bool:
+    """Return whether the budget ended before a placement was measured."""
+    measured = any(row.profile is not None for row in sweep.rows)
+    return not (measured or sweep.interrupted) and any(row.was_left_out for row in sweep.rows)
+
+
 def sweep_text(given: Namespace, sweep: hl.types.Sweep) -> str:
     """Report the ranking, or every row."""
     text = sweep.report().rstrip("\n") if given.table else str(sweep)
+    if needs_longer(sweep):
+        begun = given.budget or 0.0
+        longer = math.ceil(max(2.0 * begun, *(1.5 * row.needs_s for row in sweep.rows)))
+        words = zip(["", *given.words], given.words)
+        kept = [w for old, w in words if old not in _BUDGET and not w.startswith(_BUDGET)]
+        return (
+            f"Nothing was measured within the {begun:g} s of --budget.\n{text}\n"
+            f"Next:       {command_line('sweep', *kept, '-b', str(longer))}"
+        )
     if "," not in given.devices:
         return text
     return f"{text}\nNext:       {again(given, 'optimize', '-d', given.devices)}"

@@ -31,6 +31,16 @@ def test_command_line_writes_store_and_csv(tmp_path, said):
     assert len(hl.read_sweep(tmp_path / "store").summary) == 4
 
 
+@pytest.mark.parametrize("budget", [["-b", "0.2"], ["-b0.2"], ["--budget=0.2"]])
+def test_a_budget_that_measures_nothing_is_a_verdict_of_its_own(said, budget):
+    out = said("sweep", "digits_inception", *budget, "-d", "CPU", "--no-counters", code=3)
+    assert out.startswith("Nothing was measured within the 0.2 s of --budget.")
+    *_, last = out.splitlines()
+    command, longer = last.rsplit(maxsplit=1)
+    assert command == "Next:       hetero-lab sweep digits_inception -d CPU --no-counters -b"
+    assert float(longer) >= 0.4
+
+
 def test_sweep_magic_stores_the_sweep(shell, capsys):
     shell.run_cell(f"%hetero_sweep model -d SWEEPACC,CPU {FEW} -q -v found").raise_error()
     assert isinstance(shell.user_ns["found"], hl.types.Sweep)
