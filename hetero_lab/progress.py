@@ -1,7 +1,6 @@
 """Progress of a long call: one line that appears after two seconds, in terminals and notebooks.
 
-Where a line cannot be redrawn (a file, a pipe, the log of a CI), one is printed after two seconds
-and then every half minute.
+Where a line cannot be redrawn (a file, a pipe, the log of a CI), one is printed every half minute.
 
 The working thread draws the line between its steps, so that drawing does not disturb its
 measurements. Only during a long step (a compile, an integer program) does a second thread update
@@ -128,7 +127,7 @@ class Progress(AbstractContextManager["Progress"]):
             self._draw(_STUCK_S)
 
     def _draw(self, every_s: float) -> None:
-        if self._in_a_log and self._drawn > self._began:
+        if self._in_a_log:
             every_s = _EVERY_IN_A_LOG_S
         if self._bar.disable or now() < max(self._began + _APPEARS_S, self._drawn + every_s):
             return

@@ -118,10 +118,9 @@ def test_a_log_gets_a_line_every_half_minute(seconds, capsys):
             seconds(1)
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
-        "measure: 2 of 100 s, 1 placements measured",
-        "measure: 32 of 100 s, 31 placements measured",
-        "measure: 62 of 100 s, 61 placements measured",
-        "measure: 92 of 100 s, 91 placements measured",
+        "measure: 30 of 100 s, 29 placements measured",
+        "measure: 60 of 100 s, 59 placements measured",
+        "measure: 90 of 100 s, 89 placements measured",
     ]
 
 

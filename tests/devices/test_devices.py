@@ -113,7 +113,7 @@ def test_a_number_is_written_behind_a_dot():
 def test_a_query_that_takes_long_says_so(own_core, monkeypatch, capsys):
     for name, value in [("_MANY", 2), ("_SUPPORT_CACHE_SIZE", 1)]:
         monkeypatch.setattr(devices, name, value)
-    for name in ("_APPEARS_S", "_EVERY_S", "_STUCK_S"):
+    for name in ("_APPEARS_S", "_EVERY_S", "_STUCK_S", "_EVERY_IN_A_LOG_S"):
         monkeypatch.setattr(progress, name, 1e-3)
     monkeypatch.setattr(devices, "first_query", lambda *_: time.sleep(0.3))
     supported_ops(bind(chain("one", "two"), own_core), "CPU")
