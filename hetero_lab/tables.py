@@ -118,7 +118,7 @@ def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
             **exact,
         )
     except (OSError, ValueError, csv.Error) as error:
-        message = f"{shorten(os.fspath(path))} is not a CSV table: {reason(error)}"
+        message = f"{shorten(os.fspath(path))} is not a CSV table: {unread(error)}."
         raise StoredFileError(message) from error
     frame.columns = [unprotect(str(column)) for column in frame.columns]
     for column in frame.columns:
@@ -198,7 +198,9 @@ def reading(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
         raise
     except Exception as error:
         known = "" if isinstance(error, HeteroLabError) else f"{type(error).__name__}: "
-        message = f"{shorten(os.fspath(path))} is not a whole {kind}: {known}{reason(error)}"
+        is_json = isinstance(error, json.JSONDecodeError)
+        why = f"{unread(error)}." if is_json else f"{known}{reason(error)}"
+        message = f"{shorten(os.fspath(path))} is not a whole {kind}: {why}"
         raise StoredFileError(message) from error
 
 
@@ -207,7 +209,19 @@ def load_json(path: str | os.PathLike[str], fault: str) -> Any:
     try:
         return json.loads(read_bytes(path).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise StoredFileError(f"{fault}: {error}") from error
+        raise StoredFileError(f"{fault}: {unread(error)}.") from error
+
+
+def unread(error: Exception) -> str:
+    """Say in words why a file could not be read, without its name and the number of the error."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is cut off or no JSON (line {error.lineno}, column {error.colno})"
+    if isinstance(error, UnicodeDecodeError):
+        return "it is no text in UTF-8"
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return "there is no such file"
+    told = error.strerror if isinstance(error, OSError) else None
+    return f"{told[0].lower()}{told[1:]}" if told else reason(error)
 
 
 def read_bytes(path: str | os.PathLike[str], most: int = _MOST_BYTES) -> bytes:

@@ -156,10 +156,10 @@ def test_json_there_and_back(tmp_path):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (None, "cannot be read as a stored thing"),
-        (b"", "cannot be read as a stored thing"),
-        (b"{", "cannot be read as a stored thing"),
-        (b"\xff\xfe", "cannot be read as a stored thing"),
+        (None, "cannot be read as a stored thing: there is no such file."),
+        (b"", "stored thing: it is cut off or no JSON (line 1, column 1)."),
+        (b"{", "stored thing: it is cut off or no JSON (line 1, column 2)."),
+        (b"\xff\xfe", "cannot be read as a stored thing: it is no text in UTF-8."),
         (b"[" * 100_000, "cannot be read as a stored thing"),
         (b"[]", "is not a stored thing"),
         (b"5", "is not a stored thing"),

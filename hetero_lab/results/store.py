@@ -28,6 +28,7 @@ from hetero_lab.tables import (
     read_bytes,
     read_json,
     reading,
+    unread,
     write_json,
 )
 
@@ -157,7 +158,7 @@ def read_records(directory: Path) -> list[AnyRecord]:
     try:
         lines = read_bytes(path, _MOST_BYTES).split(b"\n")
     except (OSError, ValueError) as error:
-        raise StoredFileError(f"{name} cannot be read: {error}") from error
+        raise StoredFileError(f"{name} cannot be read: {unread(error)}.") from error
     torn = lines.pop()  # empty if the last line is complete
     records: list[AnyRecord] = []
     broken = []

@@ -215,7 +215,7 @@ AVERAGE, DETAILED = (
         (AVERAGE, "\x89PNG\x00", "can't decode"),
         (DETAILED, "{}", "report_type"),
         (DETAILED, "[1]", "not a whole report"),
-        (DETAILED, '{"report_type":', "Expecting value"),
+        (DETAILED, '{"report_type":', "it is cut off or no JSON"),
         (DETAILED, '{"report_type": "detailed", "detailed_performance": []}', "no counters"),
         (DETAILED, '{"report_type": "sorted", "avg_performance": {"nodes": []}}', "sorted"),
         (
