@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import shlex
@@ -67,10 +68,20 @@ def after_profile(given: Namespace, profile: hl.types.Profile) -> list[str]:
         return lines
     if differs(profile) and given.device is not None:
         lines.append(f"Next:       {again(given, 'find-wrong', '-d', given.device)}")
+    elif "Moving " in profile.few_subgraphs and given.affinity is None:  # a change leaves fewer
+        lines.append(f"Next:       {again(given, 'simplify', *_placed(given))}")
     elif profile.partition.n_subgraphs > 1:
         devices = ",".join(profile.affinity.devices)
         lines.append(f"Next:       {again(given, 'optimize', '-d', devices)}")
     return lines
+
+
+def _placed(given: Namespace) -> list[str]:
+    """Return the options that name the placement, for another command on it."""
+    names = {"-d": "device", "--affinity": "affinity", "--fix": "fix", "--property": "property"}
+    values = ((option, vars(given).get(name) or []) for option, name in names.items())
+    each = ((option, [v] if isinstance(v, str) else v) for option, v in values)
+    return [word for option, texts in each for text in texts for word in (option, text)]
 
 
 def _finding_lines(findings: pd.DataFrame, most: int) -> list[str]:
@@ -113,7 +124,7 @@ def optimize_text(given: Namespace, best: hl.types.Optimized) -> str:
     lines = [str(best)]
     if given.table:
         lines += ["", best.sweep.report(), best.history.to_string(index=False)]
-    return "\n".join([*lines, _with_affinity(given, "freeze", "deploy")])
+    return "\n".join([*lines, _with_affinity(given, "freeze", unused("deploy"))])
 
 
 def _with_affinity(given: Namespace, command: str, *more: str) -> str:
@@ -129,7 +140,7 @@ def advise_text(given: Namespace, advice: Any) -> str:
     if given.deploy is None:
         kept = {"-d": given.devices, "-b": f"{given.budget:g}", "--data": given.data}
         more = [word for pair in kept.items() if pair[1] for word in pair]
-        return f"{said}\nNext:       {again(given, 'advise', *more, '--deploy', 'deploy')}"
+        return f"{said}\nNext:       {again(given, 'advise', *more, '--deploy', unused('deploy'))}"
     models = getattr(advice, "advices", None)  # of a pipeline: a directory each
     directories = [os.path.join(given.deploy, name) for name in models or [""]]
     verify = [f"Next:       {command_line('verify', d.rstrip(os.sep))}" for d in directories]
@@ -178,11 +189,15 @@ def simplify_text(given: Namespace, found: Any) -> str:
 
 def lint_text(given: Namespace, findings: pd.DataFrame) -> str:
     """Report the findings by cause, or list every finding."""
+    from hetero_lab.lint.context import SUBGRAPHS
+
     lines = _finding_lines(findings, most=10)
     if given.table and len(findings):
         names = [n for n in ("severity", "rule", "cost_us", "finding") if n in findings]
         said = findings.assign(finding=findings["finding"] + " " + findings["advice"])
         lines += ["", text_table(said.loc[:, names])]
+    if len(findings) and findings["rule"].iloc[0] == SUBGRAPHS and findings["remedy"].iloc[0]:
+        lines.append(f"Next:       {again(given, 'simplify', *_placed(given))}")
     return "\n".join(lines)
 
 
@@ -239,6 +254,12 @@ def _findings(planned: Planned) -> Iterator[str]:
         first, *rest = _finding_lines(planned.findings, most=2)
         yield f"Lint:  {first}"
         yield from (f"       {line}" for line in rest)
+
+
+def unused(name: str) -> str:
+    """Return the name for a directory, with a number if there is one already."""
+    names = itertools.chain([name], (f"{name}-{n}" for n in itertools.count(2)))
+    return next(free for free in names if not os.path.lexists(free))
 
 
 def command_line(*words: str) -> str:

@@ -254,6 +254,8 @@ def summary_lines(findings: pd.DataFrame, most: int) -> list[str]:
     lines = []
     if findings["rule"].iloc[0] == SUBGRAPHS:
         lines = [f"{findings['finding'].iloc[0]} {findings['advice'].iloc[0]}"]
+        if findings["remedy"].iloc[0] and len(findings) > 1:
+            lines.append("The change above may remove the findings below.")
         findings = findings.iloc[1:]
     groups = list(findings.groupby("cause", sort=False))
     for cause, group in groups[:most]:

@@ -10,6 +10,7 @@ from openvino import opset13 as op
 
 import hetero_lab as hl
 from hetero_lab.cli import main as cli
+from hetero_lab.cli.texts import unused
 
 MODEL = "digits_inception"
 EMULATE = ["--emulate", "ASKACC:unsupported=Concat,Softmax"]
@@ -52,9 +53,11 @@ def test_lint_groups_findings_by_cause(said, tmp_path):
     whole, *others = findings["cause"]
     assert whole == "ASKACC does not support Concat (4 ops)"
     assert set(others) == {"ASKACC cannot run Concat, Softmax"}
-    assert len(lines) == 2
+    assert len(lines) == 4
     assert lines[0] == " ".join([findings["finding"][0], findings["advice"][0]])
-    assert lines[1].startswith(f"{len(others)} findings (")
+    assert lines[1] == "The change above may remove the findings below."
+    assert lines[2].startswith(f"{len(others)} findings (")
+    assert lines[3] == f"Next:       hetero-lab simplify {MODEL} {' '.join(SPLIT)}"
     table = said("lint", MODEL, *SPLIT, "--table").splitlines()
     assert len(table) == len(lines) + 2 + len(findings)
 
@@ -82,7 +85,7 @@ def test_the_answer_comes_first_and_is_short(said, tmp_path):
     assert answer[0].startswith(f"{MODEL} takes ")
     assert len(answer) <= 15
     assert answer[-1] == (
-        "Next:       hetero-lab optimize digits_inception -d ASKACC,CPU --emulate "
+        "Next:       hetero-lab simplify digits_inception -d HETERO:ASKACC,CPU --emulate "
         "ASKACC:unsupported=Concat,Softmax"
     )
     assert sum("ASKACC does not support Concat" in line for line in answer) == 1
@@ -93,6 +96,14 @@ def test_the_answer_comes_first_and_is_short(said, tmp_path):
     assert "ASKACC (emulated on CPU)" in long
     assert "subgraph0: " in long
     assert "Total time: " in long
+
+
+def test_the_next_directory_is_a_new_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert unused("deploy") == "deploy"
+    for name in ("deploy", "deploy-2"):
+        (tmp_path / name).mkdir()
+    assert unused("deploy") == "deploy-3"
 
 
 def test_a_shape_needs_no_name_where_there_is_one_input(said):

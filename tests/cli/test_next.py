@@ -43,6 +43,8 @@ FROM = ["-d", "HETERO:ACC,CPU", "--emulate"]
     ("first", "then"),
     [
         (["profile", *TURNS, *FROM, "ACC:unsupported=Softmax"], ["optimize", "freeze", "run.py"]),
+        (["profile", *TURNS, *FROM, "ACC:unsupported=Concat"], ["simplify", "profile"]),
+        (["lint", *FROM, "ACC:unsupported=Concat"], ["simplify", "profile"]),
         (["sweep", "--turns", "2", *SPLIT], ["optimize"]),
         (["sweep", "--turns", "2", "-d", "CPU"], []),
         (["simplify", *FROM, "ACC:unsupported=Concat"], ["profile", "optimize"]),
