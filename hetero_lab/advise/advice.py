@@ -314,7 +314,7 @@ def verdict_sentences(
         )
     sentences += notes
     if advice.interrupted:
-        sentences.append("Ctrl-C ended it early: the turns until then decide.")
+        sentences.append("Ctrl-C ended it early; the verdict rests on the turns measured by then.")
     if np.isfinite(made.smallest_difference):
         sentences.append(
             f"Differences below {made.smallest_difference:.1%} could not be seen in this run."

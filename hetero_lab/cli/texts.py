@@ -108,7 +108,7 @@ def sweep_text(given: Namespace, sweep: hl.types.Sweep) -> str:
     if needs_longer(sweep):
         begun = given.budget or 0.0
         longer = math.ceil(max(2.0 * begun, *(1.5 * row.needs_s for row in sweep.rows)))
-        words = zip(["", *given.words], given.words)
+        words = itertools.pairwise(["", *given.words])
         kept = [w for old, w in words if old not in _BUDGET and not w.startswith(_BUDGET)]
         return (
             f"Nothing was measured within the {begun:g} s of --budget.\n{text}\n"
@@ -221,8 +221,8 @@ def plan_lines(planned: Planned) -> Iterator[str]:
     yield f"Costs: {planned.source}"
     yield f"       {costs.origin[0].lower()}{costs.origin[1:].removesuffix('.')}"
     if costs.validation_rows:
-        n = len(costs.validation_rows)
-        yield f"       off by {costs.mape:.1%} on average on {n} placements not fitted to"
+        n = count_of(len(costs.validation_rows), "placement")
+        yield f"       off by {costs.mape:.1%} on average on {n} not fitted to"
     else:
         yield "       not validated: give more time with --budget"
     yield _baselines(planned)

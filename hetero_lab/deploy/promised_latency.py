@@ -83,8 +83,9 @@ def promised(
     """
     device, properties = reference
     error = runs[-1].error
-    stored = shlex.quote(str(directory / "model.xml"))
-    way = f"freeze again on a quiet machine: hetero-lab freeze MODEL DIR --affinity {stored}"
+    stored, anew = str(directory / "model.xml"), f"{directory}-quiet"
+    command = shlex.join(["hetero-lab", "freeze", stored, anew, "--affinity", stored])
+    way = f"freeze again on a quiet machine: {command}"
     ratios = [run.ratio for run in runs if run.ratio is not None]
     if why := f"the reference {device} fails: {error}" if error else disturbed(runs):
         warn(f"No latency is promised: {why}.{'' if error else f' To promise one, {way}'}")

@@ -47,7 +47,7 @@ class VirtualDevice:
         return f"{self.kind}:{','.join(numbered)}"
 
     def check(self, bound: BoundModel) -> None:
-        """Raise DeviceError if a device is named twice, or would run ops that it does not claim.
+        """Raise DeviceError if a device is named twice, or would run ops that it does not support.
 
         OpenVINO itself skips a real device that lacks an op, but no emulated one.
         """
@@ -62,7 +62,7 @@ class VirtualDevice:
             if lacks:
                 raise DeviceError(
                     f"{device} is emulated and does not claim {names_at_hand(lacks)}, but "
-                    f"{self} would run them there all the same. Leave {device} out."
+                    f"{self} would run these ops on {device} anyway. Leave {device} out."
                 )
 
     def compile_call(

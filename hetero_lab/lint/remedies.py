@@ -172,11 +172,11 @@ def _without_remedy(draft: Draft, untried: bool, meets_another: bool) -> dict[st
     elif untried:
         why = "Not worked out: other findings come first. Follow their advice, then lint again."
     elif draft.options:
-        why = "None: on a neighbour's device they would stay separate, or separate others."
+        why = "No remedy: on a neighbour's device they would stay separate, or separate others."
     elif meets_another:
-        why = "None: no other device here supports all of these ops."
+        why = "No remedy: no other device here supports all of these ops."
     else:
-        why = "None: all neighbours are on the same device."
+        why = "No remedy: all neighbours are on the same device."
     keep = draft.severity == ERROR or untried
     return {"advice": why, "severity": draft.severity if keep else INFO}
 

@@ -476,7 +476,7 @@ def pipeline_verdict(advice: PipelineAdvice, failed: Mapping[int, str]) -> list[
         more = f" (and {len(advice.left_out) - 1} more)" if len(advice.left_out) > 1 else ""
         sentences.append(f"Left out: {label}{more}, because {why}.")
     if advice.interrupted:
-        sentences.append("Ctrl-C ended it early: the turns until then decide.")
+        sentences.append("Ctrl-C ended it early; the verdict rests on the turns measured by then.")
     return sentences
 
 

@@ -146,7 +146,8 @@ def cause_of(division: Division) -> Cause:
         return Cause(f"{counted}: {why}.", why)
     cut = _cut_in_levels(division, ids, compiled)
     rest = f", as {apart}" if 1 < parts == least.n_without else ""
-    text = f"{counted}: {least.reason}{cut}. {least.text} there would be {least.n_without}{rest}."
+    left = count_of(least.n_without, "subgraph")
+    text = f"{counted}: {least.reason}{cut}. {least.text} there would be {left}{rest}."
     return replace(least, text=text)
 
 
@@ -208,7 +209,8 @@ def _lacking(
     name = division.devices[device]
     reason = f"{name} does not support {listed} ({count_of(len(culprits), 'op')})"
     ops = tuple(graph.ops[index].name for index in sorted(culprits))
-    return Cause("If it did,", reason, name, ops, left)
+    them = "it" if len(named) == 1 else "them"
+    return Cause(f"If {name} supported {them},", reason, name, ops, left)
 
 
 def _cut_in_levels(division: Division, ids: np.ndarray, compiled: np.ndarray) -> str:
@@ -225,6 +227,6 @@ def _cut_in_levels(division: Division, ids: np.ndarray, compiled: np.ndarray) ->
     if not len(members):
         return ""
     return (
-        f", and {count_of(len(members), 'connected op')} of {division.devices[start[members[0]]]} "
-        f"lie around, so that HETERO cuts them into {n_cut[worst]}"
+        f", and HETERO cuts {count_of(len(members), 'connected op')} of "
+        f"{division.devices[start[members[0]]]} into {n_cut[worst]}, because of a cycle"
     )

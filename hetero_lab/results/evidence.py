@@ -139,7 +139,7 @@ def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[
         return Decision(tried[0], "No baseline keeps to the limits; this plan does.")
     best = known[0]
     if not tried:
-        return Decision(best, f"No plan was measured beside {best}, the best baseline.{but}")
+        return Decision(best, f"{best} is the best baseline; no plan was measured.{but}")
     tests = [series_ratio(rows[label].series, rows[best].series) for label in tried]
     corrected = zip(tried, tests, holm([test.p for test in tests]), strict=True)
     stricter = _ALPHA / _IMPROVED

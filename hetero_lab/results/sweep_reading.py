@@ -42,6 +42,7 @@ from hetero_lab.runtime.inputs import GENERATED
 from hetero_lab.runtime.reference import not_finite_notes
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
 from hetero_lab.tables import number, reading
+from hetero_lab.terminal import count_of
 
 BUSY = "Other processes kept"  # begins the note on a busy machine
 _HERE = ""  # the host of a record that names none
@@ -280,7 +281,7 @@ class _Builder:
 
 def _what_is_left(call: Call) -> str:
     return (
-        f"The rest of the sweep ({call.n_left} placements) needs about "
+        f"The rest of the sweep ({count_of(call.n_left, 'placement')}) needs about "
         f"{math.ceil(call.needs_s)} s: give it that budget_s=, or make the same call with a store= "
         "again."
     )

@@ -53,6 +53,7 @@ from hetero_lab.results.environment import current_environment
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.search.observations import Observer, Search, isolated_nodes, searching
+from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -406,15 +407,16 @@ class Calibration:
                 )
         if not self._is_coarse:
             return
+        measured = count_of(len(self.observed), "placement")
         if self.layers is None:
             yield (
-                f"{limit} allowed {len(self.observed)} placements: ops that any device "
+                f"{limit} allowed {measured}: ops that any device "
                 "fuses are one unit, the cost of a boundary is mostly assumed, and nothing "
                 "validates the predictions. A larger budget_s makes the cost model finer."
             )
         elif self._validates and not self.validating:
             yield (
-                f"{limit} allowed {len(self.observed)} placements: nothing validates the "
+                f"{limit} allowed {measured}: nothing validates the "
                 "predictions. A larger budget_s does."
             )
 

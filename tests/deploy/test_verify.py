@@ -293,7 +293,8 @@ def test_a_busy_machine_is_given_a_second_chance(busy, tmp_path, monkeypatch):
         assert isinstance(read_contract(tmp_path).latency, LatencyPromise)
         return
     with pytest.warns(
-        HeteroLabWarning, match="quiet machine: hetero-lab freeze MODEL DIR --affinity .*model.xml"
+        HeteroLabWarning,
+        match="quiet machine: hetero-lab freeze .*model.xml .*-quiet --affinity .*model.xml",
     ):
         hl.freeze("digits_inception", "CPU", tmp_path)
     assert len(calls) == 2

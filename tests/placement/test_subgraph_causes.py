@@ -37,7 +37,8 @@ def test_one_subgraph_needs_no_cause():
 def test_what_a_device_lacks():
     found = cause(chain(**FIVE), {"Softmax"})
     assert found.text == (
-        "5 subgraphs: A does not support Softmax (2 ops). If it did, there would be 1."
+        "5 subgraphs: A does not support Softmax (2 ops). If A supported it, there would be 1 "
+        "subgraph."
     )
     assert (found.device, found.ops, found.n_without) == ("A", ("b", "d"), 1)
 
@@ -58,7 +59,7 @@ def test_of_several_types_those_that_explain_most_are_named():
 def test_what_a_placement_chose():
     found = cause(chain(a="Relu", b="Relu", c="Relu"), set(), b="B")
     assert found.text == (
-        "3 subgraphs: 1 op that A can run is elsewhere ('b'). On A, there would be 1."
+        "3 subgraphs: 1 op that A can run is elsewhere ('b'). On A, there would be 1 subgraph."
     )
     assert (found.device, found.ops) == ("A", ("b",))
     more = cause(chain(**dict.fromkeys("abcdefgh", "Relu")), set(), b="B", d="B", f="B")
@@ -85,8 +86,8 @@ def test_a_cycle_cuts_the_ops_around_what_is_lacking():
     maker.add("Add", [aside, beside], name="tail")
     found = cause(maker.graph(), {"Softmax"})
     assert found.text == (
-        "3 subgraphs: A does not support Softmax (1 op), and 3 connected ops of A lie around, so "
-        "that HETERO cuts them into 2. If it did, there would be 1."
+        "3 subgraphs: A does not support Softmax (1 op), and HETERO cuts 3 connected ops of A "
+        "into 2, because of a cycle. If A supported it, there would be 1 subgraph."
     )
 
 

@@ -56,8 +56,9 @@ def test_one_op_that_cuts_a_network_into_levels(softmax):
     n_cut = before.n_subgraphs - 1
     cause, way_out = found.verdict.splitlines()
     assert cause == (
-        f"{n_cut + 1} subgraphs: ACC does not support Softmax (1 op), and 173 connected ops of ACC "
-        f"lie around, so that HETERO cuts them into {n_cut}. If it did, there would be 1."
+        f"{n_cut + 1} subgraphs: ACC does not support Softmax (1 op), and HETERO cuts 173 "
+        f"connected ops of ACC into {n_cut}, because of a cycle. If ACC supported it, there would "
+        "be 1 subgraph."
     )
     assert "to CPU leaves 2 subgraphs and" in way_out
     after = hl.partition(model, found.affinity, core=core)
@@ -182,8 +183,8 @@ def test_a_choice_is_a_cause_too():
     affinity = Affinity.from_graph(graph, {**affinity, "right": "B"})
     found = simplified(graph, affinity, {d: {op.name for op in graph} for d in "AB"})
     assert found.cause.text == (
-        "3 subgraphs: 1 op that A can run is elsewhere ('right'), and 3 connected ops of A lie "
-        "around, so that HETERO cuts them into 2. On A, there would be 1."
+        "3 subgraphs: 1 op that A can run is elsewhere ('right'), and HETERO cuts 3 "
+        "connected ops of A into 2, because of a cycle. On A, there would be 1 subgraph."
     )
     assert found.best.moved in {("right",), ("join",)}
 

@@ -237,7 +237,9 @@ def test_what_is_no_number_is_stored_as_null(measured):
 
 
 def test_no_profile_there(tmp_path):
-    with pytest.raises(StoredFileError, match=r"^'.*profile.json' cannot be read as .*: there is no"):
+    with pytest.raises(
+        StoredFileError, match=r"^'.*profile.json' cannot be read as .*: there is no"
+    ):
         hl.read_profile(tmp_path)
     (tmp_path / "file").write_text("x")
     for path in (tmp_path / "missing", tmp_path / "file"):
