@@ -162,6 +162,7 @@ _ALL = (
         "advise", lambda given: annex("demo")(given.directory),
     ),
     Command("devices", "list the devices here", "emulate", texts.devices_text),
+    Command("doctor", "say what is missing for a device, and the way out", "json", texts.doctor_text),
     Command("samples", "list the sample models, to be used by name", "", texts.samples_text),
     Command(
         "profile", "measure one placement of one model",
@@ -273,7 +274,7 @@ _ALL = (
 )  # fmt: skip
 COMMANDS = {command.name: command for command in _ALL}
 GROUPS = {
-    "start": "demo devices samples",
+    "start": "demo devices doctor samples",
     "see what runs where, its cost and faults": "profile support lint simplify explain classify "
     "find-wrong investigate bisect",
     "change and measure": "sweep optimize plan apply noise",
