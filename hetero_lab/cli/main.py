@@ -162,7 +162,7 @@ _ALL = (
         "advise", lambda given: annex("demo")(given.directory),
     ),
     Command("devices", "list the devices here", "emulate", texts.devices_text),
-    Command("doctor", "say what is missing for a device, and the way out", "json", texts.doctor_text),
+    Command("doctor", "say why a device is missing, and the way out", "json", texts.doctor_text),
     Command("samples", "list the sample models, to be used by name", "", texts.samples_text),
     Command(
         "profile", "measure one placement of one model",
