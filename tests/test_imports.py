@@ -28,6 +28,7 @@ ROOMS = (
 # The annexes: each may import the core, and of the other annexes those that are listed here.
 ANNEXES = {
     "accuracy": set(),
+    "doctor": set(),
     "fleet": set(),
     "parallel": set(),
     "llm": set(),

@@ -163,6 +163,7 @@ _ALL = (
         "advise", lambda given: annex("demo")(given.directory),
     ),
     Command("devices", "list the devices here", "emulate", texts.devices_text),
+    Command("doctor", "say why a device is missing, and the way out", "json", texts.doctor_text),
     Command("samples", "list the sample models, to be used by name", "", texts.samples_text),
     Command(
         "profile", "measure one placement of one model",
@@ -276,7 +277,7 @@ _ALL = (
 )  # fmt: skip
 COMMANDS = {command.name: command for command in _ALL}
 GROUPS = {
-    "start": "demo devices samples",
+    "start": "demo devices doctor samples",
     "see what runs where, its cost and faults": "profile support lint simplify explain classify "
     "find-wrong investigate bisect",
     "change and measure": "sweep optimize plan apply noise",

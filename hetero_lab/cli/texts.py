@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 import shlex
@@ -45,6 +46,11 @@ def devices_text(_: Namespace, devices: pd.DataFrame) -> str:
     """List the devices, and why others are missing."""
     names = ["device", "available", "full_name", "emulated_on", "capabilities", "problem"]
     return text_table(devices[names])
+
+
+def doctor_text(given: Namespace, found: hl.types.Diagnosis) -> str:
+    """Report the diagnosis, or print it as JSON."""
+    return json.dumps(found.to_dict(), indent=1) if given.json else repr(found)
 
 
 def samples_text(_: Namespace, samples: pd.DataFrame) -> str:

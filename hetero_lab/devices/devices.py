@@ -35,6 +35,7 @@ _COLUMNS = [
     "device", "available", "full_name", "type", "capabilities", "emulated_on", "problem",
 ]  # fmt: skip
 _NO_DEVICE = "the plugin loads but finds no device: driver missing, or no permission to use it"
+_SEE_WHY = "Run `hetero-lab doctor` to see why."
 _MANY = 1000  # nodes; fewer are queried in a second or two
 _SUPPORT_CACHE_SIZE = 256
 _support_cache: weakref.WeakKeyDictionary[ov.Core, dict[Any, dict[str, str]]] = (
@@ -98,7 +99,7 @@ def check_device(name: str, core: ov.Core) -> str:
 def _hint(name: str, here: list[str]) -> str:
     first, *words = re.findall(r"[A-Z]+|[0-9]+", name.upper()) or [""]
     if first in _PLUGINS_OF_THE_WHEEL and first not in {k.partition(".")[0] for k in here}:
-        return " hetero_lab.devices() shows the reason."
+        return f" hetero_lab.devices() shows the reason. {_SEE_WHY}"
     if name.startswith("HETERO:"):
         return " This takes a list of devices, for instance ['GPU', 'CPU']."
     # With blanks, another separator, a number or a precision in its name.
@@ -116,12 +117,12 @@ def why_unavailable(plugin: str, *, core: ov.Core) -> str:
         if core.get_property(plugin, "AVAILABLE_DEVICES"):
             return ""
     except Exception as error:
-        return last_line(error)
+        return f"{last_line(error)}. {_SEE_WHY}"
     try:
         core.get_property(plugin, "FULL_DEVICE_NAME")
     except Exception as error:
-        return f"{_NO_DEVICE} ({last_line(error)})"
-    return _NO_DEVICE
+        return f"{_NO_DEVICE} ({last_line(error)}). {_SEE_WHY}"
+    return f"{_NO_DEVICE}. {_SEE_WHY}"
 
 
 def support(model: Source, devices: Sequence[str], *, core: ov.Core | None = None) -> pd.DataFrame:

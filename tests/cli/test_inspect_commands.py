@@ -128,7 +128,15 @@ def test_optimize_writes_what_freeze_takes(said, tmp_path):
 def test_every_command_with_a_result_writes_a_page():
     commands = {name: command.parser() for name, command in cli.COMMANDS.items()}
     with_page = {name for name, sub in commands.items() if "--html" in sub.format_usage()}
-    assert set(commands) - with_page == {"demo", "devices", "samples", "export", "freeze", "noise"}
+    assert set(commands) - with_page == {
+        "demo",
+        "devices",
+        "doctor",
+        "samples",
+        "export",
+        "freeze",
+        "noise",
+    }
     searches = {name for name, sub in commands.items() if "--budget" in sub.format_help()}
     isolated = {name for name, sub in commands.items() if "--no-isolate" in sub.format_usage()}
     assert isolated == searches - {"noise", "investigate"}  # the latter always isolates

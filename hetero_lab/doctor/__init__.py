@@ -1,0 +1,1 @@
+"""Annex. What a machine lacks for its devices, and the way out."""

@@ -1,0 +1,293 @@
+"""Machines made of directories: the doctor names the one cause of each, and invents nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from other_process import run_python
+
+import hetero_lab as hl
+from hetero_lab.doctor import read_machine as reading
+from hetero_lab.doctor.causes import Check, findings
+from hetero_lab.doctor.doctor import anonymous, diagnosis
+from hetero_lab.doctor.read_machine import Package, read_machine
+
+PLUGINS = ("cpu", "gpu", "npu")
+FINE = Package("9.9", "1.0")
+SEEN = {
+    "devices": {"CPU": "Xeon", "GPU": "Arc", "NPU": "AI Boost"},
+    "loaded": ["/x/libopenvino_intel_cpu_plugin.so", "/x/libother_gpu_v2_plugin.so"],
+}
+ONLY_CPU = {"devices": {"CPU": "Xeon"}, "reasons": {"GPU": "no device"}}
+
+
+class Tree:
+    """A healthy machine with GPU and NPU, to break."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.libraries = root, root / "site/openvino/libs"
+        for name in PLUGINS:
+            self.add(f"site/openvino/libs/libopenvino_intel_{name}_plugin.so")
+        self.add("dev/dri/renderD128", mode=0o666)
+        self.add("dev/accel/accel0", mode=0o666)
+        self.add("etc/group", f"render:x:{os.getgid()}:\n")
+        self.add("usr/lib/x86_64-linux-gnu/libOpenCL.so.1")
+        self.add("etc/OpenCL/vendors/intel.icd", "/usr/lib/intel/libigdrcl.so\n")
+        self.add("usr/lib/intel/libigdrcl.so")
+        for name in ("libze_loader", "libze_intel_gpu", "libze_intel_npu"):
+            self.add(f"usr/lib/x86_64-linux-gnu/{name}.so.1")
+        self.add("usr/lib/x86_64-linux-gnu/libnpu_driver_compiler.so")
+        self.add("lib/firmware/intel/vpu/vpu_37xx_v1.bin.zst")
+        self.add("proc/modules", "i915 1 0 - Live 0x0\nintel_vpu 1 0 - Live 0x0\n")
+        self.add("proc/meminfo", "MemTotal:  16000000 kB\nMemAvailable: 12000000 kB\n")
+        self.add("proc/loadavg", "0.10 0.10 0.10 1/99 7\n")
+        self.add("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n")
+        self.add("sys/devices/system/cpu/cpu0/cpufreq/scaling_driver", "intel_pstate\n")
+
+    def add(self, path: str, text: str = "", mode: int = 0o644) -> None:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(mode)
+
+    def remove(self, *paths: str) -> None:
+        for path in paths:
+            (self.root / path).unlink()
+
+    def read(
+        self, answer: Any = ONLY_CPU, package: Callable[[str], Package] = lambda _: FINE, **env
+    ):
+        return read_machine(
+            self.root, ask=lambda: answer, may_open=as_another, package=package,
+            libraries=self.libraries, environ=env,
+        )  # fmt: skip
+
+    def bad(self, *given: Any, **more: Any) -> list[Check]:
+        return [check for check in findings(self.read(*given, **more)) if check.state != "ok"]
+
+    def cause(self, area: str, *given: Any, **more: Any) -> Check:
+        """Return the one line about an area; each has its way out."""
+        (found,) = [check for check in self.bad(*given, **more) if check.area == area]
+        assert found.way_out
+        return found
+
+
+def as_another(path: Any, how: int) -> bool:
+    """Tell what a user may who neither owns a file nor is in its group, also if root tests."""
+    return stat.S_IMODE(os.stat(path).st_mode) & how == how
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return Tree(tmp_path)
+
+
+def test_of_a_healthy_machine_nothing_is_invented(tree):
+    checks = findings(tree.read(SEEN))
+    assert {check.state for check in checks} == {"ok"}
+    assert not any(check.way_out for check in checks)
+    assert diagnosis(checks).verdict == "Nothing is missing here."
+    gpu = next(check for check in checks if check.area == "GPU")
+    assert gpu.what == "OpenVINO sees GPU (Arc); libother_gpu_v2_plugin.so answers."
+
+
+def test_no_opencl(tree):
+    tree.remove("usr/lib/x86_64-linux-gnu/libOpenCL.so.1")
+    assert "loader libOpenCL.so.1 is missing" in tree.cause("GPU").what
+
+
+def test_a_loader_without_driver(tree):
+    tree.remove("etc/OpenCL/vendors/intel.icd")
+    assert "no file in /etc/OpenCL/vendors" in tree.cause("GPU").what
+
+
+def test_the_library_of_a_driver_is_missing(tree):
+    tree.remove("usr/lib/intel/libigdrcl.so")
+    what = tree.cause("GPU").what
+    assert "intel.icd names a library that is missing: /usr/lib/intel/libigdrcl.so" in what
+
+
+@pytest.mark.parametrize("file", ["etc/OpenCL/vendors/intel.icd", "usr/lib/intel/libigdrcl.so"])
+def test_a_file_of_the_driver_is_unreadable(tree, file):
+    (tree.root / file).chmod(0o600)
+    assert f"cannot be read: /{file}" in tree.cause("GPU").what
+    assert len(tree.bad()) == 2  # and the NPU
+
+
+def test_two_opencl_platforms(tree):
+    tree.add("etc/OpenCL/vendors/pocl.icd", "libpocl.so.2\n")
+    tree.add("usr/lib/libpocl.so.2")
+    found = tree.cause("OpenCL", SEEN)
+    assert "2 OpenCL drivers are registered: intel.icd, pocl.icd" in found.what
+    assert "OCL_ICD_VENDORS=intel.icd" in found.way_out
+    assert tree.bad(SEEN) == [found]
+    assert tree.bad(SEEN, OCL_ICD_VENDORS="intel.icd") == []
+
+
+def test_a_variable_that_names_no_driver(tree):
+    assert "OCL_ICD_VENDORS=/none" in tree.cause("GPU", OCL_ICD_VENDORS="/none").what
+
+
+def test_the_wrong_group(tree):
+    for file in ("dev/dri/renderD128", "dev/accel/accel0"):
+        (tree.root / file).chmod(0o660)
+    for area, file in (("GPU", "/dev/dri/renderD128"), ("NPU", "/dev/accel/accel0")):
+        found = tree.cause(area)
+        assert found.what == f"You may not open {file} of the group render."
+        assert "usermod -aG render" in found.way_out
+
+
+@pytest.mark.parametrize("kind", PLUGINS)
+def test_no_plugin_library(tree, kind):
+    tree.remove(f"site/openvino/libs/libopenvino_intel_{kind}_plugin.so")
+    found = tree.cause(kind.upper(), {"devices": {}})
+    assert "plugin's library is not beside the runtime" in found.what
+
+
+def test_old_openvino(tree):
+    old = {"openvino": Package("2025.4.1", "2026.3")}
+    (found,) = tree.bad(SEEN, lambda name: old.get(name, FINE))
+    assert found.what == "OpenVINO 2025.4.1 is older than 2026.3."
+
+
+def test_no_openvino(tree):
+    gone = {"openvino": Package(needed="2026.3")}
+    (found,) = tree.bad(SEEN, lambda name: gone.get(name, FINE))
+    assert found == Check(
+        "OpenVINO", "missing", "OpenVINO is not installed for this Python.",
+        "pip install 'openvino>=2026.3'",
+    )  # fmt: skip
+
+
+def test_openvino_that_crashes_ends_no_doctor(tree, monkeypatch):
+    monkeypatch.setattr(reading, "_ASK", f"import os; os.kill(os.getpid(), {int(signal.SIGSEGV)})")
+    (found,) = tree.bad(reading.ask_openvino())
+    assert found.what == "OpenVINO 9.9 fails: signal 11."
+    monkeypatch.setattr(reading, "_ASK", "raise ImportError('no libtbb.so')")
+    assert "no libtbb.so" in tree.cause("OpenVINO", reading.ask_openvino()).what
+
+
+def test_a_broken_widget_package(tree, monkeypatch):
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    (found,) = tree.bad(SEEN, lambda name: FINE if name == "openvino" else reading.package(name))
+    assert found.area == "widgets"
+    assert found.what.startswith("anywidget ")
+    assert "does not work: ModuleNotFoundError" in found.what
+
+
+def test_an_extension_that_jupyterlab_does_not_find(monkeypatch):
+    monkeypatch.setitem(reading._EXTENSIONS, "anywidget", "no_such_extension")
+    assert "extension" in reading.package("anywidget").problem
+
+
+def test_a_container_without_devices(tree):
+    tree.remove("dev/dri/renderD128", "dev/accel/accel0")
+    assert "neither" not in tree.cause("GPU").what
+    assert "The kernel shows no GPU" in tree.cause("GPU").what
+    assert "intel_vpu is loaded" in tree.cause("NPU").what
+    tree.add(".dockerenv")
+    assert "This container has no device file of the GPU" in tree.cause("GPU").what
+    assert "docker run --device /dev/dri" in tree.cause("GPU").way_out
+
+
+def test_little_memory_also_by_the_limit_of_a_container(tree):
+    tree.add("sys/fs/cgroup/memory.max", "500000000\n")
+    (found,) = tree.bad(SEEN)
+    assert found.what == "500 MB of 500 MB memory are free."
+
+
+def test_busy(tree):
+    tree.add("proc/loadavg", "999.00 1 1 1/1 1\n")
+    (found,) = tree.bad(SEEN)
+    assert found.what.startswith("The load is 999 on ")
+
+
+def test_a_slow_clock(tree):
+    tree.add("sys/devices/system/cpu/cpu0/cpufreq/scaling_driver", "acpi-cpufreq\n")
+    assert [check.area for check in tree.bad(SEEN)] == ["clock"]
+
+
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        ("usr/lib/x86_64-linux-gnu/libze_loader.so.1", "Level Zero loader"),
+        ("usr/lib/x86_64-linux-gnu/libze_intel_npu.so.1", "libze_intel_npu"),
+        ("lib/firmware/intel/vpu/vpu_37xx_v1.bin.zst", "firmware"),
+    ],
+)
+def test_what_an_npu_lacks(tree, file, says):
+    tree.remove(file)
+    assert says in tree.cause("NPU").what
+
+
+def test_no_compiler_for_the_npu(tree):
+    tree.remove("usr/lib/x86_64-linux-gnu/libnpu_driver_compiler.so")
+    assert "untried here" in tree.cause("NPU compiler").way_out
+    assert tree.bad(SEEN) == []
+
+
+def test_the_reason_of_the_runtime_where_all_is_there(tree):
+    assert "OpenVINO sees none: no device." in tree.cause("GPU").what
+
+
+def test_without_any_permission_there_is_no_traceback(tmp_path):
+    def nothing(*_: Any) -> bool:
+        return False
+
+    tree = Tree(tmp_path)
+    machine = read_machine(tree.root, ask=dict, may_open=nothing, package=lambda _: FINE)
+    lines = [check.what for check in findings(machine) if check.area == "doctor"]
+    assert len(lines) == 1
+    assert "may not read" in lines[0]
+
+
+def test_an_empty_machine(tmp_path):
+    machine = read_machine(
+        tmp_path, ask=dict, package=lambda _: Package(), libraries=tmp_path / "none", environ={}
+    )
+    assert {check.state for check in findings(machine)} == {"missing"}
+
+
+def test_names_of_the_user_are_gone():
+    text = "/home/eve/x and /media/eve/y, evening, $eve"
+    assert anonymous(text, "/home/eve", "eve") == "~/x and /media/USER/y, evening, $eve"
+    assert anonymous("/root and root", "/", "root") == "/root and root"
+
+
+def test_this_machine():
+    found = hl.doctor()
+    assert list(found.to_frame()) == ["area", "state", "what", "way_out"]
+    seen = {check.area for check in found.checks if check.state == "ok"}
+    assert {"OpenVINO", "CPU", "widgets"} <= seen
+    assert "<table" in found._repr_html_()
+    for check in found.checks:
+        assert check.what.endswith(".")
+        assert (check.state == "ok") == (not check.way_out)
+
+
+def test_the_command(capsys):
+    from hetero_lab.cli.main import main
+
+    assert main(["doctor", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kind"] == "doctor"
+
+
+def test_the_command_without_openvino():
+    code = (
+        "import sys; sys.modules['openvino'] = None\n"
+        "from importlib import metadata; real = metadata.version\n"
+        "def version(name):\n"
+        "    if name == 'openvino': raise metadata.PackageNotFoundError(name)\n"
+        "    return real(name)\n"
+        "metadata.version = version\n"
+        "from hetero_lab.cli.main import main; sys.exit(main(['doctor']))"
+    )
+    assert "OpenVINO is not installed for this Python." in run_python(code).stdout
