@@ -12,6 +12,7 @@ from hetero_lab.tables import bytes_text
 from hetero_lab.terminal import one_line
 
 OK, WARNING, MISSING = "ok", "warning", "missing"
+ABSENT = "absent"  # as on a machine that has no such device
 _LITTLE = 2_000_000_000  # bytes; a compile of a small model takes some hundred MB
 _BUSY = 0.75  # of the processors
 _LOG_IN = 'Run sudo usermod -aG {} "$USER" and log in again; in a container: --group-add.'
@@ -32,26 +33,31 @@ def findings(machine: Machine) -> list[Check]:
     return [check for rule in rules for check in rule(machine)]
 
 
+def _missing(area: str, what: str, way_out: str) -> Check:
+    return Check(area, MISSING, what, way_out)
+
+
+def _warning(area: str, what: str, way_out: str) -> Check:
+    return Check(area, WARNING, what, way_out)
+
+
 def _openvino(m: Machine) -> Iterator[Check]:
     package = m.packages["openvino"]
     if not package.version:
-        yield Check(
+        yield _missing(
             "OpenVINO",
-            MISSING,
             "OpenVINO is not installed for this Python.",
             f"pip install 'openvino>={package.needed}'",
         )
     elif m.crash:
-        yield Check(
+        yield _missing(
             "OpenVINO",
-            MISSING,
             f"OpenVINO {package.version} fails: {one_line(m.crash)}.",
             "pip install --force-reinstall openvino; then look at drivers.",
         )
     elif _is_old(package.version, package.needed):
-        yield Check(
+        yield _warning(
             "OpenVINO",
-            WARNING,
             f"OpenVINO {package.version} is older than {package.needed}.",
             "pip install -U openvino",
         )
@@ -80,9 +86,8 @@ def _lacks_plugin(m: Machine, kind: str) -> bool:
 
 
 def _no_plugin(kind: str) -> Check:
-    return Check(
+    return _missing(
         kind,
-        MISSING,
         f"The {kind} plugin's library is not beside the runtime.",
         "pip install --force-reinstall openvino",
     )
@@ -96,11 +101,8 @@ def _cpu(m: Machine) -> Iterator[Check]:
         elif _lacks_plugin(m, "CPU"):
             yield _no_plugin("CPU")
         else:
-            yield Check(
-                "CPU",
-                MISSING,
-                f"OpenVINO sees no CPU: {reason}.",
-                "pip install --force-reinstall openvino",
+            yield _missing(
+                "CPU", f"OpenVINO sees no CPU: {reason}.", "pip install --force-reinstall openvino"
             )
 
 
@@ -111,9 +113,8 @@ def _gpu(m: Machine) -> Iterator[Check]:
     yield from seen
     if len(usable) > 1:
         names = [driver.file.rsplit("/")[-1] for driver in usable]
-        yield Check(
+        yield _warning(
             "OpenCL",
-            WARNING,
             f"{len(usable)} OpenCL drivers are registered: {', '.join(names)}.",
             f"Choose one: export OCL_ICD_VENDORS={names[0]}",
         )
@@ -126,9 +127,8 @@ def _gpu(m: Machine) -> Iterator[Check]:
     elif not any(file.may_open for file in files):
         yield _closed("GPU", files[0])
     elif not m.opencl_loader:
-        yield Check(
+        yield _missing(
             "GPU",
-            MISSING,
             "The OpenCL loader libOpenCL.so.1 is missing.",
             "sudo apt install ocl-icd-libopencl1",
         )
@@ -136,17 +136,15 @@ def _gpu(m: Machine) -> Iterator[Check]:
         what = f"cannot be read: {broken.library or broken.file}"
         if broken.problem == "missing":
             what = f"names a library that is missing: {broken.library or 'none'}"
-        yield Check(
+        yield _missing(
             "GPU",
-            MISSING,
             f"The OpenCL driver {broken.file} {what}.",
             "Install the driver again, for Intel: sudo apt install --reinstall intel-opencl-icd",
         )
     elif not usable:
         variable = f"OCL_ICD_VENDORS={m.icd_vendors} names none" if m.icd_vendors else ""
-        yield Check(
+        yield _missing(
             "GPU",
-            MISSING,
             f"The OpenCL loader has no driver: {variable or 'no file in /etc/OpenCL/vendors'}.",
             "unset OCL_ICD_VENDORS" if variable else "For Intel: sudo apt install intel-opencl-icd",
         )
@@ -172,11 +170,8 @@ def _npu(m: Machine) -> Iterator[Check]:
         if not missing and not m.npu_firmware and not m.is_container:
             missing = "The firmware of the NPU is missing in /lib/firmware/intel/vpu"
         if missing:
-            yield Check(
-                "NPU",
-                MISSING,
-                f"{missing}.",
-                "Install one release of github.com/intel/linux-npu-driver.",
+            yield _missing(
+                "NPU", f"{missing}.", "Install one release of github.com/intel/linux-npu-driver."
             )
         elif m.packages["openvino"].version and not m.crash:
             yield _silent(m, "NPU", "Update driver and firmware together, and see dmesg.")
@@ -187,7 +182,7 @@ def _npu_compiler(m: Machine) -> Iterator[Check]:
     if is_asked and not m.npu_compiler and not list(_seen(m, "NPU")):
         yield Check(
             "NPU compiler",
-            MISSING,
+            ABSENT,
             "The NPU plugin finds no compiler; the Linux wheel lacks it (openvino#36374).",
             "pip install ai-edge-litert-sdk-intel brings it "
             "(untried here); then NPU_PLATFORM compiles without the device.",
@@ -199,33 +194,29 @@ def _no_file(m: Machine, kind: str, file: str, option: str, modules: tuple[str, 
     if m.is_container:
         return Check(
             kind,
-            MISSING,
+            ABSENT,
             f"This container has no device file of the {kind}, {file}.",
             f"If the host has one: docker run {option}",
         )
     kernel = f"{', '.join(loaded)} is loaded" if loaded else f"{' or '.join(modules)} is not loaded"
     return Check(
         kind,
-        MISSING,
+        ABSENT,
         f"The kernel shows no {kind}: no {file}, and {kernel}.",
         "If this machine has one, a newer kernel may know it.",
     )
 
 
 def _closed(kind: str, file: DeviceFile) -> Check:
-    return Check(
-        kind,
-        MISSING,
-        f"You may not open {file.path} of the group {file.group}.",
-        _LOG_IN.format(file.group),
+    return _missing(
+        kind, f"You may not open {file.path} of the group {file.group}.", _LOG_IN.format(file.group)
     )
 
 
 def _silent(m: Machine, kind: str, way_out: str) -> Check:
     reason = one_line(m.reasons.get(kind, "")) or "the plugin finds no device"
-    return Check(
+    return _missing(
         kind,
-        MISSING,
         f"File, loader and driver of the {kind} are there, but OpenVINO "
         f"sees none: {reason.rstrip('.')}.",
         way_out,
@@ -262,9 +253,8 @@ def _state(m: Machine) -> Iterator[Check]:
             "sudo cpupower frequency-set -g performance" * is_slow,
         )
     if m.unreadable:
-        yield Check(
+        yield _warning(
             "doctor",
-            WARNING,
             f"The doctor may not read {names_at_hand(m.unreadable, 3)}.",
             "Run it as a user who may.",
         )
@@ -276,20 +266,16 @@ def _packages(m: Machine) -> Iterator[Check]:
         if name == "openvino":
             continue
         if not p.version:
-            yield Check("widgets", MISSING, f"{name} is not installed.", f"pip install {name}")
+            yield _missing("widgets", f"{name} is not installed.", f"pip install {name}")
         elif p.problem:
-            yield Check(
+            yield _warning(
                 "widgets",
-                WARNING,
                 f"{name} {p.version} does not work: {one_line(p.problem)}.",
                 f"pip install --force-reinstall {name}",
             )
         elif _is_old(p.version, p.needed):
-            yield Check(
-                "widgets",
-                WARNING,
-                f"{name} {p.version} is older than {p.needed}.",
-                f"pip install -U {name}",
+            yield _warning(
+                "widgets", f"{name} {p.version} is older than {p.needed}.", f"pip install -U {name}"
             )
         else:
             fine.append(f"{name} {p.version}")

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.doctor.causes import OK, Check, findings
+from hetero_lab.doctor.causes import ABSENT, MISSING, WARNING, Check, findings
 from hetero_lab.doctor.read_machine import read_machine
 from hetero_lab.result import Result
 from hetero_lab.tables import SCHEMA_VERSION, frame_of
@@ -27,11 +27,13 @@ class Diagnosis(Result):
 
     @property
     def verdict(self) -> str:
-        """How many things are missing or disturb."""
-        bad = [check.area for check in self.checks if check.state != OK]
-        if not bad:
-            return "Nothing is missing here."
-        return f"{count_of(len(bad), 'thing')} to look at: {', '.join(dict.fromkeys(bad))}."
+        """What is missing or disturbs, and which devices the machine does not show."""
+        bad = [check.area for check in self.checks if check.state in (MISSING, WARNING)]
+        absent = [check.area for check in self.checks if check.state == ABSENT]
+        said = "Nothing is broken here."
+        if bad:
+            said = f"{count_of(len(bad), 'thing')} to look at: {', '.join(dict.fromkeys(bad))}."
+        return f"{said} Not here: {', '.join(absent)}." if absent else said
 
     @property
     def summary(self) -> pd.DataFrame:
@@ -68,7 +70,7 @@ def doctor() -> Diagnosis:
     Examples
     --------
     >>> import hetero_lab as hl
-    >>> set(hl.doctor().summary["state"]) <= {"ok", "warning", "missing"}
+    >>> set(hl.doctor().summary["state"]) <= {"ok", "absent", "warning", "missing"}
     True
     """
     return diagnosis(findings(read_machine()))
