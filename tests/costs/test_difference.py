@@ -82,6 +82,7 @@ def test_kinds_and_parts_by_hand():
         ("lost fusion", "a\nb", "", ""): 0.7,
     }
     assert found.parts["difference_us"].tolist() == [-15.0, 3.0, 3.0, 2.0, 1.0, 0.7]
+    assert found.parts.loc[0, "name"] == "b"  # rows are numbered as they are shown
     assert [part_name(part) for part in found.parts.itertuples()] == [
         "'b' on B instead of A", "'a' crossing from A to B", "'b' crossing from B to A",
         "subgraphs on B", "subgraphs on A", "fusion of 'a' and 'b'",

@@ -103,11 +103,13 @@ def test_validation_is_measured_by_hand():
     costs = dataclasses.replace(
         random_case(0),
         validation_rows=(
-            ValidationRow("a", 110.0, 100.0),
-            ValidationRow("b", 190.0, 200.0),
-            ValidationRow("c", 300.0, 300.0),
+            ValidationRow("a", 110.0, 100.0, 3),
+            ValidationRow("b", 190.0, 200.0, 1),
+            ValidationRow("c", 300.0, 300.0, 2),
         ),
     )
+    assert costs.validation["n_subgraphs"].dtype == np.int64
+    assert costs.validation["n_subgraphs"].tolist() == [3, 1, 2]
     assert costs.mape == pytest.approx((0.1 + 0.05) / 3)
     assert costs.r2 == pytest.approx(1 - (100 + 100) / 20000)
     assert costs.validation["error"].tolist() == pytest.approx([0.1, -0.05, 0.0])

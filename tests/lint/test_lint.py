@@ -210,6 +210,18 @@ def test_a_stateful_path_torn_by_a_cycle():
     assert "torn-state" not in {f.rule for f in problems(graph, on(graph))}
 
 
+def test_what_a_cycle_parts_is_told_from_a_choice():
+    maker = GraphMaker()
+    x = maker.add("Parameter")
+    early, aside = (maker.add("Abs", [x], name=name) for name in ("early", "aside"))
+    maker.add("Add", [aside, early], name="late")
+    graph = maker.graph()
+    causes = {f.ops: f.cause for f in problems(graph, on(graph, aside="B"))}
+    assert "cycle" in causes[("early",)]  # all that it is connected to is on its device
+    assert "choice" in causes[("aside",)]
+    assert "choice" in causes[("late",)]
+
+
 def test_a_remedy_takes_the_whole_stateful_path_along():
     maker = GraphMaker()
     here = maker.add("Parameter")
@@ -507,6 +519,29 @@ def test_a_device_of_the_costs_may_be_new_to_the_placement(abc):
     assert table["cost_us"].tolist() == pytest.approx([360.0] * 4)
     assert table["remedy"].tolist() == [dict.fromkeys("abcd", "B")] * 4
     assert lint(model, "B", costs, core=abc).columns.tolist() == [*COLUMNS, "cost_us", "margin_us"]
+
+
+def test_what_fewer_subgraphs_save_is_the_difference_of_the_predictions(abc):
+    model = hl.load(chain("a", "b", "c", "d", "e"))
+    costs = costs_of(prepare(model).graph, dict.fromkeys("abcde", (10.0, 12.0)))
+    torn = hl.Affinity.uniform(model, "A", core=abc).fix(ops={"b": "B", "d": "B"}, core=abc)
+    row = lint(model, torn, costs, core=abc).set_index("rule").loc["many-subgraphs"]
+    whole = torn.fix(ops=row["remedy"], core=abc)
+    assert row["cost_us"] == pytest.approx(costs.predict_us(torn) - costs.predict_us(whole))
+    assert row["cost_us"] > 0
+
+
+def test_a_device_that_only_the_costs_know_needs_not_be_here(core):
+    model = hl.load(chain("a", "b", "c"))
+    costs = costs_of(prepare(model).graph, {"b": (None, 1.0)}, devices=("GPU", "CPU"))
+    assert "GPU" not in core.available_devices
+    table = lint(model, "HETERO:GPU,CPU", costs, core=core).set_index("rule")
+    assert table.loc["many-subgraphs", "remedy"] == {"c": "CPU"}
+    alone = hl.Affinity.uniform(model, "CPU", core=core)
+    wrong = Affinity.from_graph(prepare(model).graph, lambda name: "GPU")
+    with pytest.raises(DeviceError, match="GPU does not support 1 of the ops .* instance b"):
+        lint(model, wrong, costs, core=core)
+    assert "many-subgraphs" not in set(lint(model, alone, costs, core=core)["rule"])
 
 
 def test_bad_input(core, abc):

@@ -201,6 +201,15 @@ def test_moves_improve_on_plan_schedule():
     assert improved >= 1
 
 
+def test_when_time_is_over_nothing_is_moved_any_more():
+    for seed in (2, 9, 12):
+        costs = random_case(seed, most_units=5, n_devices=2, n_ops=12)
+        made = plan_schedule(costs.graph, costs)
+        assert made.predicted_us < min(b.predicted_us for b in made.baselines)  # with time
+        hurried = plan_schedule(costs.graph, costs, budget_s=1e-9)
+        assert hurried.predicted_us == min(b.predicted_us for b in hurried.baselines)
+
+
 def test_branches_are_found_inside_branches():
     # head → (left1 → left2, (up, down) → right) → tail, and units that depend on each other.
     maker = GraphMaker()

@@ -11,7 +11,7 @@ import hetero_lab as hl
 from hetero_lab.devices.bound import bind
 from hetero_lab.errors import ArgumentError
 from hetero_lab.placement.partition import Partition
-from hetero_lab.runtime.pieces import cut
+from hetero_lab.runtime.pieces import cut, readable
 
 
 def crossed() -> ov.Model:
@@ -69,3 +69,14 @@ def test_counters_of_both_executors_tell_the_same_ports(core):
         found.append(sorted((c.subgraph, c.node_type, c.tensor) for c in ports))
     assert found[0] == found[1]
     assert {tensor for _, _, tensor in found[0]} >= {"first", "second", "third"}
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_a_floating_point_tensor_of_any_type_is_read_as_f32(kind):
+    x = op.parameter([3], ov.Type.f32)
+    narrow = op.convert(x, kind)
+    model = ov.Model([op.result(readable(narrow.output(0)))], [x])
+    values = np.array([0.5, -2.0, 3.0], np.float32)
+    (read,) = ov.compile_model(model, "CPU")([values]).values()
+    assert read.dtype == np.float32
+    assert read.tolist() == values.tolist()

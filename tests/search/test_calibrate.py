@@ -6,13 +6,14 @@ import signal
 from types import SimpleNamespace
 from typing import Any
 
+import openvino as ov
 import pytest
 from hand_costs import costs_by_op
 from planning.random_costs import fork
 from small_models import constant_only, convolutions, passed_through
 
 import hetero_lab as hl
-from hetero_lab.errors import PlanError
+from hetero_lab.errors import MeasurementError, PlanError
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.simplify import simplified
 from hetero_lab.search import (
@@ -219,6 +220,38 @@ def test_a_search_goes_on_where_a_cut_was_not_measured(digits, few_placements, m
     monkeypatch.setattr(observing.Observer, "observe", no_cuts)
     best = hl.optimize(digits, ["ACC", "CPU"], device_properties=F32, budget_s=None, **QUICK)
     assert best.costs.validation_rows
+
+
+@pytest.fixture
+def broken_acc(monkeypatch):
+    """ACC says what it supports, but compiles nothing."""
+    compile_model = ov.Core.compile_model
+
+    def without_acc(self, model, device_name=None, config=None, **more):
+        if "ACC" in str(device_name):
+            raise RuntimeError("the driver of ACC is too old")
+        return compile_model(self, model, device_name, config, **more)
+
+    monkeypatch.setattr(ov.Core, "compile_model", without_acc)
+
+
+def test_a_device_that_compiles_nothing_is_named_with_the_reason(digits, broken_acc):
+    with pytest.raises(MeasurementError, match="'ACC' could not be measured: .*driver .* too old"):
+        hl.calibrate(digits, ["ACC", "CPU"], budget_s=None, **QUICK)
+
+
+def test_nothing_is_fitted_to_twice(digits, few_placements, monkeypatch):
+    observe, tried = observing.Observer.observe, []
+
+    def noted(self, affinities, until_s, into, **options):
+        tried.extend([self.reference] if not tried else [])
+        tried.extend(affinities.values())
+        observe(self, affinities, until_s, into, **options)
+
+    monkeypatch.setattr(observing.Observer, "observe", noted)
+    hl.calibrate(digits, ["ACC", "CPU"], budget_s=None, **QUICK)
+    assert len(tried) > 6
+    assert len(tried) == len(set(tried))
 
 
 @pytest.mark.slow
