@@ -87,7 +87,7 @@ def squeeze(problem: Problem, start: Placed) -> Placed | None:
     since = 0  # moves tried since the last that helped
     for units, device in itertools.cycle(moves):
         if left == 0:
-            break
+            return best
         since += 1
         if since > len(moves) or problem.is_late:
             return None
@@ -95,7 +95,7 @@ def squeeze(problem: Problem, start: Placed) -> Placed | None:
             moved = _moved(problem, best, [(units, device)])
             if excess(moved) < left:
                 best, left, since = moved, excess(moved), 0
-    return best
+    return best if left == 0 else None
 
 
 def _moved(problem: Problem, placed: Placed, moves: Iterable[Move]) -> Placed:
