@@ -32,7 +32,7 @@ def test_the_table_is_long_and_names_each_call_once():
     assert len(set(names)) == len(names)
     functions = {name.partition(":")[0] for name in names}
     # These take nothing but a Core, or nothing at all.
-    nothing = {"devices", "last_interrupted", "recordings", "samples"}
+    nothing = {"devices", "doctor", "last_interrupted", "recordings", "samples"}
     missing = public_functions(hl, hl.interop, hl.llm).keys() - functions
     assert missing <= nothing
 
