@@ -89,13 +89,17 @@ def unprotect(text: str) -> str:
 
 def write_csv(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
     """Write a table as CSV, whole or not at all."""
+    write_text(path, csv_text(frame))
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """Return a table as CSV."""
     safe = frame.copy()
     for column in safe.columns:
         if _is_text(safe[column]):
             safe[column] = [protect(v) if isinstance(v, str) else v for v in safe[column]]
     safe.columns = [protect(str(column)) for column in safe.columns]
-    text = safe.to_csv(index=False, lineterminator="\n", quoting=_quoting(safe))
-    write_text(path, text)
+    return safe.to_csv(index=False, lineterminator="\n", quoting=_quoting(safe))
 
 
 def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
@@ -438,7 +442,7 @@ def readable(frame: pd.DataFrame) -> dict[str, list[str]]:
     whole = frame.astype("object").where(frame.notna(), None)  # of NaN, None and NA just None
     given = {str(name): whole[name].tolist() for name in whole.columns}
     lows = [name for name in given if re.search("_low(_|$)", f"_{name}")]
-    ends = {value: low for low in lows if (value := _estimate(low, given))}
+    ends = {value: low for low in lows if (value := estimate_of(low, given))}
     inside = {end for low in ends.values() for end in (low, low.replace("low", "high"))}
     shown: dict[str, list[str]] = {}
     for name, values in given.items():
@@ -462,7 +466,7 @@ def text_table(frame: pd.DataFrame) -> str:
     return columns([[heading.upper() for heading in shown], *zip(*shown.values(), strict=True)])
 
 
-def _estimate(low: str, given: Collection[str]) -> str:
+def estimate_of(low: str, given: Collection[str]) -> str:
     """Return the column of the values whose intervals begin in the column ``low``, if any."""
     names = [low.replace("_ci95_low", ""), low.replace("ci95_low", "median"), "time_per_result_us"]
     names = names if "ci95" in low else [low.replace("_low", "")]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.arguments import checked
-from hetero_lab.errors import MeasurementError
+from hetero_lab.errors import MeasurementError, StoredFileError, shorten
 from hetero_lab.intervals import Latency
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
@@ -25,7 +26,13 @@ from hetero_lab.results.profile_data import (
     to_json,
 )
 from hetero_lab.results.profile_report import summary, text
-from hetero_lab.results.profile_tables import build_tables
+from hetero_lab.results.profile_tables import SUMMARY_COLUMNS, build_tables
+from hetero_lab.results.read_tables import (
+    FromTables,
+    has_only_tables,
+    read_tables,
+    warn_of_edits,
+)
 from hetero_lab.results.records import Compiled, Trial, Turn
 from hetero_lab.results.trace import write_trace
 from hetero_lab.tables import (
@@ -33,6 +40,7 @@ from hetero_lab.tables import (
     Tables,
     read_json,
     reading,
+    text_table,
     write_json,
     write_tables,
 )
@@ -41,6 +49,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FILE_NAME = "profile.json"
+_HEADLINE = [
+    "label",
+    "median_us",
+    "ci95_low_us",
+    "ci95_high_us",
+    "p90_us",
+    "n_subgraphs",
+    "verdict",
+]
 
 
 class Profile(Result, ProfileData):
@@ -129,11 +146,12 @@ class Profile(Result, ProfileData):
         OutputPathError
             The directory cannot be made or written.
         """
+        data = to_json(self)
         tables = {name: frame.copy() for name, frame in self.tables.items()}
         for table in tables.values():
             table.insert(0, "schema_version", SCHEMA_VERSION)
         target = write_tables(directory, tables, format)
-        write_json(target / FILE_NAME, to_json(self))
+        write_json(target / FILE_NAME, data)
 
     @checked
     def to_trace(self, file: str | os.PathLike[str]) -> None:
@@ -205,8 +223,23 @@ def profile_of(
     )
 
 
+class ProfileTables(FromTables, Profile):
+    """A profile that was read from tables alone."""
+
+    _KEPT_BY = "what was measured is in profile.json, which Profile.export writes beside them."
+
+    def __repr__(self) -> str:
+        return f"{text_table(self.tables['summary'][_HEADLINE])}\n{self.limit}"
+
+    def _shown(self) -> dict[str, pd.DataFrame]:
+        return {"": self.tables["summary"]}
+
+
 def read_profile(directory: str | os.PathLike[str]) -> Profile:
     """Read a profile that :meth:`Profile.export` wrote; no device is needed.
+
+    Of CSV alone, without ``profile.json``, a file or a directory, the tables are read; what needs
+    more says so.
 
     Raises
     ------
@@ -225,7 +258,19 @@ def read_profile(directory: str | os.PathLike[str]) -> Profile:
     True
     """
     path = Path(directory) / FILE_NAME
-    return profile_from(read_json(path, kind="profile"), path)
+    if has_only_tables(directory, FILE_NAME):
+        tables = read_tables(directory, "profile", SUMMARY_COLUMNS)
+        rows = tables["summary"].to_dict("records")
+        if len(rows) != 1 or "ratio" in rows[0]:
+            raise StoredFileError(
+                f"{shorten(os.fspath(directory))} holds a sweep: hetero_lab.read_sweep reads it."
+            )
+        own = {f.name: rows[0][f.name] for f in fields(ProfileData) if f.name in rows[0]}
+        own["interrupted"] = rows[0]["status"] == "interrupted"
+        return ProfileTables(tables, directory, **own)
+    profile = profile_from(read_json(path, kind="profile"), path)
+    warn_of_edits(directory, profile.tables, FILE_NAME)
+    return profile
 
 
 def profile_from(data: Mapping[str, Any], path: str | os.PathLike[str]) -> Profile:

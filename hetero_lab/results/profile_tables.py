@@ -41,9 +41,7 @@ def build_tables(profile: ProfileData) -> Tables:
             "counters": frame_of(counter_rows(profile.counters, emulated), COUNTER_COLUMNS),
             "boundaries": frame_of(_boundaries(profile), _BOUNDARY_COLUMNS),
             "placement": frame_of(_placement(profile)),
-            "agreement": frame_of(
-                [asdict(a) for a in profile.agreement], [field.name for field in fields(Agreement)]
-            ),
+            "agreement": frame_of([asdict(a) for a in profile.agreement], COLUMNS["agreement"]),
         }
     )
     if profile.counters:
@@ -180,6 +178,23 @@ def time_parts(counters: Sequence[Counter], latency_us: float) -> dict[str, Any]
         "rest_us": max(0.0, rest_us),
         "counters_exceed_latency": rest_us < 0,
     }
+
+
+COLUMNS = {
+    "latency": ["turn", "index", "latency_us"],
+    "subgraphs": [
+        "subgraph", "device", "emulated", "n_ops", "n_executed", "ops_us", "reorders_us",
+        "n_inputs", "input_bytes", "n_outputs", "output_bytes", "precisions", "ops",
+    ],
+    "counters": COUNTER_COLUMNS,
+    "boundaries": _BOUNDARY_COLUMNS,
+    "placement": [
+        "op", "op_type", "device", "emulated", "subgraph", "shape", "output_bytes", "fused_with",
+        "precision", "time_us",
+    ],
+    "agreement": [field.name for field in fields(Agreement)],
+    "transitions": TRANSITION_COLUMNS,
+}  # fmt: skip
 
 
 def _subgraphs(profile: ProfileData) -> Iterator[dict[str, Any]]:
