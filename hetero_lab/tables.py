@@ -104,26 +104,30 @@ def csv_text(frame: pd.DataFrame) -> str:
 
 def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
     """Read a table that :func:`write_csv` wrote; StoredFileError if it is missing or broken."""
+    try:
+        return parse_csv(read_bytes(path).decode("utf-8-sig", "surrogatepass"))
+    except (OSError, ValueError, csv.Error) as error:
+        message = f"{shorten(os.fspath(path))} is not a CSV table: {unread(error)}."
+        raise StoredFileError(message) from error
+
+
+def parse_csv(text: str) -> pd.DataFrame:
+    """Return the table of :func:`csv_text`; ValueError or csv.Error if the text is broken."""
     import pandas as pd
 
     # Before pandas 3.1 the default may be off in the last digit.
     version = [int(part) for part in pd.__version__.split(".")[:2]]
     exact: Any = {"float_precision": "round_trip"} if version < [3, 1] else {}
-    try:
-        text = read_bytes(path).decode("utf-8-sig", "surrogatepass")
-        header = next(csv.reader(io.StringIO(text, newline="")), [])
-        # No line ending is named: spreadsheets on Windows end lines with a carriage return too.
-        frame = pd.read_csv(
-            io.StringIO(text, newline=""),
-            dtype=dict.fromkeys(TEXT_COLUMNS, "str"),
-            keep_default_na=False,
-            na_values={name: ["", "nan"] for name in header if name not in TEXT_COLUMNS},
-            encoding_errors="surrogatepass",
-            **exact,
-        )
-    except (OSError, ValueError, csv.Error) as error:
-        message = f"{shorten(os.fspath(path))} is not a CSV table: {unread(error)}."
-        raise StoredFileError(message) from error
+    header = next(csv.reader(io.StringIO(text, newline="")), [])
+    # No line ending is named: spreadsheets on Windows end lines with a carriage return too.
+    frame = pd.read_csv(
+        io.StringIO(text, newline=""),
+        dtype=dict.fromkeys(TEXT_COLUMNS, "str"),
+        keep_default_na=False,
+        na_values={name: ["", "nan"] for name in header if name not in TEXT_COLUMNS},
+        encoding_errors="surrogatepass",
+        **exact,
+    )
     frame.columns = [unprotect(str(column)) for column in frame.columns]
     for column in frame.columns:
         if _is_text(frame[column]):

@@ -26,13 +26,8 @@ from hetero_lab.results.profile_data import (
     to_json,
 )
 from hetero_lab.results.profile_report import summary, text
-from hetero_lab.results.profile_tables import SUMMARY_COLUMNS, build_tables
-from hetero_lab.results.read_tables import (
-    FromTables,
-    has_only_tables,
-    read_tables,
-    warn_of_edits,
-)
+from hetero_lab.results.profile_tables import HEADLINE, SUMMARY_COLUMNS, build_tables
+from hetero_lab.results.read_tables import FromTables, read_tables, warn_of_edits
 from hetero_lab.results.records import Compiled, Trial, Turn
 from hetero_lab.results.trace import write_trace
 from hetero_lab.tables import (
@@ -49,15 +44,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FILE_NAME = "profile.json"
-_HEADLINE = [
-    "label",
-    "median_us",
-    "ci95_low_us",
-    "ci95_high_us",
-    "p90_us",
-    "n_subgraphs",
-    "verdict",
-]
 
 
 class Profile(Result, ProfileData):
@@ -229,7 +215,7 @@ class ProfileTables(FromTables, Profile):
     _KEPT_BY = "what was measured is in profile.json, which Profile.export writes beside them."
 
     def __repr__(self) -> str:
-        return f"{text_table(self.tables['summary'][_HEADLINE])}\n{self.limit}"
+        return f"{text_table(self.tables['summary'][HEADLINE])}\n{self.limit}"
 
     def _shown(self) -> dict[str, pd.DataFrame]:
         return {"": self.tables["summary"]}
@@ -257,17 +243,15 @@ def read_profile(directory: str | os.PathLike[str]) -> Profile:
     ...     hl.read_profile(f"{scratch}/results").latency == measured.latency
     True
     """
-    path = Path(directory) / FILE_NAME
-    if has_only_tables(directory, FILE_NAME):
-        tables = read_tables(directory, "profile", SUMMARY_COLUMNS)
-        rows = tables["summary"].to_dict("records")
-        if len(rows) != 1 or "ratio" in rows[0]:
-            raise StoredFileError(
-                f"{shorten(os.fspath(directory))} holds a sweep: hetero_lab.read_sweep reads it."
-            )
-        own = {f.name: rows[0][f.name] for f in fields(ProfileData) if f.name in rows[0]}
-        own["interrupted"] = rows[0]["status"] == "interrupted"
+    tables = read_tables(directory, FILE_NAME, "profile", SUMMARY_COLUMNS)
+    if tables is not None:
+        row, *more = tables["summary"].to_dict("records") or [{}]
+        if more or "ratio" in row:
+            name = shorten(os.fspath(directory))
+            raise StoredFileError(f"{name} holds a sweep: hetero_lab.read_sweep reads it.")
+        own = {f.name: row[f.name] for f in fields(ProfileData) if f.name in row}
         return ProfileTables(tables, directory, **own)
+    path = Path(directory) / FILE_NAME
     profile = profile_from(read_json(path, kind="profile"), path)
     warn_of_edits(directory, profile.tables, FILE_NAME)
     return profile

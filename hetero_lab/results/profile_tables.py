@@ -24,7 +24,7 @@ from hetero_lab.runtime.timeline import Span, critical_path, idle_times
 from hetero_lab.tables import Tables, frame_of
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 # Precisions that a device may choose from; others (i32, boolean) are given by the model.
 _CHOSEN = frozenset(["f64", "f32", "f16", "bf16", "i8", "u8"])
@@ -90,15 +90,10 @@ def _samples(profile: ProfileData) -> list[dict[str, Any]]:
     ]
 
 
-def headline(profile: ProfileData) -> pd.DataFrame:
-    """Return the most important columns of the summary."""
-    columns = [
-        "median_us", "ci95_low_us", "ci95_high_us", "p90_us", "n_subgraphs", "boundary_bytes",
-        "compile_ms", "first_inference_ms", "verdict",
-    ]  # fmt: skip
-    return frame_of([summary_row(profile)], columns)
-
-
+HEADLINE = [
+    "median_us", "ci95_low_us", "ci95_high_us", "p90_us", "n_subgraphs", "boundary_bytes",
+    "compile_ms", "first_inference_ms", "verdict",
+]  # fmt: skip
 SUMMARY_COLUMNS = [
     "label", "model", "status", "executor", "devices", "emulated", "n_ops", "n_subgraphs",
     "n_boundaries", "boundary_bytes", "median_us", "p90_us", "p99_us", "mad_us", "ci95_low_us",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
-import math
 import os
 import re
 from collections.abc import Collection, Iterator
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hetero_lab.errors import StoredFileError, shorten, warn
-from hetero_lab.tables import Tables, csv_text, estimate_of, read_bytes, read_csv, unread
+from hetero_lab.tables import Tables, csv_text, estimate_of, parse_csv, read_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,11 +19,6 @@ _NUMBERS = re.compile(r".*(_us|_ms|_s|bytes|share)|(n_|ratio|raw_).*|rank|group"
 _STATUS = re.compile(
     r"ok|interrupted|(accuracy )?failed|not measured: .*|crashed \(.*|timed out .*|out of memory"
 )
-_KEYS = {
-    "summary": ["label", "host"], "ranking": ["label", "host"], "latency": ["turn", "index"],
-    "samples": ["label", "host", "turn", "index"], "placements": ["label", "host", "op"],
-    "placement": ["op"],
-}  # fmt: skip
 _ROUNDING = 1e-9  # relative, of floating point
 
 
@@ -45,49 +38,38 @@ class FromTables:
         raise AttributeError(name)
 
 
-def has_only_tables(path: str | os.PathLike[str], whole: str) -> bool:
-    """Tell whether a path is a CSV file, or a directory that has some and no file ``whole``."""
-    place = Path(path)
-    return place.suffix == ".csv" or (not (place / whole).exists() and any(place.glob("*.csv")))
+def read_tables(
+    path: str | os.PathLike[str], whole: str, kind: str, columns: Collection[str]
+) -> Tables | None:
+    """Read the tables of a ``kind`` of result, if they are without the file ``whole``, else None.
 
-
-def read_tables(path: str | os.PathLike[str], kind: str, columns: Collection[str]) -> Tables:
-    """Read the tables of a ``kind`` of result, of which the summary has the ``columns``.
-
-    Raises StoredFileError, with file, row and column, if one cannot be what was written; the
-    header is row 1.
+    Raises StoredFileError, with file, row (the header is row 1) and column, if one cannot be what
+    was written; the ``columns`` are some of the summary.
     """
     place = Path(path)
-    files = sorted(place.glob("*.csv")) if place.is_dir() else [place]
+    files = [place] if place.suffix == ".csv" else sorted(place.glob("*.csv"))
+    if not files or (place / whole).exists():
+        return None
     files.sort(key=lambda file: file.stem != "summary")  # the others are held against it
-    tables, names = Tables(), {}
-    for file in files:
-        name = file.stem if place.is_dir() else "summary"
-        names[name], tables[name] = shorten(str(file)), read_csv(file)
-    if "summary" not in tables:
-        raise StoredFileError(f"{shorten(str(place))} has no summary.csv, as a {kind} has.")
+    tables = Tables({"summary" if file == place else file.stem: read_csv(file) for file in files})
+    named = zip(tables, map(shorten, map(str, files)), strict=True)
     for column in columns:
-        if column not in tables["summary"]:
+        if column not in tables.get("summary", ()):
             raise StoredFileError(
-                f"{names['summary']} is no summary of a {kind}: it has no column {column!r}."
+                f"{shorten(str(files[0]))} is no summary of a {kind}: it has no column {column!r}."
             )
-    for name, frame in tables.items():
-        for row, column, why in _faults(frame, _KEYS.get(name, []), tables["summary"]):
-            raise StoredFileError(f"{names[name]}, row {row + 2}, column {column!r}: {why}.")
+    for name, file in named:
+        for row, column, why in _faults(tables[name], tables["summary"]):
+            raise StoredFileError(f"{file}, row {row + 2}, column {column!r}: {why}.")
     return tables
 
 
-def _faults(
-    frame: pd.DataFrame, keys: Collection[str], summary: pd.DataFrame
-) -> Iterator[tuple[int, str, str]]:
+def _faults(frame: pd.DataFrame, summary: pd.DataFrame) -> Iterator[tuple[int, str, str]]:
     """Yield row, column and reason of what no export writes."""
     import pandas as pd
 
-    numbers: dict[str, pd.Series] = {
-        str(name): pd.to_numeric(frame[name], errors="coerce")
-        for name in frame
-        if _NUMBERS.fullmatch(str(name))
-    }
+    names = [str(name) for name in frame if _NUMBERS.fullmatch(str(name))]
+    numbers = {name: pd.to_numeric(frame[name], errors="coerce") for name in names}
     for name, column in numbers.items():
         for row in frame.index[frame[name].notna() & ~(column >= 0)]:
             yield row, name, f"{shorten(str(frame[name][row]))} is no number that was measured"
@@ -98,57 +80,38 @@ def _faults(
             above = numbers[value] > numbers[high] * (1 + _ROUNDING)
             for row in frame.index[below | above]:
                 yield row, value, f"{frame[value][row]} is outside of its interval, {low} to {high}"
-    keys = [key for key in keys if key in frame]
-    for row in frame.index[frame.duplicated(keys)] if keys else ():
-        yield row, keys[-1], f"an earlier row has the same {' and '.join(keys)}"
-    if "median_us" not in frame:
+    if "median_us" not in frame and "latency_us" not in frame:
         return
+    keys = [key for key in ("label", "host", "turn", "index") if key in frame]
+    for row in frame.index[frame.duplicated(keys)]:
+        yield row, keys[-1], f"an earlier row has the same {', '.join(keys)}"
     for row, status in enumerate(frame.get("status", ())):
         if not _STATUS.fullmatch(status):
             yield row, "status", f"{shorten(status)} is no status of a measurement"
-    place = [key for key in _KEYS["summary"] if key in frame]
-    medians = summary.set_index(place)["median_us"].to_dict()
-    for row, (where, us) in enumerate(frame.set_index(place)["median_us"].items()):
-        if us == us and us != medians.get(where):
-            yield row, "median_us", f"{us} is not what summary.csv says of this placement"
+    if "median_us" in frame:
+        medians = summary.set_index(keys)["median_us"].to_dict()
+        for row, (place, us) in enumerate(frame.set_index(keys)["median_us"].items()):
+            if us == us and us != medians.get(place):
+                yield row, "median_us", f"{us} is not what summary.csv says of this placement"
 
 
 def warn_of_edits(directory: str | os.PathLike[str], tables: Tables, whole: str) -> None:
     """Warn of CSV beside the file ``whole``, which was read, that do not say the same."""
     for name, frame in tables.items():
         file = Path(directory) / f"{name}.csv"
-        if file.exists() and len(frame.columns):
-            try:
-                edit = _first_edit(read_bytes(file).decode("utf-8-sig", "replace"), frame)
-            except (OSError, ValueError) as error:
-                edit = unread(error)
-            if edit:
-                warn(
-                    f"{shorten(str(file))} was changed and not read: {edit}. What was read is "
-                    f"{whole}; without that file, the tables are read."
-                )
-
-
-def _first_edit(text: str, frame: pd.DataFrame) -> str:
-    """Say where a CSV differs from a table; empty if it only was saved by another program."""
-    import pandas as pd
-
-    given, own = (
-        pd.read_csv(io.StringIO(each, newline=""), dtype=str, keep_default_na=False)
-        for each in (text, csv_text(frame))
-    )
-    if len(given) != len(own):
-        return f"it has {len(given)} rows, not {len(own)}"
-    for column in own.columns.intersection(given.columns):
-        for row in own.index[own[column] != given[column]]:
-            is_, was = given[column][row], own[column][row]
-            if not _same(is_, was):
-                return f"row {row + 2}, column {column!r} says {shorten(is_)}, not {shorten(was)}"
-    return ""
-
-
-def _same(one: str, other: str) -> bool:
-    try:
-        return math.isclose(float(one), float(other), rel_tol=1e-6)
-    except ValueError:
-        return one.casefold() == other.casefold()
+        if not file.exists() or not len(frame.columns):
+            continue
+        given, own = (table.map(str) for table in (read_csv(file), parse_csv(csv_text(frame))))
+        edits = [
+            f"row {row + 2}, column {column!r}: {given[column][row]}, not {own[column][row]}"
+            for column in own.columns.intersection(given.columns)
+            for row in own.index[: len(given)]
+            if given[column][row] != own[column][row]
+        ]
+        if len(given) != len(own):
+            edits = [f"it has {len(given)} rows, not {len(own)}"]
+        if edits:
+            warn(
+                f"{shorten(str(file))} was changed and not read: {edits[0]}. What was read is "
+                f"{whole}; without that file, the tables are read."
+            )

@@ -19,12 +19,7 @@ from hetero_lab.results.environment import is_busy, noise_of
 from hetero_lab.results.evaluation import evaluation_from, nan_notes
 from hetero_lab.results.profile_result import profile_of
 from hetero_lab.results.profile_tables import SUMMARY_COLUMNS
-from hetero_lab.results.read_tables import (
-    FromTables,
-    has_only_tables,
-    read_tables,
-    warn_of_edits,
-)
+from hetero_lab.results.read_tables import FromTables, read_tables, warn_of_edits
 from hetero_lab.results.records import (
     FROM_CACHE,
     Accuracy,
@@ -48,12 +43,13 @@ from hetero_lab.results.sweep_row import BUDGET_ENDED, INTERRUPTED, Row
 from hetero_lab.runtime.inputs import GENERATED
 from hetero_lab.runtime.reference import not_finite_notes
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
-from hetero_lab.tables import number, reading
+from hetero_lab.tables import Tables, number, reading
 from hetero_lab.terminal import count_of
 
 BUSY = "Other processes kept"  # begins the note on a busy machine
 _HERE = ""  # the host of a record that names none
 _NOISY_MAD = 0.1  # share of the median
+_COLUMNS = [*SUMMARY_COLUMNS, "ratio", "same_as", "reference"]
 _LARGE_SHARE = 0.2  # share of the time for starting workers that is worth a note
 
 
@@ -98,8 +94,9 @@ def read_sweep(
     True
     """
     if isinstance(directory, str | os.PathLike):
-        if has_only_tables(directory, HEADER):
-            return _sweep_tables(directory)
+        tables = read_tables(directory, HEADER, "sweep", _COLUMNS)
+        if tables is not None:
+            return _sweep_of(tables, directory)
         sweep = read_one(directory)
         warn_of_edits(directory, sweep.tables, HEADER)
         return sweep
@@ -139,8 +136,7 @@ def read_sweep(
     )
 
 
-def _sweep_tables(path: str | os.PathLike[str]) -> Sweep:
-    tables = read_tables(path, "sweep", [*SUMMARY_COLUMNS, "ratio", "same_as", "reference"])
+def _sweep_of(tables: Tables, path: str | os.PathLike[str]) -> Sweep:
     with reading(path, "sweep"):
         summary = tables["summary"]
         if "ranking" not in tables:

@@ -81,7 +81,7 @@ def test_a_profile_comes_back_from_its_tables(tmp_path):
         ("summary", "median_us", "1", "1.0 is outside of its interval, ci95_low_us to ci95_high"),
         ("summary", "median_us", "fast", "'fast' is no number that was measured"),
         ("summary", "compile_ms", "-3", "'-3.0' is no number that was measured"),
-        ("summary", "label", "auto", "an earlier row has the same label and host"),
+        ("summary", "label", "auto", "an earlier row has the same label, host"),
         ("ranking", "median_us", "", ""),
         ("samples", "latency_us", "soon", "'soon' is no number that was measured"),
     ],
@@ -114,7 +114,7 @@ def test_tables_of_something_else_are_named(tmp_path):
     (tmp_path / "sweep.csv").write_text("name,time\nresnet,3\n")
     with pytest.raises(StoredFileError, match=r"sweep.csv' is no summary of a sweep: .* 'label'"):
         hl.read_sweep(tmp_path / "sweep.csv")
-    with pytest.raises(StoredFileError, match=r"has no summary.csv, as a profile has"):
+    with pytest.raises(StoredFileError, match=r"sweep.csv' is no summary of a profile"):
         hl.read_profile(tmp_path)
     hl.read_profile(PROFILE).to_csv(tmp_path / "profile.csv")
     with pytest.raises(StoredFileError, match="has no column 'ratio'"):
