@@ -82,7 +82,11 @@ def optimize(given: Namespace) -> Any:
     """Find the fastest placement and prove it."""
     result = call(given, "optimize")
     if isinstance(result, hl.CostModel):  # interrupted before anything was proven
-        raise KeyboardInterrupt("Nothing was proven by then.")
+        kept = _kept("costs", given)
+        if kept is not None:
+            result.to_json(kept)
+        more = f" What was learnt is kept: the same with --costs {kept} goes on." if kept else ""
+        raise KeyboardInterrupt(f"Nothing was proven by then.{more}")
     given.affinity_out = given.affinity_out or _kept("optimize", given)
     return result
 
