@@ -222,6 +222,16 @@ def test_what_a_cycle_parts_is_told_from_a_choice():
     assert "choice" in causes[("late",)]
 
 
+def test_branches_that_share_only_an_input_are_not_cut_by_a_cycle():
+    maker = GraphMaker()
+    x = maker.add("Parameter")
+    maker.add("Abs", [x], name="alone")
+    maker.chain(maker.add("Abs", [x], name="aside"), ["late"], "Abs")
+    graph = maker.graph()
+    causes = {f.ops: f.cause for f in problems(graph, on(graph, aside="B"))}
+    assert "choice" in causes[("alone",)]  # its input is on its device, and goes to B
+
+
 def test_a_remedy_takes_the_whole_stateful_path_along():
     maker = GraphMaker()
     here = maker.add("Parameter")
