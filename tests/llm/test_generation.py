@@ -251,6 +251,17 @@ def test_a_search_asks_for_a_scenario_and_layers(model, own_core, ask):
     assert own_core.n_compiled == 0
 
 
+def test_a_layer_that_no_device_supports_wholly_is_named(model, own_core):
+    """Each op runs on one of the two, but a language model is cut between layers only."""
+    hl.emulate("ACC", unsupported={"Softmax", "MatMul"}, core=own_core)
+    hl.emulate("ACC2", unsupported={"Swish"}, core=own_core)
+    with pytest.raises(
+        PlanError, match=r"No device supports all of part 1 .* ACC: .*; ACC2: .*act"
+    ):
+        hl.optimize(model, ["ACC", "ACC2"], scenario=SCENARIO, core=own_core, progress=False)
+    assert own_core.n_compiled == 0
+
+
 @pytest.mark.parametrize(
     "ask",
     [
