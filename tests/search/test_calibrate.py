@@ -193,6 +193,7 @@ def test_some_validate_before_half_is_fitted_to(digits, monkeypatch):
     )
     monkeypatch.setattr(calibrating, "MOST_FITTED", 12)
     hl.calibrate(digits, ["ACC", "CPU"], budget_s=None, validate=8, progress=False)
+    assert asked[:2] == ["CPU", "ACC first"]  # ACC alone cannot run it
     designed = [label for label in asked if label.startswith(("designed", "kept"))]
     half = sum(label.startswith("designed") for label in designed) / 2
     first = next(n for n, label in enumerate(designed) if label.startswith("kept"))
@@ -377,3 +378,12 @@ def test_a_device_alone_is_no_cut(digits, monkeypatch):
     assert simplified(graph, greedy, support).affinity.devices == ("CPU",)
     cuts, _ = cuts_asked_for(monkeypatch, digits, costs)
     assert all(len(affinity.devices) == 2 for affinity in cuts.values())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"pin": {"^nowhere$": "CPU"}}, {"memory_limit": {"GPU": "1GiB"}}]
+)
+def test_limits_that_cannot_hold_are_told_before_a_compile(digits, own_core, wrong):
+    with pytest.raises(PlanError, match="nowhere|GPU"):
+        hl.optimize(digits, ["ACC", "CPU"], core=own_core, **QUICK, **wrong)
+    assert own_core.n_compiled == 0

@@ -5,11 +5,6 @@ from __future__ import annotations
 # (path, line before, line after): reason
 EQUIVALENT = {
     (
-        "hetero_lab/runtime/counters.py",
-        "for index, name in zip(indices, hidden[kernel], strict=True):",
-        "for index, name in zip(indices, hidden[kernel], strict=False):",
-    ): "the line before compares the lengths",
-    (
         "hetero_lab/measure/rounds.py",
         "self._compiled.discard(key)",
         "pass",
