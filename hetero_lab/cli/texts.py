@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hetero_lab as hl
+from hetero_lab.cli.options import OPTIONS
 from hetero_lab.tables import number, text_table
 from hetero_lab.terminal import columns, count_of, first_of, one_line
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOST_TYPES = 12
+# Options that the next command gets again, if it has them.
+_REPEATED = [
+    "--shape", "--input", "--property", "--objective", "--memory-limit", "--pin", "--emulate",
+]  # fmt: skip
 _BUDGET = ("-b", "--budget")
 MEASURED = "measured now"
 
@@ -144,9 +149,8 @@ def advise_text(given: Namespace, advice: Any) -> str:
     """Report the advice, and how to deploy or to verify it."""
     said = str(advice).rstrip("\n")
     if given.deploy is None:
-        kept = {"-d": given.devices, "-b": f"{given.budget:g}", "--data": given.data}
-        more = [word for pair in kept.items() if pair[1] for word in pair]
-        return f"{said}\nNext:       {again(given, 'advise', *more, '--deploy', unused('deploy'))}"
+        words = command_line("advise", *given.words, "--deploy", unused("deploy"))
+        return f"{said}\nNext:       {words}"
     models = getattr(advice, "advices", None)  # of a pipeline: a directory each
     directories = [os.path.join(given.deploy, name) for name in models or [""]]
     verify = [f"Next:       {command_line('verify', d.rstrip(os.sep))}" for d in directories]
@@ -274,8 +278,15 @@ def command_line(*words: str) -> str:
 
 
 def again(given: Namespace, command: str, *more: str) -> str:
-    """Return another command on the model, the shapes and the emulated devices of this one."""
-    same = [("--shape", given.shape), ("--emulate", given.emulate)]
-    repeated = [word for option, texts in same for text in texts for word in (option, text)]
+    """Return another command on the model of this one, with those options that it has as well."""
+    from hetero_lab.cli.main import COMMANDS
+
+    flags = {OPTIONS[name].flags.split()[-1] for name in COMMANDS[command].options.split()}
+    repeated: list[str] = []
+    for flag in _REPEATED:
+        value = vars(given).get(flag[2:].replace("-", "_"))
+        if value and flag in flags and flag not in more:
+            texts = value if isinstance(value, list) else [value]
+            repeated += [word for text in texts for word in (flag, str(text))]
     models = [given.model] if isinstance(given.model, str) else given.model
     return command_line(command, *models, *more, *repeated)

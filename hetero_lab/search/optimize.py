@@ -16,6 +16,7 @@ from hetero_lab.costs.design import cut_at, lone_cuts
 from hetero_lab.costs.objective import LATENCY, THROUGHPUT, check_objective
 from hetero_lab.devices.bound import bind
 from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.devices import supported_ops
 from hetero_lab.errors import MeasurementError, names_at_hand
 from hetero_lab.interrupts import UntilInterrupted, bringing
 from hetero_lab.measure.budget import RunOptions
@@ -286,7 +287,8 @@ def optimize_bound(
     if costs is not None:
         costs.check_conditions(devices, properties)
         costs.check_scenario(search.session.scenario)
-    check_constraints(search.bound.graph, devices, memory_limit, pin)
+    support = {device: supported_ops(search.bound, device) for device in devices}
+    check_constraints(search.bound.graph, devices, memory_limit, pin, support)
     # Those of costs come from a file.
     by_device = check_device_properties(properties, devices, search.bound.core)
     if objective == THROUGHPUT:
