@@ -10,11 +10,6 @@ EQUIVALENT = {
         "for index, name in zip(indices, hidden[kernel], strict=False):",
     ): "the line before compares the lengths",
     (
-        "hetero_lab/measure/rounds.py",
-        "self._compiled.discard(key)",
-        "pass",
-    ): "in _release: no placement is asked for again after its group",
-    (
         "hetero_lab/runtime/compiled.py",
         "while now() < until and any(",
         "while now() <= until and any(",
