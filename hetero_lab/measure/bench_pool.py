@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from hetero_lab.measure import requests
@@ -38,14 +39,15 @@ class BenchPool:
 
         One that cannot start is left out, and raises when it is asked.
         """
-        self._release([key for key in self._benches if key not in keys], reuse=reuse)
         took_s: dict[str, float] = {}
 
         def start(key: str) -> None:
             with contextlib.suppress(WorkerError):
                 took_s[key] = self._bench(key).start_s
 
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        leaving = [key for key in self._benches if key not in keys]
+        with ThreadPoolExecutor(max(len(leaving), os.cpu_count() or 1)) as pool:
+            list(pool.map(partial(self._release, reuse=reuse), leaving))
             list(pool.map(start, keys))
         return took_s
 
@@ -90,19 +92,18 @@ class BenchPool:
                 self._benches[key] = self._start()
         return self._benches[key]
 
-    def _release(self, keys: Iterable[str], *, reuse: bool) -> None:
-        """Let go of compiled placements; keep their benches if new ones would take long.
+    def _release(self, key: str, *, reuse: bool) -> None:
+        """Let go of a compiled placement; keep its bench if a new one would take long.
 
         Otherwise the next placement gets a new bench, as it would run faster in a process that
         has compiled before. Where starting or compiling is slow, that would take too much time.
         """
-        for key in keys:
-            bench = self._benches.get(key)
-            if bench is not None and (reuse or bench.start_s >= _SLOW_START_S):
-                with contextlib.suppress(WorkerError):
-                    bench.ask(requests.Release(key=key), timeout_s=self._workers.timeout_s)
-                    self._idle.append(self._benches.pop(key))
-            self._close(key)
+        bench = self._benches[key]
+        if reuse or bench.start_s >= _SLOW_START_S:
+            with contextlib.suppress(WorkerError):
+                bench.ask(requests.Release(key=key), timeout_s=self._workers.timeout_s)
+                self._idle.append(self._benches.pop(key))
+        self._close(key)
 
     def _close(self, key: str) -> None:
         self._compiled.discard(key)
