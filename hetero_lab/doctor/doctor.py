@@ -7,12 +7,12 @@ import getpass
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hetero_lab.doctor.causes import ABSENT, MISSING, WARNING, Check, findings
 from hetero_lab.doctor.read_machine import read_machine
 from hetero_lab.result import Result
-from hetero_lab.tables import SCHEMA_VERSION, frame_of
+from hetero_lab.tables import frame_of
 from hetero_lab.terminal import columns, count_of
 
 if TYPE_CHECKING:
@@ -43,11 +43,6 @@ class Diagnosis(Result):
     def to_frame(self) -> pd.DataFrame:
         """Return ``summary``."""
         return self.summary
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the diagnosis as JSON holds it."""
-        rows = [check._asdict() for check in self.checks]
-        return {"kind": "doctor", "schema_version": SCHEMA_VERSION, "checks": rows}
 
     def __repr__(self) -> str:
         table = columns([("STATE", "AREA", "WHAT"), *((c[1], c[0], c[2]) for c in self.checks)])
