@@ -80,8 +80,7 @@ another name.
 def skill() -> str:
     """Return the page that teaches an agent the commands."""
     commands = [
-        f"- **{title}**: "
-        + "; ".join(f"`{name}` {COMMANDS[name].help}" for name in names.split())
+        f"- **{title}**: " + "; ".join(f"`{name}` {COMMANDS[name].help}" for name in names.split())
         for title, names in GROUPS.items()
     ]
     codes = [f"- {code}: {meaning}" for code, meaning in EXIT_CODES.items()]

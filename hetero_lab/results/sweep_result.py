@@ -136,7 +136,7 @@ class Sweep(Result):
 
     @property
     def _heading(self) -> str:
-        distinct = sum(not row.same_as for row in self.rows)
+        distinct = int((self.summary["same_as"] == "").sum())
         sentences = f"{count_of(distinct, 'placement')}, ratios to {shorten(self.reference)}"
         return f"{sentences} (below 1 is faster)"
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOST_ROWS = 5  # in the short text
-_SAMPLES = ["label", "host", "turn", "index", "latency_us"]
 # Tables that hold those of all profiles, under the names that they have there.
 _OF_EACH = {
     "samples": "latency", "subgraphs": "subgraphs", "counters": "counters",
@@ -46,7 +45,7 @@ def build(rows: Sequence[Row], ranking: Ranking, reference: str, notes: Sequence
                 frame.insert(0, "label", row.label)
                 frame.insert(1, "host", row.measured_on)
                 frames.append(frame)
-        empty = pd.DataFrame(columns=_SAMPLES if name == "samples" else None)
+        empty = pd.DataFrame(columns=["label", "host", *profile_tables.COLUMNS[of_profile]])
         tables[name] = pd.concat(frames, ignore_index=True) if frames else empty
     tables["notes"] = pd.DataFrame({"finding": list(notes)}, dtype="str")
     return tables
@@ -79,7 +78,7 @@ def text(
 def verdict(tables: Tables) -> str:
     """Say which placement is fastest, which ones are as fast, and for which that is undecided."""
     ranking = tables["ranking"]
-    if not len(ranking) or ranking["host"].nunique() > 1:
+    if not len(ranking) or "finding" not in ranking or ranking["host"].nunique() > 1:
         return ""
     best = ranking.iloc[0]
     text = f"Fastest: {shorten(best['label'], 60)}, {time_text(best['median_us'])}"

@@ -330,3 +330,15 @@ def test_text_goes_in_and_comes_out():
     two = hl.Scenario(5, 2)
     profile = quick(llm, "CPU", None, scenario=two, inputs=prompt, reference=False)
     assert hl.llm.detokenize(llm, profile.generation.token_ids) == [" Paris."]
+
+
+def test_logits_need_not_be_the_first_output(model, core):
+    one = model.clone()
+    norm = next(node for node in one.get_ops() if node.get_friendly_name() == "norm")
+    results = [ov.opset13.result(norm, name="hidden"), *one.get_results()]
+    two = ov.Model(results, one.get_sinks(), one.get_parameters(), "two_outputs")
+    made = quick(
+        two, hl.Placement(hl.Affinity.uniform(two, "CPU", core=core), "", {"CPU": EXACT}), core
+    )
+    assert made.generation.token_ids.tolist() == without_states(model, core, PROMPT, 8)
+    assert {a.verdict for a in made.agreement} == {"equal"}

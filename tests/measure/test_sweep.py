@@ -23,6 +23,7 @@ import openvino as ov
 import pandas as pd
 import psutil
 import pytest
+from msgspec import structs
 from openvino import opset13 as op
 from slices import sliced
 from small_models import chain
@@ -38,7 +39,7 @@ from hetero_lab.errors import (
     StoreError,
 )
 from hetero_lab.intervals import ASSUMED_NOISE
-from hetero_lab.measure.bench import Bench
+from hetero_lab.measure.bench import Bench, read_arrays, write_arrays, write_set_up
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.requests import Compile, CompileCounted, Expect
 from hetero_lab.measure.rounds import SweepRun
@@ -48,6 +49,7 @@ from hetero_lab.measure.worker_process import WorkerError, WorkerProcess
 from hetero_lab.results.records import Compiled, Finished, Turn
 from hetero_lab.results.store import read_store
 from hetero_lab.results.sweep_reading import sweep_from
+from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import number
 
@@ -317,6 +319,30 @@ def test_the_last_idle_bench_is_given_to_one_thread_only(model, placements):
     )  # fmt: skip
     run._idle = Contested([object()])
     assert run._bench("a") is fresh
+
+
+def test_benches_of_a_directory_share_the_reference(model, tmp_path):
+    """The first one computes it; what is kept is what later ones compare with."""
+    bound = bind(model)
+    arrays = list(generate_inputs(bound).values())
+    set_up = write_set_up(tmp_path, {"m": bound}, {"m": arrays})
+    (trial, *_) = expand({"m": bound}, ["CPU"], baselines=False)
+    trial = structs.replace(trial, device_properties={"CPU": F32["CPU"]})
+
+    def verdicts() -> set[str]:
+        compiled = Bench.of(set_up).answer(Compile(trial=trial, compare=True))
+        return {agreement["verdict"] for agreement in compiled.agreement}
+
+    kept = tmp_path / "reference0.npz"
+    assert not kept.exists()
+    assert verdicts() == {"equal"}
+    write_arrays(kept, [array + 1.0 for array in read_arrays(kept)])
+    assert verdicts() == {"different"}
+    kept.write_text("half written")
+    assert verdicts() == {"equal"}
+    kept.unlink()
+    Bench.of(set_up).answer(Expect(trial=trial))
+    assert kept.exists()
 
 
 @pytest.fixture

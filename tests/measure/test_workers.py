@@ -15,6 +15,7 @@ import pytest
 
 from hetero_lab.measure.requests import Release, SetUp
 from hetero_lab.measure.worker_process import WORKER, WorkerError, WorkerProcess
+from hetero_lab.measure.workers import Workers
 from hetero_lab.model.read import prepare, save
 from hetero_lab.processes import FORK_SERVER, ForkedProcess, ForkServer, launch
 
@@ -165,3 +166,11 @@ def test_a_command_is_started_as_it_is(tmp_path):
         for stream in (started.stdin, started.stdout):
             assert stream is not None
             stream.close()
+
+
+def test_an_answer_that_comes_after_the_end_is_still_read():
+    """The output of a process that has ended may be held open by a child of it."""
+    late = ["sh", "-c", "(sleep 0.5; echo '{}'; sleep 2) & exit 3"]
+    worker = WorkerProcess(SetUp(models={}), Workers(command=late))
+    with contextlib.closing(worker), pytest.raises(WorkerError, match=r"crashed \(exit code 3\)"):
+        worker.ask(Release(key="none"), timeout_s=10)

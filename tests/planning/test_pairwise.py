@@ -8,12 +8,16 @@ import random
 import numpy as np
 import pytest
 from hand_costs import costs_by_op
-from planning.brute_force import held_bytes, pairwise_ns
+from planning.brute_force import choices, held_bytes, pairwise_ns
 from planning.random_costs import GraphMaker, affinity_of, any_choice, random_case
 
 from hetero_lab.costs.cost_model import BoundaryCost, CostModel, Unit
+from hetero_lab.costs.objective import LATENCY
 from hetero_lab.errors import PlanError
+from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.planning import planner
+from hetero_lab.planning.constraints import Problem
+from hetero_lab.planning.local_search import kick
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.planner import plan_graph
 
@@ -128,3 +132,21 @@ def test_the_bound_of_a_large_plan_has_the_subgraphs_of_two_devices():
     single = dataclasses.replace(costs, subgraph_us={"A": 5000.0, "B": 1.0})
     alone = plan_graph(single.graph, single)
     assert alone.lower_bound_us == alone.predicted_us == 4.0 + 707.0 + 1.0
+
+
+def test_kicks_lead_to_the_best_unless_time_is_over():
+    costs = random_case(3, most_units=6, n_devices=2, n_ops=12)
+    pairwise = Pairwise.build(costs.objective)
+    units = np.arange(len(pairwise.units))
+
+    def kicked(deadline: float) -> tuple[list[int], int]:
+        problem = Problem(pairwise, LATENCY, {}, deadline, UntilInterrupted())
+        worst = max((problem.place(np.array(c)) for c in choices(costs)), key=lambda p: p.value_ns)
+        steps = [step.value_ns for step in kick(problem, worst)]
+        return steps, min(problem.place(np.array(choice)).value_ns for choice in choices(costs))
+
+    assert len(units) > 2
+    steps, best = kicked(float("inf"))
+    assert steps == sorted(set(steps), reverse=True)  # each better than those before
+    assert steps[-1] == best
+    assert kicked(-float("inf"))[0] == []

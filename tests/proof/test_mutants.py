@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 
 from tests.proof.mutants import __main__ as sampler, executed
@@ -71,6 +72,16 @@ def test_what_is_executed_is_noted_line_by_line():
     assert chosen([5, 3, 0, 4], 3) == [4]  # type: ignore[operator]
     assert [number for number, seen in enumerate(noted) if seen] == [54, 56, 57]
     assert chosen.__doc__ == "Not 3 of these."
+
+
+def test_a_note_holds_until_a_module_that_ran_changes(tmp_path: Path):
+    note = tmp_path / "note.json"
+    assert not executed._holds(note, {"a.py": "1"})
+    made = {"modules": {"a.py": "1", "b.py": "1"}, "run": ["a.py"], "tests": {}}
+    note.write_text(json.dumps(made))
+    assert executed._holds(note, {"a.py": "1", "b.py": "2", "c.py": "1"})
+    assert not executed._holds(note, {"a.py": "2", "b.py": "1"})
+    assert not executed._holds(note, {"b.py": "1"})
 
 
 def test_the_likeliest_tests_run_first():

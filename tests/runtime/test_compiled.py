@@ -35,6 +35,7 @@ from hetero_lab.runtime.compiled import check_ports, lonely_results, settle
 from hetero_lab.runtime.exported import match_header, observe, parse_header
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.placed_model import header_text
+from hetero_lab.runtime.runners import CompiledSession
 
 
 def on_cpu(model, core, **elsewhere) -> Affinity:
@@ -472,3 +473,27 @@ def test_auto_that_never_switches_costs_some_seconds(monkeypatch):
 
     settle(Switching(["(CPU)"]), infer)
     assert passed[0] == 20
+
+
+def test_a_timed_inference_copies_no_output_but_text(core):
+    """What an earlier inference returned then holds the outputs of the last one."""
+    session = CompiledSession(hl.compile(chain("a"), "CPU", core=core))
+    (given,) = generate_inputs(session.compiled.prepared).values()
+    session.give([given])
+    ((_, first),) = session.infer().items()
+    before = first.copy()
+    session.give([given + 1.0])
+    session.infer()
+    assert (first == next(iter(session.outputs().values()))).all()
+    assert (first != before).any()
+    words = op.parameter([2], ov.Type.string, name="words")
+    text = ov.Model([op.result(words)], [words], "text")
+    session = CompiledSession(hl.compile(text, "CPU", core=core))
+    session.give([np.array(["a", "b"])])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # as OpenVINO says that text is copied all the same
+        ((_, first),) = session.infer().items()
+    session.give([np.array(["c", "d"])])
+    session.infer()
+    assert list(first) == ["a", "b"]
+    assert next(iter(session.outputs().values())).tolist() == ["c", "d"]
