@@ -49,6 +49,7 @@ RUNS = {
     "demo": "",
 }
 _UNITS = {"_us": "µs", "_ms": "ms", "_s": "s", "bytes": "bytes", "share": "share of 1"}
+_NESTED = {"ops": ["array"], "remedy": ["object"]}  # names of ops; op → device
 _PLAIN = {"type": "string"}
 
 
@@ -68,8 +69,8 @@ def prepare() -> None:
     Path("symptom.py").write_text("raise SystemExit(0)\n", "utf-8")
 
 
-def schema_of(command: str, answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a command, with the tables of one of its answers."""
+def schema_of(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a command from one of its answers."""
     tables = {
         name: {"type": "array", "items": _row(dict.fromkeys(key for row in rows for key in row))}
         for name, rows in answer.get("tables", {}).items()
@@ -109,7 +110,7 @@ def _row(columns: Iterable[str]) -> dict[str, Any]:
 
 def _column(name: str) -> dict[str, Any]:
     if name in TEXT_COLUMNS:
-        return {"type": ["string", "null", "array"]}
+        return {"type": ["string", "null", *_NESTED.get(name, ())]}
     if name.startswith(("is_", "has_")):
         return {"type": ["boolean", "null"]}
     if name.startswith("n_"):
@@ -128,7 +129,7 @@ def write(commands: Iterable[str]) -> None:
             answer = json.loads(said)
             if "error" in answer:
                 raise SystemExit(f"{command}: {code}, {answer['error']}")
-            text = json.dumps(schema_of(command, answer), indent=1, ensure_ascii=False) + "\n"
+            text = json.dumps(schema_of(answer), indent=1, ensure_ascii=False) + "\n"
             (SCHEMAS / f"{command}.json").write_text(text, "utf-8")
 
 
