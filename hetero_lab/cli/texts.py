@@ -57,7 +57,7 @@ def as_json(name: str, exit_code: int, **content: Any) -> str:
 
 def content_of(given: Namespace, name: str, result: Any, said: str) -> dict[str, Any]:
     """Return a result as JSON holds it, with the commands to go on with and the files written."""
-    shown = result.plan if isinstance(result, Planned) else result
+    shown: Any = result.plan if isinstance(result, Planned) else result
     if hasattr(shown, "columns"):
         content = {"tables": {name: records(shown)}}
     else:
