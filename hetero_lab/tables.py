@@ -77,6 +77,25 @@ def frame_of(rows: Any, columns: list[str] | None = None) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table as JSON holds them, see :func:`plain`."""
+    return [plain(row) for row in frame.astype("object").to_dict("records")]
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON holds it: what is missing or no finite number is None."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(held) for key, held in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(held) for held in value]
+    value = value.item() if hasattr(value, "item") else value  # NumPy's
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return None if str(value) in ("<NA>", "NaT") else str(value)
+
+
 def protect(text: str) -> str:
     """Put an apostrophe before text that a spreadsheet would run."""
     return f"'{text}" if text.startswith(_FORMULA_STARTS) else text

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shlex
 from argparse import Namespace
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import hetero_lab as hl
 from hetero_lab.cli.options import OPTIONS
-from hetero_lab.tables import number, text_table
+from hetero_lab.tables import SCHEMA_VERSION, number, records, text_table
 from hetero_lab.terminal import columns, count_of, first_of, one_line
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ _REPEATED = [
 ]  # fmt: skip
 _BUDGET = ("-b", "--budget")
 MEASURED = "measured now"
+_WRITTEN = ("affinity_out", "csv", "deploy", "directory", "export", "html", "junit", "store")
 
 
 @dataclass(frozen=True)
@@ -47,15 +49,36 @@ class Planned:
         return self.plan.interrupted
 
 
+def as_json(name: str, exit_code: int, **content: Any) -> str:
+    """Return what a command says as one JSON object, whose frame is the same for all commands."""
+    frame = {
+        "kind": f"hetero-lab {name}",
+        "schema_version": SCHEMA_VERSION,
+        "hetero_lab_version": hl.__version__,
+        "exit_code": exit_code,
+    }
+    return json.dumps(frame | content, indent=1, allow_nan=False)
+
+
+def content_of(given: Namespace, name: str, result: Any, said: str) -> dict[str, Any]:
+    """Return a result as JSON holds it, with the commands to go on with and the files written."""
+    shown: Any = result.plan if isinstance(result, Planned) else result
+    if hasattr(shown, "columns"):
+        content = {"tables": {name: records(shown)}}
+    else:
+        content = shown.to_dict() if hasattr(shown, "to_dict") else {"verdict": said}
+    return {
+        **content,
+        "interrupted": bool(getattr(result, "interrupted", False)),
+        "next": re.findall(r"^Next: +(.*?)(?:, with .*)?$", said, re.MULTILINE),
+        "written": {name: path for name in _WRITTEN if (path := vars(given).get(name))},
+    }
+
+
 def devices_text(_: Namespace, devices: pd.DataFrame) -> str:
     """List the devices, and why others are missing."""
     names = ["device", "available", "full_name", "emulated_on", "capabilities", "problem"]
     return text_table(devices[names])
-
-
-def doctor_text(given: Namespace, found: hl.types.Diagnosis) -> str:
-    """Report the diagnosis, or print it as JSON."""
-    return json.dumps(found.to_dict(), indent=1) if given.json else repr(found)
 
 
 def samples_text(_: Namespace, samples: pd.DataFrame) -> str:

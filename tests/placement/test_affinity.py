@@ -549,3 +549,9 @@ def test_labels_that_are_not_used_are_named(core):
         hl.compile(model, "HETERO:ACC,CPU", core=core)
     hl.compile(model, "CPU", core=core)  # OpenVINO uses none there either
     hl.compile(chain("a", "b", "c"), "HETERO:ACC,CPU", core=core)
+
+
+def test_an_affinity_has_every_node():
+    graph = prepare(diamond()).graph
+    affinity = Affinity.on_one(graph, "A")
+    assert len(affinity) == len(list(affinity)) == len(graph)
