@@ -131,6 +131,9 @@ def test_optimize_without_time_returns_a_measured_baseline(digits, tmp_path):
     assert ": 0 planned placements; the best split, greedy (" in (
         replace(best, split=greedy, trials=()).searched
     )
+    trial = optimizing.Proposal(1, "plan 1.1", 12.0, 13.0, 2)
+    history = replace(best, trials=(trial,)).history
+    assert history.to_dict("records") == [trial._asdict()]
     stored = hl.read_sweep(tmp_path / "proof").summary.set_index("label")
     assert stored.loc["greedy", "median_us"] == rows.loc["greedy", "median_us"]
 
