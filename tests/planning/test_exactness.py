@@ -420,10 +420,18 @@ def test_a_pool_that_nothing_fits_names_its_devices():
         plan_graph(costs.graph, costs, memory_limit={("B", "A"): 0})
 
 
-def test_the_integer_program_can_be_asked_for():
-    costs = random_case(3)
+def test_the_integer_program_can_be_asked_for(monkeypatch):
+    costs, given = random_case(3), []
+
+    def noted(solve, *arguments, **options):
+        given.append(options["options"]["time_limit"])
+        return solve(*arguments, **options)
+
+    monkeypatch.setattr("hetero_lab.planning.milp.interruptible", noted)
     plan = plan_graph(costs.graph, costs, solver="milp", budget_s=5)
     assert plan.method == "milp, repaired"
+    assert given
+    assert all(0.1 <= seconds <= 5.0 for seconds in given)
     exact = plan_graph(costs.graph, costs, budget_s=5)
     assert plan.lower_bound_us <= exact.predicted_us <= plan.predicted_us
     with pytest.raises(PlanError, match="no solver 'milq'. Did you mean 'milp'"):
