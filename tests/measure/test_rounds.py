@@ -60,7 +60,8 @@ class Workshop:
 
     def run(
         self, keys: str, *, budget_s: float | None = None, group: int = 8, at_once: int = 1,
-        records: Any = (), **options: Any,
+        records: Any = (), is_ready: Callable[[float], bool] = lambda _: True,
+        progress: bool = False, **options: Any,
     ) -> SweepRun:  # fmt: skip
         """Measure trials with these keys, the first of them the reference."""
         trials = [
@@ -75,7 +76,7 @@ class Workshop:
             trials=trials, reference=keys[0], records=records, append=self.records.append,
             options=RunOptions(**{"counters": False, "reference": False, "turns": 2, **options}),
             workers=Workers(group=group, timeout_s=7.0, compile_timeout_s=70.0),
-            watch=Stopwatch.start(budget_s), progress=False,
+            watch=Stopwatch.start(budget_s), progress=progress, is_ready=is_ready,
             start=lambda: Timed(self), noise=lambda devices: ASSUMED_NOISE, at_once=at_once,
         )  # fmt: skip
         run.measure()
@@ -345,3 +346,65 @@ def test_what_compiles_may_take_longer(workshop):
     shop.run("rab", group=2, counters=True)
     longer, others = {"Compile", "ReadCounters"}, {"WarmUp", "RunTurn", "Release"}
     assert shop.limits == {**dict.fromkeys(longer, 70.0), **dict.fromkeys(others, 7.0)}
+
+
+def test_without_the_reference_the_others_have_their_turns(workshop):
+    shop = workshop()
+
+    def fail(kind: str, key: str) -> None:
+        if (kind, key) == ("Compile", "r"):
+            raise WorkerError("compile failed", "no kernel", died=False)
+
+    shop.fault = fail
+    shop.run("rab", turns=3, group=2)
+    assert shop.turns() == {"a": 3, "b": 3}
+    assert [record.entry for record in shop.of(Failed)] == ["r"]
+
+
+def test_a_bench_that_dies_after_its_turns_is_started_again_to_be_counted(workshop):
+    shop, deaths = workshop(), {"a": 1}
+
+    def die(kind: str, key: str) -> None:
+        if (kind, key) == ("ReadCounters", "a") and deaths.pop("a", 0):
+            raise WorkerError("crashed (signal 11)", "", died=True, crashed=True)
+
+    shop.fault = die
+    shop.run("rab", counters=True)
+    assert shop.turns() == dict.fromkeys("rab", 2)
+    assert shop.started == 4
+    assert {record.entry for record in shop.of(Counters)} >= {"r", "b"}
+
+
+def test_slow_compiles_with_counters_run_at_once_too(workshop):
+    shop = workshop(compile=0.6, start=0.0)
+
+    def die(kind: str, key: str) -> None:
+        if (kind, key) == ("CompileCounted", "b"):
+            raise WorkerError("crashed (signal 11)", "", died=True, crashed=True)
+
+    shop.fault = die
+    shop.run("rabcd", at_once=2, counters=True)
+    both = {key for kind, key in shop.asked if kind == "CompileCounted"}
+    assert both == set("rabc")  # d is the last, alone
+    assert [record.entry for record in shop.of(Counters)] == list("rabcd")
+    assert [key for kind, key in shop.asked if kind == "Compile"].count("b") == 2  # it had died
+    assert shop.turns() == dict.fromkeys("rabcd", 2)
+
+
+def test_where_no_worker_is_ready_in_time_nothing_is_measured(workshop):
+    shop = workshop()
+    run = shop.run("rab", budget_s=5.0, is_ready=lambda seconds: shop.takes(seconds) or False)
+    assert shop.asked == []
+    assert len(run.pending()) == shop.call.n_left == 3
+    assert shop.call.startup_s == pytest.approx(shop.now_s)
+
+
+def test_the_bar_shows_the_fastest_so_far(workshop, monkeypatch):
+    notes: list[str] = []
+    monkeypatch.setattr(
+        "hetero_lab.measure.rounds.Progress.note", lambda bar, text: notes.append(text)
+    )
+    shop = workshop(inference=0.001)
+    shop.run("rab", turns=4, progress=True)
+    assert notes[0] == "start-up 0.3 s"
+    assert notes[-1] == "start-up 0.3 s, best the r: 1000 µs"
