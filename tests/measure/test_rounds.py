@@ -408,3 +408,13 @@ def test_the_bar_shows_the_fastest_so_far(workshop, monkeypatch):
     shop.run("rab", turns=4, progress=True)
     assert notes[0] == "start-up 0.3 s"
     assert notes[-1] == "start-up 0.3 s, best the r: 1000 µs"
+
+
+def test_the_reference_by_itself_has_its_turns(workshop):
+    shop = workshop()
+    shop.run("r", turns=3)
+    assert shop.turns() == {"r": 3}
+    # What later lacks only counters has one turn of it beside, in a group of its own.
+    shop.run("r", turns=3, records=shop.records, counters=True)
+    assert [turn.group for turn in shop.of(Turn)] == [0, 0, 0, 1]
+    assert [record.entry for record in shop.of(Counters)] == ["r"]
