@@ -341,6 +341,25 @@ def test_a_large_plan_keeps_a_tight_limit(n_devices):
     assert made.lower_bound_us <= made.predicted_us
 
 
+def test_where_no_placement_keeps_the_limits_it_says_what_would_help(monkeypatch):
+    """Both devices are too small for what is quickest, and no program is solved in time."""
+    costs = random_case(2, most_units=30, n_devices=2, n_ops=30)
+    limit = {}
+    for number, device in enumerate("AB"):
+        first = [number if u.time_us[number] is not None else 1 - number for u in costs.units]
+        limit[device] = held_bytes(costs, affinity_of(costs, first))[device] * 6 // 10
+    made = plan_graph(costs.graph, costs, memory_limit=limit)
+    assert all(made.memory_bytes[device] <= limit[device] for device in "AB")
+    monkeypatch.setattr(planner, "milp", lambda *_, **options: None)
+    with pytest.raises(PlanError, match=r"within budget_s\. Give more time or raise a limit\.$"):
+        plan_graph(costs.graph, costs, memory_limit=limit, budget_s=1e-9)
+    moved = plan_graph(costs.graph, costs, memory_limit=limit)  # step by step
+    assert all(moved.memory_bytes[device] <= limit[device] for device in "AB")
+    little = {device: n_bytes // 4 for device, n_bytes in limit.items()}
+    with pytest.raises(PlanError, match=r"was found\. Raise a limit a little\.$"):
+        plan_graph(costs.graph, costs, memory_limit=little)
+
+
 @pytest.mark.parametrize("seed", range(15))
 def test_pins_are_kept_and_the_best_with_them_is_found(seed):
     costs = random_case(seed, most_units=7)
