@@ -639,5 +639,5 @@ class SweepRun(BaseRun):
         text = f"start-up {self._startup_s:.1f} s"
         if medians:
             best = min(medians, key=medians.__getitem__)
-            text += f", best {self._trials[best].label[:30]}: {medians[best]:.0f} µs"
+            text += f", best so far: {self._trials[best].label[:30]}"
         self._bar.note(text)

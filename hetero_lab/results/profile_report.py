@@ -45,7 +45,7 @@ def summary(profile: ProfileData) -> str:
     lines = [
         f"{one_line(profile.graph.name, 60)} takes {time_text(latency.median_us)}"
         f"{'' if profile.generation is None else ' a further token'} on "
-        f"{one_line(profile.label, 60)}; {_outputs_verdict(profile)}.",
+        f"{one_line(profile.configuration, 80)}; {_outputs_verdict(profile)}.",
         f"Latency:    median {_interval(latency.median_us, latency.ci95_us)}, p90 "
         f"{time_text(latency.p90_us)}, {count_of(len(latency), 'inference')}",
         f"Placement:  {', '.join(_placed_on(profile))}"
@@ -140,6 +140,22 @@ def counted_beyond(profile: ProfileData) -> str:
         f"The times of ops add up to {time_text(counted_us)}, more than the latency: take them as "
         "shares. The machine was busy meanwhile, or ops ran at the same time."
     )
+
+
+def differing(one: ProfileData, other: ProfileData) -> str:
+    """Name the conditions in which two measurements of one placement differ; empty if in none."""
+    here, there = one.environment, other.environment
+    pairs = {
+        "precision": (one.configuration, other.configuration),
+        "streams": (one.chosen.n_streams, other.chosen.n_streams),
+        "properties": (one.device_properties, other.device_properties),
+        "executor": (one.executor, other.executor),
+        "inputs": (one.inputs_digest, other.inputs_digest),
+        "scenario": tuple(p.generation and p.generation.scenario for p in (one, other)),
+        "OpenVINO": (here.openvino_version, there.openvino_version),
+        "host": (here.host, there.host),
+    }
+    return ", ".join(name for name, (before, after) in pairs.items() if before != after)
 
 
 def _interval(us: float, ends: tuple[float, float], write: Callable[..., str] = time_text) -> str:

@@ -22,12 +22,13 @@ from hetero_lab.errors import ArgumentError
 from hetero_lab.planning.schedules import SchedulePlan
 from hetero_lab.result import Displayed, Result
 from hetero_lab.results.environment import Environment
+from hetero_lab.results.profile_report import differing
 from hetero_lab.results.profile_result import Profile
 from hetero_lab.results.profile_tables import headline
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.search.hotspots import hotspots
 from hetero_lab.search.optimize import Optimized
-from hetero_lab.tables import check_writable, html_table, write_text
+from hetero_lab.tables import check_writable, html_table, time_text, write_text
 from hetero_lab.terminal import count_of
 from hetero_lab.views.graph_drawing import placement_graph
 from hetero_lab.views.op_types import op_types_by_device, time_by_op_type
@@ -93,7 +94,7 @@ def contents_of(result: Any) -> Contents:
                 placement_graph: next((p for p in profiles if p.affinity == drawn.affinity), None),
                 predicted_measured: result.costs,
             }
-            return Contents(figures, f"Take {result.placement.label}. {result.verdict}")
+            return Contents(figures, f"Take {result.configuration}. {result.verdict}")
         case CostModel():
             figures = {op_types_by_device: result, predicted_measured: result}
             heading = f"Costs of {result.graph.name} on {', '.join(result.devices)}"
@@ -137,7 +138,7 @@ def labelled(sweep: Sweep) -> Sweep | None:
 def varying(summary: pd.DataFrame) -> pd.DataFrame:
     """Leave out columns that are the same in all rows."""
     text = summary.astype("str")
-    return summary.loc[:, [n for n in summary if n == "label" or text[n].nunique() > 1]]
+    return summary.loc[:, [n for n in summary if n == "configuration" or text[n].nunique() > 1]]
 
 
 def gallery(result: Shown) -> dict[str, go.Figure]:
@@ -208,7 +209,7 @@ def page(
     headings = [contents_of(result).heading for result in several]
     profiles = [result for result in several if isinstance(result, Profile)]
     numbers = itertools.count(1)
-    parts = [*_notes(notes)]
+    parts = [*_notes([*notes, *itertools.islice(_apart(several), _MOST_APART)])]
     if 1 < len(profiles) == len(several):
         parts += _section(_side_by_side(profiles), [latency_samples(profiles)], numbers)
     if len(several) > 1:
@@ -246,9 +247,35 @@ def _embedded(figure: go.Figure, number: int) -> str:
 
 def _side_by_side(profiles: Sequence[Profile]) -> pd.DataFrame:
     frame = pd.concat([headline(profile) for profile in profiles], ignore_index=True)
-    frame.insert(0, "label", [profile.label for profile in profiles])
+    frame.insert(0, "configuration", [profile.configuration for profile in profiles])
     frame.attrs.update(title="Side by side", notes=[f"These were {NOT_IN_TURN}."])
     return frame
+
+
+_MOST_APART = 4  # sentences
+
+
+def _apart(results: Sequence[Any]) -> Iterator[str]:
+    """Say why a placement has another latency in another result."""
+    found: list[tuple[str, Profile]] = []
+    for result in results:
+        kind = type(result).__name__.lower()
+        rows = getattr(getattr(result, "sweep", result), "rows", ())
+        of_rows = (r.scaled_profile for r in rows if r.requests == 1 and not r.same_as)
+        own = [result] if isinstance(result, Profile) else [p for p in of_rows if p is not None]
+        for profile, (where, known) in itertools.product(own, found):
+            (low, high), (least, most) = profile.latency.ci95_us, known.latency.ci95_us
+            is_same = profile.label == known.label and profile.affinity == known.affinity
+            if is_same and (high < least or most < low):
+                both = ((known, where), (profile, kind))
+                took = (
+                    f"{squeeze(p.configuration, 80)} takes {time_text(p.latency.median_us)} in the "
+                    f"{name}"
+                    for p, name in both
+                )
+                differ = ", ".join(filter(None, [differing(known, profile), "the time"]))
+                yield f"{', '.join(took)}. What differs: {differ}; {NOT_IN_TURN}."
+        found += [(kind, profile) for profile in own]
 
 
 def _section(
@@ -307,11 +334,11 @@ def _model_of(result: Any) -> str:
 
 
 def _links(results: Iterable[Any], headings: Iterable[str]) -> str:
-    """Link to each section: by the label of a profile, by the kind of another result."""
+    """Link to each section: by the name of a profile, by the kind of another result."""
     links = []
     for index, (result, heading) in enumerate(zip(results, headings, strict=True)):
         kind = type(result).__name__ if isinstance(result, Displayed) else heading
-        name = result.label if isinstance(result, Profile) else kind
+        name = result.configuration if isinstance(result, Profile) else kind
         links.append(f'<a href="#result-{index}">{html.escape(squeeze(name, 60))}</a>')
     return f"<nav>{' '.join(links)}</nav>\n"
 
