@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hetero_lab.placement.partition import boundary_size
 from hetero_lab.results.profile_data import Generation, ProfileData
@@ -143,19 +143,22 @@ def counted_beyond(profile: ProfileData) -> str:
 
 
 def differing(one: ProfileData, other: ProfileData) -> str:
-    """Name the conditions in which two measurements of one placement differ; empty if in none."""
-    here, there = one.environment, other.environment
-    pairs = {
-        "precision": (one.configuration, other.configuration),
-        "streams": (one.chosen.n_streams, other.chosen.n_streams),
-        "properties": (one.device_properties, other.device_properties),
-        "executor": (one.executor, other.executor),
-        "inputs": (one.inputs_digest, other.inputs_digest),
-        "scenario": tuple(p.generation and p.generation.scenario for p in (one, other)),
-        "OpenVINO": (here.openvino_version, there.openvino_version),
-        "host": (here.host, there.host),
-    }
-    return ", ".join(name for name, (before, after) in pairs.items() if before != after)
+    """Name the known conditions in which two measurements of one placement differ."""
+
+    def conditions(profile: ProfileData) -> dict[str, Any]:
+        return {
+            "precision": profile.chosen.precisions,
+            "streams": profile.chosen.n_streams,
+            "properties": profile.device_properties,
+            "executor": profile.executor,
+            "inputs": profile.inputs_digest,
+            "scenario": profile.generation and profile.generation.scenario,
+            "OpenVINO": profile.environment.openvino_version,
+            "host": profile.environment.host,
+        }
+
+    known, others = conditions(one), conditions(other)
+    return ", ".join(n for n in known if known[n] and others[n] and known[n] != others[n])
 
 
 def _interval(us: float, ends: tuple[float, float], write: Callable[..., str] = time_text) -> str:

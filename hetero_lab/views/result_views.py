@@ -256,26 +256,30 @@ _MOST_APART = 4  # sentences
 
 
 def _apart(results: Sequence[Any]) -> Iterator[str]:
-    """Say why a placement has another latency in another result."""
-    found: list[tuple[str, Profile]] = []
+    """Say what differs where a placement has another latency in another result."""
+    found: list[tuple[Profile, str]] = []
     for result in results:
-        kind = type(result).__name__.lower()
-        rows = getattr(getattr(result, "sweep", result), "rows", ())
-        of_rows = (r.scaled_profile for r in rows if r.requests == 1 and not r.same_as)
-        own = [result] if isinstance(result, Profile) else [p for p in of_rows if p is not None]
-        for profile, (where, known) in itertools.product(own, found):
-            (low, high), (least, most) = profile.latency.ci95_us, known.latency.ci95_us
-            is_same = profile.label == known.label and profile.affinity == known.affinity
-            if is_same and (high < least or most < low):
-                both = ((known, where), (profile, kind))
+        sweep, kind = getattr(result, "sweep", result), type(result).__name__.lower()
+        rows = sweep.rows if isinstance(sweep, Sweep) else ()
+        own = [
+            (row.scaled_profile, kind)
+            for row in rows
+            if row.scaled_profile and row.requests == 1 and not row.same_as
+        ]
+        own = [(result, kind)] if isinstance(result, Profile) else own
+        for both in itertools.product(found, own):
+            one, other = (profile for profile, _ in both)
+            lows, highs = zip(one.latency.ci95_us, other.latency.ci95_us, strict=True)
+            is_same = one.label == other.label and one.affinity == other.affinity
+            if is_same and max(lows) > min(highs):
                 took = (
                     f"{squeeze(p.configuration, 80)} takes {time_text(p.latency.median_us)} in the "
-                    f"{name}"
-                    for p, name in both
+                    f"{where}"
+                    for p, where in both
                 )
-                differ = ", ".join(filter(None, [differing(known, profile), "the time"]))
+                differ = ", ".join(filter(None, [differing(one, other), "time and load"]))
                 yield f"{', '.join(took)}. What differs: {differ}; {NOT_IN_TURN}."
-        found += [(kind, profile) for profile in own]
+        found += own
 
 
 def _section(

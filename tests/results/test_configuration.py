@@ -154,6 +154,7 @@ def test_a_page_says_which_conditions_differ(sweep, tmp_path):
     )  # fmt: skip
     assert differing(slow, row) == "precision, properties, inputs"
     assert differing(row, row) == ""
+    assert differing(replace(slow, inputs_digest=""), row) == "precision, properties"  # older file
 
     def page(*results) -> str:
         hl.views.page(list(results), tmp_path / "page.html")
@@ -161,7 +162,9 @@ def test_a_page_says_which_conditions_differ(sweep, tmp_path):
 
     said = page(slow, sweep)
     assert "CPU (f32) takes" in said
-    assert "What differs: precision, properties, inputs, the time; not measured in turn" in said
+    assert (
+        "What differs: precision, properties, inputs, time and load; not measured in turn" in said
+    )
     assert "What differs" not in page(row, sweep)
     again = page(replace(row, latency=row.latency.scaled(1e4)), sweep)
-    assert "What differs: the time; not measured in turn" in again
+    assert "What differs: time and load; not measured in turn" in again
