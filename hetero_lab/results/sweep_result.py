@@ -136,9 +136,21 @@ class Sweep(Result):
 
     @property
     def _heading(self) -> str:
-        distinct = sum(not row.same_as for row in self.rows)
+        distinct = int((self.summary["same_as"] == "").sum())
         sentences = f"{count_of(distinct, 'placement')}, ratios to {shorten(self.reference)}"
-        return f"{sentences} (below 1 is faster)"
+        sentences += " (below 1 is faster)"
+        if len(self.ranking) > 1:
+            sentences += ", findings to the fastest"
+        if lacking := self._lacking():
+            sentences += f"; {' and '.join(lacking)} alone cannot run every op"
+        return sentences
+
+    def _lacking(self) -> list[str]:
+        """Return the devices of splits that have no row alone although baselines have."""
+        if not self.summary["baseline"].any():
+            return []
+        used = {d: None for names in self.summary["devices"].dropna() for d in names.split(",")}
+        return [device for device in used if device not in {*self.summary["label"]}]
 
     @property
     def _remarks(self) -> list[str]:

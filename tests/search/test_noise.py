@@ -15,11 +15,7 @@ from hetero_lab.deploy.deployed_run import ObservedRun
 from hetero_lab.deploy.promised_latency import promised
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, MeasurementError
 from hetero_lab.intervals import ASSUMED_NOISE, Noise, compile_noise
-from hetero_lab.measure.bench import Bench
-from hetero_lab.measure.budget import RunOptions
-from hetero_lab.measure.rounds import SweepRun
 from hetero_lab.measure.session import Session
-from hetero_lab.measure.workers import Workers
 from hetero_lab.results import environment
 from hetero_lab.results.environment import (
     current_environment,
@@ -28,8 +24,6 @@ from hetero_lab.results.environment import (
     noise_of,
     noise_sentence,
 )
-from hetero_lab.results.records import Trial, Turn
-from hetero_lab.runtime.timing import Stopwatch
 
 LOUD = Noise(0.25, 3.0, 12, "2026-01-01T00:00:00+00:00")
 
@@ -122,31 +116,6 @@ def test_a_deployment_is_compared_by_the_noise_of_its_devices():
         assert isinstance(promise, LatencyPromise)
         assert promise.ratio == pytest.approx(0.9)
         assert (promise.ratio_ci95_high < 1.0) == decided
-
-
-@pytest.mark.parametrize(("noise", "enough"), [(Noise(0.001, 0.0, 12), False), (LOUD, True)])
-def test_a_sweep_goes_on_until_more_turns_would_tell_nothing(noise, enough):
-    rng = np.random.default_rng(0)
-    levels = rng.lognormal(7.0, 0.1, (2, 40))
-    turns = [
-        Turn(entry=key, group=0, round=number, samples_us=(level,) * 3)
-        for key, own in zip("ab", levels, strict=True)
-        for number, level in enumerate(own)
-    ]
-    trials = [
-        Trial(
-            key=key, label=key, variant="", affinity=("CPU",), devices=("CPU",),
-            device_properties={}, direct=True,
-        )
-        for key in "ab"
-    ]  # fmt: skip
-    run = SweepRun(
-        trials=trials, workers=Workers(), reference="a", records=turns, append=print,
-        options=RunOptions(), watch=Stopwatch.start(None),
-        start=lambda: Bench({}), progress=False,
-        noise=lambda devices: noise if set(devices) == {"CPU"} else ASSUMED_NOISE,
-    )  # fmt: skip
-    assert run._precise(["a", "b"]) == enough
 
 
 def swept(levels: np.ndarray, interrupted: bool = False) -> SimpleNamespace:
