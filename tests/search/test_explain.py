@@ -125,7 +125,8 @@ def test_what_a_measurement_does_not_cover_is_noted(digits, sweep, costs):
 def test_two_rows_are_compared_as_they_were_stored(sweep):
     a, b = sweep.rows[:2]
     found = explain_rows(a, b)
-    assert (found.before.label, found.after.label) == (a.label, b.label)
+    assert found.before.label.startswith(a.label)
+    assert found.after.label.startswith(b.label)
     assert found.after.partition == b.profile.partition
     assert found.timed.before_us == a.profile.latency.median_us
     assert found.measured["part"].tolist() == ["ops", "rest", "latency"]
