@@ -11,6 +11,7 @@ import openvino as ov
 import pandas as pd
 import pytest
 from counting_core import F32, core_with_acc, on_acc
+from html_outline import Outline
 from openvino import opset13 as op
 from small_models import convolutions
 from views.hand_made import counter, small_profile
@@ -208,3 +209,10 @@ def test_the_tables_by_hand():
     ]  # fmt: skip
     fast = replace(small_profile(), latency=Latency(((20.0, 20.0),)))
     assert fast.tables["summary"].iloc[0]["counters_exceed_latency"]
+
+
+def test_the_page_of_a_profile_has_its_subgraphs():
+    page = Outline(small_profile()._repr_html_())
+    assert page.tags.count("table") == 1
+    assert {"Subgraphs"} <= {text.strip() for texts in page.text.values() for text in texts}
+    assert [cell for cell in page.cells if cell in ("ACC", "CPU")] == ["ACC", "CPU", "ACC"]
