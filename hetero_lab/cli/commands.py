@@ -37,11 +37,14 @@ from hetero_lab.errors import (
     warn,
 )
 from hetero_lab.fetch import cache_dir
-from hetero_lab.tables import check_writable, make_directory, write_csv
+from hetero_lab.tables import check_writable, make_directory, write_csv, write_text
 from hetero_lab.terminal import text_of
 
 if TYPE_CHECKING:
     from hetero_lab.model.read import PreparedModel
+
+
+_SENTENCE = re.compile('(?<=class="note">)[^<]*')  # of a page
 
 
 def call(given: Namespace, name: str, **more: Any) -> Any:
@@ -424,7 +427,15 @@ def write(given: Namespace, result: Any, said: str = "") -> None:
         if "html" in asked:
             notes = said.partition("\n\n")[0].splitlines() if is_table else ()
             shown = result.costs if planned else result
-            every.callback(hl.views.page, shown, given.html, notes=notes)
+            every.callback(_write_page, shown, given.html, notes)
+
+
+def _write_page(shown: Any, file: str, notes: Sequence[str]) -> None:
+    """Write a page, whose sentences name options in place of arguments."""
+    hl.views.page(shown, file, notes=notes)
+    if Path(file).is_file():  # no pipe
+        whole = Path(file).read_text(encoding="utf-8")
+        write_text(file, _SENTENCE.sub(lambda found: options.spelled(found[0]), whole))
 
 
 @contextlib.contextmanager

@@ -113,7 +113,7 @@ def overhead(profile: ProfileData) -> str:
         reorders = sum(reorders_us(profile.counters, profile.partition).values())
         most = reorders + rest
         said = (
-            f"are spent at {count_of(crossed, 'boundary')}: reorders {time_text(reorders)}, "
+            f"are spent at {count_of(crossed, 'boundary')}: reorders there {time_text(reorders)}, "
             f"hand-overs and the runtime {time_text(rest)}"
         )
     elif reorders > rest:

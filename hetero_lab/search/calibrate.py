@@ -36,7 +36,6 @@ from hetero_lab.errors import (
     MeasurementError,
     PlanError,
     names_at_hand,
-    shorten,
     warn,
 )
 from hetero_lab.interrupts import UntilInterrupted, deferred
@@ -427,7 +426,8 @@ class Calibration:
             missing = [d for d in affinity.devices if d not in self._reached]
             if label in failed and missing:
                 raise MeasurementError(
-                    f"{names_at_hand(missing)} could not be measured: {shorten(label)} failed "
+                    f"{names_at_hand(missing)} could not be measured: a placement on "
+                    f"{' and '.join(affinity.devices)} failed "
                     f"({failed[label]}). Try hetero_lab.profile on it."
                 )
 
@@ -502,7 +502,8 @@ def _base(graph: OpGraph, support: Mapping[str, frozenset[str]]) -> dict[str, Af
         order = dict.fromkeys(graph.leader, (device, *support))
         affinity = on_first_able(graph, support, order)
         if affinity not in base.values():
-            base[f"{device} first"] = affinity
+            others = [other for other in support if other != device]
+            base[f"HETERO:{','.join([device, *others])}"] = affinity
     return base
 
 

@@ -114,7 +114,9 @@ class Optimized(Result):
         n_subgraphs = row.profile.partition.n_subgraphs if row.profile else 0
         cut = f"{placed(self.split.affinity)}, {count_of(n_subgraphs, 'subgraph')}"
         ratio = between(row, rows[self.placement.label])
-        took = f"took {ratio.middle:.3f} of the time of {self.configuration}" if ratio else "lost"
+        whose = self.configuration
+        whose += ", HETERO's own choice" if self.placement.label == GREEDY else ""
+        took = f"took {ratio.middle:.3f} of the time of {whose}" if ratio else "lost"
         if ratio and math.isfinite(ratio.high):
             took += f" (95 %: {ratio.low:.3f} to {ratio.high:.3f})"
         return f"{said}; the best split, {row.configuration} ({cut}), {took}."

@@ -196,7 +196,7 @@ def test_some_validate_before_half_is_fitted_to(digits, monkeypatch):
     )
     monkeypatch.setattr(calibrating, "MOST_FITTED", 12)
     hl.calibrate(digits, ["ACC", "CPU"], budget_s=None, validate=8, progress=False)
-    assert asked[:2] == ["CPU", "ACC first"]  # ACC alone cannot run it
+    assert asked[:2] == ["CPU", "HETERO:ACC,CPU"]  # ACC alone cannot run it
     designed = [label for label in asked if label.startswith(("designed", "kept"))]
     half = sum(label.startswith("designed") for label in designed) / 2
     first = next(n for n, label in enumerate(designed) if label.startswith("kept"))
