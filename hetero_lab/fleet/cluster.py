@@ -43,6 +43,7 @@ from hetero_lab.measure.bench_pool import BenchPool
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.requests import SetUp
 from hetero_lab.measure.rounds import Rounds
+from hetero_lab.measure.session import SweepControl
 from hetero_lab.measure.turn_schedule import TurnSchedule
 from hetero_lab.measure.worker_process import WorkerProcess
 from hetero_lab.measure.workers import Workers
@@ -131,13 +132,13 @@ class FleetRun:
 
     ``append`` takes each new record. These also have ``host`` and ``worker``, and a ``Host`` record
     holds each host's environment. ``set_up`` writes the set-up of worker processes into files on
-    this machine and returns it; ``check`` raises if the run is to stop.
+    this machine and returns it; ``control`` tells when the run is to stop.
     """
 
     client: Client
     header: Header
     set_up: Callable[[], SetUp]
-    check: Callable[[], None]
+    control: SweepControl
     trials: InitVar[Iterable[Trial]]
     records: InitVar[Iterable[AnyRecord]]
     append: Callable[[AnyRecord], object]
@@ -197,7 +198,7 @@ class FleetRun:
             self._submit(keys, hosts)
         while self._running:
             time.sleep(_LOOK_S)
-            self.check()
+            self.control.check()
             for future in [future for future in self._running if future.done()]:
                 self._take(future, self._running.pop(future))
             self._look()
