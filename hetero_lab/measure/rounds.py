@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
@@ -59,7 +58,13 @@ class Rounds:
         for step in schedule.steps() if is_ready else ():
             self._show(step)
             began = now()
-            answers = self._carry_out(step)
+            match step:
+                case Begin(keys, reuse):
+                    answers = self._pool.begin(keys, reuse=reuse)
+                case Ask(_, requests):
+                    answers = self._pool.ask(requests)
+                case Expect():
+                    answers = self._pool.expect(step, schedule.left_s)
             took_s = now() - began
             if isinstance(step, Begin | Expect):
                 self._startup_s += took_s
@@ -80,16 +85,6 @@ class Rounds:
                 needs_s=self._startup_s + schedule.needs_s() if n_left else 0.0,
             )
         )
-
-    def _carry_out(self, step: Step) -> Mapping[str, Any]:
-        match step:
-            case Begin(keys, reuse):
-                return self._pool.begin(keys, reuse=reuse)
-            case Ask(_, requests):
-                return self._pool.ask(requests)
-            case Expect():
-                self._pool.expect(step, self._schedule.left_s)
-                return {}
 
     def _show(self, step: Step) -> None:
         """Show what comes next, how long it will all take and the fastest placement so far."""

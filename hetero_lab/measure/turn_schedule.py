@@ -174,12 +174,8 @@ class TurnSchedule:
         )
 
     def _affordable(self, n_pending: int, *, is_first: bool) -> TurnPlan:
-        chosen = partial(
-            affordable,
-            durations=self._durations,
-            turns=self.options.target,
-            group_size=self.group_size,
-        )
+        turns, group_size = self.options.target, self.group_size
+        chosen = partial(affordable, durations=self._durations, turns=turns, group_size=group_size)
         plan = chosen(self.left_s, n_pending)
         if is_first and n_pending and not plan.n_placements and self.left_s > 0.0:
             # Every call measures at least one placement, even if that compile overruns the budget.
@@ -202,17 +198,6 @@ class TurnSchedule:
             durations = self._durations
             counted_s = durations.ready_s + _COUNTED_INFERENCES * durations.inference_s
         return self._plan_s(TurnPlan(len(others), self.options.target)) + len(others) * counted_s
-
-    def _deadline_s(self, took_s: float, later: TurnPlan) -> float:
-        """Return when a group has to stop adding turns, so that later groups get their least.
-
-        Each of them needs at least the time that this one took so far.
-        """
-        n_groups = later.n_groups(self.group_size)
-        reserve_s = max(self._plan_s(later), n_groups * took_s)
-        return self._elapsed_s + max(
-            0.0, min(self.left_s / (n_groups + 1), self.left_s - 1.2 * reserve_s)
-        )
 
     # -- groups and rounds --------------------------------------------------------------------
 
@@ -306,7 +291,10 @@ class TurnSchedule:
                 self.ends_s = self._estimated_end_s(self._elapsed_s - round_began_s, later)
         if self.options.counters:
             yield from self._count_all(later)
-        deadline_s = self._deadline_s(self._elapsed_s - began_s, later)
+        # Later groups need their least turns, each at least the time that this one took so far.
+        n_later = later.n_groups(self.group_size)
+        reserve_s = 1.2 * max(self._plan_s(later), n_later * (self._elapsed_s - began_s))
+        deadline_s = self._elapsed_s + min(self.left_s / (n_later + 1), self.left_s - reserve_s)
         while (
             self.options.turns is None
             and number < MOST_TURNS
