@@ -72,7 +72,7 @@ class Rounds:
                 self._compile_s += took_s
             schedule.tell(watch.elapsed_s, took_s, answers)
         n_left = len(schedule.pending())
-        schedule.record(
+        schedule.ledger.append(
             Call(
                 budget_s=schedule.budget_s,
                 elapsed_s=watch.elapsed_s,
@@ -90,18 +90,18 @@ class Rounds:
         """Show what comes next, how long it will all take and the fastest placement so far."""
         schedule, doing = self._schedule, "start workers"
         if isinstance(step, Ask):
-            doing = f"{step.doing} {', '.join(schedule.by_key[key].label for key in step.requests)}"
+            doing = f"{step.doing} {', '.join(schedule.trials[key].label for key in step.requests)}"
         self._bar.step(doing)
         if schedule.ends_s is not None and schedule.ends_s != self._bar.budget_s:
             self._bar.limit(schedule.ends_s)
         if not doing.startswith("measure") or now() < self._looked + _LOOK_S:
             return
         self._looked = now()
-        schedule.record(State(**machine_state(), foreign_cpus=self._others.cpus()))
-        levels = {key: list(schedule.ledger.levels_us(key).values()) for key in schedule.by_key}
+        schedule.ledger.append(State(**machine_state(), foreign_cpus=self._others.cpus()))
+        levels = {key: list(schedule.ledger.levels_us(key).values()) for key in schedule.trials}
         medians = {key: float(np.median(own)) for key, own in levels.items() if len(own) >= 3}
         text = f"start-up {self._startup_s:.1f} s"
         if medians:
             best = min(medians, key=medians.__getitem__)
-            text += f", best {schedule.by_key[best].label[:30]}: {medians[best]:.0f} µs"
+            text += f", best {schedule.trials[best].label[:30]}: {medians[best]:.0f} µs"
         self._bar.note(text)

@@ -35,7 +35,16 @@ from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import graph_to_json
 from hetero_lab.processes import FORK_SERVER
 from hetero_lab.results.environment import current_environment, noise_of
-from hetero_lab.results.records import AnyRecord, Failed, Header, StoredModel, Trial, Turn
+from hetero_lab.results.records import (
+    AnyRecord,
+    Failed,
+    Header,
+    Ledger,
+    StoredModel,
+    Trial,
+    Turn,
+    by_key,
+)
 from hetero_lab.results.store import Store
 from hetero_lab.results.sweep_reading import sweep_from
 from hetero_lab.results.sweep_result import Sweep
@@ -130,9 +139,8 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 measure(
                     control=control,
                     header=header,
-                    trials=[trial for trial in trials if not trial.problem],
-                    records=records,
-                    append=append,
+                    trials=by_key(trial for trial in trials if not trial.problem),
+                    ledger=Ledger(records, append),
                     options=options,
                     workers=self.conditions.workers,
                     watch=watch,
@@ -195,7 +203,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             at_once=compiles_at_once() if self.conditions.isolate else 1,
             **given,
         )
-        pool = BenchPool(schedule.by_key, control.stoppable(lambda: self.start(blobs)), workers)
+        pool = BenchPool(schedule.trials, control.stoppable(lambda: self.start(blobs)), workers)
         Rounds(schedule, pool, watch, progress=progress, is_ready=self._is_ready).measure()
 
     @cached_property
