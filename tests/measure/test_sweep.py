@@ -648,6 +648,23 @@ def test_blobs_are_kept_and_used(model, placements, tmp_path):
     assert list(sweep.summary["verdict"]) == ["equal"] * 3
 
 
+def test_what_is_loaded_from_the_cache_is_told(core, tmp_path):
+    made = hl.sweep(
+        chain("a", "b"), ["CPU", "HETERO:CPU"], grid={"model_cache": [False, True]},
+        cache_dir=tmp_path, baselines=False, reference=False, core=core, **HERE,
+    )  # fmt: skip
+    rows = made.summary.set_index("label")
+    assert list(rows["from_cache"]) == [label.endswith(" · model cache") for label in rows.index]
+    for label in rows.index[1::2]:
+        plain = label.removesuffix(" · model cache")
+        loaded, compiled = (number(rows["compile_ms"][name]) for name in (label, plain))
+        said = f"{plain!r} is loaded in {loaded} ms; compiling takes {compiled} ms."
+        assert any(note.endswith(said) for note in made.notes)
+    places = list(tmp_path.iterdir())
+    assert len(places) == 2  # one for each that is cached
+    assert all(place.stat().st_mode & 0o777 == 0o700 and any(place.iterdir()) for place in places)
+
+
 @pytest.mark.slow
 def test_the_model_cache_is_a_row(model, placements, tmp_path):
     for cache_dir in (None, tmp_path):  # a temporary directory, and one that is kept

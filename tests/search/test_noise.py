@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import hetero_lab as hl
@@ -11,8 +13,9 @@ from hetero_lab.cli import main as cli
 from hetero_lab.deploy.contract import LatencyPromise
 from hetero_lab.deploy.deployed_run import ObservedRun
 from hetero_lab.deploy.promised_latency import promised
-from hetero_lab.errors import ArgumentError, HeteroLabWarning
-from hetero_lab.intervals import ASSUMED_NOISE, Noise
+from hetero_lab.errors import ArgumentError, HeteroLabWarning, MeasurementError
+from hetero_lab.intervals import ASSUMED_NOISE, Noise, compile_noise
+from hetero_lab.measure.session import Session
 from hetero_lab.results import environment
 from hetero_lab.results.environment import (
     current_environment,
@@ -113,3 +116,55 @@ def test_a_deployment_is_compared_by_the_noise_of_its_devices():
         assert isinstance(promise, LatencyPromise)
         assert promise.ratio == pytest.approx(0.9)
         assert (promise.ratio_ci95_high < 1.0) == decided
+
+
+def swept(levels: np.ndarray, interrupted: bool = False) -> SimpleNamespace:
+    """Return a sweep of equal placements with these turn levels, ``[compile, round]``."""
+    rows = [
+        SimpleNamespace(
+            series=SimpleNamespace(ours={(0, n): level for n, level in enumerate(own)}),
+            status="ok", detail="",
+        )
+        for own in levels
+    ]  # fmt: skip
+    return SimpleNamespace(rows=rows, interrupted=interrupted)
+
+
+def test_noise_is_that_of_compiles_beside_each_other(core, monkeypatch):
+    rng = np.random.default_rng(0)
+    groups = [
+        level * rng.lognormal(0.0, 0.1, (6, 1)) * rng.lognormal(0.0, 0.01, (6, 8))
+        for level in (100.0, 5000.0)
+    ]
+    measured, asked = iter([*groups, *groups]), []
+
+    def measure(self, trials, options, watch, progress):
+        asked.append((list(self.models), len(trials), {trial.affinity for trial in trials}))
+        return swept(next(measured))
+
+    monkeypatch.setattr(Session, "measure", measure)
+    found = hl.measure_noise("ACC", budget_s=1e-9, core=core, progress=False)
+    assert [(models, n) for models, n, _ in asked] == [(["quick"], 6), (["slow"], 6)]
+    assert all(set(*affinities) == {"ACC"} for *_, affinities in asked)
+    assert found.n_compiles == 12
+    assert replace(found, measured_at="") == replace(compile_noise(groups), measured_at="")
+    assert found.relative > ASSUMED_NOISE.relative
+    assert known_noise("ACC", core) == found
+    # Levels without any spread tell nothing of the next minute.
+    still = iter([np.full((6, 8), 100.0), np.full((6, 8), 5000.0)])
+    monkeypatch.setattr(Session, "measure", lambda *_, **options: swept(next(still)))
+    steady = hl.measure_noise("ACC", budget_s=1e-9, core=core, progress=False)
+    assert steady.relative == ASSUMED_NOISE.relative
+
+
+@pytest.mark.parametrize(
+    ("shape", "interrupted", "error"),
+    [((2, 8), False, MeasurementError), ((6, 3), False, MeasurementError),
+     ((2, 8), True, KeyboardInterrupt)],
+)  # fmt: skip
+def test_of_too_few_compiles_no_noise_is_kept(core, monkeypatch, shape, interrupted, error):
+    few = swept(np.full(shape, 100.0), interrupted)
+    monkeypatch.setattr(Session, "measure", lambda *_, **options: few)
+    with pytest.raises(error):
+        hl.measure_noise("ACC", budget_s=1.0, core=core, progress=False)
+    assert known_noise("ACC", core) is None
