@@ -136,7 +136,7 @@ class Sweep(Result):
 
     @property
     def _heading(self) -> str:
-        distinct = int((self.summary["same_as"] == "").sum())
+        distinct = sum(not other for other in self.summary.get("same_as", ()))  # may be empty
         sentences = f"{count_of(distinct, 'placement')}, ratios to {shorten(self.reference)}"
         return f"{sentences} (below 1 is faster)"
 
