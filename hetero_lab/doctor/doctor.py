@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import filter as matching
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 
 from hetero_lab.doctor.system import VENDORS, Machine, ask_openvino
 from hetero_lab.errors import names_at_hand
 from hetero_lab.result import Result
-from hetero_lab.tables import SCHEMA_VERSION, bytes_text, frame_of
+from hetero_lab.tables import bytes_text, frame_of
 from hetero_lab.terminal import columns, count_of, one_line
 
 if TYPE_CHECKING:
@@ -63,11 +63,6 @@ class Diagnosis(Result):
     def summary(self) -> pd.DataFrame:
         """One row for each thing: ``area``, ``state``, ``what``, ``way_out``."""
         return frame_of(self.checks, [*Check._fields])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the diagnosis as JSON holds it."""
-        rows = [check._asdict() for check in self.checks]
-        return {"kind": "doctor", "schema_version": SCHEMA_VERSION, "checks": rows}
 
     def __repr__(self) -> str:
         shown = [(check.state, check.area, check.what) for check in self.checks]

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _NUMBERS = re.compile(r".*(_us|_ms|_s|bytes|share)|(n_|ratio|raw_).*|rank|group")
 _STATUS = re.compile(
-    r"ok|interrupted|(accuracy )?failed|not measured: .*|crashed \(.*|timed out .*|out of memory"
+    r"ok|interrupted|(accuracy )?failed|not measured: .*|crashed \(.*|timed out .*|out of memory|"
+    r"no worker for it|the scheduler is gone|lost \d+ times"
 )
 _ROUNDING = 1e-9  # relative, of floating point
 

@@ -157,13 +157,14 @@ MEASURED = Measurement(45.0, (44.0, 46.0), 39.0, (38.0, 40.0), -6.0, -7.5, -4.5,
 
 def test_measured_beside_predicted():
     found = chain_difference(measurement=MEASURED)
+    ends = ["measured_ci95_low_us", "measured_ci95_high_us"]
+    assert list(found.measured) == ["part", "predicted_us", "measured_us", *ends]
     table = found.measured.set_index("part")
     # Of the prediction, −15 + 0.7 are times of ops and 3 + 6 what is between them.
     assert table["predicted_us"].to_dict() == pytest.approx(
         {"ops": -14.3, "rest": 9.0, "latency": -5.3}
     )
     assert table["measured_us"].to_dict() == {"ops": -16.0, "rest": 10.0, "latency": -6.0}
-    ends = ["measured_ci95_low_us", "measured_ci95_high_us"]
     assert table.loc["latency", ends].tolist() == [-7.5, -4.5]
     assert found.summary["measured_us"].tolist() == [45.0, 39.0, -6.0]
     said = repr(found)

@@ -282,7 +282,7 @@ def test_the_command(capsys):
     from hetero_lab.cli.main import main
 
     assert main(["doctor", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["kind"] == "doctor"
+    assert json.loads(capsys.readouterr().out)["kind"] == "hetero-lab doctor"
 
 
 def test_the_command_without_openvino():

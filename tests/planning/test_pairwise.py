@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from hand_costs import costs_by_op
+from hand_costs import costs_by_op, flat_costs
 from planning.brute_force import choices, held_bytes, pairwise_ns
 from planning.random_costs import GraphMaker, affinity_of, any_choice, random_case
 
@@ -15,9 +15,9 @@ from hetero_lab.costs.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.costs.objective import LATENCY
 from hetero_lab.errors import PlanError
 from hetero_lab.interrupts import UntilInterrupted
-from hetero_lab.planning import planner
+from hetero_lab.planning import local_search, planner
 from hetero_lab.planning.constraints import Problem
-from hetero_lab.planning.local_search import kick
+from hetero_lab.planning.local_search import kick, repair
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.planner import plan_graph
 
@@ -150,3 +150,22 @@ def test_kicks_lead_to_the_best_unless_time_is_over():
     assert steps == sorted(set(steps), reverse=True)  # each better than those before
     assert steps[-1] == best
     assert kicked(-float("inf"))[0] == []
+
+
+def test_on_large_graphs_moves_that_are_apart_are_made_together(monkeypatch):
+    """Every other op of a chain is on B, where it is slower, and each boundary costs 10 µs."""
+    maker, names = GraphMaker(), "abcdefghijklmnop"
+    maker.chain(maker.add("Parameter"), names)
+    costs = flat_costs(maker.graph(), devices=("A", "B"), op_us=(1.0, 2.0), boundary_us=10.0)
+    pairwise = Pairwise.build(costs.objective)
+
+    def steps(most_units: int, deadline: float = float("inf")) -> list[list[int]]:
+        monkeypatch.setattr(local_search, "_MANY_UNITS", most_units)
+        problem = Problem(pairwise, LATENCY, {}, deadline, UntilInterrupted())
+        start = problem.place(np.array([at % 2 for at in range(len(names))]))
+        return [placed.choice.tolist() for placed in repair(problem, start)]
+
+    one_by_one, together = steps(len(names)), steps(len(names) - 1)
+    assert one_by_one[-1] == together[-1] == [0] * len(names)
+    assert (len(one_by_one), len(together)) == (8, 1)
+    assert len(steps(0, deadline=-1.0)) <= 1

@@ -53,6 +53,23 @@ def test_each_kind_of_change_by_hand(tmp_path: Path):
             assert "is below 0" in changed or mutant.kind == "raise"
 
 
+def test_what_means_the_same_is_no_mutant(tmp_path: Path):
+    lines = [
+        "pairs = list(zip(one, other, strict=True))",
+        "longest = np.hypot(one, other)",
+        "assert one < other",
+        "groups.merge(one, other)",
+        "note: int = other",
+        "print(one + other)",
+    ]
+    (tmp_path / "m.py").write_text("def f(one, other):\n" + "".join(f"    {n}\n" for n in lines))
+    (by_kind,) = mutants_by_function(tmp_path, "m.py").values()
+    found = {(kind, mutant.after) for kind, every in by_kind.items() for mutant in every}
+    assert found == {
+        ("swap", "pairs = list(zip(other, one, strict=True))"), ("statement", "pass"),
+    }  # fmt: skip
+
+
 def test_a_sample_is_of_different_functions_and_the_same_for_a_seed():
     root = Path(__file__).parents[2]
     paths = ["hetero_lab/intervals.py", "hetero_lab/grouping.py"]

@@ -24,6 +24,7 @@ import hetero_lab as hl
 from hetero_lab import clock
 from hetero_lab.devices.bound import bind
 from hetero_lab.errors import (
+    ArgumentError,
     CompileError,
     HeteroLabWarning,
     InputError,
@@ -31,11 +32,12 @@ from hetero_lab.errors import (
 from hetero_lab.model.read import output_names, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Wiring, predict
+from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime.compiled import check_ports, lonely_results, settle
-from hetero_lab.runtime.exported import match_header, observe, parse_header
+from hetero_lab.runtime.exported import match_header, observe, parse_header, reported
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.placed_model import header_text
-from hetero_lab.runtime.runners import CompiledSession
+from hetero_lab.runtime.runners import CompiledSession, Execution
 
 
 def on_cpu(model, core, **elsewhere) -> Affinity:
@@ -98,6 +100,30 @@ def test_threads_that_a_split_ignores_are_said(core):
             chain("a", "b"), [placement], turns=2, counters=False, reference=False, progress=False,
             core=core,
         )  # fmt: skip
+
+
+def test_a_sweep_says_it_of_the_executor_that_splits(core):
+    model, placement = chain("a", "b"), _with_threads(core, INFERENCE_NUM_THREADS=1)
+    placed = resolve(bind(model, core), placement)
+    with pytest.warns(HeteroLabWarning, match=IGNORED):
+        Execution().check(placed)
+    Execution("parallel").check(placed)
+    split = resolve(bind(stateful(), core), on_cpu(stateful(), core, after="ACC"))
+    Execution("parallel").check(split)
+    Execution(requests=2).check(split)
+    with pytest.raises(ArgumentError, match="states"):
+        Execution("parallel", requests=2).check(split)
+
+
+def test_a_property_is_reported_by_the_model_or_each_device(core):
+    parts = hl.compile(
+        chain("a", "b"), in_f32(on_cpu(chain("a", "b"), core, a="ACC"), ""), core=core
+    ).compiled_model
+    hint = "INFERENCE_PRECISION_HINT"
+    assert reported(parts, hint) == {"ACC": ov.Type.f32, "CPU": ov.Type.f32}
+    whole = hl.compile(chain("a", "b"), "CPU", core=core).compiled_model
+    assert reported(whole, "NUM_STREAMS") == {"": whole.get_property("NUM_STREAMS")}
+    assert reported(whole, "NO_SUCH_PROPERTY") == {}
 
 
 @pytest.mark.parametrize(

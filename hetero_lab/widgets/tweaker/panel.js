@@ -150,7 +150,13 @@ export default {
     };
     const parts = model.get("parts").map(name => all[name]);
     const stops = parts.flatMap(([make, names, section]) => {
-      const draw = () => section.replaceChildren(...make(model));
+      const draw = () => {
+        const rows = section.querySelectorAll("tr").length;
+        section.replaceChildren(...make(model));
+        // A new measurement is in view.
+        if (make === history && section.querySelectorAll("tr").length > rows)
+          section.scrollTop = section.scrollHeight;
+      };
       draw();
       return names.map(name => {
         model.on(`change:${name}`, draw);
