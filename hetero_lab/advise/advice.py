@@ -319,7 +319,9 @@ def verdict_sentences(
     sentences += notes
     if advice.interrupted:
         sentences.append("Ctrl-C ended it early; the verdict rests on the turns measured by then.")
-    if np.isfinite(made.smallest_difference):
+    if made.smallest_difference > 1.0:
+        sentences.append("The machine was too noisy to rank the candidates: measure again.")
+    else:
         sentences.append(
             f"Differences below {made.smallest_difference:.1%} could not be seen in this run."
         )

@@ -279,7 +279,7 @@ class _Inquiry:
     def advice(self) -> Advice:
         """Race, search, measure the best few, and decide; Ctrl-C ends these stages earlier."""
         refuse_language_model(self.bound.model, "advise")
-        check_constraints(self.bound.graph, self.devices, self.memory_limit, None)
+        check_constraints(self.bound.graph, self.devices, self.memory_limit, None, {})
         if self.costs is not None:
             self.costs.check_graph(self.bound.graph)
         self.placements, self.left_out = candidates_for(

@@ -16,7 +16,7 @@ import uuid
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,14 +39,26 @@ from hetero_lab.errors import (
     warn,
 )
 from hetero_lab.interrupts import deferred
+from hetero_lab.measure.bench_pool import BenchPool
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.requests import SetUp
-from hetero_lab.measure.rounds import BaseRun, SweepRun
+from hetero_lab.measure.rounds import Rounds
+from hetero_lab.measure.turn_schedule import TurnSchedule
 from hetero_lab.measure.worker_process import WorkerProcess
 from hetero_lab.measure.workers import Workers
 from hetero_lab.processes import FORK_SERVER
+from hetero_lab.progress import Progress
 from hetero_lab.results.environment import Environment, current_environment, noise_of
-from hetero_lab.results.records import AnyRecord, Failed, Header, Host, Trial, Turn
+from hetero_lab.results.records import (
+    AnyRecord,
+    Failed,
+    Header,
+    Host,
+    Ledger,
+    Trial,
+    Turn,
+    by_key,
+)
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import scratch_directory
 
@@ -56,8 +68,8 @@ _LOOK_S = 0.3
 _VERSIONS = {"openvino_version": "OpenVINO", "hetero_lab_version": "hetero_lab"}
 
 
-def cluster_of(client: Any, *, isolate: bool) -> Callable[..., FleetRun]:
-    """Return what makes a run on a client's cluster; ArgumentError if a sweep cannot use it."""
+def cluster_of(client: Any, *, isolate: bool) -> Callable[..., None]:
+    """Return what measures on a client's cluster; ArgumentError if a sweep cannot use it."""
     if not isinstance(client, Client) or client.asynchronous:
         raise ArgumentError(
             "client= is a blocking dask.distributed.Client, for instance "
@@ -70,7 +82,12 @@ def cluster_of(client: Any, *, isolate: bool) -> Callable[..., FleetRun]:
             "On a fleet rows are always measured in processes of their own: leave isolate=False "
             "out."
         )
-    return partial(FleetRun, client=client)
+
+    def measure(**given: Any) -> None:
+        with contextlib.closing(FleetRun(client=client, **given)) as run:
+            run.measure()
+
+    return measure
 
 
 class Group(NamedTuple):
@@ -109,21 +126,29 @@ def lacking(host: Environment, trial: Trial) -> list[str]:
 
 
 @dataclass(kw_only=True, eq=False)
-class FleetRun(BaseRun):
+class FleetRun:
     """A run over a fleet, with a ``header`` of its store.
 
-    Its records also have ``host`` and ``worker``, and a ``Host`` record holds each host's
-    environment. ``set_up`` writes the set-up of worker processes into files on this machine and
-    returns it; ``check`` raises if the run is to stop.
+    ``append`` takes each new record. These also have ``host`` and ``worker``, and a ``Host`` record
+    holds each host's environment. ``set_up`` writes the set-up of worker processes into files on
+    this machine and returns it; ``check`` raises if the run is to stop.
     """
 
     client: Client
     header: Header
     set_up: Callable[[], SetUp]
     check: Callable[[], None]
+    trials: InitVar[Iterable[Trial]]
+    records: InitVar[Iterable[AnyRecord]]
+    append: Callable[[AnyRecord], object]
+    options: RunOptions
+    workers: Workers
+    watch: Stopwatch
+    progress: bool
 
-    def __post_init__(self, records: Iterable[AnyRecord]) -> None:
-        super().__post_init__(records)
+    def __post_init__(self, trials: Iterable[Trial], records: Iterable[AnyRecord]) -> None:
+        self._trials, self._ledger = by_key(trials), Ledger(records)
+        self._bar = Progress("sweep", show=self.progress, budget_s=self.watch.budget_s)
         scheduler: Any = self.client.scheduler
         self._where = f"The scheduler at {scheduler.address}"
         self._over = Event(f"hetero_lab-{uuid.uuid4().hex[:12]}", client=self.client)
@@ -131,17 +156,9 @@ class FleetRun(BaseRun):
         self._seen = defaultdict[str, float](now)  # when each address last had a worker
         self._running: dict[Future, Group] = {}
 
-    def pending(self) -> list[str]:
-        """Return the keys still to measure; MeasurementError if ``every_host`` finds no worker."""
-        if not self.header.every_host:
-            return self._undone(self._ledger.hosts)
-        self._meet_hosts()
-        keys = [key for host in self._hosts.values() for key in self._undone([host.host])]
-        return list(dict.fromkeys(keys))
-
     def _undone(self, names: Collection[str]) -> list[str]:
         """Return the keys that none of some hosts has finished."""
-        asked = (self.reference, self.options.turns)
+        asked = (self.header.reference, self.options.turns)
         is_done = self._ledger.is_done
         return [k for k in self._trials if not any(is_done(k, name, *asked) for name in names)]
 
@@ -150,7 +167,15 @@ class FleetRun(BaseRun):
 
         Raises MeasurementError if no worker can, StoreError if a host's OpenVINO has changed.
         """
+        names, every_host = self._ledger.hosts, self.header.every_host
+        if not every_host and not self._undone(names):
+            return
         self._meet_hosts()
+        parts = [(self._hosts, self._undone(names))]
+        if every_host:
+            parts = [({at: h}, self._undone([h.host])) for at, h in self._hosts.items()]
+        if not any(keys for _, keys in parts):
+            return
         set_up = self.set_up()
         # The directory holds the models, their weights and the inputs, and nothing else.
         files = {path.name: path.read_bytes() for path in Path(set_up.directory).iterdir()}
@@ -168,11 +193,8 @@ class FleetRun(BaseRun):
             retries=_ATTEMPTS - 1,
             pure=False,
         )
-        if self.header.every_host:
-            for address, host in self._hosts.items():
-                self._submit(self._undone([host.host]), {address: host})
-        else:
-            self._submit(self._undone(self._ledger.hosts), self._hosts)
+        for hosts, keys in parts:
+            self._submit(keys, hosts)
         while self._running:
             time.sleep(_LOOK_S)
             self.check()
@@ -186,6 +208,10 @@ class FleetRun(BaseRun):
         with contextlib.suppress(Exception):  # of a scheduler that is gone
             if self.client.status == "running":
                 self.client.cancel(list(self._running))
+
+    def _record(self, record: AnyRecord) -> None:
+        self.append(record)
+        self._ledger.note(record)
 
     def _workers(self) -> list[str]:
         return list(self.client.scheduler_info(n_workers=-1).get("workers", {}))
@@ -262,7 +288,7 @@ class FleetRun(BaseRun):
                 self._fail([trial], [*hosts], "no worker for it", "; ".join(whys))
             else:
                 trials.append(trial)
-        reference = self._trials[self.reference]
+        reference = self._trials[self.header.reference]
         # The reference is in every group; alone it makes one only if nothing else is asked for.
         trials = [trial for trial in trials if trial is not reference] or trials
         groups = divide(trials, hosts, reference, self.workers.group)
@@ -329,7 +355,7 @@ class FleetRun(BaseRun):
         host = self._hosts[at[0]].host if self.header.every_host else ""
         for trial in trials:
             names = [host] if host else self._ledger.hosts
-            if trial.key != self.reference or not any(
+            if trial.key != self.header.reference or not any(
                 self._ledger.levels_us(trial.key, name) for name in names
             ):
                 self._record(
@@ -392,21 +418,19 @@ def measure_group(
         for name, content in files.items():
             (directory / name).write_bytes(content)
         own = msgspec.structs.replace(set_up, directory=str(directory), emulated=emulated)
-        run = SweepRun(
+        schedule = TurnSchedule(
             trials=trials,
             reference=trials[0].key,
             records=(),
             append=append,
             options=options,
-            workers=limits,
-            watch=Stopwatch.start(budget_s),
-            start=lambda: WorkerProcess(own, limits),
+            group_size=limits.group,
+            budget_s=budget_s,
             noise=partial(noise_of, here),
-            progress=False,
         )
+        pool = BenchPool(schedule.by_key, lambda: WorkerProcess(own, limits), limits)
         try:
-            run.measure()
+            Rounds(schedule, pool, Stopwatch.start(budget_s)).measure()
         finally:
-            run.close()
             FORK_SERVER.forget_set_up()
     return records

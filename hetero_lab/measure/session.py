@@ -24,9 +24,11 @@ from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.devices.guard import suspect
 from hetero_lab.errors import ArgumentError, warn
 from hetero_lab.measure.bench import AnyBench, Bench, write_set_up
+from hetero_lab.measure.bench_pool import BenchPool
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.requests import SetUp
-from hetero_lab.measure.rounds import BaseRun, SweepRun
+from hetero_lab.measure.rounds import Rounds
+from hetero_lab.measure.turn_schedule import TurnSchedule
 from hetero_lab.measure.worker_process import WORKER, WorkerProcess
 from hetero_lab.measure.workers import Workers, compiles_at_once
 from hetero_lab.model.language import Scenario
@@ -68,7 +70,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         conditions: Conditions,
         *,
         scenario: Scenario | None = None,
-        cluster: Callable[..., BaseRun] | None = None,
+        cluster: Callable[..., None] | None = None,
         every_host: bool = False,
     ):
         self.models, self.conditions, self.scenario = models, conditions, scenario
@@ -116,22 +118,18 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 opened = stack.enter_context(contextlib.closing(Store(store, header)))
                 header, records, append = opened.header, opened.records, opened.append
             append = control.watched(append)
-            run = self._run(
-                control,
-                blobs,
-                header,
-                trials=[trial for trial in trials if not trial.problem],
-                reference=header.reference,
-                records=records,
-                append=append,
-                options=options,
-                workers=self.conditions.workers,
-                watch=watch,
-                progress=progress,
-            )
             try:
-                if run.pending():
-                    run.measure()
+                self._run(
+                    control,
+                    blobs,
+                    header,
+                    watch,
+                    trials=[trial for trial in trials if not trial.problem],
+                    records=records,
+                    append=append,
+                    options=options,
+                    progress=progress,
+                )
                 crashed = {
                     record.entry
                     for record in records
@@ -152,8 +150,6 @@ class Session(contextlib.AbstractContextManager["Session"]):
                     + "; the turns that were measured are kept" * has_turns
                     + (", and the same call goes on from there." if store else ".")
                 )
-            finally:
-                run.close()
         return sweep_from(header, records, interrupted=interrupted)
 
     def start(self, blobs: Mapping[str, str] | None = None) -> AnyBench:
@@ -170,23 +166,38 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return own or FORK_SERVER.is_ready(WORKER, timeout_s)
 
     def _run(
-        self, control: SweepControl, blobs: dict[str, str], header: Header, **given: Any
-    ) -> BaseRun:
-        if self.cluster is None:
-            return SweepRun(
-                start=control.stoppable(lambda: self.start(blobs)),
-                is_ready=self._is_ready,
-                expected=self._expected,
-                noise=partial(noise_of, header.environments[-1]),
-                at_once=compiles_at_once() if self.conditions.isolate else 1,
+        self,
+        control: SweepControl,
+        blobs: dict[str, str],
+        header: Header,
+        watch: Stopwatch,
+        *,
+        progress: bool,
+        **given: Any,
+    ) -> None:
+        workers = self.conditions.workers
+        if self.cluster is not None:
+            self.cluster(
+                header=header,
+                check=control.check,
+                set_up=lambda: msgspec.structs.replace(self._set_up, blobs=blobs),
+                workers=workers,
+                watch=watch,
+                progress=progress,
                 **given,
             )
-        return self.cluster(
-            header=header,
-            check=control.check,
-            set_up=lambda: msgspec.structs.replace(self._set_up, blobs=blobs),
+            return
+        schedule = TurnSchedule(
+            reference=header.reference,
+            group_size=workers.group,
+            budget_s=watch.budget_s,
+            noise=partial(noise_of, header.environments[-1]),
+            expected=self._expected,
+            at_once=compiles_at_once() if self.conditions.isolate else 1,
             **given,
         )
+        pool = BenchPool(schedule.by_key, control.stoppable(lambda: self.start(blobs)), workers)
+        Rounds(schedule, pool, watch, progress=progress, is_ready=self._is_ready).measure()
 
     @cached_property
     def _arrays(self) -> dict[str, list[np.ndarray]]:

@@ -18,6 +18,8 @@ from hetero_lab.model.opgraph import graph_from_json
 from hetero_lab.results.environment import is_busy, noise_of
 from hetero_lab.results.evaluation import evaluation_from, nan_notes
 from hetero_lab.results.profile_result import profile_of
+from hetero_lab.results.profile_tables import SUMMARY_COLUMNS
+from hetero_lab.results.read_tables import FromTables, read_tables, warn_of_edits
 from hetero_lab.results.records import (
     FROM_CACHE,
     Accuracy,
@@ -35,19 +37,32 @@ from hetero_lab.results.records import (
     Trial,
     Turn,
 )
-from hetero_lab.results.store import read_store
+from hetero_lab.results.store import HEADER, read_store
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import BUDGET_ENDED, INTERRUPTED, Row
 from hetero_lab.runtime.inputs import GENERATED
 from hetero_lab.runtime.reference import not_finite_notes
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
-from hetero_lab.tables import number, reading
+from hetero_lab.tables import Tables, number, reading
 from hetero_lab.terminal import count_of
 
 BUSY = "Other processes kept"  # begins the note on a busy machine
 _HERE = ""  # the host of a record that names none
 _NOISY_MAD = 0.1  # share of the median
+_COLUMNS = [*SUMMARY_COLUMNS, "ratio", "same_as", "reference"]
 _LARGE_SHARE = 0.2  # share of the time for starting workers that is worth a note
+
+
+class SweepTables(FromTables, Sweep):
+    """A sweep that was read from tables alone."""
+
+    _KEPT_BY = (
+        "nothing is ranked anew or drawn; a store, hl.sweep(store=), keeps what was measured."
+    )
+
+    @property
+    def _remarks(self) -> list[str]:
+        return [self.limit, *self.notes]
 
 
 def read_sweep(
@@ -58,6 +73,9 @@ def read_sweep(
     With several, labels are prefixed with the name of the directory. Ratios stay within their own
     run. Runs with the same reference, host and OpenVINO version are ranked together by these
     ratios, and their latencies are on the scale of the first run; others are ranked apart.
+
+    Of CSV alone, a file of :meth:`Sweep.to_csv` or a directory of :meth:`Sweep.export`, the tables
+    are read; what needs turns says so.
 
     Raises
     ------
@@ -76,7 +94,12 @@ def read_sweep(
     True
     """
     if isinstance(directory, str | os.PathLike):
-        return read_one(directory)
+        tables = read_tables(directory, HEADER, "sweep", _COLUMNS)
+        if tables is not None:
+            return _sweep_of(tables, directory)
+        sweep = read_one(directory)
+        warn_of_edits(directory, sweep.tables, HEADER)
+        return sweep
     directories = list(directory)
     names = [Path(d).resolve().name for d in directories]
     if len(set(names)) < len(names):
@@ -111,6 +134,23 @@ def read_sweep(
         environment=several[0][1].environment,
         notes=tuple(notes),
     )
+
+
+def _sweep_of(tables: Tables, path: str | os.PathLike[str]) -> Sweep:
+    with reading(path, "sweep"):
+        summary = tables["summary"]
+        if "ranking" not in tables:
+            measured = summary.loc[summary["median_us"].notna() & (summary["same_as"] == "")]
+            tables["ranking"] = measured.sort_values("median_us", ignore_index=True)
+        sweep = SweepTables(
+            tables,
+            path,
+            reference=next(iter(summary.loc[summary["reference"], "label"]), ""),
+            notes=tuple(tables["notes"]["finding"]) if "notes" in tables else (),
+            interrupted=bool((summary["status"] == INTERRUPTED).any()),
+        )
+        repr(sweep)
+    return sweep
 
 
 def _beside_others(row: Row, name: str, first_group: int, run: str, level: Latency | None) -> Row:

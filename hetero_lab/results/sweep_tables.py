@@ -10,7 +10,7 @@ import numpy as np
 from hetero_lab.errors import names_at_hand, shorten
 from hetero_lab.results import profile_tables
 from hetero_lab.results.evaluation import RANKED_ACCURACY, summary_columns
-from hetero_lab.results.evidence import ALIKE, UNDECIDED, Ranking
+from hetero_lab.results.evidence import ALIKE, BEST, UNDECIDED, Ranking
 from hetero_lab.results.sweep_row import Row
 from hetero_lab.tables import TEXT_COLUMNS, Tables, frame_of, number, text_table, time_text
 from hetero_lab.terminal import count_of, one_line
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOST_ROWS = 5  # in the short text
-_SAMPLES = ["label", "host", "turn", "index", "latency_us"]
+_NOISY = 10.0  # an interval whose ends are so many times apart comes from noise alone
 # Tables that hold those of all profiles, under the names that they have there.
 _OF_EACH = {
     "samples": "latency", "subgraphs": "subgraphs", "counters": "counters",
@@ -46,7 +46,7 @@ def build(rows: Sequence[Row], ranking: Ranking, reference: str, notes: Sequence
                 frame.insert(0, "label", row.label)
                 frame.insert(1, "host", row.measured_on)
                 frames.append(frame)
-        empty = pd.DataFrame(columns=_SAMPLES if name == "samples" else None)
+        empty = pd.DataFrame(columns=["label", "host", *profile_tables.COLUMNS[of_profile]])
         tables[name] = pd.concat(frames, ignore_index=True) if frames else empty
     tables["notes"] = pd.DataFrame({"finding": list(notes)}, dtype="str")
     return tables
@@ -80,8 +80,16 @@ def text(
 def verdict(tables: Tables) -> str:
     """Say which placement is fastest, which ones are as fast, and for which that is undecided."""
     ranking = tables["ranking"]
-    if not len(ranking) or ranking["host"].nunique() > 1:
+    if not len(ranking) or "finding" not in ranking or ranking["host"].nunique() > 1:
         return ""
+    open_ = ranking.loc[ranking["finding"].isin([BEST, UNDECIDED])]
+    for row in open_.to_dict("records"):
+        known = ((row["ci95_low_us"], row["ci95_high_us"], time_text),)
+        known += ((row["ratio_ci95_low"], row["ratio_ci95_high"], number),)
+        for low, high, write in known:
+            if low * _NOISY < high < np.inf:
+                reach = f"{shorten(row['configuration'], 80)} reaches from {write(low)} to"
+                return f"Too noisy to rank: the interval of {reach} {write(high)}."
     best = ranking.iloc[0]
     text = f"Fastest: {shorten(best['configuration'], 80)}, {time_text(best['median_us'])}"
     text += f" ({number(best['throughput_per_s'])} a second)"
@@ -131,8 +139,11 @@ def _host_column(tables: Tables) -> list[str]:
 
 def could_be_seen(ranking: Ranking) -> str:
     """Say which differences the run could have shown."""
-    if not np.isfinite(ranking.smallest_difference):
-        return "Too few turns to tell placements apart; give it more time with budget_s=."
+    if not ranking.smallest_difference <= 1.0:
+        return (
+            "Too few turns, or too much noise, to tell placements apart; give it more time with "
+            "budget_s=, on a quiet machine."
+        )
     return (
         "Placements of one group cannot be told apart; the smallest difference that this run "
         f"could have shown is {ranking.smallest_difference:.1%}."

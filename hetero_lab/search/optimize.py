@@ -16,6 +16,7 @@ from hetero_lab.costs.design import cut_at, lone_cuts
 from hetero_lab.costs.objective import LATENCY, THROUGHPUT, check_objective
 from hetero_lab.devices.bound import bind
 from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.devices import supported_ops
 from hetero_lab.errors import MeasurementError, names_at_hand
 from hetero_lab.interrupts import UntilInterrupted, bringing
 from hetero_lab.measure.budget import RunOptions
@@ -157,6 +158,7 @@ _LEARNING, _SEARCHING = 0.4, 0.75  # shares of the budget at which these end
 ROUNDS = 8
 _IDLE_ROUNDS = 2  # rounds without a gain after which the search ends
 _SCALES = (1.0, 0.5, 2.0, 4.0, 0.25)  # of the price of a boundary, while it is uncertain
+_LATE = 0.2  # share of the budget by which the proof may end late
 _CANDIDATES = 3
 _WORTH = 0.995  # a measured ratio that is worth another round
 _PLANNED, _PLAN_S = 0.03, 5.0  # share of the budget for a plan, and its limit
@@ -291,7 +293,8 @@ def optimize_bound(
     if costs is not None:
         costs.check_conditions(devices, properties)
         costs.check_scenario(search.session.scenario)
-    check_constraints(search.bound.graph, devices, memory_limit, pin)
+    support = {device: supported_ops(search.bound, device) for device in devices}
+    check_constraints(search.bound.graph, devices, memory_limit, pin, support)
     # Those of costs come from a file.
     by_device = check_device_properties(properties, devices, search.bound.core)
     if objective == THROUGHPUT:
@@ -477,9 +480,10 @@ class _Optimization:
             if affinity not in baselines.values():
                 label = f"split {number}"
                 placements[label] = observer.placement(affinity, label)
-        # A baseline that is not measured could be the best: where compiles are slow, all have time.
-        needed_s = len(baselines) * observer.each_s
-        left_s = max((1.0 - _SEARCHING) * search.budget_s, search.watch.left_s, needed_s)
+        # A baseline that is not measured could be the best, so where compiles are slow, the proof
+        # ends a little late.
+        late_s = min(_LATE * search.budget_s, len(baselines) * observer.each_s)
+        left_s = max(search.watch.left_s, late_s)
         made = search.measure(
             list(placements.values()),
             RunOptions(precision=_PRECISION, counters=False),

@@ -24,7 +24,7 @@ from hetero_lab.result import Displayed, Result
 from hetero_lab.results.environment import Environment
 from hetero_lab.results.profile_report import differing
 from hetero_lab.results.profile_result import Profile
-from hetero_lab.results.profile_tables import headline
+from hetero_lab.results.profile_tables import HEADLINE, summary_row
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.search.hotspots import hotspots
 from hetero_lab.search.optimize import Optimized
@@ -246,8 +246,7 @@ def _embedded(figure: go.Figure, number: int) -> str:
 
 
 def _side_by_side(profiles: Sequence[Profile]) -> pd.DataFrame:
-    frame = pd.concat([headline(profile) for profile in profiles], ignore_index=True)
-    frame.insert(0, "configuration", [profile.configuration for profile in profiles])
+    frame = pd.DataFrame([summary_row(profile) for profile in profiles], columns=HEADLINE)
     frame.attrs.update(title="Side by side", notes=[f"These were {NOT_IN_TURN}."])
     return frame
 

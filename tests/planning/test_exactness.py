@@ -24,7 +24,7 @@ from hetero_lab.errors import PlanError
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.memory_limits import memory_pools
 from hetero_lab.planning import planner
-from hetero_lab.planning.exhaustive import best_runs
+from hetero_lab.planning.exhaustive import best_runs, runs, small_enough
 from hetero_lab.planning.milp import milp
 from hetero_lab.planning.min_cut import min_cut
 from hetero_lab.planning.pairwise import Pairwise
@@ -455,3 +455,31 @@ def test_the_best_of_twelve_units_that_can_move_is_proven():
     costs = random_case(99, most_units=14)
     assert (pairwise_of(costs).allowed.sum(axis=1) > 1).sum() == planner.SMALL == 12
     assert plan_graph(costs.graph, costs).gap == 0.0
+
+
+def test_runs_by_hand_and_how_many_are_compared():
+    one = [[0, 0, 0], [1, 1, 1]]
+    two = [[0, 1, 1], [0, 0, 1], [1, 0, 0], [1, 1, 0]]
+    assert list(runs(3, 2, most=6)) == one + two
+    assert list(runs(3, 2, most=5)) == one  # all of a number of runs, or none
+    assert list(runs(3, 2, most=1)) == []
+    assert list(runs(1, 3, most=99)) == [[0], [1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("n_free", "n_devices", "n_fixed", "looked_at"),
+    [(19, 2, 0, True), (20, 2, 0, False), (12, 3, 0, True), (13, 3, 0, False),
+     (19, 2, 20, True), (19, 2, 40, False)],
+)  # fmt: skip
+def test_few_choices_are_all_looked_at(n_free, n_devices, n_fixed, looked_at):
+    """600,000 choices, or 24 million devices in all of them, are too many."""
+    names = [f"op{number}" for number in range(n_free + n_fixed)]
+    maker = GraphMaker()
+    maker.chain(maker.add("Parameter"), names)
+    devices = tuple("ABC"[:n_devices])
+    free, fixed = (1.0,) * n_devices, (*[None] * (n_devices - 1), 1.0)
+    times = {name: free if at < n_free else fixed for at, name in enumerate(names)}
+    units = tuple(Unit((name,), us) for name, us in times.items())
+    pairs = dict.fromkeys(itertools.product(devices, devices), BoundaryCost(1.0))
+    costs = CostModel(maker.graph(), devices, units, pairs, dict.fromkeys(devices, 1.0))
+    assert small_enough(pairwise_of(costs)) is looked_at
