@@ -158,10 +158,11 @@ def _measured(row: Row) -> dict[str, Any]:
     """Return the summary of a row's profile, with its latency on the scale of the reference."""
     if row.profile is None or row.scaled_profile is None:
         return {}
-    own = profile_tables.summary_row(row.profile)
+    scaled = profile_tables.summary_row(row.scaled_profile)
+    factor = row.profile.latency.median_us / scaled["median_us"]
     return {
-        **profile_tables.summary_row(row.scaled_profile),
-        **{f"raw_{name}": own[name] for name in _RAW},
+        **scaled,
+        **{f"raw_{name}": factor * scaled[name] for name in _RAW},
         "compile_spread": row.series.spread,
         "noise_measured": row.series.noise.is_measured,
     }
