@@ -310,10 +310,10 @@ def test_a_large_model_is_spread_over_devices_evenly(n_devices):
     units = tuple(structs.replace(u, time_us=(7.0,) * n_devices) for u in costs.units)
     free = dataclasses.replace(costs, units=units)
     whole = sum(op.outputs[0].n_bytes or 0 for op in free.graph if op.type == "Constant")
-    made = plan_graph(free.graph, free, objective="balanced_memory", budget_s=1)
+    made = plan_graph(free.graph, free, objective="balanced_memory", budget_s=3)
     held = held_bytes(free, made.affinity, boundaries=False)
     assert made.memory_bytes == held_bytes(free, made.affinity)
-    assert whole / n_devices <= max(held.values()) < 1.2 * whole / n_devices
+    assert whole / n_devices <= max(held.values()) < 1.3 * whole / n_devices
     assert ns(made.predicted_us) == latency_ns(free, made.affinity)
     assert made.lower_bound_us <= made.predicted_us
 
