@@ -85,14 +85,14 @@ def test_a_stored_sweep_is_explored_with_clicks(lab, browser):
         # A click on a point, or on a row, shows its placement in the same figure.
         figures = explorer.page.locator(".js-plotly-plot").count()
         explorer.click_point(points, 1, 0)
-        explorer.figure("on CPU:")
+        explorer.figure("on CPU ")
         explorer.row("HETERO:ACC,CPU").click()
         explorer.figure("on HETERO:ACC,CPU")
         notebook.picture("explorer_light")
         # The same by keyboard, through the buttons of the rows.
         explorer.row("CPU").locator("input").first.focus()
         explorer.page.keyboard.press("Space")
-        explorer.figure("on CPU:")
+        explorer.figure("on CPU ")
         explorer.row("HETERO:ACC,CPU").click()
         explorer.figure("on HETERO:ACC,CPU")
         assert explorer.page.locator(".js-plotly-plot").count() == figures == 2
