@@ -154,6 +154,13 @@ class Latency:
         """The median with its interval."""
         return Estimate(self.median_us, *self.ci95_us)
 
+    def scaled(self, factor: float) -> Latency:
+        """Return it on another scale, with the interval on that scale."""
+        found = Latency(tuple(tuple(factor * s for s in turn) for turn in self.turns))
+        low, high = self.ci95_us
+        vars(found)["ci95_us"] = (factor * low, factor * high)  # the bootstrap is slow
+        return found
+
     def __len__(self) -> int:
         return len(self.samples_us)
 

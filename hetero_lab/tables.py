@@ -52,14 +52,14 @@ _NO_ROOM = (errno.ENOSPC, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 # Columns that are text in every table: read as text even where every value looks like a number.
 TEXT_COLUMNS = frozenset({
-    "after", "agreement", "base", "before", "cause", "consumer", "detail", "device", "devices",
-    "element_type", "emulated_on", "exec_type", "finding", "from_device", "from_precision",
-    "fused_ops", "fused_with", "group_leader", "handed_over_as", "host", "kind", "label", "labels",
-    "leader", "measured_at", "model", "model_fingerprint", "node", "node_name", "node_type", "op",
-    "op_type", "openvino_version", "ops", "output", "partition", "placement", "precision",
-    "precisions", "producer", "remedy", "rule", "same_as", "severity", "shape", "source_device",
-    "status", "target_devices", "targets", "tensor", "to_device", "to_precision", "type",
-    "variant", "verdict", "where",
+    "after", "agreement", "base", "before", "cause", "configuration", "consumer", "detail",
+    "device", "devices", "element_type", "emulated_on", "exec_type", "finding", "from_device",
+    "from_precision", "fused_ops", "fused_with", "group_leader", "handed_over_as", "host", "kind",
+    "label", "labels", "leader", "measured_at", "model", "model_fingerprint", "node", "node_name",
+    "node_type", "op", "op_type", "openvino_version", "ops", "output", "partition", "placement",
+    "precision", "precisions", "producer", "remedy", "rule", "same_as", "severity", "shape",
+    "source_device", "status", "target_devices", "targets", "tensor", "to_device", "to_precision",
+    "type", "variant", "verdict", "where",
 })  # fmt: skip
 
 
@@ -451,16 +451,18 @@ def _cells(texts: Sequence[str]) -> list[str]:
 # A number with its unit and its interval.
 _NUMERIC = re.compile(r"[-−≈ ]*[\d.,∞]+( (µs|ms|s|B|KB|MB|GB)|%)?(\s+\[.*)?$")
 _HEADERS = {
-    "label": "placement", "judgement": "vs best", "median_us": "latency", "cost_us": "saves",
-    "p90_us": "90 % within", "throughput_per_s": "per second", "execution_devices": "ran on",
-    "verdict": "outputs", "boundary_bytes": "crosses", "first_inference_ms": "first inference",
+    "label": "placement", "configuration": "placement", "judgement": "vs best",
+    "median_us": "latency", "cost_us": "saves", "p90_us": "90 % within",
+    "throughput_per_s": "per second", "execution_devices": "ran on", "verdict": "outputs",
+    "boundary_bytes": "crosses", "first_inference_ms": "first inference",
 }  # fmt: skip
 
 
 def readable(frame: pd.DataFrame) -> dict[str, list[str]]:
     """Return the columns of a table as text for people, by heading.
 
-    A cell has its unit and the interval of its value. Columns without any value are left out.
+    A cell has its unit and the interval of its value. Columns without any value are left out, and
+    those that would say a thing twice: the label beside the configuration, raw latencies.
     """
     whole = frame.astype("object").where(frame.notna(), None)  # of NaN, None and NA just None
     given = {str(name): whole[name].tolist() for name in whole.columns}
@@ -469,7 +471,8 @@ def readable(frame: pd.DataFrame) -> dict[str, list[str]]:
     inside = {end for low in ends.values() for end in (low, low.replace("low", "high"))}
     shown: dict[str, list[str]] = {}
     for name, values in given.items():
-        if name in inside or (values and all(v in (None, "") for v in values)):
+        is_twice = name.startswith("raw_") or (name == "label" and "configuration" in given)
+        if is_twice or name in inside or (values and all(v in (None, "") for v in values)):
             continue
         cells = [_value_text(name, value) for value in values]
         heading = _heading(name)

@@ -159,6 +159,7 @@ def _run(arguments: Sequence[str]) -> int:
     command = COMMANDS[first]
     given = command.parser().parse_args(rest)
     given.words = rest
+    given.options_of = {name: command.options for name, command in COMMANDS.items()}
     with contextlib.redirect_stdout(sys.stderr) if given.json else contextlib.nullcontext():
         result = command.result(given)
         said = plain_text(_spelled(command.text(given, result).rstrip("\n")))

@@ -302,9 +302,7 @@ def command_line(*words: str) -> str:
 
 def again(given: Namespace, command: str, *more: str) -> str:
     """Return another command on the model of this one, with those options that it has as well."""
-    from hetero_lab.cli.main import COMMANDS
-
-    flags = {OPTIONS[name].flags.split()[-1] for name in COMMANDS[command].options.split()}
+    flags = {OPTIONS[name].flags.split()[-1] for name in given.options_of[command].split()}
     repeated: list[str] = []
     for flag in _REPEATED:
         value = vars(given).get(flag[2:].replace("-", "_"))

@@ -108,5 +108,5 @@ class Rounds:
         text = f"start-up {self._startup_s:.1f} s"
         if medians:
             best = min(medians, key=medians.__getitem__)
-            text += f", best {schedule.by_key[best].label[:30]}: {medians[best]:.0f} µs"
+            text += f", best so far: {schedule.by_key[best].label[:30]}"
         self._bar.note(text)

@@ -215,7 +215,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return write_set_up(directory, self.models, self._arrays)
 
     @cached_property
-    def _inputs_digest(self) -> str:
+    def inputs_digest(self) -> str:
         digest = hashlib.blake2b(digest_size=8)
         for name, arrays in sorted(self._arrays.items()):
             for array in arrays:
@@ -240,7 +240,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             reference=next(t.key for t in trials if not t.problem),
             emulated=[specs[d].to_json() for d in sorted(devices) if d in specs],
             seed=self.conditions.seed,
-            inputs_digest=self._inputs_digest,
+            inputs_digest=self.inputs_digest,
             generated=self.conditions.inputs is None and self.scenario is None,
             environments=[current_environment(devices, core)],
             fleet=self.cluster is not None,

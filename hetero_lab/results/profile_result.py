@@ -79,6 +79,10 @@ class Profile(Result, ProfileData):
         latency is then the time per further token.
     generated
         Whether the inputs were generated, so that the outputs are those of random values.
+    device_properties
+        The properties that were asked for, by device.
+    inputs_digest
+        A digest of the inputs; empty in older files.
     few_subgraphs
         Why there are more than two subgraphs, and the change that leaves fewer, as
         :func:`hetero_lab.simplify` says.
@@ -203,6 +207,7 @@ def profile_of(
         peak_rss_bytes=compiled.peak_rss_bytes,
         executor=trial.executor,
         chosen=compiled.chosen,
+        device_properties=trial.device_properties,
         generation=generation,
         environment=environment.of(trial.devices),
         **fields,

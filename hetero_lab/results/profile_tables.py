@@ -95,11 +95,11 @@ HEADLINE = [
     "compile_ms", "first_inference_ms", "verdict",
 ]  # fmt: skip
 SUMMARY_COLUMNS = [
-    "label", "model", "status", "executor", "devices", "emulated", "n_ops", "n_subgraphs",
-    "n_boundaries", "boundary_bytes", "median_us", "p90_us", "p99_us", "mad_us", "ci95_low_us",
-    "ci95_high_us", "n_samples", "first_inference_ms", "compile_ms", "peak_rss_bytes",
-    "execution_devices", "n_streams", "optimal_requests", "from_cache", "ops_us", "reorders_us",
-    "rest_us", "counters_exceed_latency", "partition", "as_predicted", "verdict",
+    "label", "configuration", "model", "status", "executor", "devices", "emulated", "n_ops",
+    "n_subgraphs", "n_boundaries", "boundary_bytes", "median_us", "p90_us", "p99_us", "mad_us",
+    "ci95_low_us", "ci95_high_us", "n_samples", "first_inference_ms", "compile_ms",
+    "peak_rss_bytes", "execution_devices", "n_streams", "optimal_requests", "from_cache", "ops_us",
+    "reorders_us", "rest_us", "counters_exceed_latency", "partition", "as_predicted", "verdict",
     "max_relative_error", "openvino_version", "host", "measured_at", "model_fingerprint",
 ]  # fmt: skip
 COUNTER_COLUMNS = [
@@ -124,6 +124,7 @@ def summary_row(profile: ProfileData) -> dict[str, Any]:
     errors = (a.relative_error for a in profile.agreement if a.verdict != "undecided")
     return {
         "label": profile.label,
+        "configuration": profile.configuration,
         "model": profile.graph.name,
         "status": "interrupted" if profile.interrupted else "ok",
         "executor": profile.executor,

@@ -284,9 +284,10 @@ class _Builder:
                 fingerprint=self._header.models[entry.variant].fingerprint,
                 environment=environment,
                 counters=counted.rows if counted else (),
+                inputs_digest=self._header.inputs_digest,
             )
             # Accuracy is evaluated where the sweep was called, whichever host measured the row.
-            evaluation, problem = evaluation_from(every, entry.label)
+            evaluation, problem = evaluation_from(every, entry.label, profile.configuration)
             if problem:
                 status, detail = "accuracy failed", problem
         noise = noise_of(environment, [*entry.devices, *self._reference_devices])
@@ -348,15 +349,15 @@ def _wrong_notes(rows: Sequence[Row]) -> list[str]:
     search = " hetero_lab.find_wrong(model, placement) finds the ops to blame."
     generated = any(row.profile and row.profile.generation for row in wrong)
     return [
-        f"The outputs of {names_at_hand([row.label for row in wrong], 4)} differ from the f32 "
-        f"reference by more than rounding.{'' if generated else search}"
+        f"The outputs of {names_at_hand([row.configuration for row in wrong], 4)} differ from the "
+        f"f32 reference by more than rounding.{'' if generated else search}"
     ]
 
 
 def _notes(records: Sequence[AnyRecord], rows: Sequence[Row]) -> Iterator[str]:
     """Say what may have disturbed the run."""
     noisy = [
-        row.label
+        row.configuration
         for row in rows
         if row.profile and row.profile.latency.mad_us > _NOISY_MAD * row.profile.latency.median_us
     ]

@@ -68,7 +68,8 @@ def text(
     lines = [*filter(None, [verdict(tables)]), heading]
     if len(ranking):
         first = shown(tables)[""].iloc[:most].drop(columns="throughput_per_s")
-        lines.append(text_table(first.assign(label=[one_line(n, 60) for n in first["label"]])))
+        names = [one_line(name, 80) for name in first["configuration"]]
+        lines.append(text_table(first.assign(configuration=names)))
         lines += _more(len(ranking), most, "placement")
     few = None if most is None else most // 2
     for listed, noun in ((failures, "failure"), (list(remarks), "note")):
@@ -88,17 +89,18 @@ def verdict(tables: Tables) -> str:
             reach = f"from {time_text(low)} to {time_text(high)}"
             return f"Too noisy to rank: the interval of {shorten(label, 60)} reaches {reach}."
     best = ranking.iloc[0]
-    text = f"Fastest: {shorten(best['label'], 60)}, {time_text(best['median_us'])}"
+    text = f"Fastest: {shorten(best['configuration'], 80)}, {time_text(best['median_us'])}"
     text += f" ({number(best['throughput_per_s'])} a second)"
-    references = tables["summary"].loc[tables["summary"]["reference"], "label"]
-    is_reference = best["label"] in set(references)
+    references = tables["summary"].loc[tables["summary"]["reference"]]
+    is_reference = best["label"] in set(references["label"])
     if best["ratio"] == best["ratio"] and not is_reference:
         ends = (f"{best[name]:.3f}" for name in ("ratio_ci95_low", "ratio_ci95_high"))
-        text += f", {best['ratio']:.3f} of the reference's time (95 %: {' to '.join(ends)})"
+        named = [shorten(name, 80) for name in references["configuration"]] or ["the reference"]
+        text += f", {best['ratio']:.3f} of the time of {named[0]} (95 %: {' to '.join(ends)})"
     for word, said in ((ALIKE, "as fast, within 5 %"), (UNDECIDED, "undecided")):
-        labels = list(ranking.loc[ranking["finding"] == word, "label"])
-        if labels:
-            text += f"; {said}: {names_at_hand(labels, 2)}"
+        names = list(ranking.loc[ranking["finding"] == word, "configuration"])
+        if names:
+            text += f"; {said}: {names_at_hand(names, 2)}"
     return f"{text}."
 
 
@@ -115,7 +117,7 @@ def shown(tables: Tables) -> dict[str, pd.DataFrame]:
 
 
 _SHOWN = [
-    "rank", "group", "label", "n_subgraphs", "median_us", "ci95_low_us", "ci95_high_us",
+    "rank", "group", "configuration", "n_subgraphs", "median_us", "ci95_low_us", "ci95_high_us",
     "throughput_per_s", "ratio", "ratio_ci95_low", "ratio_ci95_high", "finding", "emulated",
     "accuracy",
 ]  # fmt: skip
@@ -152,28 +154,19 @@ _RAW = ["median_us", "p90_us", "ci95_low_us", "ci95_high_us"]
 
 def _measured(row: Row) -> dict[str, Any]:
     """Return the summary of a row's profile, with its latency on the scale of the reference."""
-    if row.profile is None:
+    if row.profile is None or row.scaled_profile is None:
         return {}
-    assert row.latency
     own = profile_tables.summary_row(row.profile)
-    raw = {f"raw_{name}": own[name] for name in _RAW}
-    scale = row.latency.us / own["median_us"]
-    scaled = {name: scale * own[name] for name in ("p90_us", "p99_us", "mad_us")}
     return {
-        **own,
-        **scaled,
-        **raw,
-        "median_us": row.latency.us,
-        "ci95_low_us": row.latency.low_us,
-        "ci95_high_us": row.latency.high_us,
-        **profile_tables.time_parts(row.profile.counters, row.latency.us),
+        **profile_tables.summary_row(row.scaled_profile),
+        **{f"raw_{name}": own[name] for name in _RAW},
         "compile_spread": row.series.spread,
         "noise_measured": row.series.noise.is_measured,
     }
 
 
 def _summary(row: Row, reference: str, *, evaluated: bool, generates: bool) -> dict[str, Any]:
-    own = {**_measured(row), "label": row.label, "status": row.status}
+    own = {"configuration": row.label, **_measured(row), "label": row.label, "status": row.status}
     ratio, low, high, _ = row.series.ratio if row.profile and row.series.ratio else [None] * 4
     median = own.get("median_us")
     settled = row.sustained_us[-len(row.sustained_us) // 3 :]
@@ -206,8 +199,8 @@ def _summary(row: Row, reference: str, *, evaluated: bool, generates: bool) -> d
         if row.profile and row.profile.generation and row.latency:
             columns |= profile_tables.generation_columns(row.profile.generation, row.latency)
     first = [
-        "label", "status", "n_subgraphs", "boundary_bytes", "median_us", "p90_us", "ci95_low_us",
-        "ci95_high_us", "ratio", "ratio_ci95_low", "ratio_ci95_high",
+        "label", "configuration", "status", "n_subgraphs", "boundary_bytes", "median_us", "p90_us",
+        "ci95_low_us", "ci95_high_us", "ratio", "ratio_ci95_low", "ratio_ci95_high",
     ]  # fmt: skip
     return {
         name: columns[name]
@@ -256,7 +249,7 @@ _GENERATED = [
     "tpot_ci95_high_ms", "tokens_per_s", "tokens_per_s_ci95_low", "tokens_per_s_ci95_high",
 ]  # fmt: skip
 _RANKED = [
-    "label", "variant", "executor", "requests", "n_subgraphs", "boundary_bytes", "median_us",
-    "ci95_low_us", "ci95_high_us", "throughput_per_s", "ratio", "ratio_ci95_low",
+    "label", "configuration", "variant", "executor", "requests", "n_subgraphs", "boundary_bytes",
+    "median_us", "ci95_low_us", "ci95_high_us", "throughput_per_s", "ratio", "ratio_ci95_low",
     "ratio_ci95_high", "baseline", "emulated", "host",
 ]  # fmt: skip

@@ -114,12 +114,17 @@ class Optimized(Result):
         n_subgraphs = row.profile.partition.n_subgraphs if row.profile else 0
         cut = f"{placed(self.split.affinity)}, {count_of(n_subgraphs, 'subgraph')}"
         ratio = between(row, rows[self.placement.label])
-        whose = self.placement.label
-        whose += ", HETERO's own choice" if whose == GREEDY else ""
+        whose = self.configuration
+        whose += ", HETERO's own choice" if self.placement.label == GREEDY else ""
         took = f"took {ratio.middle:.3f} of the time of {whose}" if ratio else "lost"
         if ratio and math.isfinite(ratio.high):
             took += f" (95 %: {ratio.low:.3f} to {ratio.high:.3f})"
-        return f"{said}; the best split, {self.split.label} ({cut}), {took}."
+        return f"{said}; the best split, {row.configuration} ({cut}), {took}."
+
+    @property
+    def configuration(self) -> str:
+        """The label of the placement with the precision of its devices."""
+        return self.sweep.configuration_of(self.placement.label)
 
     @property
     def improved(self) -> bool:
@@ -142,7 +147,7 @@ class Optimized(Result):
         return frame_of(self.trials, list(Proposal._fields))
 
     def __repr__(self) -> str:
-        chosen = f"Placement: {self.placement.label}, {placed(self.placement.affinity)}"
+        chosen = f"Placement: {self.configuration}, {placed(self.placement.affinity)}"
         return "\n".join([self.verdict, self.searched, chosen, *self.notes[:2], repr(self.sweep)])
 
 

@@ -289,6 +289,8 @@ def test_only_tensors_of_the_same_shape_count_but_for_pooling_and_joining():
     maker.add("Multiply", [row, scale], name="broadcast", shape=IMAGE)
     pooled = maker.add("MaxPool", [conv], name="pool", shape=(1, 16, 4, 4))
     maker.add("Concat", [pooled, scale], name="joined", shape=(1, 16, 4, 5))
+    two = maker.add("MaxPool", [conv], name="with_indices", shape=IMAGE, outputs=2)
+    maker.add("Relu", [two], name="behind", shape=IMAGE)
     assert kept_layouts(maker.graph()) == {
         "scaled": ("conv",),
         "multiply": ("conv",),

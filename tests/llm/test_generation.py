@@ -262,7 +262,7 @@ def test_of_the_cuts_between_layers_every_other_validates(core, monkeypatch, val
     monkeypatch.setattr(
         Observer, "observe", lambda self, affinities, *_, **options: asked.update(affinities)
     )
-    hl.calibrate(
+    made = hl.calibrate(
         model, ["ACC", "CPU"], scenario=SCENARIO, budget_s=None, validate=validate, isolate=False,
         progress=False, core=core,
     )  # fmt: skip
@@ -278,6 +278,8 @@ def test_of_the_cuts_between_layers_every_other_validates(core, monkeypatch, val
     designed = [a for label, a in asked.items() if label.startswith("designed")]
     assert designed == [cut for cut in cuts if cut not in kept]
     assert [a for a in asked.values() if len(a.devices) == 1] == alone
+    said = "The time allowed 1 placement: nothing validates the predictions."  # none was measured
+    assert [note.partition(" A larger")[0] for note in made.notes] == [said] * bool(validate)
 
 
 def test_a_layer_that_no_device_supports_wholly_is_named(model, own_core):

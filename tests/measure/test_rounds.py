@@ -21,7 +21,7 @@ from hetero_lab.measure.rounds import Rounds
 from hetero_lab.measure.turn_schedule import TurnSchedule
 from hetero_lab.measure.worker_process import WorkerError
 from hetero_lab.measure.workers import Workers
-from hetero_lab.results.records import Call, Failed, State, Turn
+from hetero_lab.results.records import Call, Counters, Failed, State, Turn
 from hetero_lab.runtime.timing import Stopwatch
 
 
@@ -49,7 +49,8 @@ class Workshop:
 
     def run(
         self, keys: str, *, budget_s: float | None = None, group: int = 8, at_once: int = 1,
-        records: Any = (), **options: Any,
+        records: Any = (), is_ready: Callable[[float], bool] = lambda _: True,
+        progress: bool = False, **options: Any,
     ) -> Call | None:  # fmt: skip
         """Measure trials with these keys, the first of them the reference; return the record."""
         self.records = list(records)
@@ -61,7 +62,8 @@ class Workshop:
         )  # fmt: skip
         workers = Workers(group=group, timeout_s=7.0, compile_timeout_s=70.0)
         pool = BenchPool(schedule.by_key, lambda: Timed(self), workers)
-        Rounds(schedule, pool, Stopwatch.start(budget_s)).measure()
+        watch = Stopwatch.start(budget_s)
+        Rounds(schedule, pool, watch, progress=progress, is_ready=is_ready).measure()
         return self.of(Call)[-1]
 
 
@@ -202,3 +204,76 @@ def test_what_compiles_may_take_longer(workshop):
     shop.run("rab", group=2, counters=True)
     longer, others = {"Compile", "ReadCounters"}, {"WarmUp", "RunTurn", "Release"}
     assert shop.limits == {**dict.fromkeys(longer, 70.0), **dict.fromkeys(others, 7.0)}
+
+
+def test_without_the_reference_the_others_have_their_turns(workshop):
+    shop = workshop()
+
+    def fail(kind: str, key: str) -> None:
+        if (kind, key) == ("Compile", "r"):
+            raise WorkerError("compile failed", "no kernel", died=False)
+
+    shop.fault = fail
+    shop.run("rab", turns=3, group=2)
+    assert shop.turns() == {"a": 3, "b": 3}
+    assert [record.entry for record in shop.of(Failed)] == ["r"]
+
+
+def test_a_bench_that_dies_after_its_turns_is_started_again_to_be_counted(workshop):
+    shop, deaths = workshop(), {"a": 1}
+
+    def die(kind: str, key: str) -> None:
+        if (kind, key) == ("ReadCounters", "a") and deaths.pop("a", 0):
+            raise WorkerError("crashed (signal 11)", "", died=True, crashed=True)
+
+    shop.fault = die
+    shop.run("rab", counters=True)
+    assert shop.turns() == dict.fromkeys("rab", 2)
+    assert shop.started == 4
+    assert {record.entry for record in shop.of(Counters)} >= {"r", "b"}
+
+
+def test_slow_compiles_with_counters_run_at_once_too(workshop):
+    shop = workshop(compile=0.6, start=0.0)
+
+    def die(kind: str, key: str) -> None:
+        if (kind, key) == ("CompileCounted", "b"):
+            raise WorkerError("crashed (signal 11)", "", died=True, crashed=True)
+
+    shop.fault = die
+    shop.run("rabcd", at_once=2, counters=True)
+    both = {key for kind, key in shop.asked if kind == "CompileCounted"}
+    assert both == set("rabc")  # d is the last, alone
+    assert [record.entry for record in shop.of(Counters)] == list("rabcd")
+    assert [key for kind, key in shop.asked if kind == "Compile"].count("b") == 2  # it had died
+    assert shop.turns() == dict.fromkeys("rabcd", 2)
+
+
+def test_where_no_worker_is_ready_in_time_nothing_is_measured(workshop):
+    shop = workshop()
+    call = shop.run("rab", budget_s=5.0, is_ready=lambda seconds: shop.takes(seconds) or False)
+    assert call is not None
+    assert shop.asked == []
+    assert call.n_left == 3
+    assert call.startup_s == pytest.approx(shop.now_s)
+
+
+def test_the_bar_shows_the_fastest_so_far(workshop, monkeypatch):
+    notes: list[str] = []
+    monkeypatch.setattr(
+        "hetero_lab.measure.rounds.Progress.note", lambda bar, text: notes.append(text)
+    )
+    shop = workshop(inference=0.05)
+    shop.run("rab", turns=8, progress=True)
+    assert notes[0] == "start-up 0.3 s"
+    assert notes[-1] == "start-up 0.3 s, best so far: the r"
+
+
+def test_the_reference_by_itself_has_its_turns(workshop):
+    shop = workshop()
+    shop.run("r", turns=3)
+    assert shop.turns() == {"r": 3}
+    # What later lacks only counters has one turn of it beside, in a group of its own.
+    shop.run("r", turns=3, records=shop.records, counters=True)
+    assert [turn.group for turn in shop.of(Turn)] == [0, 0, 0, 1]
+    assert [record.entry for record in shop.of(Counters)] == ["r"]

@@ -341,6 +341,25 @@ def test_a_large_plan_keeps_a_tight_limit(n_devices):
     assert made.lower_bound_us <= made.predicted_us
 
 
+def test_where_no_placement_keeps_the_limits_it_says_what_would_help(monkeypatch):
+    """Both devices are too small for what is quickest, and no program is solved in time."""
+    costs = random_case(2, most_units=30, n_devices=2, n_ops=30)
+    limit = {}
+    for number, device in enumerate("AB"):
+        first = [number if u.time_us[number] is not None else 1 - number for u in costs.units]
+        limit[device] = held_bytes(costs, affinity_of(costs, first))[device] * 6 // 10
+    made = plan_graph(costs.graph, costs, memory_limit=limit)
+    assert all(made.memory_bytes[device] <= limit[device] for device in "AB")
+    monkeypatch.setattr(planner, "milp", lambda *_, **options: None)
+    with pytest.raises(PlanError, match=r"within budget_s\. Give more time or raise a limit\.$"):
+        plan_graph(costs.graph, costs, memory_limit=limit, budget_s=1e-9)
+    moved = plan_graph(costs.graph, costs, memory_limit=limit)  # step by step
+    assert all(moved.memory_bytes[device] <= limit[device] for device in "AB")
+    little = {device: n_bytes // 4 for device, n_bytes in limit.items()}
+    with pytest.raises(PlanError, match=r"was found\. Raise a limit a little\.$"):
+        plan_graph(costs.graph, costs, memory_limit=little)
+
+
 @pytest.mark.parametrize("seed", range(15))
 def test_pins_are_kept_and_the_best_with_them_is_found(seed):
     costs = random_case(seed, most_units=7)
@@ -420,10 +439,18 @@ def test_a_pool_that_nothing_fits_names_its_devices():
         plan_graph(costs.graph, costs, memory_limit={("B", "A"): 0})
 
 
-def test_the_integer_program_can_be_asked_for():
-    costs = random_case(3)
+def test_the_integer_program_can_be_asked_for(monkeypatch):
+    costs, given = random_case(3), []
+
+    def noted(solve, *arguments, **options):
+        given.append(options["options"]["time_limit"])
+        return solve(*arguments, **options)
+
+    monkeypatch.setattr("hetero_lab.planning.milp.interruptible", noted)
     plan = plan_graph(costs.graph, costs, solver="milp", budget_s=5)
     assert plan.method == "milp, repaired"
+    assert given
+    assert all(0.1 <= seconds <= 5.0 for seconds in given)
     exact = plan_graph(costs.graph, costs, budget_s=5)
     assert plan.lower_bound_us <= exact.predicted_us <= plan.predicted_us
     with pytest.raises(PlanError, match="no solver 'milq'. Did you mean 'milp'"):

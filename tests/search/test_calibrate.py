@@ -131,6 +131,9 @@ def test_optimize_without_time_returns_a_measured_baseline(digits, tmp_path):
     assert ": 0 planned placements; the best split, greedy (" in (
         replace(best, split=greedy, trials=()).searched
     )
+    trial = optimizing.Proposal(1, "plan 1.1", 12.0, 13.0, 2)
+    history = replace(best, trials=(trial,)).history
+    assert history.to_dict("records") == [trial._asdict()]
     stored = hl.read_sweep(tmp_path / "proof").summary.set_index("label")
     assert stored.loc["greedy", "median_us"] == rows.loc["greedy", "median_us"]
 
@@ -295,10 +298,12 @@ def test_devices_without_counters_are_measured_part_by_part(few_placements, monk
     assert on_acc > 0.05 * on_cpu > 10.0
 
 
-def test_an_op_that_no_device_supports_is_named(digits):
-    hl.emulate("ACC2", unsupported={"Softmax"})
+def test_an_op_that_no_device_supports_is_named(digits, own_core):
+    for name in ("ACC", "ACC2"):
+        hl.emulate(name, unsupported={"Softmax"}, core=own_core)
     with pytest.raises(PlanError, match="supports .*softmax"):
-        hl.calibrate(digits, ["ACC", "ACC2"], progress=False)
+        hl.calibrate(digits, ["ACC", "ACC2"], progress=False, core=own_core)
+    assert own_core.n_compiled == 0
 
 
 @pytest.mark.slow

@@ -100,7 +100,7 @@ class ExplorerState:
         self.comparison: Comparison | None = compare(before, sweep) if before else None
         self.runs = {AFTER: sweep} | ({BEFORE: before} if before else {})
         self.rows: dict[str, Row] = {
-            (label := labelled(name, run.name_of(row))): _named(row, label)
+            (label := labelled(name, run.name_of(row))): replace(row, label=label)
             for name, run in self.runs.items()
             for row in run.rows
         }
@@ -177,11 +177,6 @@ class ExplorerState:
         return explain_rows(self.rows[a], self.rows[b]) if b and a != b else None
 
 
-def _named(row: Row, label: str) -> Row:
-    profile = row.profile and replace(row.profile, label=label)
-    return replace(row, label=label, profile=profile)
-
-
 def labelled(run: str, label: str) -> str:
     return label if run == AFTER else f"{run}: {label}"
 
@@ -200,7 +195,8 @@ def _frame(runs: Mapping[str, Sweep]) -> pd.DataFrame:
             frame[column] = [place[number] if place else None for place in of_rows]
         frame[RUN] = name
         if name == BEFORE:
-            frame["label"] = [labelled(name, label) for label in frame["label"]]
+            for column in ("label", "configuration"):
+                frame[column] = [labelled(name, each) for each in frame[column]]
             frame["same_as"] = [label and labelled(name, label) for label in frame["same_as"]]
         frames.append(frame)
     return pd.concat(frames, ignore_index=True)

@@ -168,9 +168,13 @@ def _nodes_of(node: ast.AST, statement: ast.stmt) -> Iterator[tuple[ast.stmt, as
         ):
             continue
         for child in value if isinstance(value, list) else [value]:
-            # Who zips with strict=True says, as with an assertion, what is always so.
-            if isinstance(child, ast.AST) and getattr(child, "arg", "") != "strict":
+            if isinstance(child, ast.AST) and not _is_asserted(child):
                 yield from _nodes_of(child, statement)
+
+
+def _is_asserted(node: ast.AST) -> bool:
+    """Tell ``strict=True``, which says of a zip, as an assertion would, what is always so."""
+    return isinstance(node, ast.keyword) and ast.unparse(node) == "strict=True"
 
 
 def _talks(call: ast.Call) -> bool:
