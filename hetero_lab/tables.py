@@ -475,7 +475,7 @@ def readable(frame: pd.DataFrame) -> dict[str, list[str]]:
         if is_twice or name in inside or (values and all(v in (None, "") for v in values)):
             continue
         cells = [_value_text(name, value) for value in values]
-        heading = _heading(name)
+        heading = heading_of(name)
         if name in ends:
             bounds = (given[ends[name].replace("low", end)] for end in ("low", "high"))
             write = partial(_value_text, name)
@@ -499,7 +499,8 @@ def estimate_of(low: str, given: Collection[str]) -> str:
     return next((name for name in names if name in given and name != low), "")
 
 
-def _heading(name: str) -> str:
+def heading_of(name: str) -> str:
+    """Return what stands above a column, in the words of people: ``latency``."""
     if name in _HEADERS:
         return _HEADERS[name]
     stem, _, unit = name.rpartition("_")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -332,19 +333,15 @@ def recover_bound(
             f"{accurate} does not support {names_at_hand(missing)}, so it cannot stand for the "
             "accuracy of the whole model. Name a device as accurate= that supports it all."
         )
-    if costs is None:
-        costs = calibrate_bound(search, names, properties, _CALIBRATED * search.budget_s)
-        with bringing(costs):
-            if costs.interrupted:
-                raise KeyboardInterrupt
-            return recover_bound(
-                search, fast, accurate, data, device_properties, max_drop=max_drop, costs=costs
-            )
-    costs.check_graph(bound.graph)
-    costs.check_devices(names)
-    recovery = _Recovery(search, fast, accurate, data, properties, costs, max_drop)
-    recovery.run()
-    return recovery.prove()
+    learnt = costs or calibrate_bound(search, names, properties, _CALIBRATED * search.budget_s)
+    with bringing(learnt) if costs is None else contextlib.nullcontext():
+        if costs is None and learnt.interrupted:
+            raise KeyboardInterrupt
+        learnt.check_graph(bound.graph)
+        learnt.check_devices(names)
+        recovery = _Recovery(search, fast, accurate, data, properties, learnt, max_drop)
+        recovery.run()
+        return recovery.prove()
 
 
 def check_recovery(fast: str, accurate: str, data: Dataset, max_drop: float, core: ov.Core) -> None:
@@ -362,13 +359,12 @@ def check_recovery(fast: str, accurate: str, data: Dataset, max_drop: float, cor
     if not len(data.calibration) or not len(data.evaluation):
         raise ArgumentError(f"{data!r} has an empty part; both need examples.")
     parts = (data.calibration, data.evaluation)
-    if all(isinstance(part, Examples) for part in parts):
-        shared = set(parts[0].keys) & set(parts[1].keys)
-        if shared:
-            raise ArgumentError(
-                f"{len(shared)} examples are in both parts of {data.name!r}. Examples that chose "
-                "a placement cannot verify it."
-            )
+    keys = [set(part.keys) if isinstance(part, Examples) else set() for part in parts]
+    if shared := keys[0] & keys[1]:
+        raise ArgumentError(
+            f"{len(shared)} examples are in both parts of {data.name!r}. Examples that chose a "
+            "placement cannot verify it."
+        )
 
 
 def evaluated(placement: Placement, data: ReadData, reference: Reference) -> Evaluation:
@@ -411,14 +407,12 @@ class _Recovery:
         self.all_accurate = self._try(ALL_ACCURATE, self.affinity(everything))
         # In low precision the error of an op depends on its neighbours (a tensor handed on in
         # bf16, a fusion), so that each part is tried alone on either device.
-        n = len(self.parts)
-        wanted = [("only_accurate", f"part {i + 1} accurate", i, {i}) for i in range(n)]
-        wanted += [
-            ("only_fast", f"all but part {i + 1} accurate", i, everything - {i}) for i in range(n)
-        ]
-        for way, label, index, on_accurate in wanted:
+        for way, index in itertools.product(("only_accurate", "only_fast"), sorted(everything)):
             if not self._has_time(_SENSED):
                 break
+            label, on_accurate = f"part {index + 1} accurate", frozenset({index})
+            if way == "only_fast":
+                label, on_accurate = f"all but {label}", everything - on_accurate
             with contextlib.suppress(HeteroLabError):  # a refused cut says nothing about the part
                 tried = self._try(label, self.affinity(on_accurate))
                 self.parts[index] = replace(self.parts[index], **{way: tried.calibration})
@@ -432,13 +426,8 @@ class _Recovery:
 
     def affinity(self, on_accurate: Collection[int]) -> Affinity:
         """Return the placement with these parts on the accurate device, the others not."""
-        on_fast = {
-            op: self.fast
-            for part in self.parts
-            if part.index not in on_accurate
-            for op in part.ops
-            if op in self.able
-        }
+        ops = (op for part in self.parts if part.index not in on_accurate for op in part.ops)
+        on_fast = {op: self.fast for op in ops if op in self.able}
         return self.whole.fix(ops=on_fast, core=self.search.bound.core)
 
     def finalists(self) -> list[Candidate]:
@@ -449,12 +438,11 @@ class _Recovery:
         """
         keeps = [
             c
-            for c in self.tried.values()
+            for c in sorted(self.tried.values(), key=lambda c: c.predicted_us)
             if c.label not in (ALL_FAST, ALL_ACCURATE)
             and c.calibration.paired.drop <= self.max_drop
             and c.predicted_us < self.all_accurate.predicted_us
         ]
-        keeps.sort(key=lambda c: c.predicted_us)
         chosen = keeps[: _FINALISTS // 2 + 1]
         nearest = min((c.calibration.relative_error for c in chosen), default=np.inf)
         for candidate in keeps[len(chosen) :]:
@@ -465,7 +453,7 @@ class _Recovery:
 
     def _proposals(self) -> list[tuple[str, Affinity]]:
         """Return placements that are worth a try, the best guess first."""
-        found: dict[Affinity, tuple[float, str]] = {}
+        scores: dict[Affinity, tuple[float, str]] = {}
         all_accurate_us = self.all_accurate.predicted_us
         error = self.all_fast.calibration.relative_error or 1.0
         for name, chosen in promising_sets(self.parts).items():
@@ -474,9 +462,9 @@ class _Recovery:
                 predicted_us = self.costs.predict_us(affinity)
                 if predicted_us < all_accurate_us and affinity not in self.tried:
                     # Both count: the error that is left, and the time as a share of all accurate.
-                    found.setdefault(affinity, (predicted_us / all_accurate_us + left, label))
-        order = sorted(found, key=lambda affinity: found[affinity][0])
-        return [(found[affinity][1], affinity) for affinity in order]
+                    scores.setdefault(affinity, (predicted_us / all_accurate_us + left, label))
+        order = sorted(scores, key=lambda affinity: scores[affinity][0])
+        return [(scores[affinity][1], affinity) for affinity in order]
 
     def _ways(self, name: str, chosen: frozenset[int]) -> list[tuple[str, Affinity]]:
         """Return a set of parts on the accurate device, the others as they are and as planned."""
@@ -484,8 +472,7 @@ class _Recovery:
         if self._has_time(_TRIED):
             pins = {only(self.parts[i].ops): self.accurate for i in sorted(chosen)}
             with contextlib.suppress(PlanError):
-                graph = self.search.bound.graph
-                plan = plan_graph(graph, self.costs, pin=pins, budget_s=_PLAN_S)
+                plan = plan_graph(self.costs.graph, self.costs, pin=pins, budget_s=_PLAN_S)
                 ways.append((f"{name}, planned", plan.affinity))
         return ways
 
@@ -501,8 +488,8 @@ class _Recovery:
 
     def _has_time(self, share: float) -> bool:
         """Tell whether less than a share of the time that was left at the beginning is used."""
-        left_s = max(0.0, self.search.budget_s - self.began_s)
-        return self.search.watch.elapsed_s < self.began_s + share * left_s
+        share_s = share * max(0.0, self.search.budget_s - self.began_s)
+        return self.search.watch.elapsed_s < self.began_s + share_s
 
     def prove(self) -> Recovered:
         """Measure the finalists beside both devices alone, and verify them on held-out examples."""
@@ -544,16 +531,14 @@ class _Recovery:
 
     def _notes(self, made: Sweep) -> Iterator[str]:
         """Say which steps the budget left out."""
-        unseen = sum(p.only_fast is None or p.only_accurate is None for p in self.parts)
-        if unseen:
+        if unseen := sum(None in (p.only_fast, p.only_accurate) for p in self.parts):
             yield (
                 f"The sensitivity of {unseen} of {len(self.parts)} parts is not fully known: time "
                 "ended or the runtime refused a cut."
             )
         if self.is_cut_short:
             yield "The budget ended before all promising placements were tried."
-        missing = [row.label for row in made.rows if row.was_left_out]
-        if missing:
+        if missing := [row.label for row in made.rows if row.was_left_out]:
             yield f"The budget ended before {names_at_hand(missing)} was measured."
 
 
@@ -602,9 +587,8 @@ def promising_sets(parts: Sequence[ModelPart]) -> dict[str, frozenset[int]]:
     sets: dict[frozenset[int], str] = {}
     for size in range(1, n):
         for start in range(n - size + 1):
-            last = start + size
-            name = f"part {last}" if size == 1 else f"parts {start + 1} to {last}"
-            sets.setdefault(frozenset(range(start, last)), f"{name} accurate")
+            name = f"part {start + 1}" if size == 1 else f"parts {start + 1} to {start + size}"
+            sets.setdefault(frozenset(range(start, start + size)), f"{name} accurate")
         for name, order in orders.items():
             sets.setdefault(frozenset(order[:size]), f"{size} parts that {name}")
     return {name: chosen for chosen, name in sets.items()}
@@ -618,14 +602,11 @@ def expected_error(
     It is at most that of its best part alone on the accurate device, and at least the root of
     the sum of squares of the errors that the other parts cause, as if these were independent.
     """
-    alone = [
-        p.only_accurate.relative_error
-        for p in parts
-        if p.index in on_accurate and p.only_accurate is not None
-    ]
-    others = [p.lost for p in parts if p.index not in on_accurate and not np.isnan(p.lost)]
-    floor = float(np.sqrt(np.sum(np.square(others)))) if others else 0.0
-    return max(floor, min([all_fast, *(error for error in alone if not np.isnan(error))]))
+    chosen = [p.only_accurate for p in parts if p.index in on_accurate]
+    alone = [answers.relative_error for answers in chosen if answers is not None]
+    others = [p.lost for p in parts if p.index not in on_accurate]
+    floor = float(np.sqrt(np.nansum(np.square(others))))
+    return max(floor, float(np.fmin.reduce([all_fast, *alone])))
 
 
 def choose(
@@ -637,9 +618,8 @@ def choose(
     latency: only these can be known to be faster. Also return the refused candidates.
     """
     refused = []
-    measured = [c for c in verified if c.label in ratios]
-    for candidate in sorted(measured, key=lambda c: ratios[c.label]):
-        if candidate.label == ALL_ACCURATE or ratios[candidate.label] >= 1.0:
+    for candidate in sorted(verified, key=lambda c: ratios.get(c.label, np.inf)):
+        if candidate.label == ALL_ACCURATE or ratios.get(candidate.label, np.inf) >= 1.0:
             break
         if candidate.calibration.paired.drop > max_drop or candidate.held_out is None:
             continue
@@ -651,18 +631,17 @@ def choose(
 
 def verdict(chosen: Candidate, refused: Sequence[str], made: Sweep, max_drop: float) -> str:
     """Say which placement was chosen, how much faster it is, and its loss of accuracy."""
-    held = chosen.held_out
-    assert held is not None  # all finalists were verified
     sentences = f" Held-out examples refused {names_at_hand(refused)}." if refused else ""
     if chosen.label == ALL_ACCURATE:
         return (
             f"No placement was both measured to be faster and accurate within {100 * max_drop:g} "
             f"points: keep the whole model on the accurate device.{sentences}"
         )
-    drop, rows = held.paired, made.summary.set_index("label")
-    ratio, low, high = (
-        float(rows[c][chosen.label]) for c in ("ratio", "ratio_ci95_low", "ratio_ci95_high")
-    )
+    held, rows = chosen.held_out, made.summary.set_index("label")
+    assert held is not None  # all finalists were verified
+    drop = held.paired
+    bounds = ("ratio", "ratio_ci95_low", "ratio_ci95_high")
+    ratio, low, high = (float(rows[column][chosen.label]) for column in bounds)
     most = f" to {1 / low:.2f}" if low > 0.0 else " or more"  # 0 where few turns differ much
     return (
         f"{rows['configuration'][chosen.label]!r} is {1 / ratio:.2f} × as fast as "

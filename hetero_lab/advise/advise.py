@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast, overload
 
@@ -21,25 +18,21 @@ from hetero_lab.advise.candidates import (
     fast_and_accurate,
     over_limit,
 )
+from hetero_lab.advise.kept_files import KeptFiles, digest
 from hetero_lab.annexes import imported
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.costs.objective import LATENCY, THROUGHPUT, check_objective
 from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.devices.core import shared_core
-from hetero_lab.errors import (
-    DeviceError,
-    HeteroLabError,
-    MeasurementError,
-    OutputPathError,
-)
+from hetero_lab.errors import DeviceError, HeteroLabError, MeasurementError
 from hetero_lab.fetch import file_digest
-from hetero_lab.interrupts import UntilInterrupted, bringing, partial_of
+from hetero_lab.interrupts import UntilInterrupted, bringing
 from hetero_lab.intervals import log_spread
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.session import Conditions
 from hetero_lab.measure.trial_grid import by_name
 from hetero_lab.model.language import refuse_language_model
-from hetero_lab.model.read import PreparedModel, Source, prepare, save
+from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.memory_limits import MemoryLimit, memory_pools
 from hetero_lab.placement.placement import Placement, carried_over, resolve
@@ -55,7 +48,7 @@ from hetero_lab.samples.datasets import Correct, Dataset, Metric, ReadData, read
 from hetero_lab.search.calibrate import check_device_properties
 from hetero_lab.search.observations import Search, searching
 from hetero_lab.search.optimize import OPTIMIZED, Optimized, optimize_bound
-from hetero_lab.tables import check_directory, make_directory, scratch_directory
+from hetero_lab.tables import scratch_directory
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -212,8 +205,7 @@ def advise(
         several.check_pipeline(model, [name for name, it in of_one.items() if it is not None])
     examples = read_optional_data(data, metric)
     names = order_of(devices, core)
-    inquire = partial(
-        _Inquiry,
+    question = _Question(
         devices=names,
         data=data,
         examples=examples,
@@ -229,7 +221,7 @@ def advise(
     directory = None if store is None else Path(store)
 
     def advice_on(bound: BoundModel, watch: Stopwatch, directory: Path | None) -> Advice:
-        return inquire(bound, watch, directory).advice()
+        return _Inquiry(question, bound, watch).advice(directory)
 
     if several is None:
         return advice_on(bind(cast(Source, model), core), watch, directory)
@@ -246,18 +238,10 @@ def advise(
     )
 
 
-@dataclass
-class _Inquiry:
-    """The stages of the advice on one model: race, search, final.
+@dataclass(frozen=True, kw_only=True)
+class _Question:
+    """The checked arguments of :func:`advise`; ``examples`` are those of ``data``."""
 
-    ``known`` are the candidates of the last stage with a result, the others the checked arguments
-    of :func:`advise`; ``examples`` are those of ``data``.
-    """
-
-    bound: BoundModel
-    watch: Stopwatch
-    store: Path | None
-    _: KW_ONLY
     devices: tuple[str, ...]
     data: Dataset | Sequence[Any] | None
     examples: ReadData | None
@@ -269,34 +253,71 @@ class _Inquiry:
     costs: CostModel | None
     conditions: Conditions
     show: bool
-    known: list[Judged] = field(default_factory=list)
-    optimized: Optimized | None = None
-    executor: str = HETERO
-    notes: list[str] = field(default_factory=list)
-    ratios: dict[str, list[float]] = field(default_factory=dict)
-    """The ratios to the reference of each candidate, stage by stage."""
 
-    def advice(self) -> Advice:
-        """Race, search, measure the best few, and decide; Ctrl-C ends these stages earlier."""
-        refuse_language_model(self.bound.model, "advise")
-        check_constraints(self.bound.graph, self.devices, self.memory_limit, None, {})
+    def of_search(self, bound: BoundModel) -> tuple[str, str, str]:
+        """Return all that a search depends on; files are named by it, so it stays as it is."""
+        of_costs = ""
         if self.costs is not None:
-            self.costs.check_graph(self.bound.graph)
+            with scratch_directory() as scratch:
+                self.costs.to_json(scratch / "costs.json")
+                of_costs = file_digest(scratch / "costs.json")
+        properties = [(d, sorted(p.items())) for d, p in sorted(self.properties.items())]
+        limits = sorted(memory_pools(self.devices, self.memory_limit).items())
+        asked = repr((self.devices, self.objective, properties, limits))
+        return bound.fingerprint, asked, of_costs
+
+    def properties_of(self, affinity: Affinity) -> dict[str, dict[str, Any]]:
+        """Return the properties of a placement that was searched for."""
+        free = {} if self.objective == LATENCY else {"EXCLUSIVE_ASYNC_REQUESTS": False}
+        given = self.properties if self.costs is None else self.costs.device_properties
+        return {d: {**free, **given.get(d, {})} for d in affinity.devices}
+
+    def over_limit(self, bound: BoundModel, placement: Placement) -> str:
+        """Say how far a placement is over the limits of memory, if it is."""
+        return over_limit(bound.graph, placement, self.devices, self.memory_limit)
+
+    def first_examples(self) -> list[Any]:
+        """Return inputs to deploy with."""
+        if isinstance(self.data, Dataset):
+            first = range(min(_EXAMPLES, len(self.data.evaluation)))
+            return [self.data.evaluation[index][0] for index in first]
+        return [] if self.conditions.inputs is None else [self.conditions.inputs]
+
+
+class _Inquiry:
+    """The stages of the advice on one model: race, search, final.
+
+    ``known`` are the candidates of the last stage with a result.
+    """
+
+    def __init__(self, question: _Question, bound: BoundModel, watch: Stopwatch):
+        self.question, self.bound, self.watch = question, bound, watch
+        self.known: list[Judged] = []
+        self.ratios: dict[str, list[float]] = {}  # of each candidate, stage by stage
+        self.optimized: Optimized | None = None
+        self.executor = HETERO
+        self.notes: list[str] = []
+
+    def advice(self, store: Path | None) -> Advice:
+        """Race, search, measure the best few, and decide; Ctrl-C ends these stages earlier."""
+        question, bound = self.question, self.bound
+        refuse_language_model(bound.model, "advise")
+        check_constraints(bound.graph, question.devices, question.memory_limit, None, {})
+        if question.costs is not None:
+            question.costs.check_graph(bound.graph)
         self.placements, self.left_out = candidates_for(
-            self.bound,
-            self.devices,
-            requests=0 if self.objective == LATENCY else self.requests,
-            device_properties=self.properties,
-            memory_limit=self.memory_limit,
+            bound,
+            question.devices,
+            requests=0 if question.objective == LATENCY else question.requests,
+            device_properties=question.properties,
+            memory_limit=question.memory_limit,
         )
         if not self.placements:
             reasons = "; ".join(f"{label}: {why}" for label, why in self.left_out.items())
             raise DeviceError(f"No candidate can be run. {reasons}")
-        if self.store is not None:
-            self.store = make_directory(self.store)
-            check_directory(self.store)
+        self.kept = KeptFiles(store, question.of_search(bound) if store else ())
         with (
-            searching(self.bound, self.conditions, self.watch, show=self.show) as self.search,
+            searching(bound, question.conditions, self.watch, show=question.show) as self.search,
             UntilInterrupted(lambda: by_label(self.known, BEST)) as until,
         ):
             self._run_stages()
@@ -321,18 +342,18 @@ class _Inquiry:
 
     def _variants(self) -> dict[str, BoundModel]:
         """Quantise the model, where there are examples to calibrate with."""
-        if not isinstance(self.data, Dataset):
+        data = self.question.data
+        if not isinstance(data, Dataset):
             return {}
         self.search.begin("quantise")
         try:
-            examples = calibration_inputs(self.bound, self.data.calibration)
+            examples = calibration_inputs(self.bound, data.calibration)
             arrays = [array for example in examples for array in example]
-            kept = self._kept("int8", ".xml", self.bound.fingerprint, digest_of(arrays))
-            if kept is not None and kept.is_file():
-                made = prepare(kept)
-            else:
+            name = (_INT8, self.bound.fingerprint, digest_of(arrays))
+            made = self.kept.variant(*name)
+            if made is None:
                 made = quantize_prepared(self.bound, examples, progress=False)
-                made = made if kept is None else keep_model(made, kept, self.notes)
+                made = self.kept.keep_variant(made, self.notes, *name)
         except HeteroLabError as error:
             self.notes.append(f"There is no int8 variant: {error}")
             return {}
@@ -344,7 +365,7 @@ class _Inquiry:
         made = self._measure(
             list(self.placements.values()),
             "race",
-            self._until_s(_RACE if len(self.devices) > 1 else _RACE_ALONE),
+            self._until_s(_RACE if len(self.question.devices) > 1 else _RACE_ALONE),
             RunOptions(precision=_RACE_PRECISION, apart=True),
             least=1,
         )
@@ -355,13 +376,12 @@ class _Inquiry:
 
     def _optimized(self) -> Placement | None:
         """Search for a placement over several devices, or take the result of an earlier call."""
-        if len(self.devices) < 2:
+        question = self.question
+        if len(question.devices) < 2:
             return None
-        kept = self._kept("optimized", ".json", *self._asked)
-        if kept is not None and kept.is_file():
-            affinity = Affinity.from_json(kept)
-            placement = Placement(affinity, OPTIMIZED, self._free_properties(affinity))
-            if not over_limit(self.bound.graph, placement, self.devices, self.memory_limit):
+        if (affinity := self.kept.affinity(OPTIMIZED)) is not None:
+            placement = Placement(affinity, OPTIMIZED, question.properties_of(affinity))
+            if not question.over_limit(self.bound, placement):
                 return placement
         budget_s = self._until_s(_SEARCH)
         least_s = max(_SEARCH_LEAST_S, _SEARCH_COMPILES * max(compile_times(self.known).values()))
@@ -372,14 +392,14 @@ class _Inquiry:
             )
             return None
         try:
-            with self._kept_costs("costs") as costs:
-                costs = costs if self.costs is None else self.costs
+            with self.kept.costs("costs") as costs:
+                costs = costs if question.costs is None else question.costs
                 found = optimize_bound(
                     self.search.within(budget_s),
-                    self.devices,
-                    self.properties if costs is None else costs.device_properties,
-                    objective=self.objective,
-                    memory_limit=self.memory_limit,
+                    question.devices,
+                    question.properties if costs is None else costs.device_properties,
+                    objective=question.objective,
+                    memory_limit=question.memory_limit,
                     costs=costs,
                 )
                 self.optimized = found
@@ -389,16 +409,15 @@ class _Inquiry:
         except HeteroLabError as error:
             self.notes.append(f"No placement was searched for: {error}")
             return None
-        if kept is not None:
-            found.affinity.to_json(kept)
+        self.kept.keep(found.affinity, OPTIMIZED)
         return found.placement if found.improved else None
 
     def _recovered(self) -> Placement | None:
         """Mix two devices where the faster one loses accuracy that the other one keeps."""
-        data, examples = self.data, self.examples
+        data, examples = self.question.data, self.question.examples
         if not isinstance(data, Dataset) or examples is None or examples.correct is None:
             return None  # without labels
-        if len(self.devices) < 2:
+        if len(self.question.devices) < 2:
             return None
         data = replace(data, metric=Metric(examples.metric, examples.correct))
         measured = sorted((c for c in self.known if c.row.latency), key=lambda c: c.us)
@@ -421,7 +440,7 @@ class _Inquiry:
             exact = Reference(self.bound)
             pair = fast_and_accurate(
                 [c.placement for c in measured],
-                lambda p: evaluated(p, looked_at, exact).paired.drop <= self.max_drop,
+                lambda p: evaluated(p, looked_at, exact).paired.drop <= self.question.max_drop,
             )
             return pair and self._mixed(*pair, data, search.within(max(1.0, search.watch.left_s)))
         except HeteroLabError as error:
@@ -430,27 +449,24 @@ class _Inquiry:
 
     def _mixed(self, fast: str, accurate: str, data: Dataset, search: Search) -> Placement | None:
         """Recover the accuracy of a device, or take the result of an earlier call."""
-        own = {device: dict(self.properties.get(device, {})) for device in (fast, accurate)}
+        question = self.question
+        own = {device: dict(question.properties.get(device, {})) for device in (fast, accurate)}
         own[accurate].setdefault("INFERENCE_PRECISION_HINT", "f32")
-        asked = (fast, accurate, data.name, len(data.calibration), data.metric.name, self.max_drop)
-        kept = self._kept(RECOVERED, ".json", *self._asked, repr(asked))
-        if kept is not None and kept.is_file():
-            affinity = Affinity.from_json(kept)
-        else:
-            check_recovery(fast, accurate, data, self.max_drop, self.bound.core)
-            with self._kept_costs(f"{RECOVERED}_costs", repr(asked), whole=True) as costs:
-                found = recover_bound(
-                    search, fast, accurate, data, own, max_drop=self.max_drop, costs=costs
-                )
+        n_examples, drop = len(data.calibration), question.max_drop
+        asked = repr((fast, accurate, data.name, n_examples, data.metric.name, drop))
+        affinity = self.kept.affinity(RECOVERED, asked)
+        if affinity is None:
+            check_recovery(fast, accurate, data, drop, self.bound.core)
+            with self.kept.costs(f"{RECOVERED}_costs", asked, whole=True) as costs:
+                found = recover_bound(search, fast, accurate, data, own, max_drop=drop, costs=costs)
             affinity = found.affinity
             self.notes.append(f"Accuracy recovered from {fast} with {accurate}: {found.verdict}")
-            if kept is not None:
-                affinity.to_json(kept)
+            self.kept.keep(affinity, RECOVERED, asked)
         if len(affinity.devices) < 2:  # a device alone is a candidate already
             return None
-        free = self._free_properties(affinity)
+        free = question.properties_of(affinity)
         placement = Placement(affinity, RECOVERED, {d: {**free[d], **own[d]} for d in own})
-        excess = over_limit(self.bound.graph, placement, self.devices, self.memory_limit)
+        excess = question.over_limit(self.bound, placement)
         if excess:
             self.notes.append(f"{RECOVERED.capitalize()} is not a candidate: {excess}")
         return None if excess else placement
@@ -473,7 +489,7 @@ class _Inquiry:
             self.watch.left_s,
             RunOptions(precision=_FINAL_PRECISION),
             models=models if len(models) > 1 else None,
-            data=self.examples,
+            data=self.question.examples,
         )
         bounds = [model for model in models.values() for _ in finalists]
         return self._judge(made, dict(zip(carried, bounds, strict=True)), carried, "final")
@@ -493,7 +509,7 @@ class _Inquiry:
             label: replace(row, label=label)
             for label, row in zip(placements, made.rows, strict=True)
         }
-        last = judge(rows, models, placements, stage=stage, max_drop=self.max_drop)
+        last = judge(rows, models, placements, stage=stage, max_drop=self.question.max_drop)
         for label, row in rows.items():
             if row.series.ratio is not None:
                 self.ratios.setdefault(label, []).append(row.series.ratio.middle)
@@ -560,8 +576,8 @@ class _Inquiry:
             placements,
             replace(options, counters=False, reference=has_reference),
             budget_s,
-            grid={"executor": list(executors), "requests": [self.requests]},
-            store=self.store / name if self.store is not None and name else None,
+            grid={"executor": list(executors), "requests": [self.question.requests]},
+            store=self.kept.directory(name),
             **given,
         )
 
@@ -588,7 +604,7 @@ class _Inquiry:
             left_out=tuple(self.left_out.items()),
             executor=self.executor,
             sweep=self.sweep,
-            examples=tuple(self._examples()),
+            examples=tuple(self.question.first_examples()),
             optimized=self.optimized,
             interrupted=interrupted,
             spread=log_spread(self.ratios.get(best[0].row.label, ())) if best else 0.0,
@@ -596,7 +612,7 @@ class _Inquiry:
         sentences = verdict_sentences(
             advice,
             notes=self.notes,
-            n_requests=self.requests,
+            n_requests=self.question.requests,
             would_change=self._would_change(interrupted),
         )
         return replace(advice, verdict="\n".join(sentences))
@@ -607,84 +623,16 @@ class _Inquiry:
         short = left_out or any(note.startswith("The budget") for note in self.notes)
         if interrupted or short or self.watch.left_s < _USED_UP * (self.watch.budget_s or 0.0):
             yield "more time, with a larger budget_s="
-        if self.data is None:
-            if self.conditions.inputs is None:
+        if self.question.data is None:
+            if self.question.conditions.inputs is None:
                 yield "inputs= of your own, as these were generated"
             yield "data=, with which int8 and lower precisions are judged by accuracy"
-        if self.objective == LATENCY:
+        if self.question.objective == LATENCY:
             yield "objective='throughput', if several requests are in flight"
-        if len(self.devices) == 1:
+        if len(self.question.devices) == 1:
             yield "a second device"
-
-    def _examples(self) -> list[Any]:
-        if isinstance(self.data, Dataset):
-            first = range(min(_EXAMPLES, len(self.data.evaluation)))
-            return [self.data.evaluation[index][0] for index in first]
-        return [] if self.conditions.inputs is None else [self.conditions.inputs]
-
-    def _free_properties(self, affinity: Affinity) -> dict[str, dict[str, Any]]:
-        free = {} if self.objective == LATENCY else {"EXCLUSIVE_ASYNC_REQUESTS": False}
-        given = self.properties if self.costs is None else self.costs.device_properties
-        return {d: {**free, **given.get(d, {})} for d in affinity.devices}
-
-    # -- the store and the budget -------------------------------------------------------------
-
-    def _kept(self, name: str, suffix: str, *depends_on: str) -> Path | None:
-        """Return where a file is kept; another call may ask for something else."""
-        return self.store and self.store / f"{name}-{digest(depends_on)}{suffix}"
-
-    @contextlib.contextmanager
-    def _kept_costs(
-        self, name: str, *depends_on: str, whole: bool = False
-    ) -> Iterator[CostModel | None]:
-        """Yield the costs that an earlier call kept; keep those that its early end brings.
-
-        ``whole`` leaves out the costs of a calibration that Ctrl-C ended.
-        """
-        path = self._kept(name, ".json", *self._asked, *depends_on)
-        try:
-            yield CostModel.from_json(path) if path is not None and path.is_file() else None
-        except BaseException as stop:
-            learnt = partial_of(stop)
-            if path and isinstance(learnt, CostModel) and not (whole and learnt.interrupted):
-                learnt.to_json(path)
-            raise
-
-    @cached_property
-    def _asked(self) -> tuple[str, str, str]:
-        """All that the result of a search depends on; files are named by it, so it stays as is."""
-        of_costs = ""
-        if self.costs is not None:
-            with scratch_directory() as scratch:
-                self.costs.to_json(scratch / "costs.json")
-                of_costs = file_digest(scratch / "costs.json")
-        properties = [(d, sorted(p.items())) for d, p in sorted(self.properties.items())]
-        limits = sorted(memory_pools(self.devices, self.memory_limit).items())
-        asked = repr((self.devices, self.objective, properties, limits))
-        return self.bound.fingerprint, asked, of_costs
 
     def _until_s(self, share: float) -> float:
         """Return the time from now to a share of the budget left when measuring began."""
         end_s = self.began_s + share * (self.search.budget_s - self.began_s)
         return max(0.1, end_s - self.watch.elapsed_s)
-
-
-def digest(parts: Sequence[str]) -> str:
-    """Return a short name for texts such as the labels of finalists."""
-    return hashlib.blake2b("\n".join(parts).encode(), digest_size=4).hexdigest()
-
-
-def keep_model(made: PreparedModel, kept: Path, notes: list[str]) -> PreparedModel:
-    """Write a variant of a model, whole or not at all, and return it as it is read again.
-
-    If it cannot be written, ``notes`` says so, and the variant is returned as it is.
-    """
-    try:
-        with scratch_directory(kept.parent, ".hetero_lab-") as draft:
-            save(made.model, draft / kept.name)
-            for suffix in (".bin", ".xml"):  # the weights first: a structure implies its weights
-                os.replace((draft / kept.name).with_suffix(suffix), kept.with_suffix(suffix))
-    except (OSError, RuntimeError, OutputPathError) as error:
-        notes.append(f"The int8 variant could not be kept in store=: {error}")
-        return made
-    return prepare(kept)

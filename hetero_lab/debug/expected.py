@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from hetero_lab.debug.placed_runs import PlacedRuns
-from hetero_lab.debug.rounding import distance, offset_from, relative_error
+from hetero_lab.debug.rounding import (
+    Rounding,
+    RoundingEstimates,
+    distance,
+    offset_from,
+    relative_error,
+)
 from hetero_lab.debug.transparent import TransparentModel
 from hetero_lab.errors import ArgumentError, CompileError, MeasurementError, names_at_hand
-from hetero_lab.model.opgraph import RANDOM, Op
+from hetero_lab.model.opgraph import RANDOM
 from hetero_lab.placement.placement import Placement
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.inputs import made_up
 from hetero_lab.runtime.pieces import TensorKey, incoming
-from hetero_lab.runtime.reference import (
-    ROUNDED,
-    TOLERANCE,
-    asked_precision,
-    quantised_ops,
-)
+from hetero_lab.runtime.reference import ROUNDED, TOLERANCE, asked_precision, quantised_ops
 from hetero_lab.runtime.tensors import has_nan
 from hetero_lab.runtime.timing import Stopwatch
 
@@ -82,186 +84,230 @@ class Expected:
         for node in self.placement.affinity.nodes:
             if node.name in self.placeable:
                 self.members.setdefault(node.leader, []).append(node.name)
-        self.output_keys = [self.inputs_of(self.graph.ops[i])[0] for i in self.graph.results]
+        makers = (self.graph.ops[i].inputs[0] for i in self.graph.results)
+        self.output_keys = [(self.graph.ops[index].name, port) for index, port in makers]
         self.notes: list[str] = []
-        self.precisions: dict[str, str] = {}
+        self.precisions: dict[str, str] = {}  # of devices, the lowest that an op is executed in
         # Op → the precision that executes it, without ops on the trusted device in f32; suspects
         # are those that can be judged.
-        self.suspects: dict[str, str] = {}
         self.executed: dict[str, str] = {}
-        self.thresholds: dict[TensorKey, float] = {}
+        self.suspects: dict[str, str] = {}
         # Ops whose results change from run to run, and the ones that start it.
-        self.changing: frozenset[str] = frozenset()
+        self.changing = self._with_all_after(op.name for op in self.graph if op.is_any_of(RANDOM))
         self.random: frozenset[str] = frozenset()
-        self.stuck = False  # whether no other device could do better than the trusted one
-        self.refused = ""  # the runtime's message if it refuses the given placement
+        self.stuck = not runs.trusted  # whether no other device could do better
+        self.outputs: list[np.ndarray] = []  # of the placement in question
+        self.refused = ""  # the runtime's message if it refuses that
         self.before = float("nan")  # the largest relative error of its outputs, once compared
         self.right: bool | None = None  # whether rounding explains that, once known
         self.proven = False  # whether it does for every output
         self.transparent: TransparentModel
+        self.estimates: RoundingEstimates
         self.values: Mapping[TensorKey, np.ndarray] = {}  # every tensor, after look_inside()
         self.reference: list[np.ndarray] = []
         self.trusted_outputs: list[np.ndarray] = []  # from a compile that may fuse ops
 
-    def run(self) -> list[np.ndarray]:
-        """Run the placement in question; return no outputs if the runtime refuses it."""
-        self.bar.note(f"{self.runs.n_compiles} compiles")
-        try:
-            return self.runs.run(self.placement)[0]
-        except CompileError as error:
-            self.refused, self.right, self.before = str(error), False, float("inf")
-            return []
-
-    def compare(self, outputs: Sequence[np.ndarray]) -> bool:
-        """Compare the outputs with the reference's; return whether nothing is wrong."""
-        affinity, hint_of = self.placement.affinity, self.runs.hint_of
-        asked = {device: asked_precision([hint_of(device)]) for device in affinity.devices}
-        in_8_bits = quantised_ops(self.graph, dynamic=False) | {
-            op for op in quantised_ops(self.graph) if self.runs.quantises(affinity[op])
+    @cached_property
+    def thresholds(self) -> dict[TensorKey, float]:
+        """The largest relative error of each output that needs no explanation."""
+        coarsest: dict[str, float] = {}  # of an op and all that it depends on
+        for op in self.graph:
+            of_inputs = (coarsest[self.graph.ops[index].name] for index, _ in op.inputs)
+            coarsest[op.name] = max([TOLERANCE[self.executed.get(op.name, "f32")], *of_inputs])
+        types = {(o, p): self.graph.op(o).outputs[p].element_type for o, p in self.output_keys}
+        return {  # others are equal or not
+            key: (self.tolerance or coarsest[key[0]]) if kind in ROUNDED else 0.0
+            for key, kind in types.items()
         }
-        self.precisions = asked | {affinity[op]: "i8" for op in in_8_bits & self.placeable}
-        executed = {op: "i8" if op in in_8_bits else asked[affinity[op]] for op in self.placeable}
-        # The trusted device is right where it executes in f32.
-        is_exact = self.precisions.get(self.runs.trusted) == "f32"
-        exact = self.runs.trusted if is_exact else None
-        self.suspects = self.executed = {
-            op: precision for op, precision in executed.items() if affinity[op] != exact
-        }
-        self.thresholds = self._thresholds()
-        self.changing = self._with_all_after(op.name for op in self.graph if op.is_any_of(RANDOM))
-        self.check_budget()
-        if self.failures_only:
-            self.stuck = not self.runs.trusted
-            return not self.refused
-        self.reference, _ = self.runs.run(self.runs.reference)
-        self.trusted_outputs = self.reference
-        self._look_through({})
-        self.reference = self._unfused(self.trusted_outputs)
-        self._check_numbers(self.runs.bound.output_names)
-        if not self.agrees(self.trusted_outputs):
-            self.notes.append(
-                f"{self.runs.trusted} itself computes other numbers without fused ops, or another "
-                "shape than the model declares; the numbers without fused ops are the reference."
-            )
-            self.suspects = self.executed = executed
-            self.stuck = affinity.devices == (self.runs.trusted,)
-        if not self.refused:
-            self.before = self.error(outputs)
-        return not self.refused and self.agrees(outputs) and not self.changing
-
-    def look_inside(self, outputs: Sequence[np.ndarray]) -> None:
-        """Find what cannot be judged, and tell whether rounding explains the error."""
-        if self.failures_only:
-            self._look_through({}) if self.runs.trusted else self._make_up()
-            return
-        self._check_reference()
-        if not self.refused:
-            self.before = self.error(outputs)
-            self.right, all_judged = self.explained(outputs, self.placement)
-            self.proven = self.right and all_judged and not self.random
-
-    def _look_through(self, fixed: Mapping[TensorKey, np.ndarray]) -> None:
-        """Compute every tensor of the reference, with some of them fixed."""
-        self.check_budget()
-        self.transparent = self.runs.transparent(fixed)
-        self.transparent.before_run = self.check_budget
-        self.values = self.transparent.values
-
-    def _make_up(self) -> None:
-        """Draw a value for every tensor whose shape is known; without it, its readers stay out."""
-        rng, graph = np.random.default_rng(0), self.graph
-        names = [graph.ops[index].name for index in graph.parameters]
-        self.values = values = {
-            (name, 0): array for name, array in zip(names, self.runs.arrays, strict=True)
-        }
-        for op in graph:
-            for port, tensor in enumerate(op.outputs):
-                value = None if (op.name, port) in values else made_up(tensor, rng)
-                if value is not None:
-                    values[op.name, port] = value
-        unknown = {
-            graph.ops[index].name
-            for index in graph.placeable
-            if any(key not in values for key in incoming(graph, [graph.ops[index].name]))
-        }
-        self._leave_out(unknown, "The shapes that {} read are not known, so they were left out.")
 
     @property
     def equal(self) -> float:
-        return TOLERANCE["f32"] if self.tolerance is None else self.tolerance
-
-    def agrees(self, outputs: Sequence[np.ndarray]) -> bool:
-        """Return whether no output needs an explanation: each is within f32's tolerance."""
-        return all(
-            self._as_declared(key, output) and error <= min(self.equal, self.thresholds[key])
-            for key, output, _, error in self.compared(outputs)
-        )
+        """The relative error up to which an output is right in f32."""
+        return self.tolerance or TOLERANCE["f32"]
 
     @property
     def narrow(self) -> str:
         """The precisions that execute the suspects."""
         return ", ".join(sorted(set(self.suspects.values())))
 
-    def _thresholds(self) -> dict[TensorKey, float]:
-        """Return the largest relative error of each output that needs no explanation."""
-        coarsest: dict[str, float] = {}  # of an op and all that it depends on
-        for op in self.graph:
-            of_inputs = (coarsest[maker] for maker, _ in self.inputs_of(op))
-            coarsest[op.name] = max([TOLERANCE[self.executed.get(op.name, "f32")], *of_inputs])
-            if self.tolerance is not None:
-                coarsest[op.name] = self.tolerance
-        kinds = {op.name: [tensor.element_type for tensor in op.outputs] for op in self.graph}
-        # Others are equal or not.
-        return {(o, p): coarsest[o] * (kinds[o][p] in ROUNDED) for o, p in self.output_keys}
+    def _executed(self) -> dict[str, str]:
+        """Return the precision of each op, known from the first run on."""
+        affinity, runs = self.placement.affinity, self.runs
+        asked = {device: asked_precision([runs.hint_of(device)]) for device in affinity.devices}
+        dynamic = (op for op in quantised_ops(self.graph) if runs.quantises(affinity[op]))
+        in_8_bits = quantised_ops(self.graph, dynamic=False).union(dynamic)
+        return {op: "i8" if op in in_8_bits else asked[affinity[op]] for op in self.placeable}
+
+    def agree(self) -> bool:
+        """Run the placement and the reference; return whether nothing is wrong."""
+        runs, trusted = self.runs, self.runs.trusted
+        self.bar.note(f"{runs.n_compiles} compiles")
+        try:
+            self.outputs, _ = runs.run(self.placement)
+        except CompileError as error:
+            self.refused, self.right, self.before = str(error), False, float("inf")
+        executed, affinity = self._executed(), self.placement.affinity
+        coarsest_last = sorted(executed.items(), key=lambda item: TOLERANCE[item[1]])
+        self.precisions = {affinity[op]: precision for op, precision in coarsest_last}
+        # The trusted device is right where it executes in f32.
+        exact = trusted if self.precisions.get(trusted) == "f32" else None
+        self.suspects = self.executed = {o: p for o, p in executed.items() if affinity[o] != exact}
+        self.check_budget()
+        if self.failures_only:
+            return not self.refused
+        self.reference, _ = runs.run(runs.reference)
+        self.trusted_outputs = self.reference
+        self._look_through({})
+        self._check_numbers()
+        if not self._agrees(self.trusted_outputs):
+            self.notes.append(
+                f"{trusted} itself computes other numbers without fused ops, or another "
+                "shape than the model declares; the numbers without fused ops are the reference."
+            )
+            self.suspects = self.executed = executed
+            self.stuck = affinity.devices == (trusted,)
+        if self.refused:
+            return False
+        self.before = self.error(self.outputs)
+        return self._agrees(self.outputs) and not self.changing
+
+    def look_inside(self) -> None:
+        """Find what cannot be judged, and tell whether rounding explains the error."""
+        if not self.runs.trusted:
+            self._make_up()
+        elif self.failures_only:
+            self._look_through({})
+        else:
+            self._leave_out_changing()
+            self._leave_out_nan()
+            if not self.refused:
+                self.before = self.error(self.outputs)
+                self.right, all_judged = self.explained(self.outputs, self.placement)
+                self.proven = self.right and all_judged and not self.random
+
+    def _look_through(self, fixed: Mapping[TensorKey, np.ndarray]) -> None:
+        """Compute every tensor of the reference, with some of them fixed."""
+        self.check_budget()
+        self.transparent = self.runs.transparent(fixed)
+        self.transparent.before_run = self.check_budget
+        self.estimates = RoundingEstimates(self.runs.bound, self.transparent)
+        self.values = self.transparent.values
+        if not self.failures_only:
+            unfused = self.transparent.unfused(self.trusted_outputs)
+            pairs = zip(self.output_keys, self.trusted_outputs, unfused, strict=True)
+            self.reference = [o if key[0] in self.changing else u for key, o, u in pairs]
+
+    def _make_up(self) -> None:
+        """Draw a value for every tensor whose shape is known; without it, its readers stay out."""
+        rng, graph = np.random.default_rng(0), self.graph
+        drawn = {
+            (op.name, port): made_up(tensor, rng)
+            for op in graph
+            for port, tensor in enumerate(op.outputs)
+        }
+        names = [graph.ops[index].name for index in graph.parameters]
+        drawn |= {(name, 0): array for name, array in zip(names, self.runs.arrays, strict=True)}
+        self.values = {key: value for key, value in drawn.items() if value is not None}
+        unknown = {op for op in self.placeable if not self.values.keys() >= {*self.reads(op)}}
+        self._leave_out(unknown, "The shapes that {} read are not known, so they were left out.")
+
+    # Comparisons.
 
     def error(self, outputs: Sequence[np.ndarray]) -> float:
         """Return the largest relative error of an output; NaN if none can be compared."""
-        compared = self.compared(outputs)
-        if not all(self._as_declared(key, output) for key, output, *_ in compared):
-            return float("inf")
-        return max((error for *_, error in compared), default=float("nan"))
+        return max((error for _, error in self.errors(outputs)), default=float("nan"))
 
-    def compared(
-        self, outputs: Sequence[np.ndarray]
-    ) -> list[tuple[TensorKey, np.ndarray, np.ndarray, float]]:
-        """Return each output that is not random: itself, its reference, and its error."""
-        if not self.reference:
-            return []  # the search ended before the reference was run
+    def errors(self, outputs: Sequence[np.ndarray]) -> list[tuple[TensorKey, float]]:
+        """Return the relative error of each output that is not random, without a reference none."""
+        triples = zip(self.output_keys, outputs, self.reference, strict=True)
         return [
-            (key, output, expected, relative_error(output, expected))
-            for key, output, expected in zip(self.output_keys, outputs, self.reference, strict=True)
+            (key, relative_error(output, expected) if self._as_declared({key: output}) else np.inf)
+            for key, output, expected in (triples if self.reference else ())
             if key[0] not in self.changing
         ]
 
-    def _as_declared(self, key: TensorKey, value: np.ndarray) -> bool:
-        """Tell whether a tensor has the shape that the model declares, if it declares one."""
-        shape = self.graph.ops[self.graph.index_of[key[0]]].outputs[key[1]].shape
-        return shape is None or value.shape == tuple(shape)
+    def _agrees(self, outputs: Sequence[np.ndarray]) -> bool:
+        """Return whether no output needs an explanation: each is within f32's tolerance."""
+        limits = self.thresholds
+        return all(error <= min(self.equal, limits[key]) for key, error in self.errors(outputs))
+
+    def _as_declared(self, tensors: Mapping[TensorKey, np.ndarray]) -> bool:
+        """Tell whether tensors have the shapes that the model declares, if it declares any."""
+        declared = {(op, port): self.graph.op(op).outputs[port].shape for op, port in tensors}
+        return all(
+            shape is None or tensors[key].shape == tuple(shape) for key, shape in declared.items()
+        )
 
     def explained(self, outputs: Sequence[np.ndarray], placement: Placement) -> tuple[bool, bool]:
         """Tell whether rounding explains all errors, and whether every output can be judged.
 
         An output that depends on a number out of range cannot be judged.
         """
-        compared = self.compared(outputs)
-        if not all(self._as_declared(key, output) for key, output, *_ in compared):
-            return False, True
-        off = {key: (o, expected) for key, o, expected, e in compared if e > self.thresholds[key]}
+        off = {key for key, error in self.errors(outputs) if error > self.thresholds[key]}
+        tensors = {k: o for k, o in zip(self.output_keys, outputs, strict=True) if k in off}
         if not off:
             return True, True
-        outputs_by_key = {key: output for key, (output, _) in off.items() if key in self.values}
-        kept = self.kept_in(placement, self.executed)
-        rounding = self.transparent.rounding(kept, set(outputs_by_key), outputs_by_key)
-        explained = all(key in rounding and rounding[key].explains(*off[key]) for key in off)
-        return explained, not any(each.lost.any() for each in rounding.values())
+        if off - self.values.keys() or not self._as_declared(tensors):
+            return False, True
+        rounding = self.estimates.of(self.kept_in(placement, self.executed), tensors)
+        judged = not any(each.lost.any() for each in rounding.values())
+        return self._explains(rounding, tensors), judged
+
+    def _explains(
+        self, rounding: Mapping[TensorKey, Rounding], tensors: Mapping[TensorKey, np.ndarray]
+    ) -> bool:
+        return all(rounding[k].explains(tensor, self.values[k]) for k, tensor in tensors.items())
+
+    def rounding_of_all(self) -> dict[TensorKey, Rounding]:
+        """Return how far rounding can move each tensor of the placement."""
+        return self.estimates.of(self.executed, dict.fromkeys(self.values))
 
     def kept_in(self, placement: Placement, ops: Mapping[str, str]) -> dict[str, str]:
         """Return those of some ops that a placement leaves on their device."""
         affinity, before = placement.affinity, self.placement.affinity
         return {op: p for op, p in ops.items() if affinity[op] == before[op]}
 
-    def _check_numbers(self, names: Sequence[str]) -> None:
+    def judged(self, ops: frozenset[str], tensors: Mapping[TensorKey, np.ndarray]) -> SetResult:
+        """Judge the tensors that a set of ops computes from the reference's tensors."""
+        values = self.values
+        if self.failures_only:
+            return SetResult(False, float("nan"), float("nan"))
+        if not self._as_declared(tensors):
+            return SetResult(True, float("inf"), float("inf"))
+        tensors = {key: tensor for key, tensor in tensors.items() if key in values}
+        errors = {key: relative_error(tensor, values[key]) for key, tensor in tensors.items()}
+        error = max(errors.values(), default=0.0)
+        if error <= _UNSEEN:
+            return SetResult(False, error, error)
+        damages = self._damages({key: tensors[key] for key in errors if errors[key] > 0})
+        damage = max(damages.values(), default=0.0)
+        if all(d <= SHARE * self.thresholds[key] for key, d in damages.items()):
+            return SetResult(False, error, damage)
+        rounding = self.estimates.of({op: self.suspects[op] for op in ops}, tensors)
+        return SetResult(not self._explains(rounding, tensors), error, damage)
+
+    def _damages(self, tensors: Mapping[TensorKey, np.ndarray]) -> dict[TensorKey, float]:
+        """Return the relative error of each output if these tensors had these values."""
+        values = self.values
+        # A tensor that cannot be propagated, for instance one of another shape, counts as bad.
+        bad = dict.fromkeys(self.output_keys, float("inf"))
+        if not all(
+            self.transparent.takes_offset(key) and value.shape == values[key].shape
+            for key, value in tensors.items()
+        ):
+            return bad
+        offsets = {key: offset_from(value, values[key]) for key, value in tensors.items()}
+        try:
+            reached = self.transparent.run(offsets, set(self.output_keys))
+        except RuntimeError:
+            return bad
+        return {key: relative_error(value, values[key]) for key, value in reached.items()}
+
+    # What cannot be judged.
+
+    def _check_numbers(self) -> None:
         """Note outputs with NaN in the reference; raise if no output has a number."""
+        names = self.runs.bound.output_names
         nan = [name for name, o in zip(names, self.reference, strict=True) if has_nan([o])]
         if nan and not any(np.isfinite(o).any() for o in self.reference if o.dtype.kind in "fiub"):
             raise MeasurementError(
@@ -274,18 +320,15 @@ class Expected:
                 "in the placement counts as correct."
             )
 
-    def _check_reference(self) -> None:
-        values = self.values
+    def _leave_out_changing(self) -> None:
+        """Leave out ops that compute other numbers in each run, and fix them for all others."""
         again = self.transparent.run({})
         self.changing |= self._with_all_after(
-            key[0] for key, value in values.items() if distance(again[key], value) > 0
+            key[0] for key, value in self.values.items() if distance(again[key], value) > 0
         )
         # The change begins at ops whose inputs stay the same.
         first = {
-            op.name
-            for op in self.graph
-            if op.name in self.changing
-            and not any(maker in self.changing for maker, _ in self.inputs_of(op))
+            op for op in self.changing if self.changing.isdisjoint(op for op, _ in self.reads(op))
         }
         n = sum(key[0] in self.changing for key in self.output_keys)
         of = "its outputs" if n == len(self.output_keys) else f"{n} of its outputs"
@@ -295,22 +338,20 @@ class Expected:
             "left out, and the others ran on their results in the reference.",
         )
         if first:
-            self._look_through({key: value for key, value in values.items() if key[0] in first})
-            values, self.reference = self.values, self._unfused(self.trusted_outputs)
-        nan = {key for key, value in values.items() if has_nan([value])}
+            self._look_through({k: value for k, value in self.values.items() if k[0] in first})
+
+    def _leave_out_nan(self) -> None:
+        """Leave out ops that read NaN."""
+        nan = {key for key, value in self.values.items() if has_nan([value])}
         self._leave_out(
-            {op.name for op in self.graph if not nan.isdisjoint(self.inputs_of(op))},
+            {op for op in self.placeable if not nan.isdisjoint(self.reads(op))},
             "{} read NaN already in the reference, so their outputs cannot be judged; they were "
             "left out.",
         )
 
-    def _unfused(self, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs of the reference without fused ops, where they do not change."""
-        pairs = zip(outputs, self.transparent.unfused(outputs), self.output_keys, strict=True)
-        return [fused if op in self.changing else unfused for fused, unfused, (op, _) in pairs]
-
-    def inputs_of(self, op: Op) -> list[TensorKey]:
-        return [(self.graph.ops[producer].name, port) for producer, port in op.inputs]
+    def reads(self, op: str) -> tuple[TensorKey, ...]:
+        """Return the tensors that an op reads, except constants."""
+        return incoming(self.graph, [op])
 
     def _with_all_after(self, ops: Iterable[str]) -> frozenset[str]:
         """Return some ops and all ops that depend on them."""
@@ -327,61 +368,24 @@ class Expected:
         return out
 
     def check_budget(self) -> None:
+        """Raise BudgetOverError once the time is over."""
         if self.watch.is_over:
             raise BudgetOverError
         self.bar.note(f"{self.runs.n_compiles} compiles")
 
     def ordered(self, ops: Iterable[str]) -> tuple[str, ...]:
+        """Return ops in topological order."""
         return tuple(sorted(ops, key=self.graph.index_of.__getitem__))
-
-    def judged(self, ops: frozenset[str], tensors: Mapping[TensorKey, np.ndarray]) -> SetResult:
-        """Judge the tensors that a set of ops computes from the reference's tensors."""
-        values = self.values
-        if self.failures_only:
-            return SetResult(False, float("nan"), float("nan"))
-        if not all(self._as_declared(key, tensor) for key, tensor in tensors.items()):
-            return SetResult(True, float("inf"), float("inf"))
-        tensors = {key: tensor for key, tensor in tensors.items() if key in values}
-        errors = {key: relative_error(tensor, values[key]) for key, tensor in tensors.items()}
-        error = max(errors.values(), default=0.0)
-        if error <= _UNSEEN:
-            return SetResult(False, error, error)
-        damages = self._damages({key: tensors[key] for key in errors if errors[key] > 0})
-        damage = max(damages.values(), default=0.0)
-        if all(d <= SHARE * self.thresholds[key] for key, d in damages.items()):
-            return SetResult(False, error, damage)
-        precisions = {op: self.suspects[op] for op in ops}
-        rounding = self.transparent.rounding(precisions, set(tensors), tensors)
-        explained = all(r.explains(tensors[key], values[key]) for key, r in rounding.items())
-        return SetResult(not explained, error, damage)
-
-    def _damages(self, tensors: Mapping[TensorKey, np.ndarray]) -> dict[TensorKey, float]:
-        """Return the relative error of each output if these tensors had these values."""
-        values, offsets = self.values, {}
-        # A tensor that cannot be propagated, for instance one of another shape, counts as bad.
-        bad = dict.fromkeys(self.output_keys, float("inf"))
-        for key, value in tensors.items():
-            if not self.transparent.takes_offset(key) or value.shape != values[key].shape:
-                return bad
-            offsets[key] = offset_from(value, values[key])
-        try:
-            reached = self.transparent.run(offsets, set(self.output_keys))
-        except RuntimeError:
-            return bad
-        return {key: relative_error(value, values[key]) for key, value in reached.items()}
 
     def beyond_precision(self) -> str:
         """Say where numbers leave the range of the executed precision, if that affects outputs."""
-        rounding = self.transparent.rounding(self.executed, set(self.values))
-        lost = {key for key, each in rounding.items() if each.lost.any()}
+        lost = {key for key, each in self.rounding_of_all().items() if each.lost.any()}
         if lost.isdisjoint(self.output_keys):
             return ""
         first = [
-            op
-            for op in self.ordered({op for op, _ in lost})
-            if lost.isdisjoint(self.inputs_of(self.graph.ops[self.graph.index_of[op]]))
+            op for op in self.ordered({op for op, _ in lost}) if lost.isdisjoint(self.reads(op))
         ]
-        beyond = {op for op, _ in self.transparent.beyond_range(self.executed)}
+        beyond = {op for op, _ in self.estimates.beyond_range(self.executed)}
         out = [op for op in first if op in beyond]
         rounded = [op for op in first if op not in beyond]
         used = ", ".join(sorted({self.executed[op] for op in out if op in self.executed}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,7 @@ from hetero_lab.debug.wrong_sets import WrongSetSearch
 from hetero_lab.devices.bound import bind
 from hetero_lab.devices.emulation import plugins_of
 from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabError, names_at_hand
+from hetero_lab.grouping import grouped
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.language import refuse_language_model
 from hetero_lab.model.read import Source
@@ -160,19 +161,20 @@ def search_wrong(
         expected = Expected(runs, watch, tolerance, bar, failures_only=failures_only)
         search = WrongSetSearch(expected)
         around = WaysAround(search, costs)
-        complete = False
+        agrees = complete = False
         # Without a reference nothing is known yet, so Ctrl-C has nothing to keep.
         with UntilInterrupted(lambda: expected.reference or expected.failures_only) as until:
             try:
-                outputs = expected.run()
-                if expected.compare(outputs):
-                    way = Way(expected.placement, expected.before, right=True)
-                    return _answer(around, "none", way)
-                expected.look_inside(outputs)
-                _search(search, around)
+                agrees = expected.agree()
+                if not agrees:
+                    expected.look_inside()
+                    _search(search, around)
                 complete = True
             except BudgetOverError:
                 pass
+        if agrees:
+            way = Way(expected.placement, expected.before, right=True)
+            return _answer(around, "none", way, interrupted=until.interrupted)
         if not complete:
             search.keep_unshrunk()
         kind, way = _kind(around, complete)
@@ -193,8 +195,7 @@ def _search(search: WrongSetSearch, around: WaysAround) -> None:
             break
         placement = way.placement
     n_before = len(search.sets)
-    for device, leaders in search.subgraphs:
-        search.find_overlapping(device, leaders)
+    search.find_overlapping()
     if len(search.sets) > n_before and around.way is not None:
         around.way_out()
 
@@ -208,9 +209,7 @@ def _kind(around: WaysAround, complete: bool) -> tuple[Kind, Way]:
     judged = not expected.random or (complete and not search.unrun())
     if expected.right and judged:
         return "rounding", Way(expected.placement, expected.before, expected.proven)
-    if not complete and expected.right is not False:
-        return "not known", way
-    return "combination", way
+    return ("not known" if not complete and expected.right is not False else "combination"), way
 
 
 def _answer(
@@ -232,7 +231,7 @@ def _answer(
         proven=way.right,
         before=expected.before,
         after=way.after,
-        precisions=dict(expected.precisions),
+        precisions=expected.precisions,
         device_properties=runs.bound_placement.properties,
         plugins=plugins_of(devices, runs.core),
         trusted=runs.trusted,
@@ -246,48 +245,39 @@ def _answer(
 
 
 def _op_errors(search: WrongSetSearch, *, interrupted: bool) -> tuple[tuple[OpError, ...], bool]:
-    """Run the placement with visible tensors; return the errors, and whether Ctrl-C came.
-
-    Ops that are wrong when they are cut out of the model, and far less so inside it, are forgotten.
-    """
-    expected = search.expected
-    tensors, rounding = dict[TensorKey, np.ndarray](), dict[TensorKey, Rounding]()
-    measured = bool(expected.refused)
+    """Run the placement with visible tensors; return the errors, and whether Ctrl-C came."""
+    expected, values = search.expected, search.expected.values
+    tensors: Mapping[TensorKey, np.ndarray] | None = None  # until they are measured
+    rounding: Mapping[TensorKey, Rounding] = {}
     with UntilInterrupted() as until:
-        if not expected.failures_only and expected.values and not interrupted:
-            tensors = {} if measured else _tensors(search)
-            measured = True
+        if values and not (expected.failures_only or interrupted):
+            tensors = {} if expected.refused else _tensors(search)
             try:
-                rounding = expected.transparent.rounding(expected.executed, set(expected.values))
+                rounding = expected.rounding_of_all()
             except BudgetOverError:
                 expected.notes.append(
                     "The budget ended before the rounding of each op was estimated."
                 )
-    if until.interrupted and not measured:
+    if until.interrupted and tensors is None:
         expected.notes.append("Ctrl-C came before the accumulated errors were measured.")
-    errors = _joined(search, tensors, rounding)
+    errors = _joined(search, tensors or {}, rounding)
     _forget_innocent(search, errors)
     return errors, interrupted or until.interrupted
 
 
 def _tensors(search: WrongSetSearch) -> dict[TensorKey, np.ndarray]:
     """Return the tensors of the placement, except those inside a wrong set."""
-    expected, graph = search.expected, search.graph
-    parts = [(set(each.ops), set(outgoing(graph, each.ops))) for each in search.sets]
-    wanted = tuple(
-        key
-        for key in expected.values
-        if key[0] in expected.placeable - expected.changing
-        and not any(key[0] in ops and key not in visible for ops, visible in parts)
-    )
+    expected = search.expected
+    graph, wanted = expected.graph, dict.fromkeys(expected.values)
+    for each in search.sets:
+        inside = {key for key in wanted if key[0] in each.ops} - {*outgoing(graph, each.ops)}
+        wanted = dict.fromkeys(key for key in wanted if key not in inside)
+    visible = expected.placeable - expected.changing
+    every = tuple(key for key in wanted if key[0] in visible)
     # Some runtimes cannot hand tensors of dynamic shape over from device to device.
-    static = tuple(
-        (op, port)
-        for op, port in wanted
-        if graph.ops[graph.index_of[op]].outputs[port].shape is not None
-    )
+    static = tuple(key for key in every if graph.op(key[0]).outputs[key[1]].shape is not None)
     note = ""
-    for shown in dict.fromkeys((wanted, static)):
+    for shown in dict.fromkeys((every, static)):
         try:
             expected.check_budget()
             return expected.runs.run(expected.placement, shown)[1]
@@ -306,58 +296,56 @@ def _joined(
     rounding: Mapping[TensorKey, Rounding],
 ) -> tuple[OpError, ...]:
     """Return the errors of each op, in topological order."""
-    expected, graph, values = search.expected, search.graph, search.expected.values
+    expected, values = search.expected, search.expected.values
+    graph = expected.graph
     errors = {key: relative_error(tensor, values[key]) for key, tensor in tensors.items()}
-    bounds = {k: relative_to(r.farthest, values[k]) for k, r in rounding.items() if k in values}
+    bounds = {key: relative_to(each.farthest, values[key]) for key, each in rounding.items()}
     unexplained = {
         key
-        for key, error in errors.items()
-        if error > SHARE * expected.equal
-        and key in rounding
+        for key in errors.keys() & rounding.keys()
+        if errors[key] > SHARE * expected.equal
         and not rounding[key].explains(tensors[key], values[key])
     }
     together = [each.ops for each in search.sets if len(each.ops) > 1]  # what they read is hidden
     makers = {op for ops in together for op, _ in outgoing(graph, ops)}
-    keys: dict[str, list[TensorKey]] = {op: [] for op in expected.placeable}
-    for key in values:
-        keys.get(key[0], []).append(key)
+    keys = grouped((key[0], key) for key in values)
 
     def largest(of_tensors: Mapping[TensorKey, float], op: str) -> float | None:
-        return max((of_tensors[key] for key in keys[op] if key in of_tensors), default=None)
+        return max((of_tensors[key] for key in keys.get(op, ()) if key in of_tensors), default=None)
 
-    def error_of(op: str) -> OpError:
-        node = graph.ops[graph.index_of[op]]
-        trial = search.isolated.get(graph.ops[graph.leader[node.index]].name)
-        reads = expected.inputs_of(node)
-        return OpError(
-            op=op,
-            op_type=node.type,
-            device=expected.placement.affinity[op],
-            # NaN if the device refused to run it.
-            isolated=None if trial is None or np.isnan(trial.error) else trial.error,
-            accumulated=largest(errors, op),
-            rounding=largest(bounds, op),
-            jumps=not unexplained.isdisjoint(keys[op])
-            and (op in makers or unexplained.isdisjoint(reads)),
+    joined = []
+    for op in expected.ordered(expected.placeable):
+        leader = graph.ops[graph.leader[graph.index_of[op]]].name
+        isolated = search.isolated[leader].error if leader in search.isolated else np.nan
+        joined.append(
+            OpError(
+                op=op,
+                op_type=graph.op(op).type,
+                device=expected.placement.affinity[op],
+                isolated=None if np.isnan(isolated) else isolated,  # the device refused to run it
+                accumulated=largest(errors, op),
+                rounding=largest(bounds, op),
+                jumps=not unexplained.isdisjoint(keys.get(op, ()))
+                and (op in makers or unexplained.isdisjoint(expected.reads(op))),
+            )
         )
+    return tuple(joined)
 
-    return tuple(map(error_of, expected.ordered(expected.placeable)))
 
-
-def _forget_innocent(search: WrongSetSearch, errors: Iterable[OpError]) -> None:
+def _forget_innocent(search: WrongSetSearch, errors: Sequence[OpError]) -> None:
     """Forget ops that are wrong when they are cut out of the model, and far less so inside it."""
-    innocent = {
+    less = {
         (each.op,)
         for each in errors
         if each.isolated is not None
         and each.accumulated is not None
         and _LESS_INSIDE * each.accumulated < each.isolated
     }
-    innocent &= {each.ops for each in search.sets}
-    if innocent and len(innocent) < len(search.sets):
-        names = names_at_hand([each.ops[0] for each in search.sets if each.ops in innocent])
-        search.sets[:] = [each for each in search.sets if each.ops not in innocent]
+    kept = [each for each in search.sets if each.ops not in less]
+    if kept and len(kept) < len(search.sets):
+        names = names_at_hand([each.ops[0] for each in search.sets if each.ops in less])
         search.expected.notes.append(f"Wrong only when cut out of the model: {names}.")
+        search.sets[:] = kept
 
 
 def _verdict(around: WaysAround, kind: Kind, way: Way, *, complete: bool, interrupted: bool) -> str:

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetero_lab.debug.bisection import Bisection, bisect
-from hetero_lab.debug.cause import CauseSearch
+from hetero_lab.debug.cause import CauseSearch, Evidence, Setting
 from hetero_lab.debug.expected import BudgetOverError, check_tolerance
 from hetero_lab.debug.placed_runs import PlacedRuns
-from hetero_lab.debug.reproducer import Reproducer
-from hetero_lab.debug.settings import Setting
-from hetero_lab.debug.symptoms import Evidence, Symptom
+from hetero_lab.debug.reproducer import Reproducer, Symptom
 from hetero_lab.debug.wrong import Wrong
 from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.devices.devices import device_names
@@ -280,7 +278,7 @@ def search_cause(
 ) -> Investigation:
     """Find symptom and cause in turn; keep what is known when the budget ends, or after Ctrl-C."""
     search = CauseSearch(runs, watch, tolerance=tolerance, baseline=baseline)
-    complete = False
+    complete, notes = False, search.check.notes
     with (
         Progress("investigate", show=progress, budget_s=watch.budget_s) as bar,
         UntilInterrupted(lambda: search.evidence) as until,
@@ -297,8 +295,8 @@ def search_cause(
                     steps[name](evidence)
             complete = True
         except BudgetOverError:
-            search.notes.append("The budget ended before the search was complete.")
-    evidence, wrong, reproducer = search.evidence, search.wrong, None
+            notes.append("The budget ended before the search was complete.")
+    evidence, wrong, culprit = search.evidence, search.wrong, search.culprit
     if evidence is None:
         raise MeasurementError(
             f"The budget of {watch.budget_s:g} s ended before the placement gave an answer. Give "
@@ -306,21 +304,21 @@ def search_cause(
         )
     interrupted = until.interrupted or (wrong is not None and wrong.interrupted)
     if interrupted:
-        search.notes.append("It was interrupted before the search was complete.")
+        notes.append("It was interrupted before the search was complete.")
+    reproducer = None
     if evidence.symptom is not Symptom.OK:
-        reproducer = replace(
-            search.reproducer or search.whole(), settings=" ".join(search.of_settings())
-        )
+        shown = culprit.reproducer if culprit else search.whole(evidence)
+        reproducer = replace(shown, settings=" ".join(search.of_settings(evidence)))
     return Investigation(
         symptom=evidence.symptom,
         evidence=evidence,
         verdict=_verdict(search, evidence),
         settings=search.settings,
-        device=search.device,
-        ops=search.ops,
+        device=culprit.device if culprit else "",
+        ops=culprit.ops if culprit else (),
         wrong=wrong,
         reproducer=reproducer,
-        notes=tuple(dict.fromkeys(search.notes)),
+        notes=tuple(dict.fromkeys(notes)),
         complete=complete and search.is_complete and not interrupted,
         interrupted=interrupted,
         n_compiles=runs.n_compiles,
@@ -333,10 +331,9 @@ def _verdict(search: CauseSearch, evidence: Evidence) -> str:
         return f"No symptom. {evidence.told}" if search.check.expected else evidence.told
     title = evidence.symptom.title
     sentences = [f"{title[0].upper()}{title[1:]}: {evidence.told.rstrip('.')}."]
-    if search.ops:
-        names = f"{names_at_hand(search.ops)} on {search.device}."
-        if search.minimal:
-            sentences.append(f"The fewest ops that show it: {names}")
-        else:
-            sentences.append(f"It shows with these ops, perhaps with fewer: {names}")
-    return "\n".join([*sentences, *search.of_settings()])
+    if culprit := search.culprit:
+        which = "The fewest ops that show it"
+        if not culprit.minimal:
+            which = "It shows with these ops, perhaps with fewer"
+        sentences.append(f"{which}: {names_at_hand(culprit.ops)} on {culprit.device}.")
+    return "\n".join([*sentences, *search.of_settings(evidence)])

@@ -9,20 +9,15 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def minimal_set(
-    items: Sequence[T],
-    fails: Callable[[Sequence[T]], bool],
-    near: Callable[[T, Sequence[T]], Sequence[T]] | None = None,
-) -> list[T]:
+def minimal_set(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
     """Shrink a failing list until no item of it can be left out.
 
     Bisection for the shortest failing list yields each necessary item, as in QuickXplain (Junker
     2004): k items of n take about k log₂ n tests. A test without each item then proves that none
     can be left out, the guarantee of delta debugging (Zeller and Hildebrandt 2002).
 
-    ``fails`` tells whether a part of the list, in its order and never empty, fails. ``near`` sorts
-    items by how likely they are to fail together with a given one, the likeliest first; by default,
-    the closest ones before it in the list come first.
+    ``fails`` tells whether a part of the list, in its order and never empty, fails. Items that are
+    close in the list are tried together first.
     """
     order = {item: place for place, item in enumerate(items)}
     smallest = list(items)
@@ -47,7 +42,7 @@ def minimal_set(
         needed.append(pool[last])
         pool = pool[:last]
         if len(needed) == 1:
-            pool = pool[::-1] if near is None else list(near(needed[0], pool))
+            pool.reverse()
         reach = 1  # items that fail together are mostly close, so short stretches come first
     # More items can mend a failure, so items that were needed beside others may not fail alone.
     needed = smallest
@@ -60,47 +55,49 @@ def minimal_set(
 
 
 def disjoint_sets(
-    items: Sequence[T],
-    fails: Callable[[Sequence[T]], bool],
-    parts: Iterable[Sequence[T]] = (),
-    near: Callable[[T, Sequence[T]], Sequence[T]] | None = None,
+    items: Sequence[T], fails: Callable[[Sequence[T]], bool], parts: Iterable[Sequence[T]] = ()
 ) -> Iterator[list[T]]:
     """Yield minimal failing sets that share no item, those within one of the ``parts`` first.
 
     A part is far less to search than the whole, which comes last: items that are far apart can
-    fail together, too. The other arguments are those of :func:`minimal_set`.
+    fail together, too.
     """
     taken: set[T] = set()
     for part in (*parts, items):
-        left = [item for item in part if item not in taken]
-        while left and fails(left):
-            smallest = minimal_set(left, fails, near)
+        while (left := [item for item in part if item not in taken]) and fails(left):
+            smallest = minimal_set(left, fails)
             yield smallest
             taken.update(smallest)
-            left = [item for item in left if item not in taken]
 
 
-def hitting_sets(
-    failing: Sequence[frozenset[T]],
-    enough: Sequence[frozenset[T]],
+def overlapping_sets(
+    items: Sequence[T],
+    known: Iterable[Iterable[T]],
+    fails: Callable[[Sequence[T]], bool],
     check: Callable[[], None] = lambda: None,
-) -> Iterator[frozenset[T]]:
-    """Walk through sets that hold an item of each failing set, as in Reiter's tree (1987).
+) -> Iterator[list[T]]:
+    """Yield further minimal failing sets, which share items with known ones or with each other.
 
-    The walk is depth-first, because there may be far too many sets to list. It skips supersets of
-    the sets in ``enough``. After each yielded set, the caller either adds it there, or adds to
-    ``failing`` a set that it does not hit. ``check`` is called at each step; an exception that it
-    raises ends the walk.
+    As in Reiter's tree of hitting sets (1987): what fails without an item of each known set holds
+    another one. The walk is depth-first, because there may be far too many ways to leave out
+    items. ``check`` is called at each step; an exception that it raises ends the walk.
     """
+    failing = [frozenset(each) for each in known]
+    enough: list[frozenset[T]] = []  # to leave out: the rest does not fail
     stack = [frozenset[T]()]
     while stack:
         check()
         out = stack.pop()
         if any(other <= out for other in enough):
             continue
-        missed = next((items for items in failing if items.isdisjoint(out)), None)
+        missed = next((each for each in failing if each.isdisjoint(out)), None)
         if missed is None:
-            yield out
-            stack.append(out)  # it is in enough now, or misses a new set
-        else:
-            stack += [child for item in missed if (child := out | {item}) not in stack]
+            left = [item for item in items if item not in out]
+            if not left or not fails(left):
+                enough.append(out)
+                continue
+            smallest = minimal_set(left, fails)
+            yield smallest
+            missed = frozenset(smallest)
+            failing.append(missed)
+        stack += [child for item in missed if (child := out | {item}) not in stack]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -36,7 +35,6 @@ from hetero_lab.tables import scratch_directory
 if TYPE_CHECKING:
     import openvino as ov
 
-Inferred: TypeAlias = "tuple[list[np.ndarray], dict[str, str], tuple[Counter, ...]]"
 Subgraphs: TypeAlias = Sequence[tuple[str, frozenset[str]]]  # devices and ops
 
 # With these values, a device computes as the reference does, and one request at a time.
@@ -85,24 +83,16 @@ class PlacedRuns(ExitStack):
         self.trusted = trusted
         self.n_compiles = 0  # on any device
         self.hints: dict[str, str] = {}  # device → the precision that it was last asked for
-        self._watch, self._slowest_s = watch or Stopwatch.start(None), 0.0
-        self._infer: Callable[..., Inferred] = partial(infer_once, core=self.core)
+        self.watch, self._slowest_s = watch or Stopwatch.start(None), 0.0
         self._timeout_s, self._workers = timeout_s, Workers(command=worker_command)
         self._worker: WorkerProcess | None = None  # started again after it has died
-        self._is_isolated = isolate
-        if isolate:
-            self._infer = partial(self._ask, self.enter_context(scratch_directory()))
-            self.callback(self._kill)
+        self._scratch = self.enter_context(scratch_directory()) if isolate else None
+        self.callback(lambda: self._worker and self._worker.kill())  # it may be compiling
 
     @property
     def bound(self) -> BoundModel:
         """The model of the placement."""
         return self.bound_placement.bound
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the budget is over."""
-        return self._watch.is_over
 
     @property
     def reference(self) -> Placement:
@@ -157,16 +147,14 @@ class PlacedRuns(ExitStack):
             affinity = Affinity.from_graph(
                 graph, lambda name: before[name if name in before else makers[name]]
             )
-        changed = BoundPlacement(
-            BoundModel(model, graph, "", self.core),
-            replace(placement, affinity=affinity),
-        )
         if not bound.direct:
+            visible = BoundModel(model, graph, "", self.core)
+            changed = BoundPlacement(visible, replace(placement, affinity=affinity))
             partition = partition_of(changed)
-            check_cuts(changed.bound, partition)
+            check_cuts(visible, partition)
             model, _ = labelled_clone(changed, partition)
         target, properties = bound.compile_call
-        if not self._is_isolated:
+        if self._scratch is None:
             check_crash(bound, model)
         arrays = self.arrays if arrays is None else arrays
         outputs, _ = self.infer(model, target, properties, arrays, bound.devices)
@@ -221,11 +209,15 @@ class PlacedRuns(ExitStack):
         """Return the outputs of any model and its counters, if asked for; CompileError as above."""
         self.n_compiles += 1
         try:
-            outputs, hints, rows = self._infer(model, target, properties, arrays)
+            if self._scratch is None:
+                found = infer_once(model, target, properties, arrays, self.core)
+            else:
+                found = self._ask(self._scratch, model, target, properties, arrays)
         except (RuntimeError, WorkerError) as error:
             if way_out := unknown_op(error):
                 raise ModelError(way_out) from error
             raise CompileError(f"{names_at_hand(devices)}: {last_line(error)}") from error
+        outputs, hints, rows = found
         self.hints.update(hints)
         return outputs, rows
 
@@ -236,12 +228,12 @@ class PlacedRuns(ExitStack):
         target: str,
         properties: Mapping[str, Any],
         arrays: Sequence[np.ndarray],
-    ) -> Inferred:
+    ) -> tuple[list[np.ndarray], dict[str, str], tuple[Counter, ...]]:
         """Infer in the worker, through files."""
         path, inputs, outputs = (directory / name for name in ("m.xml", "in.npz", "out.npz"))
         save(model, path)
         write_arrays(inputs, arrays)
-        began_s, left_s = self._watch.elapsed_s, self._watch.left_s
+        began_s, left_s = self.watch.elapsed_s, self.watch.left_s
         share = _SHARE_OF_BUDGET if self.n_compiles > 1 else _SHARE_OF_FIRST
         patience_s = max(share * left_s, _TIMES_SLOWER * self._slowest_s)
         if self._slowest_s:
@@ -264,16 +256,10 @@ class PlacedRuns(ExitStack):
             if error.died:
                 self._worker = None
             raise
-        if target != self.trusted or self.bound_placement.devices == (
-            target,
-        ):  # others may be far slower
-            self._slowest_s = max(self._slowest_s, self._watch.elapsed_s - began_s)
+        alone = self.bound_placement.devices == (target,)
+        if alone or target != self.trusted:  # which may be far slower
+            self._slowest_s = max(self._slowest_s, self.watch.elapsed_s - began_s)
         return read_arrays(outputs), *facts
-
-    def _kill(self) -> None:
-        """Kill the worker, which may be compiling."""
-        if self._worker is not None:
-            self._worker.kill()
 
 
 def exact_properties(device: str, core: ov.Core) -> dict[str, Any]:

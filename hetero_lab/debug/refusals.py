@@ -182,10 +182,8 @@ def smallest_ops(
         elsewhere = affinity.fix(ops=dict.fromkeys(affinity.ops, target), core=bound.core)
 
         @functools.cache
-        def evidence(
-            chosen: tuple[str, ...], elsewhere: Affinity = elsewhere, device: str = device
-        ) -> str:
-            return shows(elsewhere.fix(ops=dict.fromkeys(chosen, device), core=bound.core))
+        def evidence(some: tuple[str, ...], base: Affinity = elsewhere, home: str = device) -> str:
+            return shows(base.fix(ops=dict.fromkeys(some, home), core=bound.core))
 
         if evidence(()) or not evidence(tuple(ops)):
             continue

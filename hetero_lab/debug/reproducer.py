@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from math import isfinite
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_lab.debug import show_fault
-from hetero_lab.debug.symptoms import Symptom
 from hetero_lab.devices.emulation import plain
 from hetero_lab.model.read import save
+from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.results.environment import Environment
 from hetero_lab.tables import make_directory, scratch_directory, write_json, write_text
 
@@ -27,6 +28,46 @@ _TIMEOUT_S = 100.0  # of each side; bisect gives both of them 300 s
 _SHOWN = 20  # ops in the text: more are no reading
 
 
+# What PlacedRuns says of a run without outputs: the devices, then the worker's status.
+_FAILED = re.compile(r"[^:]*: (crashed|timed out|out of memory)")
+# SIGKILL is the only trace of the kernel's out-of-memory killer.
+_OUT_OF_MEMORY = re.compile(
+    r"out.of.(\w+.)?memory|bad_alloc|failed to allocate|crashed \(signal 9\)", re.I
+)
+
+
+class Symptom(StrEnum):
+    """What a user sees of a fault, in the order of severity."""
+
+    OK = "ok"
+    SLOWER = "slower"
+    WRONG = "wrong"
+    NAN = "NaN"
+    REFUSED = "refused"
+    MEMORY = "out of memory"
+    HANG = "hang"
+    CRASH = "crash"
+
+    @property
+    def has_outputs(self) -> bool:
+        """Whether the device answers."""
+        return self in (Symptom.OK, Symptom.SLOWER, Symptom.WRONG, Symptom.NAN)
+
+    @property
+    def title(self) -> str:
+        """The symptom as a report names it."""
+        return {"wrong": "wrong numbers", "hang": "no answer"}.get(self, self.value)
+
+
+def failure(text: str) -> Symptom:
+    """Return the symptom of a run without outputs, from the text of its CompileError."""
+    if _OUT_OF_MEMORY.search(text):
+        return Symptom.MEMORY
+    match = _FAILED.match(text)
+    how = match[1] if match else ""
+    return {"crashed": Symptom.CRASH, "timed out": Symptom.HANG}.get(how, Symptom.REFUSED)
+
+
 @dataclass(frozen=True)
 class CompileCall:
     """A call of ``compile_model``; ``affinities`` are those of all nodes, for HETERO."""
@@ -34,6 +75,14 @@ class CompileCall:
     device: str
     properties: Mapping[str, Any]
     affinities: Mapping[str, str] | None = None
+
+    @classmethod
+    def of(cls, bound: BoundPlacement) -> CompileCall:
+        """Return the call that compiles a placement."""
+        return cls(*bound.compile_call, None if bound.direct else dict(bound.affinity))
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "properties", _plain(self.properties))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,19 +113,11 @@ class Reproducer:
     def write(self, directory: str | os.PathLike[str]) -> None:
         """Write the files, each whole or not at all; OutputPathError if that is not possible."""
         place = make_directory(directory)
-        with scratch_directory(place, ".hetero_lab-") as draft:
-            self._write(draft)
-            for file in sorted(draft.iterdir()):
-                os.replace(file, place / file.name)
-
-    def _write(self, draft: Path) -> None:
-        save(self.model, draft / "model.xml")
         arrays: dict[str, Any] = {f"in{index}": array for index, array in enumerate(self.inputs)}
-        np.savez(draft / "inputs.npz", **arrays)
         fault = {
             "symptom": self.symptom.value,
-            "right": self._side(self.right),
-            "wrong": self._side(self.wrong),
+            "right": asdict(self.right) if self.right else None,
+            "wrong": asdict(self.wrong),
             "ops": [f"{op} ({kind})" for op, kind in self.ops],
             "outputs": list(self.outputs),
             # JSON has no infinity, and an infinite error is as bad as any.
@@ -87,18 +128,14 @@ class Reproducer:
             "openvino_version": self.environment.openvino_version,
             "emulated": {device: list(plugin) for device, plugin in self.plugins.items()},
         }
-        write_json(draft / "fault.json", fault)
-        write_text(draft / "README.md", self.report())
-        shutil.copyfile(show_fault.__file__, draft / "show_fault.py")
-
-    def _side(self, side: CompileCall | None) -> dict[str, Any] | None:
-        if side is None:
-            return None
-        return {
-            "device": side.device,
-            "properties": _plain(side.properties),
-            "affinities": side.affinities,
-        }
+        with scratch_directory(place, ".hetero_lab-") as draft:
+            save(self.model, draft / "model.xml")
+            np.savez(draft / "inputs.npz", **arrays)
+            write_json(draft / "fault.json", fault)
+            write_text(draft / "README.md", self.report())
+            shutil.copyfile(show_fault.__file__, draft / "show_fault.py")
+            for file in sorted(draft.iterdir()):
+                os.replace(file, place / file.name)
 
     def report(self) -> str:
         """Return the text in the form of OpenVINO's bug report."""
@@ -108,26 +145,25 @@ class Reproducer:
         against = f", and on {self.right.device} to compare" if self.right else ""
         if against and self.symptom in (Symptom.WRONG, Symptom.NAN):
             against += ", in f32 and with every tensor as an output, so that no ops are fused"
+        rows = [f"| `{op}` | {kind} |" for op, kind in self.ops[:_SHOWN]]
+        if len(self.ops) > _SHOWN:
+            rows.append(f"| … {len(self.ops) - _SHOWN} more | |")
+        table = "\n".join(["| op | type |", "| --- | --- |", *rows])
         sections = {
             "OpenVINO Version": here.openvino_version,
             "Operating System": f"{here.system}, Python {here.python_version}",
             "Device used for inference": "\n".join(f"- {n}: {full}" for n, full in here.devices),
             "Framework": "None: OpenVINO IR and numpy.",
-            "Model used": f"`model.xml`, beside this text. {self.why}\n\n{self._table()}",
+            "Model used": f"`model.xml`, beside this text. {self.why}\n\n{table}",
             "Issue description": f"{self.told}\n\n"
             + f"{self.settings} Properties of {device}: ".lstrip()
-            + f"`{_plain(self.wrong.properties)}`.",
+            + f"`{self.wrong.properties}`.",
             "Step-by-step reproduction": f"`python show_fault.py` runs `model.xml` on {device} "
             f"with the inputs in `inputs.npz`{against}. It needs openvino and numpy.",
             "Relevant log output": "`python show_fault.py` prints it.",
         }
         title = f"# {sorts} on {device}: {self.symptom.title}"
         return "\n\n".join([title, *(f"### {name}\n\n{t}" for name, t in sections.items()), ""])
-
-    def _table(self) -> str:
-        rows = [f"| `{op}` | {kind} |" for op, kind in self.ops[:_SHOWN]]
-        more = [f"| … {len(self.ops) - _SHOWN} more | |"] if len(self.ops) > _SHOWN else []
-        return "\n".join(["| op | type |", "| --- | --- |", *rows, *more])
 
 
 def _plain(properties: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,32 +1,42 @@
-"""The effect of rounding on values and on long sums, and the range of each precision."""
+"""How far rounding can move tensors, and whether that explains what a device computes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from hetero_lab.debug.transparent import TransparentModel
 from hetero_lab.model.opgraph import CONVOLUTIONS
 from hetero_lab.model.read import PreparedModel
-from hetero_lab.runtime.pieces import TensorKey
+from hetero_lab.runtime.pieces import TensorKey, incoming, outgoing
 from hetero_lab.runtime.reference import is_exact
 
 # Relative rounding error of one value. For f32 it is 6e-8, but each device approximates functions
 # such as exp and tanh in its own way, to about 1e-5.
 UNIT = {"f32": 1e-5, "f16": 2.0**-11, "bf16": 2.0**-8, "i8": 2.0**-8, "u8": 2.0**-8}
-# Values below SUBNORMAL may be flushed to zero; subnormals are _SMALLEST apart. Values above
-# LARGEST may become infinite: a tenth below the largest number, since operands are rounded as well.
-SUBNORMAL = {"f16": 2.0**-14}
+# Values below _SUBNORMAL may be flushed to zero; subnormals are _SMALLEST apart. Values above
+# _LARGEST may become infinite: a tenth below the largest number, since operands are rounded, too.
+_SUBNORMAL = {"f16": 2.0**-14}
 _SMALLEST = {"f16": 2.0**-24}
-LARGEST = {"f16": 0.9 * 65504}
+_LARGEST = {"f16": 0.9 * 65504}
+_SAMPLES = 12  # runs with exaggerated rounding: each way of drawing twice, in both directions
+_MARGIN = 4.0  # the factor of exaggeration, so that the largest of a few samples is a bound
+# More runs, with rounding at its own size, if the exaggerated ones do not explain a tensor. If the
+# effect of rounding is normally distributed, it exceeds _BEYOND times the root mean square of these
+# runs in one case of 10,000: Student's t with 16 degrees of freedom.
+_MORE_SAMPLES = 16
+_BEYOND = 5.13
+_CORRECTIONS = 4  # a few: each one costs a run, and follows zeros one op further
 
-_MEANS = frozenset({"ReduceMean", "AvgPool"})
-_REDUCTIONS = frozenset(
-    {"ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"}
-)
-_SUMS = _REDUCTIONS | CONVOLUTIONS | {"MatMul", "CumSum", "AvgPool"}
+_SUMS = CONVOLUTIONS | {
+    "AvgPool", "CumSum", "MatMul", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp",
+    "ReduceMean", "ReduceSum",
+}  # fmt: skip
+# Tensors, or masks of their elements.
+Arrays = Mapping[TensorKey, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -72,10 +82,14 @@ class Sum:
         self, values: Mapping[TensorKey, np.ndarray], precision: str
     ) -> tuple[np.ndarray | float, bool]:
         """Return the error from rounding each partial sum, and whether sums keep their sign."""
-        value = values[self.op, 0].astype(np.float64)
-        one_sided = self._terms_have_one_sign(values)
+        value, terms = values[self.op, 0].astype(np.float64), values.get(self.source)
+        one_sided = self.op_type in ("ReduceL1", "ReduceL2") or (
+            terms is not None
+            and self.op_type not in CONVOLUTIONS | {"MatMul"}  # their weights have both signs
+            and bool((terms >= 0).all() or (terms <= 0).all())
+        )
         if self.op_type == "CumSum":
-            return self._running_sum(values, precision), one_sided
+            return self._running_sum(value, terms, precision), one_sided
         # All hardware with bf16 or eight bits accumulates them in f32.
         if precision != "f16":
             return 0.0, True
@@ -87,40 +101,345 @@ class Sum:
         return UNIT[precision] * np.sqrt(self.n_terms) * partial, one_sided
 
     @np.errstate(over="ignore", invalid="ignore")
-    def _running_sum(self, values: Mapping[TensorKey, np.ndarray], precision: str) -> np.ndarray:
-        def forward(array: np.ndarray) -> np.ndarray:
-            return np.flip(array, self.axis) if self.reverse else array
+    def _running_sum(
+        self, sums: np.ndarray, terms: np.ndarray | None, precision: str
+    ) -> np.ndarray:
+        def along(array: np.ndarray) -> np.ndarray:  # the first axis, forwards
+            array = np.moveaxis(array, self.axis, 0)
+            return array[::-1] if self.reverse else array
 
-        sums = forward(values[self.op, 0].astype(np.float64))
-        error = UNIT[precision] * np.sqrt(np.cumsum(sums * sums, self.axis))
-        terms = values.get(self.source)
+        sums = along(sums)
+        error = UNIT[precision] * np.sqrt(np.cumsum(sums * sums, 0))
         if precision in ("f16", "bf16") and terms is not None:
             # Equal terms are rounded alike, so their errors add up instead of cancelling. Simulate
             # the sum in the precision: rounded to nearest and, as in some kernels, towards zero.
-            exact = np.moveaxis(forward(terms).astype(np.float64), self.axis, 0)
+            exact = along(terms).astype(np.float64)
             for towards_zero in (False, True):
                 totals, total = np.empty_like(exact), np.zeros(exact.shape[1:])
                 for place, term in enumerate(exact):
                     term = _rounded(term, precision, towards_zero)
                     totals[place] = total = _rounded(total + term, precision, towards_zero)
-                far = np.moveaxis(np.abs(totals - np.cumsum(exact, 0)), 0, self.axis)
+                far = np.abs(totals - np.cumsum(exact, 0))
                 error = np.fmax(error, np.where(np.isfinite(far), far, 0.0))
-        return forward(error)
+        return np.moveaxis(error[::-1] if self.reverse else error, 0, self.axis)
 
     def largest(self, values: Mapping[TensorKey, np.ndarray]) -> np.ndarray:
         """Return the largest partial sum of each element, if its terms have one sign."""
         value = np.abs(values[self.op, 0].astype(np.float64))
-        if self.op_type in _MEANS:
+        if self.op_type in ("ReduceMean", "AvgPool"):
             return value * self.n_terms
         return value * value if self.op_type == "ReduceL2" else value
 
-    def _terms_have_one_sign(self, values: Mapping[TensorKey, np.ndarray]) -> bool:
-        if self.op_type in ("ReduceL1", "ReduceL2"):
-            return True
-        if self.op_type == "MatMul" or self.op_type in CONVOLUTIONS:
-            return False  # their weights have both signs
-        terms = values.get(self.source)
-        return terms is not None and bool((terms >= 0).all() or (terms <= 0).all())
+
+def _rounded(value: np.ndarray, precision: str, towards_zero: bool) -> np.ndarray:
+    """Round to f16, or to bf16, which is the upper half of f32."""
+    if precision == "f16":
+        narrow = value.astype(np.float16)
+        if towards_zero:
+            too_large = np.abs(narrow) > np.abs(value)
+            narrow = np.where(too_large, np.nextafter(narrow, np.float16(0)), narrow)
+        return narrow.astype(np.float64)
+    bits = np.asarray(value, np.float32).view(np.uint32)
+    if not towards_zero:  # to nearest, ties to even: the carry moves up into the upper half
+        bits = bits + 0x7FFF + (bits >> 16 & 1)
+    bits = bits & np.uint32(0xFFFF0000)
+    return bits.view(np.float32).astype(np.float64)
+
+
+def sums_of(prepared: PreparedModel) -> Iterator[Sum]:
+    """Yield the ops of a model that add up many terms, if their shapes are static."""
+    graph = prepared.graph
+    for node in prepared.model.get_ordered_ops():
+        kind, axis = node.get_type_name(), 0
+        ports = [*node.inputs(), *node.outputs()]
+        if kind not in _SUMS or any(port.get_partial_shape().is_dynamic for port in ports):
+            continue
+        if kind == "CumSum":
+            constant = node.input_value(1).get_node()
+            if constant.get_type_name() != "Constant":
+                continue
+            axis = int(np.array(constant.get_data()).item())
+        name, is_reversed = node.get_friendly_name(), bool(node.get_attributes().get("reverse"))
+        producer, port = graph.op(name).inputs[0]
+        source = graph.ops[producer].name, port
+        yield Sum(name, kind, _n_terms(node, axis), source, axis, is_reversed)
+
+
+def _n_terms(node: Any, axis: int) -> int:
+    attributes, kind = node.get_attributes(), node.get_type_name()
+    shape, shape_out = ([*port.get_shape()] for port in (node.input(0), node.output(0)))
+    if kind == "CumSum":
+        return shape[axis]
+    if kind == "AvgPool":
+        return int(np.prod(attributes["kernel"]))
+    if kind == "MatMul":
+        return shape[-2 if attributes["transpose_a"] and len(shape) > 1 else -1]
+    if kind in CONVOLUTIONS:
+        return max(int(np.prod([*node.input(1).get_shape()])) // shape_out[1], 1)
+    return max(int(np.prod(shape)) // max(int(np.prod(shape_out)), 1), 1)
+
+
+class RoundingEstimates:
+    """How far rounding can move the tensors of a model, whatever the precisions of its ops."""
+
+    def __init__(self, prepared: PreparedModel, model: TransparentModel):
+        graph = prepared.graph
+        # Ops that turn zeros, which rounding can make, into infinity or NaN.
+        poles = {
+            op.type
+            for op in graph
+            if op.type in ("Log", "Power")
+            or (op.type == "Divide" and op.inputs[1][0] not in graph.constant_side)
+        }
+        self.has_poles, self.divides = bool(poles), not poles.isdisjoint({"Divide", "Power"})
+        self.sums = {each.op: each for each in sums_of(prepared)}
+        self.graph, self.model = graph, model
+
+    def of(
+        self, precisions: Mapping[str, str], seen: Mapping[TensorKey, np.ndarray | None]
+    ) -> dict[TensorKey, Rounding]:
+        """Return how far rounding can move the tensors ``seen``, given the precision of each op.
+
+        Twelve runs move the tensors that the ops read and make at random, by up to four times the
+        rounding error of their precision; the largest deviation of each tensor counts. This is
+        Monte Carlo arithmetic (Parker 1997), which includes how the model amplifies rounding. One
+        more run makes values infinite that are too large for a precision. Another one sets values
+        to zero that are subnormal in it, or that rounding moved across zero.
+
+        If a model scrambles numbers (the sine of a large number can be anything), more noise does
+        not move a tensor farther, so exaggeration gives no margin. For tensors whose values in the
+        placement are given and not explained yet, the distribution of rounding at its own size is
+        then estimated, as in stochastic arithmetic (Vignes 1993).
+        """
+        runs, rng = _NoisyRuns(self, precisions, seen), np.random.default_rng(0)
+        runs.lose(self.beyond_range(precisions))
+        for draws in runs.draws(_SAMPLES // 2, rng):
+            # In both directions, so that values at the edge of a function's domain leave it.
+            for factor in (_MARGIN, -_MARGIN):
+                runs.add_noise(draws, factor)
+        runs.flush()
+        runs.lose(runs.beyond)
+        bounds = runs.bounds(max)
+        given = {key: value for key, value in seen.items() if value is not None}
+        doubtful = self._unexplained(bounds, given)
+        # Exaggerated rounding bounds rounding at its own size. If even that bound leaves a tensor
+        # unexplained, more runs are a waste of time.
+        widest = {
+            key: replace(bounds[key], farthest=_BEYOND * bounds[key].farthest, most_odd=np.inf)
+            for key in doubtful
+        }
+        if not doubtful or self._unexplained(widest, doubtful):
+            return bounds
+        for draws in runs.draws(_MORE_SAMPLES, rng):
+            runs.add_noise(draws, 1.0)
+        return runs.bounds(_farthest)
+
+    def _unexplained(self, bounds: Mapping[TensorKey, Rounding], tensors: Arrays) -> Arrays:
+        values = self.model.values
+        return {k: t for k, t in tensors.items() if not bounds[k].explains(t, values[k])}
+
+    def beyond_range(self, precisions: Mapping[str, str]) -> Arrays:
+        """Return masks of the values that overflow in the precision of some ops."""
+        masks, values = {}, self.model.values
+        for key, precision in self.touched(precisions).items():
+            largest = np.abs(values[key])
+            if key[0] in self.sums and key[0] in precisions:
+                largest = np.maximum(largest, self.sums[key[0]].largest(values))
+            masks[key] = np.isfinite(values[key]) & (largest > _LARGEST.get(precision, np.inf))
+        return {key: mask for key, mask in masks.items() if mask.any()}
+
+    def touched(self, precisions: Mapping[str, str]) -> dict[TensorKey, str]:
+        """Return the tensors that ops read and make, each with the lowest precision among them.
+
+        That of its own type counts, too: a CPU without bf16 cuts bits off where it converts to it.
+        """
+        lowest: dict[TensorKey, str] = {}
+        for op, precision in precisions.items():
+            for key in {*incoming(self.graph, [op]), *outgoing(self.graph, [op])}:
+                own = self.graph.op(key[0]).outputs[key[1]].element_type
+                among = (precision, lowest.get(key, own), own)
+                lowest[key] = max(among, key=lambda each: UNIT.get(each, 0.0))
+        return {
+            key: lowest[key]
+            for key in sorted(lowest)
+            if self.model.takes_offset(key) and self.model.values[key].dtype.kind == "f"
+        }
+
+
+class _NoisyRuns:
+    """Runs of a transparent model with offsets, and how far they moved the ``wanted`` tensors.
+
+    Tensors that the ops touch get noise of their precision. Elements that left the range of that
+    are ``beyond`` it; those that may be flushed to zero are subnormal, or rounding moved them
+    across it. Elements that are lost cannot be judged.
+    """
+
+    def __init__(
+        self,
+        estimates: RoundingEstimates,
+        precisions: Mapping[str, str],
+        wanted: Mapping[TensorKey, object],
+    ):
+        self._model, self._wanted, sums = estimates.model, wanted, estimates.sums
+        self._values, self._has_poles = self._model.values, estimates.has_poles
+        self._precisions = estimates.touched(precisions)
+        self._sums = {
+            op: sums[op].rounding(self._values, precisions[op])
+            for op in {op for op, _ in self._precisions} & sums.keys() & precisions.keys()
+        }
+        # x/0 is infinite with the sign of the zero. Adding an offset to that zero loses its sign,
+        # so these elements cannot be judged.
+        self._lost = {
+            key: np.isinf(self._values[key])
+            if estimates.divides and self._values[key].dtype.kind == "f"
+            else np.zeros(self._values[key].shape, bool)
+            for key in wanted
+        }
+        self._zero = {
+            key: np.abs(self._values[key]) < _SUBNORMAL.get(precision, 0.0)
+            for key, precision in self._precisions.items()
+        }
+        self.beyond: dict[TensorKey, np.ndarray] = {}
+        self._watched = {k for k, p in self._precisions.items() if p in _LARGEST or self._has_poles}
+        self._distances: dict[TensorKey, list[float]] = {key: [] for key in wanted}
+        self._n_odd: dict[TensorKey, list[int]] = {key: [] for key in wanted}
+
+    def draws(self, n: int, rng: np.random.Generator) -> Iterator[Arrays]:
+        """Draw numbers between -1 and 1 in three ways in turn.
+
+        Rounding errors may be independent, all in one direction (truncation), or equal for equal
+        values; each way adds up differently in a sum.
+        """
+        values, precisions = self._values, self._precisions
+        for turn in range(n):
+            if turn % 3 == 0:
+                yield {key: rng.uniform(-1.0, 1.0, values[key].shape) for key in precisions}
+            elif turn % 3 == 1:
+                yield {key: rng.choice([-1.0, 1.0]) * np.sign(values[key]) for key in precisions}
+            else:
+                table = rng.uniform(-1.0, 1.0, 2**16)
+                shifts = rng.integers(table.size, size=len(precisions))
+                yield {
+                    key: drawn_by_value(values[key], precision, table, int(shift))
+                    for (key, precision), shift in zip(precisions.items(), shifts, strict=True)
+                }
+
+    def lose(self, masks: Arrays) -> None:
+        """Give up the elements that depend on some that become infinite."""
+        infinite = {
+            key: np.where(mask, np.copysign(np.inf, self._values[key]), 0.0)
+            for key, mask in masks.items()
+        }
+        tensors = self._model.try_run(infinite, self._wanted) if infinite else {}
+        for key, tensor in tensors.items():
+            same, both = tensor == self._values[key], (tensor, self._values[key])
+            if tensor.dtype.kind == "f":
+                same |= np.logical_and(*map(np.isnan, both))
+            self._lost[key] |= ~same
+
+    def add_noise(self, draws: Arrays, factor: float) -> None:
+        """Move each tensor by random numbers, scaled to so many times its rounding error."""
+        self._add(
+            {
+                key: noise(
+                    self._values[key],
+                    precision,
+                    factor * draws[key],
+                    *self._sums.get(key[0], (0.0, True)),
+                )
+                for key, precision in self._precisions.items()
+            }
+        )
+
+    def flush(self) -> None:
+        """Set the elements to zero that may be flushed."""
+        values = self._values
+        masks = {key: mask & (values[key] != 0) for key, mask in self._zero.items()}
+        masks = {key: mask for key, mask in masks.items() if mask.any()}
+        if not masks:
+            return
+        offsets = {key: np.where(mask, -values[key], 0.0) for key, mask in masks.items()}
+        # Zeros upstream change a tensor before its own offset is added, so iterate a few times.
+        for _ in range(_CORRECTIONS):
+            tensors = self._model.try_run(offsets, masks)
+            rests = {
+                key: np.where(masks[key] & np.isfinite(tensor), tensor, 0.0)
+                for key, tensor in tensors.items()
+            }
+            if not any(rest.any() for rest in rests.values()):
+                break
+            offsets |= {key: offsets[key] - rest for key, rest in rests.items()}
+        self._add(offsets)
+
+    def _add(self, offsets: Arrays) -> None:
+        """Run with offsets, and note what they move."""
+        tensors = self._model.try_run(offsets, {*self._wanted, *self._watched})
+        for key in self._watched & tensors.keys():
+            if self._has_poles:
+                self._zero[key] |= np.sign(tensors[key]) * np.sign(self._values[key]) < 0
+            beyond = np.abs(tensors[key]) > _LARGEST.get(self._precisions[key], np.inf)
+            if beyond.any():
+                self.beyond[key] = self.beyond.get(key, False) | beyond
+        for key in self._wanted:
+            n_odd, far = 0, np.inf  # if the shape depends on rounding, so may all values
+            if key in tensors:
+                odd = is_odd(tensors[key], self._values[key])
+                self._lost[key] |= odd
+                n_odd = int(np.count_nonzero(odd))
+                far = distance(tensors[key], self._values[key], self._lost[key])
+            self._n_odd[key].append(n_odd)
+            self._distances[key].append(far)
+
+    def bounds(self, of: Callable[[Sequence[float]], float]) -> dict[TensorKey, Rounding]:
+        """Return how far rounding can move each tensor, by a bound of what the runs showed."""
+        return {
+            key: Rounding(of(self._distances[key]), self._lost[key], of(self._n_odd[key]))
+            for key in self._wanted
+        }
+
+
+def _farthest(samples: Sequence[float]) -> float:
+    """Return a bound that rounding rarely exceeds; only the last samples lack a margin."""
+    unscaled = np.asarray(samples[-_MORE_SAMPLES:], float)
+    return max(*samples, _BEYOND * float(np.sqrt(np.mean(unscaled * unscaled))))
+
+
+def noise(
+    value: np.ndarray,
+    precision: str,
+    drawn: np.ndarray,
+    summed: np.ndarray | float,
+    keeps_sign: bool,
+) -> np.ndarray:
+    """Scale random numbers to the size of rounding errors; ``summed`` is the error of a sum."""
+    largest = np.abs(value[np.isfinite(value)]).max(initial=0.0)
+    # Eight-bit values are evenly spaced, so small ones have the same error as large ones.
+    relative_to = largest if precision in ("i8", "u8") else np.abs(value)
+    with np.errstate(invalid="ignore"):
+        scale = np.maximum(
+            UNIT[precision] * relative_to, np.maximum(_SMALLEST.get(precision, 0.0), summed)
+        )
+        offsets = drawn * scale
+    if keeps_sign:  # rounding a single value never crosses zero, and keeps zero
+        offsets = np.where(value < 0, np.minimum(offsets, -value), np.maximum(offsets, -value))
+        offsets = np.where(value == 0, 0.0, offsets)
+    return np.where(np.isfinite(value), offsets, 0.0)
+
+
+def drawn_by_value(value: np.ndarray, precision: str, table: np.ndarray, shift: int) -> np.ndarray:
+    """Look up a number for each element by its value, with the element's sign.
+
+    Values that are equal in the precision are rounded alike, so that their errors add up in a sum
+    instead of cancelling. ``table`` has 2¹⁶ numbers; a tensor begins at ``shift``.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        if precision == "f16":
+            cells = np.abs(value).astype(np.float16).view(np.uint16)
+        else:
+            bits = np.abs(value).astype(np.float32).view(np.uint32)
+            # bf16: the upper half of f32, rounded to nearest. f32: a hash of all its bits.
+            cells = (bits ^ bits >> 16) & 0xFFFF if precision == "f32" else bits + 0x8000 >> 16
+        return table[(cells.astype(np.int64) + shift) % table.size] * np.sign(value)
 
 
 def distance(value: np.ndarray, reference: np.ndarray, without: np.ndarray | None = None) -> float:
@@ -163,103 +482,6 @@ def relative_to(far: float, reference: np.ndarray) -> float:
     """Return a distance relative to the norm of the reference, unless that is zero."""
     norm = size(reference)
     return far / norm if norm else far
-
-
-def noise(
-    value: np.ndarray,
-    precision: str,
-    drawn: np.ndarray,
-    summed: np.ndarray | float,
-    keeps_sign: bool,
-) -> np.ndarray:
-    """Scale random numbers to the size of rounding errors; ``summed`` is the error of a sum."""
-    largest = np.abs(value[np.isfinite(value)]).max(initial=0.0)
-    # Eight-bit values are evenly spaced, so small ones have the same error as large ones.
-    relative_to = largest if precision in ("i8", "u8") else np.abs(value)
-    with np.errstate(invalid="ignore"):
-        scale = np.maximum(
-            UNIT[precision] * relative_to, np.maximum(_SMALLEST.get(precision, 0.0), summed)
-        )
-        offsets = drawn * scale
-    if keeps_sign:  # rounding a single value never crosses zero, and keeps zero
-        offsets = np.where(value < 0, np.minimum(offsets, -value), np.maximum(offsets, -value))
-        offsets = np.where(value == 0, 0.0, offsets)
-    return np.where(np.isfinite(value), offsets, 0.0)
-
-
-def drawn_by_value(value: np.ndarray, precision: str, table: np.ndarray, shift: int) -> np.ndarray:
-    """Look up a number for each element by its value, with the element's sign.
-
-    Values that are equal in the precision are rounded alike, so that their errors add up in a sum
-    instead of cancelling. ``table`` has 2¹⁶ numbers; a tensor begins at ``shift``.
-    """
-    with np.errstate(over="ignore", invalid="ignore"):
-        if precision == "f16":
-            cells = np.abs(value).astype(np.float16).view(np.uint16)
-        else:
-            bits = np.abs(value).astype(np.float32).view(np.uint32)
-            # bf16: the upper half of f32, rounded to nearest. f32: a hash of all its bits.
-            cells = (bits ^ bits >> 16) & 0xFFFF if precision == "f32" else bits + 0x8000 >> 16
-        return table[(cells.astype(np.int64) + shift) % table.size] * np.sign(value)
-
-
-def _rounded(value: np.ndarray, precision: str, towards_zero: bool) -> np.ndarray:
-    """Round to f16, or to bf16, which is the upper half of f32."""
-    if precision == "f16":
-        narrow = value.astype(np.float16)
-        if towards_zero:
-            too_large = np.abs(narrow) > np.abs(value)
-            narrow = np.where(too_large, np.nextafter(narrow, np.float16(0)), narrow)
-        return narrow.astype(np.float64)
-    bits = np.asarray(value, np.float32).view(np.uint32)
-    if not towards_zero:  # to nearest, ties to even: the carry moves up into the upper half
-        bits = bits + 0x7FFF + (bits >> 16 & 1)
-    bits = bits & np.uint32(0xFFFF0000)
-    return bits.view(np.float32).astype(np.float64)
-
-
-def sums_of(prepared: PreparedModel) -> Iterator[Sum]:
-    """Yield the ops of a model that add up many terms, if their shapes are static."""
-    graph = prepared.graph
-    for node in prepared.model.get_ordered_ops():
-        op_type = node.get_type_name()
-        if op_type not in _SUMS:
-            continue
-        if any(p.get_partial_shape().is_dynamic for p in (*node.inputs(), *node.outputs())):
-            continue
-        name = node.get_friendly_name()
-        producer, port = graph.ops[graph.index_of[name]].inputs[0]
-        attributes = node.get_attributes()
-        axis = 0
-        if op_type == "CumSum":
-            constant = node.input_value(1).get_node()
-            if constant.get_type_name() != "Constant":
-                continue
-            axis = int(np.array(constant.get_data()).reshape(-1)[0])
-        yield Sum(
-            name,
-            op_type,
-            _n_terms(node, attributes, axis),
-            (graph.ops[producer].name, port),
-            axis,
-            bool(attributes.get("reverse")),
-        )
-
-
-def _n_terms(node: Any, attributes: Mapping[str, Any], axis: int) -> int:
-    op_type = node.get_type_name()
-    shape = [int(n) for n in node.input(0).get_shape()]
-    if op_type == "CumSum":
-        return shape[axis]
-    if op_type == "AvgPool":
-        return int(np.prod(attributes["kernel"]))
-    if op_type == "MatMul":
-        return shape[-2 if attributes["transpose_a"] and len(shape) > 1 else -1]
-    if op_type in CONVOLUTIONS:
-        weights = [int(n) for n in node.input(1).get_shape()]
-        inner = int(np.prod(weights)) // int(node.output(0).get_shape()[1])
-        return max(inner, 1)
-    return max(int(np.prod(shape)) // max(int(np.prod(list(node.output(0).get_shape()))), 1), 1)
 
 
 def offset_from(value: np.ndarray, reference: np.ndarray) -> np.ndarray:

@@ -14,7 +14,6 @@ from hetero_lab.errors import HeteroLabError, PlanError
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import Placement
-from hetero_lab.placement.topology import topology
 from hetero_lab.planning.constraints import only
 from hetero_lab.planning.planner import plan_graph
 
@@ -38,8 +37,8 @@ class WaysAround:
 
     def __init__(self, search: WrongSetSearch, costs: CostModel | None):
         self.search, self.costs = search, costs
-        self.expected, self.runs, self.graph = search.expected, search.runs, search.graph
-        self.placement = self.expected.placement
+        self.expected, self.runs, self.graph = search.expected, search.runs, search.expected.graph
+        self.given = self.expected.placement
         self.ways: dict[Affinity, Way] = {}
         self.way: Way | None = None
 
@@ -72,7 +71,7 @@ class WaysAround:
         expected = self.expected
         if self.way is not None and self.way.right:
             return self.way
-        as_it_is = Way(self.placement, expected.before, right=False)
+        as_it_is = Way(self.given, expected.before, right=False)
         if expected.stuck:
             return as_it_is
         if self.search.sets and (whole := self.moves_all()) not in self.ways:
@@ -80,22 +79,21 @@ class WaysAround:
         if expected.right is None or (expected.random and expected.right):
             return as_it_is  # it may be right
         # This is how the reference was made, so it was run.
-        placement = replace(self.runs.reference, label=f"{self.placement.label} mended")
-        compared = expected.compared(expected.trusted_outputs)
-        right = all(error <= expected.thresholds[key] for key, *_, error in compared)
+        placement = replace(self.runs.reference, label=f"{self.given.label} mended")
+        errors = expected.errors(expected.trusted_outputs)
+        right = all(error <= expected.thresholds[key] for key, error in errors)
         after = expected.error(expected.trusted_outputs)
-        return Way(placement, after, right=bool(compared) and right)
+        return Way(placement, after, right=bool(errors) and right)
 
     def _ways_out(self) -> list[Affinity]:
         """Return affinities that break up every set, the cheapest first, and one that moves all."""
-        whole, leaders = self.moves_all(), self.search.members
+        whole, leaders = self.moves_all(), self.expected.members
         options = [[op for op in each.ops if op in leaders] for each in self.search.sets]
         if math.prod(map(len, options)) > _MOST_CHOICES:
             return [whole]
-        ways = {self._moved(choice): None for choice in itertools.product(*options)}
+        ways = dict.fromkeys(self._moved(choice) for choice in itertools.product(*options))
         ways.pop(whole, None)
-        ranked = sorted(ways, key=self._price)[:_MOST_WAYS_OUT]
-        ranked.append(whole)
+        ranked = [*sorted(ways, key=self._price)[:_MOST_WAYS_OUT], whole]
         widened = self._widened(ranked[0])
         if widened is not None and self._price(widened) < self._price(ranked[0]):
             ranked.insert(0, widened)
@@ -112,34 +110,23 @@ class WaysAround:
             return None
 
     def _with_neighbours(self, affinity: Affinity) -> Affinity:
-        """Move more ops to the trusted device as long as that lowers the price.
-
-        Each step makes the cheapest of these moves: an op beside one that has moved, or a whole
-        subgraph that is cut off from the rest.
-        """
+        """Move more ops to the trusted device as long as that lowers the price, the best first."""
         most = self.n_moved(affinity) + len(self.expected.suspects) // _MOST_WIDENED
         while True:
-            beside = self._beside(affinity, most - self.n_moved(affinity))
-            wider = dict.fromkeys(self._moved(ops, affinity) for ops in beside)
+            wider = dict.fromkeys(self._moved(ops, affinity) for ops in self._beside(affinity))
             allowed = [other for other in wider if self.n_moved(other) <= most]
             cheapest = min([affinity, *allowed], key=self._price)  # of equal ones, the first
             if cheapest is affinity:
                 return affinity
             affinity = cheapest
 
-    def _beside(self, affinity: Affinity, most: int) -> Iterator[tuple[str, ...]]:
-        """Yield single ops beside those that have moved, and small subgraphs elsewhere."""
-        if most < 1:
-            return
-        graph, trusted, moved = self.graph, self.runs.trusted, self._differing(affinity)
-        around = topology(graph).around
-        near = (index for op in moved for _, index in around[graph.index_of[op]])
-        for name in dict.fromkeys(graph.ops[index].name for index in near):
-            if name in self.expected.placeable and affinity[name] != trusted:
-                yield (name,)
-        for subgraph in predict(graph, affinity).subgraphs:
-            if subgraph.device != trusted and 1 < len(subgraph.ops) <= most:
-                yield subgraph.ops
+    def _beside(self, affinity: Affinity) -> Iterator[tuple[str, ...]]:
+        """Yield single ops beside those that have moved, then whole subgraphs."""
+        index_of = self.graph.index_of
+        for op in self._differing(affinity):
+            near = (self.graph.ops[index].name for index in self.graph.neighbours(index_of[op]))
+            yield from ((name,) for name in near if name in self.expected.placeable)
+        yield from (subgraph.ops for subgraph in predict(self.graph, affinity).subgraphs)
 
     def _price(self, affinity: Affinity) -> tuple[float, ...]:
         """Return the predicted latency; without costs: subgraphs, boundary bytes, moved ops."""
@@ -149,8 +136,7 @@ class WaysAround:
         return partition.n_subgraphs, partition.boundary_bytes, self.n_moved(affinity)
 
     def _differing(self, affinity: Affinity) -> list[str]:
-        """Return the ops that are on another device than in the placement in question."""
-        before = self.placement.affinity
+        before = self.given.affinity
         return [op for op in before.ops if affinity[op] != before[op]]
 
     def n_moved(self, affinity: Affinity) -> int:
@@ -163,13 +149,13 @@ class WaysAround:
 
     def _moved(self, ops: Iterable[str], affinity: Affinity | None = None) -> Affinity:
         moves = dict.fromkeys(ops, self.runs.trusted)
-        return (affinity or self.placement.affinity).fix(ops=moves, core=self.runs.core)
+        return (affinity or self.given.affinity).fix(ops=moves, core=self.runs.core)
 
     def _mended(self, affinity: Affinity) -> Placement:
         mended = replace(
-            self.placement,
+            self.given,
             affinity=affinity,
-            label=f"{self.placement.label} mended",
-            direct=self.placement.direct and len(affinity.devices) == 1,
+            label=f"{self.given.label} mended",
+            direct=self.given.direct and len(affinity.devices) == 1,
         )
         return mended.with_properties({self.runs.trusted: F32})

@@ -14,8 +14,7 @@ import msgspec
 import numpy as np
 import openvino as ov
 
-from hetero_lab.debug.reproducer import FAULT_FILES, CompileCall, Reproducer
-from hetero_lab.debug.symptoms import Symptom, failure
+from hetero_lab.debug.reproducer import FAULT_FILES, CompileCall, Reproducer, Symptom, failure
 from hetero_lab.errors import names_at_hand
 from hetero_lab.lint.context import ERROR, WRONG_NUMBERS, Finding, KnownFaults
 from hetero_lab.placement.affinity import Affinity
@@ -233,34 +232,32 @@ class Wrong(Displayed, KnownFaults):
         write_json(target / FILE_NAME, _to_json(self))
         _remove_faults(target, after=len(self.sets))
 
-    def reproducer(self, found: WrongSet, symptom: Symptom | None = None) -> Reproducer:
+    def reproducer(self, fault: WrongSet, symptom: Symptom | None = None) -> Reproducer:
         """Return what a script needs to show one of the ``sets``, by default of its own symptom."""
-        device, bad, good = found.device, "are wrong", "are right"
-        told = f"The relative error of the outputs (Euclidean norm) is {found.error:.2g}"
-        if not isfinite(found.error):
+        bad, good, told = "are wrong", "are right", "The relative error of the outputs (Euclidean "
+        told += f"norm) is {fault.error:.2g}"
+        if not isfinite(fault.error):
             told = "The outputs are infinite, NaN or of another shape, unlike those to compare with"
-        told += f", executed in {self.precisions.get(device, 'f32')}."
-        if found.refusal:
-            bad, good, told = "fail", "run", found.refusal
-        why = "The model holds the op in question."
-        if len(found.ops) > 1:
-            needed = found.doubt or f": without any one of them, the others {good}"
-            why = f"The model holds ops that {bad} together{needed}."
+        told += f", executed in {self.precisions.get(fault.device, 'f32')}."
+        if fault.refusal:
+            bad, good, told = "fail", "run", fault.refusal
+        needed = fault.doubt or f": without any one of them, the others {good}"
+        several = f"The model holds ops that {bad} together{needed}."
         types = {error.op: error.op_type for error in self.op_errors}
-        devices = [device, self.trusted] if self.trusted else [device]
+        devices = [fault.device, self.trusted] if self.trusted else [fault.device]
         return Reproducer(
-            symptom=symptom or (failure(found.refusal) if found.refusal else Symptom.WRONG),
+            symptom=symptom or (failure(fault.refusal) if fault.refusal else Symptom.WRONG),
             told=told,
-            model=found.model,
-            inputs=found.inputs,
-            wrong=CompileCall(device, self.device_properties[device]),
+            model=fault.model,
+            inputs=fault.inputs,
+            wrong=CompileCall(fault.device, self.device_properties[fault.device]),
             right=CompileCall(self.trusted, F32) if self.trusted else None,
-            ops=[(op, types[op]) for op in found.ops],
-            outputs=found.makers,
-            why=why,
+            ops=[(op, types[op]) for op in fault.ops],
+            outputs=fault.makers,
+            why=several if len(fault.ops) > 1 else "The model holds the op in question.",
             environment=self.environment.of(devices),
             plugins={name: plugin for name, plugin in self.plugins.items() if name in devices},
-            error=found.error,
+            error=fault.error,
         )
 
     def _findings(
@@ -269,33 +266,31 @@ class Wrong(Displayed, KnownFaults):
         """Return a finding, with its remedy, for each set that is still in one subgraph."""
         subgraphs = [(subgraph.device, {*subgraph.ops}) for subgraph in partition.subgraphs]
         findings = []
-        for found in self.sets:
-            if not any(where == found.device and ops >= {*found.ops} for where, ops in subgraphs):
+        for fault in self.sets:
+            if not any(where == fault.device and ops >= {*fault.ops} for where, ops in subgraphs):
                 continue
-            remedy = {op: device for op, device in self.fix.items() if op in found.ops}
-            together = "only together" if found.minimal else "together"
-            how = together if len(found.ops) > 1 else "by itself"
-            if found.refusal:
-                what = f"refused {how}: {found.refusal}"
-                cause = f"{found.device} refuses them"
-            else:
-                what = f"wrong {how}; the outputs are off by {found.damage:.2g} (relative error)."
-                cause = f"{found.device} computes wrong numbers"
+            remedy = {op: device for op, device in self.fix.items() if op in fault.ops}
+            together = "only together" if fault.minimal else "together"
+            how = together if len(fault.ops) > 1 else "by itself"
+            what = f"wrong {how}; the outputs are off by {fault.damage:.2g} (relative error)."
+            if fault.refusal:
+                what = f"refused {how}: {fault.refusal}"
             saved_us = margin_us = None if costs is None else 0.0
             if costs is not None and set(remedy.values()) <= set(costs.devices):
                 now = costs.predictor(affinity)
                 moved = now.moved(remedy)
                 saved_us, margin_us = now.predicted_us - moved.predicted_us, now.margin_us(moved)
+            cause = "refuses them" if fault.refusal else "computes wrong numbers"
             findings.append(
                 Finding(
                     rule=WRONG_NUMBERS,
                     severity=ERROR,
-                    ops=found.ops,
-                    finding=f"{names_at_hand(found.ops)} on {found.device}: {what}",
+                    ops=fault.ops,
+                    finding=f"{names_at_hand(fault.ops)} on {fault.device}: {what}",
                     advice=f"Move {names_at_hand(list(remedy))} to {self.trusted}.",
                     remedy=remedy,
                     cost_us=saved_us,
-                    cause=cause,
+                    cause=f"{fault.device} {cause}",
                     margin_us=margin_us,
                 )
             )

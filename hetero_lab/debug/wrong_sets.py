@@ -4,38 +4,42 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 
 from hetero_lab.debug.expected import Expected, SetResult
-from hetero_lab.debug.minimal_sets import disjoint_sets, hitting_sets, minimal_set
+from hetero_lab.debug.minimal_sets import disjoint_sets, overlapping_sets
 from hetero_lab.debug.wrong import WrongSet
 from hetero_lab.errors import CompileError, names_at_hand
+from hetero_lab.grouping import grouped
 from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement
-from hetero_lab.placement.topology import topology
 from hetero_lab.runtime.pieces import cut_pieces
 
 # Ops. Stretches of so many, and those shifted by half of it, hold any eight neighbours together.
 _WINDOW = 16
-# Runs that look for sets that share ops with others: all ways to leave out an op of six pairs.
+# Compiles that look for sets that share ops with others: all ways to leave out an op of six pairs.
 _MOST_OVERLAPS = 64
+
+
+class _EnoughError(Exception):
+    """More combinations are not searched for."""
 
 
 class WrongSetSearch:
     """Runs sets of ops by themselves and keeps those that are wrong."""
 
     def __init__(self, expected: Expected):
-        self.expected, self.runs, self.graph = expected, expected.runs, expected.graph
-        self.members = expected.members
+        self.expected, self.runs, self.members = expected, expected.runs, expected.members
         self.trials: dict[tuple[str, frozenset[str]], SetResult] = {}
         self.isolated: dict[str, SetResult] = {}  # by leader, with the ops that move with it
         self.sets: list[WrongSet] = []
-        # Wrong subgraphs: device, and leaders except those that are wrong by themselves.
-        self.subgraphs: list[tuple[str, list[str]]] = []
+        # Wrong subgraphs: device, leaders that are right by themselves, and disjoint wrong sets.
+        self._subgraphs: list[tuple[str, list[str], list[list[str]]]] = []
 
     def _with_members(self, leaders: Iterable[str]) -> frozenset[str]:
         return frozenset(member for leader in leaders for member in self.members[leader])
 
-    def trial(self, device: str, leaders: Iterable[str]) -> SetResult:
+    def _trial(self, device: str, leaders: Iterable[str]) -> SetResult:
         """Return the result of running some ops by themselves; the device runs them once."""
         ops = self._with_members(leaders)
         if (device, ops) not in self.trials:
@@ -52,11 +56,11 @@ class WrongSetSearch:
             if len(sets) > 1:
                 half = len(sets) // 2
                 return [*self._run(device, sets[:half]), *self._run(device, sets[half:])]
-            self.trials[device, sets[0]] = self._refused(device, sets[0], str(error))
+            results = [self._refused(device, sets[0], str(error))]
         else:
-            for ops, values in zip(sets, tensors, strict=True):
-                self.trials[device, ops] = self.expected.judged(ops, values)
-        return [self.trials[device, ops] for ops in sets]
+            results = list(map(self.expected.judged, sets, tensors))
+        self.trials.update(zip(((device, ops) for ops in sets), results, strict=True))
+        return results
 
     def _refused(self, device: str, ops: frozenset[str], error: str) -> SetResult:
         """Judge a refusal: the fault itself if the placement is refused, else of the cut."""
@@ -75,20 +79,15 @@ class WrongSetSearch:
         return set(self.expected.suspects) - self._with_members(ran)
 
     def could_all_run(self) -> bool:
+        """Tell whether every suspect, and every set that was tried, ran or is known to be wrong."""
         untested = any(trial.refusal and not trial.wrong for trial in self.trials.values())
         return not untested and not self.unrun()
 
     def _keep(
-        self,
-        device: str,
-        ops: Iterable[str],
-        trial: SetResult,
-        *,
-        minimal: bool,
-        untried: Collection[str] = (),
+        self, device: str, ops: Iterable[str], *, minimal: bool, untried: Collection[str] = ()
     ) -> None:
         """Keep a wrong set, cut out of the model, unless it is there already."""
-        names = self.expected.ordered(ops)
+        trial, names = self.trials[device, frozenset(ops)], self.expected.ordered(ops)
         if any((device, names) == (other.device, other.ops) for other in self.sets):
             return
         values = self.expected.values
@@ -115,7 +114,7 @@ class WrongSetSearch:
         for (device, ops), trial in sorted(self.trials.items(), key=lambda item: len(item[0][1])):
             single = sum(op in self.members for op in ops) == 1
             if trial.wrong and (single or ops <= alone) and taken.isdisjoint(ops):
-                self._keep(device, ops, trial, minimal=single)
+                self._keep(device, ops, minimal=single)
                 taken |= ops
 
     def find_in(self, placement: Placement) -> None:
@@ -125,75 +124,71 @@ class WrongSetSearch:
         alone = self._with_members(
             leader for leader, trial in self.isolated.items() if trial.wrong and leader in suspects
         )
-        rests: dict[str, list[frozenset[str]]] = {}
-        for subgraph in partition_of(BoundPlacement(self.runs.bound, placement)).subgraphs:
-            ops = suspects.keys() & subgraph.ops
-            rests.setdefault(subgraph.device, []).append(frozenset(ops - alone))
-        for device, sets in rests.items():
+        subgraphs = partition_of(BoundPlacement(self.runs.bound, placement)).subgraphs
+        rests = grouped((s.device, suspects.keys() & set(s.ops) - alone) for s in subgraphs)
+        for device, parts in rests.items():
+            sets = list(map(frozenset, parts))
             untried = [ops for ops in sets if ops and (device, ops) not in self.trials]
             if untried:
                 self._run(device, untried)
             for ops in sets:
-                self._find_combinations(device, ops)
+                self._find_combinations(
+                    device, [leader for leader in self.members if leader in ops]
+                )
 
     def _run_isolated(self, suspects: Collection[str]) -> None:
         """Run each op by itself, and keep those that are wrong."""
-        by_device: dict[str, list[str]] = {}
-        for leader, members in self.members.items():
-            if leader not in self.isolated and all(op in suspects for op in members):
-                device = self.expected.placement.affinity[leader]
-                by_device.setdefault(device, []).append(leader)
+        affinity = self.expected.placement.affinity
+        by_device = grouped(
+            (affinity[leader], leader)
+            for leader, members in self.members.items()
+            if leader not in self.isolated and all(op in suspects for op in members)
+        )
         for device, leaders in by_device.items():
             sets = [frozenset(self.members[leader]) for leader in leaders]
             trials = self._run(device, sets)
             self.isolated.update(zip(leaders, trials, strict=True))
             for ops, trial in zip(sets, trials, strict=True):
                 if trial.wrong:
-                    self._keep(device, ops, trial, minimal=True)
+                    self._keep(device, ops, minimal=True)
 
-    def _find_combinations(self, device: str, ops: frozenset[str]) -> None:
-        """Keep minimal sets of a subgraph's ops that are wrong together."""
-        leaders = [leader for leader in self.members if leader in ops]
-        if not leaders or not self.trial(device, leaders).wrong:
+    def _find_combinations(self, device: str, leaders: list[str]) -> None:
+        """Keep minimal sets of a subgraph's ops that are wrong together and share no op."""
+        is_wrong = partial(self._is_wrong, device)
+        if not leaders or not is_wrong(leaders):
             return
-        self.subgraphs.append((device, leaders))
-        windows = self._wrong_windows(device, leaders)
-        for chosen in disjoint_sets(
-            leaders, lambda some: self.trial(device, some).wrong, windows, self._nearest
-        ):
+        disjoint: list[list[str]] = []
+        self._subgraphs.append((device, leaders, disjoint))
+        for chosen in disjoint_sets(leaders, is_wrong, self._wrong_windows(device, leaders)):
             self._keep_shrunk(device, chosen)
+            disjoint.append(chosen)
 
-    def find_overlapping(self, device: str, leaders: list[str]) -> None:
-        """Keep further minimal sets, which share ops with those of a subgraph.
+    def _is_wrong(self, device: str, leaders: Iterable[str]) -> bool:
+        return self._trial(device, leaders).wrong
 
-        A missed set stays wrong if one op of each set is left out and none of its own. So the
-        search runs all ways to leave out one op of each set.
-        """
-        together = [
-            frozenset(op for op in each.ops if op in self.members)
-            for each in self.sets
-            if each.device == device and len(each.ops) > 1
-        ]
-        together = [ops for ops in together if ops <= set(leaders)]
-        broken: list[frozenset[str]] = []  # leaving these out leaves nothing wrong
-        for n_run, out in enumerate(hitting_sets(together, broken, self.expected.check_budget)):
-            if n_run == _MOST_OVERLAPS:
-                self.expected.notes.append(
-                    "More combinations that share ops with the known ones may be wrong."
-                )
-                return
-            left = [leader for leader in leaders if leader not in out]
-            if not left or not self.trial(device, left).wrong:
-                broken.append(out)
-                continue
-            chosen = minimal_set(left, lambda some: self.trial(device, some).wrong, self._nearest)
-            self._keep_shrunk(device, chosen)
-            together.append(frozenset(chosen))
+    def find_overlapping(self) -> None:
+        """Keep further minimal sets, which share ops with those of their subgraph."""
+        most = self.runs.n_compiles + _MOST_OVERLAPS
+
+        def check() -> None:
+            self.expected.check_budget()
+            if self.runs.n_compiles >= most:
+                raise _EnoughError
+
+        try:
+            for device, leaders, disjoint in self._subgraphs:
+                is_wrong = partial(self._is_wrong, device)
+                for chosen in overlapping_sets(leaders, disjoint, is_wrong, check):
+                    self._keep_shrunk(device, chosen)
+        except _EnoughError:
+            self.expected.notes.append(
+                "More combinations that share ops with the known ones may be wrong."
+            )
 
     def _keep_shrunk(self, device: str, chosen: Sequence[str]) -> None:
         """Keep a minimal set of wrong ops; say which are only there for the rest to run at all."""
         rests = {
-            leader: self.trial(device, [each for each in chosen if each != leader])
+            leader: self._trial(device, [each for each in chosen if each != leader])
             for leader in chosen
             if len(chosen) > 1
         }
@@ -201,7 +196,6 @@ class WrongSetSearch:
         self._keep(
             device,
             self._with_members(chosen),
-            self.trial(device, chosen),
             minimal=not untried and not any(rest.wrong for rest in rests.values()),
             untried=self._with_members(untried),
         )
@@ -221,16 +215,3 @@ class WrongSetSearch:
             trials = self._run(device, list(map(self._with_members, windows)))
             wrong += [window for window, trial in zip(windows, trials, strict=True) if trial.wrong]
         return wrong
-
-    def _nearest(self, leader: str, others: Sequence[str]) -> list[str]:
-        """Sort ops by their distance in the graph; of equally distant ones, later ones first."""
-        start = self.graph.index_of[leader]
-        steps, queue, around = {start: 0}, [start], topology(self.graph).around
-        for index in queue:
-            for _, other in around[index]:
-                if other not in steps and self.graph.ops[other].name in self.expected.placeable:
-                    steps[other] = steps[index] + 1
-                    queue.append(other)
-        where = self.graph.index_of
-        far = len(self.graph)
-        return sorted(others, key=lambda op: (steps.get(where[op], far), -where[op]))

@@ -16,7 +16,7 @@ import uuid
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import InitVar, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +43,7 @@ from hetero_lab.measure.bench_pool import BenchPool
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.requests import SetUp
 from hetero_lab.measure.rounds import Rounds
+from hetero_lab.measure.session import SweepControl
 from hetero_lab.measure.turn_schedule import TurnSchedule
 from hetero_lab.measure.worker_process import WorkerProcess
 from hetero_lab.measure.workers import Workers
@@ -129,25 +130,23 @@ def lacking(host: Environment, trial: Trial) -> list[str]:
 class FleetRun:
     """A run over a fleet, with a ``header`` of its store.
 
-    ``append`` takes each new record. These also have ``host`` and ``worker``, and a ``Host`` record
-    holds each host's environment. ``set_up`` writes the set-up of worker processes into files on
-    this machine and returns it; ``check`` raises if the run is to stop.
+    ``trials`` are by key. Records also have ``host`` and ``worker``, and a ``Host`` record holds
+    each host's environment. ``set_up`` writes the set-up of worker processes into files on this
+    machine and returns it; ``control`` tells when the run is to stop.
     """
 
     client: Client
     header: Header
     set_up: Callable[[], SetUp]
-    check: Callable[[], None]
-    trials: InitVar[Iterable[Trial]]
-    records: InitVar[Iterable[AnyRecord]]
-    append: Callable[[AnyRecord], object]
+    control: SweepControl
+    trials: Mapping[str, Trial]
+    ledger: Ledger
     options: RunOptions
     workers: Workers
     watch: Stopwatch
     progress: bool
 
-    def __post_init__(self, trials: Iterable[Trial], records: Iterable[AnyRecord]) -> None:
-        self._trials, self._ledger = by_key(trials), Ledger(records)
+    def __post_init__(self) -> None:
         self._bar = Progress("sweep", show=self.progress, budget_s=self.watch.budget_s)
         scheduler: Any = self.client.scheduler
         self._where = f"The scheduler at {scheduler.address}"
@@ -159,15 +158,15 @@ class FleetRun:
     def _undone(self, names: Collection[str]) -> list[str]:
         """Return the keys that none of some hosts has finished."""
         asked = (self.header.reference, self.options.turns)
-        is_done = self._ledger.is_done
-        return [k for k in self._trials if not any(is_done(k, name, *asked) for name in names)]
+        is_done = self.ledger.is_done
+        return [k for k in self.trials if not any(is_done(k, name, *asked) for name in names)]
 
     def measure(self) -> None:
         """Measure all pending trials, as far as the budget allows.
 
         Raises MeasurementError if no worker can, StoreError if a host's OpenVINO has changed.
         """
-        names, every_host = self._ledger.hosts, self.header.every_host
+        names, every_host = self.ledger.hosts, self.header.every_host
         if not every_host and not self._undone(names):
             return
         self._meet_hosts()
@@ -197,7 +196,7 @@ class FleetRun:
             self._submit(keys, hosts)
         while self._running:
             time.sleep(_LOOK_S)
-            self.check()
+            self.control.check()
             for future in [future for future in self._running if future.done()]:
                 self._take(future, self._running.pop(future))
             self._look()
@@ -209,10 +208,6 @@ class FleetRun:
             if self.client.status == "running":
                 self.client.cancel(list(self._running))
 
-    def _record(self, record: AnyRecord) -> None:
-        self.append(record)
-        self._ledger.note(record)
-
     def _workers(self) -> list[str]:
         return list(self.client.scheduler_info(n_workers=-1).get("workers", {}))
 
@@ -221,7 +216,7 @@ class FleetRun:
         if self._hosts:
             return
         until = now() + _PATIENCE_S
-        devices = sorted({device for t in self._trials.values() for device in t.devices})
+        devices = sorted({device for t in self.trials.values() for device in t.devices})
         try:
             while not (workers := self._workers()) and now() < until:
                 time.sleep(_LOOK_S)
@@ -259,7 +254,7 @@ class FleetRun:
 
     def _welcome(self, host: Environment) -> None:
         """Record a host; StoreError if it is not the one that the store has under this name."""
-        before, called = self._ledger.hosts.get(host.host, host), dict(host.devices)
+        before, called = self.ledger.hosts.get(host.host, host), dict(host.devices)
         versions = ("OpenVINO", before.openvino_version, host.openvino_version)
         devices = [(f"the {d}", name, called.get(d, name)) for d, name in before.devices]
         for what, was, found in [versions, *devices]:
@@ -276,19 +271,19 @@ class FleetRun:
                     f"{host.host} has {name} {there}, here it is {here}: compare hosts with care; "
                     f"the column {field} has the version of each row."
                 )
-        self._record(Host(host=host.host, environment=host))
+        self.ledger.append(Host(host=host.host, environment=host))
 
     def _submit(self, keys: Sequence[str], hosts: Mapping[str, Environment]) -> None:
         """Give trials to Dask in groups, each with its part of the time."""
         trials: list[Trial] = []
-        for trial in map(self._trials.__getitem__, keys):
+        for trial in map(self.trials.__getitem__, keys):
             lacks = {at: ", ".join(lacking(host, trial)) for at, host in hosts.items()}
             if all(lacks.values()):
                 whys = [f"{hosts[at].host} ({at}) has no {names}" for at, names in lacks.items()]
                 self._fail([trial], [*hosts], "no worker for it", "; ".join(whys))
             else:
                 trials.append(trial)
-        reference = self._trials[self.header.reference]
+        reference = self.trials[self.header.reference]
         # The reference is in every group; alone it makes one only if nothing else is asked for.
         trials = [trial for trial in trials if trial is not reference] or trials
         groups = divide(trials, hosts, reference, self.workers.group)
@@ -336,14 +331,14 @@ class FleetRun:
             times = error.allowed_failures + 1 if isinstance(error, KilledWorker) else _ATTEMPTS
             self._fail(*group, f"lost {times} times", f"{type(error).__name__}: {error}")
             return
-        first = self._ledger.next_group
+        first = self.ledger.next_group
         with deferred():  # all of a group, or its store would miss some
             for record in records:
                 host = self._hosts[get_address_host(record.worker)].host
                 kept = msgspec.structs.replace(record, host=host)
                 if isinstance(kept, Turn):
                     kept = msgspec.structs.replace(kept, group=first + kept.group)
-                self._record(kept)
+                self.ledger.append(kept)
         labels = names_at_hand([trial.label for trial in group.trials], 4)
         failed = [record for record in records if isinstance(record, Failed)]
         if {trial.key for trial in group.trials} == {record.entry for record in failed}:
@@ -354,11 +349,11 @@ class FleetRun:
     def _fail(self, trials: Sequence[Trial], at: Sequence[str], status: str, detail: str) -> None:
         host = self._hosts[at[0]].host if self.header.every_host else ""
         for trial in trials:
-            names = [host] if host else self._ledger.hosts
+            names = [host] if host else self.ledger.hosts
             if trial.key != self.header.reference or not any(
-                self._ledger.levels_us(trial.key, name) for name in names
+                self.ledger.levels_us(trial.key, name) for name in names
             ):
-                self._record(
+                self.ledger.append(
                     Failed(entry=trial.key, status=status, detail=detail[:2000], host=host)
                 )
 
@@ -419,16 +414,15 @@ def measure_group(
             (directory / name).write_bytes(content)
         own = msgspec.structs.replace(set_up, directory=str(directory), emulated=emulated)
         schedule = TurnSchedule(
-            trials=trials,
+            trials=by_key(trials),
             reference=trials[0].key,
-            records=(),
-            append=append,
+            ledger=Ledger((), append),
             options=options,
             group_size=limits.group,
             budget_s=budget_s,
             noise=partial(noise_of, here),
         )
-        pool = BenchPool(schedule.by_key, lambda: WorkerProcess(own, limits), limits)
+        pool = BenchPool(schedule.trials, lambda: WorkerProcess(own, limits), limits)
         try:
             Rounds(schedule, pool, Stopwatch.start(budget_s)).measure()
         finally:

@@ -158,9 +158,9 @@ def profile(
     timing, after = UntilInterrupted(lambda: turns), UntilInterrupted()
     rows: tuple[Counter, ...] = ()
     throughput: tuple[Throughput, ...] = ()
-    conditions = Conditions(inputs, seed, isolate=isolate, workers=workers or Workers())
+    conditions = Conditions(inputs, seed, scenario, isolate=isolate, workers=workers or Workers())
     with (
-        Session(models, conditions, scenario=scenario) as session,
+        Session(models, conditions) as session,
         Progress(f"compile {placed.label}", show=progress, total=n_steps, unit="steps") as bar,
         _bench(session, placed.label) as ask,
     ):
@@ -200,7 +200,7 @@ def profile(
         environment=current_environment(placed.devices, placed.core),
         counters=rows,
         throughput=throughput,
-        generated=inputs is None and scenario is None,
+        generated=conditions.are_generated,
         inputs_digest=session.inputs_digest,
         few_subgraphs=simplify_bound(placed.bound, placed.placement).remark,
         interrupted=timing.interrupted or after.interrupted,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
@@ -59,7 +58,13 @@ class Rounds:
         for step in schedule.steps() if is_ready else ():
             self._show(step)
             began = now()
-            answers = self._carry_out(step)
+            match step:
+                case Begin(keys, reuse):
+                    answers = self._pool.begin(keys, reuse=reuse)
+                case Ask(_, requests):
+                    answers = self._pool.ask(requests)
+                case Expect():
+                    answers = self._pool.expect(step, schedule.left_s)
             took_s = now() - began
             if isinstance(step, Begin | Expect):
                 self._startup_s += took_s
@@ -67,7 +72,7 @@ class Rounds:
                 self._compile_s += took_s
             schedule.tell(watch.elapsed_s, took_s, answers)
         n_left = len(schedule.pending())
-        schedule.record(
+        schedule.ledger.append(
             Call(
                 budget_s=schedule.budget_s,
                 elapsed_s=watch.elapsed_s,
@@ -81,32 +86,22 @@ class Rounds:
             )
         )
 
-    def _carry_out(self, step: Step) -> Mapping[str, Any]:
-        match step:
-            case Begin(keys, reuse):
-                return self._pool.begin(keys, reuse=reuse)
-            case Ask(_, requests):
-                return self._pool.ask(requests)
-            case Expect():
-                self._pool.expect(step, self._schedule.left_s)
-                return {}
-
     def _show(self, step: Step) -> None:
         """Show what comes next, how long it will all take and the fastest placement so far."""
         schedule, doing = self._schedule, "start workers"
         if isinstance(step, Ask):
-            doing = f"{step.doing} {', '.join(schedule.by_key[key].label for key in step.requests)}"
+            doing = f"{step.doing} {', '.join(schedule.trials[key].label for key in step.requests)}"
         self._bar.step(doing)
         if schedule.ends_s is not None and schedule.ends_s != self._bar.budget_s:
             self._bar.limit(schedule.ends_s)
         if not doing.startswith("measure") or now() < self._looked + _LOOK_S:
             return
         self._looked = now()
-        schedule.record(State(**machine_state(), foreign_cpus=self._others.cpus()))
-        levels = {key: list(schedule.ledger.levels_us(key).values()) for key in schedule.by_key}
+        schedule.ledger.append(State(**machine_state(), foreign_cpus=self._others.cpus()))
+        levels = {key: list(schedule.ledger.levels_us(key).values()) for key in schedule.trials}
         medians = {key: float(np.median(own)) for key, own in levels.items() if len(own) >= 3}
         text = f"start-up {self._startup_s:.1f} s"
         if medians:
             best = min(medians, key=medians.__getitem__)
-            text += f", best so far: {schedule.by_key[best].label[:30]}"
+            text += f", best so far: {schedule.trials[best].label[:30]}"
         self._bar.note(text)

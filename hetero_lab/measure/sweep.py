@@ -180,10 +180,8 @@ def sweep(
         remedies=remedies,
         problems=problems,
     )
-    conditions = Conditions(inputs, seed, cache_dir, isolate, workers or Workers())
-    with Session(
-        models, conditions, scenario=scenario, cluster=cluster, every_host=every_host
-    ) as session:
+    conditions = Conditions(inputs, seed, scenario, cache_dir, isolate, workers or Workers())
+    with Session(models, conditions, cluster=cluster, every_host=every_host) as session:
         return session.measure(
             trials,
             options,

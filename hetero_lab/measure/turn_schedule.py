@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import InitVar, asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -30,7 +30,6 @@ from hetero_lab.measure.budget import (
 from hetero_lab.measure.requests import Answer, Request
 from hetero_lab.measure.worker_process import WorkerError
 from hetero_lab.results.records import (
-    AnyRecord,
     Compiled,
     Counters,
     Failed,
@@ -38,7 +37,6 @@ from hetero_lab.results.records import (
     Ledger,
     Sustained,
     Trial,
-    by_key,
 )
 
 _PRECISE_TURNS = 20  # the spread of fewer turns is too uncertain to stop by
@@ -78,17 +76,16 @@ _Steps: TypeAlias = Generator[Step, None, _Told]
 class TurnSchedule:
     """Decides what is measured next, how often, and what is given up.
 
-    Trials that share a key are measured once, as the first of them, all beside the trial with the
-    key ``reference``. ``records`` are those of earlier runs; ``append`` takes each new one.
-    ``noise`` returns how much two compiles differ on the given devices. ``expected`` holds the
-    variants whose reference outputs are kept; the schedule adds to it. If compiles are slow, so
-    many run ``at_once``. Times are seconds since the budget began.
+    ``trials`` are by key, all measured beside the one with the key ``reference``. The ``ledger``
+    has the records of earlier runs and takes each new one. ``noise`` returns how much two compiles
+    differ on the given devices. ``expected`` holds the variants whose reference outputs are kept;
+    the schedule adds to it. If compiles are slow, so many run ``at_once``. Times are seconds since
+    the budget began.
     """
 
-    trials: InitVar[Iterable[Trial]]
+    trials: Mapping[str, Trial]
     reference: str
-    records: InitVar[Iterable[AnyRecord]]
-    append: Callable[[AnyRecord], object]
+    ledger: Ledger
     options: RunOptions
     group_size: int
     budget_s: float | None
@@ -96,8 +93,7 @@ class TurnSchedule:
     expected: set[str] = field(default_factory=set[str])
     at_once: int = 1
 
-    def __post_init__(self, trials: Iterable[Trial], records: Iterable[AnyRecord]) -> None:
-        self.by_key, self.ledger = by_key(trials), Ledger(records)
+    def __post_init__(self) -> None:
         self.plan = TurnPlan(0, self.options.target)
         self.ends_s = self.budget_s  # about when all is measured, if that is known
         self._alive: dict[str, None] = {}  # compiled and without a failure, the reference first
@@ -114,16 +110,11 @@ class TurnSchedule:
         """Tell what time it is, how long the last step took, and what was answered."""
         self._elapsed_s, self._took_s, self._answers = elapsed_s, took_s, answers or {}
 
-    def record(self, record: AnyRecord) -> None:
-        """Append a record and take it into account."""
-        self.append(record)
-        self.ledger.note(record)
-
     def pending(self) -> list[str]:
         """Return the keys that are still to be measured, those with the fewest turns first."""
         keys = [
             key
-            for key in self.by_key
+            for key in self.trials
             if not self.ledger.has(Finished, key)
             or self._missing_turns(key) > 0
             or self._lacks_records(key)
@@ -149,7 +140,7 @@ class TurnSchedule:
             for key in self._alive:
                 is_last = key != self.reference or members == queue
                 if is_last and self._missing_turns(key) <= 0:
-                    self.record(Finished(entry=key))
+                    self.ledger.append(Finished(entry=key))
             for key in members:
                 self._alive.pop(key, None)
                 self._inference_s.pop(key, None)
@@ -174,12 +165,8 @@ class TurnSchedule:
         )
 
     def _affordable(self, n_pending: int, *, is_first: bool) -> TurnPlan:
-        chosen = partial(
-            affordable,
-            durations=self._durations,
-            turns=self.options.target,
-            group_size=self.group_size,
-        )
+        turns, group_size = self.options.target, self.group_size
+        chosen = partial(affordable, durations=self._durations, turns=turns, group_size=group_size)
         plan = chosen(self.left_s, n_pending)
         if is_first and n_pending and not plan.n_placements and self.left_s > 0.0:
             # Every call measures at least one placement, even if that compile overruns the budget.
@@ -203,17 +190,6 @@ class TurnSchedule:
             counted_s = durations.ready_s + _COUNTED_INFERENCES * durations.inference_s
         return self._plan_s(TurnPlan(len(others), self.options.target)) + len(others) * counted_s
 
-    def _deadline_s(self, took_s: float, later: TurnPlan) -> float:
-        """Return when a group has to stop adding turns, so that later groups get their least.
-
-        Each of them needs at least the time that this one took so far.
-        """
-        n_groups = later.n_groups(self.group_size)
-        reserve_s = max(self._plan_s(later), n_groups * took_s)
-        return self._elapsed_s + max(
-            0.0, min(self.left_s / (n_groups + 1), self.left_s - 1.2 * reserve_s)
-        )
-
     # -- groups and rounds --------------------------------------------------------------------
 
     def _first_group(self, keys: Sequence[str]) -> list[str]:
@@ -225,7 +201,7 @@ class TurnSchedule:
             return list(keys)
         met, members = set(self._met), list[str]()
         for key in keys:
-            devices = self.by_key[key].runs_on
+            devices = self.trials[key].runs_on
             if members and not devices <= met:
                 break
             met |= devices
@@ -236,7 +212,7 @@ class TurnSchedule:
         """Start benches, compile, infer once; return the keys that were tried."""
         yield Begin([*self._alive, *keys], reuse=self._is_slow)
         self._start_s = max([self._start_s, *self._answers.values()])
-        self._met.update(*(self.by_key[key].runs_on for key in keys))
+        self._met.update(*(self.trials[key].runs_on for key in keys))
         tried: list[str] = []
         while len(tried) < len(keys):
             some = keys[len(tried) : len(tried) + self._n_at_once]
@@ -259,7 +235,7 @@ class TurnSchedule:
 
     def _compile(self, keys: Sequence[str]) -> _Steps[None]:
         compare = self.options.reference
-        for trial in (self.by_key[key] for key in keys if compare):
+        for trial in (self.trials[key] for key in keys if compare):
             # A process that has compiled a second model runs its own about 1 % faster; no placement
             # may have that advantage. Reading a language model once more would take too long, so
             # the first bench that compares computes its outputs, as it does if this fails.
@@ -267,7 +243,7 @@ class TurnSchedule:
                 self.expected.add(trial.variant)
                 yield requests.Expect(trial=trial)
         began_s = self._elapsed_s
-        asked = {key: requests.Compile(trial=self.by_key[key], compare=compare) for key in keys}
+        asked = {key: requests.Compile(trial=self.trials[key], compare=compare) for key in keys}
         answers = yield from self._ask("compile", asked)
         took_s = self._elapsed_s - began_s
         if len(keys) > 1:
@@ -281,7 +257,7 @@ class TurnSchedule:
             self._inference_s[key] = answer.first_inference_ms / 1e3
             self._alive[key] = None
             if not self.ledger.has(Compiled, key):
-                self.record(answer)
+                self.ledger.append(answer)
             if key == self.reference and self.left_s > 0.0:
                 yield from self._warm_up(key, min(WARM_UP_S, _LOOK_SHARE * self.left_s))
 
@@ -306,7 +282,10 @@ class TurnSchedule:
                 self.ends_s = self._estimated_end_s(self._elapsed_s - round_began_s, later)
         if self.options.counters:
             yield from self._count_all(later)
-        deadline_s = self._deadline_s(self._elapsed_s - began_s, later)
+        # Later groups need their least turns, each at least the time that this one took so far.
+        n_later = later.n_groups(self.group_size)
+        reserve_s = 1.2 * max(self._plan_s(later), n_later * (self._elapsed_s - began_s))
+        deadline_s = self._elapsed_s + min(self.left_s / (n_later + 1), self.left_s - reserve_s)
         while (
             self.options.turns is None
             and number < MOST_TURNS
@@ -336,9 +315,9 @@ class TurnSchedule:
                 return False
             asked = requests.RunTurn(key=key, group=group, round=number, **asdict(length))
             for turn in (yield from self._ask("measure", {key: asked})).values():
-                self.record(turn)
+                self.ledger.append(turn)
                 done.add(key)
-                if self.by_key[key].requests == 1:
+                if self.trials[key].requests == 1:
                     self._inference_s[key] = self._took_s / length.inferences
         return bool(self._alive)
 
@@ -353,12 +332,12 @@ class TurnSchedule:
             if len(some) * self._durations.ready_s + runs_s + reserve_s > self.left_s:
                 return
             if len(some) > 1:  # one that fails here is compiled again where its counters are read
-                counted = {key: requests.CompileCounted(trial=self.by_key[key]) for key in some}
+                counted = {key: requests.CompileCounted(trial=self.trials[key]) for key in some}
                 yield Ask("counters", counted)
             for key in some:
-                request = requests.ReadCounters(trial=self.by_key[key])
+                request = requests.ReadCounters(trial=self.trials[key])
                 for counters in (yield from self._ask("counters", {key: request})).values():
-                    self.record(counters)
+                    self.ledger.append(counters)
 
     def _hold_all(self, seconds: float) -> _Steps[None]:
         """Hold each placement for some seconds, on top of the budget."""
@@ -370,7 +349,7 @@ class TurnSchedule:
                 held = yield from self._ask("hold", {key: turn})
                 medians += [turn_level(turn.samples_us) for turn in held.values()]
             if key in self._alive:
-                self.record(Sustained(entry=key, medians_us=tuple(medians)))
+                self.ledger.append(Sustained(entry=key, medians_us=tuple(medians)))
         if self.budget_s is not None:
             self.budget_s += self._elapsed_s - began_s
             self.ends_s = self.budget_s
@@ -392,7 +371,7 @@ class TurnSchedule:
                 detail = failure.detail[:2000]
                 if failure.crashed and "SIGKILL" not in detail:
                     detail += ". hetero_lab.investigate(model, placement) finds the ops"
-                self.record(Failed(entry=key, status=failure.status, detail=detail))
+                self.ledger.append(Failed(entry=key, status=failure.status, detail=detail))
                 self._alive.pop(key, None)
                 del answers[key]
         return answers
@@ -438,7 +417,7 @@ class TurnSchedule:
             ours, beside = self.ledger.paired(key, self.reference)
             if len(ours) < 2:
                 continue
-            noise = self.noise(self.by_key[key].runs_on | self.by_key[self.reference].runs_on)
+            noise = self.noise(self.trials[key].runs_on | self.trials[self.reference].runs_on)
             precision = self.options.precision
             if len(ours) < _PRECISE_TURNS or not known_within(precision, ours, beside, noise):
                 return False

@@ -109,6 +109,10 @@ class OpGraph:
         """Friendly name → op index."""
         return {op.name: op.index for op in self.ops}
 
+    def op(self, name: str) -> Op:
+        """Return the op of a friendly name."""
+        return self.ops[self.index_of[name]]
+
     @cached_property
     def consumers(self) -> tuple[tuple[Consumer, ...], ...]:
         """The uses of each op's outputs, in topological order of the users."""

@@ -91,8 +91,8 @@ def _samples(profile: ProfileData) -> list[dict[str, Any]]:
 
 
 HEADLINE = [
-    "median_us", "ci95_low_us", "ci95_high_us", "p90_us", "n_subgraphs", "boundary_bytes",
-    "compile_ms", "first_inference_ms", "verdict",
+    "configuration", "median_us", "ci95_low_us", "ci95_high_us", "p90_us", "n_subgraphs",
+    "boundary_bytes", "compile_ms", "first_inference_ms", "verdict",
 ]  # fmt: skip
 SUMMARY_COLUMNS = [
     "label", "configuration", "model", "status", "executor", "devices", "emulated", "n_ops",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from msgspec.structs import replace as entry_with
 
 from hetero_lab.errors import ArgumentError, names_at_hand, shorten
 from hetero_lab.intervals import Latency, Series
-from hetero_lab.model.opgraph import graph_from_json
+from hetero_lab.model.opgraph import OpGraph, graph_from_json
 from hetero_lab.results.environment import is_busy, noise_of
 from hetero_lab.results.evaluation import evaluation_from, nan_notes
 from hetero_lab.results.profile_result import profile_of
@@ -180,19 +180,32 @@ def read_one(directory: str | os.PathLike[str], mark: str = "") -> Sweep:
     return sweep
 
 
-def sweep_from(header: Header, records: Sequence[AnyRecord], *, interrupted: bool = False) -> Sweep:
-    """Build a Sweep from the content of a store."""
-    return _Builder(header, records, interrupted).sweep()
+def sweep_from(
+    header: Header,
+    records: Sequence[AnyRecord],
+    graphs: Mapping[str, OpGraph] | None = None,
+    *,
+    interrupted: bool = False,
+) -> Sweep:
+    """Build a Sweep from the content of a store; ``graphs`` are by variant, if they are at hand."""
+    graphs = graphs or {name: graph_from_json(m.graph) for name, m in header.models.items()}
+    return _Builder(header, records, graphs, interrupted).sweep()
 
 
 class _Builder:
     """Builds the rows of a sweep from the records of its entries."""
 
-    def __init__(self, header: Header, records: Sequence[AnyRecord], interrupted: bool):
+    def __init__(
+        self,
+        header: Header,
+        records: Sequence[AnyRecord],
+        graphs: Mapping[str, OpGraph],
+        interrupted: bool,
+    ):
         self._header = header
         self._records = records
         self._interrupted = interrupted
-        self._graphs = {name: graph_from_json(m.graph) for name, m in header.models.items()}
+        self._graphs = graphs
         self._ledger = Ledger(records)
         self._environments = {_HERE: header.environments[-1], **self._ledger.hosts}
         self._calls = {r.host: r for r in records if isinstance(r, Call)}

@@ -104,8 +104,8 @@ class Sweep(Result):
 
     def configuration_of(self, label: str) -> str:
         """Return the label of a row with the precision of its devices, once it was measured."""
-        names = (row.configuration for row in self.rows if row.label == label and row.profile)
-        return next(names, label)
+        names = self.summary.loc[self.summary["label"] == label, "configuration"]
+        return next(iter(names), label)
 
     def profile(self, label: str, host: str = "") -> Profile:
         """Return the measurements of one row as a Profile: graph, counters, samples.
@@ -146,19 +146,18 @@ class Sweep(Result):
 
     @property
     def _heading(self) -> str:
-        distinct = sum(not row.same_as for row in self.rows)
-        named = shorten(self.configuration_of(self.reference))
-        sentences = f"{count_of(distinct, 'placement')}, ratios to {named} (below 1 is faster)"
-        sentences += ", latencies on its scale" if self.ranked.rows else ""
+        distinct = int((self.summary["same_as"] == "").sum())
+        sentences = f"{count_of(distinct, 'placement')}, ratios to "
+        sentences += f"{shorten(self.configuration_of(self.reference))} (below 1 is faster)"
         if len(self.ranking) > 1:
-            sentences += ", findings to the fastest"
+            sentences += ", latencies on its scale, findings to the fastest"
         if lacking := self._lacking():
             sentences += f"; {' and '.join(lacking)} alone cannot run every op"
         return sentences
 
     def _lacking(self) -> list[str]:
         """Return the devices of splits that have no row alone although baselines have."""
-        if not self.summary["baseline"].any():
+        if not any(row.baseline for row in self.rows):
             return []
         used = {d: None for names in self.summary["devices"].dropna() for d in names.split(",")}
         return [device for device in used if device not in {*self.summary["label"]}]

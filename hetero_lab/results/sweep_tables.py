@@ -83,11 +83,13 @@ def verdict(tables: Tables) -> str:
     if not len(ranking) or "finding" not in ranking or ranking["host"].nunique() > 1:
         return ""
     open_ = ranking.loc[ranking["finding"].isin([BEST, UNDECIDED])]
-    ends = zip(open_["label"], open_["ci95_low_us"], open_["ci95_high_us"], strict=True)
-    for label, low, high in ends:
-        if low * _NOISY < high < np.inf:
-            reach = f"from {time_text(low)} to {time_text(high)}"
-            return f"Too noisy to rank: the interval of {shorten(label, 60)} reaches {reach}."
+    for row in open_.to_dict("records"):
+        known = ((row["ci95_low_us"], row["ci95_high_us"], time_text),)
+        known += ((row["ratio_ci95_low"], row["ratio_ci95_high"], number),)
+        for low, high, write in known:
+            if low * _NOISY < high < np.inf:
+                reach = f"{shorten(row['configuration'], 80)} reaches from {write(low)} to"
+                return f"Too noisy to rank: the interval of {reach} {write(high)}."
     best = ranking.iloc[0]
     text = f"Fastest: {shorten(best['configuration'], 80)}, {time_text(best['median_us'])}"
     text += f" ({number(best['throughput_per_s'])} a second)"
@@ -156,10 +158,11 @@ def _measured(row: Row) -> dict[str, Any]:
     """Return the summary of a row's profile, with its latency on the scale of the reference."""
     if row.profile is None or row.scaled_profile is None:
         return {}
-    own = profile_tables.summary_row(row.profile)
+    scaled = profile_tables.summary_row(row.scaled_profile)
+    factor = row.profile.latency.median_us / scaled["median_us"]
     return {
-        **profile_tables.summary_row(row.scaled_profile),
-        **{f"raw_{name}": own[name] for name in _RAW},
+        **scaled,
+        **{f"raw_{name}": factor * scaled[name] for name in _RAW},
         "compile_spread": row.series.spread,
         "noise_measured": row.series.noise.is_measured,
     }

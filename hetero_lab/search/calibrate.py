@@ -156,8 +156,8 @@ def calibrate(
     properties = check_device_properties(device_properties, names, core)
     bound = bind(model, core)
     check_scenario(bound.model, scenario)
-    conditions = Conditions(inputs, seed, isolate=isolate)
-    with searching(bound, conditions, watch, scenario=scenario, show=progress) as search:
+    conditions = Conditions(inputs, seed, scenario, isolate=isolate)
+    with searching(bound, conditions, watch, show=progress) as search:
         costs = calibrate_bound(
             search, names, properties, search.budget_s, validate, contention=scenario is None
         )
@@ -250,7 +250,7 @@ class Calibration:
         graph = search.bound.graph
         self.support = {device: able_ops(search.bound, device) for device in devices}
         check_supported(graph, self.support)
-        self.layers = None if search.session.scenario is None else block_units(graph)
+        self.layers = None if search.session.conditions.scenario is None else block_units(graph)
         if self.layers is None:
             self.base = _base(graph, self.support)
             reference = middling_affinity(graph, self.support, inseparable_ops(graph))
@@ -327,7 +327,7 @@ class Calibration:
         observed = [seen.slower(drift) for seen in self.observed]
         if self.prior is not None:
             return with_prefill(adjust(self.prior, observed), observed)
-        bound, scenario = self.search.bound, self.search.session.scenario
+        bound, scenario = self.search.bound, self.search.session.conditions.scenario
         graph = bound.graph
         if scenario is not None:  # so that memory is counted at the length of the context
             graph = graph_at_context(bound, scenario.context_tokens, scenario.batch)

@@ -266,8 +266,8 @@ def optimize(
     check_scenario(bound.model, scenario)
     if costs is not None:
         costs.check_graph(bound.graph)
-    conditions = Conditions(inputs, seed, isolate=isolate)
-    with searching(bound, conditions, watch, scenario=scenario, show=progress) as search:
+    conditions = Conditions(inputs, seed, scenario, isolate=isolate)
+    with searching(bound, conditions, watch, show=progress) as search:
         return optimize_bound(
             search,
             names,
@@ -294,7 +294,7 @@ def optimize_bound(
     """Search for a placement of a bound model and prove it; Ctrl-C brings what was learnt."""
     if costs is not None:
         costs.check_conditions(devices, properties)
-        costs.check_scenario(search.session.scenario)
+        costs.check_scenario(search.session.conditions.scenario)
     support = {device: supported_ops(search.bound, device) for device in devices}
     check_constraints(search.bound.graph, devices, memory_limit, pin, support)
     # Those of costs come from a file.
@@ -505,7 +505,7 @@ class _Optimization:
             for label in rows
             if label not in baselines or self._keeps_limits(baselines[label])
         ]
-        if search.session.scenario is not None:
+        if search.session.conditions.scenario is not None:
             right = {
                 label
                 for label, row in rows.items()

@@ -247,7 +247,6 @@ def _embedded(figure: go.Figure, number: int) -> str:
 
 def _side_by_side(profiles: Sequence[Profile]) -> pd.DataFrame:
     frame = pd.DataFrame([summary_row(profile) for profile in profiles], columns=HEADLINE)
-    frame.insert(0, "configuration", [profile.configuration for profile in profiles])
     frame.attrs.update(title="Side by side", notes=[f"These were {NOT_IN_TURN}."])
     return frame
 

@@ -19,7 +19,7 @@ from widgets.hand_sweeps import failed_row, measured_row, small_sweep
 
 import hetero_lab as hl
 from hetero_lab.accuracy import recover
-from hetero_lab.advise import advise as advising
+from hetero_lab.advise import advise as advising, kept_files
 from hetero_lab.advise.advice import Advice, Judged, judge, verdict_sentences
 from hetero_lab.advise.candidates import (
     candidates_for,
@@ -184,7 +184,7 @@ def test_of_several_models_the_advice_that_is_ready_is_kept(monkeypatch):
     hl.emulate("ADVTWO")
     ready = [SimpleNamespace(interrupted=False)]
 
-    def advice(_inquiry):
+    def advice(_inquiry, _store):
         if not ready:
             raise KeyboardInterrupt
         return ready.pop()
@@ -234,11 +234,11 @@ def inquiry(tmp_path):
                 "conditions": Conditions(isolate=False), "show": False,
             }  # fmt: skip
             bound, watch = bind("digits_inception", shared_core()), Stopwatch.start(budget_s)
-            asked = advising._Inquiry(
-                bound, watch, tmp_path, devices=devices, **{**options, **changes}
-            )
+            question = advising._Question(devices=devices, **{**options, **changes})
+            asked = advising._Inquiry(question, bound, watch)
+            asked.kept = kept_files.KeptFiles(tmp_path, question.of_search(bound))
             asked.search = stack.enter_context(
-                searching(bound, asked.conditions, watch, show=False)
+                searching(bound, question.conditions, watch, show=False)
             )
             asked.placements, asked.began_s = candidates(devices), 0.0
             return asked
@@ -252,9 +252,10 @@ def test_what_was_searched_with_given_costs_has_their_properties_when_it_is_take
     hint = {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
     affinity = hl.Affinity.uniform("digits_inception", "CPU")
     costs = replace(chain_costs(), device_properties=hint)
-    assert inquiry(costs=costs)._free_properties(affinity) == hint
+    assert inquiry(costs=costs).question.properties_of(affinity) == hint
     both = {"CPU": {"EXCLUSIVE_ASYNC_REQUESTS": False, **hint["CPU"]}}
-    assert inquiry(costs=costs, objective="throughput")._free_properties(affinity) == both
+    asked = inquiry(costs=costs, objective="throughput")
+    assert asked.question.properties_of(affinity) == both
 
 
 def test_what_was_searched_for_something_else_is_not_taken_from_the_store(
@@ -314,7 +315,7 @@ def test_int8_is_kept_whole_or_not_at_all_for_the_data_that_it_was_calibrated_wi
         raise RuntimeError("no xml")
 
     with monkeypatch.context() as at_a_full_disk:
-        at_a_full_disk.setattr(advising, "save", broken)
+        at_a_full_disk.setattr(kept_files, "save", broken)
         asked = inquiry(data=first)
         assert set(asked._variants()) == {"int8"}
     assert asked.notes == ["The int8 variant could not be kept in store=: no xml"]

@@ -13,8 +13,7 @@ import pytest
 from openvino import opset13 as op
 
 import hetero_lab as hl
-from hetero_lab.debug.reproducer import CompileCall, Reproducer
-from hetero_lab.debug.symptoms import Symptom
+from hetero_lab.debug.reproducer import CompileCall, Reproducer, Symptom
 from hetero_lab.devices.core import shared_core
 from hetero_lab.model.read import prepare
 from hetero_lab.results.environment import current_environment

@@ -13,9 +13,10 @@ from small_language_models import decoder
 
 import hetero_lab as hl
 from hetero_lab.debug import placed_runs
+from hetero_lab.debug.cause import Evidence
 from hetero_lab.debug.investigate import _arrays, search_cause
 from hetero_lab.debug.placed_runs import PlacedRuns
-from hetero_lab.debug.symptoms import Evidence, Symptom, failure
+from hetero_lab.debug.reproducer import Symptom, failure
 from hetero_lab.devices.bound import bind
 from hetero_lab.errors import ArgumentError, MeasurementError
 from hetero_lab.runtime.timing import Stopwatch
@@ -254,11 +255,11 @@ def test_what_cannot_be_investigated_is_refused():
 
 
 def test_ctrl_c_keeps_the_symptom(monkeypatch):
-    def pressed(*_):
+    def pressed(*_, **__):
         raise KeyboardInterrupt
 
     module = "hetero_lab.debug.cause"
-    monkeypatch.setattr(f"{module}.smallest_settings", pressed)
+    monkeypatch.setattr(f"{module}.settings_of", pressed)
     found = investigated(chain_case(fault("tanh")))
     assert found.interrupted
     assert not found.complete

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from hetero_lab.debug.minimal_sets import hitting_sets, minimal_set
+from hetero_lab.debug.minimal_sets import minimal_set, overlapping_sets
 
 
 class Counted:
@@ -34,21 +34,6 @@ def test_neighbours_of_a_thousand_take_few_tests():
     assert fails.n <= 20
 
 
-def test_items_that_are_near_are_asked_first():
-    fails = Counted([3, 900])
-    near = {900: [3]}
-    found = minimal_set(
-        range(1000),
-        fails,
-        lambda item, others: [
-            *near.get(item, []),
-            *(o for o in others if o not in near.get(item, [])),
-        ],
-    )
-    assert found == [3, 900]
-    assert fails.n <= 18
-
-
 def test_what_more_items_mend_is_minimal_all_the_same():
     """Sets that hold 5 fail only with 4; where 4 to 6 are all there, nothing fails."""
     rng = random.Random(0)
@@ -65,18 +50,29 @@ def test_what_more_items_mend_is_minimal_all_the_same():
 
 def test_sets_that_share_items_are_all_found_by_leaving_out_known_ones():
     failing = [frozenset(text) for text in ("ab", "bc", "cd", "ae")]
-    known, enough = [frozenset("ab")], []
-    for out in hitting_sets(known, enough):
-        missed = next((items for items in failing if items.isdisjoint(out)), None)
-        known.append(missed) if missed else enough.append(out)
-    assert sorted(known, key=sorted) == sorted(failing, key=sorted)
-    assert {frozenset("ac"), frozenset("bce"), frozenset("bde")} <= set(enough)
+
+    def fails(chosen):
+        return any(each <= set(chosen) for each in failing)
+
+    found = [*map(frozenset, overlapping_sets("abcde", ["ab", "cd"], fails))]
+    assert len(found) == 2
+    assert set(found) == {frozenset("bc"), frozenset("ae")}
 
 
-def test_the_first_ways_to_hit_thirty_disjoint_pairs_are_found_at_once():
-    known, enough, steps = [frozenset((n, -n)) for n in range(1, 31)], [], []
-    for out in itertools.islice(hitting_sets(known, enough, lambda: steps.append(None)), 64):
-        assert len(out) == 30
-        enough.append(out)
-    assert len(set(enough)) == 64
+def test_the_first_ways_to_break_thirty_disjoint_pairs_are_tried_at_once():
+    pairs, tried, steps = [(n, -n) for n in range(1, 31)], [], []
+
+    def fails(chosen):
+        tried.append(tuple(chosen))
+        assert len(chosen) == 30
+        return False
+
+    def check():
+        steps.append(None)
+        if len(tried) == 64:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        list(overlapping_sets([*itertools.chain(*pairs)], pairs, fails, check))
+    assert len(set(tried)) == 64
     assert len(steps) < 1000

@@ -21,7 +21,7 @@ from hetero_lab.measure.rounds import Rounds
 from hetero_lab.measure.turn_schedule import TurnSchedule
 from hetero_lab.measure.worker_process import WorkerError
 from hetero_lab.measure.workers import Workers
-from hetero_lab.results.records import Call, Counters, Failed, State, Turn
+from hetero_lab.results.records import Call, Counters, Failed, Ledger, State, Turn, by_key
 from hetero_lab.runtime.timing import Stopwatch
 
 
@@ -55,13 +55,14 @@ class Workshop:
         """Measure trials with these keys, the first of them the reference; return the record."""
         self.records = list(records)
         schedule = TurnSchedule(
-            trials=trials(keys), reference=keys[0], records=records, append=self.records.append,
+            trials=by_key(trials(keys)), reference=keys[0],
+            ledger=Ledger(records, self.records.append),
             options=RunOptions(**{"counters": False, "reference": False, "turns": 2, **options}),
             group_size=group, budget_s=budget_s, noise=lambda devices: ASSUMED_NOISE,
             at_once=at_once,
         )  # fmt: skip
         workers = Workers(group=group, timeout_s=7.0, compile_timeout_s=70.0)
-        pool = BenchPool(schedule.by_key, lambda: Timed(self), workers)
+        pool = BenchPool(schedule.trials, lambda: Timed(self), workers)
         watch = Stopwatch.start(budget_s)
         Rounds(schedule, pool, watch, progress=progress, is_ready=is_ready).measure()
         return self.of(Call)[-1]

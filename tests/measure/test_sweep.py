@@ -111,6 +111,8 @@ def test_a_device_that_was_not_compiled_for_may_begin_a_group_of_its_own(model):
             options = RunOptions(turns=2, counters=False, reference=False, apart=apart)
             made = session.measure(trials, options, Stopwatch.start(None))
         groups.append([{group for group, _ in row.series.ours} for row in made.rows])
+        # Within one process the graph is passed as it is.
+        assert all(row.profile.graph is bound.graph for row in made.rows)
     together, parted = groups
     assert together == [{0}, {0}, {0}, {0}]
     # AUTO may choose APART, which is then not new any more.

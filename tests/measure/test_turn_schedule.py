@@ -21,8 +21,10 @@ from hetero_lab.results.records import (
     Counters,
     Failed,
     Finished,
+    Ledger,
     Sustained,
     Turn,
+    by_key,
 )
 
 CRASH = WorkerError("crashed (signal 11)", "SIGSEGV", died=True, crashed=True)
@@ -48,8 +50,8 @@ class Script:
         """Measure trials with these keys, the first of them the reference, in ``until`` steps."""
         self.records = list(records)
         schedule = TurnSchedule(
-            trials=trials(keys, devices), reference=keys[0], records=records,
-            append=self.records.append,
+            trials=by_key(trials(keys, devices)), reference=keys[0],
+            ledger=Ledger(records, self.records.append),
             options=RunOptions(**{"counters": False, "reference": False, "turns": 2, **options}),
             group_size=group, budget_s=budget_s, noise=lambda devices: noise, at_once=at_once,
         )  # fmt: skip

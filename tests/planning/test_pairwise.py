@@ -126,8 +126,17 @@ def test_the_bound_of_a_large_plan_has_the_subgraphs_of_two_devices():
     assert made.method == "min_cut, repaired"
     assert made.predicted_us == 4.0 + 14.0 + 2.0 + 3.0 + spread_us
     assert made.lower_bound_us == made.predicted_us
-    assert made.gap == 0.0
+    assert made.gap == made.relative_gap == 0.0
     assert made.n_subgraphs == 2
+    loose = dataclasses.replace(made, lower_bound_us=0.75 * made.predicted_us)
+    assert loose.relative_gap == 0.25
+    assert "at most 25.0% from best" in repr(loose)
+    regrets = {"same": (0.0, 9.0), "near": (5.0, 5.0), "far": (6.0, 5.0), "below": (-3.0, 4.0)}
+    baselines = tuple(
+        planner.Baseline(label, 9.0, us, made.affinity, margin)
+        for label, (us, margin) in regrets.items()
+    )
+    assert dataclasses.replace(made, baselines=baselines).undecided == ("near", "below")
     # Where one device does it all in less than two subgraphs can, that is the bound.
     single = dataclasses.replace(costs, subgraph_us={"A": 5000.0, "B": 1.0})
     alone = plan_graph(single.graph, single)

@@ -7,6 +7,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 from counting_core import core_with_acc
+from views.hand_made import small_profile
+from widgets.hand_sweeps import measured_row, small_sweep
 
 import hetero_lab as hl
 from hetero_lab.results.configuration import configuration
@@ -107,12 +109,14 @@ def test_tables_for_people_show_the_configuration_instead_of_the_label(sweep, na
 
 def test_sentences_name_the_reference_with_its_precision(sweep, names):
     assert f"ratios to '{names[0]}' (below 1 is faster), latencies on its scale" in str(sweep)
-    rows = tuple(replace(row, status="ok") for row in sweep.rows)
-    fast = replace(sweep, rows=rows, reference="exact")
-    verdict = fast.report().splitlines()[0]
-    best = fast.ranking["configuration"].iloc[0]
-    assert verdict.startswith(f"Fastest: '{best}'")
-    assert best == names[1] or f" of the time of '{names[1]}' (95 %" in verdict
+    small = small_profile()
+    chosen = replace(small.chosen, precisions={"ACC": "bf16", "CPU": "f32"})
+    split = replace(small, chosen=chosen, device_properties={"CPU": F32, "ACC": BF16})
+    rows = (measured_row("split", split), measured_row("again", split, 0.5))
+    named = "(ACC bf16, CPU f32)"
+    verdict = replace(small_sweep(), rows=rows, reference="split").report().splitlines()[0]
+    assert verdict.startswith(f"Fastest: 'again {named}', 51.2 µs")
+    assert f", 0.500 of the time of 'split {named}' (95 %: " in verdict
 
 
 def test_figures_and_pages_name_rows_with_their_precision(sweep, names, tmp_path):

@@ -25,12 +25,19 @@ from hetero_lab.devices.bound import bind
 from hetero_lab.errors import MeasurementError
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.session import Conditions
+from hetero_lab.measure.trial_grid import by_name
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
+from hetero_lab.progress import Progress
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import Row
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.search.observations import Observer, isolated_nodes, nodes_and_conversions
+from hetero_lab.search.observations import (
+    Observer,
+    Search as BoundSearch,
+    isolated_nodes,
+    nodes_and_conversions,
+)
 
 
 @pytest.mark.parametrize("extra", [0.0, 0.5])
@@ -193,3 +200,35 @@ def test_the_executor_is_compared_with_hetero():
     assert labels == ["base", "plan"]
     assert more == {"grid": {"executor": ("hetero", "parallel")}, "leave_out": ("plan",)}
     assert observer.parallel_ratios(*both, until_s=1e9) is None
+
+
+@pytest.mark.parametrize("least", [0, 1, 2])
+def test_where_time_allows_nothing_the_first_few_are_measured_nevertheless(core, tmp_path, least):
+    bound, asked = bind(chain("a", "b"), core), []
+
+    def measure(given: Any, options: RunOptions, watch: Any, *, store: Any, **more: Any) -> Sweep:
+        labels = [trial.label for trial in given]
+        asked.append((labels, options.turns, watch.budget_s, store))
+        if watch.budget_s is not None:
+            return sweep_of(*map(failed_row, labels))
+        return sweep_of(*(measured_row(label, PROFILE) for label in labels))
+
+    session: Any = SimpleNamespace(models=by_name(bound), scenario=None, measure=measure)
+    search = BoundSearch(bound, session, Progress("", show=False), SimpleNamespace(budget_s=9.0))
+    every = {"CPU": "CPU", "ACC": "ACC", "again": "CPU"}
+    placements = [
+        hl.Placement(Affinity.on_one(bound.graph, device), label) for label, device in every.items()
+    ]
+    made = search.measure(placements, RunOptions(turns=7), 5.0, least=least, store=tmp_path)
+    assert asked[0] == (list(every), 7, 5.0, tmp_path)
+    # The store belongs to all devices: a part of them does not write it.
+    stores = {1: None, 2: tmp_path}
+    assert asked[1:] == [(list(every)[:least], 2, None, stores.get(least))] * bool(least)
+    assert [row.label for row in made.rows] == list(every)
+    assert [row.profile is not None for row in made.rows] == [at < least for at in range(3)]
+    asked.clear()
+    left = search.measure(
+        placements, RunOptions(turns=7), float("inf"), least=least, leave_out=("again",)
+    )
+    assert asked == [(["CPU", "ACC"], 7, None, None)]
+    assert all(row.profile for row in left.rows)
