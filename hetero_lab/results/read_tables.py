@@ -53,6 +53,9 @@ def read_tables(
         return None
     files.sort(key=lambda file: file.stem != "summary")  # the others are held against it
     tables = Tables({"summary" if file == place else file.stem: read_csv(file) for file in files})
+    for frame in tables.values():  # those of older releases lack it
+        if "median_us" in frame and "label" in frame and "configuration" not in frame:
+            frame["configuration"] = frame["label"]
     named = zip(tables, map(shorten, map(str, files)), strict=True)
     for column in columns:
         if column not in tables.get("summary", ()):

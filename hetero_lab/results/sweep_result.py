@@ -157,7 +157,7 @@ class Sweep(Result):
 
     def _lacking(self) -> list[str]:
         """Return the devices of splits that have no row alone although baselines have."""
-        if not any(row.baseline for row in self.rows):
+        if not len(self.summary) or not self.summary["baseline"].any():
             return []
         used = {d: None for names in self.summary["devices"].dropna() for d in names.split(",")}
         return [device for device in used if device not in {*self.summary["label"]}]
