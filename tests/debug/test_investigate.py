@@ -30,6 +30,7 @@ from tests.debug.cases import (
     failing,
     fault,
     needs,
+    over_when,
     parameter,
     slow,
 )
@@ -47,7 +48,7 @@ def investigated(case, budget_s=None, before_compile=None, **options):
     )  # fmt: skip
     runs.before_compile = before_compile or spoil(injected.SUSPECT, case.faults)
     with runs:
-        return search_cause(runs, watch, **options)
+        return search_cause(runs, **options)
 
 
 # Symptoms.
@@ -146,15 +147,12 @@ def test_inputs_of_any_kind_and_shape_are_given_as_they_are(kind, value):
 @pytest.mark.parametrize("how", ["refuse", slow("crash")])
 def test_a_failure_without_a_trusted_device_is_traced_to_the_ops(monkeypatch, how, alone):
     case = failing(chain_case(), monkeypatch, how, "shift", "sigmoid")
-    watch = Stopwatch.start(None)
-    runs = PlacedRuns(
-        case.placed, case.arrays, "", watch=watch, isolate=True, worker_command=BROKEN
-    )
+    runs = PlacedRuns(case.placed, case.arrays, "", isolate=True, worker_command=BROKEN)
     if alone:
         module = "hetero_lab.debug.refusals"
         monkeypatch.setattr(f"{module}.device_names", lambda core: [injected.SUSPECT])
     with runs:
-        found = search_cause(runs, watch)
+        found = search_cause(runs)
     assert found.symptom == {"refuse": "refused"}.get(how, how)
     assert found.ops == ("shift", "sigmoid")
     assert any("nothing to compare with" in note for note in found.notes)
@@ -276,17 +274,11 @@ def test_a_budget_that_ends_before_an_answer_is_no_symptom(monkeypatch):
 
 def test_a_budget_that_ends_later_keeps_the_symptom():
     case = chain_case(fault("tanh"))
-    watch = Stopwatch.start(None)
-    runs = PlacedRuns(case.placed, case.arrays, "CPU", watch=watch, isolate=True)
+    runs = PlacedRuns(case.placed, case.arrays, "CPU", isolate=True)
     runs.before_compile = spoil(injected.SUSPECT, case.faults)
-
-    class Budget(Stopwatch):
-        @property
-        def is_over(self):
-            return runs.n_compiles > 4
-
+    runs.watch = over_when(lambda: runs.n_compiles > 4)
     with runs:
-        found = search_cause(runs, Budget(None, watch.started))
+        found = search_cause(runs)
     assert found.symptom == "wrong"
     assert not found.complete
     assert any("budget ended" in note for note in found.notes)

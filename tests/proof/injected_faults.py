@@ -143,7 +143,7 @@ def shows(case: Case, fault: Fault) -> bool:
 
 def search(case: Case, costs: CostModel | None = None) -> Wrong:
     with case.runs() as runs:
-        return search_wrong(runs, Stopwatch.start(None), costs=costs)
+        return search_wrong(runs, costs=costs)
 
 
 def found_sets(wrong: Wrong) -> set[frozenset[str]]:
