@@ -233,9 +233,9 @@ class Wrong(Displayed, KnownFaults):
         _remove_faults(target, after=len(self.sets))
 
     def reproducer(self, found: WrongSet, symptom: Symptom | None = None) -> Reproducer:
-        """Return what a script needs to show one of the ``sets``, by defound of its own symptom."""
-        bad, good, told = "are wrong", "are right", "The relative error of the outputs (Euclidean "
-        told += f"norm) is {found.error:.2g}"
+        """Return what a script needs to show one of the ``sets``, by default of its own symptom."""
+        bad, good = "are wrong", "are right"
+        told = f"The relative error of the outputs (Euclidean norm) is {found.error:.2g}"
         if not isfinite(found.error):
             told = "The outputs are infinite, NaN or of another shape, unlike those to compare with"
         told += f", executed in {self.precisions.get(found.device, 'f32')}."

@@ -57,16 +57,16 @@ class Case:
         return BoundPlacement(bind(self.prepared), self.placement)
 
     def runs(
-        self, faults: tuple[Fault, ...] | None = None, watch: Stopwatch | None = None
+        self,
+        faults: tuple[Fault, ...] | None = None,
+        watch: Stopwatch | None = None,
+        isolate: bool = False,
     ) -> PlacedRuns:
+        command = self.worker_command
         runs = PlacedRuns(
-            self.placed,
-            self.arrays,
-            "CPU",
-            watch=watch,
-            isolate=self.worker_command is not None,
-            worker_command=self.worker_command,
-        )
+            self.placed, self.arrays, "CPU", watch=watch,
+            isolate=isolate or command is not None, worker_command=command,
+        )  # fmt: skip
         runs.before_compile = spoil(SUSPECT, self.faults if faults is None else faults)
         return runs
 
