@@ -36,6 +36,7 @@ add_module_names = False
 html_theme = "furo"
 html_title = f"hetero-lab {release}"
 html_static_path = ["_static"]
+html_extra_path = ["outputs/agents"]  # llms.txt and SKILL.md
 html_css_files = ["site.css"]
 html_js_files = [("plotly.min.js", {"priority": 100}), "site.js"]
 html_show_sphinx = False

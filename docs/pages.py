@@ -265,6 +265,7 @@ def _commands() -> Iterator[str]:
     yield f"```text\n{parser().format_help().strip()}\n```"
     for name, command in COMMANDS.items():
         yield f"## {name}\n\n```text\n{command.parser().format_help().strip()}\n```"
+        yield f"With `--json`: {{download}}`its schema </outputs/schemas/{name}.json>`."
 
 
 def _documented(module: Any, name: str) -> str:

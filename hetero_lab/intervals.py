@@ -154,6 +154,10 @@ class Latency:
         """The median with its interval."""
         return Estimate(self.median_us, *self.ci95_us)
 
+    def scaled(self, factor: float) -> Latency:
+        """Return it on another scale."""
+        return Latency(tuple(tuple(factor * sample for sample in turn) for turn in self.turns))
+
     def __len__(self) -> int:
         return len(self.samples_us)
 

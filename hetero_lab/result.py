@@ -9,7 +9,7 @@ from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hetero_lab.arguments import checked
-from hetero_lab.tables import Tables, html_table, write_csv, write_tables
+from hetero_lab.tables import Tables, html_table, records, write_csv, write_tables
 from hetero_lab.terminal import plain_text
 
 if TYPE_CHECKING:
@@ -52,6 +52,18 @@ class Displayed:
     def _shown(self) -> Mapping[str, pd.DataFrame]:
         """Return the tables to show, each under its title."""
         return {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer as JSON holds it: ``verdict``, ``notes``, ``tables`` (lists of rows).
+
+        What is missing, or no finite number, is None. Units are the suffixes of the columns.
+        """
+        tables = getattr(self, "tables", None) or self._shown()
+        return {
+            "verdict": str(getattr(self, "verdict", self)),
+            "notes": [str(note) for note in getattr(self, "notes", ())],
+            "tables": {name or "summary": records(frame) for name, frame in tables.items()},
+        }
 
     def _repr_html_(self) -> str:
         tables = [html_table(frame, title, _MOST_ROWS) for title, frame in self._shown().items()]

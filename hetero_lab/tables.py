@@ -52,14 +52,14 @@ _NO_ROOM = (errno.ENOSPC, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 # Columns that are text in every table: read as text even where every value looks like a number.
 TEXT_COLUMNS = frozenset({
-    "after", "agreement", "base", "before", "cause", "consumer", "detail", "device", "devices",
-    "element_type", "emulated_on", "exec_type", "finding", "from_device", "from_precision",
-    "fused_ops", "fused_with", "group_leader", "handed_over_as", "host", "kind", "label", "labels",
-    "leader", "measured_at", "model", "model_fingerprint", "node", "node_name", "node_type", "op",
-    "op_type", "openvino_version", "ops", "output", "partition", "placement", "precision",
-    "precisions", "producer", "remedy", "rule", "same_as", "severity", "shape", "source_device",
-    "status", "target_devices", "targets", "tensor", "to_device", "to_precision", "type",
-    "variant", "verdict", "where",
+    "after", "agreement", "base", "before", "cause", "configuration", "consumer", "detail",
+    "device", "devices", "element_type", "emulated_on", "exec_type", "finding", "from_device",
+    "from_precision", "fused_ops", "fused_with", "group_leader", "handed_over_as", "host", "kind",
+    "label", "labels", "leader", "measured_at", "model", "model_fingerprint", "node", "node_name",
+    "node_type", "op", "op_type", "openvino_version", "ops", "output", "partition", "placement",
+    "precision", "precisions", "producer", "remedy", "rule", "same_as", "severity", "shape",
+    "source_device", "status", "target_devices", "targets", "tensor", "to_device", "to_precision",
+    "type", "variant", "verdict", "where",
 })  # fmt: skip
 
 
@@ -77,6 +77,25 @@ def frame_of(rows: Any, columns: list[str] | None = None) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table as JSON holds them, see :func:`plain`."""
+    return [plain(row) for row in frame.astype("object").to_dict("records")]
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON holds it: what is missing or no finite number is None."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(held) for key, held in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(held) for held in value]
+    value = value.item() if hasattr(value, "item") else value  # NumPy's
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return None if str(value) in ("<NA>", "NaT") else str(value)
+
+
 def protect(text: str) -> str:
     """Put an apostrophe before text that a spreadsheet would run."""
     return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
@@ -89,37 +108,45 @@ def unprotect(text: str) -> str:
 
 def write_csv(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
     """Write a table as CSV, whole or not at all."""
+    write_text(path, csv_text(frame))
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """Return a table as CSV."""
     safe = frame.copy()
     for column in safe.columns:
         if _is_text(safe[column]):
             safe[column] = [protect(v) if isinstance(v, str) else v for v in safe[column]]
     safe.columns = [protect(str(column)) for column in safe.columns]
-    text = safe.to_csv(index=False, lineterminator="\n", quoting=_quoting(safe))
-    write_text(path, text)
+    return safe.to_csv(index=False, lineterminator="\n", quoting=_quoting(safe))
 
 
 def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
     """Read a table that :func:`write_csv` wrote; StoredFileError if it is missing or broken."""
+    try:
+        return parse_csv(read_bytes(path).decode("utf-8-sig", "surrogatepass"))
+    except (OSError, ValueError, csv.Error) as error:
+        message = f"{shorten(os.fspath(path))} is not a CSV table: {unread(error)}."
+        raise StoredFileError(message) from error
+
+
+def parse_csv(text: str) -> pd.DataFrame:
+    """Return the table of :func:`csv_text`; ValueError or csv.Error if the text is broken."""
     import pandas as pd
 
     # Before pandas 3.1 the default may be off in the last digit.
     version = [int(part) for part in pd.__version__.split(".")[:2]]
     exact: Any = {"float_precision": "round_trip"} if version < [3, 1] else {}
-    try:
-        text = read_bytes(path).decode("utf-8-sig", "surrogatepass")
-        header = next(csv.reader(io.StringIO(text, newline="")), [])
-        # No line ending is named: spreadsheets on Windows end lines with a carriage return too.
-        frame = pd.read_csv(
-            io.StringIO(text, newline=""),
-            dtype=dict.fromkeys(TEXT_COLUMNS, "str"),
-            keep_default_na=False,
-            na_values={name: ["", "nan"] for name in header if name not in TEXT_COLUMNS},
-            encoding_errors="surrogatepass",
-            **exact,
-        )
-    except (OSError, ValueError, csv.Error) as error:
-        message = f"{shorten(os.fspath(path))} is not a CSV table: {unread(error)}."
-        raise StoredFileError(message) from error
+    header = next(csv.reader(io.StringIO(text, newline="")), [])
+    # No line ending is named: spreadsheets on Windows end lines with a carriage return too.
+    frame = pd.read_csv(
+        io.StringIO(text, newline=""),
+        dtype=dict.fromkeys(TEXT_COLUMNS, "str"),
+        keep_default_na=False,
+        na_values={name: ["", "nan"] for name in header if name not in TEXT_COLUMNS},
+        encoding_errors="surrogatepass",
+        **exact,
+    )
     frame.columns = [unprotect(str(column)) for column in frame.columns]
     for column in frame.columns:
         if _is_text(frame[column]):
@@ -424,28 +451,31 @@ def _cells(texts: Sequence[str]) -> list[str]:
 # A number with its unit and its interval.
 _NUMERIC = re.compile(r"[-−≈ ]*[\d.,∞]+( (µs|ms|s|B|KB|MB|GB)|%)?(\s+\[.*)?$")
 _HEADERS = {
-    "label": "placement", "judgement": "vs best", "median_us": "latency", "cost_us": "saves",
-    "p90_us": "90 % within", "throughput_per_s": "per second", "execution_devices": "ran on",
-    "verdict": "outputs", "boundary_bytes": "crosses", "first_inference_ms": "first inference",
+    "label": "placement", "configuration": "placement", "judgement": "vs best",
+    "median_us": "latency", "cost_us": "saves", "p90_us": "90 % within",
+    "throughput_per_s": "per second", "execution_devices": "ran on", "verdict": "outputs",
+    "boundary_bytes": "crosses", "first_inference_ms": "first inference",
 }  # fmt: skip
 
 
 def readable(frame: pd.DataFrame) -> dict[str, list[str]]:
     """Return the columns of a table as text for people, by heading.
 
-    A cell has its unit and the interval of its value. Columns without any value are left out.
+    A cell has its unit and the interval of its value. Columns without any value are left out, and
+    those that would say a thing twice: the label beside the configuration, raw latencies.
     """
     whole = frame.astype("object").where(frame.notna(), None)  # of NaN, None and NA just None
     given = {str(name): whole[name].tolist() for name in whole.columns}
     lows = [name for name in given if re.search("_low(_|$)", f"_{name}")]
-    ends = {value: low for low in lows if (value := _estimate(low, given))}
+    ends = {value: low for low in lows if (value := estimate_of(low, given))}
     inside = {end for low in ends.values() for end in (low, low.replace("low", "high"))}
     shown: dict[str, list[str]] = {}
     for name, values in given.items():
-        if name in inside or (values and all(v in (None, "") for v in values)):
+        is_twice = name.startswith("raw_") or (name == "label" and "configuration" in given)
+        if is_twice or name in inside or (values and all(v in (None, "") for v in values)):
             continue
         cells = [_value_text(name, value) for value in values]
-        heading = _heading(name)
+        heading = heading_of(name)
         if name in ends:
             bounds = (given[ends[name].replace("low", end)] for end in ("low", "high"))
             write = partial(_value_text, name)
@@ -462,14 +492,15 @@ def text_table(frame: pd.DataFrame) -> str:
     return columns([[heading.upper() for heading in shown], *zip(*shown.values(), strict=True)])
 
 
-def _estimate(low: str, given: Collection[str]) -> str:
+def estimate_of(low: str, given: Collection[str]) -> str:
     """Return the column of the values whose intervals begin in the column ``low``, if any."""
     names = [low.replace("_ci95_low", ""), low.replace("ci95_low", "median"), "time_per_result_us"]
     names = names if "ci95" in low else [low.replace("_low", "")]
     return next((name for name in names if name in given and name != low), "")
 
 
-def _heading(name: str) -> str:
+def heading_of(name: str) -> str:
+    """Return what stands above a column, in the words of people: ``latency``."""
     if name in _HEADERS:
         return _HEADERS[name]
     stem, _, unit = name.rpartition("_")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Sequence
 
 _WIDE = 80
+_NARROW = 60  # columns of a terminal in which a table would be broken up
 # What the log of a CI takes for a command: ::error:: at the start of a text, ##[error], ##vso[.
 _COMMAND = re.compile(r"(?<!\S):(?=:)|#(?=#\w*\[)")
 
@@ -57,7 +59,14 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
         max((len(row[i]) for row in shown if len(row[i]) <= _WIDE), default=0)
         for i in range(len(shown[0]))
     ]
-    return "\n".join(
+    lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in shown
-    )
+    ]
+    terminal = shutil.get_terminal_size().columns
+    if terminal < _NARROW and max(map(len, lines)) > terminal:  # a line a cell
+        lines = [
+            "".join(f"{n.lower()}: {c}\n" for n, c in zip(shown[0], row, strict=True) if c)
+            for row in shown[1:]
+        ]
+    return "\n".join(lines)

@@ -15,6 +15,7 @@ from hetero_lab.intervals import (
     median_interval,
     paired_ratio,
     rank_groups,
+    ratio_of_runs,
     unpaired_ratio,
 )
 
@@ -231,3 +232,28 @@ def test_beside_other_work_compiles_differ_twice_as_much():
     assert noise.when_busy == Noise(relative=0.02, absolute_us=6.0, n_compiles=5)
     assert noise.is_measured
     assert not Noise(relative=0.01, absolute_us=3.0, n_compiles=0).is_measured
+
+
+def test_a_change_between_processes_by_hand():
+    """Student's t on the logarithms, of three processes now and two before."""
+    ours, before = [1.0, 1.1, 1.2], [1.0, 1.05]
+    logs = [np.log(ours), np.log(before)]
+    squares = sum(float(((part - part.mean()) ** 2).sum()) for part in logs)
+    error = np.sqrt(squares / 3) * np.sqrt(1 / 3 + 1 / 2)
+    change = ratio_of_runs(ours, before, spread=0.0, drift=0.0)
+    middle = float(logs[0].mean() - logs[1].mean())
+    assert change.middle == pytest.approx(np.exp(middle))
+    half = 3.182446 * error  # 97.5 % of t with three degrees of freedom
+    assert (change.low, change.high) == pytest.approx(tuple(np.exp([middle - half, middle + half])))
+    # Without anything before, the ratio itself, with two degrees.
+    alone = ratio_of_runs(ours, [], spread=0.0, drift=0.0)
+    half = 4.302653 * float(np.std(logs[0], ddof=1)) / np.sqrt(3)
+    middle = float(logs[0].mean())
+    assert (alone.low, alone.high) == pytest.approx(tuple(np.exp([middle - half, middle + half])))
+    # The spread is the least, and what moves all processes of a time is not averaged out.
+    assert ratio_of_runs(ours, [], spread=0.5, drift=0.0).high > 2.0 * alone.high
+    moved = ratio_of_runs([1.0] * 50, [1.0] * 50, spread=1e-9, drift=0.1)
+    half = 1.959964 * 0.1 * np.sqrt(2)
+    assert moved.high == pytest.approx(np.exp(half), rel=1e-3)
+    one = ratio_of_runs([1.0] * 50, [], spread=1e-9, drift=0.1)
+    assert one.high == pytest.approx(np.exp(half / np.sqrt(2)), rel=1e-3)

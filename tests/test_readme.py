@@ -214,7 +214,8 @@ def test_no_paragraph_of_the_readme_is_long():
 
 
 def test_pages_are_short():
-    pages = [page.read_text("utf-8") for page in WRITTEN if page.name != "modules.md"]
+    generated = ("modules.md", "SKILL.md")
+    pages = [page.read_text("utf-8") for page in WRITTEN if page.name not in generated]
     prose = (re.sub(r"^ *```.*?^ *```$", "", page, flags=re.M | re.DOTALL) for page in pages)
     assert sum(len(page.split()) for page in prose) <= 16_000
 

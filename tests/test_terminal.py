@@ -45,3 +45,11 @@ def test_errors_and_results_print_plainly():
 
     assert repr(Hostile()) == " ]0;owned "
     assert str(Hostile()) == "ok\n: :error::owned"
+
+
+def test_a_table_wider_than_a_narrow_terminal_has_a_line_a_cell(monkeypatch):
+    rows = [["NAME", "TASK"], ["one", "which digit a picture shows"], ["two", ""]]
+    monkeypatch.setenv("COLUMNS", "80")
+    assert columns(rows).splitlines()[0] == "NAME  TASK"
+    monkeypatch.setenv("COLUMNS", "25")
+    assert columns(rows) == "name: one\ntask: which digit a picture shows\n\nname: two\n"

@@ -215,7 +215,7 @@ def _markers(points: list[dict[Any, Any]], name: str, largest: float, colour: st
 def _front_hover(point: dict[Any, Any]) -> str:
     accuracy, low, high = interval_of(point, "accuracy")
     return (
-        f"<b>{plain(point['label'], 200)}</b><br>{latency_text(interval_of(point))}<br>"
+        f"<b>{plain(point['configuration'], 200)}</b><br>{latency_text(interval_of(point))}<br>"
         f"{accuracy:.1%} right [{low:.1%}, {high:.1%}]<br>"
         f"weights {bytes_text(int(point['weight_bytes']))}"
     )

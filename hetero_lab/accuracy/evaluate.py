@@ -14,8 +14,9 @@ from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import PlacementLike, resolve
 from hetero_lab.progress import Progress
+from hetero_lab.results.configuration import configuration
 from hetero_lab.results.evaluation import Answer, Evaluation
-from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
+from hetero_lab.runtime.compiled import CompiledPlacement, chosen_by, compile_placed
 from hetero_lab.runtime.inputs import bind_inputs
 from hetero_lab.runtime.reference import Reference, compare, run_afresh
 from hetero_lab.runtime.tensors import has_nan
@@ -92,7 +93,9 @@ def evaluate(
         for answer in judge(run, exact, examples, correct=correct, output=output):
             answers.append(answer)
             bar.advance()
-    return Evaluation(run.placement.label, name, tuple(answers), until.interrupted)
+    chosen = chosen_by(run.compiled_models, placed.core)
+    named = configuration(placed.label, chosen.precisions, placed.properties)
+    return Evaluation(placed.label, name, tuple(answers), until.interrupted, named)
 
 
 def judge(

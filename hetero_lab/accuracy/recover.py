@@ -141,8 +141,8 @@ class Recovered(Result):
         """One row a measured candidate; ratios are to all accurate, below 1 is faster."""
         measured = self.sweep.summary.set_index("label")
         columns = [
-            "status", "n_subgraphs", "median_us", "ci95_low_us", "ci95_high_us", "ratio",
-            "ratio_ci95_low", "ratio_ci95_high", "weight_bytes",
+            "configuration", "status", "n_subgraphs", "median_us", "ci95_low_us", "ci95_high_us",
+            "ratio", "ratio_ci95_low", "ratio_ci95_high", "weight_bytes",
         ]  # fmt: skip
         rows = [
             {
@@ -212,8 +212,9 @@ class Recovered(Result):
 
     def _shown(self) -> dict[str, pd.DataFrame]:
         shown = [
-            "label", "median_us", "ratio", "accuracy", "accuracy_ci95_low", "accuracy_ci95_high",
-            "accuracy_drop", "accuracy_drop_ci95_low", "accuracy_drop_ci95_high", "chosen",
+            "configuration", "median_us", "ratio", "accuracy", "accuracy_ci95_low",
+            "accuracy_ci95_high", "accuracy_drop", "accuracy_drop_ci95_low",
+            "accuracy_drop_ci95_high", "chosen",
         ]  # fmt: skip
         return {"": self.summary.loc[:, shown]}
 
@@ -643,7 +644,8 @@ def verdict(chosen: Candidate, refused: Sequence[str], made: Sweep, max_drop: fl
     ratio, low, high = (float(rows[column][chosen.label]) for column in bounds)
     most = f" to {1 / low:.2f}" if low > 0.0 else " or more"  # 0 where few turns differ much
     return (
-        f"{chosen.label!r} is {1 / ratio:.2f} × as fast as all accurate (95 % interval "
+        f"{rows['configuration'][chosen.label]!r} is {1 / ratio:.2f} × as fast as "
+        f"{rows['configuration'][ALL_ACCURATE]} (95 % interval "
         f"{1 / high:.2f}{most}), at {held.accuracy:.1%} {held.metric}: a drop of "
         f"{100 * drop.drop:+.2f} points from f32 (95 % interval {100 * drop.low:+.2f} to "
         f"{100 * drop.high:+.2f}, {drop.n} held-out examples).{sentences}"

@@ -176,7 +176,7 @@ class Advice(Result):
         )
 
     def __repr__(self) -> str:
-        return f"Advice({self.best.label!r})\n{self.verdict}"
+        return f"Advice({self.sweep.configuration_of(self.best.label)!r})\n{self.verdict}"
 
     def __str__(self) -> str:
         return f"{self.verdict}\n"
@@ -188,7 +188,7 @@ class Advice(Result):
 def ranking(summary: pd.DataFrame) -> pd.DataFrame:
     """Return the summary of an advice for a reader: the best first, then from fast to slow."""
     columns = [
-        "label", "judgement", "stage", "median_us", "ci95_low_us", "ci95_high_us",
+        "configuration", "judgement", "stage", "median_us", "ci95_low_us", "ci95_high_us",
         "throughput_per_s", "ratio", "ratio_ci95_low", "ratio_ci95_high", "accuracy",
         "execution_devices", "compile_ms",
     ]  # fmt: skip
@@ -222,10 +222,11 @@ def judge(
     }
     found = judged(usable, lambda label, best: between(rows[label], rows[best]))
     best = next((label for label in found if found[label] == BEST), "")
+    named = rows[best].configuration if best else ""
     for label in found:
         ratio = between(rows[label], rows[best])
         share = (ratio.middle if ratio else usable[label] / usable[best]) - 1.0
-        why = f"{abs(share):.1%} {'slower' if share >= 0 else 'faster'} than {best}"
+        why = f"{abs(share):.1%} {'slower' if share >= 0 else 'faster'} than {named}"
         if found[label] == UNDECIDED:
             why += f", but {reason(ratio)}"
             if ratio is not None and not ratio.low <= 1.0 <= ratio.high:
@@ -264,7 +265,7 @@ def verdict_sentences(
     """
     known, made = advice.candidates, advice.sweep
     labels = {
-        judgement: [c.row.label for c in by_label(known, judgement)]
+        judgement: [c.row.configuration for c in by_label(known, judgement)]
         for judgement in (BEST, FASTER, ALIKE, UNDECIDED, SLOWER, INACCURATE, UNMEASURED)
     }
     sentences = [f"Nothing usable was measured; {advice.best.label} is OpenVINO's own choice."]
@@ -280,14 +281,14 @@ def verdict_sentences(
         sentences.append("Of those within 1 %, the simplest is recommended.")
     if labels[UNDECIDED]:
         one, *others = sorted(by_label(known, UNDECIDED), key=lambda c: c.us)
-        named = names_at_hand([c.row.label for c in (one, *others)], 4)
-        whose = f"{one.row.label}, the fastest of them: " * bool(others)
+        named = names_at_hand([c.row.configuration for c in (one, *others)], 4)
+        whose = f"{one.row.configuration}, the fastest of them: " * bool(others)
         sentences.append(f"Undecided: {named} ({whose}{one.why}).")
     if labels[SLOWER]:
         sentences.append(f"Slower, beyond the uncertainty: {names_at_hand(labels[SLOWER], 4)}.")
     for candidate in by_label(known, WRONG):
         sentences.append(
-            f"{candidate.row.label} computes wrong outputs ({candidate.why}); "
+            f"{candidate.row.configuration} computes wrong outputs ({candidate.why}); "
             "hetero_lab.find_wrong(model, placement) finds the ops."
         )
     profiles = (c.row.profile for c in by_label(known, BEST))
@@ -304,6 +305,9 @@ def verdict_sentences(
     if advice.optimized is not None and not advice.optimized.improved:
         sentences.append(f"The search kept none of its plans. {advice.optimized.searched}")
     sentences.append("")
+    if labels[BEST]:
+        reference = made.configuration_of(made.reference)
+        sentences.append(f"Latencies are on the scale of {reference}: its own times the ratio.")
     for label, why in advice.left_out:
         sentences.append(f"Not a candidate: {label}, because {why.rstrip('.')}.")
     emulated = dict(made.environment.emulated)
@@ -315,7 +319,9 @@ def verdict_sentences(
     sentences += notes
     if advice.interrupted:
         sentences.append("Ctrl-C ended it early; the verdict rests on the turns measured by then.")
-    if np.isfinite(made.smallest_difference):
+    if made.smallest_difference > 1.0:
+        sentences.append("The machine was too noisy to rank the candidates: measure again.")
+    else:
         sentences.append(
             f"Differences below {made.smallest_difference:.1%} could not be seen in this run."
         )
@@ -329,12 +335,11 @@ def _what_is_best(advice: Advice, n_requests: int) -> Iterator[str]:
     latency, ratio = best.row.latency, best.row.series.ratio
     assert latency is not None
     each = "a request" if n_requests == 1 else f"a result, with {n_requests} in flight"
-    text = f"Deploy {best.row.label}: {time_text(latency.us)} {each}"
+    text = f"Deploy {best.row.configuration}: {time_text(latency.us)} {each}"
     text += f" ({number(1e6 / latency.us)} a second)"
-    sure = "There were too few turns for an interval."
-    if np.isfinite(latency.high_us):
-        ends = f"{time_text(latency.low_us)} to {time_text(latency.high_us)}"
-        sure = f"The 95 % interval is {ends}."
+    ends = f"{time_text(latency.low_us)} to {time_text(latency.high_us)}"
+    sure = f"The 95 % interval is {ends}."
+    named = advice.sweep.configuration_of(reference)
     if best.row.label == reference:
         others = sum(c.row.latency is not None for c in advice.candidates) - 1
         is_open = bool(by_label(advice.candidates, UNDECIDED))
@@ -342,13 +347,13 @@ def _what_is_best(advice: Advice, n_requests: int) -> Iterator[str]:
         text += f", and none of the {others} others measured is {none}" if others else ""
     elif ratio is not None:
         middle, low, high, _ = ratio
-        text += f", {middle:.3f} of the time of {reference}"
-        if np.isfinite(high):
-            sure = f"{sure[:-1]}, that of the ratio {low:.3f} to {high:.3f}."
+        text += f", {middle:.3f} of the time of {named}"
+        known = f"{low:.3f} to {high:.3f}" if np.isfinite(high) else "unknown, for too few turns"
+        sure = f"{sure[:-1]}, that of the ratio {known}."
         against = {
-            ALIKE: f" It is as fast as {reference}, within {AS_FAST:.0%}.",
-            SLOWER: f" It is slower than {reference}.",
-            UNDECIDED: f" Whether it is faster than {reference} is undecided.",
+            ALIKE: f" It is as fast as {named}, within {AS_FAST:.0%}.",
+            SLOWER: f" It is slower than {named}.",
+            UNDECIDED: f" Whether it is faster than {named} is undecided.",
         }
         sure += against.get(finding(ratio), "")
     yield f"{text}."

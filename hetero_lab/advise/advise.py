@@ -302,7 +302,7 @@ class _Inquiry:
         """Race, search, measure the best few, and decide; Ctrl-C ends these stages earlier."""
         question, bound = self.question, self.bound
         refuse_language_model(bound.model, "advise")
-        check_constraints(bound.graph, question.devices, question.memory_limit, None)
+        check_constraints(bound.graph, question.devices, question.memory_limit, None, {})
         if question.costs is not None:
             question.costs.check_graph(bound.graph)
         self.placements, self.left_out = candidates_for(

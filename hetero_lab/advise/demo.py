@@ -36,9 +36,9 @@ def run(directory: str) -> Advice:
         hl.advise, model, devices, data=data, budget_s=BUDGET_S, isolate=False
     )
     advice = replace(advice, verdict=spelled(advice.verdict))
-    named = f"ratio_to_{advice.sweep.reference}"
-    _show(text_table(ranking(advice.summary).rename(columns=lambda n: n.replace("ratio", named))))
-    print(f"   Below a ratio of 1 it is faster than {advice.sweep.reference}. The slow are dropped")
+    reference = advice.sweep.configuration_of(advice.sweep.reference)
+    _show(text_table(ranking(advice.summary)))
+    print(f"   Below a ratio of 1 it is faster than {reference}. The slow are dropped")
     print(
         "   after a short race; the others are measured longer, and quantised to int8, in a final."
     )

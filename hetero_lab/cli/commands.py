@@ -29,6 +29,7 @@ from hetero_lab.errors import (
     ArgumentError,
     DeviceError,
     HeteroLabWarning,
+    ModelError,
     OutputPathError,
     PropertyError,
     names_at_hand,
@@ -36,11 +37,14 @@ from hetero_lab.errors import (
     warn,
 )
 from hetero_lab.fetch import cache_dir
-from hetero_lab.tables import check_writable, make_directory, write_csv
+from hetero_lab.tables import check_writable, make_directory, write_csv, write_text
 from hetero_lab.terminal import text_of
 
 if TYPE_CHECKING:
     from hetero_lab.model.read import PreparedModel
+
+
+_SENTENCE = re.compile('(?<=class="note">)[^<]*')  # of a page
 
 
 def call(given: Namespace, name: str, **more: Any) -> Any:
@@ -81,7 +85,11 @@ def optimize(given: Namespace) -> Any:
     """Find the fastest placement and prove it."""
     result = call(given, "optimize")
     if isinstance(result, hl.CostModel):  # interrupted before anything was proven
-        raise KeyboardInterrupt("Nothing was proven by then.")
+        kept = _kept("costs", given)
+        if kept is not None:
+            result.to_json(kept)
+        more = f" What was learnt is kept: the same with --costs {kept} goes on." if kept else ""
+        raise KeyboardInterrupt(f"Nothing was proven by then.{more}")
     given.affinity_out = given.affinity_out or _kept("optimize", given)
     return result
 
@@ -146,8 +154,13 @@ def apply(given: Namespace) -> Any:
             raise ArgumentError(
                 "A frozen placement has its own properties. Leave --property out, or freeze anew."
             )
-        bound = bind(prepared(given))
+        shape, given.shape = given.shape, given.shape or _shapes_in(given.stored)
+        try:
+            prepared(given)
+        except ModelError:  # of another model, which the profile says
+            given.shape = shape
         measure = annex("profile of a frozen placement")
+        bound = bind(prepared(given))
         return measure(bound, given.stored, inputs=given.input, iterations=iterations)
     stored = values.read_placement(given.stored, prepared(given))
     stored.affinity.check_model(prepared(given).graph)
@@ -166,6 +179,15 @@ def prepared(given: Namespace) -> PreparedModel:
     if given.prepared is None:
         given.prepared = prepare(given.model, values.shapes(given.shape))
     return given.prepared
+
+
+def _shapes_in(frozen: str) -> list[str]:
+    """Return the shapes of a frozen model, as --shape takes them."""
+    from hetero_lab.runtime.stored_placement import MODEL_FILE
+
+    path = Path(frozen) / MODEL_FILE
+    inputs = hl.load(path).inputs if path.is_file() else []
+    return [f"{port.any_name}={','.join(map(str, port.shape))}" for port in inputs]
 
 
 def _model(given: Namespace) -> Any:
@@ -338,19 +360,9 @@ def _check_pins(given: Namespace) -> None:
     from hetero_lab.devices.devices import supported_ops
     from hetero_lab.planning.constraints import check_constraints
 
-    model, pins = prepared(given), values.pins(given.pin)
-    limits = values.memory_limit(given.memory_limit)
-    check_constraints(model.graph, _devices(given), limits or None, pins)
-    everywhere = hl.Affinity.from_graph(model.graph, lambda _: "")
-    for pattern, device in pins.items():
-        able = supported_ops(bind(model), device)
-        pinned = everywhere.fix(patterns={pattern: device}).diff(everywhere)["op"]
-        refused = [op for op in pinned if op not in able]
-        if refused:
-            raise ArgumentError(
-                f"--pin {shorten(pattern)} keeps {names_at_hand(refused, 4)} on {device}, which "
-                "does not support them. Make the pattern narrower."
-            )
+    bound, pins, devices = bind(prepared(given)), values.pins(given.pin), _devices(given)
+    support = {device: supported_ops(bound, device) for device in devices}
+    check_constraints(bound.graph, devices, values.memory_limit(given.memory_limit), pins, support)
 
 
 # -- around each command ------------------------------------------------------------------------
@@ -415,7 +427,15 @@ def write(given: Namespace, result: Any, said: str = "") -> None:
         if "html" in asked:
             notes = said.partition("\n\n")[0].splitlines() if is_table else ()
             shown = result.costs if planned else result
-            every.callback(hl.views.page, shown, given.html, notes=notes)
+            every.callback(_write_page, shown, given.html, notes)
+
+
+def _write_page(shown: Any, file: str, notes: Sequence[str]) -> None:
+    """Write a page, whose sentences name options in place of arguments."""
+    hl.views.page(shown, file, notes=notes)
+    if Path(file).is_file():  # no pipe
+        whole = Path(file).read_text(encoding="utf-8")
+        write_text(file, _SENTENCE.sub(lambda found: options.spelled(found[0]), whole))
 
 
 @contextlib.contextmanager

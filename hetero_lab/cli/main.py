@@ -25,6 +25,14 @@ from hetero_lab.interrupts import sigterm_as_ctrl_c
 from hetero_lab.terminal import plain_text
 
 FAILED, ERROR, NOT_KNOWN, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
+EXIT_CODES = {
+    0: "done",
+    FAILED: "found: wrong outputs, a symptom, a broken contract",
+    ERROR: "refused or failed: the message says why, and the way out",
+    NOT_KNOWN: "not known: the budget ended, or a part is undecided",
+    INTERRUPTED: "Ctrl-C or SIGTERM: what is known is printed and written",
+    BROKEN_PIPE: "the reader of the output has gone",
+}
 _OF_WRONG = {"none": 0, "rounding": 0, "not known": NOT_KNOWN}
 _EXAMPLES = """
 hetero-lab profile digits_inception -d CPU
@@ -73,6 +81,8 @@ class Command:
         epilog = "\n".join(["examples:", *shown]) if shown else None
         parser = OptionParser(prog, f"{summary}{self.more}", epilog)
         options = [OPTIONS[name] for name in self.options.split()]
+        if prog.startswith("hetero-lab "):  # a magic returns its result
+            options.append(OPTIONS["json"])
         for option in options:
             option.add_to(parser, functions)
         parser.set_defaults(options=options, contrast={}, prepared=None)
@@ -96,26 +106,22 @@ def parser() -> OptionParser:
         [f"{title}:", *(f"  {name:<12}{COMMANDS[name].help}" for name in names.split()), ""]
         for title, names in GROUPS.items()
     )
-    top.epilog = "\n".join(line for group in listed for line in group)
+    codes = ["exit codes:", *(f"  {code:<12}{meaning}" for code, meaning in EXIT_CODES.items())]
+    top.epilog = "\n".join([*(line for group in listed for line in group), *codes])
     return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code.
-
-    2 is an error, 130 Ctrl-C, 1 outputs that ``apply`` or ``find-wrong`` found wrong, or a
-    contract that ``verify`` found broken, 3 a budget that ended before anything was known.
-    """
+    """Run the command line; return the exit code, one of ``EXIT_CODES``."""
     _print_anything()
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         with sigterm_as_ctrl_c(), commands.warnings_to(_say_aside):
-            return _run(sys.argv[1:] if arguments is None else list(arguments))
+            return _run(words)
     except HeteroLabError as error:
-        _say_aside(f"Error: {' '.join(str(error).split())}")
-        return ERROR
+        return _failed(words, ERROR, f"Error: {' '.join(str(error).split())}", error)
     except KeyboardInterrupt as stop:
-        _say_aside(f"Interrupted. {stop}".rstrip())
-        return INTERRUPTED
+        return _failed(words, INTERRUPTED, f"Interrupted. {stop}".rstrip(), stop)
     except OSError as error:
         # The interpreter must not try to write the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -124,8 +130,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say_aside(f"Error: {error.filename or 'The standard output'}: {error.strerror}")
         return ERROR
     except Exception as error:  # else Python's exit code, 1, would be taken for a verdict
-        _say_aside(f"Error in hetero-lab itself: {''.join(traceback.format_exception(error))}")
-        return ERROR
+        text = f"Error in hetero-lab itself: {''.join(traceback.format_exception(error))}"
+        return _failed(words, ERROR, text, error)
+
+
+def _failed(words: Sequence[str], code: int, text: str, error: BaseException) -> int:
+    """Say why a command has no result; as JSON too, if that was asked for."""
+    _say_aside(text)
+    if "--json" in words:
+        told = {"type": type(error).__name__, "message": plain_text(_spelled(str(error)))}
+        with contextlib.suppress(OSError):
+            stopped = code == INTERRUPTED
+            print(texts.as_json(words[0], code, error=told, interrupted=stopped), flush=True)
+    return code
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -142,16 +159,24 @@ def _run(arguments: Sequence[str]) -> int:
     command = COMMANDS[first]
     given = command.parser().parse_args(rest)
     given.words = rest
-    result = command.result(given)
-    said = plain_text(_spelled(command.text(given, result).rstrip("\n")))
+    given.options_of = {name: command.options for name, command in COMMANDS.items()}
+    with contextlib.redirect_stdout(sys.stderr) if given.json else contextlib.nullcontext():
+        result = command.result(given)
+        said = plain_text(_spelled(command.text(given, result).rstrip("\n")))
+    code = INTERRUPTED if getattr(result, "interrupted", False) else 0
+    code = code or (command.exit_code(given, result) if command.exit_code else 0)
     # What took minutes is printed before writing can fail, and written although printing failed.
     with contextlib.ExitStack() as last:
         last.callback(commands.write, given, result, said)
-        if said and not vars(given).get("quiet"):
+        if given.json:
+            content = texts.content_of(given, first, result, said)
+            if "verdict" in content:
+                content["verdict"] = _spelled(content["verdict"])
+                content["notes"] = [*map(_spelled, content.get("notes", []))]
+            print(texts.as_json(first, code, **content), flush=True)
+        elif said and not vars(given).get("quiet"):
             print(said, flush=True)
-    if getattr(result, "interrupted", False):
-        return INTERRUPTED
-    return command.exit_code(given, result) if command.exit_code else 0
+    return code
 
 
 _PLACED = "model device shape property affinity fix emulate"
@@ -163,7 +188,7 @@ _ALL = (
         "advise", lambda given: annex("demo")(given.directory),
     ),
     Command("devices", "list the devices here", "emulate", texts.devices_text),
-    Command("doctor", "say why a device is missing, and the way out", "json", texts.doctor_text),
+    Command("doctor", "say why a device is missing, and the way out"),
     Command("samples", "list the sample models, to be used by name", "", texts.samples_text),
     Command(
         "profile", "measure one placement of one model",

@@ -282,7 +282,7 @@ _OWN = [
     Option("directory", "DIR", "directory of the deployed model"),
     Option("--for", "RUNTIME", argument="runtime", parse={"required": True}),
     Option("--placed", "FILE", "write the model with its placement, .xml"),
-    _switch("--json", help="print JSON"),
+    _switch("--json", help="print the result as one JSON object"),
     _switch("--table", help="show every row"),
     _switch("-q --quiet", help="show nothing", argument="progress", read=not_),
     _switch("-o --output", help="return the result"),

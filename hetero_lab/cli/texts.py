@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shlex
 from argparse import Namespace
 from collections.abc import Iterator
@@ -14,15 +15,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hetero_lab as hl
-from hetero_lab.tables import number, text_table
+from hetero_lab.cli.options import OPTIONS
+from hetero_lab.tables import SCHEMA_VERSION, number, records, text_table
 from hetero_lab.terminal import columns, count_of, first_of, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _MOST_TYPES = 12
+# Options that the next command gets again, if it has them.
+_REPEATED = [
+    "--shape", "--input", "--property", "--objective", "--memory-limit", "--pin", "--emulate",
+]  # fmt: skip
 _BUDGET = ("-b", "--budget")
 MEASURED = "measured now"
+_WRITTEN = ("affinity_out", "csv", "deploy", "directory", "export", "html", "junit", "store")
 
 
 @dataclass(frozen=True)
@@ -42,15 +49,36 @@ class Planned:
         return self.plan.interrupted
 
 
+def as_json(name: str, exit_code: int, **content: Any) -> str:
+    """Return what a command says as one JSON object, whose frame is the same for all commands."""
+    frame = {
+        "kind": f"hetero-lab {name}",
+        "schema_version": SCHEMA_VERSION,
+        "hetero_lab_version": hl.__version__,
+        "exit_code": exit_code,
+    }
+    return json.dumps(frame | content, indent=1, allow_nan=False)
+
+
+def content_of(given: Namespace, name: str, result: Any, said: str) -> dict[str, Any]:
+    """Return a result as JSON holds it, with the commands to go on with and the files written."""
+    shown: Any = result.plan if isinstance(result, Planned) else result
+    if hasattr(shown, "columns"):
+        content = {"tables": {name: records(shown)}}
+    else:
+        content = shown.to_dict() if hasattr(shown, "to_dict") else {"verdict": said}
+    return {
+        **content,
+        "interrupted": bool(getattr(result, "interrupted", False)),
+        "next": re.findall(r"^Next: +(.*?)(?:, with .*)?$", said, re.MULTILINE),
+        "written": {name: path for name in _WRITTEN if (path := vars(given).get(name))},
+    }
+
+
 def devices_text(_: Namespace, devices: pd.DataFrame) -> str:
     """List the devices, and why others are missing."""
     names = ["device", "available", "full_name", "emulated_on", "capabilities", "problem"]
     return text_table(devices[names])
-
-
-def doctor_text(given: Namespace, found: hl.types.Diagnosis) -> str:
-    """Report the diagnosis, or print it as JSON."""
-    return json.dumps(found.to_dict(), indent=1) if given.json else repr(found)
 
 
 def samples_text(_: Namespace, samples: pd.DataFrame) -> str:
@@ -144,9 +172,8 @@ def advise_text(given: Namespace, advice: Any) -> str:
     """Report the advice, and how to deploy or to verify it."""
     said = str(advice).rstrip("\n")
     if given.deploy is None:
-        kept = {"-d": given.devices, "-b": f"{given.budget:g}", "--data": given.data}
-        more = [word for pair in kept.items() if pair[1] for word in pair]
-        return f"{said}\nNext:       {again(given, 'advise', *more, '--deploy', unused('deploy'))}"
+        words = command_line("advise", *given.words, "--deploy", unused("deploy"))
+        return f"{said}\nNext:       {words}"
     models = getattr(advice, "advices", None)  # of a pipeline: a directory each
     directories = [os.path.join(given.deploy, name) for name in models or [""]]
     verify = [f"Next:       {command_line('verify', d.rstrip(os.sep))}" for d in directories]
@@ -274,8 +301,13 @@ def command_line(*words: str) -> str:
 
 
 def again(given: Namespace, command: str, *more: str) -> str:
-    """Return another command on the model, the shapes and the emulated devices of this one."""
-    same = [("--shape", given.shape), ("--emulate", given.emulate)]
-    repeated = [word for option, texts in same for text in texts for word in (option, text)]
+    """Return another command on the model of this one, with those options that it has as well."""
+    flags = {OPTIONS[name].flags.split()[-1] for name in given.options_of[command].split()}
+    repeated: list[str] = []
+    for flag in _REPEATED:
+        value = vars(given).get(flag[2:].replace("-", "_"))
+        if value and flag in flags and flag not in more:
+            texts = value if isinstance(value, list) else [value]
+            repeated += [word for text in texts for word in (flag, str(text))]
     models = [given.model] if isinstance(given.model, str) else given.model
     return command_line(command, *models, *more, *repeated)

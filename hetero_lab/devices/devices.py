@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import re
@@ -97,6 +98,10 @@ def check_device(name: str, core: ov.Core) -> str:
 
 
 def _hint(name: str, here: list[str]) -> str:
+    kind, colon, rest = name.partition(":")
+    near = difflib.get_close_matches(kind.upper(), _OVER_DEVICES, n=1)
+    if colon and near and kind not in _OVER_DEVICES:
+        return f" Did you mean {shorten(f'{near[0]}:{rest}')}?"
     first, *words = re.findall(r"[A-Z]+|[0-9]+", name.upper()) or [""]
     if first in _PLUGINS_OF_THE_WHEEL and first not in {k.partition(".")[0] for k in here}:
         return f" hetero_lab.devices() shows the reason. {_SEE_WHY}"

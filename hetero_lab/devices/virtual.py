@@ -62,7 +62,8 @@ class VirtualDevice:
             if lacks:
                 raise DeviceError(
                     f"{device} is emulated and does not claim {names_at_hand(lacks)}, but "
-                    f"{self} would run these ops on {device} anyway. Leave {device} out."
+                    f"{self} would run these ops there anyway; {self.kind} is possible without "
+                    f"{device}."
                 )
 
     def compile_call(

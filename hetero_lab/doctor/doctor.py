@@ -1,22 +1,47 @@
-"""The doctor: what OpenVINO sees here and does not see, and why."""
+"""The doctor: what OpenVINO sees here and does not see, and why: a line for each cause."""
 
 from __future__ import annotations
 
 import contextlib
 import getpass
+import importlib
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from fnmatch import filter as matching
+from importlib import metadata
+from typing import TYPE_CHECKING, NamedTuple
 
-from hetero_lab.doctor.causes import ABSENT, MISSING, WARNING, Check, findings
-from hetero_lab.doctor.read_machine import read_machine
+import psutil
+
+from hetero_lab.doctor.system import VENDORS, Machine, ask_openvino
+from hetero_lab.errors import names_at_hand
 from hetero_lab.result import Result
-from hetero_lab.tables import SCHEMA_VERSION, frame_of
-from hetero_lab.terminal import columns, count_of
+from hetero_lab.tables import bytes_text, frame_of
+from hetero_lab.terminal import columns, count_of, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
+
+OK, WARNING, MISSING = "ok", "warning", "missing"
+ABSENT = "absent"  # as on a machine that has no such device
+_PACKAGES = ("openvino", "ipywidgets", "anywidget", "jupyterlab", "plotly")
+_EXTENSIONS = {"ipywidgets": "@jupyter-widgets/jupyterlab-manager", "anywidget": "anywidget"}
+_FRONT_ENDS = {"COLAB_RELEASE_TAG": "Colab", "VSCODE_PID": "VS Code", "JPY_PARENT_PID": "Jupyter"}
+_LITTLE = 2_000_000_000  # bytes; a compile of a small model takes some hundred MB
+_BUSY = 0.75  # of the processors
+_FAST_UNDER_POWERSAVE = ("intel_pstate", "amd-pstate-epp")  # drivers of the clock
+_REINSTALL = "pip install --force-reinstall"
+
+
+class Check(NamedTuple):
+    """One thing that was looked at: its area, its state, a sentence, and the way out."""
+
+    area: str
+    state: str
+    what: str
+    way_out: str = ""
 
 
 @dataclass(frozen=True)
@@ -30,32 +55,20 @@ class Diagnosis(Result):
         """What is missing or disturbs, and which devices the machine does not show."""
         bad = [check.area for check in self.checks if check.state in (MISSING, WARNING)]
         absent = [check.area for check in self.checks if check.state == ABSENT]
-        said = "Nothing is broken here."
-        if bad:
-            said = f"{count_of(len(bad), 'thing')} to look at: {', '.join(dict.fromkeys(bad))}."
-        return f"{said} Not here: {', '.join(absent)}." if absent else said
+        to_look_at = f"{count_of(len(bad), 'thing')} to look at: {', '.join(dict.fromkeys(bad))}."
+        answer = to_look_at if bad else "Nothing is broken here."
+        return f"{answer} Not here: {', '.join(absent)}." if absent else answer
 
     @property
     def summary(self) -> pd.DataFrame:
         """One row for each thing: ``area``, ``state``, ``what``, ``way_out``."""
         return frame_of(self.checks, [*Check._fields])
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return ``summary``."""
-        return self.summary
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the diagnosis as JSON holds it."""
-        rows = [check._asdict() for check in self.checks]
-        return {"kind": "doctor", "schema_version": SCHEMA_VERSION, "checks": rows}
-
     def __repr__(self) -> str:
-        table = columns([("STATE", "AREA", "WHAT"), *((c[1], c[0], c[2]) for c in self.checks)])
-        lines = [self.verdict, "", *table.splitlines()]
-        for line, check in zip(lines[3:], self.checks, strict=True):
-            if check.way_out:
-                lines[lines.index(line)] = f"{line}\n    → {check.way_out}"
-        return "\n".join(lines)
+        shown = [(check.state, check.area, check.what) for check in self.checks]
+        head, *rows = columns([("STATE", "AREA", "WHAT"), *shown]).splitlines()
+        ways = [f"\n    → {check.way_out}" if check.way_out else "" for check in self.checks]
+        return "\n".join([self.verdict, "", head, *map(str.__add__, rows, ways)])
 
 
 def doctor() -> Diagnosis:
@@ -73,21 +86,187 @@ def doctor() -> Diagnosis:
     >>> set(hl.doctor().summary["state"]) <= {"ok", "absent", "warning", "missing"}
     True
     """
-    return diagnosis(findings(read_machine()))
-
-
-def diagnosis(checks: list[Check]) -> Diagnosis:
-    """Return the checks without names of the user."""
     home, user = os.path.expanduser("~"), ""
     with contextlib.suppress(KeyError, OSError):  # a container's user without a name
         user = getpass.getuser()
+    checks = findings(Machine(**ask_openvino()))
     return Diagnosis(tuple(Check(*(anonymous(text, home, user) for text in c)) for c in checks))
 
 
 def anonymous(text: str, home: str, user: str) -> str:
     """Write the home directory as ``~`` and take the user's name out."""
     if len(home) > 1:
-        text = re.sub(rf"{re.escape(home)}(?=/|\W|$)", "~", text)
+        text = re.sub(rf"{re.escape(home)}(?!\w)", "~", text)
     if user in ("", "root", "render", "video"):
         return text
     return re.sub(rf"(?<![\w.$-]){re.escape(user)}(?![\w-])", "USER", text)
+
+
+def findings(machine: Machine) -> list[Check]:
+    """Return what works, what disturbs and what is missing on a machine."""
+    causes = (_packages, _devices, _opencl, _npu_compiler, _conditions)
+    checks = [check for cause in causes for check in cause(machine)]
+    return sorted(checks, key=lambda check: check.area == "widgets")
+
+
+def _packages(m: Machine) -> Iterator[Check]:
+    requirements = ""
+    with contextlib.suppress(metadata.PackageNotFoundError):  # this one is run from its source
+        requirements = "\n".join(metadata.requires("hetero-lab") or ())
+    least = dict(re.findall(r"^([\w-]+)>=([\d.]+)", requirements, re.M))
+    for name in _PACKAGES:
+        area = "OpenVINO" if name == "openvino" else "widgets"
+        title, version, needed = name.replace("openvino", area), "", least.get(name, "0")
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            version = metadata.version(name)
+        if not version:
+            what = f"{title} is not installed for this Python."
+            yield Check(area, MISSING, what, f"pip install '{name}>={needed}'")
+        elif problem := m.crash if name == "openvino" else _problem_of(name):
+            what = f"{title} {version} does not work: {one_line(problem)}."
+            yield Check(area, MISSING, what, f"{_REINSTALL} {name}")
+        elif _numbers(version) < _numbers(needed):
+            what = f"{title} {version} is older than {needed}."
+            yield Check(area, WARNING, what, f"pip install -U {name}")
+        else:
+            yield Check(area, OK, f"{title} {version} is installed.")
+
+
+def _problem_of(name: str) -> str:
+    try:
+        importlib.import_module(name)
+        if name in _EXTENSIONS:
+            places = importlib.import_module("jupyter_core.paths").jupyter_path("labextensions")
+            if not any(os.path.exists(f"{place}/{_EXTENSIONS[name]}") for place in places):
+                return "JupyterLab does not find its extension"
+    except Exception as error:  # whatever a broken package raises
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)[:3]]
+
+
+def _devices(m: Machine) -> Iterator[Check]:
+    kinds = {
+        "CPU": (iter(()), f"{_REINSTALL} openvino"),
+        "GPU": (_no_gpu(m), "clinfo -l shows what the driver sees; update the driver."),
+        "NPU": (_no_npu(m), "Update driver and firmware together, and see dmesg."),
+    }
+    for kind, (causes, last_way_out) in kinds.items():
+        plugin = f"*{kind.lower()}*plugin*"
+        names = [f"{d} ({n})" if n else d for d, n in m.devices.items() if d.startswith(kind)]
+        if names:
+            libraries = matching(m.loaded, plugin)
+            answers = f"; {', '.join(libraries)} answers" if libraries else ""
+            yield Check(kind, OK, f"OpenVINO sees {', '.join(names)}{answers}.")
+        elif m.libraries and not matching(m.libraries, plugin):
+            what = f"The {kind} plugin's library is not beside the runtime."
+            yield Check(kind, MISSING, what, f"{_REINSTALL} openvino")
+        elif cause := next(causes, None):  # it hides those behind it
+            yield cause
+        elif not m.crash:
+            reason = one_line(m.reasons.get(kind) or "the plugin finds no device").rstrip(".")
+            what = f"Nothing that the {kind} needs is missing, but OpenVINO sees none: {reason}."
+            yield Check(kind, MISSING, what, last_way_out)
+
+
+def _no_gpu(m: Machine) -> Iterator[Check]:
+    files = ("/dev/dri/renderD*", "/dev/nvidia[0-9]*", "/dev/dxg")
+    yield from _no_file(m, "GPU", ("i915", "xe"), *files)
+    if not m.library("libOpenCL.so.1"):
+        what = "The OpenCL loader libOpenCL.so.1 is missing."
+        yield Check("GPU", MISSING, what, "sudo apt install ocl-icd-libopencl1")
+    drivers, vendors = m.opencl_drivers(), os.environ.get("OCL_ICD_VENDORS")
+    if not drivers:
+        place = f"OCL_ICD_VENDORS={vendors} names none" if vendors else f"no file in {VENDORS}"
+        install = "For Intel: sudo apt install intel-opencl-icd"
+        what = f"The OpenCL loader has no driver: {place}."
+        yield Check("GPU", MISSING, what, "unset OCL_ICD_VENDORS" if vendors else install)
+    elif all(drivers.values()):
+        file, problem = next(iter(drivers.items()))
+        way_out = (
+            "Install the driver again, for Intel: sudo apt install --reinstall intel-opencl-icd"
+        )
+        yield Check("GPU", MISSING, f"The OpenCL driver {file} {problem}.", way_out)
+
+
+def _no_npu(m: Machine) -> Iterator[Check]:
+    yield from _no_file(m, "NPU", ("intel_vpu",), "/dev/accel/accel*")
+    firmware = m.paths("/lib/firmware/intel/vpu/*.bin*") or m.is_container()  # or the host has it
+    parts = {
+        "The Level Zero loader is missing": m.library("libze_loader.so.1"),
+        "The Level Zero driver libze_intel_npu is missing": m.library("libze_intel_npu.so.1"),
+        "The firmware of the NPU is missing in /lib/firmware/intel/vpu": firmware,
+    }
+    way_out = "Install one release of github.com/intel/linux-npu-driver."
+    for what in (what for what, is_there in parts.items() if not is_there):
+        yield Check("NPU", MISSING, f"{what}.", way_out)
+
+
+def _no_file(m: Machine, kind: str, modules: tuple[str, ...], *patterns: str) -> Iterator[Check]:
+    """Say what keeps this user from the files of a device; the first pattern is the usual one."""
+    files, usual = m.paths(*patterns), patterns[0]
+    if not files and m.is_container():
+        what = f"This container has no device file of the {kind}, {usual}."
+        way_out = f"If the host has one: docker run --device {os.path.dirname(usual)}"
+        yield Check(kind, ABSENT, what, way_out)
+    elif not files:
+        loaded = [name for name in modules if m.paths(f"/sys/module/{name}")]
+        kernel = f"{' or '.join(loaded or modules)} is {'' if loaded else 'not '}loaded"
+        what = f"The kernel shows no {kind}: no {usual}, and {kernel}."
+        yield Check(kind, ABSENT, what, "If this machine has one, a newer kernel may know it.")
+    elif not any(m.may_open(file, os.R_OK | os.W_OK) for file in files):
+        group = m.group(files[0])
+        what = f"You may not open {files[0]} of the group {group}."
+        join = (
+            f'Run sudo usermod -aG {group} "$USER" and log in again; in a container: --group-add.'
+        )
+        yield Check(kind, MISSING, what, join)
+
+
+def _opencl(m: Machine) -> Iterator[Check]:
+    drivers = m.opencl_drivers().items()
+    names = [os.path.basename(file) for file, problem in drivers if not problem]
+    if len(names) > 1:
+        what = f"{len(names)} OpenCL drivers are registered: {', '.join(names)}."
+        yield Check("OpenCL", WARNING, what, f"Choose one: export OCL_ICD_VENDORS={names[0]}")
+
+
+def _npu_compiler(m: Machine) -> Iterator[Check]:
+    has_compiler = matching(m.libraries, "*npu*compiler*") or m.library("libnpu_driver_compiler.so")
+    if matching(m.libraries, "*npu*plugin*") and not has_compiler and "NPU" not in m.devices:
+        what = "The NPU plugin finds no compiler; the Linux wheel lacks it (openvino#36374)."
+        way_out = (
+            "pip install ai-edge-litert-sdk-intel brings it (untried here); then NPU_PLATFORM "
+        )
+        yield Check("NPU compiler", ABSENT, what, f"{way_out}compiles without the device.")
+
+
+def _conditions(m: Machine) -> Iterator[Check]:
+    memory, limit = psutil.virtual_memory(), m.text("/sys/fs/cgroup/memory.max").strip()
+    most = int(limit) if limit.isdigit() else memory.total
+    free = min(memory.available, most)
+    what = f"{bytes_text(free)} of {bytes_text(min(memory.total, most))} memory are free."
+    way_out = "Close other programs, or raise the container's limit."
+    yield _ok_unless(free < _LITTLE, "memory", what, way_out)
+    load, n_cpus = psutil.getloadavg()[0], os.cpu_count() or 1
+    what = f"The load is {load:.3g} on {n_cpus} processors."
+    way_out = "Close what runs beside measurements."
+    yield _ok_unless(load > _BUSY * n_cpus, "load", what, way_out)
+    clock = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_"
+    governor, driver = (m.text(clock + name).strip() for name in ("governor", "driver"))
+    if governor:
+        is_slow = governor == "powersave" and driver not in _FAST_UNDER_POWERSAVE
+        way_out = "sudo cpupower frequency-set -g performance"
+        yield _ok_unless(is_slow, "clock", f"The clock governor is {governor}.", way_out)
+    front_ends = (name for variable, name in _FRONT_ENDS.items() if variable in os.environ)
+    yield Check("front end", OK, f"This is {next(front_ends, 'a terminal or a program')}.")
+    if m.unreadable:
+        what = f"The doctor may not read {names_at_hand(m.unreadable, 3)}."
+        yield Check("doctor", WARNING, what, "Run it as a user who may.")
+
+
+def _ok_unless(disturbs: bool, area: str, what: str, way_out: str) -> Check:
+    return Check(area, WARNING, what, way_out) if disturbs else Check(area, OK, what)

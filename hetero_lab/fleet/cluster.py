@@ -39,14 +39,27 @@ from hetero_lab.errors import (
     warn,
 )
 from hetero_lab.interrupts import deferred
+from hetero_lab.measure.bench_pool import BenchPool
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.requests import SetUp
-from hetero_lab.measure.rounds import BaseRun, SweepRun
+from hetero_lab.measure.rounds import Rounds
+from hetero_lab.measure.session import SweepControl
+from hetero_lab.measure.turn_schedule import TurnSchedule
 from hetero_lab.measure.worker_process import WorkerProcess
 from hetero_lab.measure.workers import Workers
 from hetero_lab.processes import FORK_SERVER
+from hetero_lab.progress import Progress
 from hetero_lab.results.environment import Environment, current_environment, noise_of
-from hetero_lab.results.records import AnyRecord, Failed, Header, Host, Trial, Turn
+from hetero_lab.results.records import (
+    AnyRecord,
+    Failed,
+    Header,
+    Host,
+    Ledger,
+    Trial,
+    Turn,
+    by_key,
+)
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import scratch_directory
 
@@ -56,8 +69,8 @@ _LOOK_S = 0.3
 _VERSIONS = {"openvino_version": "OpenVINO", "hetero_lab_version": "hetero_lab"}
 
 
-def cluster_of(client: Any, *, isolate: bool) -> Callable[..., FleetRun]:
-    """Return what makes a run on a client's cluster; ArgumentError if a sweep cannot use it."""
+def cluster_of(client: Any, *, isolate: bool) -> Callable[..., None]:
+    """Return what measures on a client's cluster; ArgumentError if a sweep cannot use it."""
     if not isinstance(client, Client) or client.asynchronous:
         raise ArgumentError(
             "client= is a blocking dask.distributed.Client, for instance "
@@ -70,7 +83,12 @@ def cluster_of(client: Any, *, isolate: bool) -> Callable[..., FleetRun]:
             "On a fleet rows are always measured in processes of their own: leave isolate=False "
             "out."
         )
-    return partial(FleetRun, client=client)
+
+    def measure(**given: Any) -> None:
+        with contextlib.closing(FleetRun(client=client, **given)) as run:
+            run.measure()
+
+    return measure
 
 
 class Group(NamedTuple):
@@ -109,21 +127,27 @@ def lacking(host: Environment, trial: Trial) -> list[str]:
 
 
 @dataclass(kw_only=True, eq=False)
-class FleetRun(BaseRun):
+class FleetRun:
     """A run over a fleet, with a ``header`` of its store.
 
-    Its records also have ``host`` and ``worker``, and a ``Host`` record holds each host's
-    environment. ``set_up`` writes the set-up of worker processes into files on this machine and
-    returns it; ``check`` raises if the run is to stop.
+    ``trials`` are by key. Records also have ``host`` and ``worker``, and a ``Host`` record holds
+    each host's environment. ``set_up`` writes the set-up of worker processes into files on this
+    machine and returns it; ``control`` tells when the run is to stop.
     """
 
     client: Client
     header: Header
     set_up: Callable[[], SetUp]
-    check: Callable[[], None]
+    control: SweepControl
+    trials: Mapping[str, Trial]
+    ledger: Ledger
+    options: RunOptions
+    workers: Workers
+    watch: Stopwatch
+    progress: bool
 
-    def __post_init__(self, records: Iterable[AnyRecord]) -> None:
-        super().__post_init__(records)
+    def __post_init__(self) -> None:
+        self._bar = Progress("sweep", show=self.progress, budget_s=self.watch.budget_s)
         scheduler: Any = self.client.scheduler
         self._where = f"The scheduler at {scheduler.address}"
         self._over = Event(f"hetero_lab-{uuid.uuid4().hex[:12]}", client=self.client)
@@ -131,26 +155,26 @@ class FleetRun(BaseRun):
         self._seen = defaultdict[str, float](now)  # when each address last had a worker
         self._running: dict[Future, Group] = {}
 
-    def pending(self) -> list[str]:
-        """Return the keys still to measure; MeasurementError if ``every_host`` finds no worker."""
-        if not self.header.every_host:
-            return self._undone(self._ledger.hosts)
-        self._meet_hosts()
-        keys = [key for host in self._hosts.values() for key in self._undone([host.host])]
-        return list(dict.fromkeys(keys))
-
     def _undone(self, names: Collection[str]) -> list[str]:
         """Return the keys that none of some hosts has finished."""
-        asked = (self.reference, self.options.turns)
-        is_done = self._ledger.is_done
-        return [k for k in self._trials if not any(is_done(k, name, *asked) for name in names)]
+        asked = (self.header.reference, self.options.turns)
+        is_done = self.ledger.is_done
+        return [k for k in self.trials if not any(is_done(k, name, *asked) for name in names)]
 
     def measure(self) -> None:
         """Measure all pending trials, as far as the budget allows.
 
         Raises MeasurementError if no worker can, StoreError if a host's OpenVINO has changed.
         """
+        names, every_host = self.ledger.hosts, self.header.every_host
+        if not every_host and not self._undone(names):
+            return
         self._meet_hosts()
+        parts = [(self._hosts, self._undone(names))]
+        if every_host:
+            parts = [({at: h}, self._undone([h.host])) for at, h in self._hosts.items()]
+        if not any(keys for _, keys in parts):
+            return
         set_up = self.set_up()
         # The directory holds the models, their weights and the inputs, and nothing else.
         files = {path.name: path.read_bytes() for path in Path(set_up.directory).iterdir()}
@@ -168,14 +192,11 @@ class FleetRun(BaseRun):
             retries=_ATTEMPTS - 1,
             pure=False,
         )
-        if self.header.every_host:
-            for address, host in self._hosts.items():
-                self._submit(self._undone([host.host]), {address: host})
-        else:
-            self._submit(self._undone(self._ledger.hosts), self._hosts)
+        for hosts, keys in parts:
+            self._submit(keys, hosts)
         while self._running:
             time.sleep(_LOOK_S)
-            self.check()
+            self.control.check()
             for future in [future for future in self._running if future.done()]:
                 self._take(future, self._running.pop(future))
             self._look()
@@ -195,7 +216,7 @@ class FleetRun(BaseRun):
         if self._hosts:
             return
         until = now() + _PATIENCE_S
-        devices = sorted({device for t in self._trials.values() for device in t.devices})
+        devices = sorted({device for t in self.trials.values() for device in t.devices})
         try:
             while not (workers := self._workers()) and now() < until:
                 time.sleep(_LOOK_S)
@@ -233,7 +254,7 @@ class FleetRun(BaseRun):
 
     def _welcome(self, host: Environment) -> None:
         """Record a host; StoreError if it is not the one that the store has under this name."""
-        before, called = self._ledger.hosts.get(host.host, host), dict(host.devices)
+        before, called = self.ledger.hosts.get(host.host, host), dict(host.devices)
         versions = ("OpenVINO", before.openvino_version, host.openvino_version)
         devices = [(f"the {d}", name, called.get(d, name)) for d, name in before.devices]
         for what, was, found in [versions, *devices]:
@@ -250,19 +271,19 @@ class FleetRun(BaseRun):
                     f"{host.host} has {name} {there}, here it is {here}: compare hosts with care; "
                     f"the column {field} has the version of each row."
                 )
-        self._record(Host(host=host.host, environment=host))
+        self.ledger.append(Host(host=host.host, environment=host))
 
     def _submit(self, keys: Sequence[str], hosts: Mapping[str, Environment]) -> None:
         """Give trials to Dask in groups, each with its part of the time."""
         trials: list[Trial] = []
-        for trial in map(self._trials.__getitem__, keys):
+        for trial in map(self.trials.__getitem__, keys):
             lacks = {at: ", ".join(lacking(host, trial)) for at, host in hosts.items()}
             if all(lacks.values()):
                 whys = [f"{hosts[at].host} ({at}) has no {names}" for at, names in lacks.items()]
                 self._fail([trial], [*hosts], "no worker for it", "; ".join(whys))
             else:
                 trials.append(trial)
-        reference = self._trials[self.reference]
+        reference = self.trials[self.header.reference]
         # The reference is in every group; alone it makes one only if nothing else is asked for.
         trials = [trial for trial in trials if trial is not reference] or trials
         groups = divide(trials, hosts, reference, self.workers.group)
@@ -310,14 +331,14 @@ class FleetRun(BaseRun):
             times = error.allowed_failures + 1 if isinstance(error, KilledWorker) else _ATTEMPTS
             self._fail(*group, f"lost {times} times", f"{type(error).__name__}: {error}")
             return
-        first = self._ledger.next_group
+        first = self.ledger.next_group
         with deferred():  # all of a group, or its store would miss some
             for record in records:
                 host = self._hosts[get_address_host(record.worker)].host
                 kept = msgspec.structs.replace(record, host=host)
                 if isinstance(kept, Turn):
                     kept = msgspec.structs.replace(kept, group=first + kept.group)
-                self._record(kept)
+                self.ledger.append(kept)
         labels = names_at_hand([trial.label for trial in group.trials], 4)
         failed = [record for record in records if isinstance(record, Failed)]
         if {trial.key for trial in group.trials} == {record.entry for record in failed}:
@@ -328,11 +349,11 @@ class FleetRun(BaseRun):
     def _fail(self, trials: Sequence[Trial], at: Sequence[str], status: str, detail: str) -> None:
         host = self._hosts[at[0]].host if self.header.every_host else ""
         for trial in trials:
-            names = [host] if host else self._ledger.hosts
-            if trial.key != self.reference or not any(
-                self._ledger.levels_us(trial.key, name) for name in names
+            names = [host] if host else self.ledger.hosts
+            if trial.key != self.header.reference or not any(
+                self.ledger.levels_us(trial.key, name) for name in names
             ):
-                self._record(
+                self.ledger.append(
                     Failed(entry=trial.key, status=status, detail=detail[:2000], host=host)
                 )
 
@@ -392,21 +413,18 @@ def measure_group(
         for name, content in files.items():
             (directory / name).write_bytes(content)
         own = msgspec.structs.replace(set_up, directory=str(directory), emulated=emulated)
-        run = SweepRun(
-            trials=trials,
+        schedule = TurnSchedule(
+            trials=by_key(trials),
             reference=trials[0].key,
-            records=(),
-            append=append,
+            ledger=Ledger((), append),
             options=options,
-            workers=limits,
-            watch=Stopwatch.start(budget_s),
-            start=lambda: WorkerProcess(own, limits),
+            group_size=limits.group,
+            budget_s=budget_s,
             noise=partial(noise_of, here),
-            progress=False,
         )
+        pool = BenchPool(schedule.trials, lambda: WorkerProcess(own, limits), limits)
         try:
-            run.measure()
+            Rounds(schedule, pool, Stopwatch.start(budget_s)).measure()
         finally:
-            run.close()
             FORK_SERVER.forget_set_up()
     return records

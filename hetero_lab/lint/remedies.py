@@ -205,7 +205,7 @@ def with_causes(context: LintContext, findings: Sequence[Finding]) -> list[Findi
 
     A cause names the devices that cannot run ops of the finding, or ops next to them on another
     device. Findings with the same such devices share a cause, whatever the types of their ops. Ops
-    without a neighbour on another device are apart because of a cycle.
+    without a neighbour on another device, but with one in another subgraph, are cut by a cycle.
     """
     refused = [_refused(context, finding.ops) for finding in findings]
     types: dict[str, Counter[str]] = {}
@@ -218,7 +218,7 @@ def with_causes(context: LintContext, findings: Sequence[Finding]) -> list[Findi
     }
     causes = ["; ".join(lacking[d] for d in sorted({d for d, _ in each})) for each in refused]
     return [
-        replace(f, cause=c or (CHOICE if _meets_another(context, f.ops) else CYCLE))
+        replace(f, cause=c or (CYCLE if _is_cut(context, f.ops) else CHOICE))
         for f, c in zip(findings, causes, strict=True)
     ]
 
@@ -228,6 +228,17 @@ def _meets_another(context: LintContext, ops: Sequence[str]) -> bool:
     nodes = [context.graph.index_of[name] for name in ops]
     devices = {context.device_of[n] for i in nodes for n in (i, *context.graph.neighbours(i))}
     return len(devices) > 1
+
+
+def _is_cut(context: LintContext, ops: Sequence[str]) -> bool:
+    """Return whether HETERO parts some op from another one, though all neighbours share a device.
+
+    Who only reads the same input is not parted.
+    """
+    graph, home = context.graph, context.partition.home
+    nodes = [graph.index_of[name] for name in ops]
+    edges = ((i, n) for i in nodes for n in graph.neighbours(i) if context.is_placeable[n])
+    return not _meets_another(context, ops) and any(home[i] != home[n] for i, n in edges)
 
 
 def _refused(context: LintContext, ops: Sequence[str]) -> set[tuple[str, str]]:

@@ -115,7 +115,7 @@ def _measured(
     n, few = found.n_blocks, found.n_blocks // _FEW
     blocks = [found.of_op[index_of[unit.ops[0]]] for unit in costs.units]
     taken: list[MeasuredBytes] = []
-    with Session({_VARIANT: bound}, Conditions(), scenario=costs.scenario) as session:
+    with Session({_VARIANT: bound}, Conditions(scenario=costs.scenario)) as session:
         for end in sorted({n, max(1, few), n - few}):
             first, rest = f"layers {block_range(0, end - 1)}", f"layers {block_range(end, n - 1)}"
             parts = [first if block < end or end == n else rest for block in blocks]

@@ -76,7 +76,7 @@ class Combination:
     @property
     def label(self) -> str:
         """Which candidate each model is."""
-        return ", ".join(f"{name}: {c.row.label}" for name, c in self.chosen.items())
+        return ", ".join(f"{name}: {c.row.configuration}" for name, c in self.chosen.items())
 
     def levels_us(self, objective: str) -> list[float]:
         """Return the time of each turn: the sum over the models, or that of the slowest."""
@@ -144,7 +144,7 @@ class PipelineAdvice(Result):
         for combination in self.combinations:
             row: dict[str, object] = {"judgement": combination.judgement}
             for name, candidate in combination.chosen.items():
-                row[name] = candidate.row.label
+                row[name] = candidate.row.configuration
                 if candidate.row.requests == 1:
                     row[f"{name}_alone_us"] = _alone_us(candidate)
                 row[f"{name}_together_us"] = _median([t[name] for t in combination.turns_us])

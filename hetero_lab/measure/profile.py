@@ -31,7 +31,7 @@ from hetero_lab.measure.requests import (
     WarmUp,
 )
 from hetero_lab.measure.session import Conditions, Session
-from hetero_lab.measure.trial_grid import trial_of
+from hetero_lab.measure.trial_grid import by_name, trial_of
 from hetero_lab.measure.worker_process import WorkerError
 from hetero_lab.measure.workers import Workers, limit_s
 from hetero_lab.model.language import Scenario
@@ -56,7 +56,6 @@ _EXCLUSIVE = "EXCLUSIVE_ASYNC_REQUESTS"
 _MOST_WARM_UP_S, _WARM_UP_IN_FLIGHT_S = 2.0, 0.3
 _ROUNDS = 10
 _LEAST_GENERATIONS = 3
-_MODEL = "model"  # the only variant
 
 Ask: TypeAlias = "Callable[[Request[Any]], Any]"
 
@@ -151,16 +150,17 @@ def profile(
     watch = Stopwatch.start(budget_s)
     placed = resolve(bind(model, core), placement)
     execution.check(placed)
-    trial = trial_of(placed, placed.label, _MODEL, execution)
+    models = by_name(placed.bound)  # as in a sweep, so that the inputs have the same digest
+    trial = trial_of(placed, placed.label, next(iter(models)), execution)
     in_flight = requests > 1
     n_steps = 2 + in_flight + counters + reference
     turns: list[Turn] = []
     timing, after = UntilInterrupted(lambda: turns), UntilInterrupted()
     rows: tuple[Counter, ...] = ()
     throughput: tuple[Throughput, ...] = ()
-    conditions = Conditions(inputs, seed, isolate=isolate, workers=workers or Workers())
+    conditions = Conditions(inputs, seed, scenario, isolate=isolate, workers=workers or Workers())
     with (
-        Session({_MODEL: placed.bound}, conditions, scenario=scenario) as session,
+        Session(models, conditions) as session,
         Progress(f"compile {placed.label}", show=progress, total=n_steps, unit="steps") as bar,
         _bench(session, placed.label) as ask,
     ):
@@ -200,7 +200,8 @@ def profile(
         environment=current_environment(placed.devices, placed.core),
         counters=rows,
         throughput=throughput,
-        generated=inputs is None and scenario is None,
+        generated=conditions.are_generated,
+        inputs_digest=session.inputs_digest,
         few_subgraphs=simplify_bound(placed.bound, placed.placement).remark,
         interrupted=timing.interrupted or after.interrupted,
     )
@@ -277,7 +278,7 @@ def _throughput(
     """
     measured: list[tuple[Trial, bool | None]] = []
     for exclusive, changed in _with_exclusive(placed):
-        other = trial_of(changed, placed.label, _MODEL, Execution(HETERO, trial.requests))
+        other = trial_of(changed, placed.label, trial.variant, Execution(HETERO, trial.requests))
         measured.append((other, exclusive))
         if other.key != trial.key:
             ask(Compile(trial=other))

@@ -24,16 +24,27 @@ from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.devices.guard import suspect
 from hetero_lab.errors import ArgumentError, warn
 from hetero_lab.measure.bench import AnyBench, Bench, write_set_up
+from hetero_lab.measure.bench_pool import BenchPool
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.requests import SetUp
-from hetero_lab.measure.rounds import BaseRun, SweepRun
+from hetero_lab.measure.rounds import Rounds
+from hetero_lab.measure.turn_schedule import TurnSchedule
 from hetero_lab.measure.worker_process import WORKER, WorkerProcess
 from hetero_lab.measure.workers import Workers, compiles_at_once
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import graph_to_json
 from hetero_lab.processes import FORK_SERVER
 from hetero_lab.results.environment import current_environment, noise_of
-from hetero_lab.results.records import AnyRecord, Failed, Header, StoredModel, Trial, Turn
+from hetero_lab.results.records import (
+    AnyRecord,
+    Failed,
+    Header,
+    Ledger,
+    StoredModel,
+    Trial,
+    Turn,
+    by_key,
+)
 from hetero_lab.results.store import Store
 from hetero_lab.results.sweep_reading import sweep_from
 from hetero_lab.results.sweep_result import Sweep
@@ -50,9 +61,15 @@ class Conditions:
 
     inputs: Inputs | None = None
     seed: int = 0
+    scenario: Scenario | None = None
     cache_dir: str | os.PathLike[str] | None = None
     isolate: bool = True
     workers: Workers = field(default_factory=Workers)
+
+    @property
+    def are_generated(self) -> bool:
+        """Whether the inputs are random numbers."""
+        return self.inputs is None and self.scenario is None
 
 
 class Session(contextlib.AbstractContextManager["Session"]):
@@ -67,11 +84,10 @@ class Session(contextlib.AbstractContextManager["Session"]):
         models: Mapping[str, BoundModel],
         conditions: Conditions,
         *,
-        scenario: Scenario | None = None,
-        cluster: Callable[..., BaseRun] | None = None,
+        cluster: Callable[..., None] | None = None,
         every_host: bool = False,
     ):
-        self.models, self.conditions, self.scenario = models, conditions, scenario
+        self.models, self.conditions = models, conditions
         self.cluster, self.every_host = cluster, every_host
         self._open = contextlib.ExitStack()
         self._expected: set[str] = set()  # variants whose reference outputs are kept
@@ -98,7 +114,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         """
         control = control or SweepControl()
         examples = None if data is None else annex("data")(data, self.models)
-        header = self._header(trials)
+        header = self._header(trials, is_stored=store is not None)
         interrupted = False
         with contextlib.ExitStack() as stack:
             blobs_root = self.conditions.cache_dir
@@ -116,22 +132,20 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 opened = stack.enter_context(contextlib.closing(Store(store, header)))
                 header, records, append = opened.header, opened.records, opened.append
             append = control.watched(append)
-            run = self._run(
-                control,
-                blobs,
-                header,
-                trials=[trial for trial in trials if not trial.problem],
-                reference=header.reference,
-                records=records,
-                append=append,
-                options=options,
-                workers=self.conditions.workers,
-                watch=watch,
-                progress=progress,
-            )
+            measure = partial(self._measure_here, blobs)
+            if self.cluster is not None:
+                measure = partial(self.cluster, set_up=partial(self._set_up_with, blobs))
             try:
-                if run.pending():
-                    run.measure()
+                measure(
+                    control=control,
+                    header=header,
+                    trials=by_key(trial for trial in trials if not trial.problem),
+                    ledger=Ledger(records, append),
+                    options=options,
+                    workers=self.conditions.workers,
+                    watch=watch,
+                    progress=progress,
+                )
                 crashed = {
                     record.entry
                     for record in records
@@ -152,47 +166,51 @@ class Session(contextlib.AbstractContextManager["Session"]):
                     + "; the turns that were measured are kept" * has_turns
                     + (", and the same call goes on from there." if store else ".")
                 )
-            finally:
-                run.close()
-        return sweep_from(header, records, interrupted=interrupted)
+        graphs = {name: bound.graph for name, bound in self.models.items()}
+        return sweep_from(header, records, graphs, interrupted=interrupted)
 
     def start(self, blobs: Mapping[str, str] | None = None) -> AnyBench:
         """Start a bench; WorkerError, if its process cannot be started."""
         if not self.conditions.isolate:
             set_up = SetUp(models={}, blobs=dict(blobs or {}))
             return Bench(self.models, inputs=self._arrays, set_up=set_up)
-        set_up = msgspec.structs.replace(self._set_up, blobs=dict(blobs or {}))
-        return WorkerProcess(set_up, self.conditions.workers)
+        return WorkerProcess(self._set_up_with(blobs or {}), self.conditions.workers)
+
+    def _set_up_with(self, blobs: Mapping[str, str]) -> SetUp:
+        return msgspec.structs.replace(self._set_up, blobs=dict(blobs))
 
     def _is_ready(self, timeout_s: float) -> bool:
         """Wait up to ``timeout_s``; tell whether a bench can be started soon."""
         own = not self.conditions.isolate or bool(self.conditions.workers.command)
         return own or FORK_SERVER.is_ready(WORKER, timeout_s)
 
-    def _run(
-        self, control: SweepControl, blobs: dict[str, str], header: Header, **given: Any
-    ) -> BaseRun:
-        if self.cluster is None:
-            return SweepRun(
-                start=control.stoppable(lambda: self.start(blobs)),
-                is_ready=self._is_ready,
-                expected=self._expected,
-                noise=partial(noise_of, header.environments[-1]),
-                at_once=compiles_at_once() if self.conditions.isolate else 1,
-                **given,
-            )
-        return self.cluster(
-            header=header,
-            check=control.check,
-            set_up=lambda: msgspec.structs.replace(self._set_up, blobs=blobs),
+    def _measure_here(
+        self,
+        blobs: Mapping[str, str],
+        control: SweepControl,
+        header: Header,
+        workers: Workers,
+        watch: Stopwatch,
+        progress: bool,
+        **given: Any,
+    ) -> None:
+        schedule = TurnSchedule(
+            reference=header.reference,
+            group_size=workers.group,
+            budget_s=watch.budget_s,
+            noise=partial(noise_of, header.environments[-1]),
+            expected=self._expected,
+            at_once=compiles_at_once() if self.conditions.isolate else 1,
             **given,
         )
+        pool = BenchPool(schedule.trials, control.stoppable(lambda: self.start(blobs)), workers)
+        Rounds(schedule, pool, watch, progress=progress, is_ready=self._is_ready).measure()
 
     @cached_property
     def _arrays(self) -> dict[str, list[np.ndarray]]:
-        inputs, seed = self.conditions.inputs, self.conditions.seed
+        given = self.conditions
         return {
-            name: inputs_for(bound, inputs, seed, self.scenario)
+            name: inputs_for(bound, given.inputs, given.seed, given.scenario)
             for name, bound in self.models.items()
         }
 
@@ -204,7 +222,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return write_set_up(directory, self.models, self._arrays)
 
     @cached_property
-    def _inputs_digest(self) -> str:
+    def inputs_digest(self) -> str:
         digest = hashlib.blake2b(digest_size=8)
         for name, arrays in sorted(self._arrays.items()):
             for array in arrays:
@@ -212,7 +230,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         return digest.hexdigest()
 
-    def _header(self, trials: Sequence[Trial]) -> Header:
+    def _header(self, trials: Sequence[Trial], *, is_stored: bool) -> Header:
         core = next(iter(self.models.values())).core
         devices = dict.fromkeys(d for t in trials for d in t.devices)
         specs = emulated_devices(core)
@@ -221,7 +239,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 name: StoredModel(
                     name=bound.graph.name,
                     fingerprint=bound.fingerprint,
-                    graph=graph_to_json(bound.graph),
+                    graph=graph_to_json(bound.graph) if is_stored else {},
                 )
                 for name, bound in self.models.items()
             },
@@ -229,8 +247,8 @@ class Session(contextlib.AbstractContextManager["Session"]):
             reference=next(t.key for t in trials if not t.problem),
             emulated=[specs[d].to_json() for d in sorted(devices) if d in specs],
             seed=self.conditions.seed,
-            inputs_digest=self._inputs_digest,
-            generated=self.conditions.inputs is None and self.scenario is None,
+            inputs_digest=self.inputs_digest,
+            generated=self.conditions.are_generated,
             environments=[current_environment(devices, core)],
             fleet=self.cluster is not None,
             every_host=self.every_host,

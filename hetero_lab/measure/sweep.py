@@ -10,7 +10,6 @@ from hetero_lab.annexes import annex
 from hetero_lab.devices.core import shared_core
 from hetero_lab.errors import ArgumentError
 from hetero_lab.measure.budget import RunOptions
-from hetero_lab.measure.rounds import BaseRun
 from hetero_lab.measure.session import Conditions, Session, SweepControl
 from hetero_lab.measure.trial_grid import Placements, Variant, bind_variants, expand
 from hetero_lab.measure.workers import Workers
@@ -181,10 +180,8 @@ def sweep(
         remedies=remedies,
         problems=problems,
     )
-    conditions = Conditions(inputs, seed, cache_dir, isolate, workers or Workers())
-    with Session(
-        models, conditions, scenario=scenario, cluster=cluster, every_host=every_host
-    ) as session:
+    conditions = Conditions(inputs, seed, scenario, cache_dir, isolate, workers or Workers())
+    with Session(models, conditions, cluster=cluster, every_host=every_host) as session:
         return session.measure(
             trials,
             options,
@@ -196,10 +193,8 @@ def sweep(
         )
 
 
-def _cluster(
-    client: Client | None, isolate: bool, every_host: bool
-) -> Callable[..., BaseRun] | None:
-    """Return what makes a run on the client's cluster, ``None`` without a client."""
+def _cluster(client: Client | None, isolate: bool, every_host: bool) -> Callable[..., None] | None:
+    """Return what measures on the client's cluster, ``None`` without a client."""
     if client is None:
         if every_host:
             raise ArgumentError("every_host=True needs client=: the hosts are its workers.")

@@ -43,6 +43,7 @@ from hetero_lab.tables import (
     write_csv,
     write_json,
 )
+from hetero_lab.terminal import first_of
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -253,8 +254,13 @@ class Affinity(Framed, Mapping[str, str]):
         return f"Affinity({len(self.ops)} ops; {counts})"
 
     def _shown(self) -> Mapping[str, pd.DataFrame]:
-        frame = self.to_frame()
-        return {"": frame.loc[frame["node"].isin(self.ops), :]}
+        types = {node.name: node.type for node in self._nodes}
+        rows = []
+        for device, n_ops in self.counts().items():
+            kinds = Counter(types[op] for op in self.ops if self._devices[op] == device)
+            of_each = [f"{n} {kind}" for kind, n in kinds.most_common()]
+            rows.append((device, n_ops, first_of(of_each, 8, "types")))
+        return {"": frame_of(rows, ["device", "n_ops", "types"])}
 
     @property
     def nodes(self) -> tuple[Node, ...]:

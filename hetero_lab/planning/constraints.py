@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,10 +79,17 @@ def check_constraints(
     devices: tuple[str, ...],
     limits: MemoryLimit | None,
     pins: Mapping[str, str] | None,
+    support: Mapping[str, Collection[str]],
 ) -> None:
-    """Check limits and pins before costs are known; PlanError as where they are applied."""
+    """Check limits and pins before costs are known; PlanError as where they are applied.
+
+    ``support`` names the ops that each device runs.
+    """
     memory_pools(devices, limits)
-    list(_pinned(graph, devices, pins or {}))
+    for pattern, number, op in _pinned(graph, devices, pins or {}):
+        if op not in support[devices[number]]:
+            able = [device for device in devices if op in support[device]]
+            raise _unsupported(pattern, op, devices[number], able)
 
 
 def only(ops: Iterable[str]) -> str:
@@ -114,13 +121,17 @@ def apply_pins(pairwise: Pairwise, pins: Mapping[str, str]) -> Pairwise:
             )
         if not pairwise.allowed[unit, number]:
             able = [names[other] for other in np.flatnonzero(pairwise.allowed[unit])]
-            raise PlanError(
-                f"{shorten(pattern)} pins {shorten(op)} to {names[number]}, which does not support "
-                f"it. Supported by: {', '.join(able)}."
-            )
+            raise _unsupported(pattern, op, names[number], able)
         mask[unit] = False
         mask[unit, number] = True
     return pairwise.restricted(mask)
+
+
+def _unsupported(pattern: str, op: str, device: str, able: Iterable[str]) -> PlanError:
+    return PlanError(
+        f"{shorten(pattern)} pins {shorten(op)} to {device}, which does not support it. "
+        f"Supported by: {', '.join(able)}."
+    )
 
 
 def _pinned(

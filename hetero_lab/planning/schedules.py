@@ -407,7 +407,7 @@ class _Climb:
             size = rng.randint(2, max(3, n_units // 2))
             near = self.pairwise.around(rng.randrange(n_units), size)
             kicked = self._moved(devices, near, rng.randrange(n_devices))
-            for schedule, moved in [*self.run(kicked)][-1:]:
+            for schedule, moved in self.run(kicked):
                 if schedule.makespan_us < best.makespan_us:
                     best, devices = schedule, moved
                     yield best, devices

@@ -64,6 +64,8 @@ class Evaluation(Result):
         One for each example.
     interrupted
         Whether Ctrl-C ended it before the last example.
+    configuration
+        The label with the precision of its devices: ``CPU (bf16, default)``.
     """
 
     _TABLES = ("summary", "examples")
@@ -72,6 +74,7 @@ class Evaluation(Result):
     metric: str
     answers: tuple[Answer, ...]
     interrupted: bool = False
+    configuration: str = ""
 
     def __len__(self) -> int:
         return len(self.answers)
@@ -134,6 +137,7 @@ class Evaluation(Result):
         errors = ("relative_error", "cosine", "top1_agreement", "n_nan")
         row = {
             "label": self.label,
+            "configuration": self.configuration or self.label,
             **accuracy_columns(self),
             **{name: getattr(self, name) for name in errors},
             "n_reference_nan": sum(answer.reference_is_nan for answer in self.answers),
@@ -152,16 +156,17 @@ class Evaluation(Result):
     def __repr__(self) -> str:
         nan = f", {self.n_nan} of them with NaN" if self.n_nan else ""
         n = f"{len(self)} examples{nan}{'; interrupted' if self.interrupted else ''}"
+        name = shorten(self.configuration or self.label)
         if not self.is_labelled:
             return (
-                f"Evaluation({shorten(self.label)}: relative error {self.relative_error:.2g}, "
-                f"cosine {self.cosine:.5f}, top-1 agreement {self.top1_agreement:.1%} with f32; "
-                f"{n})"
+                f"Evaluation({name}: relative error "
+                f"{self.relative_error:.2g}, cosine {self.cosine:.5f}, top-1 agreement "
+                f"{self.top1_agreement:.1%} with f32; {n})"
             )
         low, high = self.accuracy_ci95
         drop = self.paired
         return (
-            f"Evaluation({shorten(self.label)}: {self.metric} {self.accuracy:.1%} "
+            f"Evaluation({name}: {self.metric} {self.accuracy:.1%} "
             f"[{low:.1%}, {high:.1%}], f32 {self.reference_accuracy:.1%}, drop "
             f"{100 * drop.drop:+.2f} points [{100 * drop.low:+.2f}, {100 * drop.high:+.2f}], "
             f"p = {drop.p:.2g}; {n})"
@@ -200,7 +205,9 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def evaluation_from(records: Sequence[AnyRecord], label: str) -> tuple[Evaluation | None, str]:
+def evaluation_from(
+    records: Sequence[AnyRecord], label: str, configuration: str = ""
+) -> tuple[Evaluation | None, str]:
     """Read the last evaluation among the records of an entry, and why the last attempt failed."""
     tried = [r for r in records if isinstance(r, Accuracy)]
     problem = tried[-1].problem if tried else ""
@@ -211,14 +218,14 @@ def evaluation_from(records: Sequence[AnyRecord], label: str) -> tuple[Evaluatio
     columns: list[list[Any]] = [[_FLAG_OF[c] for c in getattr(last, name)] for name in _FLAGS]
     columns += [[math.nan if v is None else v for v in getattr(last, name)] for name in _ERRORS]
     answers = tuple(Answer(*row) for row in zip(*columns, strict=True))
-    return Evaluation(label, str(last.metric), answers), problem
+    return Evaluation(label, str(last.metric), answers, configuration=configuration), problem
 
 
 def nan_notes(rows: Iterable[Any]) -> list[str]:
     """Say which rows have NaN outputs."""
     return [
-        f"{shorten(row.label)}: the outputs of {row.evaluation.n_nan} of {len(row.evaluation)} "
-        "examples are not a number; they count as wrong."
+        f"{shorten(row.configuration)}: the outputs of {row.evaluation.n_nan} of "
+        f"{len(row.evaluation)} examples are not a number; they count as wrong."
         for row in rows
         if row.evaluation is not None and row.evaluation.n_nan
     ]

@@ -137,9 +137,9 @@ def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[
         return Decision(tried[0], f"This plan was measured, and no baseline.{but}")
     if not known:
         return Decision(tried[0], "No baseline keeps to the limits; this plan does.")
-    best = known[0]
+    best, named = known[0], rows[known[0]].configuration
     if not tried:
-        return Decision(best, f"{best} is the best baseline; no plan was measured.{but}")
+        return Decision(best, f"{named} is the best baseline; no plan was measured.{but}")
     tests = [series_ratio(rows[label].series, rows[best].series) for label in tried]
     corrected = zip(tried, tests, holm([test.p for test in tests]), strict=True)
     stricter = _ALPHA / _IMPROVED
@@ -148,14 +148,15 @@ def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[
     if faster:
         label, (ratio, low, high, _) = min(faster, key=lambda one: one[1].middle)
         said = (
-            f"{1 - ratio:.1%} faster than {best}, the best baseline (95 % interval {1 - high:.1%} "
+            f"{1 - ratio:.1%} faster than {named}, the best baseline (95 % interval {1 - high:.1%} "
             f"to {1 - low:.1%}).{but}"
         )
         return Decision(label, said, FASTER)
     label, ratio, word = min(found, key=lambda one: one[2] != UNDECIDED)
-    said = f"No plan was shown to be faster than {best}, the best baseline: {label} is {word}"
+    plan = rows[label].configuration
+    said = f"No plan was shown to be faster than {named}, the best baseline: {plan} is {word}"
     if word == UNDECIDED:
-        said = f"Undecided whether {label} is faster than {best}, the best baseline"
+        said = f"Undecided whether {plan} is faster than {named}, the best baseline"
     return Decision(best, f"{said}; {reason(ratio)}.{but}", word)
 
 

@@ -15,6 +15,7 @@ from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import OpGraph, graph_from_json, graph_to_json
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_from_json, partition_to_json
+from hetero_lab.results.configuration import configuration
 from hetero_lab.results.environment import Environment
 from hetero_lab.results.records import agreement_to_json
 from hetero_lab.runtime.compiled import Chosen
@@ -127,6 +128,13 @@ class ProfileData:
     generation: Generation | None = None
     generated: bool = False
     few_subgraphs: str = ""
+    device_properties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    inputs_digest: str = ""
+
+    @property
+    def configuration(self) -> str:
+        """The label with the precision of its devices: ``CPU (bf16, default)``."""
+        return configuration(self.label, self.chosen.precisions, self.device_properties)
 
 
 # Fields that are stored unchanged, with their types.
@@ -142,6 +150,8 @@ _PLAIN: dict[str, Any] = {
     "interrupted": bool,
     "generated": bool,
     "few_subgraphs": str,
+    "device_properties": dict[str, dict[str, Any]],
+    "inputs_digest": str,
     "executor": str,
     "chosen": Chosen,
 }

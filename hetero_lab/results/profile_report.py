@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hetero_lab.placement.partition import boundary_size
 from hetero_lab.results.profile_data import Generation, ProfileData
@@ -45,7 +45,7 @@ def summary(profile: ProfileData) -> str:
     lines = [
         f"{one_line(profile.graph.name, 60)} takes {time_text(latency.median_us)}"
         f"{'' if profile.generation is None else ' a further token'} on "
-        f"{one_line(profile.label, 60)}; {_outputs_verdict(profile)}.",
+        f"{one_line(profile.configuration, 80)}; {_outputs_verdict(profile)}.",
         f"Latency:    median {_interval(latency.median_us, latency.ci95_us)}, p90 "
         f"{time_text(latency.p90_us)}, {count_of(len(latency), 'inference')}",
         f"Placement:  {', '.join(_placed_on(profile))}"
@@ -113,7 +113,7 @@ def overhead(profile: ProfileData) -> str:
         reorders = sum(reorders_us(profile.counters, profile.partition).values())
         most = reorders + rest
         said = (
-            f"are spent at {count_of(crossed, 'boundary')}: reorders {time_text(reorders)}, "
+            f"are spent at {count_of(crossed, 'boundary')}: reorders there {time_text(reorders)}, "
             f"hand-overs and the runtime {time_text(rest)}"
         )
     elif reorders > rest:
@@ -140,6 +140,25 @@ def counted_beyond(profile: ProfileData) -> str:
         f"The times of ops add up to {time_text(counted_us)}, more than the latency: take them as "
         "shares. The machine was busy meanwhile, or ops ran at the same time."
     )
+
+
+def differing(one: ProfileData, other: ProfileData) -> str:
+    """Name the known conditions in which two measurements of one placement differ."""
+
+    def conditions(profile: ProfileData) -> dict[str, Any]:
+        return {
+            "precision": profile.chosen.precisions,
+            "streams": profile.chosen.n_streams,
+            "properties": profile.device_properties,
+            "executor": profile.executor,
+            "inputs": profile.inputs_digest,
+            "scenario": profile.generation and profile.generation.scenario,
+            "OpenVINO": profile.environment.openvino_version,
+            "host": profile.environment.host,
+        }
+
+    known, others = conditions(one), conditions(other)
+    return ", ".join(n for n in known if known[n] and others[n] and known[n] != others[n])
 
 
 def _interval(us: float, ends: tuple[float, float], write: Callable[..., str] = time_text) -> str:

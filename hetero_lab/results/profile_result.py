@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.arguments import checked
-from hetero_lab.errors import MeasurementError
+from hetero_lab.errors import MeasurementError, StoredFileError, shorten
 from hetero_lab.intervals import Latency
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
@@ -25,7 +26,8 @@ from hetero_lab.results.profile_data import (
     to_json,
 )
 from hetero_lab.results.profile_report import summary, text
-from hetero_lab.results.profile_tables import build_tables
+from hetero_lab.results.profile_tables import HEADLINE, SUMMARY_COLUMNS, build_tables
+from hetero_lab.results.read_tables import FromTables, read_tables, warn_of_edits
 from hetero_lab.results.records import Compiled, Trial, Turn
 from hetero_lab.results.trace import write_trace
 from hetero_lab.tables import (
@@ -33,6 +35,7 @@ from hetero_lab.tables import (
     Tables,
     read_json,
     reading,
+    text_table,
     write_json,
     write_tables,
 )
@@ -76,6 +79,10 @@ class Profile(Result, ProfileData):
         latency is then the time per further token.
     generated
         Whether the inputs were generated, so that the outputs are those of random values.
+    device_properties
+        The properties that were asked for, by device.
+    inputs_digest
+        A digest of the inputs; empty in older files.
     few_subgraphs
         Why there are more than two subgraphs, and the change that leaves fewer, as
         :func:`hetero_lab.simplify` says.
@@ -129,11 +136,12 @@ class Profile(Result, ProfileData):
         OutputPathError
             The directory cannot be made or written.
         """
+        data = to_json(self)
         tables = {name: frame.copy() for name, frame in self.tables.items()}
         for table in tables.values():
             table.insert(0, "schema_version", SCHEMA_VERSION)
         target = write_tables(directory, tables, format)
-        write_json(target / FILE_NAME, to_json(self))
+        write_json(target / FILE_NAME, data)
 
     @checked
     def to_trace(self, file: str | os.PathLike[str]) -> None:
@@ -199,14 +207,30 @@ def profile_of(
         peak_rss_bytes=compiled.peak_rss_bytes,
         executor=trial.executor,
         chosen=compiled.chosen,
+        device_properties=trial.device_properties,
         generation=generation,
         environment=environment.of(trial.devices),
         **fields,
     )
 
 
+class ProfileTables(FromTables, Profile):
+    """A profile that was read from tables alone."""
+
+    _KEPT_BY = "what was measured is in profile.json, which Profile.export writes beside them."
+
+    def __repr__(self) -> str:
+        return f"{text_table(self.tables['summary'][HEADLINE])}\n{self.limit}"
+
+    def _shown(self) -> dict[str, pd.DataFrame]:
+        return {"": self.tables["summary"]}
+
+
 def read_profile(directory: str | os.PathLike[str]) -> Profile:
     """Read a profile that :meth:`Profile.export` wrote; no device is needed.
+
+    Of CSV alone, without ``profile.json``, a file or a directory, the tables are read; what needs
+    more says so.
 
     Raises
     ------
@@ -224,8 +248,18 @@ def read_profile(directory: str | os.PathLike[str]) -> Profile:
     ...     hl.read_profile(f"{scratch}/results").latency == measured.latency
     True
     """
+    tables = read_tables(directory, FILE_NAME, "profile", SUMMARY_COLUMNS)
+    if tables is not None:
+        row, *more = tables["summary"].to_dict("records") or [{}]
+        if more or "ratio" in row:
+            name = shorten(os.fspath(directory))
+            raise StoredFileError(f"{name} holds a sweep: hetero_lab.read_sweep reads it.")
+        own = {f.name: row[f.name] for f in fields(ProfileData) if f.name in row}
+        return ProfileTables(tables, directory, **own)
     path = Path(directory) / FILE_NAME
-    return profile_from(read_json(path, kind="profile"), path)
+    profile = profile_from(read_json(path, kind="profile"), path)
+    warn_of_edits(directory, profile.tables, FILE_NAME)
+    return profile
 
 
 def profile_from(data: Mapping[str, Any], path: str | os.PathLike[str]) -> Profile:

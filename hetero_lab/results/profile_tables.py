@@ -24,7 +24,7 @@ from hetero_lab.runtime.timeline import Span, critical_path, idle_times
 from hetero_lab.tables import Tables, frame_of
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 # Precisions that a device may choose from; others (i32, boolean) are given by the model.
 _CHOSEN = frozenset(["f64", "f32", "f16", "bf16", "i8", "u8"])
@@ -41,9 +41,7 @@ def build_tables(profile: ProfileData) -> Tables:
             "counters": frame_of(counter_rows(profile.counters, emulated), COUNTER_COLUMNS),
             "boundaries": frame_of(_boundaries(profile), _BOUNDARY_COLUMNS),
             "placement": frame_of(_placement(profile)),
-            "agreement": frame_of(
-                [asdict(a) for a in profile.agreement], [field.name for field in fields(Agreement)]
-            ),
+            "agreement": frame_of([asdict(a) for a in profile.agreement], COLUMNS["agreement"]),
         }
     )
     if profile.counters:
@@ -92,21 +90,16 @@ def _samples(profile: ProfileData) -> list[dict[str, Any]]:
     ]
 
 
-def headline(profile: ProfileData) -> pd.DataFrame:
-    """Return the most important columns of the summary."""
-    columns = [
-        "median_us", "ci95_low_us", "ci95_high_us", "p90_us", "n_subgraphs", "boundary_bytes",
-        "compile_ms", "first_inference_ms", "verdict",
-    ]  # fmt: skip
-    return frame_of([summary_row(profile)], columns)
-
-
+HEADLINE = [
+    "configuration", "median_us", "ci95_low_us", "ci95_high_us", "p90_us", "n_subgraphs",
+    "boundary_bytes", "compile_ms", "first_inference_ms", "verdict",
+]  # fmt: skip
 SUMMARY_COLUMNS = [
-    "label", "model", "status", "executor", "devices", "emulated", "n_ops", "n_subgraphs",
-    "n_boundaries", "boundary_bytes", "median_us", "p90_us", "p99_us", "mad_us", "ci95_low_us",
-    "ci95_high_us", "n_samples", "first_inference_ms", "compile_ms", "peak_rss_bytes",
-    "execution_devices", "n_streams", "optimal_requests", "from_cache", "ops_us", "reorders_us",
-    "rest_us", "counters_exceed_latency", "partition", "as_predicted", "verdict",
+    "label", "configuration", "model", "status", "executor", "devices", "emulated", "n_ops",
+    "n_subgraphs", "n_boundaries", "boundary_bytes", "median_us", "p90_us", "p99_us", "mad_us",
+    "ci95_low_us", "ci95_high_us", "n_samples", "first_inference_ms", "compile_ms",
+    "peak_rss_bytes", "execution_devices", "n_streams", "optimal_requests", "from_cache", "ops_us",
+    "reorders_us", "rest_us", "counters_exceed_latency", "partition", "as_predicted", "verdict",
     "max_relative_error", "openvino_version", "host", "measured_at", "model_fingerprint",
 ]  # fmt: skip
 COUNTER_COLUMNS = [
@@ -131,6 +124,7 @@ def summary_row(profile: ProfileData) -> dict[str, Any]:
     errors = (a.relative_error for a in profile.agreement if a.verdict != "undecided")
     return {
         "label": profile.label,
+        "configuration": profile.configuration,
         "model": profile.graph.name,
         "status": "interrupted" if profile.interrupted else "ok",
         "executor": profile.executor,
@@ -180,6 +174,23 @@ def time_parts(counters: Sequence[Counter], latency_us: float) -> dict[str, Any]
         "rest_us": max(0.0, rest_us),
         "counters_exceed_latency": rest_us < 0,
     }
+
+
+COLUMNS = {
+    "latency": ["turn", "index", "latency_us"],
+    "subgraphs": [
+        "subgraph", "device", "emulated", "n_ops", "n_executed", "ops_us", "reorders_us",
+        "n_inputs", "input_bytes", "n_outputs", "output_bytes", "precisions", "ops",
+    ],
+    "counters": COUNTER_COLUMNS,
+    "boundaries": _BOUNDARY_COLUMNS,
+    "placement": [
+        "op", "op_type", "device", "emulated", "subgraph", "shape", "output_bytes", "fused_with",
+        "precision", "time_us",
+    ],
+    "agreement": [field.name for field in fields(Agreement)],
+    "transitions": TRANSITION_COLUMNS,
+}  # fmt: skip
 
 
 def _subgraphs(profile: ProfileData) -> Iterator[dict[str, Any]]:

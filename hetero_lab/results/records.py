@@ -7,7 +7,7 @@ The fields are those of the stored files: ``sweep.json`` holds the header with i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
@@ -235,15 +235,26 @@ class Ledger:
 
     A sweep on one machine has records without a host: the machine is the one in its header. Turns
     of two hosts are never mixed: a row belongs to one host, and so does the reference beside it.
+    ``append`` takes each record after the given ones.
     """
 
-    def __init__(self, records: Iterable[AnyRecord] = ()):
+    def __init__(
+        self,
+        records: Iterable[AnyRecord] = (),
+        append: Callable[[AnyRecord], object] = lambda _: None,
+    ):
+        self._append = append
         self._levels: defaultdict[tuple[str, str], dict[At, float]] = defaultdict(dict)
         self._kinds: defaultdict[tuple[str, str], set[type]] = defaultdict(set)
         self.hosts: dict[str, Environment] = {}  # in order, each as of its last measurement
         self.next_group = 0
         for record in records:
             self.note(record)
+
+    def append(self, record: AnyRecord) -> None:
+        """Append a record and take it into account."""
+        self._append(record)
+        self.note(record)
 
     def note(self, record: AnyRecord) -> None:
         """Take a record into account."""

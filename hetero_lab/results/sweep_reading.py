@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +14,12 @@ from msgspec.structs import replace as entry_with
 
 from hetero_lab.errors import ArgumentError, names_at_hand, shorten
 from hetero_lab.intervals import Latency, Series
-from hetero_lab.model.opgraph import graph_from_json
+from hetero_lab.model.opgraph import OpGraph, graph_from_json
 from hetero_lab.results.environment import is_busy, noise_of
 from hetero_lab.results.evaluation import evaluation_from, nan_notes
 from hetero_lab.results.profile_result import profile_of
+from hetero_lab.results.profile_tables import SUMMARY_COLUMNS
+from hetero_lab.results.read_tables import FromTables, read_tables, warn_of_edits
 from hetero_lab.results.records import (
     FROM_CACHE,
     Accuracy,
@@ -35,19 +37,32 @@ from hetero_lab.results.records import (
     Trial,
     Turn,
 )
-from hetero_lab.results.store import read_store
+from hetero_lab.results.store import HEADER, read_store
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import BUDGET_ENDED, INTERRUPTED, Row
 from hetero_lab.runtime.inputs import GENERATED
 from hetero_lab.runtime.reference import not_finite_notes
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
-from hetero_lab.tables import number, reading
+from hetero_lab.tables import Tables, number, reading
 from hetero_lab.terminal import count_of
 
 BUSY = "Other processes kept"  # begins the note on a busy machine
 _HERE = ""  # the host of a record that names none
 _NOISY_MAD = 0.1  # share of the median
+_COLUMNS = [*SUMMARY_COLUMNS, "ratio", "same_as", "reference"]
 _LARGE_SHARE = 0.2  # share of the time for starting workers that is worth a note
+
+
+class SweepTables(FromTables, Sweep):
+    """A sweep that was read from tables alone."""
+
+    _KEPT_BY = (
+        "nothing is ranked anew or drawn; a store, hl.sweep(store=), keeps what was measured."
+    )
+
+    @property
+    def _remarks(self) -> list[str]:
+        return [self.limit, *self.notes]
 
 
 def read_sweep(
@@ -58,6 +73,9 @@ def read_sweep(
     With several, labels are prefixed with the name of the directory. Ratios stay within their own
     run. Runs with the same reference, host and OpenVINO version are ranked together by these
     ratios, and their latencies are on the scale of the first run; others are ranked apart.
+
+    Of CSV alone, a file of :meth:`Sweep.to_csv` or a directory of :meth:`Sweep.export`, the tables
+    are read; what needs turns says so.
 
     Raises
     ------
@@ -76,7 +94,12 @@ def read_sweep(
     True
     """
     if isinstance(directory, str | os.PathLike):
-        return read_one(directory)
+        tables = read_tables(directory, HEADER, "sweep", _COLUMNS)
+        if tables is not None:
+            return _sweep_of(tables, directory)
+        sweep = read_one(directory)
+        warn_of_edits(directory, sweep.tables, HEADER)
+        return sweep
     directories = list(directory)
     names = [Path(d).resolve().name for d in directories]
     if len(set(names)) < len(names):
@@ -113,6 +136,23 @@ def read_sweep(
     )
 
 
+def _sweep_of(tables: Tables, path: str | os.PathLike[str]) -> Sweep:
+    with reading(path, "sweep"):
+        summary = tables["summary"]
+        if "ranking" not in tables:
+            measured = summary.loc[summary["median_us"].notna() & (summary["same_as"] == "")]
+            tables["ranking"] = measured.sort_values("median_us", ignore_index=True)
+        sweep = SweepTables(
+            tables,
+            path,
+            reference=next(iter(summary.loc[summary["reference"], "label"]), ""),
+            notes=tuple(tables["notes"]["finding"]) if "notes" in tables else (),
+            interrupted=bool((summary["status"] == INTERRUPTED).any()),
+        )
+        repr(sweep)
+    return sweep
+
+
 def _beside_others(row: Row, name: str, first_group: int, run: str, level: Latency | None) -> Row:
     """Return a row of one run as a row of several runs, its groups numbered after theirs."""
     of_this, reference = (
@@ -140,19 +180,32 @@ def read_one(directory: str | os.PathLike[str], mark: str = "") -> Sweep:
     return sweep
 
 
-def sweep_from(header: Header, records: Sequence[AnyRecord], *, interrupted: bool = False) -> Sweep:
-    """Build a Sweep from the content of a store."""
-    return _Builder(header, records, interrupted).sweep()
+def sweep_from(
+    header: Header,
+    records: Sequence[AnyRecord],
+    graphs: Mapping[str, OpGraph] | None = None,
+    *,
+    interrupted: bool = False,
+) -> Sweep:
+    """Build a Sweep from the content of a store; ``graphs`` are by variant, if they are at hand."""
+    graphs = graphs or {name: graph_from_json(m.graph) for name, m in header.models.items()}
+    return _Builder(header, records, graphs, interrupted).sweep()
 
 
 class _Builder:
     """Builds the rows of a sweep from the records of its entries."""
 
-    def __init__(self, header: Header, records: Sequence[AnyRecord], interrupted: bool):
+    def __init__(
+        self,
+        header: Header,
+        records: Sequence[AnyRecord],
+        graphs: Mapping[str, OpGraph],
+        interrupted: bool,
+    ):
         self._header = header
         self._records = records
         self._interrupted = interrupted
-        self._graphs = {name: graph_from_json(m.graph) for name, m in header.models.items()}
+        self._graphs = graphs
         self._ledger = Ledger(records)
         self._environments = {_HERE: header.environments[-1], **self._ledger.hosts}
         self._calls = {r.host: r for r in records if isinstance(r, Call)}
@@ -244,9 +297,10 @@ class _Builder:
                 fingerprint=self._header.models[entry.variant].fingerprint,
                 environment=environment,
                 counters=counted.rows if counted else (),
+                inputs_digest=self._header.inputs_digest,
             )
             # Accuracy is evaluated where the sweep was called, whichever host measured the row.
-            evaluation, problem = evaluation_from(every, entry.label)
+            evaluation, problem = evaluation_from(every, entry.label, profile.configuration)
             if problem:
                 status, detail = "accuracy failed", problem
         noise = noise_of(environment, [*entry.devices, *self._reference_devices])
@@ -308,15 +362,15 @@ def _wrong_notes(rows: Sequence[Row]) -> list[str]:
     search = " hetero_lab.find_wrong(model, placement) finds the ops to blame."
     generated = any(row.profile and row.profile.generation for row in wrong)
     return [
-        f"The outputs of {names_at_hand([row.label for row in wrong], 4)} differ from the f32 "
-        f"reference by more than rounding.{'' if generated else search}"
+        f"The outputs of {names_at_hand([row.configuration for row in wrong], 4)} differ from the "
+        f"f32 reference by more than rounding.{'' if generated else search}"
     ]
 
 
 def _notes(records: Sequence[AnyRecord], rows: Sequence[Row]) -> Iterator[str]:
     """Say what may have disturbed the run."""
     noisy = [
-        row.label
+        row.configuration
         for row in rows
         if row.profile and row.profile.latency.mad_us > _NOISY_MAD * row.profile.latency.median_us
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -62,10 +62,11 @@ class Sweep(Result):
     def summary(self) -> pd.DataFrame:
         """One row per label: status, structure, latency with intervals, ratio to the reference.
 
-        ``median_us`` is the reference's latency times ``ratio``, and ``ci95_low_us`` and
-        ``ci95_high_us`` are its interval, so that latency, ratio and rank agree. ``p90_us``,
-        ``p99_us`` and ``mad_us`` are on the same scale. ``raw_median_us`` and the other raw
-        columns are of the row's own turns alone; on a machine that drifts they differ, because
+        ``configuration`` is the label with the precision of each device. ``median_us`` is the
+        reference's latency times ``ratio``, so that latency, ratio and rank agree. ``p90_us``,
+        ``p99_us``, ``mad_us`` and the interval (``ci95_low_us``, ``ci95_high_us``) are of the row's
+        own turns on that scale; the ratio has an interval of its own. ``raw_median_us`` and the
+        other raw columns are off that scale: on a machine that drifts they differ, because
         placements are measured in groups, one after the other. ``compile_spread`` says how much
         two compiles of the placement differ, ``noise_measured`` whether that was measured.
         """
@@ -97,22 +98,31 @@ class Sweep(Result):
         """Return the label of a row, with its host if there are several."""
         return f"{row.label} @ {row.host}" if row.host and len(self.hosts) > 1 else row.label
 
+    def shown_name(self, row: Row) -> str:
+        """Return the name of a row for a figure: its configuration, with its host likewise."""
+        return replace(row, label=self.name_of(row)).configuration
+
+    def configuration_of(self, label: str) -> str:
+        """Return the label of a row with the precision of its devices, once it was measured."""
+        names = self.summary.loc[self.summary["label"] == label, "configuration"]
+        return next(iter(names), label)
+
     def profile(self, label: str, host: str = "") -> Profile:
         """Return the measurements of one row as a Profile: graph, counters, samples.
 
-        If several hosts measured the label, it is the profile of ``host``, by default of the first.
-        Its latency is the median of the row's own turns, ``raw_median_us`` in the summary: it may
-        not be comparable with that of another row, which was measured minutes before or after.
+        The configuration of a row names it too. If several hosts measured it, it is the profile of
+        ``host``, by default of the first.
+        Its samples are on the scale of the reference, so that its latency is that of the row.
 
         Raises
         ------
         ArgumentError
             No row has that label, or the row was not measured.
         """
-        own = [row for row in self.rows if row.label == label and host in ("", row.host)]
+        own = [r for r in self.rows if label in (r.label, r.configuration) and host in ("", r.host)]
         for row in own:
-            if row.profile is not None:
-                return row.profile
+            if row.scaled_profile is not None:
+                return row.scaled_profile
         for row in own:
             raise ArgumentError(f"{shorten(label)} was not measured: {row.status}.")
         labels = list(dict.fromkeys(row.label for row in self.rows))
@@ -136,9 +146,21 @@ class Sweep(Result):
 
     @property
     def _heading(self) -> str:
-        distinct = sum(not row.same_as for row in self.rows)
-        sentences = f"{count_of(distinct, 'placement')}, ratios to {shorten(self.reference)}"
-        return f"{sentences} (below 1 is faster)"
+        distinct = int((self.summary["same_as"] == "").sum())
+        sentences = f"{count_of(distinct, 'placement')}, ratios to "
+        sentences += f"{shorten(self.configuration_of(self.reference))} (below 1 is faster)"
+        if len(self.ranking) > 1:
+            sentences += ", latencies on its scale, findings to the fastest"
+        if lacking := self._lacking():
+            sentences += f"; {' and '.join(lacking)} alone cannot run every op"
+        return sentences
+
+    def _lacking(self) -> list[str]:
+        """Return the devices of splits that have no row alone although baselines have."""
+        if not any(row.baseline for row in self.rows):
+            return []
+        used = {d: None for names in self.summary["devices"].dropna() for d in names.split(",")}
+        return [device for device in used if device not in {*self.summary["label"]}]
 
     @property
     def _remarks(self) -> list[str]:
@@ -164,5 +186,5 @@ class Sweep(Result):
         if len(self.hosts) > 1 or split is None or alone is None or split[1] <= alone[1]:
             return ""
         slow, quick, why = split[2], alone[2], overhead(split[2])
-        took = f"{shorten(quick.label, 60)} takes {time_text(quick.latency.median_us)}."
-        return why and f"{shorten(slow.label, 60)}: {why} {took}"
+        took = f"{shorten(quick.configuration, 80)} takes {time_text(quick.latency.median_us)}."
+        return why and f"{shorten(slow.configuration, 80)}: {why} {took}"

@@ -46,40 +46,35 @@ class Row:
     needs_s: float = 0.0
 
     @property
+    def configuration(self) -> str:
+        """The label with the precision of its devices, if it was measured."""
+        return self.scaled_profile.configuration if self.scaled_profile else self.label
+
+    @property
     def was_left_out(self) -> bool:
         """Whether Ctrl-C or the end of the budget came before the row was measured."""
         return self.status in (INTERRUPTED, BUDGET_ENDED)
 
-    @cached_property
+    @property
     def latency(self) -> Estimate | None:
         """The latency used for ranks: the reference's latency times the paired ratio to it.
 
         The median of a row's own turns depends on the minute in which they ran as much as on the
         placement; the ratio to the reference's turns beside them does not. The interval is that of
-        the ratio, for the reference that of its own latency, which all rows share. Without a
-        common round with the reference, the latency is the median of the row's own turns.
+        the own turns, on the same scale; the ratio has its own. Without a common round with the
+        reference, the latency is the median of the own turns.
         """
-        if self.profile is None:
-            return None
-        own = self.profile.latency.estimate
-        if self.series.ratio is None or self.reference_latency is None:
-            return own
-        level_us = self.reference_latency.median_us
-        if self.series.ours == self.series.reference:
-            scale = level_us / own.us
-            return Estimate(level_us, scale * own.low_us, scale * own.high_us)
-        ratio, low, high, _ = self.series.ratio
-        return Estimate(level_us * ratio, level_us * low, level_us * high)
+        return self.scaled_profile.latency.estimate if self.scaled_profile else None
 
     @cached_property
     def scaled_profile(self) -> Profile | None:
         """The profile with its samples on the scale of the latency: a report tells one number."""
-        if self.profile is None:
-            return None
-        assert self.latency  # as any row with a profile has one
-        scale = self.latency.us / self.profile.latency.median_us
-        turns = tuple(tuple(scale * s for s in turn) for turn in self.profile.latency.turns)
-        return replace(self.profile, latency=Latency(turns))
+        ratio, level = self.series.ratio, self.reference_latency
+        if self.profile is None or ratio is None or level is None:
+            return self.profile and replace(self.profile, label=self.label)
+        own = self.profile.latency
+        latency = own.scaled(level.median_us * ratio.middle / own.median_us)
+        return replace(self.profile, label=self.label, latency=latency)
 
     @property
     def levels_us(self) -> list[float]:

@@ -10,7 +10,7 @@ import numpy as np
 from hetero_lab.errors import names_at_hand, shorten
 from hetero_lab.results import profile_tables
 from hetero_lab.results.evaluation import RANKED_ACCURACY, summary_columns
-from hetero_lab.results.evidence import ALIKE, UNDECIDED, Ranking
+from hetero_lab.results.evidence import ALIKE, BEST, UNDECIDED, Ranking
 from hetero_lab.results.sweep_row import Row
 from hetero_lab.tables import TEXT_COLUMNS, Tables, frame_of, number, text_table, time_text
 from hetero_lab.terminal import count_of, one_line
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOST_ROWS = 5  # in the short text
-_SAMPLES = ["label", "host", "turn", "index", "latency_us"]
+_NOISY = 10.0  # an interval whose ends are so many times apart comes from noise alone
 # Tables that hold those of all profiles, under the names that they have there.
 _OF_EACH = {
     "samples": "latency", "subgraphs": "subgraphs", "counters": "counters",
@@ -46,7 +46,7 @@ def build(rows: Sequence[Row], ranking: Ranking, reference: str, notes: Sequence
                 frame.insert(0, "label", row.label)
                 frame.insert(1, "host", row.measured_on)
                 frames.append(frame)
-        empty = pd.DataFrame(columns=_SAMPLES if name == "samples" else None)
+        empty = pd.DataFrame(columns=["label", "host", *profile_tables.COLUMNS[of_profile]])
         tables[name] = pd.concat(frames, ignore_index=True) if frames else empty
     tables["notes"] = pd.DataFrame({"finding": list(notes)}, dtype="str")
     return tables
@@ -68,7 +68,8 @@ def text(
     lines = [*filter(None, [verdict(tables)]), heading]
     if len(ranking):
         first = shown(tables)[""].iloc[:most].drop(columns="throughput_per_s")
-        lines.append(text_table(first.assign(label=[one_line(n, 60) for n in first["label"]])))
+        names = [one_line(name, 80) for name in first["configuration"]]
+        lines.append(text_table(first.assign(configuration=names)))
         lines += _more(len(ranking), most, "placement")
     few = None if most is None else most // 2
     for listed, noun in ((failures, "failure"), (list(remarks), "note")):
@@ -79,20 +80,29 @@ def text(
 def verdict(tables: Tables) -> str:
     """Say which placement is fastest, which ones are as fast, and for which that is undecided."""
     ranking = tables["ranking"]
-    if not len(ranking) or ranking["host"].nunique() > 1:
+    if not len(ranking) or "finding" not in ranking or ranking["host"].nunique() > 1:
         return ""
+    open_ = ranking.loc[ranking["finding"].isin([BEST, UNDECIDED])]
+    for row in open_.to_dict("records"):
+        known = ((row["ci95_low_us"], row["ci95_high_us"], time_text),)
+        known += ((row["ratio_ci95_low"], row["ratio_ci95_high"], number),)
+        for low, high, write in known:
+            if low * _NOISY < high < np.inf:
+                reach = f"{shorten(row['configuration'], 80)} reaches from {write(low)} to"
+                return f"Too noisy to rank: the interval of {reach} {write(high)}."
     best = ranking.iloc[0]
-    text = f"Fastest: {shorten(best['label'], 60)}, {time_text(best['median_us'])}"
+    text = f"Fastest: {shorten(best['configuration'], 80)}, {time_text(best['median_us'])}"
     text += f" ({number(best['throughput_per_s'])} a second)"
-    references = tables["summary"].loc[tables["summary"]["reference"], "label"]
-    is_reference = best["label"] in set(references)
+    references = tables["summary"].loc[tables["summary"]["reference"]]
+    is_reference = best["label"] in set(references["label"])
     if best["ratio"] == best["ratio"] and not is_reference:
         ends = (f"{best[name]:.3f}" for name in ("ratio_ci95_low", "ratio_ci95_high"))
-        text += f", {best['ratio']:.3f} of the reference's time (95 %: {' to '.join(ends)})"
+        named = [shorten(name, 80) for name in references["configuration"]] or ["the reference"]
+        text += f", {best['ratio']:.3f} of the time of {named[0]} (95 %: {' to '.join(ends)})"
     for word, said in ((ALIKE, "as fast, within 5 %"), (UNDECIDED, "undecided")):
-        labels = list(ranking.loc[ranking["finding"] == word, "label"])
-        if labels:
-            text += f"; {said}: {names_at_hand(labels, 2)}"
+        names = list(ranking.loc[ranking["finding"] == word, "configuration"])
+        if names:
+            text += f"; {said}: {names_at_hand(names, 2)}"
     return f"{text}."
 
 
@@ -109,7 +119,7 @@ def shown(tables: Tables) -> dict[str, pd.DataFrame]:
 
 
 _SHOWN = [
-    "rank", "group", "label", "n_subgraphs", "median_us", "ci95_low_us", "ci95_high_us",
+    "rank", "group", "configuration", "n_subgraphs", "median_us", "ci95_low_us", "ci95_high_us",
     "throughput_per_s", "ratio", "ratio_ci95_low", "ratio_ci95_high", "finding", "emulated",
     "accuracy",
 ]  # fmt: skip
@@ -129,8 +139,11 @@ def _host_column(tables: Tables) -> list[str]:
 
 def could_be_seen(ranking: Ranking) -> str:
     """Say which differences the run could have shown."""
-    if not np.isfinite(ranking.smallest_difference):
-        return "Too few turns to tell placements apart; give it more time with budget_s=."
+    if not ranking.smallest_difference <= 1.0:
+        return (
+            "Too few turns, or too much noise, to tell placements apart; give it more time with "
+            "budget_s=, on a quiet machine."
+        )
     return (
         "Placements of one group cannot be told apart; the smallest difference that this run "
         f"could have shown is {ranking.smallest_difference:.1%}."
@@ -143,28 +156,20 @@ _RAW = ["median_us", "p90_us", "ci95_low_us", "ci95_high_us"]
 
 def _measured(row: Row) -> dict[str, Any]:
     """Return the summary of a row's profile, with its latency on the scale of the reference."""
-    if row.profile is None:
+    if row.profile is None or row.scaled_profile is None:
         return {}
-    assert row.latency
-    own = profile_tables.summary_row(row.profile)
-    raw = {f"raw_{name}": own[name] for name in _RAW}
-    scale = row.latency.us / own["median_us"]
-    scaled = {name: scale * own[name] for name in ("p90_us", "p99_us", "mad_us")}
+    scaled = profile_tables.summary_row(row.scaled_profile)
+    factor = row.profile.latency.median_us / scaled["median_us"]
     return {
-        **own,
         **scaled,
-        **raw,
-        "median_us": row.latency.us,
-        "ci95_low_us": row.latency.low_us,
-        "ci95_high_us": row.latency.high_us,
-        **profile_tables.time_parts(row.profile.counters, row.latency.us),
+        **{f"raw_{name}": factor * scaled[name] for name in _RAW},
         "compile_spread": row.series.spread,
         "noise_measured": row.series.noise.is_measured,
     }
 
 
 def _summary(row: Row, reference: str, *, evaluated: bool, generates: bool) -> dict[str, Any]:
-    own = {**_measured(row), "label": row.label, "status": row.status}
+    own = {"configuration": row.label, **_measured(row), "label": row.label, "status": row.status}
     ratio, low, high, _ = row.series.ratio if row.profile and row.series.ratio else [None] * 4
     median = own.get("median_us")
     settled = row.sustained_us[-len(row.sustained_us) // 3 :]
@@ -197,8 +202,8 @@ def _summary(row: Row, reference: str, *, evaluated: bool, generates: bool) -> d
         if row.profile and row.profile.generation and row.latency:
             columns |= profile_tables.generation_columns(row.profile.generation, row.latency)
     first = [
-        "label", "status", "n_subgraphs", "boundary_bytes", "median_us", "p90_us", "ci95_low_us",
-        "ci95_high_us", "ratio", "ratio_ci95_low", "ratio_ci95_high",
+        "label", "configuration", "status", "n_subgraphs", "boundary_bytes", "median_us", "p90_us",
+        "ci95_low_us", "ci95_high_us", "ratio", "ratio_ci95_low", "ratio_ci95_high",
     ]  # fmt: skip
     return {
         name: columns[name]
@@ -247,7 +252,7 @@ _GENERATED = [
     "tpot_ci95_high_ms", "tokens_per_s", "tokens_per_s_ci95_low", "tokens_per_s_ci95_high",
 ]  # fmt: skip
 _RANKED = [
-    "label", "variant", "executor", "requests", "n_subgraphs", "boundary_bytes", "median_us",
-    "ci95_low_us", "ci95_high_us", "throughput_per_s", "ratio", "ratio_ci95_low",
+    "label", "configuration", "variant", "executor", "requests", "n_subgraphs", "boundary_bytes",
+    "median_us", "ci95_low_us", "ci95_high_us", "throughput_per_s", "ratio", "ratio_ci95_low",
     "ratio_ci95_high", "baseline", "emulated", "host",
 ]  # fmt: skip

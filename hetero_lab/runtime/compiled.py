@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ import openvino as ov
 
 from hetero_lab.clock import now
 from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.emulation import plain
 from hetero_lab.devices.guard import check_compile
-from hetero_lab.devices.properties import OF_THE_CORE, check_properties
+from hetero_lab.devices.properties import OF_THE_CORE, PRECISION_HINT, check_properties
 from hetero_lab.devices.virtual import named_by_plugin
 from hetero_lab.errors import (
     AffinityError,
@@ -425,13 +426,15 @@ class Chosen:
     ``devices`` execute it (EXECUTION_DEVICES); ``n_streams`` is the number of inferences that all
     devices together run in parallel, ``n_requests`` the advised number of requests in flight
     (OPTIMAL_NUMBER_OF_INFER_REQUESTS). ``from_cache`` tells whether it was loaded from the model
-    cache. ``None`` stands for a value that was not reported.
+    cache. ``None`` stands for a value that was not reported. ``precisions`` are those of the
+    devices (INFERENCE_PRECISION_HINT), "" where one is not reported.
     """
 
     devices: tuple[str, ...] = ()
     n_streams: int | None = None
     n_requests: int | None = None
     from_cache: bool | None = None
+    precisions: Mapping[str, str] = field(default_factory=dict)
 
 
 def chosen_by(models: Sequence[ov.CompiledModel], core: ov.Core) -> Chosen:
@@ -450,7 +453,18 @@ def chosen_by(models: Sequence[ov.CompiledModel], core: ov.Core) -> Chosen:
         sum(map(int, streams)) if None not in streams else None,
         min((int(n) for n in requests if n), default=None),
         all(cached) if None not in cached else None,
+        _precisions(models, behind),
     )
+
+
+def _precisions(models: Sequence[ov.CompiledModel], behind: Mapping[str, str]) -> dict[str, str]:
+    """Return INFERENCE_PRECISION_HINT of each device."""
+    found: dict[str, str] = {}
+    for model in models:
+        for name, value in reported(model, PRECISION_HINT).items():
+            device = str(name or next(iter(ask(model, "EXECUTION_DEVICES") or ()), "")).strip("()")
+            found[behind.get(device, device)] = str(plain({"": value})[""] or "")
+    return found
 
 
 def settle(model: ov.CompiledModel, infer: Callable[[], object]) -> None:

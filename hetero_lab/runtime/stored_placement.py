@@ -20,6 +20,7 @@ from hetero_lab.devices.emulation import emulated_devices, plugin_of
 from hetero_lab.errors import (
     AffinityError,
     ArgumentError,
+    ModelError,
     PropertyError,
     StoredFileError,
     names_at_hand,
@@ -209,6 +210,11 @@ def read_placement(file: str | os.PathLike[str]) -> Placement:
     >>> compiled.partition.n_subgraphs
     1
     """
+    if not os.path.exists(file):
+        raise ModelError(
+            f"{shorten(os.fspath(file))} does not exist. Name a file of hetero_lab.save, or a "
+            "directory of hetero_lab.freeze."
+        )
     graph = prepare(_model_file(file)).graph  # refuses a file that is no model
     stored = read_stored(file)
     placed, weights = stored.affinity, graph.constant_side

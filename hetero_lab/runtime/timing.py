@@ -134,7 +134,7 @@ def run_side_by_side_turn(
             together.wait()
             while not ended.is_set():
                 own.append(time_once(run))
-                if len(own) == timed and all(len(s) >= timed for s in samples):
+                if all(len(s) >= timed for s in samples):
                     ended.set()
         except threading.BrokenBarrierError:
             pass  # another model failed

@@ -36,7 +36,6 @@ from hetero_lab.errors import (
     MeasurementError,
     PlanError,
     names_at_hand,
-    shorten,
     warn,
 )
 from hetero_lab.interrupts import UntilInterrupted, deferred
@@ -157,8 +156,8 @@ def calibrate(
     properties = check_device_properties(device_properties, names, core)
     bound = bind(model, core)
     check_scenario(bound.model, scenario)
-    conditions = Conditions(inputs, seed, isolate=isolate)
-    with searching(bound, conditions, watch, scenario=scenario, show=progress) as search:
+    conditions = Conditions(inputs, seed, scenario, isolate=isolate)
+    with searching(bound, conditions, watch, show=progress) as search:
         costs = calibrate_bound(
             search, names, properties, search.budget_s, validate, contention=scenario is None
         )
@@ -251,7 +250,7 @@ class Calibration:
         graph = search.bound.graph
         self.support = {device: able_ops(search.bound, device) for device in devices}
         check_supported(graph, self.support)
-        self.layers = None if search.session.scenario is None else block_units(graph)
+        self.layers = None if search.session.conditions.scenario is None else block_units(graph)
         if self.layers is None:
             self.base = _base(graph, self.support)
             reference = middling_affinity(graph, self.support, inseparable_ops(graph))
@@ -328,7 +327,7 @@ class Calibration:
         observed = [seen.slower(drift) for seen in self.observed]
         if self.prior is not None:
             return with_prefill(adjust(self.prior, observed), observed)
-        bound, scenario = self.search.bound, self.search.session.scenario
+        bound, scenario = self.search.bound, self.search.session.conditions.scenario
         graph = bound.graph
         if scenario is not None:  # so that memory is counted at the length of the context
             graph = graph_at_context(bound, scenario.context_tokens, scenario.batch)
@@ -427,7 +426,8 @@ class Calibration:
             missing = [d for d in affinity.devices if d not in self._reached]
             if label in failed and missing:
                 raise MeasurementError(
-                    f"{names_at_hand(missing)} could not be measured: {shorten(label)} failed "
+                    f"{names_at_hand(missing)} could not be measured: a placement on "
+                    f"{' and '.join(affinity.devices)} failed "
                     f"({failed[label]}). Try hetero_lab.profile on it."
                 )
 
@@ -502,7 +502,8 @@ def _base(graph: OpGraph, support: Mapping[str, frozenset[str]]) -> dict[str, Af
         order = dict.fromkeys(graph.leader, (device, *support))
         affinity = on_first_able(graph, support, order)
         if affinity not in base.values():
-            base[f"{device} first"] = affinity
+            others = [other for other in support if other != device]
+            base[f"HETERO:{','.join([device, *others])}"] = affinity
     return base
 
 

@@ -93,15 +93,17 @@ def explain(
     bound = bind(model, core)
     first, second = (resolve(bound, placement) for placement in (before, after))
     measurement, measured_notes = None, []
+    names = [_label(first), _label(second)]
     if profiles is not None:
         given = _pair(profiles, first, second)
+        names = [measured.configuration for measured in given]
         pair = (_fitting("before", first, given[0]), _fitting("after", second, given[1]))
         measurement, measured_notes = _measured(*pair, costs)
     used = dict.fromkeys([*first.affinity.devices, *second.affinity.devices])
     return compare_placements(
         bound.graph,
-        (_label(first), first.affinity, partition_of(first)),
-        (_label(second), second.affinity, partition_of(second)),
+        (names[0], first.affinity, partition_of(first)),
+        (names[1], second.affinity, partition_of(second)),
         costs,
         measurement=measurement,
         emulated=bases_of(used, bound.core),
@@ -128,8 +130,8 @@ def explain_rows(before: Row, after: Row) -> Difference:
         notes.append("A row with several requests in flight has no latency to compare.")
     return compare_placements(
         a.graph,
-        (before.label, a.affinity, a.partition),
-        (after.label, b.affinity, b.partition),
+        (before.configuration, a.affinity, a.partition),
+        (after.configuration, b.affinity, b.partition),
         None,
         measurement=measurement if has_latency else None,
         emulated={**dict(a.environment.emulated), **dict(b.environment.emulated)},
@@ -318,6 +320,7 @@ class Comparison(Result):
         rows = [
             {
                 "label": label,
+                "configuration": self.after.shown_name(second[label][0]),
                 "median_us_before": first[label][1].us,
                 "median_us_after": second[label][1].us,
                 "ratio": ratio.middle,

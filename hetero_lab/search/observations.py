@@ -20,7 +20,6 @@ from hetero_lab.errors import MeasurementError
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.session import Conditions, Session, SweepControl
 from hetero_lab.measure.trial_grid import by_name, expand
-from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
@@ -100,7 +99,7 @@ class Search:
             session = self.session
             if models is not None:
                 session = stack.enter_context(Session(models, session.conditions))
-            scenario = self.session.scenario
+            scenario = session.conditions.scenario
             given = expand(session.models, placements, grid, scenario=scenario, baselines=False)
             given = [trial for trial in given if trial.label not in leave_out]
             measure = partial(session.measure, control=SweepControl(self._on_record))
@@ -131,7 +130,6 @@ def searching(
     conditions: Conditions,
     watch: Stopwatch,
     *,
-    scenario: Scenario | None = None,
     show: bool,
 ) -> Iterator[Search]:
     """Open a search; few placements are alive at once where they run in this process."""
@@ -139,7 +137,7 @@ def searching(
         conditions = replace(conditions, workers=replace(conditions.workers, group=_ALIVE))
     with (
         Progress("prepare", show=show, budget_s=watch.budget_s) as bar,
-        Session(by_name(bound), conditions, scenario=scenario) as session,
+        Session(by_name(bound), conditions) as session,
     ):
         yield Search(bound, session, bar, watch)
 
@@ -294,7 +292,7 @@ class Observer:
 
     @property
     def _turn_s(self) -> float:
-        scenario = self.search.session.scenario
+        scenario = self.search.session.conditions.scenario
         if scenario is not None:
             return (self.first_us + (scenario.new_tokens - 1) * self.level_us) / 1e6
         return (DISCARDED_PER_TURN + TIMED_PER_TURN) * self.level_us / 1e6

@@ -16,6 +16,7 @@ from hetero_lab.costs.design import cut_at, lone_cuts
 from hetero_lab.costs.objective import LATENCY, THROUGHPUT, check_objective
 from hetero_lab.devices.bound import bind
 from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.devices import supported_ops
 from hetero_lab.errors import MeasurementError, names_at_hand
 from hetero_lab.interrupts import UntilInterrupted, bringing
 from hetero_lab.measure.budget import RunOptions
@@ -113,10 +114,17 @@ class Optimized(Result):
         n_subgraphs = row.profile.partition.n_subgraphs if row.profile else 0
         cut = f"{placed(self.split.affinity)}, {count_of(n_subgraphs, 'subgraph')}"
         ratio = between(row, rows[self.placement.label])
-        took = f"took {ratio.middle:.3f} of the time of {self.placement.label}" if ratio else "lost"
+        whose = self.configuration
+        whose += ", HETERO's own choice" if self.placement.label == GREEDY else ""
+        took = f"took {ratio.middle:.3f} of the time of {whose}" if ratio else "lost"
         if ratio and math.isfinite(ratio.high):
             took += f" (95 %: {ratio.low:.3f} to {ratio.high:.3f})"
-        return f"{said}; the best split, {self.split.label} ({cut}), {took}."
+        return f"{said}; the best split, {row.configuration} ({cut}), {took}."
+
+    @property
+    def configuration(self) -> str:
+        """The label of the placement with the precision of its devices."""
+        return self.sweep.configuration_of(self.placement.label)
 
     @property
     def improved(self) -> bool:
@@ -139,7 +147,7 @@ class Optimized(Result):
         return frame_of(self.trials, list(Proposal._fields))
 
     def __repr__(self) -> str:
-        chosen = f"Placement: {self.placement.label}, {placed(self.placement.affinity)}"
+        chosen = f"Placement: {self.configuration}, {placed(self.placement.affinity)}"
         return "\n".join([self.verdict, self.searched, chosen, *self.notes[:2], repr(self.sweep)])
 
 
@@ -152,6 +160,7 @@ _LEARNING, _SEARCHING = 0.4, 0.75  # shares of the budget at which these end
 ROUNDS = 8
 _IDLE_ROUNDS = 2  # rounds without a gain after which the search ends
 _SCALES = (1.0, 0.5, 2.0, 4.0, 0.25)  # of the price of a boundary, while it is uncertain
+_LATE = 0.2  # share of the budget by which the proof may end late
 _CANDIDATES = 3
 _WORTH = 0.995  # a measured ratio that is worth another round
 _PLANNED, _PLAN_S = 0.03, 5.0  # share of the budget for a plan, and its limit
@@ -257,8 +266,8 @@ def optimize(
     check_scenario(bound.model, scenario)
     if costs is not None:
         costs.check_graph(bound.graph)
-    conditions = Conditions(inputs, seed, isolate=isolate)
-    with searching(bound, conditions, watch, scenario=scenario, show=progress) as search:
+    conditions = Conditions(inputs, seed, scenario, isolate=isolate)
+    with searching(bound, conditions, watch, show=progress) as search:
         return optimize_bound(
             search,
             names,
@@ -285,8 +294,9 @@ def optimize_bound(
     """Search for a placement of a bound model and prove it; Ctrl-C brings what was learnt."""
     if costs is not None:
         costs.check_conditions(devices, properties)
-        costs.check_scenario(search.session.scenario)
-    check_constraints(search.bound.graph, devices, memory_limit, pin)
+        costs.check_scenario(search.session.conditions.scenario)
+    support = {device: supported_ops(search.bound, device) for device in devices}
+    check_constraints(search.bound.graph, devices, memory_limit, pin, support)
     # Those of costs come from a file.
     by_device = check_device_properties(properties, devices, search.bound.core)
     if objective == THROUGHPUT:
@@ -472,9 +482,10 @@ class _Optimization:
             if affinity not in baselines.values():
                 label = f"split {number}"
                 placements[label] = observer.placement(affinity, label)
-        # A baseline that is not measured could be the best: where compiles are slow, all have time.
-        needed_s = len(baselines) * observer.each_s
-        left_s = max((1.0 - _SEARCHING) * search.budget_s, search.watch.left_s, needed_s)
+        # A baseline that is not measured could be the best, so where compiles are slow, the proof
+        # ends a little late.
+        late_s = min(_LATE * search.budget_s, len(baselines) * observer.each_s)
+        left_s = max(search.watch.left_s, late_s)
         made = search.measure(
             list(placements.values()),
             RunOptions(precision=_PRECISION, counters=False),
@@ -494,7 +505,7 @@ class _Optimization:
             for label in rows
             if label not in baselines or self._keeps_limits(baselines[label])
         ]
-        if search.session.scenario is not None:
+        if search.session.conditions.scenario is not None:
             right = {
                 label
                 for label, row in rows.items()

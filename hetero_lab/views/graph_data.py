@@ -182,7 +182,7 @@ def data_of_profile(
 ) -> GraphData:
     """Build the data of a measured placement; without counters, ``costs`` tell the ops' times."""
     median = time_text(profile.latency.median_us)
-    what = f"{squeeze(profile.graph.name, 50)} on {squeeze(profile.label, 50)}"
+    what = f"{squeeze(profile.graph.name, 50)} on {squeeze(profile.configuration, 80)}"
     return graph_data(
         profile.graph,
         profile.affinity,

@@ -196,7 +196,7 @@ def time_by_op_type(profile: Profile) -> go.Figure:
     left_out = len(totals) - len(types)
     return finish(
         figure,
-        f"Time by op type of {plain(profile.label, 60)}",
+        f"Time by op type of {plain(profile.configuration, 80)}",
         "by the counters; a fused op's time is with the op that it runs in"
         + (f" · {left_out} shorter types are left out" if left_out else ""),
         160 + 24 * len(types),

@@ -22,12 +22,13 @@ from hetero_lab.errors import ArgumentError
 from hetero_lab.planning.schedules import SchedulePlan
 from hetero_lab.result import Displayed, Result
 from hetero_lab.results.environment import Environment
+from hetero_lab.results.profile_report import differing
 from hetero_lab.results.profile_result import Profile
-from hetero_lab.results.profile_tables import headline
+from hetero_lab.results.profile_tables import HEADLINE, summary_row
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.search.hotspots import hotspots
 from hetero_lab.search.optimize import Optimized
-from hetero_lab.tables import check_writable, html_table, write_text
+from hetero_lab.tables import check_writable, html_table, time_text, write_text
 from hetero_lab.terminal import count_of
 from hetero_lab.views.graph_drawing import placement_graph
 from hetero_lab.views.op_types import op_types_by_device, time_by_op_type
@@ -93,7 +94,7 @@ def contents_of(result: Any) -> Contents:
                 placement_graph: next((p for p in profiles if p.affinity == drawn.affinity), None),
                 predicted_measured: result.costs,
             }
-            return Contents(figures, f"Take {result.placement.label}. {result.verdict}")
+            return Contents(figures, f"Take {result.configuration}. {result.verdict}")
         case CostModel():
             figures = {op_types_by_device: result, predicted_measured: result}
             heading = f"Costs of {result.graph.name} on {', '.join(result.devices)}"
@@ -137,7 +138,7 @@ def labelled(sweep: Sweep) -> Sweep | None:
 def varying(summary: pd.DataFrame) -> pd.DataFrame:
     """Leave out columns that are the same in all rows."""
     text = summary.astype("str")
-    return summary.loc[:, [n for n in summary if n == "label" or text[n].nunique() > 1]]
+    return summary.loc[:, [n for n in summary if n == "configuration" or text[n].nunique() > 1]]
 
 
 def gallery(result: Shown) -> dict[str, go.Figure]:
@@ -208,7 +209,7 @@ def page(
     headings = [contents_of(result).heading for result in several]
     profiles = [result for result in several if isinstance(result, Profile)]
     numbers = itertools.count(1)
-    parts = [*_notes(notes)]
+    parts = [*_notes([*notes, *itertools.islice(_apart(several), _MOST_APART)])]
     if 1 < len(profiles) == len(several):
         parts += _section(_side_by_side(profiles), [latency_samples(profiles)], numbers)
     if len(several) > 1:
@@ -245,10 +246,39 @@ def _embedded(figure: go.Figure, number: int) -> str:
 
 
 def _side_by_side(profiles: Sequence[Profile]) -> pd.DataFrame:
-    frame = pd.concat([headline(profile) for profile in profiles], ignore_index=True)
-    frame.insert(0, "label", [profile.label for profile in profiles])
+    frame = pd.DataFrame([summary_row(profile) for profile in profiles], columns=HEADLINE)
     frame.attrs.update(title="Side by side", notes=[f"These were {NOT_IN_TURN}."])
     return frame
+
+
+_MOST_APART = 4  # sentences
+
+
+def _apart(results: Sequence[Any]) -> Iterator[str]:
+    """Say what differs where a placement has another latency in another result."""
+    found: list[tuple[Profile, str]] = []
+    for result in results:
+        sweep, kind = getattr(result, "sweep", result), type(result).__name__.lower()
+        rows = sweep.rows if isinstance(sweep, Sweep) else ()
+        own = [
+            (row.scaled_profile, kind)
+            for row in rows
+            if row.scaled_profile and row.requests == 1 and not row.same_as
+        ]
+        own = [(result, kind)] if isinstance(result, Profile) else own
+        for both in itertools.product(found, own):
+            one, other = (profile for profile, _ in both)
+            lows, highs = zip(one.latency.ci95_us, other.latency.ci95_us, strict=True)
+            is_same = one.label == other.label and one.affinity == other.affinity
+            if is_same and max(lows) > min(highs):
+                took = (
+                    f"{squeeze(p.configuration, 80)} takes {time_text(p.latency.median_us)} in the "
+                    f"{where}"
+                    for p, where in both
+                )
+                differ = ", ".join(filter(None, [differing(one, other), "time and load"]))
+                yield f"{', '.join(took)}. What differs: {differ}; {NOT_IN_TURN}."
+        found += own
 
 
 def _section(
@@ -307,11 +337,11 @@ def _model_of(result: Any) -> str:
 
 
 def _links(results: Iterable[Any], headings: Iterable[str]) -> str:
-    """Link to each section: by the label of a profile, by the kind of another result."""
+    """Link to each section: by the name of a profile, by the kind of another result."""
     links = []
     for index, (result, heading) in enumerate(zip(results, headings, strict=True)):
         kind = type(result).__name__ if isinstance(result, Displayed) else heading
-        name = result.label if isinstance(result, Profile) else kind
+        name = result.configuration if isinstance(result, Profile) else kind
         links.append(f'<a href="#result-{index}">{html.escape(squeeze(name, 60))}</a>')
     return f"<nav>{' '.join(links)}</nav>\n"
 

@@ -49,6 +49,7 @@ def with_shares(sweep: Sweep) -> pd.DataFrame:
     if not len(frame):
         return pd.DataFrame({name: [] for name in ("label", "status", "detail")})
     frame["label"] = [sweep.name_of(row) for row in sweep.rows]
+    frame["configuration"] = [sweep.shown_name(row) for row in sweep.rows]
     counts = [row.profile.affinity.counts() if row.profile else {} for row in sweep.rows]
     for device in dict.fromkeys(device for each in counts for device in each):
         frame[f"{_SHARE}{device}"] = [
@@ -190,7 +191,7 @@ _SAID = ("median_us", "n_subgraphs", "boundary_bytes")  # in every hover
 def _point_hover(row: Mapping[Any, Any], frame: pd.DataFrame, x: str, y: str) -> str:
     shares = {n.removeprefix(_SHARE): row[n] for n in map(str, frame) if n.startswith(_SHARE)}
     lines = [
-        f"<b>{plain(row['label'], 120)}</b>",
+        f"<b>{plain(row['configuration'], 120)}</b>",
         latency_text(interval_of(row)),
         f"{count_of(int(row['n_subgraphs']), 'subgraph')}, "
         f"{row['boundary_bytes']:,.0f} boundary bytes",
@@ -198,8 +199,8 @@ def _point_hover(row: Mapping[Any, Any], frame: pd.DataFrame, x: str, y: str) ->
     ]
     more = [name for name in dict.fromkeys((x, y)) if name not in _SAID]
     lines += [f"{plain(title_of(name))}: {row[name]:,.6g}" for name in more]
-    same = [str(label) for label in frame.loc[frame["same_as"] == row["label"], "label"]]
-    lines += [f"the same placement: {plain(label, 80)}" for label in same[:_MOST_GROUPS]]
+    same = [*map(str, frame.loc[frame["same_as"] == row["label"], "configuration"])]
+    lines += [f"the same placement: {plain(name, 80)}" for name in same[:_MOST_GROUPS]]
     return "<br>".join(lines)
 
 
@@ -283,7 +284,8 @@ def hosts(sweep: Sweep) -> go.Figure:
     figure.update_xaxes(title="ratio to the reference on the same host", col=2)
     for number in range(1, len(labels)):
         figure.add_hline(y=number - 0.5, line={"color": GRID, "width": 1})
-    shown = [plain(label, 44) + (" *" if label in emulated else "") for label in labels]
+    named = {row["label"]: row["configuration"] for row in rows}
+    shown = [plain(named[label], 60) + (" *" if label in emulated else "") for label in labels]
     return finish(
         figure,
         count_of(len(names), "host"),
@@ -299,7 +301,7 @@ def hosts(sweep: Sweep) -> go.Figure:
 def _host_hover(row: Mapping[Any, Any]) -> str:
     ratio = row["ratio"]
     return (
-        f"<b>{plain(row['label'], 200)}</b><br>{plain(row['host'], 80)}<br>"
+        f"<b>{plain(row['configuration'], 200)}</b><br>{plain(row['host'], 80)}<br>"
         f"{latency_text(interval_of(row))}"
         + (f"<br>{ratio:.3f} of the reference there" if ratio == ratio else "")
         + _emulated(row)
@@ -333,12 +335,12 @@ def latency_ranking(measured: Sweep | Result) -> go.Figure:
     has = "judgement" in summary
     judged = dict(zip(summary["label"], summary["judgement"], strict=True)) if has else {}
     rows = sweep.ranking.to_dict("records")
-    labels = [sweep.name_of(row) for row in sweep.ranked.rows]
+    shown = [sweep.shown_name(row) for row in sweep.ranked.rows]
     latencies = [interval_of(r) for r in rows]
     scale, axis = latency_axis(latencies)
     names = [
-        f"{plain(label, 48)}{' ⌂' if r['baseline'] else ''}"
-        for label, r in zip(labels, rows, strict=True)
+        f"{plain(name, 60)}{' ⌂' if r['baseline'] else ''}"
+        for name, r in zip(shown, rows, strict=True)
     ]
     said = [judged.get(row["label"]) or f"group {row['group']}, {row['finding']}" for row in rows]
     may_be_best = [
@@ -357,9 +359,9 @@ def latency_ranking(measured: Sweep | Result) -> go.Figure:
             marker={"color": fills, "line": {"color": LINE, "width": 1}},
             error_x=error_bars(latencies, scale, color=TEXT, thickness=2),
             hovertext=[
-                f"<b>{plain(label, 200)}</b><br>{latency_text(interval_of(r))}<br>"
+                f"<b>{plain(name, 200)}</b><br>{latency_text(interval_of(r))}<br>"
                 f"{words}, {n}{_emulated(r)}"
-                for label, r, words, n in zip(labels, rows, said, subgraphs, strict=True)
+                for name, r, words, n in zip(shown, rows, said, subgraphs, strict=True)
             ],
         )
     )

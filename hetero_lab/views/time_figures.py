@@ -90,7 +90,7 @@ def time_by_subgraph(profile: Profile) -> go.Figure:
     names = [f"{r['subgraph']} · {plain(r['device'], 20)}" if named else "" for r in found]
     return finish(
         figure,
-        f"Time by subgraph of {plain(profile.label, 60)}",
+        f"Time by subgraph of {plain(profile.configuration, 80)}",
         "by the counters of a compile of their own · hatched: emulated",
         160 + _SUBGRAPH_PX * min(len(found), _MOST_ROWS),
         (20, 20, 100, 50),
@@ -175,7 +175,7 @@ def latency_samples(profiles: Profile | Sweep | Iterable[Profile]) -> go.Figure:
             base=base, width=scale * (edges[1] - edges[0]),
             marker={"color": BOUNDARY, "line": {"width": 0}},
             hovertext=[
-                f"<b>{plain(profile.label)}</b><br>{n} of {n_samples} samples<br>"
+                f"<b>{plain(profile.configuration)}</b><br>{n} of {n_samples} samples<br>"
                 f"from {a:,.6g} to {b:,.6g} µs"
                 for n, (a, b) in zip(counts, bins, strict=True)
             ],
@@ -197,7 +197,7 @@ def latency_samples(profiles: Profile | Sweep | Iterable[Profile]) -> go.Figure:
             for d in profile.affinity.devices
         )
         for text, height in (
-            (f"<b>{plain(profile.label, 60)}</b>   {squares}", 0.9),
+            (f"<b>{plain(profile.configuration, 80)}</b>   {squares}", 0.9),
             (escape(_numbers(profile, n_samples - sum(counts))), 0.76),
         ):
             figure.add_annotation(
@@ -235,16 +235,16 @@ _EXCEEDS = "<br>the counters add up to more than the latency"
 
 
 def splits(results: Sweep | Profile | Sequence[Profile]) -> list[tuple[str, float, dict[str, Any]]]:
-    """Return label, latency in µs and its parts of each profile that has counters."""
+    """Return name, latency in µs and its parts of each profile that has counters."""
     if isinstance(results, Sweep):
         named = [
-            (results.name_of(row), row.latency.us, row.profile.counters)
+            (results.shown_name(row), row.latency.us, row.profile.counters)
             for row in results.rows
             if row.profile and row.latency and not row.same_as
         ]
     else:
         profiles = [results] if isinstance(results, Profile) else results
-        named = [(p.label, p.latency.median_us, p.counters) for p in profiles]
+        named = [(p.configuration, p.latency.median_us, p.counters) for p in profiles]
     return [(label, us, time_parts(counters, us)) for label, us, counters in named if counters]
 
 
@@ -285,7 +285,7 @@ def where_time_goes(results: Sweep | Profile | Sequence[Profile]) -> go.Figure:
         150 + 36 * max(1, len(found)),
         (20, 30, 100, 50),
         x=TIME_AXIS,
-        y=row_axis([plain(label, 48) for label, _, _ in found]),
+        y=row_axis([plain(name, 60) for name, _, _ in found]),
         barmode="stack",
         bargap=0.35,
     )
@@ -366,7 +366,7 @@ def timeline(profile: Profile) -> go.Figure:
     return lanes(
         found,
         styles_of(profile),
-        title=f"Timeline of {plain(profile.label, 60)}{', measured' if measured else ''}",
+        title=f"Timeline of {plain(profile.configuration, 80)}{', measured' if measured else ''}",
         subtitle=_subtitle(profile, found),
         axis="time (µs)" if measured else "time by counters (µs)",
     )

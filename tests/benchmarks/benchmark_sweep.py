@@ -183,7 +183,7 @@ def main() -> None:
             f"plain loop {bare:.1f} s, sweep {took:.1f} s, of it workers' start "
             f"{starts.seconds:.1f} s, ratio {ratios[-1]:.3f}"
         )
-    print(f"{given.model}: median ratio {statistics.median(ratios):.3f} (at most 1.15)")
+    print(f"{given.model}: median ratio {statistics.median(ratios):.3f} (at most 1.10)")
     peaks = {}
     for count in (10, 50):
         many = placements(model, count)

@@ -6,9 +6,11 @@ import operator
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import numpy as np
 import openvino as ov
 import pytest
 from hand_costs import flat_costs
+from openvino import opset13 as opset
 from plain_openvino import edit_placement
 from small_models import chain
 
@@ -135,6 +137,14 @@ def test_apply_a_frozen_placement(placement, tmp_path, said):
     assert f"Partition:  {n_subgraphs} subgraph" in text
     assert "2 outputs compared with the f32 reference" in text
     assert ("PLANACC (emulated on CPU)" in text) == (placement != "CPU")
+
+
+def test_apply_takes_the_shapes_from_the_directory(tmp_path, said):
+    data = opset.parameter([-1, 4], np.float32, name="x")
+    dynamic = str(tmp_path / "dynamic.xml")
+    ov.save_model(ov.Model([opset.relu(data)], [data]), dynamic)
+    hl.freeze(hl.load(dynamic, [3, 4]), "CPU", tmp_path / "frozen", tolerance=None)
+    assert "on CPU" in said("apply", dynamic, str(tmp_path / "frozen"), "-n", "10")
 
 
 def test_wrong_outputs_are_code_1(tmp_path, said):

@@ -7,6 +7,7 @@ import random
 
 import pytest
 from hand_costs import costs_by_op
+from html_outline import Outline
 from planning.random_costs import GraphMaker, affinity_of, any_choice, random_case
 
 from hetero_lab.costs.cost_model import BoundaryCost, CostModel, LostFusion
@@ -156,13 +157,14 @@ MEASURED = Measurement(45.0, (44.0, 46.0), 39.0, (38.0, 40.0), -6.0, -7.5, -4.5,
 
 def test_measured_beside_predicted():
     found = chain_difference(measurement=MEASURED)
+    ends = ["measured_ci95_low_us", "measured_ci95_high_us"]
+    assert list(found.measured) == ["part", "predicted_us", "measured_us", *ends]
     table = found.measured.set_index("part")
     # Of the prediction, −15 + 0.7 are times of ops and 3 + 6 what is between them.
     assert table["predicted_us"].to_dict() == pytest.approx(
         {"ops": -14.3, "rest": 9.0, "latency": -5.3}
     )
     assert table["measured_us"].to_dict() == {"ops": -16.0, "rest": 10.0, "latency": -6.0}
-    ends = ["measured_ci95_low_us", "measured_ci95_high_us"]
     assert table.loc["latency", ends].tolist() == [-7.5, -4.5]
     assert found.summary["measured_us"].tolist() == [45.0, 39.0, -6.0]
     said = repr(found)
@@ -240,3 +242,19 @@ def test_parts_add_up_to_the_predicted_difference(seed):
     assert crossings == new.n_crossings - old.n_crossings
     changes = found.subgraphs["change"].value_counts()
     assert changes.get("new", 0) - changes.get("gone", 0) == new.n_subgraphs - old.n_subgraphs
+
+
+def test_the_page_has_the_sentences_and_the_tables():
+    found = chain_difference()
+    page = Outline(found._repr_html_())
+    for column in (found.summary["label"], found.parts["kind"], found.ops["op"]):
+        assert set(column) <= set(page.cells)
+    said = " ".join(text for texts in page.text.values() for text in texts)
+    assert "Where the difference comes from" in said
+    assert "Ops that move" in said
+    assert all(line in said for line in repr(found).splitlines())
+    costs = chain_costs("b")
+    same = affinity_of(costs, (0, 0, 0))
+    equal = Outline(difference_of(costs, same, same)._repr_html_())
+    assert equal.tags.count("table") == 1
+    assert page.tags.count("table") == 3

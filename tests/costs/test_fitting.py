@@ -289,6 +289,8 @@ def test_only_tensors_of_the_same_shape_count_but_for_pooling_and_joining():
     maker.add("Multiply", [row, scale], name="broadcast", shape=IMAGE)
     pooled = maker.add("MaxPool", [conv], name="pool", shape=(1, 16, 4, 4))
     maker.add("Concat", [pooled, scale], name="joined", shape=(1, 16, 4, 5))
+    two = maker.add("MaxPool", [conv], name="with_indices", shape=IMAGE, outputs=2)
+    maker.add("Relu", [two], name="behind", shape=IMAGE)
     assert kept_layouts(maker.graph()) == {
         "scaled": ("conv",),
         "multiply": ("conv",),
@@ -348,3 +350,38 @@ def test_a_time_is_guessed_from_the_four_nearest_examples_and_scaled_by_size():
     assert guess(Example(role, IMAGE, 40_000), [near]) == pytest.approx(8.0)  # four times at most
     assert guess(Example(role, None, 0), [near]) == 0.0
     assert guess(here, []) > 0.0
+
+
+def test_what_no_counter_shows_is_in_proportion_to_the_other_device():
+    maker = GraphMaker()
+    maker.chain(maker.add("Parameter"), "abc", "Tanh")
+    graph = maker.graph()
+
+    def counted(device: str, **us: float) -> Observation:
+        nodes = tuple(ExecutedNode((name,), device, time) for name, time in us.items())
+        return Observation(device, uniform(graph, device), 100.0, nodes)
+
+    parts = read_parts(
+        graph, DEVICES, [counted("ACC", a=5.0, b=10.0), counted("CPU", a=10.0, b=20.0, c=40.0)]
+    )
+    assert parts.op_us["c", "ACC"] == 20.0
+    assert ("c", "ACC") not in parts.runs
+    assert parts.op_us["c", "CPU"] == 40.0
+
+
+def test_how_far_the_constant_may_go_follows_the_shortest_latency():
+    """A slow device whose counters tell all says nothing of what the quick one lacks."""
+    maker = GraphMaker()
+    maker.chain(maker.add("Parameter"), "a", "Tanh")
+    graph = maker.graph()
+
+    def constant_us(slow_us: float) -> float:
+        quick = Observation(
+            "q", uniform(graph, "ACC"), 180.0, (ExecutedNode(("a",), "ACC", 100.0),)
+        )
+        slow = Observation(
+            "s", uniform(graph, "CPU"), slow_us, (ExecutedNode(("a",), "CPU", slow_us),)
+        )
+        return fit(graph, everywhere(graph), [quick, slow]).constant_us
+
+    assert constant_us(1e5) == pytest.approx(constant_us(180.0), rel=0.1)

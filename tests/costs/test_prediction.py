@@ -386,6 +386,24 @@ def test_a_unit_is_the_part_of_a_fusion_group_with_equal_support():
     assert coarse == (("conv", "add", "relu"), ("softmax",))
     with pytest.raises(PlanError, match="softmax"):
         split_into_units(graph, {"A": {"conv", "add", "relu"}}, groups)
+    with pytest.raises(PlanError, match="'add' are in two fusion groups of A"):
+        split_into_units(graph, {"A": every}, {"A": [("conv", "add"), ("add", "relu")]})
+
+
+def test_a_stateful_path_is_one_unit():
+    maker = GraphMaker()
+    read = maker.add("ReadValue", [maker.add("Constant")], name="read", variable="v")
+    total = maker.add("Add", [read, maker.add("Parameter")], name="total")
+    maker.add("Assign", [total], name="assign", variable="v")
+    maker.add("Relu", [total], name="after")
+    graph = maker.graph()
+    every = frozenset(["read", "total", "assign", "after"])
+    groups = {"ACC": [("total", "after")]}
+    units = split_into_units(graph, {"ACC": every}, groups, coarse=True)
+    assert units == (("read", "total", "assign"), ("after",))
+    torn = {"ACC": every - {"read"}, "CPU": every - {"assign"}}
+    with pytest.raises(PlanError, match="one stateful path .* none of ACC, CPU supports all"):
+        split_into_units(graph, torn, {})
 
 
 # -- intervals: from validation, and from what was fitted ---------------------------------------

@@ -86,6 +86,7 @@ def test_device_names(core):
         ("acc;cpu", "Did you mean 'ACC,CPU'"),
         ("HETERO_ACC_CPU", "Did you mean 'HETERO:ACC,CPU'"),
         ("HETERO ACC", "Did you mean 'HETERO:ACC'"),
+        ("HETRO:CPU", "Did you mean 'HETERO:CPU'"),
         ("hetero:ACC", "Did you mean 'HETERO:ACC'"),
         ("auto:CPU", "Did you mean 'AUTO:CPU'"),
         ("auto", "Did you mean 'AUTO'"),

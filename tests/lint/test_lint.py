@@ -19,7 +19,7 @@ from small_models import chain, convolutions, diamond, odd_ends, stateful
 import hetero_lab as hl
 from hetero_lab.costs.cost_model import BoundaryCost, CostModel, LostFusion
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PlanError
-from hetero_lab.lint.context import Finding
+from hetero_lab.lint.context import Finding, LintContext
 from hetero_lab.lint.lint import lint
 from hetero_lab.lint.quantized_blocks import quantized_blocks
 from hetero_lab.lint.remedies import find_problems, most_remedies
@@ -222,6 +222,16 @@ def test_what_a_cycle_parts_is_told_from_a_choice():
     assert "choice" in causes[("late",)]
 
 
+def test_branches_that_share_only_an_input_are_not_cut_by_a_cycle():
+    maker = GraphMaker()
+    x = maker.add("Parameter")
+    maker.add("Abs", [x], name="alone")
+    maker.chain(maker.add("Abs", [x], name="aside"), ["late"], "Abs")
+    graph = maker.graph()
+    causes = {f.ops: f.cause for f in problems(graph, on(graph, aside="B"))}
+    assert "choice" in causes[("alone",)]  # its input is on its device, and goes to B
+
+
 def test_a_remedy_takes_the_whole_stateful_path_along():
     maker = GraphMaker()
     here = maker.add("Parameter")
@@ -321,6 +331,16 @@ def test_with_costs_fusion_is_what_they_say():
         graph, on(graph, d="B", e="B", f="B"), costs_of(graph, slow, lost_fusion=(free,))
     )
     assert "cut-fusion" not in {f.rule for f in found}
+
+
+def test_the_overhead_of_a_subgraph_has_its_boundaries_and_lost_fusion():
+    graph = line(*["Abs"] * 6)
+    fused = LostFusion("c", "d", (3.0, 0.0), (0.0, 4.0))
+    costs = costs_of(graph, lost_fusion=(fused,), boundary_us=5.0, subgraph_us=2.0)
+    context = LintContext(graph, on(graph, d="B", e="B"), supports(costs), costs)
+    # a b c | d e | f: of two boundaries the subgraph in the middle has both.
+    assert context.overhead_us == (2.0 + 5.0 + 7.0, 2.0 + 5.0 + 5.0 + 7.0, 2.0 + 5.0)
+    assert context.weight([0, 2, 2], 10**6) == 14.0 + 7.0
 
 
 # --- cut quantisation on hand-made graphs; tests/runtime has it on the runtime -------------

@@ -16,6 +16,8 @@ from small_models import chain
 import hetero_lab as hl
 from hetero_lab.cli import main as cli
 from hetero_lab.cli.texts import after_profile
+from hetero_lab.costs.design import block_affinities
+from hetero_lab.costs.units import block_units
 from hetero_lab.devices.bound import bind
 from hetero_lab.errors import (
     AffinityError,
@@ -28,9 +30,11 @@ from hetero_lab.errors import (
 from hetero_lab.llm.generation import compare_generation
 from hetero_lab.model.language import LanguageModel, language_model
 from hetero_lab.model.read import prepare
+from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime.reference import compare
 from hetero_lab.runtime.runners import Execution, inputs_for, open_runner, read_counted
+from hetero_lab.search.observations import Observer
 
 # The CPU plugin keeps a cache in 8 bits by default.
 EXACT = {**F32, "KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
@@ -251,6 +255,44 @@ def test_a_search_asks_for_a_scenario_and_layers(model, own_core, ask):
     assert own_core.n_compiled == 0
 
 
+@pytest.mark.filterwarnings("ignore::hetero_lab.errors.BudgetWarning")
+@pytest.mark.parametrize("validate", [0, 1, 3])
+def test_of_the_cuts_between_layers_every_other_validates(core, monkeypatch, validate):
+    model, asked = hl.load(decoder(5, empty_from="layer")), {}
+    monkeypatch.setattr(
+        Observer, "observe", lambda self, affinities, *_, **options: asked.update(affinities)
+    )
+    made = hl.calibrate(
+        model, ["ACC", "CPU"], scenario=SCENARIO, budget_s=None, validate=validate, isolate=False,
+        progress=False, core=core,
+    )  # fmt: skip
+    graph = prepare(model).graph
+    names = {graph.ops[index].name for index in graph.placeable}
+    units = block_units(graph)
+    reference, *cuts = block_affinities(graph, {"ACC": names, "CPU": names}, units, 10_000)
+    assert len(cuts) >= 6
+    assert reference not in asked.values()
+    kept = cuts[len(cuts) - 2 * validate :: 2]
+    alone = [Affinity.on_one(graph, device) for device in ("ACC", "CPU")]
+    assert [a for label, a in asked.items() if label.startswith("kept")] == kept
+    designed = [a for label, a in asked.items() if label.startswith("designed")]
+    assert designed == [cut for cut in cuts if cut not in kept]
+    assert [a for a in asked.values() if len(a.devices) == 1] == alone
+    said = "The time allowed 1 placement: nothing validates the predictions."  # none was measured
+    assert [note.partition(" A larger")[0] for note in made.notes] == [said] * bool(validate)
+
+
+def test_a_layer_that_no_device_supports_wholly_is_named(model, own_core):
+    """Each op runs on one of the two, but a language model is cut between layers only."""
+    hl.emulate("ACC", unsupported={"Softmax", "MatMul"}, core=own_core)
+    hl.emulate("ACC2", unsupported={"Swish"}, core=own_core)
+    with pytest.raises(
+        PlanError, match=r"No device supports all of part 1 .* ACC: .*; ACC2: .*act"
+    ):
+        hl.optimize(model, ["ACC", "ACC2"], scenario=SCENARIO, core=own_core, progress=False)
+    assert own_core.n_compiled == 0
+
+
 @pytest.mark.parametrize(
     "ask",
     [
@@ -330,3 +372,15 @@ def test_text_goes_in_and_comes_out():
     two = hl.Scenario(5, 2)
     profile = quick(llm, "CPU", None, scenario=two, inputs=prompt, reference=False)
     assert hl.llm.detokenize(llm, profile.generation.token_ids) == [" Paris."]
+
+
+def test_logits_need_not_be_the_first_output(model, core):
+    one = model.clone()
+    norm = next(node for node in one.get_ops() if node.get_friendly_name() == "norm")
+    results = [ov.opset13.result(norm, name="hidden"), *one.get_results()]
+    two = ov.Model(results, one.get_sinks(), one.get_parameters(), "two_outputs")
+    made = quick(
+        two, hl.Placement(hl.Affinity.uniform(two, "CPU", core=core), "", {"CPU": EXACT}), core
+    )
+    assert made.generation.token_ids.tolist() == without_states(model, core, PROMPT, 8)
+    assert {a.verdict for a in made.agreement} == {"equal"}

@@ -23,6 +23,7 @@ import openvino as ov
 import pandas as pd
 import psutil
 import pytest
+from msgspec import structs
 from openvino import opset13 as op
 from slices import sliced
 from small_models import chain
@@ -37,17 +38,17 @@ from hetero_lab.errors import (
     StoredFileError,
     StoreError,
 )
-from hetero_lab.intervals import ASSUMED_NOISE
-from hetero_lab.measure.bench import Bench
+from hetero_lab.measure.bench import Bench, read_arrays, write_arrays, write_set_up
+from hetero_lab.measure.bench_pool import BenchPool
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.requests import Compile, CompileCounted, Expect
-from hetero_lab.measure.rounds import SweepRun
 from hetero_lab.measure.session import Conditions, Session, SweepControl
 from hetero_lab.measure.trial_grid import by_name, expand
 from hetero_lab.measure.worker_process import WorkerError, WorkerProcess
 from hetero_lab.results.records import Compiled, Finished, Turn
 from hetero_lab.results.store import read_store
 from hetero_lab.results.sweep_reading import sweep_from
+from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import number
 
@@ -110,6 +111,8 @@ def test_a_device_that_was_not_compiled_for_may_begin_a_group_of_its_own(model):
             options = RunOptions(turns=2, counters=False, reference=False, apart=apart)
             made = session.measure(trials, options, Stopwatch.start(None))
         groups.append([{group for group, _ in row.series.ours} for row in made.rows])
+        # Within one process the graph is passed as it is.
+        assert all(row.profile.graph is bound.graph for row in made.rows)
     together, parted = groups
     assert together == [{0}, {0}, {0}, {0}]
     # AUTO may choose APART, which is then not new any more.
@@ -310,13 +313,33 @@ def test_the_last_idle_bench_is_given_to_one_thread_only(model, placements):
             return super().pop()
 
     fresh = Bench({})
-    run = SweepRun(
-        trials=[], reference="a", records=[], append=print, options=RunOptions(),
-        workers=hl.Workers(), start=lambda: fresh, noise=lambda devices: ASSUMED_NOISE,
-        watch=Stopwatch.start(None), progress=False,
-    )  # fmt: skip
-    run._idle = Contested([object()])
-    assert run._bench("a") is fresh
+    pool = BenchPool({}, lambda: fresh, hl.Workers())
+    pool._idle = Contested([object()])
+    assert pool._bench("a") is fresh
+
+
+def test_benches_of_a_directory_share_the_reference(model, tmp_path):
+    """The first one computes it; what is kept is what later ones compare with."""
+    bound = bind(model)
+    arrays = list(generate_inputs(bound).values())
+    set_up = write_set_up(tmp_path, {"m": bound}, {"m": arrays})
+    (trial, *_) = expand({"m": bound}, ["CPU"], baselines=False)
+    trial = structs.replace(trial, device_properties={"CPU": F32["CPU"]})
+
+    def verdicts() -> set[str]:
+        compiled = Bench.of(set_up).answer(Compile(trial=trial, compare=True))
+        return {agreement["verdict"] for agreement in compiled.agreement}
+
+    kept = tmp_path / "reference0.npz"
+    assert not kept.exists()
+    assert verdicts() == {"equal"}
+    write_arrays(kept, [array + 1.0 for array in read_arrays(kept)])
+    assert verdicts() == {"different"}
+    kept.write_text("half written")
+    assert verdicts() == {"equal"}
+    kept.unlink()
+    Bench.of(set_up).answer(Expect(trial=trial))
+    assert kept.exists()
 
 
 @pytest.fixture
@@ -337,8 +360,8 @@ def before_asking(monkeypatch):
 def test_a_measured_process_has_compiled_nothing_else(
     model, placements, monkeypatch, before_asking
 ):
-    for slow in ("_SLOW_COMPILE_S", "_SLOW_START_S"):  # on a busy machine anything may be
-        monkeypatch.setattr(f"hetero_lab.measure.rounds.{slow}", math.inf)
+    for slow in ("turn_schedule._SLOW_COMPILE_S", "bench_pool._SLOW_START_S"):
+        monkeypatch.setattr(f"hetero_lab.measure.{slow}", math.inf)  # a busy machine is slow
     asked: dict[type, list[int]] = {Compile: [], Expect: []}
 
     def note(worker, request):
@@ -356,7 +379,7 @@ def test_a_measured_process_has_compiled_nothing_else(
 @pytest.fixture
 def two_at_once(monkeypatch):
     """Every compile counts as slow, and two run at once on however many cores."""
-    monkeypatch.setattr("hetero_lab.measure.rounds._SLOW_COMPILE_S", 0.0)
+    monkeypatch.setattr("hetero_lab.measure.turn_schedule._SLOW_COMPILE_S", 0.0)
     monkeypatch.setattr("hetero_lab.measure.session.compiles_at_once", lambda: 2)
 
 
@@ -623,6 +646,23 @@ def test_blobs_are_kept_and_used(model, placements, tmp_path):
     assert blobs
     sweep = hl.sweep(model, placements, cache_dir=tmp_path, counters=False, **QUICK)
     assert list(sweep.summary["verdict"]) == ["equal"] * 3
+
+
+def test_what_is_loaded_from_the_cache_is_told(core, tmp_path):
+    made = hl.sweep(
+        chain("a", "b"), ["CPU", "HETERO:CPU"], grid={"model_cache": [False, True]},
+        cache_dir=tmp_path, baselines=False, reference=False, core=core, **HERE,
+    )  # fmt: skip
+    rows = made.summary.set_index("label")
+    assert list(rows["from_cache"]) == [label.endswith(" · model cache") for label in rows.index]
+    for label in rows.index[1::2]:
+        plain = label.removesuffix(" · model cache")
+        loaded, compiled = (number(rows["compile_ms"][name]) for name in (label, plain))
+        said = f"{plain!r} is loaded in {loaded} ms; compiling takes {compiled} ms."
+        assert any(note.endswith(said) for note in made.notes)
+    places = list(tmp_path.iterdir())
+    assert len(places) == 2  # one for each that is cached
+    assert all(place.stat().st_mode & 0o777 == 0o700 and any(place.iterdir()) for place in places)
 
 
 @pytest.mark.slow

@@ -13,8 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hetero_lab.measure import worker_process
 from hetero_lab.measure.requests import Release, SetUp
+from hetero_lab.measure.session import StoppedError, SweepControl
 from hetero_lab.measure.worker_process import WORKER, WorkerError, WorkerProcess
+from hetero_lab.measure.workers import Workers
 from hetero_lab.model.read import prepare, save
 from hetero_lab.processes import FORK_SERVER, ForkedProcess, ForkServer, launch
 
@@ -165,3 +168,41 @@ def test_a_command_is_started_as_it_is(tmp_path):
         for stream in (started.stdin, started.stdout):
             assert stream is not None
             stream.close()
+
+
+def test_an_answer_that_comes_after_the_end_is_still_read():
+    """The output of a process that has ended may be held open by a child of it."""
+    late = ["sh", "-c", "(sleep 0.5; echo '{}'; sleep 2) & exit 3"]
+    worker = WorkerProcess(SetUp(models={}), Workers(command=late))
+    with contextlib.closing(worker), pytest.raises(WorkerError, match=r"crashed \(exit code 3\)"):
+        worker.ask(Release(key="none"), timeout_s=10)
+
+
+def test_a_worker_that_stops_answering_is_told_from_one_that_is_slow(monkeypatch):
+    monkeypatch.setattr(worker_process, "_END_S", 0.2)
+    mute = ["sh", "-c", "echo '{}'; exec >&-; sleep 30"]
+    worker = WorkerProcess(SetUp(models={}), Workers(command=mute))
+    with pytest.raises(WorkerError, match=r"crashed \(no more answers\)") as caught:
+        worker.ask(Release(key="none"), timeout_s=20)
+    assert caught.value.died
+    slow = WorkerProcess(SetUp(models={}), Workers(command=["sh", "-c", "echo '{}'; sleep 30"]))
+    with pytest.raises(WorkerError, match=r"timed out after 0.1 s: Release"):
+        slow.ask(Release(key="none"), timeout_s=0.1)
+    assert not psutil.pid_exists(slow.pid)
+
+
+def test_a_stopped_sweep_has_no_worker_left(set_up):
+    control = SweepControl()
+    start = control.stoppable(lambda: WorkerProcess(set_up))
+    with contextlib.closing(start()) as worker:
+        assert worker.ask(Release(key="none"), timeout_s=10) is None
+        control.stop()
+        assert control.is_stopped
+        with pytest.raises(WorkerError):
+            worker.ask(Release(key="none"), timeout_s=10)
+    with pytest.raises(StoppedError):
+        start()
+    late = SweepControl()  # stopped while a worker starts
+    begun = late.stoppable(lambda: (late.stop(), WorkerProcess(set_up))[1])()
+    with contextlib.closing(begun), pytest.raises(WorkerError):
+        begun.ask(Release(key="none"), timeout_s=10)

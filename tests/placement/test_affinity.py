@@ -290,7 +290,9 @@ def test_diff_lists_what_moved_both_ways_and_repr_counts(core, cpu):
     assert cpu.diff(cpu).columns.tolist() == ["op", "before", "after"]
     assert repr(cpu) == "Affinity(7 ops; CPU: 7)"
     assert repr(cpu.fix(types={"Relu": "ACC"}, core=core)) == "Affinity(7 ops; CPU: 5, ACC: 2)"
-    assert "conv1" in after._repr_html_()
+    page = after._repr_html_()  # a row a device
+    assert page.count("<tr>") == 3
+    assert "1 Convolution, 1 Relu" in page
     assert "<script" not in Affinity.uniform(chain("<script>"), "CPU", core=core)._repr_html_()
 
 
@@ -547,3 +549,9 @@ def test_labels_that_are_not_used_are_named(core):
         hl.compile(model, "HETERO:ACC,CPU", core=core)
     hl.compile(model, "CPU", core=core)  # OpenVINO uses none there either
     hl.compile(chain("a", "b", "c"), "HETERO:ACC,CPU", core=core)
+
+
+def test_an_affinity_has_every_node():
+    graph = prepare(diamond()).graph
+    affinity = Affinity.on_one(graph, "A")
+    assert len(affinity) == len(list(affinity)) == len(graph)

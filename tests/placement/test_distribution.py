@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 import hetero_lab as hl
-from hetero_lab.errors import DeviceError, PlanError, PropertyError
+from hetero_lab.errors import ArgumentError, DeviceError, PlanError, PropertyError
+from hetero_lab.model.read import prepare
 from hetero_lab.placement.distribution import DeviceShare
 
 PIPELINE = "PIPELINE_PARALLEL"
@@ -93,3 +94,33 @@ def test_fit_takes_the_memory_that_is_free_and_says_how_to_divide():
     acc = hl.emulate("ACC").name
     with pytest.raises(PropertyError, match="has no QUERY_MODEL_RATIO"):
         hl.fit_blocks("digits_inception", [acc, "CPU"], cut="ratio")
+
+
+def test_a_placement_that_hetero_divides_is_explained():
+    model = hl.load("digits_inception")
+    acc = hl.emulate("ACC").name
+    own = {"HETERO": {"MULTI_DEVICE_PRIORITIES": f"{acc},CPU"}}
+    divided = hl.Placement(hl.Affinity.uniform(model, acc), "", own)
+    found = hl.distribution(model, divided)
+    assert found.placement is divided
+    assert (found.policy, found.ratios, found.empty) == (None, {}, ("CPU",))
+    first, second = found.shares
+    weights = sum(op.outputs[0].n_bytes for op in prepare(model).graph if op.type == "Constant")
+    assert (first.device, first.n_ops, first.left_bytes) == (
+        acc,
+        len(divided.affinity.ops),
+        weights,
+    )
+    assert first.total_bytes == first.weight_bytes == weights
+    assert (second.device, second.n_ops, second.total_bytes, second.left_bytes) == ("CPU", 0, 0, 0)
+    with pytest.raises(ArgumentError, match="has its own policy"):
+        hl.distribution(model, divided, PIPELINE)
+    with pytest.raises(ArgumentError, match="are labelled"):
+        hl.distribution(model, hl.Affinity.uniform(model, "CPU"))
+
+
+def test_a_device_holds_weights_states_and_boundaries():
+    share = DeviceShare(
+        "A", None, 0, None, "", 1, weight_bytes=100, state_bytes=20, boundary_bytes=3
+    )
+    assert share.total_bytes == 123

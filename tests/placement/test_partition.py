@@ -29,6 +29,7 @@ from hetero_lab.errors import AffinityError
 from hetero_lab.interop.dot_dumps import read_dot
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import PreparedModel, prepare
+from hetero_lab.placement import topology
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import (
     Displacement,
@@ -386,3 +387,15 @@ def test_a_partition_in_the_order_in_which_it_ran_lists_its_targets_in_that_orde
     assert [s.index for s in observed.subgraphs] == list(range(last + 1))
     (seen,) = (b for b in observed.boundaries if b.tensor == shared.tensor)
     assert seen.targets == shared.targets == (1, 2)
+
+
+def test_cuts_are_dropped_when_they_become_too_many(monkeypatch):
+    monkeypatch.setattr(topology, "_CAPACITY", 10)
+    kept: topology.CutCache = topology.CutCache()
+    for key, size in (("a", 4), ("b", 6)):
+        kept.add(key, key, size)
+    assert dict(kept) == {"a": "a", "b": "b"}
+    kept.add("c", "c", 1)
+    assert dict(kept) == {"c": "c"}
+    kept.add("d", "d", 9)
+    assert dict(kept) == {"c": "c", "d": "d"}

@@ -9,11 +9,13 @@ import numpy as np
 import openvino as ov
 import pytest
 from openvino import opset13 as op
+from planning.random_costs import GraphMaker
 
 import hetero_lab as hl
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PropertyError
 from hetero_lab.model.read import op_graph
 from hetero_lab.placement.ratios import (
+    check_own_properties,
     check_shares,
     first_part,
     policy_ratio,
@@ -143,3 +145,36 @@ def test_what_hetero_divides_by_itself_is_compiled_without_labels():
     compiled = hl.compile(model, divided)
     assert compiled.as_predicted
     assert [s.device for s in compiled.partition.subgraphs] == [acc]
+
+
+def test_the_policy_is_checked_and_goes_with_the_devices():
+    own = {"MULTI_DEVICE_PRIORITIES": "GPU.0,GPU.1"}
+    check_own_properties(own)
+    check_own_properties({**own, "MODEL_DISTRIBUTION_POLICY": "PIPELINE_PARALLEL"})
+    for wrong, says in (
+        ({"MODEL_DISTRIBUTION_POLICY": "PIPELINE_PARALLEL"}, "Properties of HETERO are"),
+        ({**own, "NUM_STREAMS": 2}, "Properties of HETERO are"),
+        ({**own, "MODEL_DISTRIBUTION_POLICY": "TENSOR_PARALLEL"}, "only 'PIPELINE_PARALLEL'"),
+    ):
+        with pytest.raises(PropertyError, match=says):
+            check_own_properties(wrong)
+    with pytest.raises(PropertyError, match="no policy 'TENSOR_PARALLEL'"):
+        hl.distribution("digits_inception", ["GPU.0", "CPU"], "TENSOR_PARALLEL")
+
+
+def test_of_the_cuts_near_a_ratio_the_one_that_hands_on_least_is_taken():
+    """Weights of 100, 4 and 100 bytes: both cuts beside the middle are near half of them."""
+
+    def part(*elements: int) -> set[str]:
+        maker = GraphMaker()
+        at = maker.add("Parameter")
+        for name, n_bytes, shape in zip("abc", (100, 4, 100), elements, strict=True):
+            at = maker.add(
+                "Add", [at, maker.add("Constant", n_bytes=n_bytes)], name=name, shape=(shape,)
+            )
+        graph = maker.graph()
+        return {graph.ops[index].name for index in first_part(graph, graph.placeable, 0.5)}
+
+    assert part(8, 2, 1) == {"a", "b"}
+    assert part(2, 8, 1) == {"a"}
+    assert part(8, 8, 1) == {"a"}  # the earlier of two that hand on as much

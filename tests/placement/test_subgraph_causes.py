@@ -105,3 +105,15 @@ def test_the_order_that_explains_most_is_taken_for_the_priorities():
     assert division.components(division.start) == (3, False)
     moved = division.moved([graph.index_of["b"]], division.devices.index("A"))
     assert division.n_subgraphs(moved) == 1
+
+
+def test_of_many_types_the_twelve_with_most_ops_are_tried():
+    kinds = [f"Kind{n}" for n in range(16)]
+    maker = GraphMaker()
+    at = maker.chain(maker.add("Parameter"), ["first"])
+    for kind in kinds:
+        at = maker.add("Relu", [maker.add(kind, [at], name=kind)])
+    found = cause(maker.graph(), set(kinds))  # each takes two subgraphs
+    assert found.ops == tuple(kinds[:12])
+    assert found.n_without == 33 - 2 * 12
+    assert found.reason == "A does not support Kind0, Kind1, Kind2 and 9 more types (12 ops)"

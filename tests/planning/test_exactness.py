@@ -24,7 +24,7 @@ from hetero_lab.errors import PlanError
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.memory_limits import memory_pools
 from hetero_lab.planning import planner
-from hetero_lab.planning.exhaustive import best_runs
+from hetero_lab.planning.exhaustive import best_runs, runs, small_enough
 from hetero_lab.planning.milp import milp
 from hetero_lab.planning.min_cut import min_cut
 from hetero_lab.planning.pairwise import Pairwise
@@ -341,6 +341,25 @@ def test_a_large_plan_keeps_a_tight_limit(n_devices):
     assert made.lower_bound_us <= made.predicted_us
 
 
+def test_where_no_placement_keeps_the_limits_it_says_what_would_help(monkeypatch):
+    """Both devices are too small for what is quickest, and no program is solved in time."""
+    costs = random_case(2, most_units=30, n_devices=2, n_ops=30)
+    limit = {}
+    for number, device in enumerate("AB"):
+        first = [number if u.time_us[number] is not None else 1 - number for u in costs.units]
+        limit[device] = held_bytes(costs, affinity_of(costs, first))[device] * 6 // 10
+    made = plan_graph(costs.graph, costs, memory_limit=limit)
+    assert all(made.memory_bytes[device] <= limit[device] for device in "AB")
+    monkeypatch.setattr(planner, "milp", lambda *_, **options: None)
+    with pytest.raises(PlanError, match=r"within budget_s\. Give more time or raise a limit\.$"):
+        plan_graph(costs.graph, costs, memory_limit=limit, budget_s=1e-9)
+    moved = plan_graph(costs.graph, costs, memory_limit=limit)  # step by step
+    assert all(moved.memory_bytes[device] <= limit[device] for device in "AB")
+    little = {device: n_bytes // 4 for device, n_bytes in limit.items()}
+    with pytest.raises(PlanError, match=r"was found\. Raise a limit a little\.$"):
+        plan_graph(costs.graph, costs, memory_limit=little)
+
+
 @pytest.mark.parametrize("seed", range(15))
 def test_pins_are_kept_and_the_best_with_them_is_found(seed):
     costs = random_case(seed, most_units=7)
@@ -420,10 +439,18 @@ def test_a_pool_that_nothing_fits_names_its_devices():
         plan_graph(costs.graph, costs, memory_limit={("B", "A"): 0})
 
 
-def test_the_integer_program_can_be_asked_for():
-    costs = random_case(3)
+def test_the_integer_program_can_be_asked_for(monkeypatch):
+    costs, given = random_case(3), []
+
+    def noted(solve, *arguments, **options):
+        given.append(options["options"]["time_limit"])
+        return solve(*arguments, **options)
+
+    monkeypatch.setattr("hetero_lab.planning.milp.interruptible", noted)
     plan = plan_graph(costs.graph, costs, solver="milp", budget_s=5)
     assert plan.method == "milp, repaired"
+    assert given
+    assert all(0.1 <= seconds <= 5.0 for seconds in given)
     exact = plan_graph(costs.graph, costs, budget_s=5)
     assert plan.lower_bound_us <= exact.predicted_us <= plan.predicted_us
     with pytest.raises(PlanError, match="no solver 'milq'. Did you mean 'milp'"):
@@ -455,3 +482,31 @@ def test_the_best_of_twelve_units_that_can_move_is_proven():
     costs = random_case(99, most_units=14)
     assert (pairwise_of(costs).allowed.sum(axis=1) > 1).sum() == planner.SMALL == 12
     assert plan_graph(costs.graph, costs).gap == 0.0
+
+
+def test_runs_by_hand_and_how_many_are_compared():
+    one = [[0, 0, 0], [1, 1, 1]]
+    two = [[0, 1, 1], [0, 0, 1], [1, 0, 0], [1, 1, 0]]
+    assert list(runs(3, 2, most=6)) == one + two
+    assert list(runs(3, 2, most=5)) == one  # all of a number of runs, or none
+    assert list(runs(3, 2, most=1)) == []
+    assert list(runs(1, 3, most=99)) == [[0], [1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("n_free", "n_devices", "n_fixed", "looked_at"),
+    [(19, 2, 0, True), (20, 2, 0, False), (12, 3, 0, True), (13, 3, 0, False),
+     (19, 2, 20, True), (19, 2, 40, False)],
+)  # fmt: skip
+def test_few_choices_are_all_looked_at(n_free, n_devices, n_fixed, looked_at):
+    """600,000 choices, or 24 million devices in all of them, are too many."""
+    names = [f"op{number}" for number in range(n_free + n_fixed)]
+    maker = GraphMaker()
+    maker.chain(maker.add("Parameter"), names)
+    devices = tuple("ABC"[:n_devices])
+    free, fixed = (1.0,) * n_devices, (*[None] * (n_devices - 1), 1.0)
+    times = {name: free if at < n_free else fixed for at, name in enumerate(names)}
+    units = tuple(Unit((name,), us) for name, us in times.items())
+    pairs = dict.fromkeys(itertools.product(devices, devices), BoundaryCost(1.0))
+    costs = CostModel(maker.graph(), devices, units, pairs, dict.fromkeys(devices, 1.0))
+    assert small_enough(pairwise_of(costs)) is looked_at

@@ -7,13 +7,17 @@ import random
 
 import numpy as np
 import pytest
-from hand_costs import costs_by_op
-from planning.brute_force import held_bytes, pairwise_ns
+from hand_costs import costs_by_op, flat_costs
+from planning.brute_force import choices, held_bytes, pairwise_ns
 from planning.random_costs import GraphMaker, affinity_of, any_choice, random_case
 
 from hetero_lab.costs.cost_model import BoundaryCost, CostModel, Unit
+from hetero_lab.costs.objective import LATENCY
 from hetero_lab.errors import PlanError
-from hetero_lab.planning import planner
+from hetero_lab.interrupts import UntilInterrupted
+from hetero_lab.planning import local_search, planner
+from hetero_lab.planning.constraints import Problem
+from hetero_lab.planning.local_search import kick, repair
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.planner import plan_graph
 
@@ -122,9 +126,55 @@ def test_the_bound_of_a_large_plan_has_the_subgraphs_of_two_devices():
     assert made.method == "min_cut, repaired"
     assert made.predicted_us == 4.0 + 14.0 + 2.0 + 3.0 + spread_us
     assert made.lower_bound_us == made.predicted_us
-    assert made.gap == 0.0
+    assert made.gap == made.relative_gap == 0.0
     assert made.n_subgraphs == 2
+    loose = dataclasses.replace(made, lower_bound_us=0.75 * made.predicted_us)
+    assert loose.relative_gap == 0.25
+    assert "at most 25.0% from best" in repr(loose)
+    regrets = {"same": (0.0, 9.0), "near": (5.0, 5.0), "far": (6.0, 5.0), "below": (-3.0, 4.0)}
+    baselines = tuple(
+        planner.Baseline(label, 9.0, us, made.affinity, margin)
+        for label, (us, margin) in regrets.items()
+    )
+    assert dataclasses.replace(made, baselines=baselines).undecided == ("near", "below")
     # Where one device does it all in less than two subgraphs can, that is the bound.
     single = dataclasses.replace(costs, subgraph_us={"A": 5000.0, "B": 1.0})
     alone = plan_graph(single.graph, single)
     assert alone.lower_bound_us == alone.predicted_us == 4.0 + 707.0 + 1.0
+
+
+def test_kicks_lead_to_the_best_unless_time_is_over():
+    costs = random_case(3, most_units=6, n_devices=2, n_ops=12)
+    pairwise = Pairwise.build(costs.objective)
+    units = np.arange(len(pairwise.units))
+
+    def kicked(deadline: float) -> tuple[list[int], int]:
+        problem = Problem(pairwise, LATENCY, {}, deadline, UntilInterrupted())
+        worst = max((problem.place(np.array(c)) for c in choices(costs)), key=lambda p: p.value_ns)
+        steps = [step.value_ns for step in kick(problem, worst)]
+        return steps, min(problem.place(np.array(choice)).value_ns for choice in choices(costs))
+
+    assert len(units) > 2
+    steps, best = kicked(float("inf"))
+    assert steps == sorted(set(steps), reverse=True)  # each better than those before
+    assert steps[-1] == best
+    assert kicked(-float("inf"))[0] == []
+
+
+def test_on_large_graphs_moves_that_are_apart_are_made_together(monkeypatch):
+    """Every other op of a chain is on B, where it is slower, and each boundary costs 10 µs."""
+    maker, names = GraphMaker(), "abcdefghijklmnop"
+    maker.chain(maker.add("Parameter"), names)
+    costs = flat_costs(maker.graph(), devices=("A", "B"), op_us=(1.0, 2.0), boundary_us=10.0)
+    pairwise = Pairwise.build(costs.objective)
+
+    def steps(most_units: int, deadline: float = float("inf")) -> list[list[int]]:
+        monkeypatch.setattr(local_search, "_MANY_UNITS", most_units)
+        problem = Problem(pairwise, LATENCY, {}, deadline, UntilInterrupted())
+        start = problem.place(np.array([at % 2 for at in range(len(names))]))
+        return [placed.choice.tolist() for placed in repair(problem, start)]
+
+    one_by_one, together = steps(len(names)), steps(len(names) - 1)
+    assert one_by_one[-1] == together[-1] == [0] * len(names)
+    assert (len(one_by_one), len(together)) == (8, 1)
+    assert len(steps(0, deadline=-1.0)) <= 1

@@ -8,6 +8,7 @@ import random
 import numpy as np
 import openvino as ov
 import pytest
+from hand_costs import flat_costs
 from network_zoo import ZOO, yolo_dfl
 from random_costs import random_graph
 from random_models import random_model
@@ -265,3 +266,18 @@ def test_parts_without_ops_are_parts():
     hl.emulate("ACC", unsupported={"Softmax"})
     said = str(hl.simplify(passed_through(2), "HETERO:ACC,CPU"))
     assert "2 subgraphs: the model consists of 2 parts that no tensor connects" in said
+
+
+def test_with_costs_the_work_that_moves_is_a_share_of_the_time():
+    """Relu a … h on ACC, but Sigmoid on CPU: what costs nothing is no work, less than nothing."""
+    graph = prepare(chain(*"abcdefgh")).graph  # Relu, Sigmoid, Tanh, Abs twice
+    support = lacking(graph, "Sigmoid", "Abs")
+    before = first_able(graph, support)
+    times = dict(zip("abcdefgh", [8.0, 4.0, 0.0, 2.0, 0.0, 1.0, 4.0, 1.0], strict=True))
+    costs = flat_costs(graph, times, lacks={"Sigmoid", "Abs"})
+    found = simplified(graph, before, support, costs=costs)
+    assert found.best is not None
+    for change in found.remedies:
+        moved_us = sum(times[op] for op in change.moved)
+        assert change.work_moved == pytest.approx(moved_us / sum(times.values()))
+    assert found.predicted_us == tuple(costs.predict_us(r.affinity) for r in found.remedies)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 
 from tests.proof.mutants import __main__ as sampler, executed
@@ -52,6 +53,23 @@ def test_each_kind_of_change_by_hand(tmp_path: Path):
             assert "is below 0" in changed or mutant.kind == "raise"
 
 
+def test_what_means_the_same_is_no_mutant(tmp_path: Path):
+    lines = [
+        "pairs = list(zip(one, other, strict=True))",
+        "longest = np.hypot(one, other)",
+        "assert one < other",
+        "groups.merge(one, other)",
+        "note: int = other",
+        "print(one + other)",
+    ]
+    (tmp_path / "m.py").write_text("def f(one, other):\n" + "".join(f"    {n}\n" for n in lines))
+    (by_kind,) = mutants_by_function(tmp_path, "m.py").values()
+    found = {(kind, mutant.after) for kind, every in by_kind.items() for mutant in every}
+    assert found == {
+        ("swap", "pairs = list(zip(other, one, strict=True))"), ("statement", "pass"),
+    }  # fmt: skip
+
+
 def test_a_sample_is_of_different_functions_and_the_same_for_a_seed():
     root = Path(__file__).parents[2]
     paths = ["hetero_lab/intervals.py", "hetero_lab/grouping.py"]
@@ -71,6 +89,16 @@ def test_what_is_executed_is_noted_line_by_line():
     assert chosen([5, 3, 0, 4], 3) == [4]  # type: ignore[operator]
     assert [number for number, seen in enumerate(noted) if seen] == [54, 56, 57]
     assert chosen.__doc__ == "Not 3 of these."
+
+
+def test_a_note_holds_until_a_module_that_ran_changes(tmp_path: Path):
+    note = tmp_path / "note.json"
+    assert not executed._holds(note, {"a.py": "1"})
+    made = {"modules": {"a.py": "1", "b.py": "1"}, "run": ["a.py"], "tests": {}}
+    note.write_text(json.dumps(made))
+    assert executed._holds(note, {"a.py": "1", "b.py": "2", "c.py": "1"})
+    assert not executed._holds(note, {"a.py": "2", "b.py": "1"})
+    assert not executed._holds(note, {"b.py": "1"})
 
 
 def test_the_likeliest_tests_run_first():

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from hetero_lab import clock
 from hetero_lab.intervals import Noise
+from hetero_lab.results import environment
 from hetero_lab.results.environment import current_environment, is_busy, noise_of
 
 
@@ -42,3 +47,23 @@ def test_an_environment_can_be_that_of_some_devices(core):
     assert both.of(["ACC", "CPU"]) == both
     with pytest.raises(ValueError, match="isoformat"):
         replace(both, measured_at="yesterday")
+
+
+def test_waiting_ends_when_others_are_quiet_or_the_time_is_over(monkeypatch):
+    """A machine whose clock moves only while it is waited for."""
+    slept: list[float] = []
+    monkeypatch.setattr(environment, "time", SimpleNamespace(sleep=slept.append))
+    monkeypatch.setattr(clock, "now_ns", lambda: round(sum(slept) * 1e9))
+
+    def looks(*cpus: float) -> int:
+        """Return how often it looks, where others keep so many CPUs busy, the last from then on."""
+        slept.clear()
+        seen = itertools.chain(cpus, itertools.repeat(cpus[-1]))
+        other = SimpleNamespace(cpus=lambda: next(seen))
+        monkeypatch.setattr(environment, "OtherWork", lambda: other)
+        environment.wait_until_quiet(10.0)
+        return len(slept)
+
+    assert looks(0.0) == 1
+    assert looks(1e3, 1e3, 0.0) == 3
+    assert looks(1e3) == math.ceil(10.0 / environment._LOOK_S)

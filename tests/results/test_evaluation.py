@@ -121,7 +121,7 @@ def test_the_last_evaluation_counts_and_a_failed_one_is_told():
 
 class Row:
     def __init__(self, label: str, evaluation: Evaluation | None):
-        self.label, self.evaluation = label, evaluation
+        self.configuration, self.evaluation = label, evaluation
 
 
 def test_rows_with_nan_are_named():

@@ -42,6 +42,21 @@ def test_without_any_baseline_no_plan_is_said_to_be_faster():
     assert "no time to measure greedy, CPU" in decision.verdict
 
 
+def test_what_was_not_measured_is_not_compared():
+    nothing = decided(greedy="failed", CPU=BUDGET_ENDED, candidate="failed")
+    assert nothing == (
+        "candidate",
+        "Nothing that keeps to the limits was measured: this is the plan. There was no time to "
+        "measure CPU.",
+        "undecided",
+    )
+    assert decided(greedy="failed", CPU="failed").label == "greedy"
+    alone = decided(greedy="failed", candidate=1.0)
+    assert alone == ("candidate", "No baseline keeps to the limits; this plan does.", "undecided")
+    best = decided(greedy=1.0, CPU=0.5, candidate="failed")
+    assert best == ("CPU", "CPU is the best baseline; no plan was measured.", "undecided")
+
+
 def test_a_baseline_that_does_not_run_is_no_lack_of_time():
     decision = decided(greedy=1.0, CPU="failed", candidate=0.5)
     assert decision.finding == "faster"

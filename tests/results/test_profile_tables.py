@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import openvino as ov
+import pandas as pd
 import pytest
 from counting_core import F32, core_with_acc, on_acc
+from html_outline import Outline
 from openvino import opset13 as op
 from small_models import convolutions
 from views.hand_made import counter, small_profile
@@ -152,3 +156,63 @@ def test_a_report_says_how_many_sequences_were_generated(batch, said):
     line = next(line for line in profile.report().splitlines() if "First token" in line)
     assert line.endswith(f"after a prompt of {said}")
     assert "2 generations of 3 tokens" in profile.report()
+
+
+def columns(frame: pd.DataFrame, *names: str) -> list[tuple[Any, ...]]:
+    """Return the rows of some columns."""
+    return list(frame[list(names)].itertuples(index=False, name=None))
+
+
+def test_the_tables_by_hand():
+    """ACC: matmul with relu; CPU: softmax; ACC: add. Both tensors that cross have 32 bytes."""
+    tables = small_profile().tables
+    summary = tables["summary"].iloc[0]
+    # The middle of eight inferences; ten, five and three of them in ops, two and one in reorders.
+    assert summary[["median_us", "ops_us", "reorders_us", "rest_us"]].tolist() == [103, 18, 3, 82]
+    assert summary[["n_ops", "n_subgraphs", "n_boundaries", "boundary_bytes"]].tolist() == [
+        4, 3, 2, 64,
+    ]  # fmt: skip
+    assert not summary["counters_exceed_latency"]
+    subgraphs = tables["subgraphs"]
+    assert columns(subgraphs, "device", "emulated", "n_ops", "n_executed", "ops") == [
+        ("ACC", True, 2, 2, "matmul\nrelu"), ("CPU", False, 1, 1, "softmax"),
+        ("ACC", True, 1, 2, "add"),
+    ]  # fmt: skip
+    assert columns(subgraphs, "ops_us", "reorders_us", "precisions") == [
+        (10.0, 2.0, "2 bf16"), (5.0, 0.0, "1 f32"), (3.0, 1.0, "1 bf16"),
+    ]  # fmt: skip
+    assert columns(subgraphs, "n_inputs", "input_bytes", "n_outputs", "output_bytes") == [
+        (0, 0, 1, 32), (1, 32, 1, 32), (2, 64, 0, 0),
+    ]  # fmt: skip
+    boundaries = tables["boundaries"]
+    ends = ["source", "source_device", "targets", "target_devices"]
+    assert columns(boundaries, "tensor", *ends) == [
+        ("relu", 0, "ACC", "1 2", "CPU ACC"), ("softmax", 1, "CPU", "2", "ACC"),
+    ]  # fmt: skip
+    assert columns(boundaries, "shape", "element_type", "n_bytes", "reorder_us") == [
+        ("1x8", "f32", 32, 2.0), ("1x8", "f32", 32, 1.0),
+    ]  # fmt: skip
+    placement = tables["placement"]
+    assert columns(placement, "op", "op_type", "device", "emulated", "subgraph") == [
+        ("matmul", "MatMul", "ACC", True, 0), ("relu", "Relu", "ACC", True, 0),
+        ("softmax", "Softmax", "CPU", False, 1), ("add", "Add", "ACC", True, 2),
+    ]  # fmt: skip
+    assert columns(placement, "output_bytes", "fused_with", "precision", "time_us") == [
+        (32, "", "bf16", 10.0), (32, "matmul", "bf16", 0.0), (32, "", "f32", 5.0),
+        (32, "", "bf16", 3.0),
+    ]  # fmt: skip
+    counters = tables["counters"]
+    assert columns(counters, "subgraph", "device", "emulated", "kind", "op", "fused_ops") == [
+        (0, "ACC", True, "op", "matmul", "relu"), (0, "ACC", True, "reorder", "", ""),
+        (1, "CPU", False, "op", "softmax", ""), (2, "ACC", True, "op", "add", ""),
+        (2, "ACC", True, "reorder", "", ""),
+    ]  # fmt: skip
+    fast = replace(small_profile(), latency=Latency(((20.0, 20.0),)))
+    assert fast.tables["summary"].iloc[0]["counters_exceed_latency"]
+
+
+def test_the_page_of_a_profile_has_its_subgraphs():
+    page = Outline(small_profile()._repr_html_())
+    assert page.tags.count("table") == 1
+    assert {"Subgraphs"} <= {text.strip() for texts in page.text.values() for text in texts}
+    assert [cell for cell in page.cells if cell in ("ACC", "CPU")] == ["ACC", "CPU", "ACC"]

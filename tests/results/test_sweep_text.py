@@ -34,3 +34,24 @@ def test_a_split_that_is_slower_than_a_device_alone_has_a_cause():
     assert "'alone' takes 102 µs." in report(1.0, 2.0)
     assert "are spent at" not in report(2.0, 1.0)
     assert "are spent at" not in report(1.0, 1.0)
+
+
+def test_a_noisy_run_is_not_read_as_a_ranking():
+    sweep = small_sweep(failed=0)
+    quiet, noisy = sweep.rows[0], sweep.rows[1]
+    level = noisy.series.ours
+    wild = {at: us * (0.01 if n % 2 else 100.0) for n, (at, us) in enumerate(level.items())}
+    rows = (quiet, replace(noisy, series=replace(noisy.series, ours=wild)))
+    said = replace(sweep, rows=rows).report()
+    assert said.startswith("Too noisy to rank: the interval of ")
+    assert "Fastest" not in said
+    assert "too much noise, to tell placements apart" in said
+
+
+def test_a_device_without_a_row_is_named():
+    sweep = small_sweep(failed=0)
+    assert "cannot run every op" not in sweep.report()
+    split = measured_row("split", small_profile(), 1.0)
+    alone = replace(measured_row("CPU", on_cpu_alone(small_profile()), 1.0), baseline=True)
+    said = replace(sweep, rows=(split, alone), reference="split").report()
+    assert "; ACC alone cannot run every op" in said

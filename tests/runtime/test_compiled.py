@@ -24,6 +24,7 @@ import hetero_lab as hl
 from hetero_lab import clock
 from hetero_lab.devices.bound import bind
 from hetero_lab.errors import (
+    ArgumentError,
     CompileError,
     HeteroLabWarning,
     InputError,
@@ -31,10 +32,12 @@ from hetero_lab.errors import (
 from hetero_lab.model.read import output_names, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Wiring, predict
+from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime.compiled import check_ports, lonely_results, settle
-from hetero_lab.runtime.exported import match_header, observe, parse_header
+from hetero_lab.runtime.exported import match_header, observe, parse_header, reported
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.placed_model import header_text
+from hetero_lab.runtime.runners import CompiledSession, Execution
 
 
 def on_cpu(model, core, **elsewhere) -> Affinity:
@@ -97,6 +100,30 @@ def test_threads_that_a_split_ignores_are_said(core):
             chain("a", "b"), [placement], turns=2, counters=False, reference=False, progress=False,
             core=core,
         )  # fmt: skip
+
+
+def test_a_sweep_says_it_of_the_executor_that_splits(core):
+    model, placement = chain("a", "b"), _with_threads(core, INFERENCE_NUM_THREADS=1)
+    placed = resolve(bind(model, core), placement)
+    with pytest.warns(HeteroLabWarning, match=IGNORED):
+        Execution().check(placed)
+    Execution("parallel").check(placed)
+    split = resolve(bind(stateful(), core), on_cpu(stateful(), core, after="ACC"))
+    Execution("parallel").check(split)
+    Execution(requests=2).check(split)
+    with pytest.raises(ArgumentError, match="states"):
+        Execution("parallel", requests=2).check(split)
+
+
+def test_a_property_is_reported_by_the_model_or_each_device(core):
+    parts = hl.compile(
+        chain("a", "b"), in_f32(on_cpu(chain("a", "b"), core, a="ACC"), ""), core=core
+    ).compiled_model
+    hint = "INFERENCE_PRECISION_HINT"
+    assert reported(parts, hint) == {"ACC": ov.Type.f32, "CPU": ov.Type.f32}
+    whole = hl.compile(chain("a", "b"), "CPU", core=core).compiled_model
+    assert reported(whole, "NUM_STREAMS") == {"": whole.get_property("NUM_STREAMS")}
+    assert reported(whole, "NO_SUCH_PROPERTY") == {}
 
 
 @pytest.mark.parametrize(
@@ -472,3 +499,27 @@ def test_auto_that_never_switches_costs_some_seconds(monkeypatch):
 
     settle(Switching(["(CPU)"]), infer)
     assert passed[0] == 20
+
+
+def test_a_timed_inference_copies_no_output_but_text(core):
+    """What an earlier inference returned then holds the outputs of the last one."""
+    session = CompiledSession(hl.compile(chain("a"), "CPU", core=core))
+    (given,) = generate_inputs(session.compiled.prepared).values()
+    session.give([given])
+    ((_, first),) = session.infer().items()
+    before = first.copy()
+    session.give([given + 1.0])
+    session.infer()
+    assert (first == next(iter(session.outputs().values()))).all()
+    assert (first != before).any()
+    words = op.parameter([2], ov.Type.string, name="words")
+    text = ov.Model([op.result(words)], [words], "text")
+    session = CompiledSession(hl.compile(text, "CPU", core=core))
+    session.give([np.array(["a", "b"])])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # as OpenVINO says that text is copied all the same
+        ((_, first),) = session.infer().items()
+    session.give([np.array(["c", "d"])])
+    session.infer()
+    assert list(first) == ["a", "b"]
+    assert next(iter(session.outputs().values())).tolist() == ["c", "d"]

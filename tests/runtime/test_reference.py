@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 
 import numpy as np
 import openvino as ov
@@ -249,3 +250,32 @@ def test_what_reads_quantised_values_or_weights_is_computed_in_8_bits():
     assert lowest_precision([], graph, ["f32"]) == "i8"
     image = prepare(ov.Model([scaled], [x], "m")).graph
     assert lowest_precision([], image, ["f32"]) == "f32"
+
+
+def test_the_references_used_last_are_kept_up_to_a_size(monkeypatch):
+    monkeypatch.setattr(reference, "_kept", OrderedDict())
+    monkeypatch.setattr(reference, "_MOST_BYTES", 100)
+    made: list[str] = []
+
+    def kept(name: str, n_bytes: int = 40) -> np.ndarray:
+        def make() -> tuple[np.ndarray, ...]:
+            made.append(name)
+            return (np.zeros(n_bytes, np.uint8),)
+
+        (found,) = reference.keep_reference((name, "", "", ""), make)
+        return found
+
+    kept("a")[:] = 1
+    kept("b")
+    assert kept("a").sum() == 0  # each gets a copy
+    assert made == ["a", "b"]
+    kept("c")  # 120 bytes: b is the one that was not used for longest
+    kept("a")
+    assert made == ["a", "b", "c"]
+    kept("b")
+    assert made == ["a", "b", "c", "b"]
+    kept("large", 1000)  # drops all others, and stays
+    kept("large", 1000)
+    kept("a")
+    kept("large", 1000)
+    assert made[4:] == ["large", "a", "large"]

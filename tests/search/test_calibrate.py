@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import signal
+import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import openvino as ov
 import pytest
-from hand_costs import costs_by_op
+from hand_costs import costs_by_op, flat_costs
 from planning.random_costs import fork
 from small_models import constant_only, convolutions, passed_through
 
 import hetero_lab as hl
+from hetero_lab import clock
 from hetero_lab.errors import MeasurementError, PlanError
+from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.simplify import simplified
 from hetero_lab.search import (
@@ -120,24 +124,44 @@ def test_optimize_without_time_returns_a_measured_baseline(digits, tmp_path):
     assert best.notes
     rows = best.summary.set_index("label")
     assert rows.loc["optimized", "median_us"] > 0
+    greedy = replace(best.placement, label="greedy")
+    assert replace(best, split=None, trials=()).searched == (
+        "Measured on the way: 0 planned placements."
+    )
+    assert ": 0 planned placements; the best split, greedy (" in (
+        replace(best, split=greedy, trials=()).searched
+    )
+    trial = optimizing.Proposal(1, "plan 1.1", 12.0, 13.0, 2)
+    history = replace(best, trials=(trial,)).history
+    assert history.to_dict("records") == [trial._asdict()]
     stored = hl.read_sweep(tmp_path / "proof").summary.set_index("label")
     assert stored.loc["greedy", "median_us"] == rows.loc["greedy", "median_us"]
 
 
-def test_optimize_tries_to_cut_the_model_once(costs, digits, monkeypatch):
-    asked = []
+def cuts_asked_for(monkeypatch, model, costs, *, takes_s=0.0, budget_s=None):
+    """Optimize up to the cuts; return them, and until when they may be measured.
+
+    Learning from each device takes ``takes_s``.
+    """
+    asked, late_ns = [], 0
 
     def observe(self, affinities, until_s, into, *, counters):
-        asked.append(affinities)
+        nonlocal late_ns
+        late_ns += int(takes_s * 1e9)
         if any(label.startswith("cut") for label in affinities):
+            asked.append((affinities, until_s))
             raise KeyboardInterrupt
 
+    monkeypatch.setattr(clock, "now_ns", lambda: time.perf_counter_ns() + late_ns)
     monkeypatch.setattr(observing.Observer, "observe", observe)
     with pytest.raises(KeyboardInterrupt):
-        hl.optimize(digits, ["ACC", "CPU"], costs=costs, budget_s=None, **QUICK)
-    cuts = {label: a for label, a in asked[-1].items() if label.startswith("cut")}
-    assert cuts
-    assert cuts == asked[-1]
+        hl.optimize(model, ["ACC", "CPU"], costs=costs, budget_s=budget_s, **QUICK)
+    return asked[-1]
+
+
+def test_optimize_tries_to_cut_the_model_once(costs, digits, monkeypatch):
+    cuts, _ = cuts_asked_for(monkeypatch, digits, costs)
+    assert all(label.startswith("cut") for label in cuts)
     alone_us = costs.predict_us(hl.Affinity.uniform(digits, "CPU"))
     greedy = hl.Affinity.automatic(digits, "HETERO:ACC,CPU")
     support = {device: costs.supports(device) for device in ("ACC", "CPU")}
@@ -172,6 +196,7 @@ def test_some_validate_before_half_is_fitted_to(digits, monkeypatch):
     )
     monkeypatch.setattr(calibrating, "MOST_FITTED", 12)
     hl.calibrate(digits, ["ACC", "CPU"], budget_s=None, validate=8, progress=False)
+    assert asked[:2] == ["CPU", "HETERO:ACC,CPU"]  # ACC alone cannot run it
     designed = [label for label in asked if label.startswith(("designed", "kept"))]
     half = sum(label.startswith("designed") for label in designed) / 2
     first = next(n for n, label in enumerate(designed) if label.startswith("kept"))
@@ -273,10 +298,12 @@ def test_devices_without_counters_are_measured_part_by_part(few_placements, monk
     assert on_acc > 0.05 * on_cpu > 10.0
 
 
-def test_an_op_that_no_device_supports_is_named(digits):
-    hl.emulate("ACC2", unsupported={"Softmax"})
+def test_an_op_that_no_device_supports_is_named(digits, own_core):
+    for name in ("ACC", "ACC2"):
+        hl.emulate(name, unsupported={"Softmax"}, core=own_core)
     with pytest.raises(PlanError, match="supports .*softmax"):
-        hl.calibrate(digits, ["ACC", "ACC2"], progress=False)
+        hl.calibrate(digits, ["ACC", "ACC2"], progress=False, core=own_core)
+    assert own_core.n_compiled == 0
 
 
 @pytest.mark.slow
@@ -339,3 +366,29 @@ def test_what_the_executor_takes_is_told_from_its_ratios():
     assert side_by_side(costs, None)[0] == costs
     late, asked, *_ = side_by_side(costs, [1.25, 0.9], elapsed_s=10.0)
     assert (late, asked) == (costs, [])
+
+
+def test_cuts_have_the_time_that_the_proof_and_a_plan_leave(costs, digits, monkeypatch):
+    _, until_s = cuts_asked_for(monkeypatch, digits, costs, takes_s=300.0, budget_s=1000.0)
+    assert until_s == 750.0  # a plan takes a moment, whatever was learnt before it
+
+
+def test_a_device_alone_is_no_cut(digits, monkeypatch):
+    hl.emulate("ACC", supported={"Relu"})
+    graph = prepare(digits).graph
+    others = {op.type for op in graph} - {"Relu"}
+    costs = flat_costs(graph, lacks=others, device_properties=F32, emulated={"ACC": "CPU"})
+    support = {device: costs.supports(device) for device in ("ACC", "CPU")}
+    greedy = hl.Affinity.automatic(digits, "HETERO:ACC,CPU")
+    assert simplified(graph, greedy, support).affinity.devices == ("CPU",)
+    cuts, _ = cuts_asked_for(monkeypatch, digits, costs)
+    assert all(len(affinity.devices) == 2 for affinity in cuts.values())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"pin": {"^nowhere$": "CPU"}}, {"memory_limit": {"GPU": "1GiB"}}]
+)
+def test_limits_that_cannot_hold_are_told_before_a_compile(digits, own_core, wrong):
+    with pytest.raises(PlanError, match="nowhere|GPU"):
+        hl.optimize(digits, ["ACC", "CPU"], core=own_core, **QUICK, **wrong)
+    assert own_core.n_compiled == 0

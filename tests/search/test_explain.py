@@ -12,7 +12,7 @@ from hand_costs import flat_costs
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
 from hetero_lab.model.read import prepare
-from hetero_lab.search.explain import explain
+from hetero_lab.search.explain import explain, explain_rows
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +98,41 @@ def test_wrong_arguments_say_so(digits, sweep):
     other = dataclasses.replace(a.profile, model_fingerprint="0")
     with pytest.raises(ArgumentError, match="another model"):
         explain(digits, "CPU", order, profiles=(other, b))
+
+
+def test_what_a_measurement_does_not_cover_is_noted(digits, sweep, costs):
+    order, (a, b) = "HETERO:EXPLACC,CPU", sweep.rows[:2]
+
+    def notes(before, after, priced=None) -> list[str]:
+        found = explain(digits, "CPU", order, priced, profiles=(before, after))
+        return [note for note in found.notes if "properties" not in note]
+
+    assert notes(a, b) == notes(a, b, costs) == []
+    apart = "The two were not measured in the same turns"
+    assert [note.startswith(apart) for note in notes(a.profile, b.profile, costs)] == [True]
+    beside = dataclasses.replace(b, profile=dataclasses.replace(b.profile, executor="parallel"))
+    others = "before ran on the executor hetero, after on the executor parallel."
+    assert notes(a, beside) == [others]
+    in_a_row = "The prediction is of subgraphs that run one after the other."
+    assert notes(a, beside, costs) == [others, in_a_row]
+    # Without counters of every device, nothing is said of the ops.
+    some = [c for c in b.profile.counters if c.device == "CPU"]
+    few = dataclasses.replace(b, profile=dataclasses.replace(b.profile, counters=tuple(some)))
+    found = explain(digits, "CPU", order, profiles=(a, few))
+    assert found.measured["part"].tolist() == ["latency"]
+
+
+def test_two_rows_are_compared_as_they_were_stored(sweep):
+    a, b = sweep.rows[:2]
+    found = explain_rows(a, b)
+    assert found.before.label.startswith(a.label)
+    assert found.after.label.startswith(b.label)
+    assert found.after.partition == b.profile.partition
+    assert found.timed.before_us == a.profile.latency.median_us
+    assert found.measured["part"].tolist() == ["ops", "rest", "latency"]
+    several = explain_rows(a, dataclasses.replace(b, requests=4))
+    assert several.measurement is None
+    assert several.notes == ("A row with several requests in flight has no latency to compare.",)
+    other = dataclasses.replace(b.profile, model_fingerprint="0")
+    with pytest.raises(ArgumentError, match="different models or weights"):
+        explain_rows(a, dataclasses.replace(b, profile=other))

@@ -177,7 +177,7 @@ def test_wrong_arguments():
 
 def test_where_the_latency_goes_is_said_only_if_the_counters_tell():
     said = str(small_profile())
-    assert "Cause:      85 µs of 103 µs are spent at 2 boundaries: reorders 3 µs, " in said
+    assert "Cause:      85 µs of 103 µs are spent at 2 boundaries: reorders there 3 µs, " in said
     busy = small_profile(counters=(*small_profile().counters, *small_profile().counters[:1] * 20))
     assert "Caution:    The times of ops add up to" in str(busy)
     assert "Cause:" not in str(busy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,12 +13,9 @@ from hetero_lab.cli import main as cli
 from hetero_lab.deploy.contract import LatencyPromise
 from hetero_lab.deploy.deployed_run import ObservedRun
 from hetero_lab.deploy.promised_latency import promised
-from hetero_lab.errors import ArgumentError, HeteroLabWarning
-from hetero_lab.intervals import ASSUMED_NOISE, Noise
-from hetero_lab.measure.bench import Bench
-from hetero_lab.measure.budget import RunOptions
-from hetero_lab.measure.rounds import SweepRun
-from hetero_lab.measure.workers import Workers
+from hetero_lab.errors import ArgumentError, HeteroLabWarning, MeasurementError
+from hetero_lab.intervals import ASSUMED_NOISE, Noise, compile_noise
+from hetero_lab.measure.session import Session
 from hetero_lab.results import environment
 from hetero_lab.results.environment import (
     current_environment,
@@ -26,8 +24,6 @@ from hetero_lab.results.environment import (
     noise_of,
     noise_sentence,
 )
-from hetero_lab.results.records import Trial, Turn
-from hetero_lab.runtime.timing import Stopwatch
 
 LOUD = Noise(0.25, 3.0, 12, "2026-01-01T00:00:00+00:00")
 
@@ -122,26 +118,53 @@ def test_a_deployment_is_compared_by_the_noise_of_its_devices():
         assert (promise.ratio_ci95_high < 1.0) == decided
 
 
-@pytest.mark.parametrize(("noise", "enough"), [(Noise(0.001, 0.0, 12), False), (LOUD, True)])
-def test_a_sweep_goes_on_until_more_turns_would_tell_nothing(noise, enough):
-    rng = np.random.default_rng(0)
-    levels = rng.lognormal(7.0, 0.1, (2, 40))
-    turns = [
-        Turn(entry=key, group=0, round=number, samples_us=(level,) * 3)
-        for key, own in zip("ab", levels, strict=True)
-        for number, level in enumerate(own)
-    ]
-    trials = [
-        Trial(
-            key=key, label=key, variant="", affinity=("CPU",), devices=("CPU",),
-            device_properties={}, direct=True,
+def swept(levels: np.ndarray, interrupted: bool = False) -> SimpleNamespace:
+    """Return a sweep of equal placements with these turn levels, ``[compile, round]``."""
+    rows = [
+        SimpleNamespace(
+            series=SimpleNamespace(ours={(0, n): level for n, level in enumerate(own)}),
+            status="ok", detail="",
         )
-        for key in "ab"
+        for own in levels
     ]  # fmt: skip
-    run = SweepRun(
-        trials=trials, workers=Workers(), reference="a", records=turns, append=print,
-        options=RunOptions(), watch=Stopwatch.start(None),
-        start=lambda: Bench({}), progress=False,
-        noise=lambda devices: noise if set(devices) == {"CPU"} else ASSUMED_NOISE,
-    )  # fmt: skip
-    assert run._precise(["a", "b"]) == enough
+    return SimpleNamespace(rows=rows, interrupted=interrupted)
+
+
+def test_noise_is_that_of_compiles_beside_each_other(core, monkeypatch):
+    rng = np.random.default_rng(0)
+    groups = [
+        level * rng.lognormal(0.0, 0.1, (6, 1)) * rng.lognormal(0.0, 0.01, (6, 8))
+        for level in (100.0, 5000.0)
+    ]
+    measured, asked = iter([*groups, *groups]), []
+
+    def measure(self, trials, options, watch, progress):
+        asked.append((list(self.models), len(trials), {trial.affinity for trial in trials}))
+        return swept(next(measured))
+
+    monkeypatch.setattr(Session, "measure", measure)
+    found = hl.measure_noise("ACC", budget_s=1e-9, core=core, progress=False)
+    assert [(models, n) for models, n, _ in asked] == [(["quick"], 6), (["slow"], 6)]
+    assert all(set(*affinities) == {"ACC"} for *_, affinities in asked)
+    assert found.n_compiles == 12
+    assert replace(found, measured_at="") == replace(compile_noise(groups), measured_at="")
+    assert found.relative > ASSUMED_NOISE.relative
+    assert known_noise("ACC", core) == found
+    # Levels without any spread tell nothing of the next minute.
+    still = iter([np.full((6, 8), 100.0), np.full((6, 8), 5000.0)])
+    monkeypatch.setattr(Session, "measure", lambda *_, **options: swept(next(still)))
+    steady = hl.measure_noise("ACC", budget_s=1e-9, core=core, progress=False)
+    assert steady.relative == ASSUMED_NOISE.relative
+
+
+@pytest.mark.parametrize(
+    ("shape", "interrupted", "error"),
+    [((2, 8), False, MeasurementError), ((6, 3), False, MeasurementError),
+     ((2, 8), True, KeyboardInterrupt)],
+)  # fmt: skip
+def test_of_too_few_compiles_no_noise_is_kept(core, monkeypatch, shape, interrupted, error):
+    few = swept(np.full(shape, 100.0), interrupted)
+    monkeypatch.setattr(Session, "measure", lambda *_, **options: few)
+    with pytest.raises(error):
+        hl.measure_noise("ACC", budget_s=1.0, core=core, progress=False)
+    assert known_noise("ACC", core) is None

@@ -35,6 +35,7 @@ from hetero_lab.widgets.explorer.explorer_figures import (
 )
 from hetero_lab.widgets.explorer.explorer_state import ExplorerState, labelled
 
+_NO_WIDGETS = "A SweepExplorer needs widgets, which are not shown here. Its sweep:"
 _WIDE = {"description_width": "60px"}
 _WRAP = {"flex_flow": "row wrap"}
 GRAPH, TIMELINE, COUNTERS, COMPARED = "Graph", "Timeline", "Counters", "Compare A and B"
@@ -95,6 +96,16 @@ class SweepExplorer(ipw.VBox):
         super().__init__(children)
         self.add_class(CLASS)
 
+    def __repr__(self) -> str:
+        return f"{_NO_WIDGETS}\n{self.exploring.sweep!r}"
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any] | None:
+        shown = super()._repr_mimebundle_(**options)
+        if shown is not None:  # the front end takes the best that it can show
+            table = self.exploring.sweep._repr_html_()
+            shown |= {"text/plain": repr(self), "text/html": f"<p>{_NO_WIDGETS}</p>{table}"}
+        return shown
+
     def select(self, label: str) -> None:
         """Show a row as the placement A."""
         self._choose(a=label)
@@ -112,7 +123,7 @@ class SweepExplorer(ipw.VBox):
         self._choose(group=name)
 
     def filter(self, text: str) -> None:
-        """Show the rows that match words of the label and comparisons such as ``n_subgraphs<4``."""
+        """Show the rows that match words of label and devices, and such as ``subgraphs<4``."""
         self._choose(filter=text)
 
     @property
@@ -126,7 +137,7 @@ class SweepExplorer(ipw.VBox):
         self.rows = Rows()
         self.controls = SimpleNamespace(
             filter=ipw.Text(
-                description="filter", placeholder="words, n_subgraphs<4, ratio<1; then Enter",
+                description="filter", placeholder="GPU, subgraphs<4, latency<2ms; then Enter",
                 continuous_update=False, layout={"width": "370px"}, style=_WIDE,
             ),
             x=_dropdown("across", axes, state.choice.x),
@@ -226,7 +237,8 @@ class SweepExplorer(ipw.VBox):
                 return "", figure, _listed(nodes, "Slowest nodes")
             found = self.exploring.difference(a, b)
         except HeteroLabError as error:
-            return (message(str(error)),)
+            is_bare = name != COMPARED and not profile.counters and a.endswith("(recorded)")
+            return (message("The recording holds no counters." if is_bare else str(error)),)
         if found is None:
             return (
                 message(

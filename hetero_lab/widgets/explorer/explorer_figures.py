@@ -74,8 +74,8 @@ class Rows(anywidget.AnyWidget):
 
 
 _COLUMNS = (
-    RUN, "rank", "group", "label", "finding", "median_us", "ratio", "throughput_per_s", "accuracy",
-    "n_subgraphs", "boundary_bytes",
+    RUN, "rank", "group", "configuration", "finding", "median_us", "ratio", "throughput_per_s",
+    "accuracy", "n_subgraphs", "boundary_bytes",
 )  # fmt: skip
 
 

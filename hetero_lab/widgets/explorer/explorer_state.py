@@ -13,6 +13,7 @@ from hetero_lab.errors import ArgumentError, shorten, unknown
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import Row
 from hetero_lab.search.explain import Comparison, compare, explain_rows
+from hetero_lab.tables import heading_of
 from hetero_lab.views.sweep_figures import MOSTLY, NO_GROUP, with_shares
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 RUN, AFTER, BEFORE = "run", "after", "before"
 
 _TERM = re.compile(r"^([A-Za-z_][^<>=!]*?)\s*(<=|>=|!=|<|>|=)\s*(.+)$")
+_UNITS = {"": 1e6, "m": 1e3, "u": 1.0, "µ": 1.0}
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -32,26 +34,33 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def matching(frame: pd.DataFrame, text: str) -> pd.DataFrame:
-    """Return the rows that match every term of a filter such as ``ACC n_subgraphs<4 ratio<1``.
+    """Return the rows that match every term of a filter such as ``ACC subgraphs<4 latency<2ms``.
 
-    A word has to be in the label. A row without a value matches no comparison. Raises ArgumentError
-    if there is no such column, or if a number is compared with something else.
+    A word has to be in the label or in the name of a device that is used. A column has its own name
+    or that of its heading; times are in µs unless they have a unit. A row without a value matches
+    no comparison. Raises ArgumentError if there is no such column, or if a number is compared with
+    something else.
     """
     import pandas as pd
 
     kept = pd.Series(True, index=frame.index)
+    by_heading = {heading_of(str(name)).replace(" ", "_"): str(name) for name in frame.columns}
     for token in text.split():
         term = _TERM.match(token)
         name, compare, value = term.groups() if term else ("label", "has", token)
+        name = name if name in frame.columns else by_heading.get(name.casefold(), name)
         if name not in frame.columns:
-            raise ArgumentError(unknown("There is no column", name, frame.columns, "Columns", 30))
+            names = dict.fromkeys([*frame.columns, *by_heading])
+            raise ArgumentError(unknown("There is no column", name, names, "Columns", 30))
         column = frame[name]
+        if compare == "has":
+            column = frame["label"] + "\n" + frame["configuration"] + "\n" + frame["devices"]
         texts = pd.Series([str(v).casefold() for v in column], index=frame.index, dtype=object)
         if compare == "has":
             kept &= texts.str.contains(value.casefold(), regex=False)
         elif pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
             try:
-                kept &= column.notna() & _COMPARE[compare](column, float(value))
+                kept &= column.notna() & _COMPARE[compare](column, _number(name, value))
             except ValueError:
                 raise ArgumentError(
                     f"{name} holds numbers; {shorten(value)} is not a number."
@@ -61,6 +70,11 @@ def matching(frame: pd.DataFrame, text: str) -> pd.DataFrame:
         else:
             raise ArgumentError(f"{name} holds text: compare it with = or !=.")
     return frame.loc[kept]
+
+
+def _number(name: str, text: str) -> float:
+    unit = re.search(r"(?<=[\d.])([muµ]?)s$", text) if name.endswith("_us") else None
+    return float(text[: unit.start()]) * _UNITS[unit[1]] if unit else float(text)
 
 
 _GROUPINGS = (
@@ -100,7 +114,7 @@ class ExplorerState:
         self.comparison: Comparison | None = compare(before, sweep) if before else None
         self.runs = {AFTER: sweep} | ({BEFORE: before} if before else {})
         self.rows: dict[str, Row] = {
-            (label := labelled(name, run.name_of(row))): _named(row, label)
+            (label := labelled(name, run.name_of(row))): replace(row, label=label)
             for name, run in self.runs.items()
             for row in run.rows
         }
@@ -161,9 +175,8 @@ class ExplorerState:
         for name, value in changes.items():
             if name == "filter":
                 if self.measured and not len(matching(self._measured_frame, value)):
-                    raise ArgumentError(
-                        f"No measured row matches {shorten(value)}; all are still shown."
-                    )
+                    still = f"{len(self.shown)} of {len(self.measured)} are still shown"
+                    raise ArgumentError(f"No measured row matches {shorten(value)}; {still}.")
             elif (name != "b" or value) and value not in known[name][1]:
                 kind, names = known[name]
                 raise ArgumentError(unknown(f"There is no {kind}", value, names, "Known", 30))
@@ -175,11 +188,6 @@ class ExplorerState:
     def difference(self, a: str, b: str) -> Difference | None:
         """Return the difference from a row to another, if any; ArgumentError if models differ."""
         return explain_rows(self.rows[a], self.rows[b]) if b and a != b else None
-
-
-def _named(row: Row, label: str) -> Row:
-    profile = row.profile and replace(row.profile, label=label)
-    return replace(row, label=label, profile=profile)
 
 
 def labelled(run: str, label: str) -> str:
@@ -200,7 +208,8 @@ def _frame(runs: Mapping[str, Sweep]) -> pd.DataFrame:
             frame[column] = [place[number] if place else None for place in of_rows]
         frame[RUN] = name
         if name == BEFORE:
-            frame["label"] = [labelled(name, label) for label in frame["label"]]
+            for column in ("label", "configuration"):
+                frame[column] = [labelled(name, each) for each in frame[column]]
             frame["same_as"] = [label and labelled(name, label) for label in frame["same_as"]]
         frames.append(frame)
     return pd.concat(frames, ignore_index=True)

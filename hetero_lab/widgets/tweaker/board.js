@@ -89,10 +89,12 @@ function makeSelection(model) {
 }
 
 function makeGraph(model, selection) {
-  const picture = model.get("picture"), palette = model.get("palette");
+  const drawn = model.get("picture"), palette = model.get("palette");
+  // Its own copy, since places are stretched to fill the pane.
+  const picture = { ...drawn, nodes: drawn.nodes.map(n => ({ ...n })), wires: drawn.wires.map(w => ({ ...w })) };
   const ops = picture.nodes.map((n, i) => i).filter(i => picture.nodes[i].kind === "op");
   const view = { x: 0, y: 0, k: 1 };
-  let mode = "pan", here = -1, fitted = null, lettered = 0, byTime = false;
+  let mode = "pan", here = -1, fitted = null, lettered = 0, byTime = false, stretched = [1, 1];
   const longest = Math.max(0, ...picture.nodes.flatMap(n => n.able.map(d => n.us[d] ?? 0)));
 
   const wires = svg("path", { class: "hl-wire" });
@@ -143,7 +145,7 @@ function makeGraph(model, selection) {
       const { text } = nodes[i];
       if (!text) return;
       const side = node.kind === "input" ? -1 : node.kind === "output" ? 1 : 0;
-      const wide = 0.58 * size * text.textContent.length;
+      const wide = 0.64 * size * text.textContent.length;
       const x = node.x + (side ? side * 8 - (side < 0 ? wide : 0) : -wide / 2);
       const y = node.y + (side ? -size / 2 : 8);
       const clear = taken.every(([l, t, r, b]) => x > r || x + wide < l || y > b || y + size < t);
@@ -158,10 +160,27 @@ function makeGraph(model, selection) {
     const box = element.getBoundingClientRect();
     return [box.width || 600, box.height || 380];
   };
+  // What is left of the pane beside the picture goes between the ops, up to a half more.
+  function stretch(x, y) {
+    const [sx, sy] = [x, y].map(s => Math.min(1.5, Math.max(1, s)));
+    if (sx === stretched[0] && sy === stretched[1]) return;
+    stretched = [sx, sy];
+    Object.assign(picture, { width: sx * drawn.width, height: sy * drawn.height });
+    drawn.nodes.forEach((node, i) => {
+      Object.assign(picture.nodes[i], { x: sx * node.x, y: sy * node.y });
+      nodes[i].group.setAttribute("transform", `translate(${sx * node.x} ${sy * node.y})`);
+    });
+    drawn.wires.forEach(({ path }, i) => {
+      picture.wires[i].path = path.replace(/(-?[\d.]+) (-?[\d.]+)/g,
+        (_, x, y) => `${(sx * x).toFixed(1)} ${(sy * y).toFixed(1)}`);
+    });
+    join();
+    lettered = 0;
+  }
   function fit(least = 0.02) {
-    const [w, h] = size(), margin = 46;
-    view.k = Math.min(2, (w - 2 * margin) / picture.width, (h - 24) / picture.height);
-    view.k = Math.max(view.k, least);
+    const [w, h] = size(), [wide, high] = [w - 2 * 22, h - 32];
+    view.k = Math.max(least, Math.min(2, wide / drawn.width, high / drawn.height));
+    stretch(wide / drawn.width / view.k, high / drawn.height / view.k);
     view.x = Math.max(12, (w - view.k * picture.width) / 2);
     view.y = Math.max(12, (h - view.k * picture.height) / 2);
     fitted = () => fit(least);
@@ -372,7 +391,10 @@ function makeGraph(model, selection) {
       nodes[i].title.textContent = text;
       nodes[i].group.setAttribute("aria-label", text);
     });
-    const inner = [], across = [];
+    join();
+  }
+  function join() {
+    const { subgraphs } = model.get("placed"), inner = [], across = [];
     for (const wire of picture.wires) {
       const a = subgraphs[wire.from], b = subgraphs[wire.to];
       (a >= 0 && b >= 0 && a !== b ? across : inner).push(wire.path);

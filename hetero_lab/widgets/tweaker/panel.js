@@ -124,31 +124,39 @@ function history(model) {
     const button = html("button", { type: "button", title: "Return to this placement" }, "Return");
     button.addEventListener("click", () => model.send({ do: "return", index }));
     const result = row.status === "ok"
-      ? [cell(row.subgraphs, "hl-number"), cell(row.latency, "hl-number"),
+      ? [cell(row.ratio, "hl-number"), cell(row.latency, "hl-number"),
         html("td", { title: row.interval }, interval(row, least, most)),
-        cell(row.ratio, "hl-number"), cell(row.predicted, "hl-number")]
+        cell(row.subgraphs, "hl-number"), cell(row.predicted, "hl-number")]
       : [html("td", { colspan: "5", class: "hl-failed" }, `${row.status} ${row.detail}`)];
     const here = row.is_here ? { class: "hl-here", "aria-current": "true" } : {};
     return html("tr", { "data-hl": "tried", "data-status": row.status, ...here },
+      html("td", { class: "hl-buttons" }, button),
       html("td", { class: "hl-name", title: row.label }, row.label + (row.is_here ? " (now)" : "")),
-      ...result, html("td", { class: "hl-number" }, button));
+      ...result);
   });
-  const heads = [["placement"], ["subgraphs", "hl-number"], ["median", "hl-number"],
-    ["95 % interval"], ["× automatic", "hl-number"], ["predicted for now", "hl-number"], [""]];
-  return [html("h4", {}, "Measured"), html("div", { class: "hl-list" },
-    table(heads, rows, "Measured placements"))];
+  const heads = [["do"], ["placement"], ["× automatic", "hl-number"], ["median", "hl-number"],
+    ["95 % interval"], ["subgraphs", "hl-number"], ["predicted for now", "hl-number"]];
+  return [html("h4", {}, "Measured"), table(heads, rows, "Measured placements")];
 }
 
 export default {
   render({ model, el }) {
-    const parts = [
-      [numbers, ["numbers", "note"], html("section")],
-      [findings, ["findings", "is_looking", "n_findings"], html("section")],
-      [hotspots, ["hotspots"], html("section", { class: "hl-wide" })],
-      [history, ["tried"], html("section", { class: "hl-wide" })],
-    ];
+    const top = name => ({ class: "hl-top", tabindex: "0", "aria-label": name });
+    const all = {
+      numbers: [numbers, ["numbers", "note"], html("section", top("Numbers"))],
+      history: [history, ["tried"], html("section", top("History"))],
+      findings: [findings, ["findings", "is_looking", "n_findings"], html("section", { class: "hl-wide" })],
+      hotspots: [hotspots, ["hotspots"], html("section", { class: "hl-wide" })],
+    };
+    const parts = model.get("parts").map(name => all[name]);
     const stops = parts.flatMap(([make, names, section]) => {
-      const draw = () => section.replaceChildren(...make(model));
+      const draw = () => {
+        const rows = section.querySelectorAll("tr").length;
+        section.replaceChildren(...make(model));
+        // A new measurement is in view.
+        if (make === history && section.querySelectorAll("tr").length > rows)
+          section.scrollTop = section.scrollHeight;
+      };
       draw();
       return names.map(name => {
         model.on(`change:${name}`, draw);

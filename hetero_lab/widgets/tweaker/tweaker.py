@@ -98,7 +98,7 @@ def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
     def after() -> None:
         if not tweaker.selection:
             raise AffinityError("Select an op first; everything after it is then selected.")
-        tweaker.select(after=tweaker.selection[0])
+        tweaker.select(after=tweaker.selection)
 
     def by_pattern(_value: object = None) -> None:
         tweaker.select(pattern=controls.pattern.value)
@@ -140,13 +140,14 @@ def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
             "move": tweaker.move,
         }  # fmt: skip
         if do in actions:
-            guarded(lambda: actions[do](index), PANEL)
+            guarded(lambda: actions[do](index), ABOVE if do == "return" else PANEL)
 
     def on_board(_board: Any, message: Any, _buffers: Any) -> None:
         keys = {"undo": tweaker.undo, "redo": tweaker.redo}
         if message.get("do") in keys:
             guarded(keys[message["do"]])
 
+    view.summary.on_msg(on_panel)
     view.panel.on_msg(on_panel)
     view.board.on_msg(on_board)
 
@@ -344,7 +345,7 @@ class AffinityTweaker(ipywidgets.VBox):
         connect(self, self.view)
         self.refresh()
         view, controls = self.view, self.view.controls
-        shown = [view.board, controls.messages[PANEL], view.panel]
+        shown = [view.summary, view.board, controls.messages[PANEL], view.panel]
         if bound is None and not self._history:  # groups, not devices
             controls.measure.disabled = controls.simplify.disabled = True
         heading = [ipywidgets.HTML(picture.heading)] if picture.heading else []
@@ -419,10 +420,10 @@ class AffinityTweaker(ipywidgets.VBox):
         pattern: str | None = None,
         op_type: str | None = None,
         subgraph: int | None = None,
-        after: str | None = None,
+        after: str | Iterable[str] | None = None,
         add: bool = False,
     ) -> None:
-        """Select ops by name, pattern, op type or subgraph, or everything after an op.
+        """Select ops by name, pattern, op type or subgraph, or everything after some op.
 
         Raises
         ------

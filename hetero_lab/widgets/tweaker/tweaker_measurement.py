@@ -118,10 +118,13 @@ class Decider:
 
 
 def attempt_label(history: Sequence[Attempt], affinity: Affinity, changed: str) -> str:
-    """Name a row by its number and origin; an affinity that was measured before keeps its name."""
-    number = 1 + sum(tried.label != AUTOMATIC for tried in history)
+    """Name a row by its number and what was changed; the same affinity keeps its name."""
     before = next((tried.label for tried in history if tried.affinity == affinity), None)
-    return f"{number}. {changed if before is None else f'again {before}'}"
+    if before is not None:
+        return f"{before}, again"
+    return (
+        f"{len({tried.affinity for tried in history if tried.label != AUTOMATIC}) + 1}. {changed}"
+    )
 
 
 def measure(

@@ -188,14 +188,17 @@ class TweakerState:
             raise AffinityError(f"Subgraph {index} only copies: it has no op.")
         self.select(subgraphs[index].ops, add=add)
 
-    def select_after(self, name: str, *, add: bool = False) -> None:
-        """Select all ops that depend on an op, directly or not."""
-        if name not in self._names:
-            self.select([name])  # says what is wrong
-        reached = self.graph.reach([self.graph.index_of[name]], forward=True)
-        found = [n for n in self.ops if n != name and self.graph.index_of[n] in reached]
+    def select_after(self, names: str | Iterable[str], *, add: bool = False) -> None:
+        """Select all ops that depend on one of some ops, directly or not."""
+        names = [names] if isinstance(names, str) else list(names)
+        if not self._names.issuperset(names):
+            self.select(names)  # says what is wrong
+        graph = self.graph
+        users = [use.index for name in names for use in graph.consumers[graph.index_of[name]]]
+        reached = graph.reach(users, forward=True)
+        found = [name for name in self.ops if graph.index_of[name] in reached]
         if not found:
-            raise AffinityError(f"Nothing comes after {shorten(name)}.")
+            raise AffinityError(f"Nothing comes after {names_at_hand(names, 2)}.")
         self.select(found, add=add)
 
     # Changing
@@ -217,7 +220,8 @@ class TweakerState:
         moved = self._selected.difference(refused)
         if refused and not (partly and moved):
             raise DeviceError(self.why_not(device))
-        self._move(dict.fromkeys(moved, device), f"{count_of(len(moved), 'op')} to {device}")
+        what = squeeze(min(moved), 32) if len(moved) == 1 else count_of(len(moved), "op")
+        self._move(dict.fromkeys(moved, device), f"{what} to {device}")
 
     def why_not(self, device: str) -> str:
         """Say which selected ops a device refuses."""
@@ -245,7 +249,8 @@ class TweakerState:
         moves = {n: d for n, d in goal.items() if n in self.able[d]}
         label = f"cut before op {position}: {before}, then {after}"
         if position in (0, len(self.ops)):
-            label = f"all that can to {before if position else after}"
+            n_left = len(goal) - len(moves)
+            label = f"all{f' but {n_left}' if n_left else ''} to {before if position else after}"
         self._move(moves, label, (position, before, after))
 
     def nearest_cut(self, now: tuple[str, str]) -> tuple[Cut, int]:

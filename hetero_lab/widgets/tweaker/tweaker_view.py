@@ -48,10 +48,14 @@ class Board(anywidget.AnyWidget):
 
 
 class Panel(anywidget.AnyWidget):
-    """Numbers, findings, hotspots and history. Its buttons send ``{"do": …, "index": …}``."""
+    """Its ``parts`` of numbers, history, findings and hotspots.
+
+    Its buttons send ``{"do": …, "index": …}``.
+    """
 
     _esm = _HERE / "panel.js"
     _css = _HERE / "panel.css"
+    parts = traitlets.List().tag(sync=True)
     numbers = traitlets.List().tag(sync=True)
     note = traitlets.Unicode().tag(sync=True)
     findings = traitlets.List().tag(sync=True)
@@ -217,7 +221,8 @@ class TweakerView:
         self.is_refreshing = False
         palette = picture.palette
         self.board = Board(picture=picture.to_json(state.able, state.costs), palette=palette)
-        self.panel = Panel()
+        self.summary = Panel(parts=["numbers", "history"])
+        self.panel = Panel(parts=["findings", "hotspots"])
         self.controls = Controls(
             {look["device"]: look["label"] for look in palette},
             state.op_types,
@@ -254,8 +259,7 @@ class TweakerView:
         affinity = state.affinity
         if affinity != self._shown:
             self._show_affinity(affinity)
-        with self.panel.hold_sync():
-            self.panel.tried = tried_rows(history, affinity)
+        self.summary.tried = tried_rows(history, affinity)
         place_of = self.picture.place_of
         self.board.selected = sorted(place_of[name] for name in state.selection)
         self._show_selection()
@@ -265,7 +269,7 @@ class TweakerView:
         controls.show_cut(*((made, 0) if made else state.nearest_cut(controls.cut_devices)))
 
     def _show_affinity(self, affinity: Affinity) -> None:
-        state, panel = self._state, self.panel
+        state, summary, panel = self._state, self.summary, self.panel
         what_if = state.what_if
         self.board.placed = {
             "devices": self.picture.devices_of(affinity),
@@ -280,9 +284,10 @@ class TweakerView:
                 for op, why in displacements(state.graph, what_if.partition, state.able).items()
             ],
         }
+        with summary.hold_sync():
+            summary.numbers = number_rows(what_if, state.what_if_automatic)
+            summary.note = what_if.problem or ("" if state.costs else _WITHOUT_COSTS)
         with panel.hold_sync():
-            panel.numbers = number_rows(what_if, state.what_if_automatic)
-            panel.note = what_if.problem or ("" if state.costs else _WITHOUT_COSTS)
             panel.is_looking = True
             panel.hotspots = {**panel.hotspots, "is_old": True}
         self.controls.show_subgraphs(what_if.partition)
@@ -297,10 +302,12 @@ class TweakerView:
             text = f"Nothing selected of {len(state.ops)} ops. Click one in the graph or table."
         else:
             text = f"{len(selected)} of {len(state.ops)} ops selected: "
-            text += names_at_hand([squeeze(name, 32) for name in selected], _SHOWN_NAMES) + ". "
-            lacking = [device for device, n in able.items() if n < len(selected)]
-            text += " ".join(state.why_not(device) for device in lacking)
-        self.controls.show_selection(text, able, len(selected))
+            text += names_at_hand([squeeze(name, 32) for name in selected], _SHOWN_NAMES) + "."
+            for device, n in able.items():
+                if n < len(selected):
+                    others = f" → {device} moves the other {n}." if n else ""
+                    text += f" {state.why_not(device)}{others}"
+        self.controls.show_selection(text, able)
 
 
 def _mark_text(fault: Finding, op: str, device: str) -> str:
@@ -314,7 +321,7 @@ _WITHOUT_COSTS = "With costs= of hetero_lab.calibrate() latency and times of ops
 EXPORTS = ("affinity, JSON", "affinity, CSV", "frozen directory", "history, CSV")
 ABOVE, PANEL, FILES = "above", "panel", "files"  # where a message is shown
 # The height is fixed, so that nothing below moves while somebody clicks.
-_TWO_LINES = {"height": "40px", "overflow": "auto", "width": "auto"}
+_TWO_LINES = {"height": "40px", "overflow": "auto", "width": "auto", "flex": "1 1 0"}
 _ROW = {"flex_flow": "row wrap", "align_items": "center"}
 
 
@@ -335,7 +342,7 @@ class Controls:
     """
 
     def __init__(self, labels: Mapping[str, str], op_types: Sequence[str], n_ops: int):
-        devices, self._labels, self.has_costs = list(labels), labels, True
+        devices, self.has_costs = list(labels), True
         types = [("by op type …", ""), *((squeeze(t, 40), t) for t in op_types)]
         text, choice = ipywidgets.Text, ipywidgets.Dropdown
         # Selecting
@@ -357,11 +364,11 @@ class Controls:
         self.redo = _button("Redo", "Go forward again", "repeat")
         self.cut = ipywidgets.IntSlider(
             value=0, min=0, max=n_ops, description="Cut before op", continuous_update=True,
-            style={"description_width": "initial"}, layout={"width": "45%"},
+            style={"description_width": "initial"}, layout={"width": "36%"},
         )  # fmt: skip
         self.before = _field(choice, "Device before the cut", 90, options=devices)
         self.behind = _field(choice, "Device after the cut", 90, options=devices, value=devices[-1])
-        self.cut_note = ipywidgets.HTML(layout={"width": "170px"})
+        self.cut_note = ipywidgets.HTML(layout={"width": "170px", "height": "28px"})
         # Measuring
         self.measure = _button(
             "Measure", "Compile and run it in worker processes, in turns with the automatic one",
@@ -369,7 +376,7 @@ class Controls:
         )  # fmt: skip
         self.cancel = _button("Cancel", "Stop measuring", "stop")
         self.progress = ipywidgets.FloatProgress(max=1.0, layout={"width": "120px"})
-        self.progress_text = ipywidgets.HTML(layout={"width": "400px"})
+        self.progress_text = ipywidgets.HTML(layout={"margin": "0 12px"})
         self.until_decided = _field(
             ipywidgets.Checkbox, "End as soon as it is clear which one is faster, or that they are "
             "as fast within 5 %", 120, value=True, description="until decided", indent=False,
@@ -387,13 +394,13 @@ class Controls:
             PANEL: ipywidgets.HTML(layout=_TWO_LINES | {"height": "22px"}),
             FILES: ipywidgets.HTML(layout=_TWO_LINES),
         }
+        self.show_progress(0.0, "")
 
     @property
     def above(self) -> list[ipywidgets.Widget]:
         """The rows above the board."""
         change = [*self.devices.values(), self.undo, self.redo]
         measure = [self.measure, self.until_decided, self.cancel, self.suggest, self.simplify]
-        measure += [self.progress, self.progress_text]
         return [
             _row(
                 self.pattern, self.by_pattern, self.by_type, self.by_subgraph, self.after,
@@ -401,7 +408,7 @@ class Controls:
             ),
             _row(self.selection),
             _row(*change, *measure),
-            self.messages[ABOVE],
+            ipywidgets.HBox([self.progress, self.progress_text, self.messages[ABOVE]]),
             _row(
                 self.cut, ipywidgets.HTML("before it"), self.before, ipywidgets.HTML("then"),
                 self.behind, self.cut_note,
@@ -431,16 +438,14 @@ class Controls:
             f"{mark}{html.escape(squeeze(text, 1000))}</div>"
         )
 
-    def show_selection(self, text: str, able: Mapping[str, int], n: int) -> None:
-        """Show the selection of ``n`` ops; each button says how many its device can run."""
+    def show_selection(self, text: str, able: Mapping[str, int]) -> None:
+        """Describe the selection, of which a device can run so many ops."""
         self.selection.value = (
             f'<div class="hl-selection" style="line-height: 1.4">{html.escape(text)}</div>'
         )
         for device, button in self.devices.items():
-            some = f": the {able[device]} that can" if 0 < able[device] < n else ""
-            button.description = f"→ {self._labels[device]}{some}"
             button.disabled = not able[device]
-        self.after.disabled = self.clear.disabled = not n
+        self.after.disabled = self.clear.disabled = not any(able.values())
 
     @property
     def cut_devices(self) -> tuple[str, str]:
@@ -464,7 +469,8 @@ class Controls:
             self.by_subgraph.options = options
 
     def show_progress(self, share: float, text: str) -> None:
-        """Move the progress bar."""
+        """Move the progress bar, which is there while something runs."""
+        self.progress.layout.display = self.progress_text.layout.display = None if text else "none"
         self.progress.value = share
         self.progress_text.value = html.escape(text)
 

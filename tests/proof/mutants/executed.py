@@ -1,9 +1,9 @@
 """Which statements of the package each quick test executes, and how long it takes.
 
 Each statement of a function notes itself in memory that child processes share. The notes are kept
-in the user's cache by the content of the package, the tests' modules and the test file, so that
-only changed test files are run again. What runs from text (``run.py``) or without the environment
-is not seen.
+in the user's cache by the content of the tests' modules and the test file, and hold as long as the
+modules of the package that were imported or executed are the same, so that little is run again
+after a change. What runs from text (``run.py``) or without the environment is not seen.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import os
 import queue
 import shutil
+import sys
 import time
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -53,10 +54,11 @@ def read_or_record(
 ) -> list[Test]:
     """Return the quick tests of the files that begin as wanted, run where that was not noted."""
     root = trees[0].root
+    contents = _contents(root)
     kept = Path(platformdirs.user_cache_dir("hetero_lab_mutants"))
     kept.mkdir(parents=True, exist_ok=True)
     shared = hashlib.sha256()
-    for path in sorted([*(root / "hetero_lab").rglob("*.py"), *(root / "tests").rglob("*.py")]):
+    for path in sorted((root / "tests").rglob("*.py")):
         if not path.name.startswith("test_") and path.parent.name != "mutants":
             shared.update(path.read_bytes())
     aside = {"gpu_rig", "real_gpu", "benchmarks"}
@@ -67,7 +69,7 @@ def read_or_record(
             digest = shared.copy()
             digest.update(path.read_bytes())
             files[file] = kept / f"{digest.hexdigest()}.json"
-    missing = [file for file, note in files.items() if not note.exists()]
+    missing = [file for file, note in files.items() if not _holds(note, contents)]
     idle: queue.SimpleQueue[Tree] = queue.SimpleQueue()
     for tree in trees:
         idle.put(tree)
@@ -80,19 +82,32 @@ def read_or_record(
 
     with ThreadPoolExecutor(len(trees)) as pool:
         list(pool.map(record, missing))
-    paths = modules(root)
-    numbers = {place: paths.index(place[0]) * MOST_LINES + place[1] for place in statements}
     tests = []
     for file, note in files.items():
-        for name, (seconds, passed, executed) in json.loads(note.read_text()).items():
+        answer = json.loads(note.read_text())
+        start = {path: at * MOST_LINES for at, path in enumerate(answer["modules"])}
+        for name, (seconds, passed, executed) in answer["tests"].items():
             noted = zlib.decompress(base64.b64decode(executed))
-            near = {
-                place: sum(noted[number - _NEAR : number + _NEAR + 1])
-                for place, number in numbers.items()
-                if noted[number]
-            }
+            near = {}
+            for path, line in statements:
+                number = start.get(path, len(noted)) + line
+                if any(noted[number : number + 1]):
+                    near[path, line] = sum(noted[max(0, number - _NEAR) : number + _NEAR + 1])
             tests.append(Test(name, file, seconds, passed, near))
     return tests
+
+
+def _contents(root: Path) -> dict[str, str]:
+    """Return a digest of each module of the package."""
+    return {p: hashlib.sha256((root / p).read_bytes()).hexdigest() for p in modules(root)}
+
+
+def _holds(note: Path, contents: Mapping[str, str]) -> bool:
+    """Return whether no module that a test file runs has changed since its note was taken."""
+    if not note.exists():
+        return False
+    answer = json.loads(note.read_text())
+    return all(contents.get(path) == answer["modules"][path] for path in answer["run"])
 
 
 def _record(tree: Tree, file: str, note: Path) -> None:
@@ -117,12 +132,13 @@ def _record(tree: Tree, file: str, note: Path) -> None:
         shutil.move(answer, note)
     else:
         print(f"{file} ended too early: its tests kill nothing", flush=True)
-        note.write_text("{}")
+        note.write_text(json.dumps({"modules": {}, "run": [], "tests": {}}))
 
 
 # In the process of the tests that are noted
 
 _answers: dict[str, list[Any]] = {}
+_run: set[int] = set()  # the numbers of modules that were executed
 
 
 @pytest.hookimpl(wrapper=True)
@@ -134,7 +150,10 @@ def pytest_runtest_protocol(item: Any) -> Iterator[None]:
     began = time.monotonic()
     result = yield
     answer[0] = round(time.monotonic() - began, 3)
-    answer[2] = base64.b64encode(zlib.compress(notes[:], 1)).decode()
+    noted = notes[:]
+    firsts = range(0, len(noted), MOST_LINES)
+    _run.update(at for at, first in enumerate(firsts) if any(noted[first : first + MOST_LINES]))
+    answer[2] = base64.b64encode(zlib.compress(noted, 1)).decode()
     return result
 
 
@@ -145,5 +164,10 @@ def pytest_runtest_logreport(report: Any) -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Write the notes."""
-    Path(os.environ[ANSWER]).write_text(json.dumps(_answers))
+    """Write the notes, with the modules of the package and those that were imported or executed."""
+    root = Path(os.environ[PACKAGE_NOTED])
+    contents = _contents(root)
+    imported = {getattr(module, "__file__", None) for module in [*sys.modules.values()]}
+    run = [path for at, path in enumerate(contents) if at in _run or str(root / path) in imported]
+    answer = {"modules": contents, "run": run, "tests": _answers}
+    Path(os.environ[ANSWER]).write_text(json.dumps(answer))

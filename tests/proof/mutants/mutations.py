@@ -18,16 +18,10 @@ NOT_MEANT = {"__repr__", "__str__", "_repr_html_", "_repr_mimebundle_"}
 # What their arguments say is text.
 TALK = {"warn", "print", "log", "debug", "info", "warning", "join", "format", "note", "step"}
 SAME_SWAPPED = {
-    "min",
-    "max",
-    "isinstance",
-    "issubclass",
-    "getattr",
-    "cast",
-    "isclose",
-    "gcd",
-    "suppress",
-}
+    "min", "max", "isinstance", "issubclass", "getattr", "cast", "isclose", "gcd", "suppress",
+    "hypot", "maximum", "minimum", "array_equal",
+    "merge",  # of a DisjointSet
+}  # fmt: skip
 COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.Gt), ast.LtE: (ast.Lt, ast.GtE), ast.Gt: (ast.GtE, ast.Lt),
     ast.GtE: (ast.Gt, ast.LtE), ast.Eq: (ast.NotEq,), ast.NotEq: (ast.Eq,), ast.Is: (ast.IsNot,),
@@ -174,8 +168,13 @@ def _nodes_of(node: ast.AST, statement: ast.stmt) -> Iterator[tuple[ast.stmt, as
         ):
             continue
         for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST):
+            if isinstance(child, ast.AST) and not _is_asserted(child):
                 yield from _nodes_of(child, statement)
+
+
+def _is_asserted(node: ast.AST) -> bool:
+    """Tell ``strict=True``, which says of a zip, as an assertion would, what is always so."""
+    return isinstance(node, ast.keyword) and ast.unparse(node) == "strict=True"
 
 
 def _talks(call: ast.Call) -> bool:

@@ -36,10 +36,13 @@ def labels(exploring):
     ("text", "expected"),
     [
         ("   ", [SPLIT, ALONE, SLOW]),
-        ("cpu", [SPLIT, ALONE]),
+        ("cpu", [SPLIT, ALONE, SLOW]),  # also those that use it
+        ("acc", [SPLIT, SLOW]),
+        ("latency<150 subgraphs>=3", [SPLIT]),
+        ("Latency>0.15ms", [ALONE, SLOW]),
         ("hetero acc", [SPLIT]),
         ("n_subgraphs<2", [ALONE]),
-        ("acc  n_subgraphs<=3 ratio>0.5 executor!=parallel", [SPLIT]),
+        ("acc  n_subgraphs<=3 ratio<1.5 executor!=parallel", [SPLIT]),
         ("n_subgraphs>=3 median_us<150", [SPLIT]),
         ("label=CPU", [ALONE]),
         ("label!=CPU", [SPLIT, SLOW]),
@@ -58,14 +61,15 @@ def test_rows_that_match(text, expected):
     ("text", "said"),
     [
         ("n_subgraph<2", "no column 'n_subgraph'.*Did you mean 'n_subgraphs'"),
+        ("latncy<2", "no column 'latncy'.*Did you mean 'latency'"),
         ("median_us<fast", "median_us holds numbers"),
         ("label<a", "label holds text"),
-        ("nothing of that", "No measured row matches"),
+        ("nothing of that", "No measured row matches.*; 1 of 3 are still shown"),
     ],
 )
 def test_a_wrong_filter_says_why_and_changes_nothing(text, said):
     exploring = ExplorerState(small_sweep())
-    exploring.choose(filter="cpu")
+    exploring.choose(filter="label=CPU")
     before = exploring.choice
     with pytest.raises(ArgumentError, match=said):
         exploring.choose(filter=text)
@@ -281,9 +285,26 @@ def test_a_row_without_counters_says_so():
     assert pane.children[1].drawn == ""
 
 
+def test_of_a_recording_it_does_not_advise_what_cannot_be_done():
+    label = f"{ALONE} (recorded)"
+    rows = tuple(replace(row, label=f"{row.label} (recorded)") for row in small_sweep().rows)
+    explorer = hl.SweepExplorer(replace(small_sweep(), rows=rows, reference=label))
+    explorer.select(label)
+    for tab in ("Timeline", "Counters"):
+        assert "The recording holds no counters." in texts_of(open_tab(explorer, tab))
+
+
+def test_without_widgets_there_is_the_sweep_as_a_table_and_the_reason():
+    shown = hl.SweepExplorer(small_sweep())._repr_mimebundle_()
+    assert "widget" in shown["text/plain"].splitlines()[0]
+    assert SLOW in shown["text/plain"]
+    assert "<table" in shown["text/html"]
+    assert any("widget-view" in kind for kind in shown)
+
+
 def test_controls_and_python_agree():
     explorer = hl.SweepExplorer(small_sweep())
-    explorer.controls.filter.value = "cpu"
+    explorer.controls.filter.value = "median_us<160"
     assert explorer.rows.labels == [SPLIT, ALONE]
     assert title_in(explorer.points) == "2 of 3 measured placements"
     explorer.choose_axes("boundary_bytes", "ratio")
@@ -292,7 +313,7 @@ def test_controls_and_python_agree():
     assert explorer.exploring.choice.group == "none"
     explorer.controls.filter.value = "n_subgraph<2"
     assert "Did you mean &#x27;n_subgraphs&#x27;" in explorer.message
-    assert explorer.exploring.choice.filter == "cpu"
+    assert explorer.exploring.choice.filter == "median_us<160"
     explorer.filter("")
     assert explorer.message == ""
     assert explorer.controls.filter.value == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 import time
 from dataclasses import replace
@@ -69,11 +70,11 @@ def test_a_click_in_the_browser_selects_and_a_button_moves(tweaker):
     board.selected = [place(tweaker, name)]
     assert tweaker.selection == (name,)
     assert not controls.devices["CPU"].disabled
-    before = tweaker.view.panel.numbers
+    before = tweaker.view.summary.numbers
     controls.devices["CPU"].click()
     assert tweaker.affinity[name] == "CPU"
     assert board.placed["devices"][place(tweaker, name)] == 1
-    assert tweaker.view.panel.numbers != before
+    assert tweaker.view.summary.numbers != before
     controls.undo.click()
     assert tweaker.affinity[name] == "ACC"
     assert controls.undo.disabled
@@ -121,8 +122,8 @@ def test_a_button_moves_the_ops_that_can(tweaker):
     tweaker.select(pattern="^head_digit")
     tweaker.assign("CPU")
     acc = controls.devices["ACC"]
-    assert acc.description == "→ ACC (emulated on CPU): the 2 that can"
     assert f"ACC does not support 1 of the 3 selected ops: &#x27;{SOFT}" in controls.selection.value
+    assert "→ ACC moves the other 2." in controls.selection.value
     with pytest.raises(DeviceError, match="1 of the 3 selected ops"):
         tweaker.assign("ACC")
     acc.click()
@@ -160,8 +161,11 @@ def test_a_message_is_beside_the_buttons_that_caused_it(tweaker):
     controls.load.click()
     assert "tweaked" in controls.messages[FILES].value
     assert controls.messages[ABOVE].value == ""
-    tweaker.view.panel._handle_custom_msg({"do": "return", "index": 7}, [])
-    assert "No measurement has the number 7" in controls.messages[PANEL].value
+    tweaker.view.look()
+    tweaker.view.panel._handle_custom_msg({"do": "fix", "index": 99}, [])
+    assert "No finding has the number 99" in controls.messages[PANEL].value
+    tweaker.view.summary._handle_custom_msg({"do": "return", "index": 7}, [])
+    assert "No measurement has the number 7" in controls.messages[ABOVE].value
     assert controls.messages[FILES].value == ""
 
 
@@ -184,13 +188,19 @@ def test_the_board_knows_shapes_and_attributes(tweaker):
     assert out.endswith("B")
 
 
-def test_every_row_of_the_history_has_a_name_of_its_own(tweaker, model):
-    cpu = hl.Affinity.uniform(model, "CPU")
-    first = Attempt(attempt_label([], cpu, "set from Python"), cpu)
-    again = Attempt(attempt_label([first], cpu, "back to 1. set from Python"), cpu)
-    assert [first.label, again.label] == ["1. set from Python", "2. again 1. set from Python"]
-    third = attempt_label([first, again], cpu, "undone")
-    assert third == "3. again 1. set from Python"
+def test_rows_of_the_history_say_what_changed(tweaker):
+    tweaker.cut(0, "ACC", "CPU")
+    cpu = tweaker.affinity
+    first = Attempt(attempt_label([], cpu, tweaker.state.step.label), cpu)
+    again = Attempt(attempt_label([first], cpu, "back to 1. all to CPU"), cpu)
+    tweaker.selection = ["stem/conv"]
+    tweaker.assign("ACC")
+    third = attempt_label([first, again], tweaker.affinity, tweaker.state.step.label)
+    assert [first.label, again.label, third] == [
+        "1. all to CPU", "1. all to CPU, again", "2. stem/conv to ACC",
+    ]  # fmt: skip
+    tweaker.cut(0, "CPU", "ACC")
+    assert re.fullmatch(r"all but \d+ to ACC", tweaker.state.step.label)
 
 
 def test_findings_can_be_selected_and_applied(tweaker):
@@ -294,8 +304,8 @@ def test_measure_suggest_and_return(model, tmp_path):
     assert (history["median_us"] <= history["ci95_high_us"]).all()
     assert list(history["n_subgraphs"]) == [19, 17]
     assert history["predicted_us"][1] == pytest.approx(costs.predict_us(mine))
-    assert [row["is_here"] for row in tweaker.view.panel.tried] == [False, True]
-    tweaker.view.panel._handle_custom_msg({"do": "return", "index": 0}, [])
+    assert [row["is_here"] for row in tweaker.view.summary.tried] == [False, True]
+    tweaker.view.summary._handle_custom_msg({"do": "return", "index": 0}, [])
     assert tweaker.affinity == automatic
     with pytest.raises(DeviceError, match="ACC does not support"):
         tweaker.suggest()  # these costs know nothing of what ACC lacks
@@ -406,10 +416,10 @@ def test_wrong_ops_of_another_model_or_none_are_refused(model):
 def test_without_costs_the_panel_says_what_they_would_tell():
     hl.emulate("ACC")
     prepared = prepare(chain("a", "b"))
-    note = hl.AffinityTweaker(prepared, ["ACC", "CPU"]).view.panel.note
+    note = hl.AffinityTweaker(prepared, ["ACC", "CPU"]).view.summary.note
     assert note.startswith("With costs= of hetero_lab.calibrate()")
     costs = flat_costs(prepared.graph)
-    assert hl.AffinityTweaker(prepared, ["ACC", "CPU"], costs).view.panel.note == ""
+    assert hl.AffinityTweaker(prepared, ["ACC", "CPU"], costs).view.summary.note == ""
 
 
 def test_fused_ops_name_the_op_that_has_their_time():

@@ -21,7 +21,7 @@ CELLS = (
     "acc = hl.emulate('ACC', unsupported={'Concat', 'MaxPool', 'Softmax'})\n"
     "model = hl.load('digits_inception')",
     "costs = hl.calibrate(model, ['ACC', 'CPU'], budget_s=12, progress=False)",
-    "tweaker = hl.AffinityTweaker(model, ['ACC', 'CPU'], costs, budget_s=6)\ntweaker",
+    "tweaker = hl.AffinityTweaker(model, ['ACC', 'CPU'], costs, budget_s=12)\ntweaker",
 )
 FAULTY = Path(__file__).parents[2] / "measure" / "faulty_worker.py"
 
@@ -244,8 +244,43 @@ def test_zoom_stays_while_the_cut_moves(tweaker):
     page.get_by_role("button", name="Show everything").click()
 
 
-def test_labels_can_be_read_and_do_not_overlap(tweaker):
+@pytest.mark.parametrize("width", [1000, 1440])
+def test_clicks_and_a_measurement_move_nothing(tweaker, width):
+    page, size = tweaker.page, tweaker.page.viewport_size
+    page.set_viewport_size({"width": width, "height": size["height"]})
+    page.wait_for_timeout(300)  # the graph is fitted again
+    where = lambda: (page.locator(".hl-graph").bounding_box(), tweaker.zoom())  # noqa: E731
+    before, bar = where(), page.locator(".widget-hprogress").first
+    assert not bar.is_visible()
+    tweaker.node("stem/conv").click()
+    tweaker.until(tweaker.selected, bool)
+    assert where() == before
+    tweaker.node("mixed1/branch_pool/maxpool").click(modifiers=["Shift"])
+    tweaker.until(tweaker.selected, lambda names: len(names) == 2)
+    assert "moves the other 1" in page.locator(".hl-selection").inner_text()
+    assert where() == before
+    tweaker.press("→ CPU")
+    device = lambda: tweaker.node("stem/conv").get_attribute("data-device")  # noqa: E731
+    tweaker.until(device, lambda now: now == "CPU")
+    tweaker.press("Measure")
+    tweaker.until(bar.is_visible, bool)
+    assert where() == before
+    tweaker.until(bar.is_visible, lambda shown: not shown)
+    row = page.locator(".hl-panel tr[data-hl='tried']").first
+    assert row.bounding_box()["y"] < where()[0]["y"]  # beside the button that measures
+    assert where() == before
+    page.set_viewport_size(size)
+
+
+@pytest.mark.parametrize("width", [1000, 1440])
+def test_the_graph_fills_its_pane_with_labels_that_can_be_read(tweaker, width):
+    page, size = tweaker.page, tweaker.page.viewport_size
+    page.set_viewport_size({"width": width, "height": size["height"]})
+    page.wait_for_timeout(300)
     tweaker.press("Fit")
+    pane, graph = (page.locator(f".hl-graph{part}").bounding_box() for part in ("", " g >> nth=0"))
+    assert graph["width"] > 0.85 * pane["width"]
+    assert graph["height"] > 0.85 * pane["height"]
     seen = tweaker.page.eval_on_selector_all(
         ".hl-graph .hl-node text",
         """texts => texts.filter(t => t.style.display !== 'none').map(t => {
@@ -261,8 +296,9 @@ def test_labels_can_be_read_and_do_not_overlap(tweaker):
     for number, (_, left, top, right, bottom) in enumerate(seen):
         for _, x0, y0, x1, y1 in seen[number + 1 :]:
             # The boxes of letters have some room above and below them.
-            assert x1 <= left + 2 or x0 >= right - 2 or y1 <= top + 4 or y0 >= bottom - 4
-    tweaker.notebook.picture("tweaker_11_labels", ".hl-board")
+            assert x1 <= left or x0 >= right or y1 <= top + 4 or y0 >= bottom - 4
+    tweaker.notebook.picture(f"tweaker_11_labels_{width}", ".hl-board")
+    page.set_viewport_size(size)
 
 
 def test_it_is_fitted_again_unless_it_was_moved_by_hand(tweaker):
@@ -440,7 +476,7 @@ def test_cancel_and_suggest(tweaker):
     tweaker.press("Suggest")
     tweaker.say("The planner predicts")
     suggested = tweaker.python(
-        "print(tweaker.affinity == hl.plan(model, costs, budget_s=20).affinity)"
+        "print(tweaker.affinity == hl.plan(model, costs, budget_s=12).affinity)"
     )
     assert suggested == "True"
     tweaker.notebook.picture("tweaker_9_suggested")

@@ -76,6 +76,7 @@ def test_it_starts_with_the_automatic_one(tweaking):
         (lambda t: t.select_subgraph(0), ("conv", "relu", "pool")),
         (lambda t: t.select_subgraph(1), ("soft",)),
         (lambda t: t.select_after("relu"), ("pool", "soft")),
+        (lambda t: t.select_after(["pool", "conv"]), ("relu", "pool", "soft")),
         (lambda t: t.select([]), ()),
     ],
 )

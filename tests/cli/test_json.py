@@ -1,0 +1,120 @@
+"""Every command prints one JSON object with ``--json``, of its schema, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import jsonschema
+import numpy as np
+import pandas as pd
+import pytest
+
+from docs.json_schemas import RUNS, SCHEMAS, prepare, run
+from hetero_lab.cli.main import COMMANDS, INTERRUPTED, main
+from hetero_lab.processes import environment_of_a_child
+from hetero_lab.tables import plain, records
+
+_QUICK = ["devices", "doctor", "samples", "support", "lint", "simplify", "profile", "sweep",
+          "explain", "freeze", "export", "apply", "classify"]  # fmt: skip
+_FETCHES = {"bisect"}  # pip makes environments for it
+
+
+def check(said: str, command: str, code: int) -> dict:
+    answer = json.loads(said)
+    schema = json.loads((SCHEMAS / f"{command}.json").read_text("utf-8"))
+    jsonschema.Draft202012Validator(schema).validate(answer)
+    assert answer["exit_code"] == code
+    return answer
+
+
+def check_commands(names, directory, monkeypatch):
+    monkeypatch.chdir(directory)
+    prepare()
+    answers = {}
+    for name in names:
+        code, said = run(name)
+        answers[name] = check(said, name, code)
+        assert "error" not in answers[name], answers[name]
+    return answers
+
+
+def test_every_command_has_a_schema():
+    assert {path.stem for path in SCHEMAS.glob("*.json")} == set(COMMANDS) == set(RUNS)
+
+
+def test_answers_are_of_their_schemas(tmp_path, monkeypatch):
+    answers = check_commands(_QUICK, tmp_path, monkeypatch)
+    (summary,) = answers["profile"]["tables"]["summary"]
+    assert summary["median_us"] > 0.0
+    assert answers["profile"]["next"][0].startswith("hetero-lab ")
+    assert answers["freeze"]["written"] == {"directory": "deploy"}
+    assert {row["label"] for row in answers["sweep"]["tables"]["summary"]} >= {"CPU"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_answers_of_long_commands_are_of_their_schemas(tmp_path, monkeypatch):
+    rest = [name for name in RUNS if name not in {*_QUICK, *_FETCHES} or name == "freeze"]
+    answers = check_commands(rest, tmp_path, monkeypatch)
+    assert answers["advise"]["verdict"]
+
+
+def test_a_refusal_is_json_too(capsys):
+    code = main(["profile", "nope", "-d", "CPU", "--json"])
+    out, err = capsys.readouterr()
+    answer = check(out, "profile", code)
+    assert answer["error"]["type"] == "ModelError"
+    assert "no sample has that name" in answer["error"]["message"]
+    assert "no sample has that name" in err
+
+
+def test_an_option_that_is_not_there_is_json_too(capsys):
+    code = main(["sweep", "digits_inception", "--depth", "3", "--json"])
+    assert "--depth" in check(capsys.readouterr().out, "sweep", code)["error"]["message"]
+
+
+def test_what_is_known_of_an_interrupted_sweep_is_printed_and_marked(tmp_path):
+    words = ["sweep", *RUNS["sweep"].split()[:-2], "-b", "100", "--store", "store", "--json"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hetero_lab", *words], cwd=tmp_path, text=True,
+        env=environment_of_a_child(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60.0
+    while not list((tmp_path / "store").glob("**/*.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(2.0)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == INTERRUPTED
+    assert check(said, "sweep", INTERRUPTED)["interrupted"]
+
+
+def test_a_reader_that_has_gone_costs_no_file(tmp_path):
+    command = [sys.executable, "-m", "hetero_lab", "support", "digits_inception", "--json"]
+    process = subprocess.Popen(
+        [*command, "--csv", "support.csv"], cwd=tmp_path, env=environment_of_a_child(),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert "Traceback" not in process.stderr.read()
+    assert process.wait(timeout=60) == 141
+    assert (tmp_path / "support.csv").exists()
+
+
+def test_numbers_that_json_lacks_are_null():
+    frame = pd.DataFrame({"a": [1.5, float("nan")], "b": [np.int64(3), None], "op": [("x",), ()]})
+    assert records(frame) == [
+        {"a": 1.5, "b": 3, "op": ["x"]},
+        {"a": None, "b": None, "op": []},
+    ]
+    assert plain({"r": float("inf"), 1: np.float32(0.5), "t": pd.NaT}) == {
+        "r": None,
+        "1": 0.5,
+        "t": None,
+    }

@@ -1,0 +1,339 @@
+"""What a sweep measures next, by scripted times, failures and budgets; nothing runs."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from measure.scripted_answers import TIMES, answered, trials
+
+from hetero_lab.intervals import ASSUMED_NOISE, Noise
+from hetero_lab.measure import requests
+from hetero_lab.measure.budget import FULL, RunOptions
+from hetero_lab.measure.turn_schedule import Ask, Begin, TurnSchedule
+from hetero_lab.measure.worker_process import WorkerError
+from hetero_lab.results.records import (
+    Compiled,
+    Counters,
+    Failed,
+    Finished,
+    Ledger,
+    Sustained,
+    Turn,
+    by_key,
+)
+
+CRASH = WorkerError("crashed (signal 11)", "SIGSEGV", died=True, crashed=True)
+REFUSED = WorkerError("failed", "not supported", died=False)
+
+
+class Script:
+    """What carries out the steps of a schedule in a test: how long each takes, and what fails."""
+
+    def __init__(self, **times: float):
+        self.times = {**TIMES, **times}
+        self.now_s = 0.0
+        self.fault: Callable[[str, str], WorkerError | None] = lambda kind, key: None
+        self.asked: list[tuple[str, str]] = []  # the kind of request and the key
+        self.steps: list[Any] = []
+        self.records: list[Any] = []
+
+    def run(
+        self, keys: str, *, budget_s: float | None = None, group: int = 8, at_once: int = 1,
+        records: Any = (), devices: dict[str, str] | None = None, until: int | None = None,
+        noise: Noise = ASSUMED_NOISE, **options: Any,
+    ) -> TurnSchedule:  # fmt: skip
+        """Measure trials with these keys, the first of them the reference, in ``until`` steps."""
+        self.records = list(records)
+        schedule = TurnSchedule(
+            trials=by_key(trials(keys, devices)), reference=keys[0],
+            ledger=Ledger(records, self.records.append),
+            options=RunOptions(**{"counters": False, "reference": False, "turns": 2, **options}),
+            group_size=group, budget_s=budget_s, noise=lambda devices: noise, at_once=at_once,
+        )  # fmt: skip
+        began_s = self.now_s
+        for step in itertools.islice(schedule.steps(), until):
+            self.steps.append(step)
+            step_s = self.now_s
+            answers = self.answers(step)
+            schedule.tell(self.now_s - began_s, self.now_s - step_s, answers)
+        return schedule
+
+    def answers(self, step: Any) -> dict[str, Any]:
+        if isinstance(step, Begin):
+            self.now_s += self.times["start"]  # they start side by side
+            return dict.fromkeys(step.keys, self.times["start"])
+        if isinstance(step, requests.Expect):
+            return {}
+        answers, lasted = {}, []
+        for key, request in step.requests.items():
+            self.asked.append((type(request).__name__, key))
+            seconds, answer = answered(key, request, self.times)
+            answers[key] = self.fault(type(request).__name__, key) or answer
+            lasted.append(seconds)
+        self.now_s += max(lasted)
+        return answers
+
+    def of(self, kind: type) -> list[Any]:
+        return [record for record in self.records if isinstance(record, kind)]
+
+    def turns(self) -> dict[str, int]:
+        return dict(Counter(turn.entry for turn in self.of(Turn)))
+
+    def keys(self, kind: str) -> list[str]:
+        return [key for asked, key in self.asked if asked == kind]
+
+    def fail(self, kind: str, key: str, failure: WorkerError, times: int = 99) -> None:
+        """Let requests of a kind and key fail, the first ``times`` times."""
+        left = [failure] * times
+
+        def fault(asked_kind: str, asked_key: str) -> WorkerError | None:
+            return left.pop() if (asked_kind, asked_key) == (kind, key) and left else None
+
+        self.fault = fault
+
+
+def test_with_time_enough_everything_gets_its_turns():
+    script = Script()
+    schedule = script.run("rab", budget_s=1000.0, turns=3)
+    assert script.turns() == {"r": 3, "a": 3, "b": 3}
+    assert [r.entry for r in script.of(Finished)] == ["r", "a", "b"]
+    assert schedule.pending() == []
+    assert schedule.needs_s() == 0.0
+    assert (schedule.plan.turns, schedule.plan.length) == (3, FULL)
+
+
+def test_each_group_has_the_reference_and_each_round_another_order():
+    script = Script()
+    script.run("rabcd", group=3, turns=4)
+    begun = [(list(step.keys), step.reuse) for step in script.steps if isinstance(step, Begin)]
+    assert begun == [(["r"], False), (["r", "a", "b"], False), (["r", "c", "d"], False)]
+    rounds: dict[tuple[int, int], str] = {}
+    for turn in script.of(Turn):
+        at = turn.group, turn.round
+        rounds[at] = rounds.get(at, "") + turn.entry
+    assert list(rounds) == [(group, number) for group in (0, 1) for number in range(4)]
+    assert {"".join(sorted(order)) for order in rounds.values()} == {"abr", "cdr"}
+    assert len({*rounds.values()}) > 2
+    again = Script()
+    again.run("rabcd", group=3, turns=4)
+    assert again.asked == script.asked  # a group's order is always the same
+
+
+def test_the_first_placement_is_measured_even_if_that_overruns_the_budget():
+    script = Script(compile=1.0)
+    schedule = script.run("rabc", budget_s=1.5)
+    assert {"r", "a"} == {*script.turns()}
+    assert script.now_s < 1.5 + 1.0 + 0.1 + 0.1
+    assert len(schedule.pending()) == 4
+    assert schedule.plan.length == FULL  # it is as if the compile had been paid for
+    slow = Script(compile=1.0, inference=0.5)
+    schedule = slow.run("rabc", budget_s=2.5)
+    assert slow.turns() == {"r": 1, "a": 1}
+    assert (schedule.plan.turns, schedule.plan.length.inferences) == (1, 2)
+
+
+def test_without_time_for_a_second_compile_it_is_said_how_long_the_rest_takes():
+    script = Script(compile=1.0)
+    each_s = 3 * 12 * 0.001 + 0.03  # three turns and their warm-up
+    schedule = script.run("rab", budget_s=0.5, turns=3)
+    assert script.turns() == {}
+    assert len(schedule.pending()) == 3
+    # Started, compiled and inferred twice, beside the turns of the reference.
+    assert schedule.needs_s() == pytest.approx(2 * 1.101 + 3 * each_s)
+    counted_s = 0.1 + 1.001 + 36 * 0.001  # compiled again, and as many inferences
+    schedule = script.run("rab", budget_s=0.5, turns=3, counters=True)
+    assert schedule.needs_s() == pytest.approx(2 * 1.101 + 3 * each_s + 2 * counted_s)
+
+
+@pytest.mark.parametrize(("budget_s", "least"), [(3.0, 3), (6.0, 7), (12.0, 9)])
+def test_a_budget_covers_what_it_can_and_is_kept(budget_s, least):
+    script = Script(compile=0.4, inference=0.01)
+    schedule = script.run("rabcdefghij", budget_s=budget_s, group=4, turns=8)
+    assert script.now_s < budget_s
+    turns = script.turns()
+    measured = [key for key in turns if key != "r"]
+    assert sorted(measured) == list("abcdefghij")[: len(measured)]
+    assert least <= len(measured) <= (budget_s - 0.5) / 0.4  # a compile takes 0.4 s
+    assert all(turns[key] >= schedule.plan.turns for key in measured[:3])
+
+
+def test_time_that_is_left_goes_into_more_turns_until_they_agree():
+    script = Script()
+    script.run("rab", budget_s=100.0, turns=None)
+    assert set(script.turns().values()) == {20}  # of equal turns so many are precise
+
+
+@pytest.mark.parametrize("budget_s", [4.0, 8.0])
+def test_groups_share_the_time_that_is_left(monkeypatch, budget_s):
+    """With turns that never agree, each group uses a part of it, and all get their least."""
+    monkeypatch.setattr("hetero_lab.measure.turn_schedule.known_within", lambda *_: False)
+    script = Script()
+    script.run("rabcd", budget_s=budget_s, group=2, turns=None)
+    turns = script.turns()
+    own = [turns[key] for key in "abcd"]
+    assert min(own) >= 8
+    assert max(own) <= 4 * min(own)
+    assert 0.7 * budget_s < script.now_s <= budget_s
+
+
+def test_what_has_the_fewest_turns_comes_first():
+    script = Script()
+    before = [
+        Turn(entry=key, group=0, round=n, samples_us=(1000.0,) * 10)
+        for key, count in (("r", 3), ("a", 3), ("b", 1), ("c", 2)) for n in range(count)
+    ]  # fmt: skip
+    script.run("rabcd", records=before, turns=4)
+    assert script.keys("Compile") == ["r", "d", "b", "c", "a"]
+    assert {turn.group for turn in script.of(Turn)} == {0, 1}
+    assert min(script.turns()[key] for key in "abcd") == 4
+
+
+def test_a_placement_that_is_refused_is_given_up_at_once():
+    script = Script()
+    script.fail("Compile", "a", REFUSED)
+    schedule = script.run("rab")
+    assert script.keys("Compile") == ["r", "a", "b"]
+    assert script.turns() == {"r": 2, "b": 2}
+    (failed,) = script.of(Failed)
+    assert (failed.entry, failed.status, failed.detail) == ("a", "failed", "not supported")
+    assert schedule.pending() == ["a"]
+
+
+@pytest.mark.parametrize("crashes", [1, 2])
+def test_a_crash_is_tried_once_more_and_costs_one_row(crashes):
+    script = Script()
+    script.fail("RunTurn", "b", CRASH, crashes)
+    script.run("rab")
+    failed = script.of(Failed)
+    assert [record.entry for record in failed] == ["b"] * (crashes - 1)
+    assert all("SIGSEGV. hetero_lab.investigate" in record.detail for record in failed)
+    assert script.turns() == ({"r": 2, "a": 2, "b": 2} if crashes == 1 else {"r": 2, "a": 2})
+    assert [record.entry for record in script.of(Compiled)] == ["r", "a", "b"]
+
+
+@pytest.mark.parametrize("kind", ["Compile", "WarmUp", "RunTurn"])
+def test_without_its_reference_each_placement_still_gets_its_turns(kind):
+    script = Script()
+    script.fail(kind, "r", REFUSED)
+    schedule = script.run("rabc", group=3, turns=3)
+    assert script.turns() == {"a": 3, "b": 3, "c": 3}
+    assert [record.entry for record in script.of(Failed)] == ["r"]  # not tried in each group
+    assert not {record.entry for record in script.of(Finished)}  # there is no ratio
+    assert len(schedule.pending()) == 4
+
+
+def test_a_group_without_any_that_runs_ends():
+    script = Script()
+    script.fault = lambda kind, key: REFUSED
+    script.run("rab")
+    assert [record.entry for record in script.of(Failed)] == ["r", "a", "b"]
+    assert {kind for kind, _ in script.asked} == {"Compile"}
+
+
+def test_an_interrupt_leaves_what_the_next_call_goes_on_from():
+    script = Script()
+    n_steps = 14  # in the second round
+    script.run("rab", turns=3, until=n_steps)
+    kept = script.records
+    assert 3 < len(script.of(Turn)) < 9
+    schedule = script.run("rab", turns=3, records=kept)
+    assert schedule.pending() == []
+    assert min(script.turns().values()) >= 3
+    assert {turn.group for turn in script.of(Turn)} == {0, 1}
+    assert len(script.of(Compiled)) == 3  # it is recorded once
+
+
+def test_counters_are_read_of_each_and_only_with_time_for_them():
+    script = Script()
+    script.run("rab", counters=True)
+    assert [record.entry for record in script.of(Counters)] == ["r", "a", "b"]
+    late = Script(compile=0.4, inference=0.01, counters=0.6)
+    schedule = late.run("rabc", counters=True, budget_s=5.3)
+    assert late.turns() == dict.fromkeys("rabc", 2)
+    assert [record.entry for record in late.of(Counters)] == ["r"]
+    assert len(schedule.pending()) == 3
+    assert late.now_s < 5.3
+
+
+def test_holding_takes_its_seconds_on_top_of_the_budget():
+    script = Script(inference=0.01)
+    schedule = script.run("rab", budget_s=6.0, group=2, sustained_s=2.95)
+    held = {record.entry: record.medians_us for record in script.of(Sustained)}
+    assert {key: len(medians) for key, medians in held.items()} == {"r": 25, "a": 25, "b": 25}
+    assert {medians for row in held.values() for medians in row} == {10_000.0}
+    assert {key: n for key, n in script.turns().items() if key != "r"} == {"a": 2, "b": 2}
+    assert script.now_s > 4 * 3.0
+    assert schedule.budget_s == schedule.ends_s == pytest.approx(6.0 + 4 * 25 * 0.12)
+
+
+@pytest.mark.parametrize(
+    ("options", "near"), [({}, 1e-6), ({"sustained_s": 2.0}, 0.05), ({"counters": True}, 0.3)]
+)
+def test_the_end_is_about_known_after_one_round(options, near):
+    # With counters each is compiled again: that takes about as long as everything before.
+    times = {"inference": 0.01, "counters": 0.4 if "counters" in options else 0.0}
+    script = Script(**times)
+    assert script.run("rab", turns=10, **options).ends_s == pytest.approx(script.now_s, rel=near)
+    script = Script(**times)
+    schedule = script.run("rabc", turns=10, group=2, **options)
+    assert schedule.ends_s == pytest.approx(script.now_s, rel=0.5)
+    assert script.run("rab", turns=10, counters=True, budget_s=1000.0).ends_s == 1000.0
+
+
+def test_slow_compiles_run_at_once():
+    script = Script(compile=0.6)
+    script.run("rabcd", at_once=2)
+    compiled = [
+        "".join(step.requests)
+        for step in script.steps
+        if isinstance(step, Ask) and step.doing == "compile"
+    ]
+    assert compiled == ["r", "ab", "cd"]
+    assert script.turns() == dict.fromkeys("rabcd", 2)
+    alone = Script(compile=0.6)
+    alone.fail("Compile", "a", REFUSED, times=1)  # for lack of memory, beside the other
+    alone.run("rab", at_once=2)
+    assert alone.keys("Compile") == ["r", "a", "b", "a"]
+    assert alone.of(Failed) == []
+
+
+def test_a_full_turn_is_warmed_up_for():
+    script = Script()
+    script.run("ra")
+    assert script.keys("WarmUp") == ["r", "r", "a"]  # the reference at once, to know its time
+    short = Script(compile=0.2, inference=0.01)
+    schedule = short.run("ra", budget_s=1.2)
+    assert schedule.plan.length.timed < FULL.timed
+    assert short.keys("WarmUp") == ["r"]
+
+
+def test_reference_outputs_are_computed_once_for_each_variant():
+    script = Script()
+    script.run("ra12", reference=True)
+    expected = [s.trial.key for s in script.steps if isinstance(s, requests.Expect)]
+    assert expected == ["r", "1", "2"]
+
+
+def test_a_device_that_is_new_begins_a_group_if_they_are_kept_apart():
+    script = Script()
+    script.run("rabc", devices={"b": "GPU"}, apart=True)
+    begun = [list(step.keys) for step in script.steps if isinstance(step, Begin)]
+    assert begun == [["r"], ["r", "a"], ["r", "b", "c"]]
+
+
+@pytest.mark.parametrize(("relative", "enough"), [(0.001, False), (0.25, True)])
+def test_it_goes_on_until_more_turns_would_tell_nothing(relative, enough):
+    levels = np.random.default_rng(0).lognormal(7.0, 0.1, (2, 40))
+    before = [
+        Turn(entry=key, group=0, round=number, samples_us=(level,) * 3)
+        for key, own in zip("ra", levels, strict=True)
+        for number, level in enumerate(own)
+    ]
+    script = Script()
+    script.run("ra", records=before, turns=None, noise=Noise(relative, 0.0, 12))
+    assert (script.turns()["a"] == 41) == enough  # one round tells how long a turn takes
