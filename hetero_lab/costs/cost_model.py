@@ -551,7 +551,7 @@ def _check_terms(costs: CostModel) -> None:
     for term in costs.reorders:
         where = f"The reorder of {shorten(term.op)}:{term.port}"
         _check_names([term.op], graph.index_of, where)
-        op = graph.ops[graph.index_of[term.op]]
+        op = graph.op(term.op)
         if not 0 <= term.port < len(op.outputs):
             raise PlanError(f"{where}: the op has no such output.")
         _check_columns([term.leave_us, term.enter_us], n, where)

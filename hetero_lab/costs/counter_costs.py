@@ -347,7 +347,7 @@ class Example:
 
     @classmethod
     def of(cls, graph: OpGraph, op: str, port: int, us: float = 0.0) -> Example:
-        made = graph.ops[graph.index_of[op]]
+        made = graph.op(op)
         tensor = made.outputs[port]
         before = {graph.ops[i].type for i, _ in made.inputs} - {CONSTANT}
         after = {graph.ops[use.index].type for use in graph.consumers[made.index]}

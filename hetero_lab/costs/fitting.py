@@ -93,7 +93,7 @@ def _of_layers(
     """
     alike: defaultdict[tuple[str, ...], list[tuple[str, ...]]] = defaultdict(list)
     for ops in layers:
-        alike[tuple(sorted(graph.ops[graph.index_of[op]].type for op in ops))].append(ops)
+        alike[tuple(sorted(graph.op(op).type for op in ops))].append(ops)
     op_us = dict(parts.op_us)
     for group, device in product(alike.values(), devices):
         took = [sum(op_us.get((op, device), 0.0) for op in ops) for ops in group]

@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from hetero_lab.debug.expected import BudgetOverError
 from hetero_lab.debug.find_wrong import search_wrong
 from hetero_lab.debug.minimal_sets import minimal_set
-from hetero_lab.debug.placed_runs import PlacedRuns, exact_properties
+from hetero_lab.debug.placed_runs import BudgetOverError, PlacedRuns, exact_properties
 from hetero_lab.debug.refusals import smallest_ops
 from hetero_lab.debug.reproducer import CompileCall, Reproducer, Symptom, failure
 from hetero_lab.debug.wrong import Wrong
@@ -129,7 +128,7 @@ class SymptomCheck:
                         outputs = self.runs.transparent().unfused(outputs)
                 return self._in_steps(outputs)
         except CompileError as error:
-            self._check_budget()
+            self.runs.check_budget()  # the run may have been cut short
             why = f"{self.runs.trusted} does not run the model either ({error})"
         self.notes.append(f"{why}, so there is nothing to compare with.")
         return []
@@ -149,7 +148,7 @@ class SymptomCheck:
         try:
             outputs, _ = self.runs.run(placement)
         except CompileError as error:
-            self._check_budget()
+            self.runs.check_budget()
             return Evidence(failure(str(error)), str(error))
         precision = self._precision
         steps = self._in_steps(outputs)
@@ -167,10 +166,6 @@ class SymptomCheck:
                 at = None if self.is_static else number
                 return _seen(Symptom.NAN, "has NaN", float("nan"), name, at)
         return Evidence(Symptom.OK, "It runs; its numbers were not compared.")
-
-    def _check_budget(self) -> None:
-        if self.runs.watch.is_over:  # the run may have been cut short
-            raise BudgetOverError
 
     def _in_steps(self, outputs: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
         """Return the outputs of each of several inferences in a row, by name."""
@@ -222,12 +217,11 @@ class CauseSearch:
     def __init__(
         self,
         runs: PlacedRuns,
-        watch: Stopwatch,
         *,
         tolerance: float | None = None,
         baseline: Placement | None = None,
     ):
-        self.runs, self.watch, self.baseline = runs, watch, baseline
+        self.runs, self.baseline = runs, baseline
         self.check = SymptomCheck(runs, tolerance)
         self.evidence: Evidence | None = None
         self.settings: tuple[Setting, ...] | None = None
@@ -242,7 +236,7 @@ class CauseSearch:
     def find_symptom(self) -> Evidence:
         """Run the placement, and compare its latency where there is a baseline."""
         evidence = self.check(self._given.placement)
-        if evidence.symptom is Symptom.HANG and (self.watch.budget_s or math.inf) < _HANG_S:
+        if evidence.symptom is Symptom.HANG and (self.runs.watch.budget_s or math.inf) < _HANG_S:
             raise BudgetOverError
         self.evidence = evidence
         if evidence.symptom is Symptom.OK and self.baseline is not None:
@@ -256,7 +250,7 @@ class CauseSearch:
         """Measure a placement and a baseline in turns; MeasurementError if one has no latency."""
         placements = {"baseline": baseline, "given": placement}
         models, options = by_name(self.runs.bound), RunOptions(counters=False, reference=False)
-        watch = Stopwatch.start(max(1.0, min(_SPEED_S, self.watch.left_s / 4)))
+        watch = Stopwatch.start(max(1.0, min(_SPEED_S, self.runs.watch.left_s / 4)))
         trials = expand(models, placements, baselines=False)
         with Session(models, Conditions(list(self.runs.arrays))) as session:
             sweep = session.measure(trials, options, watch, progress=False)
@@ -273,10 +267,11 @@ class CauseSearch:
         """Find the fewest settings that make the symptom, within a share of the budget."""
         placement, is_slower = self._given.placement, evidence.symptom is Symptom.SLOWER
         baseline = self.baseline if is_slower else None
-        until_s = self.watch.elapsed_s + _SHARE_OF_SETTINGS * self.watch.left_s
+        watch = self.runs.watch
+        until_s = watch.elapsed_s + _SHARE_OF_SETTINGS * watch.left_s
 
         def shows(some: Sequence[Setting]) -> bool:
-            if self.watch.elapsed_s >= until_s:
+            if watch.elapsed_s >= until_s:
                 raise BudgetOverError
             other = _without(placement, [each for each in settings if each not in some])
             seen = self._speed(other, baseline) if baseline else self.check(other)
@@ -312,9 +307,7 @@ class CauseSearch:
         trusted = runs.trusted if self.check.expected else ""
         try:
             with runs.instead(*step, trusted=trusted):
-                wrong = search_wrong(
-                    runs, self.watch, tolerance=tolerance, failures_only=not has_outputs
-                )
+                wrong = search_wrong(runs, tolerance=tolerance, failures_only=not has_outputs)
         except (HeteroLabError, RuntimeError) as error:  # of the reference: it has no numbers, say
             notes.append(f"The ops were not run one by one: {error}")
             return False

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-
 import plotly.graph_objects as go
 
 from hetero_lab.debug.investigate import Investigation
@@ -36,30 +33,27 @@ def errors_along_model(wrong: Wrong) -> go.Figure:
     were found to be wrong are shaded. Ops on the trusted device in f32 were not run by themselves;
     their accumulated error is drawn all the same.
     """
-    ops = wrong.op_errors
-    figure = ThemedFigure()
-    lines: list[tuple[str, Callable[[OpError], float | None], dict, str]] = [
-        ("rounding, at most", lambda e: e.rounding, {"color": LINE, "dash": "dot"}, "lines"),
-        ("accumulated", lambda e: e.accumulated, {"color": _ACCUMULATED}, "lines+markers"),
-        ("isolated", lambda e: e.isolated, {"color": _ISOLATED}, "markers"),
-    ]
-    for name, of, line, mode in lines:
+    ops, figure = wrong.op_errors, ThemedFigure()
+    places, hovers = list(range(1, len(ops) + 1)), list(map(_hover, ops))
+    drawn = wrong.errors.filter(like="_error").astype(float).clip(_LEAST, _MOST)
+    for name, column, line, mode in (
+        ("rounding, at most", "rounding_error", {"color": LINE, "dash": "dot"}, "lines"),
+        ("accumulated", "accumulated_error", {"color": _ACCUMULATED}, "lines+markers"),
+        ("isolated", "isolated_error", {"color": _ISOLATED}, "markers"),
+    ):
         figure.add_scatter(
-            x=list(range(1, len(ops) + 1)),
-            y=[_drawn(of(error)) for error in ops],
-            name=name, mode=mode, connectgaps=True,
+            x=places, y=drawn[column], name=name, mode=mode, connectgaps=True, hovertext=hovers,
             line={**line, "width": 1.5}, marker={"color": line["color"], "size": 6},
-            hovertext=[_hover(error) for error in ops],
         )  # fmt: skip
-    jumps = [(place, error) for place, error in enumerate(ops, start=1) if error.jumps]
+    jumps = [number for number, error in enumerate(ops) if error.jumps]
     if jumps:
+        named = [plain(ops[number].op, 24) for number in jumps[:_NAMED]]
         figure.add_scatter(
-            x=[place for place, _ in jumps],
-            y=[_drawn(error.accumulated) for _, error in jumps],
+            x=[places[number] for number in jumps], y=drawn["accumulated_error"].iloc[jumps],
             name="jumps", mode="markers+text", textposition="top left",
             marker={"color": _ACCUMULATED, "size": 13, "symbol": "triangle-up"},
-            text=[plain(error.op, 24) if n < _NAMED else "" for n, (_, error) in enumerate(jumps)],
-            hovertext=[_hover(error) for _, error in jumps],
+            text=named + [""] * (len(jumps) - len(named)),
+            hovertext=[hovers[number] for number in jumps],
         )  # fmt: skip
     at = {error.op: place for place, error in enumerate(ops, start=1)}
     styles = device_styles((error.device for error in ops), dict(wrong.environment.emulated))
@@ -77,12 +71,6 @@ def errors_along_model(wrong: Wrong) -> go.Figure:
         x={"title": "op, in topological order", "range": [0.4, len(ops) + 0.6], "gridcolor": GRID},
         y={"title": "relative error (log)", "gridcolor": GRID, **LOG_AXIS},
     )
-
-
-def _drawn(error: float | None) -> float | None:
-    if error is None or math.isnan(error):
-        return None
-    return min(max(error, _LEAST), _MOST)
 
 
 def _hover(error: OpError) -> str:

@@ -25,7 +25,6 @@ from hetero_lab.runtime.inputs import made_up
 from hetero_lab.runtime.pieces import TensorKey, incoming
 from hetero_lab.runtime.reference import ROUNDED, TOLERANCE, asked_precision, quantised_ops
 from hetero_lab.runtime.tensors import has_nan
-from hetero_lab.runtime.timing import Stopwatch
 
 # A set is at fault if its effect on the outputs exceeds this share of the tolerance: three sets
 # that are each just below it cannot make an output wrong together.
@@ -39,10 +38,6 @@ def check_tolerance(tolerance: float | None) -> None:
         raise ArgumentError(
             f"tolerance= is a relative error above 0, for instance 0.001, not {tolerance!r}."
         )
-
-
-class BudgetOverError(Exception):
-    """The search stops here, and keeps its findings."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +65,13 @@ class Expected:
     def __init__(
         self,
         runs: PlacedRuns,
-        watch: Stopwatch,
         tolerance: float | None,
         bar: Progress,
         *,
         failures_only: bool = False,
     ):
         self.failures_only = failures_only or not runs.trusted
-        self.runs, self.watch, self.tolerance, self.bar = runs, watch, tolerance, bar
+        self.runs, self.tolerance, self.bar = runs, tolerance, bar
         self.graph, self.placement = runs.bound.graph, runs.bound_placement.placement
         self.placeable = frozenset(self.graph.ops[i].name for i in self.graph.placeable)
         self.members: dict[str, list[str]] = {}  # leader → the ops that move with it
@@ -96,6 +90,7 @@ class Expected:
         self.changing = self._with_all_after(op.name for op in self.graph if op.is_any_of(RANDOM))
         self.random: frozenset[str] = frozenset()
         self.stuck = not runs.trusted  # whether no other device could do better
+        self.agrees = False  # whether nothing is wrong, once known
         self.outputs: list[np.ndarray] = []  # of the placement in question
         self.refused = ""  # the runtime's message if it refuses that
         self.before = float("nan")  # the largest relative error of its outputs, once compared
@@ -127,7 +122,6 @@ class Expected:
 
     @property
     def narrow(self) -> str:
-        """The precisions that execute the suspects."""
         return ", ".join(sorted(set(self.suspects.values())))
 
     def _executed(self) -> dict[str, str]:
@@ -138,8 +132,8 @@ class Expected:
         in_8_bits = quantised_ops(self.graph, dynamic=False).union(dynamic)
         return {op: "i8" if op in in_8_bits else asked[affinity[op]] for op in self.placeable}
 
-    def agree(self) -> bool:
-        """Run the placement and the reference; return whether nothing is wrong."""
+    def run(self) -> None:
+        """Run the placement and the reference, and tell whether nothing is wrong."""
         runs, trusted = self.runs, self.runs.trusted
         self.bar.note(f"{runs.n_compiles} compiles")
         try:
@@ -154,7 +148,8 @@ class Expected:
         self.suspects = self.executed = {o: p for o, p in executed.items() if affinity[o] != exact}
         self.check_budget()
         if self.failures_only:
-            return not self.refused
+            self.agrees = not self.refused
+            return
         self.reference, _ = runs.run(runs.reference)
         self.trusted_outputs = self.reference
         self._look_through({})
@@ -166,10 +161,9 @@ class Expected:
             )
             self.suspects = self.executed = executed
             self.stuck = affinity.devices == (trusted,)
-        if self.refused:
-            return False
-        self.before = self.error(self.outputs)
-        return self._agrees(self.outputs) and not self.changing
+        if not self.refused:
+            self.before = self.error(self.outputs)
+            self.agrees = self._agrees(self.outputs) and not self.changing
 
     def look_inside(self) -> None:
         """Find what cannot be judged, and tell whether rounding explains the error."""
@@ -179,7 +173,12 @@ class Expected:
             self._look_through({})
         else:
             self._leave_out_changing()
-            self._leave_out_nan()
+            nan = {key for key, value in self.values.items() if has_nan([value])}
+            self._leave_out(
+                {op for op in self.placeable if not nan.isdisjoint(self.reads(op))},
+                "{} read NaN already in the reference, so their outputs cannot be judged; they "
+                "were left out.",
+            )
             if not self.refused:
                 self.before = self.error(self.outputs)
                 self.right, all_judged = self.explained(self.outputs, self.placement)
@@ -340,21 +339,11 @@ class Expected:
         if first:
             self._look_through({k: value for k, value in self.values.items() if k[0] in first})
 
-    def _leave_out_nan(self) -> None:
-        """Leave out ops that read NaN."""
-        nan = {key for key, value in self.values.items() if has_nan([value])}
-        self._leave_out(
-            {op for op in self.placeable if not nan.isdisjoint(self.reads(op))},
-            "{} read NaN already in the reference, so their outputs cannot be judged; they were "
-            "left out.",
-        )
-
     def reads(self, op: str) -> tuple[TensorKey, ...]:
         """Return the tensors that an op reads, except constants."""
         return incoming(self.graph, [op])
 
     def _with_all_after(self, ops: Iterable[str]) -> frozenset[str]:
-        """Return some ops and all ops that depend on them."""
         reached = self.graph.reach((self.graph.index_of[op] for op in ops), forward=True)
         return frozenset(self.graph.ops[index].name for index in reached)
 
@@ -368,13 +357,11 @@ class Expected:
         return out
 
     def check_budget(self) -> None:
-        """Raise BudgetOverError once the time is over."""
-        if self.watch.is_over:
-            raise BudgetOverError
+        """Raise BudgetOverError once the time is over; show the number of compiles."""
+        self.runs.check_budget()
         self.bar.note(f"{self.runs.n_compiles} compiles")
 
     def ordered(self, ops: Iterable[str]) -> tuple[str, ...]:
-        """Return ops in topological order."""
         return tuple(sorted(ops, key=self.graph.index_of.__getitem__))
 
     def beyond_precision(self) -> str:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetero_lab.costs.cost_model import CostModel
-from hetero_lab.debug.expected import SHARE, BudgetOverError, Expected, check_tolerance
-from hetero_lab.debug.placed_runs import PlacedRuns
+from hetero_lab.debug.expected import SHARE, Expected, check_tolerance
+from hetero_lab.debug.placed_runs import BudgetOverError, PlacedRuns
 from hetero_lab.debug.rounding import Rounding, relative_error, relative_to
 from hetero_lab.debug.ways_around import Way, WaysAround
 from hetero_lab.debug.wrong import Kind, OpError, Wrong, WrongSet
@@ -144,12 +144,11 @@ def find_wrong(
     if costs is not None:
         costs.check_devices([*subject.devices, trusted])
     with PlacedRuns(subject, arrays, trusted, watch=watch, isolate=isolate) as runs:
-        return search_wrong(runs, watch, tolerance=tolerance, costs=costs, progress=progress)
+        return search_wrong(runs, tolerance=tolerance, costs=costs, progress=progress)
 
 
 def search_wrong(
     runs: PlacedRuns,
-    watch: Stopwatch,
     *,
     tolerance: float | None = None,
     costs: CostModel | None = None,
@@ -157,28 +156,24 @@ def search_wrong(
     progress: bool = False,
 ) -> Wrong:
     """Look for faults and for a way around them, in turn, until the outputs are right."""
-    with Progress("find_wrong", show=progress, budget_s=watch.budget_s) as bar:
-        expected = Expected(runs, watch, tolerance, bar, failures_only=failures_only)
+    with Progress("find_wrong", show=progress, budget_s=runs.watch.budget_s) as bar:
+        expected = Expected(runs, tolerance, bar, failures_only=failures_only)
         search = WrongSetSearch(expected)
         around = WaysAround(search, costs)
-        agrees = complete = False
+        complete = False
         # Without a reference nothing is known yet, so Ctrl-C has nothing to keep.
         with UntilInterrupted(lambda: expected.reference or expected.failures_only) as until:
             try:
-                agrees = expected.agree()
-                if not agrees:
+                expected.run()
+                if not expected.agrees:
                     expected.look_inside()
                     _search(search, around)
                 complete = True
             except BudgetOverError:
                 pass
-        if agrees:
-            way = Way(expected.placement, expected.before, right=True)
-            return _answer(around, "none", way, interrupted=until.interrupted)
         if not complete:
             search.keep_unshrunk()
-        kind, way = _kind(around, complete)
-        return _answer(around, kind, way, complete=complete, interrupted=until.interrupted)
+        return _answer(around, complete=complete, interrupted=until.interrupted)
 
 
 def _search(search: WrongSetSearch, around: WaysAround) -> None:
@@ -203,6 +198,8 @@ def _search(search: WrongSetSearch, around: WaysAround) -> None:
 def _kind(around: WaysAround, complete: bool) -> tuple[Kind, Way]:
     """Return the kind of fault, as far as known, and the best way around it."""
     expected, search = around.expected, around.search
+    if expected.agrees:
+        return "none", Way(expected.placement, expected.before, right=True)
     way = around.best_way()
     if search.sets:
         return "op" if all(len(each.ops) == 1 for each in search.sets) else "combination", way
@@ -212,11 +209,10 @@ def _kind(around: WaysAround, complete: bool) -> tuple[Kind, Way]:
     return ("not known" if not complete and expected.right is not False else "combination"), way
 
 
-def _answer(
-    around: WaysAround, kind: Kind, way: Way, *, complete: bool = True, interrupted: bool = False
-) -> Wrong:
+def _answer(around: WaysAround, *, complete: bool, interrupted: bool) -> Wrong:
     """Measure the errors of each op, and return the result with all findings."""
     expected, runs, search = around.expected, around.runs, around.search
+    kind, way = _kind(around, complete)
     errors: tuple[OpError, ...] = ()
     if kind != "none":
         errors, interrupted = _op_errors(search, interrupted=interrupted)
@@ -239,7 +235,7 @@ def _answer(
         interrupted=interrupted,
         notes=tuple(dict.fromkeys(expected.notes)),
         n_compiles=runs.n_compiles,
-        elapsed_s=expected.watch.elapsed_s,
+        elapsed_s=runs.watch.elapsed_s,
         environment=current_environment(devices, runs.core),
     )
 

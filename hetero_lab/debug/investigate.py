@@ -12,8 +12,8 @@ import numpy as np
 
 from hetero_lab.debug.bisection import Bisection, bisect
 from hetero_lab.debug.cause import CauseSearch, Evidence, Setting
-from hetero_lab.debug.expected import BudgetOverError, check_tolerance
-from hetero_lab.debug.placed_runs import PlacedRuns
+from hetero_lab.debug.expected import check_tolerance
+from hetero_lab.debug.placed_runs import BudgetOverError, PlacedRuns
 from hetero_lab.debug.reproducer import Reproducer, Symptom
 from hetero_lab.debug.wrong import Wrong
 from hetero_lab.devices.bound import BoundModel, bind
@@ -214,7 +214,7 @@ def investigate(
     except DeviceError:
         trusted = ""
     with PlacedRuns(subject, arrays, trusted, watch=watch, isolate=True) as runs:
-        result = search_cause(runs, watch, baseline=faster, tolerance=tolerance, progress=progress)
+        result = search_cause(runs, baseline=faster, tolerance=tolerance, progress=progress)
     if result.symptom is Symptom.OK and inputs is None and bound.model.inputs:
         note = "The inputs were generated. If other ones show a symptom, pass them as inputs=."
         return replace(result, notes=(*result.notes, note))
@@ -270,17 +270,16 @@ def _arrays(
 
 def search_cause(
     runs: PlacedRuns,
-    watch: Stopwatch,
     *,
     baseline: Placement | None = None,
     tolerance: float | None = None,
     progress: bool = False,
 ) -> Investigation:
     """Find symptom and cause in turn; keep what is known when the budget ends, or after Ctrl-C."""
-    search = CauseSearch(runs, watch, tolerance=tolerance, baseline=baseline)
+    search = CauseSearch(runs, tolerance=tolerance, baseline=baseline)
     complete, notes = False, search.check.notes
     with (
-        Progress("investigate", show=progress, budget_s=watch.budget_s) as bar,
+        Progress("investigate", show=progress, budget_s=runs.watch.budget_s) as bar,
         UntilInterrupted(lambda: search.evidence) as until,
     ):
         try:
@@ -299,8 +298,8 @@ def search_cause(
     evidence, wrong, culprit = search.evidence, search.wrong, search.culprit
     if evidence is None:
         raise MeasurementError(
-            f"The budget of {watch.budget_s:g} s ended before the placement gave an answer. Give "
-            "more time with budget_s=."
+            f"The budget of {runs.watch.budget_s:g} s ended before the placement gave an answer. "
+            "Give more time with budget_s=."
         )
     interrupted = until.interrupted or (wrong is not None and wrong.interrupted)
     if interrupted:
@@ -322,7 +321,7 @@ def search_cause(
         complete=complete and search.is_complete and not interrupted,
         interrupted=interrupted,
         n_compiles=runs.n_compiles,
-        elapsed_s=watch.elapsed_s,
+        elapsed_s=runs.watch.elapsed_s,
     )
 
 

@@ -55,6 +55,10 @@ _TIMES_MUCH_SLOWER, _PATIENCE_S = 20.0, 15.0
 _TIMEOUT_S = 300.0
 
 
+class BudgetOverError(Exception):
+    """A search stops here, and keeps its findings."""
+
+
 class PlacedRuns(ExitStack):
     """Compiles and infers for a search of a placement, and counts the compiles.
 
@@ -93,6 +97,11 @@ class PlacedRuns(ExitStack):
     def bound(self) -> BoundModel:
         """The model of the placement."""
         return self.bound_placement.bound
+
+    def check_budget(self) -> None:
+        """Raise BudgetOverError once the time is over."""
+        if self.watch.is_over:
+            raise BudgetOverError
 
     @property
     def reference(self) -> Placement:

@@ -465,23 +465,17 @@ def is_odd(value: np.ndarray, reference: np.ndarray) -> np.ndarray:
     return ~(both_finite | (value == reference) | (np.isnan(value) & np.isnan(reference)))
 
 
-def size(value: np.ndarray) -> float:
-    """Return the norm of the finite elements of a tensor; their number, if they are exact."""
-    if is_exact(value):
-        return float(value.size)
-    wide = value.astype(np.float64)
-    return float(np.linalg.norm(wide[np.isfinite(wide)]))
-
-
 def relative_error(value: np.ndarray, reference: np.ndarray) -> float:
     """Return the relative error of a tensor (Euclidean norm); the share that differs, if exact."""
     return relative_to(distance(value, reference), reference)
 
 
 def relative_to(far: float, reference: np.ndarray) -> float:
-    """Return a distance relative to the norm of the reference, unless that is zero."""
-    norm = size(reference)
-    return far / norm if norm else far
+    """Return a distance relative to the reference: its norm or, if exact, size, unless zero."""
+    if is_exact(reference):
+        return far / (reference.size or 1)
+    wide = reference.astype(np.float64)
+    return far / (float(np.linalg.norm(wide[np.isfinite(wide)])) or 1.0)
 
 
 def offset_from(value: np.ndarray, reference: np.ndarray) -> np.ndarray:

@@ -140,7 +140,6 @@ class WaysAround:
         return [op for op in before.ops if affinity[op] != before[op]]
 
     def n_moved(self, affinity: Affinity) -> int:
-        """Count the ops that are on another device than in the placement in question."""
         return len(self._differing(affinity))
 
     def moves_all(self) -> Affinity:

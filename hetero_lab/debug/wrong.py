@@ -232,32 +232,32 @@ class Wrong(Displayed, KnownFaults):
         write_json(target / FILE_NAME, _to_json(self))
         _remove_faults(target, after=len(self.sets))
 
-    def reproducer(self, fault: WrongSet, symptom: Symptom | None = None) -> Reproducer:
+    def reproducer(self, found: WrongSet, symptom: Symptom | None = None) -> Reproducer:
         """Return what a script needs to show one of the ``sets``, by default of its own symptom."""
-        bad, good, told = "are wrong", "are right", "The relative error of the outputs (Euclidean "
-        told += f"norm) is {fault.error:.2g}"
-        if not isfinite(fault.error):
+        bad, good = "are wrong", "are right"
+        told = f"The relative error of the outputs (Euclidean norm) is {found.error:.2g}"
+        if not isfinite(found.error):
             told = "The outputs are infinite, NaN or of another shape, unlike those to compare with"
-        told += f", executed in {self.precisions.get(fault.device, 'f32')}."
-        if fault.refusal:
-            bad, good, told = "fail", "run", fault.refusal
-        needed = fault.doubt or f": without any one of them, the others {good}"
+        told += f", executed in {self.precisions.get(found.device, 'f32')}."
+        if found.refusal:
+            bad, good, told = "fail", "run", found.refusal
+        needed = found.doubt or f": without any one of them, the others {good}"
         several = f"The model holds ops that {bad} together{needed}."
         types = {error.op: error.op_type for error in self.op_errors}
-        devices = [fault.device, self.trusted] if self.trusted else [fault.device]
+        devices = [found.device, self.trusted] if self.trusted else [found.device]
         return Reproducer(
-            symptom=symptom or (failure(fault.refusal) if fault.refusal else Symptom.WRONG),
+            symptom=symptom or (failure(found.refusal) if found.refusal else Symptom.WRONG),
             told=told,
-            model=fault.model,
-            inputs=fault.inputs,
-            wrong=CompileCall(fault.device, self.device_properties[fault.device]),
+            model=found.model,
+            inputs=found.inputs,
+            wrong=CompileCall(found.device, self.device_properties[found.device]),
             right=CompileCall(self.trusted, F32) if self.trusted else None,
-            ops=[(op, types[op]) for op in fault.ops],
-            outputs=fault.makers,
-            why=several if len(fault.ops) > 1 else "The model holds the op in question.",
+            ops=[(op, types[op]) for op in found.ops],
+            outputs=found.makers,
+            why=several if len(found.ops) > 1 else "The model holds the op in question.",
             environment=self.environment.of(devices),
             plugins={name: plugin for name, plugin in self.plugins.items() if name in devices},
-            error=fault.error,
+            error=found.error,
         )
 
     def _findings(

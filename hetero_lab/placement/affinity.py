@@ -616,7 +616,7 @@ def first_able(graph: OpGraph, supported: Mapping[str, Collection[str]]) -> Affi
             unsupported += none or names
         devices[graph.ops[index].name] = able[0] if able else order[0]
     if unsupported:
-        refused = [(name, graph.ops[graph.index_of[name]].type) for name in unsupported]
+        refused = [(name, graph.op(name).type) for name in unsupported]
         raise DeviceError(unsupported_message(order, refused))
     return Affinity(_nodes(graph), devices)
 

@@ -342,7 +342,7 @@ def _check(bound: BoundModel, placement: Placement) -> None:
     for device in () if virtual else affinity.devices:
         able = supported_ops(bound, device)
         refused = [
-            (name, graph.ops[graph.index_of[name]].type)
+            (name, graph.op(name).type)
             for name in affinity.ops
             if affinity[name] == device and name not in able
         ]

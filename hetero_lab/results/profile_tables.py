@@ -259,7 +259,7 @@ def _placement(profile: ProfileData) -> Iterator[dict[str, Any]]:
     precision = executed_precisions(profile.counters)
     emulated = dict(profile.environment.emulated)
     for name in profile.affinity.ops:
-        op = graph.ops[graph.index_of[name]]
+        op = graph.op(name)
         leader = leader_of.get(name, "")
         shape = op.outputs[0].shape if op.outputs else None
         yield {
@@ -311,7 +311,7 @@ def transitions(profile: ProfileData) -> Iterator[dict[str, Any]]:
     node = leaders(profile.counters)
     for consumer in profile.affinity.ops:
         ports: dict[int, set[int]] = {}
-        for index, port in graph.ops[graph.index_of[consumer]].inputs:
+        for index, port in graph.op(consumer).inputs:
             ports.setdefault(index, set()).add(port)
         for index, used in ports.items():
             producer = graph.ops[index].name

@@ -154,7 +154,7 @@ def _adopted(rows: list[Counter], ops: Sequence[str], graph: OpGraph) -> list[Co
     )
     hidden: dict[str, list[str]] = {kernel: [] for kernel in nodes}
     for name in ops:
-        kernel = _kernel(graph.ops[graph.index_of[name]].type)
+        kernel = _kernel(graph.op(name).type)
         if kernel in hidden and name not in seen:
             hidden[kernel].append(name)
     found = list(rows)
@@ -176,7 +176,7 @@ def _led_by_kernels(rows: list[Counter], ops: Sequence[str], graph: OpGraph) -> 
         if row.kind != "op":
             continue
         kernel = _kernel(row.node_type)
-        if _kernel(graph.ops[graph.index_of[row.op]].type) != kernel:
+        if _kernel(graph.op(row.op).type) != kernel:
             runs = _nearest_above(row.op, kernel, hidden, graph)
             if len(runs) == 1:
                 hidden -= runs
@@ -188,7 +188,7 @@ def _nearest_above(name: str, kernel: str, hidden: set[str], graph: OpGraph) -> 
     """Return the ops with this kernel among those above an op that have no node of their own."""
     found, seen, waiting = set[str](), {name}, [name]
     while waiting:
-        for producer, _ in graph.ops[graph.index_of[waiting.pop()]].inputs:
+        for producer, _ in graph.op(waiting.pop()).inputs:
             op = graph.ops[producer]
             if op.name in hidden and op.name not in seen:
                 seen.add(op.name)
@@ -235,7 +235,7 @@ def _ports(
         tensors = [entry for entry in entries if entry[0] == "tensor"]
         if len(made_up) == len(tensors):
             for (_, name), (_, op, port) in zip(made_up, tensors, strict=True):
-                outputs = graph.ops[graph.index_of[str(op)]].outputs
+                outputs = graph.op(str(op)).outputs
                 named[name] = str(op) if len(outputs) == 1 else f"{op}:{port}"
     return named
 
@@ -327,7 +327,7 @@ def _grouped(rows: Sequence[Counter], partition: Partition, graph: OpGraph) -> t
 
 
 def _reads_booleans(graph: OpGraph, name: str) -> bool:
-    inputs = graph.ops[graph.index_of[name]].inputs
+    inputs = graph.op(name).inputs
     return {graph.ops[producer].outputs[port].element_type for producer, port in inputs} == {
         "boolean"
     }

@@ -231,7 +231,7 @@ def cut_pieces(
             parameters.append(parameter)
             inputs.append(key)
         for name in inside:
-            for port, (producer, source_port) in enumerate(graph.ops[graph.index_of[name]].inputs):
+            for port, (producer, source_port) in enumerate(graph.op(name).inputs):
                 key = (graph.ops[producer].name, source_port)
                 if key in fed:
                     nodes[name].input(port).replace_source_output(fed[key])

@@ -64,7 +64,7 @@ def _rows_of_costs(costs: CostModel) -> pd.DataFrame:
     """Return one row per op and device."""
     graph = costs.graph
     rows = [
-        (op, graph.ops[graph.index_of[op]].type, device, us is not None, us)
+        (op, graph.op(op).type, device, us is not None, us)
         for op, times in costs.op_us.items()
         for device, us in zip(costs.devices, times, strict=True)
     ]
@@ -85,7 +85,7 @@ def type_times(profile: Profile) -> pd.DataFrame:
         if counter.kind == "reorder":
             op_type = REORDERS
         elif counter.op in graph.index_of:
-            op_type = graph.ops[graph.index_of[counter.op]].type
+            op_type = graph.op(counter.op).type
         else:
             op_type = counter.node_type or counter.kind
         op = counter.op if counter.kind == "op" else None

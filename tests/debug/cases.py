@@ -13,6 +13,7 @@ from openvino import opset13 as op
 import hetero_lab as hl
 from hetero_lab.devices.core import shared_core
 from hetero_lab.devices.devices import precisions
+from hetero_lab.runtime.timing import Stopwatch
 from tests.debug.broken_device import Broken
 from tests.proof import injected_faults as injected
 from tests.proof.faults import Fault
@@ -79,3 +80,14 @@ def broken(case, monkeypatch, fault):
 def failing(case, monkeypatch, how, maker, reader):
     """Let the suspect crash, hang or refuse where ``reader`` reads what ``maker`` makes."""
     return broken(case, monkeypatch, Broken(how=how, ops=(maker, reader)))
+
+
+def over_when(is_over):
+    """Return a budget that is over when a condition holds."""
+
+    class Budget(Stopwatch):
+        @property
+        def is_over(self):
+            return is_over()
+
+    return Budget(None, 0.0)

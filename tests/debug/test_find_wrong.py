@@ -31,6 +31,7 @@ from tests.debug.cases import (
     failing,
     fault,
     needs,
+    over_when,
     parameter,
     slow,
 )
@@ -399,7 +400,7 @@ def test_a_device_that_fails_on_a_cut_is_named_and_the_search_goes_on(monkeypatc
     # A quarter of the budget, several times over, would be long for a test.
     monkeypatch.setattr(placed_runs, "_SHARE_OF_BUDGET", 0.0125)
     watch = Stopwatch.start(400.0)
-    wrong = search_wrong(case.runs(watch=watch), watch)
+    wrong = search_wrong(case.runs(watch=watch))
     assert list(wrong.culprits["op"]) == ["tanh"]
     assert wrong.proven
     assert wrong.complete
@@ -442,18 +443,7 @@ def test_the_static_phases_of_a_language_model_are_searched_and_the_error_names_
 # -- the search ends early, or the device refuses parts of it -----------------------------------
 
 
-TANH, FIRST, LAST = fault("tanh"), fault("matmul", "tanh"), fault("sigmoid", "negative")
-
-
-def over_when(is_over):
-    """Return a budget that is over when a condition holds."""
-
-    class Budget(Stopwatch):
-        @property
-        def is_over(self):
-            return is_over()
-
-    return Budget(1.0, 0.0)
+TANH, LAST = fault("tanh"), fault("sigmoid", "negative")
 
 
 def checks(n):
@@ -466,7 +456,7 @@ def by_budget(case, step=1, most=100):
     """Return what is known after each of the checks of the budget, or every few of them."""
     known = []
     for n in range(0, most, step):
-        known.append(search_wrong(case.runs(), checks(n)))
+        known.append(search_wrong(case.runs(watch=checks(n))))
         if known[-1].complete:
             return known
     raise AssertionError("the search does not end")
@@ -498,10 +488,11 @@ def test_ctrl_c_keeps_what_was_found():
             raise KeyboardInterrupt
         return False
 
-    case, n_found = chain_case(FIRST, LAST), []
+    case, n_found = chain_case(TANH, LAST), []
     for n in range(3, 40, 3):
         runs = case.runs()
-        wrong = search_wrong(runs, over_when(functools.partial(pressed, runs, n)))
+        runs.watch = over_when(functools.partial(pressed, runs, n))
+        wrong = search_wrong(runs)
         n_found.append(sum(found.minimal for found in wrong.sets))
         if not wrong.interrupted:
             break
@@ -519,7 +510,7 @@ def test_ctrl_c_while_the_errors_are_measured_keeps_what_is_wrong():
         return run(placement)
 
     runs.run = interrupted_at_last
-    wrong = search_wrong(runs, Stopwatch.start(None))
+    wrong = search_wrong(runs)
     assert wrong.interrupted
     assert wrong.fix == {"tanh": "CPU"}
     assert wrong.proven
@@ -544,7 +535,7 @@ def test_a_placement_that_does_not_run_is_not_blamed_on_rounding():
     bad = {injected.SUSPECT: {"INFERENCE_PRECISION_HINT": "nonsense"}}
     case = replace(case, placement=replace(case.placement, device_properties=bad))
     for n in range(3):
-        wrong = search_wrong(case.runs(), checks(n))
+        wrong = search_wrong(case.runs(watch=checks(n)))
         assert wrong.verdict.startswith("The placement does not run (")
         assert "rounding" not in wrong.verdict
         assert set(wrong.fix) == set(OPS)
@@ -556,7 +547,8 @@ def test_a_placement_that_does_not_run_is_not_blamed_on_rounding():
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_no_model_is_compiled_once_the_budget_is_over(n):
     runs = chain_case(TANH, LAST).runs()
-    wrong = search_wrong(runs, over_when(lambda: runs.n_compiles >= n))
+    runs.watch = over_when(lambda: runs.n_compiles >= n)
+    wrong = search_wrong(runs)
     assert wrong.n_compiles == n
     assert not wrong.complete
 
@@ -580,7 +572,8 @@ def test_an_estimate_of_rounding_ends_with_the_budget():
         return transparent
 
     runs.transparent = counting
-    wrong = search_wrong(runs, over_when(lambda: len(inferences) >= 3))
+    runs.watch = over_when(lambda: len(inferences) >= 3)
+    wrong = search_wrong(runs)
     assert len(inferences) == 3
     assert not wrong.complete
     assert "rounding" not in wrong.verdict
@@ -610,7 +603,7 @@ def test_where_no_cut_shows_the_fault_all_goes_to_the_trusted_device():
     placement = hl.Placement(affinity, "placed", dict.fromkeys(affinity.devices, F32))
     runs = replace(case, placement=placement).runs()
     runs.before_compile = in_whole_runs(TANH)
-    wrong = search_wrong(runs, Stopwatch.start(None))
+    wrong = search_wrong(runs)
     assert (wrong.kind, wrong.sets) == ("combination", ())
     assert wrong.fix == dict.fromkeys(OPS[1:], "CPU")
     assert wrong.proven
@@ -628,7 +621,7 @@ def test_a_way_out_that_was_run_and_is_wrong_is_said_to_be():
 
     runs = case.runs()
     runs.before_compile = before_compile
-    wrong = search_wrong(runs, Stopwatch.start(None))
+    wrong = search_wrong(runs)
     assert [found.ops for found in wrong.sets] == [("tanh",)]
     assert "With 1 op moved to CPU, the outputs are still off by 2." in wrong.verdict
     assert wrong.fix == dict.fromkeys(OPS, "CPU")

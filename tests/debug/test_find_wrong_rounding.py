@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from openvino import opset13 as op
 
-from hetero_lab.debug.rounding import Rounding, drawn_by_value
+from hetero_lab.debug.rounding import Rounding
 from tests.debug.cases import case_of, constant, f32, fault, parameter, slow
 from tests.proof import injected_faults as injected
 from tests.proof.injected_faults import found_sets, search
@@ -105,16 +105,6 @@ def test_graphs_of_ops_that_amplify_rounding_are_not_called_wrong(seed, precisio
     inside = model.get_results(), model.get_parameters()
     wrong = search(case_of(*inside, arrays, precision=precision))
     assert wrong.kind in ("none", "rounding")
-
-
-@pytest.mark.parametrize("precision", ["f32", "bf16", "f16"])
-def test_equal_values_are_rounded_alike(precision):
-    table = np.random.default_rng(0).uniform(-1, 1, 2**16)
-    values = f32([0.3, 1.7, -0.3, 0.3, 1.7, 5000.0])
-    drawn = drawn_by_value(values, precision, table, shift=7)
-    assert drawn[0] == drawn[3] == -drawn[2]
-    assert drawn[1] == drawn[4]
-    assert len({drawn[0], drawn[1], drawn[5]}) == 3
 
 
 def test_as_many_elements_may_become_infinite_as_in_a_sample_wherever_they_are():

@@ -15,14 +15,12 @@ import hetero_lab as hl
 from hetero_lab.debug import placed_runs
 from hetero_lab.debug.cause import Evidence
 from hetero_lab.debug.investigate import _arrays, search_cause
-from hetero_lab.debug.placed_runs import PlacedRuns
 from hetero_lab.debug.reproducer import Symptom, failure
 from hetero_lab.devices.bound import bind
 from hetero_lab.errors import ArgumentError, MeasurementError
 from hetero_lab.runtime.timing import Stopwatch
 from tests.debug.broken_device import Broken
 from tests.debug.cases import (
-    BROKEN,
     NORMAL,
     broken,
     case_of,
@@ -30,24 +28,18 @@ from tests.debug.cases import (
     failing,
     fault,
     needs,
+    over_when,
     parameter,
     slow,
 )
 from tests.proof import injected_faults as injected
-from tests.proof.faults import spoil
 from tests.scripts import shown_fault
 
 
-def investigated(case, budget_s=None, before_compile=None, **options):
+def investigated(case, budget_s=None, **options):
     """Investigate a case whose faults are put in before each compile."""
-    watch = Stopwatch.start(budget_s)
-    runs = PlacedRuns(
-        case.placed, case.arrays, "CPU", watch=watch, isolate=True,
-        worker_command=case.worker_command,
-    )  # fmt: skip
-    runs.before_compile = before_compile or spoil(injected.SUSPECT, case.faults)
-    with runs:
-        return search_cause(runs, watch, **options)
+    with case.runs(watch=Stopwatch.start(budget_s), isolate=True) as runs:
+        return search_cause(runs, **options)
 
 
 # Symptoms.
@@ -146,15 +138,13 @@ def test_inputs_of_any_kind_and_shape_are_given_as_they_are(kind, value):
 @pytest.mark.parametrize("how", ["refuse", slow("crash")])
 def test_a_failure_without_a_trusted_device_is_traced_to_the_ops(monkeypatch, how, alone):
     case = failing(chain_case(), monkeypatch, how, "shift", "sigmoid")
-    watch = Stopwatch.start(None)
-    runs = PlacedRuns(
-        case.placed, case.arrays, "", watch=watch, isolate=True, worker_command=BROKEN
-    )
+    runs = case.runs()
+    runs.trusted = ""
     if alone:
         module = "hetero_lab.debug.refusals"
         monkeypatch.setattr(f"{module}.device_names", lambda core: [injected.SUSPECT])
     with runs:
-        found = search_cause(runs, watch)
+        found = search_cause(runs)
     assert found.symptom == {"refuse": "refused"}.get(how, how)
     assert found.ops == ("shift", "sigmoid")
     assert any("nothing to compare with" in note for note in found.notes)
@@ -276,17 +266,10 @@ def test_a_budget_that_ends_before_an_answer_is_no_symptom(monkeypatch):
 
 def test_a_budget_that_ends_later_keeps_the_symptom():
     case = chain_case(fault("tanh"))
-    watch = Stopwatch.start(None)
-    runs = PlacedRuns(case.placed, case.arrays, "CPU", watch=watch, isolate=True)
-    runs.before_compile = spoil(injected.SUSPECT, case.faults)
-
-    class Budget(Stopwatch):
-        @property
-        def is_over(self):
-            return runs.n_compiles > 4
-
+    runs = case.runs(isolate=True)
+    runs.watch = over_when(lambda: runs.n_compiles > 4)
     with runs:
-        found = search_cause(runs, Budget(None, watch.started))
+        found = search_cause(runs)
     assert found.symptom == "wrong"
     assert not found.complete
     assert any("budget ended" in note for note in found.notes)

@@ -57,16 +57,16 @@ class Case:
         return BoundPlacement(bind(self.prepared), self.placement)
 
     def runs(
-        self, faults: tuple[Fault, ...] | None = None, watch: Stopwatch | None = None
+        self,
+        faults: tuple[Fault, ...] | None = None,
+        watch: Stopwatch | None = None,
+        isolate: bool = False,
     ) -> PlacedRuns:
+        command = self.worker_command
         runs = PlacedRuns(
-            self.placed,
-            self.arrays,
-            "CPU",
-            watch=watch,
-            isolate=self.worker_command is not None,
-            worker_command=self.worker_command,
-        )
+            self.placed, self.arrays, "CPU", watch=watch,
+            isolate=isolate or command is not None, worker_command=command,
+        )  # fmt: skip
         runs.before_compile = spoil(SUSPECT, self.faults if faults is None else faults)
         return runs
 
@@ -143,7 +143,7 @@ def shows(case: Case, fault: Fault) -> bool:
 
 def search(case: Case, costs: CostModel | None = None) -> Wrong:
     with case.runs() as runs:
-        return search_wrong(runs, Stopwatch.start(None), costs=costs)
+        return search_wrong(runs, costs=costs)
 
 
 def found_sets(wrong: Wrong) -> set[frozenset[str]]:

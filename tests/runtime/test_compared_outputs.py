@@ -26,7 +26,6 @@ from hetero_lab.runtime.reference import (
     origins,
     quantised_ops,
 )
-from hetero_lab.runtime.timing import Stopwatch
 from tests.debug.cases import case_of
 
 QUICK = {"iterations": 10, "warmup": 0, "counters": False, "progress": False}
@@ -226,7 +225,7 @@ def test_find_wrong_finds_one_wrong_id(tolerance):
     placed = resolve(bind(case.prepared.model), case.placement)
     with PlacedRuns(placed, arrays, "CPU") as runs:
         runs.before_compile = before_compile
-        wrong = search_wrong(runs, Stopwatch.start(None), tolerance=tolerance)
+        wrong = search_wrong(runs, tolerance=tolerance)
     assert (wrong.kind, list(wrong.culprits["op"])) == ("op", ["shift"])
     assert wrong.before == 1 / 16
 
