@@ -104,8 +104,8 @@ class Sweep(Result):
 
     def configuration_of(self, label: str) -> str:
         """Return the label of a row with the precision of its devices, once it was measured."""
-        names = self.summary.loc[self.summary["label"] == label, "configuration"]
-        return next(iter(names), label)
+        columns = (self.summary.get(name, ()) for name in ("label", "configuration"))
+        return dict(zip(*columns, strict=True)).get(label, label)
 
     def profile(self, label: str, host: str = "") -> Profile:
         """Return the measurements of one row as a Profile: graph, counters, samples.
@@ -146,7 +146,7 @@ class Sweep(Result):
 
     @property
     def _heading(self) -> str:
-        distinct = int((self.summary["same_as"] == "").sum())
+        distinct = sum(not same_as for same_as in self.summary.get("same_as", ()))
         sentences = f"{count_of(distinct, 'placement')}, ratios to "
         sentences += f"{shorten(self.configuration_of(self.reference))} (below 1 is faster)"
         if len(self.ranking) > 1:
@@ -157,7 +157,7 @@ class Sweep(Result):
 
     def _lacking(self) -> list[str]:
         """Return the devices of splits that have no row alone although baselines have."""
-        if not len(self.summary) or not self.summary["baseline"].any():
+        if not any(self.summary.get("baseline", ())):
             return []
         used = {d: None for names in self.summary["devices"].dropna() for d in names.split(",")}
         return [device for device in used if device not in {*self.summary["label"]}]

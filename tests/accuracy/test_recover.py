@@ -154,10 +154,12 @@ def test_a_ratio_that_may_be_nothing_has_no_upper_bound_of_its_speed():
         paired=SimpleNamespace(drop=0.0, low=0.0, high=0.0, n=4), accuracy=1.0, metric="accuracy"
     )
     chosen: Any = SimpleNamespace(label="a", held_out=held)
-    row = {"label": "a", "ratio": 0.5, "ratio_ci95_low": 0.0, "ratio_ci95_high": 0.8}
-    sweep: Any = SimpleNamespace(summary=pd.DataFrame([row]))
+    row = {"label": "a", "configuration": "a (f32)", "ratio": 0.5, "ratio_ci95_low": 0.0}
+    row |= {"ratio_ci95_high": 0.8}
+    beside = {"label": ALL_ACCURATE, "configuration": "all accurate (f32)"}
+    sweep: Any = SimpleNamespace(summary=pd.DataFrame([row, beside]))
     said = verdict(chosen, [], sweep, 0.01)
-    assert "2.00 × as fast as all accurate (95 % interval 1.25 or more)" in said
+    assert "2.00 × as fast as all accurate (f32) (95 % interval 1.25 or more)" in said
     row["ratio_ci95_low"] = 0.25
-    sweep.summary = pd.DataFrame([row])
+    sweep.summary = pd.DataFrame([row, beside])
     assert "(95 % interval 1.25 to 4.00)" in verdict(chosen, [], sweep, 0.01)

@@ -23,7 +23,7 @@ def test_command_line_writes_store_and_csv(tmp_path, said):
         "--emulate", "CLIACC:unsupported=Concat,MaxPool", *FEW.split(),
         "--store", str(tmp_path / "store"), "--csv", str(tmp_path / "sweep.csv"),
     )  # fmt: skip
-    assert "HETERO:CLIACC,CPU" in out
+    assert "ratios to 'HETERO:CLIACC,CPU (" in out
     csv = read_csv(tmp_path / "sweep.csv")
     assert list(csv["label"]) == [
         "HETERO:CLIACC,CPU", "HETERO:CPU,CLIACC", "HETERO:CLIACC,CPU with ^mixed=CPU", "CPU",
