@@ -53,6 +53,9 @@ def read_tables(
         return None
     files.sort(key=lambda file: file.stem != "summary")  # the others are held against it
     tables = Tables({"summary" if file == place else file.stem: read_csv(file) for file in files})
+    for name in tables.keys() & {"summary", "ranking"}:  # older exports have labels alone
+        if "label" in tables[name] and "configuration" not in tables[name]:
+            tables[name].insert(1, "configuration", tables[name]["label"])
     named = zip(tables, map(shorten, map(str, files)), strict=True)
     for column in columns:
         if column not in tables.get("summary", ()):
