@@ -119,13 +119,13 @@ def test_eight_models_hold_on_a_gpu_what_the_readme_says(recorded):
 def test_every_table_and_figure_of_a_recording_says_that_it_is_one(split_that_wins):
     sweep = split_that_wins
     assert "NVIDIA H200" in sweep.notes[0]
-    assert repr(sweep).startswith("Fastest: 'candidate 1 (recorded)'")
+    assert repr(sweep).startswith("Fastest: 'candidate 1 (recorded, f32)'")
     assert sweep.notes[0] in repr(sweep)
     assert sweep.summary["label"].str.endswith("(recorded)").all()
     assert sweep.ranking["ratio"].iloc[0] < 0.55
-    assert "(recorded)" in str(hl.views.latency_ranking(sweep).to_dict())
+    assert "(recorded, " in str(hl.views.latency_ranking(sweep).to_dict())
     best = sweep.profile(sweep.ranking["label"].iloc[0])
-    assert "(recorded)" in hl.views.placement_graph(best).layout.title.text
+    assert "(recorded" in hl.views.placement_graph(best).layout.title.text
     explorer = hl.SweepExplorer(sweep)
     assert "Nothing was measured here" in explorer.children[1].value
     assert explorer.exploring.choice.a.endswith("(recorded)")

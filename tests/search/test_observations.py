@@ -112,7 +112,7 @@ class Search:
     def __init__(self, *sweeps: Sweep) -> None:
         self.sweeps, self.asked = list(sweeps), list[Any]()
         self.watch = SimpleNamespace(elapsed_s=1000.0)
-        self.session = SimpleNamespace(scenario=None)
+        self.session = SimpleNamespace(conditions=Conditions(None, 0))
 
     def measure(self, placements: Any, options: RunOptions, budget_s: float, **more: Any) -> Sweep:
         self.asked.append(([p.label for p in placements], options, budget_s, more))
@@ -213,7 +213,8 @@ def test_where_time_allows_nothing_the_first_few_are_measured_nevertheless(core,
             return sweep_of(*map(failed_row, labels))
         return sweep_of(*(measured_row(label, PROFILE) for label in labels))
 
-    session: Any = SimpleNamespace(models=by_name(bound), scenario=None, measure=measure)
+    conditions = Conditions(None, 0)
+    session: Any = SimpleNamespace(models=by_name(bound), conditions=conditions, measure=measure)
     search = BoundSearch(bound, session, Progress("", show=False), SimpleNamespace(budget_s=9.0))
     every = {"CPU": "CPU", "ACC": "ACC", "again": "CPU"}
     placements = [
