@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero_lab.errors import ArgumentError
+from hetero_lab.tables import time_text
 
 _Z_95 = 1.959963984540054  # 97.5 % of the normal distribution
 _LEAST_LOG_P = -300.0  # smaller p-values are 0
@@ -77,7 +78,7 @@ class Noise:
 
     def __str__(self) -> str:
         how = f"measured on {self.n_compiles} compiles" if self.is_measured else "assumed"
-        return f"{self.relative:.2%} and {self.absolute_us:.2g} µs ({how})"
+        return f"{self.relative:.2%} and {time_text(self.absolute_us)} ({how})"
 
 
 ASSUMED_NOISE = Noise()

@@ -33,6 +33,7 @@ from hetero_lab.runtime.inputs import given_or_generated
 from hetero_lab.runtime.runners import EXECUTORS, PARALLEL, Execution, open_runner
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, Stopwatch
 from hetero_lab.samples.datasets import ReadData
+from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +71,7 @@ class Search:
 
     def count(self) -> None:
         """Count a placement that was measured."""
-        self.progress.note(f"{next(self.numbers)} placements measured")
+        self.progress.note(f"{count_of(next(self.numbers), 'placement')} measured")
 
     def within(self, budget_s: float) -> Search:
         """Return the same search with a budget of its own, which begins now."""
