@@ -319,9 +319,10 @@ def verdict_sentences(
     sentences += notes
     if advice.interrupted:
         sentences.append("Ctrl-C ended it early; the verdict rests on the turns measured by then.")
-    if made.smallest_difference > 1.0:
+    can_differ = sum(candidate.row.latency is not None for candidate in known) > 1
+    if can_differ and made.smallest_difference > 1.0:
         sentences.append("The machine was too noisy to rank the candidates: measure again.")
-    else:
+    elif can_differ:
         sentences.append(
             f"Differences below {made.smallest_difference:.1%} could not be seen in this run."
         )
@@ -343,8 +344,13 @@ def _what_is_best(advice: Advice, n_requests: int) -> Iterator[str]:
     if best.row.label == reference:
         others = sum(c.row.latency is not None for c in advice.candidates) - 1
         is_open = bool(by_label(advice.candidates, UNDECIDED))
-        none = "shown to be faster" if is_open else "worth the change"
-        text += f", and none of the {others} others measured is {none}" if others else ""
+        better = "shown to be faster" if is_open else "worth the change"
+        if others > 1:
+            text += f", and none of the {others} others measured is {better}"
+        elif others == 1:
+            text += f", and the other one measured is not {better}"
+        elif len(advice.candidates) > 1:
+            text += ", the only candidate that was measured"
     elif ratio is not None:
         middle, low, high, _ = ratio
         text += f", {middle:.3f} of the time of {named}"

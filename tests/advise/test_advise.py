@@ -590,6 +590,23 @@ def test_a_verdict_does_not_contradict_itself(raced):
     assert f"{named} (FINFAST, the fastest of them: but it may be chance)." in said
 
 
+@pytest.mark.parametrize(
+    ("one", "answer"),
+    [
+        ((1.5, 0.1, "slower"), "and the other one measured is not worth the change."),
+        ((None, 0.1, "not measured"), "the only candidate that was measured."),
+    ],
+)
+def test_a_verdict_says_against_how_many_others(raced, one, answer):
+    known = raced(CPU=(1.0, 0.1, "best"), ONE=one)
+    sweep = replace(small_sweep(), rows=(known[0].row,), reference="CPU")
+    made = Advice(known[0].placement, "", tuple(known), (), "hetero", sweep)
+    said = verdict_sentences(made, notes=[], n_requests=1, would_change=[])
+    assert said[0].endswith(f", {answer}")
+    seen = any("too noisy" in text or "could not be seen" in text for text in said)
+    assert seen == (one[0] is not None)  # one alone has nothing to be told apart from
+
+
 def test_compile_times_are_the_longest_of_each_device_alone(raced):
     known = raced(
         CPU=(1.0, 0.5, "best"),
