@@ -27,6 +27,7 @@ REFUSED = {
     "in i4": _NO_ARRAY,
     "in nf4": _NO_ARRAY,
     "Unique": "shapes are not known before running",
+    "weights of i8": r"crashes \(SIGFPE\)",  # in bf16, on a CPU with AVX-512 for it but no AMX
     **dict.fromkeys(("unused text", "text passed on", "text unpacked"), "element type string"),
 }
 
@@ -71,7 +72,9 @@ def test_nothing_is_wrong_where_few_bits_are_rounded(odd_core, name):
 # OpenVINO 2026.4.1's CPU plugin may write beyond tensors of u1, and end the process.
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in ODD_MODELS if "u1" not in name])
-def test_an_odd_model_is_profiled(odd_core, name):
+def test_an_odd_model_is_profiled(odd_core, name, monkeypatch):
+    if "SIG" in REFUSED.get(name, ""):
+        monkeypatch.delenv("HETERO_LAB_GUARD")
     model = hl.load(ODD_MODELS[name](), SHAPES.get(name))
     bf16 = odd_core.get_property("CPU", "INFERENCE_PRECISION_HINT") == ov.Type.bf16  # by default
     for placement in ("CPU", SPLIT):
