@@ -26,7 +26,8 @@ model on the devices of this machine.
 # hetero-lab
 
 Add `--json` to any command: stdout is then one JSON object, progress goes to stderr. Read \
-`exit_code` first, then `verdict`, `notes` and `tables`; `next` has commands to go on with. \
+`exit_code` first, then `verdict`, `notes` and `tables` (begin with `summary`; others can be \
+long); `next` has commands to go on with. A refusal has `error` with its `message` instead. \
 Times in columns that end in `_us` are microseconds. `hetero-lab COMMAND -h` has every option.
 
 ## From a model to a deployment
@@ -39,7 +40,8 @@ hetero-lab verify deploy --json                           # does it keep its con
 ```
 
 `python deploy/run.py` then runs it with openvino and numpy alone. Dynamic shapes are given as \
-`--shape 1,3,224,224`, real inputs as `--input inputs.npz`, `-d GPU,CPU` limits the devices.
+`--shape 1,3,224,224`, those that your application uses, \
+real inputs as `--input inputs.npz`; `-d GPU,CPU` limits the devices.
 
 ## To look closer
 
@@ -63,7 +65,11 @@ quieter machine, or choose by other grounds. It never means *equal*; *as fast* d
 - A **ratio** is to the reference of its table; below 1 is faster. An interval that contains 1 \
 shows no difference.
 - **group**: rows of one group are not told apart. Do not rank inside a group.
-- Outputs: *rounding* is what the precision explains; *different* is wrong, whatever the speed.
+- **judgement** (of `advise`) is against the best, `ratio` against the row with `reference` true.
+- Outputs: *rounding* is what the precision explains, which can be much: look at \
+`max_relative_error`. *different* is wrong, whatever the speed.
+- `verify` compares with the outputs kept when it was frozen, not with f32.
+- An interval holds for this run: minutes later, on a busy machine, the level can be another one.
 - `interrupted` true: what was known by then.
 
 ## What not to claim

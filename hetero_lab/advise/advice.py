@@ -37,7 +37,7 @@ from hetero_lab.results.sweep_reading import BUSY
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import BUDGET_ENDED, Row
 from hetero_lab.runtime.inputs import Inputs
-from hetero_lab.runtime.reference import not_finite_notes
+from hetero_lab.runtime.reference import agreement_notes
 from hetero_lab.search.optimize import Optimized
 from hetero_lab.tables import number, time_text
 
@@ -292,7 +292,7 @@ def verdict_sentences(
             "hetero_lab.find_wrong(model, placement) finds the ops."
         )
     profiles = (c.row.profile for c in by_label(known, BEST))
-    sentences += not_finite_notes(a for p in profiles if p for a in p.agreement)
+    sentences += agreement_notes(a for p in profiles if p for a in p.agreement)
     for judgement in (INACCURATE, UNMEASURED):
         several = by_label(known, judgement)
         reasons = dict.fromkeys(c.why for c in several)

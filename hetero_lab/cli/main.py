@@ -29,7 +29,7 @@ EXIT_CODES = {
     0: "done",
     FAILED: "found: wrong outputs, a symptom, a broken contract",
     ERROR: "refused or failed: the message says why, and the way out",
-    NOT_KNOWN: "not known: the budget ended, or a part is undecided",
+    NOT_KNOWN: "not known: the budget ended, or with --strict a part is undecided",
     INTERRUPTED: "Ctrl-C or SIGTERM: what is known is printed and written",
     BROKEN_PIPE: "the reader of the output has gone",
 }
@@ -114,10 +114,15 @@ def parser() -> OptionParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code, one of ``EXIT_CODES``."""
     _print_anything()
-    words = sys.argv[1:] if arguments is None else list(arguments)
+    words, aside = sys.argv[1:] if arguments is None else list(arguments), list[str]()
+
+    def say(text: str) -> None:
+        aside.append(text.removeprefix("Note: "))
+        _say_aside(text)
+
     try:
-        with sigterm_as_ctrl_c(), commands.warnings_to(_say_aside):
-            return _run(words)
+        with sigterm_as_ctrl_c(), commands.warnings_to(say):
+            return _run(words, aside)
     except HeteroLabError as error:
         return _failed(words, ERROR, f"Error: {' '.join(str(error).split())}", error)
     except KeyboardInterrupt as stop:
@@ -145,7 +150,7 @@ def _failed(words: Sequence[str], code: int, text: str, error: BaseException) ->
     return code
 
 
-def _run(arguments: Sequence[str]) -> int:
+def _run(arguments: Sequence[str], aside: Sequence[str]) -> int:
     first, *rest = arguments = arguments or ["-h"]
     if first not in COMMANDS:
         if not first.startswith("-"):
@@ -170,9 +175,8 @@ def _run(arguments: Sequence[str]) -> int:
         last.callback(commands.write, given, result, said)
         if given.json:
             content = texts.content_of(given, first, result, said)
-            if "verdict" in content:
-                content["verdict"] = _spelled(content["verdict"])
-                content["notes"] = [*map(_spelled, content.get("notes", []))]
+            content["verdict"] = _spelled(content.get("verdict", said.partition("\n\n")[0]))
+            content["notes"] = [*map(_spelled, [*content.get("notes", []), *aside])]
             print(texts.as_json(first, code, **content), flush=True)
         elif said and not vars(given).get("quiet"):
             print(said, flush=True)

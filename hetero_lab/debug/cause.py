@@ -36,10 +36,10 @@ from hetero_lab.runtime.pieces import at_step, new_states
 from hetero_lab.runtime.reference import (
     TOLERANCE,
     Agreement,
+    agreement_notes,
     asked_precision,
     compare,
     lowest_precision,
-    not_finite_notes,
 )
 from hetero_lab.runtime.tensors import has_nan
 from hetero_lab.runtime.timing import Stopwatch
@@ -177,7 +177,7 @@ class SymptomCheck:
         worst, limit = 0.0, TOLERANCE["f32"]
         for step, (outputs, expected) in enumerate(zip(steps, self.expected, strict=True), start=1):
             agreement = compare(outputs, expected, precision, self.runs.bound.graph)
-            self.notes += not_finite_notes(agreement)
+            self.notes += agreement_notes(agreement)
             worst = max([worst, *(a.relative_error for a in agreement)])  # NaN is never larger
             limit = max([limit, *(a.tolerance for a in agreement)])
             bad = next(filter(self._is_wrong, agreement), None)

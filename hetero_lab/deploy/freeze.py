@@ -58,9 +58,9 @@ from hetero_lab.results.evidence import TOLERANCE
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
 from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
 from hetero_lab.runtime.reference import (
+    agreement_notes,
     compare,
     executed_precision,
-    not_finite_notes,
     run_afresh,
 )
 from hetero_lab.runtime.runners import CompiledSession
@@ -209,7 +209,7 @@ def freeze_placed(
                 f"{shorten(wrong.output)}; nothing was written."
             )
         alone = (a for a in agreement if a.verdict == "undecided")
-        for note in not_finite_notes(alone, "examples="):
+        for note in agreement_notes(alone, "examples="):
             warn(note)
         latency = None
         if reference is not None and tolerance is not None:

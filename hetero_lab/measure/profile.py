@@ -45,7 +45,7 @@ from hetero_lab.results.profile_result import Profile, profile_of
 from hetero_lab.results.records import Compiled, Trial, Turn
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.inputs import Inputs
-from hetero_lab.runtime.reference import not_finite_notes
+from hetero_lab.runtime.reference import agreement_notes
 from hetero_lab.runtime.runners import HETERO, PARALLEL, Execution
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, Stopwatch, turn_lengths
 
@@ -333,7 +333,7 @@ def _is_exclusive(placed: BoundPlacement) -> bool:
 
 
 def _warn_of_wrong_outputs(result: Profile) -> None:
-    for note in not_finite_notes(a for a in result.agreement if a.verdict == "undecided"):
+    for note in agreement_notes(a for a in result.agreement if a.verdict == "undecided"):
         warn(note)
     wrong = [a for a in result.agreement if a.is_wrong]
     if wrong:

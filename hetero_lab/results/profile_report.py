@@ -11,7 +11,7 @@ from hetero_lab.results.profile_data import Generation, ProfileData
 from hetero_lab.results.profile_tables import build_tables, tally, time_parts, transitions
 from hetero_lab.runtime.counters import Counter, executed_precisions, reorders_us
 from hetero_lab.runtime.inputs import GENERATED
-from hetero_lab.runtime.reference import VERDICTS, not_finite_notes
+from hetero_lab.runtime.reference import VERDICTS, agreement_notes
 from hetero_lab.runtime.runners import HETERO
 from hetero_lab.tables import bytes_text, interval_text, number, text_table, time_text
 from hetero_lab.terminal import count_of, one_line
@@ -127,7 +127,7 @@ def _share(profile: ProfileData, part_us: float, said: str) -> str:
 
 def cautions(profile: ProfileData) -> Iterator[str]:
     """Say what the outputs do not prove, and what the counters do not tell."""
-    yield from not_finite_notes(profile.agreement)
+    yield from agreement_notes(profile.agreement)
     yield from filter(None, [counted_beyond(profile)])
 
 

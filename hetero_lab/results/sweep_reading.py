@@ -41,7 +41,7 @@ from hetero_lab.results.store import HEADER, read_store
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import BUDGET_ENDED, INTERRUPTED, Row
 from hetero_lab.runtime.inputs import GENERATED
-from hetero_lab.runtime.reference import not_finite_notes
+from hetero_lab.runtime.reference import agreement_notes
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
 from hetero_lab.tables import Tables, number, reading
 from hetero_lab.terminal import count_of
@@ -239,7 +239,7 @@ class _Builder:
             notes=(
                 *nan_notes(rows),
                 *_wrong_notes(rows),
-                *not_finite_notes(a for row in rows if row.profile for a in row.profile.agreement),
+                *agreement_notes(a for row in rows if row.profile for a in row.profile.agreement),
                 *_all_notes(self._records, rows),
                 *[f"{GENERATED}."] * (self._header.generated and bool(rows)),
             ),

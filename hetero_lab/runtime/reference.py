@@ -53,6 +53,7 @@ _ARITHMETIC = (
 )  # fmt: skip
 _ROUNDING_FACTOR = 2.0
 _LARGE = 1e100
+_MUCH = 0.25  # a relative error that a user should hear of, although rounding explains it
 ROUNDED = FLOATS | {"f8e4m3", "f8e5m2", "f8e8m0", "f4e2m1", "nf4"}  # others are equal or not
 _MOST_BYTES = 256 << 20  # the largest total size of kept reference outputs
 _kept: OrderedDict[tuple[str, str, str, str], tuple[np.ndarray, ...]] = OrderedDict()
@@ -104,8 +105,8 @@ def origins(graph: OpGraph) -> list[Origin]:
     return found
 
 
-def not_finite_notes(agreement: Iterable[Agreement], argument: str = "inputs=") -> Iterator[str]:
-    """Say which outputs are random, have NaN in the reference, too, or no values at all.
+def agreement_notes(agreement: Iterable[Agreement], argument: str = "inputs=") -> Iterator[str]:
+    """Say which outputs are random, rounded a lot, have NaN in the reference, or no values at all.
 
     ``argument`` is the way to give other inputs.
     """
@@ -125,6 +126,14 @@ def not_finite_notes(agreement: Iterable[Agreement], argument: str = "inputs=") 
         yield (
             f"NaN or infinite in the reference, too: up to {worst.not_finite:.1%} of "
             f"{names_at_hand(dict.fromkeys(a.output for a in partly), 4)}. The rest was compared."
+        )
+    rounded = [a for a in known if a.verdict == "rounding" and a.relative_error > _MUCH]
+    if rounded:
+        worst = max(rounded, key=lambda a: a.relative_error)
+        yield (
+            f"Rounding in {worst.precision} changes {shorten(worst.output)} by "
+            f"{worst.relative_error:.0%}. Labelled data can tell whether that is right enough; "
+            "f32 rounds less."
         )
 
 

@@ -10,8 +10,10 @@ import time
 
 import jsonschema
 import numpy as np
+import openvino as ov
 import pandas as pd
 import pytest
+from openvino import opset13 as op
 
 from docs.json_schemas import RUNS, SCHEMAS, prepare, run
 from hetero_lab.cli.main import COMMANDS, INTERRUPTED, main
@@ -70,6 +72,14 @@ def test_a_refusal_is_json_too(capsys):
     assert answer["error"]["type"] == "ModelError"
     assert "no sample has that name" in answer["error"]["message"]
     assert "no sample has that name" in err
+
+
+def test_a_note_on_the_side_is_among_the_notes(tmp_path, capsys):
+    x = op.parameter([-1, 4], np.float32, name="x")
+    ov.save_model(ov.Model([op.relu(x)], [x]), tmp_path / "free.xml")
+    code = main(["support", str(tmp_path / "free.xml"), "--json"])
+    (note,) = check(capsys.readouterr().out, "support", code)["notes"]
+    assert "batch of 'x' is dynamic" in note
 
 
 def test_an_option_that_is_not_there_is_json_too(capsys):

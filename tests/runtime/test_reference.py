@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from dataclasses import replace
 
 import numpy as np
 import openvino as ov
@@ -20,11 +21,11 @@ from hetero_lab.runtime import reference
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.reference import (
     Reference,
+    agreement_notes,
     compare,
     compare_with_reference,
     executed_precision,
     lowest_precision,
-    not_finite_notes,
     quantised_ops,
 )
 
@@ -204,12 +205,21 @@ def test_what_is_not_finite_in_the_reference_is_said():
     found = compare(outputs, outputs)
     assert [a.verdict for a in found] == ["undecided", "equal", "equal"]
     assert [a.not_finite for a in found] == [1.0, 0.5, 0.0]
-    nothing, partly = not_finite_notes(found)
+    nothing, partly = agreement_notes(found)
     assert "'all'" in nothing
     assert "inputs=" in nothing
     assert "'half'" not in nothing
     assert "50.0% of 'half'" in partly
     assert "'none'" not in partly
+
+
+def test_much_rounding_is_said():
+    right = np.ones(4, np.float32)
+    little = compare({"y": right}, {"y": right + 0.1}, "bf16")
+    assert little[0].verdict == "rounding"
+    assert list(agreement_notes(little)) == []
+    (said,) = agreement_notes([replace(little[0], relative_error=0.774)])
+    assert said.startswith("Rounding in bf16 changes 'y' by 77%.")
 
 
 def test_indices_and_masks_in_8_bits_are_no_quantised_arithmetic(core):
