@@ -402,8 +402,10 @@ def _outputs(directory: str | os.PathLike[str], contract: Contract, seen: Observ
     if any(agreement.is_wrong for agreement in agreements):  # perhaps by itself
         agreements = compared(prepare(Path(directory) / MODEL_FILE).graph)
     known = [agreement for agreement in agreements if agreement.verdict != "undecided"]
-    errors = f"relative error {max(a.relative_error for a in known):.1e} in " if known else ""
-    detail = f"{errors}{count_of(len(expected), 'request')}"
+    detail = count_of(len(expected), "request")
+    if known:
+        worst = max(agreement.relative_error for agreement in known)
+        detail = f"relative error {worst:.1e} to those frozen, in {detail}"
     if contract.generated:
         detail += " with generated inputs; freeze with inputs of your own"
     if wrong := [agreement for agreement in agreements if agreement.is_wrong]:
