@@ -397,7 +397,7 @@ def test_recovered_accuracy_is_a_candidate(recovering, tmp_path):
     assert (found is None) == ("keep the whole model" in note)
     if found is not None:
         assert set(found.affinity.devices) == {"ADVBF16", "CPU"}
-        assert found.device_properties["CPU"] == asked.properties["CPU"]
+        assert found.device_properties["CPU"] == asked.question.properties["CPU"]
     (kept,) = tmp_path.glob("recovered-*.json")
     again = recovering()
     assert again._recovered() == found  # from the store
@@ -529,7 +529,7 @@ def test_the_command(tmp_path, capsys):
     assert capsys.readouterr().out == ""
     assert "; --data, with which int8" in (tmp_path / "a.html").read_text()
     header = (tmp_path / "a.csv").read_text().partition("\n")[0]
-    assert header.startswith('"label","stage","judgement","why","status"')
+    assert header.startswith('"label","stage","judgement","why","configuration","status"')
     assert (tmp_path / "deploy" / "contract.json").is_file()
 
 

@@ -27,9 +27,10 @@ from hetero_lab.fleet import cluster as fleet_cluster
 from hetero_lab.fleet.cluster import Group, cluster_of, divide
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.requests import SetUp
+from hetero_lab.measure.session import SweepControl
 from hetero_lab.measure.workers import Workers
 from hetero_lab.results.environment import current_environment
-from hetero_lab.results.records import Failed, Header, Trial, Turn
+from hetero_lab.results.records import Failed, Header, Ledger, Trial, Turn, by_key
 from hetero_lab.results.store import read_store
 from hetero_lab.runtime.timing import Stopwatch
 
@@ -259,17 +260,12 @@ def sweep_of_a_gpu(client, directory):
         models={}, entries=[gpu], reference="k", emulated=[], seed=0, inputs_digest="",
         environments=[current_environment(["CPU"], shared_core())], fleet=True,
     )  # fmt: skip
-    run = cluster_of(client, isolate=True)(
-        trials=[gpu], reference="k", header=header, records=records, append=records.append,
+    cluster_of(client, isolate=True)(
+        trials=by_key([gpu]), header=header, ledger=Ledger((), records.append),
         options=RunOptions(turns=3, counters=False), watch=Stopwatch.start(3.0), progress=False,
-        workers=Workers(), check=lambda: None,
+        workers=Workers(), control=SweepControl(),
         set_up=lambda: SetUp(models={}, directory=str(directory)),
     )  # fmt: skip
-    assert run.pending() == ["k"]
-    try:
-        run.measure()
-    finally:
-        run.close()
     return records
 
 
