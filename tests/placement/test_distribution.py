@@ -121,9 +121,9 @@ def test_a_placement_that_hetero_divides_is_explained():
 
 
 def test_a_placement_with_a_policy_keeps_the_properties_of_its_devices(monkeypatch):
-    """The GPUs are not here, so that HETERO's answer is by hand."""
+    """Only GPUs obey one: the memory of ACC and HETERO's answer are by hand."""
     model = hl.load("digits_inception")
-    devices = [hl.emulate(name).name for name in ("GPU_A", "GPU_B")]
+    devices = [hl.emulate("ACC").name, "CPU"]
     on_first, cut_with = hl.Affinity.uniform(model, devices[0]), []
 
     def own_affinity(bound, devices, properties):
@@ -131,7 +131,7 @@ def test_a_placement_with_a_policy_keeps_the_properties_of_its_devices(monkeypat
         return on_first
 
     monkeypatch.setattr(distribution, "takes_ratio", lambda core, device: True)
-    monkeypatch.setattr(distribution, "total_bytes", lambda core, device: 1 << 30)
+    monkeypatch.setattr(distribution, "_totals", lambda bound, devices: {"ACC": 1 << 30})
     monkeypatch.setattr(distribution, "own_affinity", own_affinity)
     exact = {"INFERENCE_PRECISION_HINT": "f32"}
     given = hl.distribution(model, devices, PIPELINE, device_properties={devices[0]: exact})
