@@ -197,6 +197,7 @@ def _advice(remedy: Mapping[str, str], now: Outcome, after: Outcome | None) -> s
 
 CHOICE = "a choice: a neighbour's device can run these ops"
 CYCLE = "a cycle: HETERO cuts connected ops of one device"
+TOGETHER = "not apart: all neighbours are on the same device"
 _MOST_TYPES = 4
 
 
@@ -205,7 +206,8 @@ def with_causes(context: LintContext, findings: Sequence[Finding]) -> list[Findi
 
     A cause names the devices that cannot run ops of the finding, or ops next to them on another
     device. Findings with the same such devices share a cause, whatever the types of their ops. Ops
-    without a neighbour on another device, but with one in another subgraph, are cut by a cycle.
+    without a neighbour on another device, but with one in another subgraph, are cut by a cycle;
+    without either, they are not apart.
     """
     refused = [_refused(context, finding.ops) for finding in findings]
     types: dict[str, Counter[str]] = {}
@@ -218,9 +220,16 @@ def with_causes(context: LintContext, findings: Sequence[Finding]) -> list[Findi
     }
     causes = ["; ".join(lacking[d] for d in sorted({d for d, _ in each})) for each in refused]
     return [
-        replace(f, cause=c or (CYCLE if _is_cut(context, f.ops) else CHOICE))
-        for f, c in zip(findings, causes, strict=True)
+        replace(f, cause=cause or _unforced(context, f.ops))
+        for f, cause in zip(findings, causes, strict=True)
     ]
+
+
+def _unforced(context: LintContext, ops: Sequence[str]) -> str:
+    """Return the cause of a finding about ops that every device around them can run."""
+    if _meets_another(context, ops):
+        return CHOICE
+    return CYCLE if _is_cut(context, ops) else TOGETHER
 
 
 def _meets_another(context: LintContext, ops: Sequence[str]) -> bool:
@@ -231,14 +240,11 @@ def _meets_another(context: LintContext, ops: Sequence[str]) -> bool:
 
 
 def _is_cut(context: LintContext, ops: Sequence[str]) -> bool:
-    """Return whether HETERO parts some op from another one, though all neighbours share a device.
-
-    Who only reads the same input is not parted.
-    """
+    """Return whether HETERO parts some op from another one, not from who reads the same input."""
     graph, home = context.graph, context.partition.home
     nodes = [graph.index_of[name] for name in ops]
     edges = ((i, n) for i in nodes for n in graph.neighbours(i) if context.is_placeable[n])
-    return not _meets_another(context, ops) and any(home[i] != home[n] for i, n in edges)
+    return any(home[i] != home[n] for i, n in edges)
 
 
 def _refused(context: LintContext, ops: Sequence[str]) -> set[tuple[str, str]]:

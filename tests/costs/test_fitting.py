@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -28,7 +29,7 @@ from hetero_lab.costs.design import (
     middling_affinity,
     segmented_affinities,
 )
-from hetero_lab.costs.fitting import fit
+from hetero_lab.costs.fitting import fit, with_prefill
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 
@@ -385,3 +386,24 @@ def test_how_far_the_constant_may_go_follows_the_shortest_latency():
         return fit(graph, everywhere(graph), [quick, slow]).constant_us
 
     assert constant_us(1e5) == pytest.approx(constant_us(180.0), rel=0.1)
+
+
+def test_what_runs_in_another_ops_node_costs_nothing_of_its_own():
+    graph, costs = fused_chain(2, random.Random(0))
+    rng = np.random.default_rng(0)
+    found = fit(
+        graph, everywhere(graph), [observe(costs, uniform(graph, d), d, rng) for d in DEVICES]
+    )
+    assert [unit.share_of_each for unit in found.units] == [(1.0, 0.0, 0.0)] * 2
+
+
+def test_a_first_token_has_costs_where_one_was_measured():
+    graph, costs = fused_chain(2, random.Random(0))
+    further = [observe(costs, uniform(graph, d), d, np.random.default_rng(0)) for d in DEVICES]
+    assert with_prefill(costs, further) == costs
+    both = with_prefill(costs, [replace(o, first_us=3.0 * o.measured_us) for o in further])
+    assert replace(both, prefill=None) == costs
+    for seen in further:
+        assert both.predict_ttft_ms(seen.affinity) == pytest.approx(
+            3e-3 * seen.measured_us, rel=0.1
+        )

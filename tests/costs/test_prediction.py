@@ -144,13 +144,16 @@ def test_broken_files_are_named(tmp_path):
         ({"spread_us": "much"}, "spread_us: Expected `float`, got `str`"),
         ({"units": [[["a"], ["slow", 1.0], []]]}, r"units: .*got `str` - at `\$\[0\]\[1\]\[0\]`"),
         ({"boundaries": [["A", "B", 1.0]]}, "boundaries: .*of length 4, got 3"),
+        ({"prefill": [1]}, r"TypeError\("),
     ],
 )
 def test_a_broken_file_says_where_and_what_to_do(tmp_path, change, said):
     path = tmp_path / "costs.json"
     random_case(0).to_json(path)
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(StoredFileError, match=f"(?s)costs.json.*{said}.*hetero_lab.calibrate"):
+    with pytest.raises(
+        StoredFileError, match=f"(?s)costs.json.* model: {said}.*hetero_lab.calibrate"
+    ):
         CostModel.from_json(path)
 
 

@@ -222,14 +222,18 @@ def test_what_a_cycle_parts_is_told_from_a_choice():
     assert "choice" in causes[("late",)]
 
 
-def test_branches_that_share_only_an_input_are_not_cut_by_a_cycle():
+def test_what_has_no_neighbour_elsewhere_is_not_apart():
     maker = GraphMaker()
     x = maker.add("Parameter")
     maker.add("Abs", [x], name="alone")
     maker.chain(maker.add("Abs", [x], name="aside"), ["late"], "Abs")
     graph = maker.graph()
     causes = {f.ops: f.cause for f in problems(graph, on(graph, aside="B"))}
-    assert "choice" in causes[("alone",)]  # its input is on its device, and goes to B
+    # Its input is on its device, and goes to B.
+    assert causes[("alone",)] == "not apart: all neighbours are on the same device"
+    costs = flat_costs(line("Abs", "Abs"), op_us=(10.0, 1.0), devices=("A", "B"))
+    slow = problems(costs.graph, on(costs.graph), costs)
+    assert {(f.rule, f.cause) for f in slow} == {("slow-device", causes[("alone",)])}
 
 
 def test_a_remedy_takes_the_whole_stateful_path_along():

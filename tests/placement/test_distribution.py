@@ -9,6 +9,7 @@ import pytest
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, DeviceError, PlanError, PropertyError
 from hetero_lab.model.read import prepare
+from hetero_lab.placement import distribution
 from hetero_lab.placement.distribution import DeviceShare
 
 PIPELINE = "PIPELINE_PARALLEL"
@@ -117,6 +118,28 @@ def test_a_placement_that_hetero_divides_is_explained():
         hl.distribution(model, divided, PIPELINE)
     with pytest.raises(ArgumentError, match="are labelled"):
         hl.distribution(model, hl.Affinity.uniform(model, "CPU"))
+
+
+def test_a_placement_with_a_policy_keeps_the_properties_of_its_devices(monkeypatch):
+    """Only GPUs obey one: the memory of ACC and HETERO's answer are by hand."""
+    model = hl.load("digits_inception")
+    devices = [hl.emulate("ACC").name, "CPU"]
+    on_first, cut_with = hl.Affinity.uniform(model, devices[0]), []
+
+    def own_affinity(bound, devices, properties):
+        cut_with.append(properties)
+        return on_first
+
+    monkeypatch.setattr(distribution, "takes_ratio", lambda core, device: True)
+    monkeypatch.setattr(distribution, "_totals", lambda bound, devices: {"ACC": 1 << 30})
+    monkeypatch.setattr(distribution, "own_affinity", own_affinity)
+    exact = {"INFERENCE_PRECISION_HINT": "f32"}
+    given = hl.distribution(model, devices, PIPELINE, device_properties={devices[0]: exact})
+    again = hl.distribution(model, given.placement)
+    assert again == given
+    assert again.placement.device_properties[devices[0]] == exact
+    ratio = {"QUERY_MODEL_RATIO": 1.0}  # stands for the policy, which is not asked as well
+    assert cut_with == [{devices[0]: exact | ratio}] * 4
 
 
 def test_a_device_holds_weights_states_and_boundaries():

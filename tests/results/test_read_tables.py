@@ -110,6 +110,13 @@ def test_a_table_that_contradicts_the_summary_is_named(stored, tmp_path):
         hl.read_sweep(tmp_path)
 
 
+def test_tables_that_make_no_sweep_are_named(stored, tmp_path):
+    stored.export(tmp_path)
+    (tmp_path / "notes.csv").write_text("remark\nbusy\n")
+    with pytest.raises(StoredFileError, match=r"' is not a whole sweep: .*finding"):
+        hl.read_sweep(tmp_path)
+
+
 def test_tables_of_something_else_are_named(tmp_path):
     (tmp_path / "sweep.csv").write_text("name,time\nresnet,3\n")
     with pytest.raises(StoredFileError, match=r"sweep.csv' is no summary of a sweep: .* 'label'"):

@@ -6,12 +6,13 @@ import numpy as np
 import openvino as ov
 import pytest
 from openvino import opset13 as op
+from small_models import stateful
 
 import hetero_lab as hl
 from hetero_lab.devices.bound import bind
 from hetero_lab.errors import ArgumentError
 from hetero_lab.placement.partition import Partition
-from hetero_lab.runtime.pieces import cut, readable
+from hetero_lab.runtime.pieces import at_step, cut, new_states, readable
 
 
 def crossed() -> ov.Model:
@@ -80,3 +81,16 @@ def test_a_floating_point_tensor_of_any_type_is_read_as_f32(kind):
     (read,) = ov.compile_model(model, "CPU")([values]).values()
     assert read.dtype == np.float32
     assert read.tolist() == values.tolist()
+
+
+def test_a_step_of_a_stateful_model_is_a_model_without_states():
+    running_sum = stateful()
+    assert new_states(running_sum) == {"read": ("middle", 0)}
+    x, held = np.full((1, 4), 2.0, np.float32), np.array([[1, 2, 3, 4]], np.float16)
+    for states, made in ({}, [-2, -2, -2, -2]), ({"read": held}, [-3, -4, -5, -6]):
+        step, arrays = at_step(running_sum, [x], states)
+        assert step.get_sinks() == []
+        for _ in range(2):  # nothing is kept in between
+            (out,) = ov.compile_model(step, "CPU")(arrays).values()
+            assert out.tolist() == [made]
+    assert len(running_sum.get_sinks()) == 1

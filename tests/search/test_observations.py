@@ -24,11 +24,12 @@ from hetero_lab.costs.counter_costs import (
 from hetero_lab.devices.bound import bind
 from hetero_lab.errors import MeasurementError
 from hetero_lab.measure.budget import RunOptions
-from hetero_lab.measure.session import Conditions
+from hetero_lab.measure.session import Conditions, SweepControl
 from hetero_lab.measure.trial_grid import by_name
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
 from hetero_lab.progress import Progress
+from hetero_lab.results.records import Compiled, Counters, Failed, Finished, Turn
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import Row
 from hetero_lab.runtime.counters import Counter
@@ -233,3 +234,39 @@ def test_where_time_allows_nothing_the_first_few_are_measured_nevertheless(core,
     )
     assert asked == [(["CPU", "ACC"], 7, None, None)]
     assert all(row.profile for row in left.rows)
+
+
+def test_the_line_of_progress_follows_the_records(core):
+    bound, shown = bind(chain("a", "b"), core), list[str]()
+    records = [
+        Compiled(
+            entry="e", compile_ms=1.0, first_inference_ms=1.0, partition={}, as_predicted=None,
+            agreement=(), peak_rss_bytes=0,
+        ),
+        Turn(entry="e", group=0, round=0, samples_us=(1.0,)),
+        Counters(entry="e", rows=()),
+        Finished(entry="e"),
+        Failed(entry="e", status="failed", detail=""),
+        Finished(entry="f"),
+    ]  # fmt: skip
+
+    def measure(given: Any, options: Any, watch: Any, *, control: SweepControl, **more: Any):
+        tell = control.watched(lambda record: None)
+        for record in records:
+            tell(record)
+        return small_sweep()
+
+    conditions = Conditions(None, 0)
+    session: Any = SimpleNamespace(models=by_name(bound), conditions=conditions, measure=measure)
+    bar: Any = SimpleNamespace(step=shown.append, note=shown.append)
+    search = BoundSearch(bound, session, bar, SimpleNamespace(budget_s=None))
+    search.begin("calibrate")
+    search.measure([hl.Placement(Affinity.on_one(bound.graph, "CPU"))], RunOptions(), 1.0)
+    assert shown == [
+        "calibrate",
+        "calibrate: compile",
+        "calibrate: measure",
+        "calibrate: read counters",
+        "1 placement measured",
+        "2 placements measured",
+    ]
