@@ -360,10 +360,12 @@ def test_groups_of_which_nothing_can_be_measured(model, placements, tmp_path, mo
     ):
         hl.sweep(model, placements, client=client, **QUICK)
     with cluster_on({}) as cluster, Client(cluster) as client:
+        monkeypatch.setattr(fleet_cluster, "_PATIENCE_S", 60.0)  # also on a busy machine
         little = QUICK | {"workers": hl.Workers(memory_limit="1MiB")}
         with pytest.warns(HeteroLabWarning, match="Every placement of a group failed: 'cut0', "):
             sweep = hl.sweep(model, placements[:2], client=client, **little)
         assert set(sweep.summary["status"]) == {"out of memory"}
+        monkeypatch.setattr(fleet_cluster, "_PATIENCE_S", 2.0)
         thread = threading.Thread(
             target=lambda: wait_for(lambda: measuring(client)) and cluster.scale(0)
         )
