@@ -17,7 +17,7 @@ import psutil
 
 from hetero_lab.clock import now
 from hetero_lab.errors import HeteroLabError, shorten
-from hetero_lab.measure.requests import Answer, Reply, Request, SetUp
+from hetero_lab.measure.requests import Answer, Reply, Request, RunTurn, SetUp
 from hetero_lab.measure.workers import Workers
 from hetero_lab.processes import launch
 from hetero_lab.tables import number
@@ -114,21 +114,15 @@ class WorkerProcess:
                 if self._process.poll() is not None:
                     line = self._last_line()
                     break
-                used = self._resident_bytes()
-                if used > self._limit:
-                    self.kill()
-                    raise WorkerError(
-                        "out of memory",
-                        f"it used {number(used / _GIB)} GiB, the limit is "
-                        f"{number(self._limit / _GIB)} GiB",
-                        died=True,
-                    ) from None
+                self._check_memory()
                 if now() > until:
                     self.kill()
                     what = type(request).__name__
                     raise WorkerError(f"timed out after {timeout_s:g} s", what, died=True) from None
         if line is None:
             raise self._died()
+        if not isinstance(request, RunTurn):  # which takes no memory, and whose time counts
+            self._check_memory()
         try:
             reply = msgspec.convert(json.loads(line), Reply)
             self.warnings = reply.warnings
@@ -139,6 +133,16 @@ class WorkerProcess:
             detail = f"the worker answered {shorten(line.strip())}, which is not a valid reply"
             raise WorkerError("failed", detail, died=True) from error
         raise WorkerError(reply.status, reply.error, died=False)
+
+    def _check_memory(self) -> None:
+        used = self._resident_bytes()
+        if used > self._limit:
+            self.kill()
+            raise WorkerError(
+                "out of memory",
+                f"it used {number(used / _GIB)} GiB, the limit is {number(self._limit / _GIB)} GiB",
+                died=True,
+            ) from None
 
     def close(self) -> None:
         """End the process and so free its models."""
