@@ -37,7 +37,7 @@ from hetero_lab.errors import (
     warn,
 )
 from hetero_lab.fetch import cache_dir
-from hetero_lab.tables import check_writable, make_directory, write_csv, write_text
+from hetero_lab.tables import check_directory, check_writable, make_directory, write_csv, write_text
 from hetero_lab.terminal import text_of
 
 if TYPE_CHECKING:
@@ -141,6 +141,7 @@ def export(given: Namespace) -> str:
 def apply(given: Namespace) -> Any:
     """Run a stored affinity or a frozen placement, compare its outputs, time it."""
     from hetero_lab.devices.bound import bind
+    from hetero_lab.model.read import prepare
 
     if not os.path.exists(given.stored):
         raise ArgumentError(
@@ -154,11 +155,9 @@ def apply(given: Namespace) -> Any:
             raise ArgumentError(
                 "A frozen placement has its own properties. Leave --property out, or freeze anew."
             )
-        shape, given.shape = given.shape, given.shape or _shapes_in(given.stored)
-        try:
-            prepared(given)
-        except ModelError:  # of another model, which the profile says
-            given.shape = shape
+        if not given.shape:
+            with contextlib.suppress(ModelError):  # of another model, which the profile says
+                given.prepared = prepare(given.model, _shapes_in(given.stored))
         measure = annex("profile of a frozen placement")
         bound = bind(prepared(given))
         return measure(bound, given.stored, inputs=given.input, iterations=iterations)
@@ -181,13 +180,15 @@ def prepared(given: Namespace) -> PreparedModel:
     return given.prepared
 
 
-def _shapes_in(frozen: str) -> list[str]:
-    """Return the shapes of a frozen model, as --shape takes them."""
+def _shapes_in(frozen: str) -> dict[str, list[int]] | None:
+    """Return the shapes of a frozen model, if it is there."""
+    from hetero_lab.model.read import input_name
     from hetero_lab.runtime.stored_placement import MODEL_FILE
 
+    check_directory(frozen)
     path = Path(frozen) / MODEL_FILE
     inputs = hl.load(path).inputs if path.is_file() else []
-    return [f"{port.any_name}={','.join(map(str, port.shape))}" for port in inputs]
+    return {input_name(port): list(port.shape) for port in inputs} or None
 
 
 def _model(given: Namespace) -> Any:
@@ -432,10 +433,10 @@ def write(given: Namespace, result: Any, said: str = "") -> None:
 
 def _write_page(shown: Any, file: str, notes: Sequence[str]) -> None:
     """Write a page, whose sentences name options in place of arguments."""
-    hl.views.page(shown, file, notes=notes)
-    if Path(file).is_file():  # no pipe
-        whole = Path(file).read_text(encoding="utf-8")
-        write_text(file, _SENTENCE.sub(lambda found: options.spelled(found[0]), whole))
+    from hetero_lab.views.result_views import page_text
+
+    text = page_text(shown, notes=notes)
+    write_text(file, _SENTENCE.sub(lambda found: options.spelled(found[0]), text))
 
 
 @contextlib.contextmanager

@@ -107,7 +107,8 @@ def warn_of_edits(directory: str | os.PathLike[str], tables: Tables, whole: str)
             continue
         given, own = (table.map(str) for table in (read_csv(file), parse_csv(csv_text(frame))))
         edits = [
-            f"row {row + 2}, column {column!r}: {given[column][row]}, not {own[column][row]}"
+            f"row {row + 2}, column {column!r}: {shorten(given[column][row])}, not "
+            f"{shorten(own[column][row])}"
             for column in own.columns.intersection(given.columns)
             for row in own.index[: len(given)]
             if given[column][row] != own[column][row]

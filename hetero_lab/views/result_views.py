@@ -201,11 +201,16 @@ def page(
     OutputPathError
         The file cannot be written.
     """
+    check_writable(file)
+    write_text(file, page_text(results, title, notes))
+
+
+def page_text(results: Shown | Iterable[Shown], title: str = "", notes: Sequence[str] = ()) -> str:
+    """Return the HTML of :func:`page`."""
     one: Any = results
     several = [one] if isinstance(one, Shown) or not isinstance(one, Iterable) else list(one)
     if not several:
         raise ArgumentError("Give at least one result to make a page of.")
-    check_writable(file)
     headings = [contents_of(result).heading for result in several]
     profiles = [result for result in several if isinstance(result, Profile)]
     numbers = itertools.count(1)
@@ -220,12 +225,11 @@ def page(
     style = _STYLE.read_text(encoding="utf-8")
     models = dict.fromkeys(_model_of(result) for result in several if isinstance(result, Displayed))
     name = html.escape(squeeze(title or " · ".join(filter(None, ["hetero_lab", *models])), 200))
-    write_text(
-        file,
+    return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<style>{style}</style></head>\n<body><main><h1>{name}</h1>\n{''.join(parts)}</main></body>"
-        "</html>\n",
+        "</html>\n"
     )
 
 
