@@ -33,6 +33,7 @@ _LOOKS = tuple(LEAST_TURNS * 2**n for n in range(7))  # turns, up to the most of
 class Attempt:
     """A placement that was measured, or could not be.
 
+    ``configuration`` is the label with the precision that was used, where that is known.
     ``status`` is ``ok`` or the cause, and ``detail`` the message of the runtime. ``ratio`` is to
     the automatic placement in the same run; below 1 is faster. ``median_us`` is that ratio times
     what the automatic placement took when it was measured first, so that rows of several runs can
@@ -43,6 +44,7 @@ class Attempt:
     affinity: Affinity
     status: str = "ok"
     detail: str = ""
+    configuration: str = ""
     n_subgraphs: int | None = None
     boundary_bytes: int | None = None
     median_us: float | None = None
@@ -157,9 +159,9 @@ def measure(
 
 def attempt_of(row: Mapping[Any, Any], affinity: Affinity) -> Attempt:
     """Return an attempt from a row of the summary of a sweep."""
-    known: dict[str, Any] = {"status": row["status"], "detail": row["detail"]}
+    known = {name: row[name] for name in ("status", "detail", "configuration") if name in row}
     if row["status"] == "ok":
-        known = {name: row[name] for name in _NUMBERS if name in row and row[name] == row[name]}
+        known |= {name: row[name] for name in _NUMBERS if name in row and row[name] == row[name]}
     return Attempt(row["label"], affinity, **known)
 
 
@@ -180,18 +182,18 @@ def _scaled(tried: Attempt, scale: float) -> Attempt:
     return replace(tried, **{name: scale * us for name, us in known.items() if us is not None})
 
 
-_NUMBERS = tuple(f.name for f in fields(Attempt))[4:-1]
+_NUMBERS = tuple(f.name for f in fields(Attempt))[5:-1]
 
 
 def history_frame(history: Sequence[Attempt]) -> pd.DataFrame:
     """Return one row per measurement: label, status, structure, latency, ratio to automatic."""
     import pandas as pd
 
-    columns = ["label", "status", *_NUMBERS, "predicted_us", "detail"]
+    columns = ["label", "configuration", "status", *_NUMBERS, "predicted_us", "detail"]
     rows = [{name: getattr(tried, name) for name in columns} for tried in history]
     frame = pd.DataFrame(rows, columns=columns)
     kinds = dict.fromkeys([*_NUMBERS, "predicted_us"], "float64") | {
-        "label": "str", "status": "str", "detail": "str",
+        "label": "str", "configuration": "str", "status": "str", "detail": "str",
         "n_subgraphs": "Int64", "boundary_bytes": "Int64",
     }  # fmt: skip
     return frame.astype(kinds)

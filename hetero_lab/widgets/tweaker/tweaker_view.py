@@ -137,7 +137,7 @@ def tried_rows(history: Sequence[Attempt], now: Affinity) -> list[dict[str, Any]
     level = next((us / predicted for us, predicted in pairs if us and predicted), 1.0)
     return [
         {
-            "label": squeeze(tried.label, 100),
+            "label": squeeze(tried.configuration or tried.label, 100),
             "status": tried.status,
             "detail": squeeze(tried.detail, _LONGEST),
             "is_here": tried.affinity == now,
