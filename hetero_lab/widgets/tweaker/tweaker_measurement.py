@@ -75,7 +75,6 @@ class Decider:
     noise: Noise
     tell: Callable[[float, str], object]
     until_decided: bool
-    known: str = ""
 
     def __post_init__(self) -> None:
         self._watch, self._ledger = Stopwatch.start(self.budget_s), Ledger()
@@ -94,26 +93,36 @@ class Decider:
             self._look()
 
     def _look(self) -> None:
-        first, last = self._keys[0], self._keys[-1]
-        n_turns = len(self._ledger.paired(last, first)[0])
+        n_turns = self._n_turns
         if n_turns < LEAST_TURNS:
             self._say(f"{count_of(n_turns, 'turn')} of each, of at least {LEAST_TURNS}")
-        elif first == last:
+        elif len(self._keys) == 1:
             self._say(f"{n_turns} turns so far")
         elif n_turns % LEAST_TURNS == 0:
-            self._compare(n_turns, first, last)
+            text, found = self._compare()
+            self._say(text)
+            if self.until_decided and n_turns in _LOOKS and found != UNDECIDED:
+                raise StoppedError(text)
 
-    def _compare(self, n_turns: int, first: str, last: str) -> None:
+    @property
+    def known(self) -> str:
+        """What all turns say of two placements; empty if they are too few."""
+        is_known = len(self._keys) > 1 and self._n_turns >= LEAST_TURNS
+        return self._compare()[0] if is_known else ""
+
+    @property
+    def _n_turns(self) -> int:
+        return len(self._ledger.paired(self._keys[-1], self._keys[0])[0])
+
+    def _compare(self) -> tuple[str, str]:
+        first, last = self._keys[0], self._keys[-1]
         busy = is_busy(foreign_cpus(self._states), os.cpu_count() or 1)
         noise, levels = self.noise.when_busy if busy else self.noise, self._ledger.levels_us
         ratio = Series(levels(last), levels(first), noise).ratio
         assert ratio is not None
         found = finding(ratio, min(1.0, ratio.p * len(_LOOKS)))
         text = f"{ratio.middle:.3f} × automatic ({ratio.low:.3f} to {ratio.high:.3f}), {found}"
-        self.known = f"{n_turns} turns of each: {text}"
-        self._say(self.known)
-        if self.until_decided and n_turns in _LOOKS and found != UNDECIDED:
-            raise StoppedError(self.known)
+        return f"{self._n_turns} turns of each: {text}", found
 
     def _say(self, text: str) -> None:
         self.tell(min(1.0, self._watch.elapsed_s / self.budget_s), text)
