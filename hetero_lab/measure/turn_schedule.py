@@ -387,7 +387,7 @@ class TurnSchedule:
     # -- turns and records so far -------------------------------------------------------------
 
     def _n_turns(self, key: str) -> int:
-        if key == self.reference:
+        if key == self.reference or not self.ledger.levels_us(self.reference):
             return len(self.ledger.levels_us(key))
         return len(self.ledger.paired(key, self.reference)[0])
 

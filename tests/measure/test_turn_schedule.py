@@ -223,8 +223,15 @@ def test_without_its_reference_each_placement_still_gets_its_turns(kind):
     schedule = script.run("rabc", group=3, turns=3)
     assert script.turns() == {"a": 3, "b": 3, "c": 3}
     assert [record.entry for record in script.of(Failed)] == ["r"]  # not tried in each group
-    assert not {record.entry for record in script.of(Finished)}  # there is no ratio
-    assert len(schedule.pending()) == 4
+    assert [record.entry for record in script.of(Finished)] == ["a", "b", "c"]
+    assert schedule.pending() == ["r"]
+    # The reference is tried again by the next call. If it runs, so are the others, for a ratio.
+    mended = Script()
+    mended.run("rabc", group=3, turns=3, records=script.records)
+    assert {*mended.keys("RunTurn")} == {"r"}
+    both = Script()
+    both.run("rabc", group=3, turns=3, records=mended.records)
+    assert {*both.keys("RunTurn")} == {*"rabc"}
 
 
 def test_a_group_without_any_that_runs_ends():
