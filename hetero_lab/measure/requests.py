@@ -7,8 +7,9 @@ from typing import Any, ClassVar, Generic, TypeVar, Union, cast, get_args
 import msgspec
 
 from hetero_lab.model.language import Scenario
-from hetero_lab.results.records import Compiled, Counters, Json, StoredSpan, Trial, Turn
+from hetero_lab.results.records import Compiled, Counters, StoredSpan, Trial, Turn
 from hetero_lab.runtime.counters import Counter
+from hetero_lab.runtime.reference import Agreement
 
 Answer = TypeVar("Answer")
 
@@ -94,7 +95,7 @@ class ReadCounters(Request[Counters], frozen=True, kw_only=True):
     trial: Trial
 
 
-class Compare(Request[tuple[Json, ...]], frozen=True, kw_only=True):
+class Compare(Request[tuple[Agreement, ...]], frozen=True, kw_only=True):
     """Compare the last outputs of a compiled trial with the reference; ``rows``: its counters."""
 
     trial: Trial

@@ -328,7 +328,7 @@ def test_benches_of_a_directory_share_the_reference(model, tmp_path):
 
     def verdicts() -> set[str]:
         compiled = Bench.of(set_up).answer(Compile(trial=trial, compare=True))
-        return {agreement["verdict"] for agreement in compiled.agreement}
+        return {agreement.verdict for agreement in compiled.agreement}
 
     kept = tmp_path / "reference0.npz"
     assert not kept.exists()
