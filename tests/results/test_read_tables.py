@@ -131,6 +131,18 @@ def test_tables_of_something_else_are_named(tmp_path):
         hl.read_profile(tmp_path / "other.csv")
 
 
+def test_a_column_that_an_older_release_did_not_write_is_empty(stored, tmp_path):
+    stored.export(tmp_path)
+    csv = tmp_path / "summary.csv"
+    pd.read_csv(csv).drop(columns=["peak_rss_bytes", "agreement"], errors="ignore").to_csv(
+        csv, index=False
+    )
+    again = hl.read_sweep(tmp_path)
+    assert again.summary["peak_rss_bytes"].isna().all()
+    assert list(again.summary["label"]) == list(stored.summary["label"])
+    assert repr(again).splitlines()[0] == repr(stored).splitlines()[0]
+
+
 def test_an_edited_table_beside_the_measurement_is_not_passed_over(tmp_path):
     shutil.copytree(PROFILE, tmp_path / "profile")
     path = tmp_path / "profile" / "latency.csv"

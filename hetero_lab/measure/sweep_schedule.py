@@ -73,7 +73,7 @@ _Steps: TypeAlias = Generator[Step, None, _Told]
 
 
 @dataclass(kw_only=True, eq=False)
-class TurnSchedule:
+class SweepSchedule:
     """Decides what is measured next, how often, and what is given up.
 
     ``trials`` are by key, all measured beside the one with the key ``reference``. The ``ledger``
