@@ -11,6 +11,7 @@ import pytest
 
 import hetero_lab as hl
 from hetero_lab.errors import HeteroLabWarning, StoredFileError
+from hetero_lab.tables import html_table
 
 BEFORE = Path(__file__).parent / "stored_before"
 RECORDED = Path(__file__).parents[2] / "datasets" / "recordings"
@@ -66,6 +67,7 @@ def test_a_profile_comes_back_from_its_tables(tmp_path):
         again = hl.read_profile(tmp_path / path)
         assert (again.label, again.compile_ms) == (whole.label, whole.compile_ms)
         assert "profile.json" in repr(again)
+        assert html_table(again.tables["summary"]) in again._repr_html_()
         with pytest.raises(StoredFileError, match="No table holds the latency"):
             hl.views.placement_graph(again)
         with pytest.raises(StoredFileError, match="No table holds"):

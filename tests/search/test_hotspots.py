@@ -54,6 +54,13 @@ def test_a_gain_is_the_difference_of_two_predictions(monkeypatch):
     assert {"ACC_predicted_us", "CPU_predicted_us", "move_to"} <= {*frame.columns}
 
 
+def test_where_no_move_gains_none_is_named():
+    slower = dict.fromkeys(("matmul", "relu", "add"), (1.0, 50.0))
+    found = hl.hotspots(flat_costs(small_graph(), slower, lacks={"Softmax"}))
+    assert max(row.gain.us for row in found.rows if row.gain) < 0.0
+    assert found.verdict.endswith("Moving one group alone gains nothing.")
+
+
 def test_costs_without_validation_know_no_interval():
     found = hl.hotspots(flat_costs(small_graph()))
     assert {row.gain.high_us for row in found.rows if row.gain} == {math.inf}
