@@ -24,8 +24,6 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-import msgspec
-
 from hetero_lab.errors import (
     ArgumentError,
     HeteroLabError,
@@ -181,11 +179,6 @@ def write_json(
     """Write plain data as JSON, whole or not at all; ``private`` is for the user alone."""
     text = json.dumps(data, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
     write_text(path, text, private=private)
-
-
-def plain_data(value: Any) -> Any:
-    """Return what JSON can hold of a value: null stands for NaN."""
-    return json.loads(msgspec.json.encode(value))
 
 
 def read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:

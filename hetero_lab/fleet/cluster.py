@@ -361,17 +361,17 @@ class FleetRun:
 # -- on the hosts -------------------------------------------------------------------------------
 
 
-def describe(devices: Iterable[str], emulated: Iterable[Mapping[str, Any]]) -> Environment:
+def describe(devices: Iterable[str], emulated: Iterable[EmulatedDevice]) -> Environment:
     """Describe this host, with those devices that it has; register the emulated ones."""
     core, here = shared_core(), list[str]()
-    specs = {spec["name"]: spec for spec in emulated}
+    specs = {spec.name: spec for spec in emulated}
     for device in devices:
         try:
-            check_device(specs[device]["base"] if device in specs else device, core)
+            check_device(specs[device].base if device in specs else device, core)
         except DeviceError:
             continue
         if device in specs:
-            register(EmulatedDevice.from_json(specs[device]), core)
+            register(specs[device], core)
         here.append(device)
     return current_environment(here, core)
 
@@ -400,7 +400,7 @@ def measure_group(
         records.append(msgspec.structs.replace(record, worker=worker.address))
 
     used = {device for trial in trials for device in trial.devices}
-    emulated = [spec for spec in set_up.emulated if spec["name"] in used]
+    emulated = tuple(spec for spec in set_up.emulated if spec.name in used)
     here = describe(sorted(used), emulated)
     for blobs in set_up.blobs.values():
         Path(blobs).mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from hetero_lab.clock import now
 from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.devices.core import shared_core
 from hetero_lab.devices.device_memory import peak_bytes, reset_peak
-from hetero_lab.devices.emulation import EmulatedDevice, emulated_devices, register
+from hetero_lab.devices.emulation import emulated_devices, register
 from hetero_lab.errors import MeasurementError, OutputPathError, warn
 from hetero_lab.measure import requests
 from hetero_lab.measure.budget import WARM_UP_INFERENCES
@@ -84,7 +84,7 @@ class Bench:
     def of(cls, set_up: SetUp) -> Bench:
         """Set up a bench from files, as :func:`write_set_up` writes them."""
         for spec in set_up.emulated:
-            register(EmulatedDevice.from_json(spec), shared_core())
+            register(spec, shared_core())
         place = Path(set_up.directory)
         inputs = {name: read_arrays(place / file) for name, file in set_up.inputs.items()}
         models = {name: bind(place / file) for name, file in set_up.models.items()}
@@ -290,7 +290,7 @@ def write_set_up(
         models=models,
         ops=ops,
         inputs=inputs,
-        emulated=[spec.to_json() for spec in emulated_devices(core).values()],
+        emulated=tuple(emulated_devices(core).values()),
         directory=str(directory),
     )
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Generic, TypeVar, Union, cast, get_args
 
 import msgspec
 
+from hetero_lab.devices.emulation import EmulatedDevice
 from hetero_lab.model.language import Scenario
 from hetero_lab.results.records import Compiled, Counters, StoredSpan, Trial, Turn
 from hetero_lab.runtime.counters import Counter
@@ -30,15 +31,14 @@ class SetUp(Request[None], frozen=True, kw_only=True):
     ``models`` and ``inputs`` map the names of variants to files in ``directory``; missing inputs
     are generated. Workers keep the reference outputs for each other there. ``ops`` names the ops of
     each model in the order of the trials' affinities, since a worker reads its graph from a file
-    and may get another order. ``emulated`` holds the output of
-    :meth:`~hetero_lab.devices.emulation.EmulatedDevice.to_json`. ``blobs`` maps keys of trials to
-    directories of OpenVINO's model cache.
+    and may get another order. ``blobs`` maps keys of trials to directories of OpenVINO's model
+    cache.
     """
 
     models: dict[str, str]
     inputs: dict[str, str] = {}
     ops: dict[str, tuple[str, ...]] = {}
-    emulated: list[dict[str, Any]] = []
+    emulated: tuple[EmulatedDevice, ...] = ()
     directory: str = ""
     blobs: dict[str, str] = {}
 

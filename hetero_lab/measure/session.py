@@ -245,7 +245,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             },
             entries=list(trials),
             reference=next(t.key for t in trials if not t.problem),
-            emulated=[specs[d].to_json() for d in sorted(devices) if d in specs],
+            emulated=[specs[d] for d in sorted(devices) if d in specs],
             seed=self.conditions.seed,
             inputs_digest=self.inputs_digest,
             generated=self.conditions.are_generated,

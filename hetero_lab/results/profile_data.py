@@ -15,14 +15,14 @@ from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import OpGraph, graph_from_json, graph_to_json
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, check_partition
+from hetero_lab.planning.timeline import Span
 from hetero_lab.results.configuration import configuration
 from hetero_lab.results.environment import Environment
 from hetero_lab.runtime.compiled import Chosen
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.reference import Agreement
 from hetero_lab.runtime.runners import HETERO
-from hetero_lab.runtime.timeline import Span
-from hetero_lab.tables import SCHEMA_VERSION, plain_data
+from hetero_lab.tables import SCHEMA_VERSION, plain
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def to_json(profile: ProfileData) -> dict[str, Any]:
         "affinity": [profile.affinity[op.name] for op in profile.graph],
         "turns_us": profile.latency.turns,
         "partition": msgspec.to_builtins(profile.partition),
-        "agreement": plain_data(profile.agreement),
+        "agreement": plain(msgspec.to_builtins(profile.agreement)),
         "spans": [[s.request, s.subgraph, s.start_s, s.end_s] for s in profile.spans],
         "generation": _generation_to_json(profile.generation),
         "throughput": [

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from hetero_lab.devices.bound import BoundModel
+from hetero_lab.devices.emulation import EmulatedDevice
 from hetero_lab.devices.virtual import parse_virtual
 from hetero_lab.intervals import turn_level
 from hetero_lab.model.language import Scenario
@@ -203,7 +204,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     models: dict[str, StoredModel]
     entries: list[Trial]
     reference: str
-    emulated: list[Json]
+    emulated: list[EmulatedDevice]
     seed: int
     inputs_digest: str
     environments: list[Environment]

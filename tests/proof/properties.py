@@ -22,7 +22,6 @@ from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, graph_from_jso
 from hetero_lab.model.read import PreparedModel, prepare
 from hetero_lab.placement.partition import Partition
 from hetero_lab.planning.planner import plan_graph
-from hetero_lab.tables import plain_data
 from tests.proof.graphs import DEVICES, Case, build, inputs_of
 
 
@@ -129,7 +128,7 @@ def check_round_trips(prepared: PreparedModel, affinity: hl.Affinity) -> None:
     graph = prepared.graph
     assert graph_from_json(json.loads(json.dumps(graph_to_json(graph)))) == graph
     predicted = hl.partition(prepared, affinity, core=core())
-    assert msgspec.convert(plain_data(predicted), Partition) == predicted
+    assert msgspec.convert(msgspec.to_builtins(predicted), Partition) == predicted
 
 
 def check_partition(prepared: PreparedModel, affinity: hl.Affinity, found: Partition) -> None:

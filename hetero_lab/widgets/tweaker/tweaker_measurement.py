@@ -1,13 +1,16 @@
-"""Measure a placement beside the automatic one, in worker processes, and keep a history of it."""
+"""Measure a placement beside the automatic one, in the background, and keep a history of it."""
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.devices.bound import BoundModel
+from hetero_lab.errors import HeteroLabError, MeasurementError
 from hetero_lab.intervals import Estimate, Noise, Series
 from hetero_lab.measure.budget import LEAST_TURNS, RunOptions
 from hetero_lab.measure.session import Conditions, Session, StoppedError, SweepControl
@@ -206,3 +209,40 @@ def history_frame(history: Sequence[Attempt]) -> pd.DataFrame:
         "n_subgraphs": "Int64", "boundary_bytes": "Int64",
     }  # fmt: skip
     return frame.astype(kinds)
+
+
+def error_text(error: Exception) -> str:
+    """Return what a user should read of an error."""
+    return str(error) if isinstance(error, HeteroLabError) else f"{type(error).__name__}: {error}"
+
+
+class Background:
+    """Runs work in a thread and keeps its error, whose text ``failed`` gets there."""
+
+    def __init__(self, failed: Callable[[str], object]):
+        self._failed = failed
+        self._work: Future[None] | None = None
+
+    def start(self, work: Callable[[], object]) -> None:
+        """Begin; MeasurementError if the previous work has not ended."""
+        if self._work is not None and not self._work.done():
+            raise MeasurementError("Something is still running. Wait for it, or press Cancel.")
+        done: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:
+                self._failed(error_text(error))
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        self._work = done
+        # A kernel that shuts down does not wait for it; its worker processes end by themselves.
+        threading.Thread(target=run, name="hetero_lab tweaker", daemon=True).start()
+
+    def wait(self) -> None:
+        """Wait for the end, and raise the error of the work."""
+        if self._work is not None:
+            self._work.result()
