@@ -17,7 +17,7 @@ from small_models import constant_only, convolutions, passed_through
 
 import hetero_lab as hl
 from hetero_lab import clock
-from hetero_lab.errors import MeasurementError, PlanError
+from hetero_lab.errors import DeviceError, MeasurementError, PlanError
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.simplify import simplified
@@ -393,3 +393,8 @@ def test_limits_that_cannot_hold_are_told_before_a_compile(digits, own_core, wro
     with pytest.raises(PlanError, match="nowhere|GPU"):
         hl.optimize(digits, ["ACC", "CPU"], core=own_core, **QUICK, **wrong)
     assert own_core.n_compiled == 0
+
+
+def test_properties_are_for_the_devices_that_are_asked_about(digits):
+    with pytest.raises(DeviceError, match=r"names GPU, which is not one of ACC, CPU"):
+        hl.calibrate(digits, ["ACC", "CPU"], device_properties={"GPU": {}}, progress=False)

@@ -38,7 +38,9 @@ def test_a_gain_is_the_difference_of_two_predictions(monkeypatch):
     costs = inception_costs()
     found = hl.hotspots(costs)
     assert [row.us for row in found.rows] == sorted((r.us for r in found.rows), reverse=True)
-    assert len(found.priced) > 80
+    gains = [row.gain.us for row in found.priced]
+    assert len(gains) > 80
+    assert gains == sorted(gains, reverse=True)
     before = costs.predict_us(found.affinity)
     for row in found.rows:
         if row.gain is None:
