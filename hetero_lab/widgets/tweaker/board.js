@@ -587,21 +587,30 @@ function makeTable(model, selection) {
 // works everywhere but in the fields, which have an undo of their own.
 function keepKeys(model, board) {
   const root = board.closest(".widget-vbox") ?? board;
+  const isCommand = event => event.ctrlKey || event.metaKey;
+  const isSave = event => isCommand(event) && event.key.toLowerCase() === "s";
+  // Notebook 7 takes keys on their way down, unless their target is marked.
+  const mark = event => root.contains(event.target)
+    && event.target.toggleAttribute("data-lm-suppress-shortcuts", !isSave(event));
   const press = event => {
-    const key = event.key.toLowerCase(), isCommand = event.ctrlKey || event.metaKey;
-    if (isCommand && key === "s") return;
+    if (isSave(event)) return;
+    const key = event.key.toLowerCase();
     event.stopPropagation();
-    if (!isCommand || !["z", "y"].includes(key)) return;
+    if (!isCommand(event) || !["z", "y"].includes(key)) return;
     if (event.target.matches("input[type=text], textarea")) return;
     model.send({ do: key === "y" || event.shiftKey ? "redo" : "undo" });
     event.preventDefault();
   };
+  window.addEventListener("keydown", mark, true);
   root.addEventListener("keydown", press);
   for (const field of root.querySelectorAll("input[title], select[title]"))
     field.setAttribute("aria-label", field.title);
   for (const handle of root.querySelectorAll(".noUi-handle"))
     handle.setAttribute("aria-label", "Cut before op");
-  return () => root.removeEventListener("keydown", press);
+  return () => {
+    window.removeEventListener("keydown", mark, true);
+    root.removeEventListener("keydown", press);
+  };
 }
 
 let boards = 0;
