@@ -14,7 +14,7 @@ TWEAKER = (
     "import hetero_lab as hl\n"
     "acc = hl.emulate('ACC', unsupported={'Concat', 'MaxPool', 'Softmax'})\n"
     "model = hl.load('digits_inception')",
-    "tweaker = hl.AffinityTweaker(model, ['ACC', 'CPU'], budget_s=4)\ntweaker",
+    "tweaker = hl.AffinityTweaker(model, ['ACC', 'CPU'], budget_s=12)\ntweaker",
 )
 
 
@@ -42,6 +42,13 @@ def test_the_tweaker_selects_moves_measures_and_undoes(lab, browser):
             notebook.page.keyboard.press(key)
         tweaker.until(lambda: tweaker.number("subgraphs"), lambda now: now != before)
         assert notebook.page.locator(".jp-Cell").count() == cells
+        # Without its kernel it says so.
+        said = notebook.page.locator(".hl-no-kernel")
+        assert not said.is_visible()
+        notebook.page.evaluate(
+            "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
+        )
+        tweaker.until(said.is_visible, bool)
         assert notebook.asked_elsewhere == []
         assert notebook.errors == []
 
