@@ -93,26 +93,33 @@ def write_notebook(path: Path, cells: Sequence[str]) -> Path:
 @contextlib.contextmanager
 def running_lab(directory: Path, home: Path) -> Iterator[Lab]:
     """Start JupyterLab for the notebooks in ``directory``; its own files go to ``home``."""
-    port, token = _free_port(), secrets.token_hex(16)
+    port, token = free_port(), secrets.token_hex(16)
+    url = f"http://127.0.0.1:{port}"
+    command = [
+        "jupyterlab", "--no-browser", "--expose-app-in-browser",
+        "--JupyterNotebookApp.expose_app_in_browser=True",
+        f"--ServerApp.root_dir={directory}", "--ServerApp.ip=127.0.0.1",
+        f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--allow-root",
+        f"--IdentityProvider.token={token}",
+        "--LabApp.news_url=''",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    ]  # fmt: skip
     log = home / "jupyter.log"
+    with serving(command, f"{url}/api?token={token}", log, env=_environment(home), cwd=directory):
+        yield Lab(url, token, directory)
+
+
+@contextlib.contextmanager
+def serving(module: Sequence[str], url: str, log: Path, **options: Any) -> Iterator[None]:
+    """Run a module of Python with its arguments, once a URL answers until the end."""
     with log.open("w") as file:
         process = subprocess.Popen(
-            [
-                sys.executable, "-m", "jupyterlab", "--no-browser", "--expose-app-in-browser",
-                "--JupyterNotebookApp.expose_app_in_browser=True",
-                f"--ServerApp.root_dir={directory}", "--ServerApp.ip=127.0.0.1",
-                f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--allow-root",
-                f"--IdentityProvider.token={token}",
-                "--LabApp.news_url=''",
-                "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-            ],
-            env=_environment(home), stdout=file, stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL, cwd=directory,
+            [sys.executable, "-m", *module], stdout=file, stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL, **options,
         )  # fmt: skip
     try:
-        url = f"http://127.0.0.1:{port}"
-        _wait_for(f"{url}/api?token={token}", process, log)
-        yield Lab(url, token, directory)
+        _wait_for(url, process, log)
+        yield
     finally:
         process.terminate()
         try:
@@ -207,7 +214,8 @@ def _environment(home: Path) -> dict[str, str]:
     return {**os.environ, **{key: str(home / name) for key, name in own.items()}}
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this machine that nobody listens to."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
@@ -217,9 +225,9 @@ def _wait_for(url: str, process: subprocess.Popen, log: Path) -> None:
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until:
         if process.poll() is not None:
-            pytest.fail(f"JupyterLab did not start:\n{log.read_text()[-3000:]}")
+            pytest.fail(f"It did not start:\n{log.read_text()[-3000:]}")
         with contextlib.suppress(OSError, urllib.error.URLError):
             urllib.request.urlopen(url, timeout=2).close()
             return
         time.sleep(0.2)
-    pytest.fail(f"JupyterLab did not answer in {_PATIENCE_S:.0f} s:\n{log.read_text()[-3000:]}")
+    pytest.fail(f"It did not answer in {_PATIENCE_S:.0f} s:\n{log.read_text()[-3000:]}")
