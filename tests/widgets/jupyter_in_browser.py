@@ -25,10 +25,12 @@ from typing import Any
 
 import nbformat
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 ARTIFACTS = Path(__file__).parents[1] / "artifacts"
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
+_WCAG = {"runOnly": ["wcag2a", "wcag2aa"], "resultTypes": ["violations"]}
 _PATIENCE_S = 60.0  # for JupyterLab to start, and to open a notebook
 _STEP_S = 20.0  # for anything on a page that is open
 
@@ -68,6 +70,27 @@ class NotebookPage:
         is_light = str(name == LIGHT).lower()
         self.page.wait_for_selector(f"body[data-jp-theme-light='{is_light}']", state="attached")
         self.page.wait_for_selector("#jupyterlab-splash", state="detached")
+
+    def barriers(self, selector: str) -> list[str]:
+        """Return what axe finds in an element, and where it is too wide, in both themes and widths.
+
+        The page is as it was afterwards.
+        """
+        size, found = self.page.viewport_size, []
+        for theme in (DARK, LIGHT):
+            self.theme(theme)
+            for width in (1000, 1440):
+                self.page.set_viewport_size({"width": width, "height": size["height"]})
+                self.page.wait_for_timeout(500)  # colours and figures follow
+                seen = Axe().run(self.page, selector, _WCAG)
+                where = f"{theme}, {width} px"
+                found += [f"{where}: {seen.generate_report()}"] * (seen.violations_count > 0)
+                over = self.page.locator(selector).first.evaluate(
+                    "e => e.scrollWidth - e.clientWidth"
+                )
+                found += [f"{where}: {over} px too wide"] * (over > 0)
+        self.page.set_viewport_size(size)
+        return found
 
     def picture(self, name: str, selector: str | None = None) -> Path:
         """Keep a screenshot of the page, or of one element, in ``tests/artifacts``."""

@@ -552,7 +552,8 @@ function makeTable(model, selection) {
     if (first !== undefined && model._hlFrom !== "table") reveal(first);
   }
   // What is known about one op: shapes, times, attributes.
-  const details = html("div", { class: "hl-details", role: "region", "aria-label": "The selected op" });
+  const details = html("div",
+    { class: "hl-details", tabindex: "0", role: "region", "aria-label": "The selected op" });
   function explain() {
     const [first, ...others] = selection.selected();
     if (first === undefined || others.length) {

@@ -11,7 +11,8 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.model.opgraph import OpGraph, Tensor
+from hetero_lab.model.opgraph import NOT_OPS, OpGraph, Tensor
+from hetero_lab.model.read import PreparedModel
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, one_subgraph, predict
 from hetero_lab.tables import bytes_text
@@ -143,6 +144,15 @@ class BoardPicture:
     def subgraphs_of(self, partition: Partition) -> list[int]:
         """Return the subgraph of each node."""
         return [partition.home[node.index] for node in self._data.nodes]
+
+
+def attributes_of(prepared: PreparedModel) -> dict[str, dict[str, str]]:
+    """Return the attributes of each op as text, such as ``strides`` of a convolution."""
+    return {
+        op.get_friendly_name(): {name: str(value) for name, value in op.get_attributes().items()}
+        for op in prepared.model.get_ordered_ops()
+        if op.get_type_name() not in NOT_OPS
+    }
 
 
 def _largest(strip: Strip) -> Page:
