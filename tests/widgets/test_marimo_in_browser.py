@@ -67,7 +67,9 @@ def test_the_board_selects_and_shows_what_python_moves(tmp_path, browser):
         assert "CPU" in row.inner_text()
         # Everything else is there as a picture and as tables.
         assert page.locator("img[alt='graph']").is_visible()
-        assert page.locator("table.hetero-lab").count() >= 2
+        cells = page.locator("table.hetero-lab:has-text('subgraphs') td")
+        assert cells.count() > 20
+        assert cells.first.evaluate("cell => getComputedStyle(cell).padding") == "2px 8px"
         ARTIFACTS.mkdir(exist_ok=True)
         page.screenshot(path=ARTIFACTS / "marimo.png", full_page=True)
         page.close()
