@@ -42,9 +42,9 @@ from hetero_lab.interrupts import deferred
 from hetero_lab.measure.bench_pool import BenchPool
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.requests import SetUp
-from hetero_lab.measure.rounds import Rounds
 from hetero_lab.measure.session import SweepControl
-from hetero_lab.measure.turn_schedule import TurnSchedule
+from hetero_lab.measure.sweep_run import SweepRun
+from hetero_lab.measure.sweep_schedule import SweepSchedule
 from hetero_lab.measure.worker_process import WorkerProcess
 from hetero_lab.measure.workers import Workers
 from hetero_lab.processes import FORK_SERVER
@@ -413,7 +413,7 @@ def measure_group(
         for name, content in files.items():
             (directory / name).write_bytes(content)
         own = msgspec.structs.replace(set_up, directory=str(directory), emulated=emulated)
-        schedule = TurnSchedule(
+        schedule = SweepSchedule(
             trials=by_key(trials),
             reference=trials[0].key,
             ledger=Ledger((), append),
@@ -424,7 +424,7 @@ def measure_group(
         )
         pool = BenchPool(schedule.trials, lambda: WorkerProcess(own, limits), limits)
         try:
-            Rounds(schedule, pool, Stopwatch.start(budget_s)).measure()
+            SweepRun(schedule, pool, Stopwatch.start(budget_s)).measure()
         finally:
             FORK_SERVER.forget_set_up()
     return records

@@ -1,6 +1,6 @@
 """The bench: compiles placements, runs turns of them, reads their counters.
 
-A bench works in this process or, behind :mod:`.worker`, in a worker process. Its requests and
+A bench works in this process or, behind :mod:`.worker_process`, in another one. Its requests and
 answers are plain data, so both work the same way.
 """
 

@@ -112,7 +112,7 @@ class Accuracy(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class State(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The state of the machine at the beginning of a round."""
+    """The state of the machine before a turn, at most once a second."""
 
     frequency_mhz: float | None
     on_battery: bool | None
@@ -199,7 +199,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """The models and trials of a sweep, with one environment for each call."""
+    """The models and trials (``entries``) of a sweep, with one environment for each call."""
 
     models: dict[str, StoredModel]
     entries: list[Trial]

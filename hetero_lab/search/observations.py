@@ -162,6 +162,7 @@ class Observer:
     each_s: float = 0.0  # of the latest placements, on average, compiles included
     slowest_subgraph_s: float = 0.0  # compile time of a subgraph
     failed: dict[str, str] = field(default_factory=dict)  # why a placement, by label, does not run
+    precisions: dict[str, str] = field(default_factory=dict)  # of devices, as the runtime tells
 
     def placement(self, affinity: Affinity, label: str) -> Placement:
         """Return the placement that is compiled for an affinity."""
@@ -266,6 +267,7 @@ class Observer:
             self.levels_us += made.rows[0].series.ours.values()
         self.failed |= {row.label: row.detail for row in made.rows if row.detail}
         for profile in measured:
+            self.precisions |= profile.chosen.precisions
             n_subgraphs = profile.partition.n_subgraphs
             if n_subgraphs > 1:
                 each_s = profile.compile_ms / 1e3 / n_subgraphs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -37,7 +38,8 @@ from hetero_lab.results.evidence import TOLERANCE
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.search.hotspots import Hotspots
 from hetero_lab.tables import time_text, write_csv
-from hetero_lab.widgets.tweaker.board_picture import BoardPicture, attributes_of
+from hetero_lab.widgets.last_picture import LastPicture
+from hetero_lab.widgets.tweaker.board_picture import BoardPicture, attributes_of, board_image
 from hetero_lab.widgets.tweaker.tweaker_measurement import (
     AUTOMATIC,
     Attempt,
@@ -189,13 +191,14 @@ def _row(rows: Sequence[_T], index: int, kind: str) -> _T:
 
 
 _PLANNING_S = 20.0
+_NEEDS_KERNEL = "Moving ops and measuring"
 _NO_COSTS = (
     "This has to know what ops and boundaries cost. Learn it with costs = "
     "hetero_lab.calibrate(model, devices) and open AffinityTweaker(model, devices, costs)."
 )
 
 
-class AffinityTweaker(ipywidgets.VBox):
+class AffinityTweaker(LastPicture):
     """Change a placement by hand and see the effect at once.
 
     Graph and table show the same ops; select in either, then move the selection to a device or
@@ -228,6 +231,9 @@ class AffinityTweaker(ipywidgets.VBox):
 
     Attributes
     ----------
+    board
+        Graph and table alone, for front ends that show a single anywidget, such as marimo:
+        ``mo.ui.anywidget(tweaker.board)``. It selects, and shows every change.
     state, view, background
         The selection and the changes, the widgets that show them, and the thread that measures.
 
@@ -305,6 +311,7 @@ class AffinityTweaker(ipywidgets.VBox):
         self._control: SweepControl | None = None
         self.view = TweakerView(self.state, picture)
         self.background = Background(lambda text: self.view.controls.say(text, is_error=True))
+        self.board = self.view.board
         connect(self, self.view)
         self.refresh()
         view, controls = self.view, self.view.controls
@@ -312,13 +319,13 @@ class AffinityTweaker(ipywidgets.VBox):
         if bound is None and not self._history:  # groups, not devices
             controls.measure.disabled = controls.simplify.disabled = True
         heading = [ipywidgets.HTML(picture.heading)] if picture.heading else []
-        super().__init__([*heading, *controls.above, *shown, *controls.below])
+        super().__init__([*heading, *controls.above, *shown, *controls.below], _NEEDS_KERNEL)
 
-    def __repr__(self) -> str:
-        return (
-            f"AffinityTweaker({self.state.graph.name!r} on "
-            f"{', '.join(self.state.devices)}; {self.what_if!r})"
-        )
+    def _picture(self) -> tuple[str, str]:
+        board, devices = self.board, ", ".join(self.state.devices)
+        sentence = f"{self.state.graph.name} on {devices}: {self.what_if}."
+        image = board_image(board.picture, board.palette, board.placed)
+        return sentence, f"<p>{html.escape(sentence)}</p>{image}"
 
     # State
 
