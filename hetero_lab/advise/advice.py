@@ -19,6 +19,7 @@ from hetero_lab.errors import MeasurementError, names_at_hand
 from hetero_lab.intervals import Latency
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.result import Result
+from hetero_lab.results.environment import BUSY
 from hetero_lab.results.evidence import (
     ALIKE,
     AS_FAST,
@@ -33,7 +34,6 @@ from hetero_lab.results.evidence import (
     judged,
     reason,
 )
-from hetero_lab.results.sweep_reading import BUSY
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import BUDGET_ENDED, Row
 from hetero_lab.runtime.inputs import Inputs

@@ -427,7 +427,7 @@ def write(given: Namespace, result: Any, said: str = "") -> None:
             every.callback(affinity.to_csv if is_csv else affinity.to_json, given.affinity_out)
         if "html" in asked:
             notes = said.partition("\n\n")[0].splitlines() if is_table else ()
-            shown = result.costs if planned else result
+            shown = [result.plan, result.costs] if planned else result
             every.callback(_write_page, shown, given.html, notes)
 
 

@@ -157,7 +157,7 @@ def test_too_small_a_budget_says_what_it_needs_and_answers(tmp_path):
     assert made.best.affinity.devices == ("CPU",)
     assert "needs about" in made.verdict
     assert made.chosen.row.profile is not None
-    again = hl.advise("digits_inception", ["ADVTWO", "CPU"], budget_s=4, **options)
+    again = hl.advise("digits_inception", ["ADVTWO", "CPU"], budget_s=12, **options)
     assert sum(c.row.profile is not None for c in again.candidates) > 1
 
 
