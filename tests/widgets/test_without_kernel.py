@@ -90,10 +90,8 @@ def test_where_no_widgets_are_shown_there_is_a_picture_and_a_sentence():
         cells.append(nbformat.v4.new_code_cell("", outputs=[shown]))
     assert plain[0].startswith("digits_inception on ACC, CPU: 21 subgraphs, ")
     assert plain[1].startswith(f"Fastest: {SPLIT!r}")
-    assert all(
-        text.endswith(" needs JupyterLab or Notebook 7, and a running kernel.") for text in plain
-    )
+    assert all(text.endswith(" JupyterLab or another front end with widgets.") for text in plain)
     page, _ = HTMLExporter().from_notebook_node(nbformat.v4.new_notebook(cells=cells))
-    assert page.count("The live widget needs JupyterLab") == 2
+    assert page.count("The live widget needs a kernel") == 2
     assert page.count('<img alt="graph"') == 1
     assert re.search(rf"<td[^>]*>{SPLIT}</td>", page)
