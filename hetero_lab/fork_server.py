@@ -24,6 +24,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import traceback
 from typing import Any
 
@@ -36,6 +37,7 @@ _IDLE_S = 600.0
 
 def serve_forks() -> None:
     """Fork what the caller asks for until it is gone and the last child has ended."""
+    assert sys.platform == "linux"
     requests = socket.socket(fileno=os.dup(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller decides what Ctrl-C means
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -91,6 +93,7 @@ def n_threads() -> int:
 
 def _become(name: str, descriptors: list[int], own: list[int], prepared: Any) -> None:
     """Serve as a module; never return."""
+    assert sys.platform == "linux"
     code = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -109,6 +112,7 @@ def _become(name: str, descriptors: list[int], own: list[int], prepared: Any) ->
 
 def _reap(children: dict[int, int]) -> None:
     """Send the exit codes of ended children."""
+    assert sys.platform == "linux"
     for pid, told in list(children.items()):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:

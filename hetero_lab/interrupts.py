@@ -25,6 +25,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _last: Any = None
+_POLL_S = 0.1  # as a wait without a limit does not end for Ctrl-C on Windows
 _CALLBACK_S = 0.01  # long enough for a destructor or a callback to end
 _seen = False  # whether Ctrl-C came since the outermost guarded call began
 
@@ -220,5 +221,8 @@ def interruptible(function: Callable[_P, _T], *args: _P.args, **options: _P.kwar
         except BaseException as error:
             done.set_exception(error)
 
-    threading.Thread(target=work, name=f"hetero_lab {function.__name__}", daemon=True).start()
+    thread = threading.Thread(target=work, name=f"hetero_lab {function.__name__}", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(_POLL_S)
     return done.result()

@@ -25,6 +25,8 @@ from typing import IO, Any, TypeAlias
 
 import psutil
 
+from hetero_lab.interrupts import interruptible
+
 GUARD = "HETERO_LAB_GUARD"  # set to 0, it turns off the guard: see hetero_lab.devices.guard
 ANSWER = struct.Struct("=q")  # a process id, or READY
 EXIT_CODE = struct.Struct("=i")  # as in subprocess.Popen: negative is a signal
@@ -34,6 +36,7 @@ READY = 1  # told by a server when it has imported a module, and when it has set
 IMPORT, SET_UP, FORK = b"i", b"s", b"f"
 SERVER = "hetero_lab.fork_server"
 _NOTHING = b""
+_OF_WINDOWS = 0xC0000000  # exit codes from here on are exceptions of the system
 
 
 def environment_of_a_child(**more: str) -> dict[str, str]:
@@ -42,8 +45,16 @@ def environment_of_a_child(**more: str) -> dict[str, str]:
     ``CI`` turns OpenVINO's telemetry off. With telemetry, ``import openvino`` forks a child that
     reports the import to Google Analytics. It can hang in a lock that was held when it was forked,
     and if its parent dies first, it keeps the parent's pipes open, so that readers wait forever.
+    Python writes UTF-8 into pipes, whatever the code page of the system.
     """
-    return {**os.environ, "CI": "true", **more}
+    return {**os.environ, "CI": "true", "PYTHONIOENCODING": "utf-8", **more}
+
+
+def crash_of(code: int) -> str:
+    """Name the signal, or the exception of Windows, that ended a process; empty if none did."""
+    if code < 0:
+        return signal.Signals(-code).name
+    return f"0x{code:08X}" if code >= _OF_WINDOWS else ""
 
 
 def run_child(
@@ -64,14 +75,14 @@ def run_child(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
         errors="replace",
         start_new_session=True,
     ) as child:
         try:
-            said = child.communicate(timeout=timeout_s)
+            said = interruptible(child.communicate, timeout=timeout_s)
         except BaseException:
-            if os.name == "posix":
+            if sys.platform != "win32":
                 os.killpg(child.pid, signal.SIGKILL)
             child.kill()
             raise
@@ -291,6 +302,7 @@ class ForkServer:
         self._set_up = set_up
 
     def _ask(self, what: bytes, module: str, descriptors: Sequence[int]) -> int:
+        assert sys.platform == "linux"
         assert self._socket is not None
         socket.send_fds(self._socket, [what + module.encode()], descriptors)
         return self._answer()
@@ -309,6 +321,7 @@ atexit.register(FORK_SERVER.close)
 
 def _conditions() -> tuple[Any, ...]:
     """Return all that a child inherits from the process that forks it."""
+    assert sys.platform == "linux"
     try:
         directory = os.getcwd()
     except FileNotFoundError:

@@ -19,6 +19,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -48,6 +49,7 @@ _WORDS = frozenset({
     "execution_devices", "executor", "host", "latency", "openvino_version", "precision",
     "properties", "status", "target", "verdict",
 })  # fmt: skip
+_AGAIN_S = (0.01, 0.1, 0.5)  # until a reader, or what looks for viruses, has closed a file
 _NO_ROOM = (errno.ENOSPC, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 # Columns that are text in every table: read as text even where every value looks like a number.
@@ -314,13 +316,32 @@ def whole_file(path: str | os.PathLike[str], private: bool = False) -> Iterator[
             os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
             yield temporary
             if not is_special:
-                os.replace(temporary, os.path.realpath(target))
+                move(temporary, Path(os.path.realpath(target)))
                 return
             content = temporary.read_bytes()
         with _opened_special(target) as through:
             through.write(content)
     except OSError as error:
         raise OutputPathError(f"{shorten(str(path))} cannot be written: {error}") from error
+
+
+def move(draft: Path, target: Path) -> None:
+    """Put a file in the place of another, whole; OutputPathError if that is not possible.
+
+    Windows refuses while a program has the other one open: a reader for a moment, a model that was
+    read from it for as long as it lives.
+    """
+    for again_s in (*_AGAIN_S, None):
+        try:
+            os.replace(draft, target)
+            return
+        except PermissionError as error:
+            if again_s is None:
+                raise OutputPathError(
+                    f"{shorten(str(target))} cannot be replaced: {error.strerror}. Close what has "
+                    "it open, let go of a model that was read from it, or write elsewhere."
+                ) from error
+            time.sleep(again_s)
 
 
 def _is_special(target: Path) -> bool:
@@ -337,7 +358,8 @@ def _opened_special(target: Path) -> IO[bytes]:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             descriptor = stream.fileno()
-            if os.path.samestat(os.fstat(descriptor), os.stat(target)):
+            own, there = os.fstat(descriptor), os.stat(target)
+            if there.st_ino and os.path.samestat(own, there):  # 0: a console or NUL of Windows
                 stream.flush()
                 return os.fdopen(os.dup(descriptor), "wb")
     return open(target, "ab")
@@ -413,6 +435,7 @@ def _locked(directory: str | os.PathLike[str]) -> Iterator[bool]:
         with contextlib.suppress(ImportError, OSError):
             import fcntl
 
+            assert sys.platform != "win32"
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             stack.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

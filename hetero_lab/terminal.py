@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Sequence
 
 _WIDE = 80
+_BARE = re.compile(r"[\w.:/\\=+-]+")  # words that no shell of Windows takes apart
 _NARROW = 60  # columns of a terminal in which a table would be broken up
 # What the log of a CI takes for a command: ::error:: at the start of a text, ##[error], ##vso[.
 _COMMAND = re.compile(r"(?<!\S):(?=:)|#(?=#\w*\[)")
@@ -36,6 +38,15 @@ def one_line(value: str, width: int = 200) -> str:
     """Return text that a terminal shows on one line of at most ``width`` characters."""
     shown = plain_text(value).replace("\n", " ")
     return shown if len(shown) <= width else shown[: width - 3] + "..."
+
+
+def command_line(*words: str, windows: bool = os.name == "nt") -> str:
+    """Return a command that can be pasted into a shell: on Windows, into cmd and PowerShell."""
+    if not windows:
+        return shlex.join(words)
+    # Single quotes mean nothing to cmd, and PowerShell divides a bare word at its commas.
+    quoted = ('"' + word.replace('"', '\\"') + '"' for word in words)
+    return " ".join(w if _BARE.fullmatch(w) else q for w, q in zip(words, quoted, strict=True))
 
 
 def count_of(n: int, noun: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import subprocess
@@ -221,6 +222,14 @@ def test_a_library_that_hears_nothing_is_left_behind():
         interruptible(solve)
     assert not ended.is_set()
     presses.join()
+
+
+@pytest.mark.timeout(30)
+def test_an_interrupt_that_ends_no_system_call_is_heard():
+    """As on Windows, where Ctrl-C leaves the main thread in a wait."""
+    threading.Timer(0.2, _thread.interrupt_main).start()
+    with pytest.raises(KeyboardInterrupt):
+        interruptible(threading.Event().wait, 100.0)
 
 
 def test_interruptible_returns_and_raises_as_the_function_does():

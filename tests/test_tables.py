@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ from hetero_lab.errors import ArgumentError, OutputPathError, StoredFileError
 from hetero_lab.tables import (
     SCHEMA_VERSION,
     Tables,
+    _opened_special,
     check_writable,
     html_table,
     make_directory,
@@ -270,6 +272,38 @@ def test_a_device_is_written_through_and_stays():
     write_csv("/dev/null", TABLE)
     write_parquet("/dev/null", TABLE)
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_a_file_without_a_number_is_no_stream_of_this_process(tmp_path, monkeypatch, capfd):
+    """To Windows, the console and NUL have the same number, 0."""
+    unknown = os.stat_result((stat.S_IFCHR, *[0] * 9))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", lambda _: unknown)
+        patched.setattr(os, "stat", lambda *_, **__: unknown)
+        through = _opened_special(tmp_path / "nul")
+    with through:
+        through.write(b"x")
+    assert (tmp_path / "nul").read_bytes() == b"x"
+    assert capfd.readouterr().out == ""
+
+
+def test_a_file_in_use_is_replaced_as_soon_as_it_is_free(tmp_path, monkeypatch):
+    (tmp_path / "t.csv").write_text("old")
+    replace, refusals = os.replace, [PermissionError(13, "Access is denied")] * 2
+
+    def busy(*paths: Any) -> None:
+        if refusals:
+            raise refusals.pop()
+        replace(*paths)
+
+    monkeypatch.setattr(os, "replace", busy)
+    write_text(tmp_path / "t.csv", "new")
+    assert (tmp_path / "t.csv").read_text() == "new"
+    refusals.extend([PermissionError(13, "Access is denied")] * 9)
+    with pytest.raises(OutputPathError, match=r"cannot be replaced: Access is denied\. Close what"):
+        write_text(tmp_path / "t.csv", "newer")
+    assert (tmp_path / "t.csv").read_text() == "new"
+    assert left_over(tmp_path) == []
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/stdout"), reason="streams as files")

@@ -6,7 +6,7 @@ import pytest
 
 from hetero_lab.errors import StoredFileError
 from hetero_lab.result import Result
-from hetero_lab.terminal import columns, one_line, plain_text
+from hetero_lab.terminal import columns, command_line, one_line, plain_text
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,19 @@ def test_nothing_that_a_terminal_or_a_log_obeys_is_left(text, shown):
 def test_names_and_cells_stay_on_one_line():
     assert one_line("a\n::b") == "a : :b"
     assert columns([["x", "y"], ["1\n2", "3"]]) == "x    y\n1 2  3"
+
+
+@pytest.mark.parametrize(
+    ("windows", "shown"),
+    [
+        (False, "advise 'C:\\my nets\\m.onnx' -d HETERO:ACC,CPU --fix '^head=CPU'"),
+        # PowerShell divides a bare word at commas, and cmd takes ^ away.
+        (True, 'advise "C:\\my nets\\m.onnx" -d "HETERO:ACC,CPU" --fix "^head=CPU"'),
+    ],
+)
+def test_a_command_can_be_pasted(windows, shown):
+    words = ("advise", r"C:\my nets\m.onnx", "-d", "HETERO:ACC,CPU", "--fix", "^head=CPU")
+    assert command_line(*words, windows=windows) == shown
 
 
 def test_errors_and_results_print_plainly():

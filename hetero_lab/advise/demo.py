@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import sys
 import textwrap
@@ -16,7 +15,7 @@ from hetero_lab.cli.options import spelled
 from hetero_lab.interop.recording import read_recording, recordings
 from hetero_lab.planning.simplify import simplified_label
 from hetero_lab.tables import make_directory, text_table, write_csv
-from hetero_lab.terminal import columns
+from hetero_lab.terminal import columns, command_line
 
 MODEL, DATA = "digits_inception", "digits"
 EMULATED = "ACC"
@@ -107,7 +106,7 @@ def _split(advice: Advice) -> tuple[Judged, Judged] | None:
 def _next_steps(deployed: Path | None) -> str:
     lab, program = _program("jupyter"), _program("hetero-lab")
     here = Path(_COURSE).exists()  # a wheel does not bring the notebooks
-    verify = shlex.join([program, "verify", str(deployed)])
+    verify = command_line(program, "verify", str(deployed))
     return columns(
         [
             *([[verify, "prove it again: after an update, in CI"]] if deployed else []),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from hetero_lab.errors import OutputPathError
 from hetero_lab.interrupts import partial_of
 from hetero_lab.model.read import PreparedModel, prepare, save
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.tables import check_directory, make_directory, scratch_directory
+from hetero_lab.tables import check_directory, make_directory, move, scratch_directory
 
 
 class KeptFiles:
@@ -79,7 +78,7 @@ class KeptFiles:
             with scratch_directory(kept.parent, ".hetero_lab-") as draft:
                 save(made.model, draft / kept.name)
                 for suffix in (".bin", ".xml"):  # the weights first: a structure implies them
-                    os.replace((draft / kept.name).with_suffix(suffix), kept.with_suffix(suffix))
+                    move((draft / kept.name).with_suffix(suffix), kept.with_suffix(suffix))
         except (OSError, RuntimeError, OutputPathError) as error:
             notes.append(f"The int8 variant could not be kept in store=: {error}")
             return made

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import re
-import shlex
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import hetero_lab as hl
 from hetero_lab.cli.options import OPTIONS
 from hetero_lab.tables import SCHEMA_VERSION, number, records, text_table
-from hetero_lab.terminal import columns, count_of, first_of, one_line
+from hetero_lab.terminal import columns, command_line, count_of, first_of, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,7 +145,7 @@ def sweep_text(given: Namespace, sweep: hl.types.Sweep) -> str:
         kept = [w for old, w in words if old not in _BUDGET and not w.startswith(_BUDGET)]
         return (
             f"Nothing was measured within the {begun:g} s of --budget.\n{text}\n"
-            f"Next:       {command_line('sweep', *kept, '-b', str(longer))}"
+            f"Next:       {command_line('hetero-lab', 'sweep', *kept, '-b', str(longer))}"
         )
     if "," not in given.devices:
         return text
@@ -172,17 +171,17 @@ def advise_text(given: Namespace, advice: Any) -> str:
     """Report the advice, and how to deploy or to verify it."""
     said = str(advice).rstrip("\n")
     if given.deploy is None:
-        words = command_line("advise", *given.words, "--deploy", unused("deploy"))
+        words = command_line("hetero-lab", "advise", *given.words, "--deploy", unused("deploy"))
         return f"{said}\nNext:       {words}"
     models = getattr(advice, "advices", None)  # of a pipeline: a directory each
     directories = [os.path.join(given.deploy, name) for name in models or [""]]
-    verify = [f"Next:       {command_line('verify', d.rstrip(os.sep))}" for d in directories]
-    return "\n".join([said, *verify])
+    verify = [command_line("hetero-lab", "verify", d.rstrip(os.sep)) for d in directories]
+    return "\n".join([said, *(f"Next:       {command}" for command in verify)])
 
 
 def freeze_text(given: Namespace, target: Path) -> str:
     """Say how to run a frozen placement."""
-    run = shlex.join(["python", str(target / "run.py")])
+    run = command_line("python", str(target / "run.py"))
     made = "" if given.input else " Its inputs were generated; give your own with --input."
     return (
         f"{target} holds the model, its placement, an example input and run.py.{made}\n"
@@ -295,11 +294,6 @@ def unused(name: str) -> str:
     return next(free for free in names if not os.path.lexists(free))
 
 
-def command_line(*words: str) -> str:
-    """Return a command of hetero-lab that can be pasted into a shell."""
-    return shlex.join(["hetero-lab", *words])
-
-
 def again(given: Namespace, command: str, *more: str) -> str:
     """Return another command on the model of this one, with those options that it has as well."""
     flags = {OPTIONS[name].flags.split()[-1] for name in given.options_of[command].split()}
@@ -310,4 +304,4 @@ def again(given: Namespace, command: str, *more: str) -> str:
             texts = value if isinstance(value, list) else [value]
             repeated += [word for text in texts for word in (flag, str(text))]
     models = [given.model] if isinstance(given.model, str) else given.model
-    return command_line(command, *models, *more, *repeated)
+    return command_line("hetero-lab", command, *models, *more, *repeated)

@@ -18,7 +18,7 @@ from hetero_lab.devices.emulation import plain
 from hetero_lab.model.read import save
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.results.environment import Environment
-from hetero_lab.tables import make_directory, scratch_directory, write_json, write_text
+from hetero_lab.tables import make_directory, move, scratch_directory, write_json, write_text
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -135,7 +135,7 @@ class Reproducer:
             write_text(draft / "README.md", self.report())
             shutil.copyfile(show_fault.__file__, draft / "show_fault.py")
             for file in sorted(draft.iterdir()):
-                os.replace(file, place / file.name)
+                move(file, place / file.name)
 
     def report(self) -> str:
         """Return the text in the form of OpenVINO's bug report."""

@@ -94,7 +94,8 @@ def run(fault, side, file):
     """Return the symptom of a side that fails with its text, or neither, and its outputs."""
     command = [sys.executable, str(HERE / "show_fault.py"), side, file]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=fault["timeout_s"])
+        wait = {"capture_output": True, "errors": "replace", "timeout": fault["timeout_s"]}
+        done = subprocess.run(command, **wait)
     except subprocess.TimeoutExpired:
         return "hang", f"gave no answer in {fault['timeout_s']:g} s", {}
     print(done.stdout, end="", flush=True)
@@ -142,6 +143,7 @@ def compared(fault, right, wrong):
 
 def main():
     """Print what both sides do; return 1 if the fault is there, 0 if not, 125 if unknown."""
+    sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
     fault = json.loads((HERE / "fault.json").read_text(encoding="utf-8"))
     if len(sys.argv) > 1:
         return infer(fault, *sys.argv[1:])

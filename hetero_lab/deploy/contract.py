@@ -26,6 +26,8 @@ FILE_NAME, KIND = "contract.json", "contract"
 # Standard deviation of the log ratio from one time to another, at least: that of 39 measurements of
 # seven unchanged deployments, without that of processes, by median absolute deviations.
 DRIFT = 0.02
+# Of the directory and a file on Windows, too, where some names are devices.
+_FILE = re.compile(r"(?!(?i:con|prn|aux|nul|(com|lpt)\d)(\.|$))\w[\w.-]*(?<!\.)")
 _NOTE = re.compile(rb'<placement value="[^"]*" />')
 
 
@@ -148,7 +150,7 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.precision not in TOLERANCE_OF:
             raise ValueError(f"{self.precision!r} is no precision")
         for name, digest in self.files.items():
-            if not re.fullmatch(r"\w[\w.-]*", name) or not re.fullmatch("[0-9a-f]{64}", digest):
+            if not re.fullmatch(_FILE, name) or not re.fullmatch("[0-9a-f]{64}", digest):
                 raise ValueError(f"{name!r} is no file that was frozen")
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from hetero_lab.deploy import run_frozen
 from hetero_lab.errors import MeasurementError, StoredFileError, shorten
 from hetero_lab.intervals import turn_level
-from hetero_lab.processes import run_child
+from hetero_lab.processes import crash_of, run_child
 from hetero_lab.results.environment import OtherWork
 from hetero_lab.runtime.placed_model import read_npz
 from hetero_lab.runtime.stored_placement import standalone
@@ -86,8 +86,8 @@ def observe(
             raise MeasurementError(
                 f"{shorten(os.fspath(python))} does not start: {error}"
             ) from error
-        if done.returncode < 0:
-            return ObservedRun(step="compile", error=f"died of signal {-done.returncode}")
+        if crash := crash_of(done.returncode):
+            return ObservedRun(step="compile", error=f"died of {crash}")
         if done.returncode:
             last = done.stderr.strip()[-_LAST_LINES:]
             raise MeasurementError(f"The deployed program cannot run: {last}")

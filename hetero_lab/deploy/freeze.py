@@ -70,7 +70,7 @@ from hetero_lab.runtime.stored_placement import (
     standalone,
     write_placed,
 )
-from hetero_lab.tables import make_directory, scratch_directory
+from hetero_lab.tables import make_directory, move, scratch_directory
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -236,10 +236,11 @@ def freeze_placed(
                 generated=examples is None and not is_language_model(bound.model),
             ),
         )
-        # The contract comes last, so it never promises files that are not there yet.
-        files = sorted(draft.iterdir(), key=lambda file: file.name == FILE_NAME)
+        # The weights may be in use. The contract comes last, so it never promises files that are
+        # not there yet.
+        files = sorted(draft.iterdir(), key=lambda f: (f.name == FILE_NAME, f.suffix != ".bin"))
         for file in files:
-            os.replace(file, target / file.name)
+            move(file, target / file.name)
         # Left by a model that was frozen here before.
         for name in {*TOKENIZER_FILES} - {file.name for file in files}:
             (target / name).unlink(missing_ok=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from hetero_lab.errors import warn
 from hetero_lab.intervals import Noise, log_spread, ratio_of_runs, turn_level
 from hetero_lab.placement.placement import Placement
 from hetero_lab.results.environment import is_busy
+from hetero_lab.terminal import command_line
 
 # It runs anywhere. OpenVINO's own pinning could choose a busy core.
 ONE_CORE: Reference = (
@@ -84,7 +84,7 @@ def promised(
     device, properties = reference
     error = runs[-1].error
     stored, anew = str(directory / "model.xml"), f"{directory}-quiet"
-    command = shlex.join(["hetero-lab", "freeze", stored, anew, "--affinity", stored])
+    command = command_line("hetero-lab", "freeze", stored, anew, "--affinity", stored)
     way = f"freeze again on a quiet machine: {command}"
     ratios = [run.ratio for run in runs if run.ratio is not None]
     if why := f"the reference {device} fails: {error}" if error else disturbed(runs):

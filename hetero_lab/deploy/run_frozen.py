@@ -271,7 +271,7 @@ def _free_core(run: Callable[[], object], each_s: float, budget_s: float) -> int
 @contextlib.contextmanager
 def _kept_on(core: int | None) -> Iterator[None]:
     """Keep this thread on a core, unless it is ``None``."""
-    if core is None:
+    if core is None or sys.platform != "linux":
         yield
         return
     everywhere = os.sched_getaffinity(0)
@@ -304,6 +304,7 @@ def _turn(run: Callable[[], object], timed: int, core: int | None = None) -> lis
 
 def main() -> None:
     """Run on the inputs of the first argument; write the outputs to the second."""
+    sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
     try:
         _run_here()
     except Exception as error:  # its text may be that of a file

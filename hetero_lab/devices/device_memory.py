@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import sys
@@ -55,7 +56,7 @@ def _free_by_driver(pci: Any) -> int | None:
 def reset_peak() -> bool:
     """Reset the peak; return ``False`` if the system cannot, so that it counts from the start."""
     try:
-        _CLEAR.write_text("5")
+        _CLEAR.write_bytes(b"5")
     except OSError:
         return False
     return True
@@ -77,5 +78,7 @@ def peak_bytes() -> int:
 
 def status_bytes(key: str) -> int | None:
     """Return a size that Linux reports for this process; ``None`` elsewhere."""
-    lines = _STATUS.read_text().splitlines() if _STATUS.exists() else []
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        lines = _STATUS.read_text("ascii", "replace").splitlines()
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(key)), None)

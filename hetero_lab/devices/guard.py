@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import tempfile
 import threading
@@ -31,8 +30,9 @@ from hetero_lab.devices.emulation import bases_of, emulated_devices, plain, plug
 from hetero_lab.devices.guarded import ANSWER, MODEL
 from hetero_lab.errors import CompileError, CrashError, DeviceError, HeteroLabError
 from hetero_lab.fetch import cache_dir
+from hetero_lab.interrupts import interruptible
 from hetero_lab.model.read import is_guarded, save, weight_bytes
-from hetero_lab.processes import FORK_SERVER, GUARD, launch
+from hetero_lab.processes import FORK_SERVER, GUARD, crash_of, launch
 from hetero_lab.tables import load_json, make_directory, scratch_directory, write_text
 
 _CHILD, _START_S = "hetero_lab.devices.guarded", 120.0
@@ -41,7 +41,6 @@ _IN_MEMORY, _COPIES = Path("/dev/shm"), 4
 _PRECISION = "INFERENCE_PRECISION_HINT"
 _IGNORED = ("CACHE_DIR", "CACHE_MODE", "PERF_COUNT")  # of a compile: they change no kernel
 _CRASHES = ("SIGSEGV", "SIGFPE", "SIGABRT", "SIGILL", "SIGBUS", "SIGTRAP", "SIGSYS")
-_OF_WINDOWS = 0xC0000000  # exit codes from here on are exceptions of the system
 _lock = threading.RLock()
 _verdicts: dict[str, Verdict] = {}
 _crashed: set[str] = set()  # fingerprints of models that crashed somewhere
@@ -159,7 +158,7 @@ def _asked(
                 same = sorted(facts.get("nodes", ())) == sorted(op.name for op in bound.graph)
                 return Verdict(), facts["answer"] if same else None
             else:
-                ends.append(_end(code))
+                ends.append(crash_of(code or 0) or f"exit code {code}")
     if ends[0] == ends[1] and (ends[0] in _CRASHES or ends[0].startswith("0x")):
         return Verdict(ends[0], about), None
     raise (CompileError if asked["step"] == "compile" else DeviceError)(
@@ -179,7 +178,7 @@ def _run(question: str, directory: Path) -> tuple[dict[str, Any], int | None, st
             process.stdout.close()
             with contextlib.suppress(OSError), process.stdin:
                 process.stdin.write(question)
-            code = process.wait()
+            code = interruptible(process.wait)
         except subprocess.TimeoutExpired:  # the server that could tell was killed
             code = None
         except BaseException:
@@ -191,13 +190,6 @@ def _run(question: str, directory: Path) -> tuple[dict[str, Any], int | None, st
     with contextlib.suppress(OSError, ValueError):
         facts = json.loads((directory / ANSWER).read_text("utf-8"))
     return facts, code, said
-
-
-def _end(code: int | None) -> str:
-    """Name the end of a process: by a signal, or by an exception of Windows."""
-    if code is not None and code < 0:
-        return signal.Signals(-code).name
-    return f"0x{code:08X}" if (code or 0) >= _OF_WINDOWS else f"exit code {code}"
 
 
 def _told(crash: str, asked: Mapping[str, Any], placement: str) -> str:

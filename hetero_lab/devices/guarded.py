@@ -6,9 +6,9 @@ before and after the step that may crash. It imports little, so that it starts q
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ MODEL, ANSWER = "model.xml", "answer.json"
 
 def serve(_: Any = None) -> None:
     """Answer one question: which ops a device supports, or whether it compiles the model."""
-    with contextlib.suppress(ImportError):  # of Windows
+    if sys.platform != "win32":
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash leaves no file behind

@@ -208,7 +208,10 @@ def _no_npu(m: Machine) -> Iterator[Check]:
 def _no_file(m: Machine, kind: str, modules: tuple[str, ...], *patterns: str) -> Iterator[Check]:
     """Say what keeps this user from the files of a device; the first pattern is the usual one."""
     files, usual = m.paths(*patterns), patterns[0]
-    if not files and m.is_container():
+    if not m.paths("/sys/module"):
+        what = f"OpenVINO sees no {kind}; the doctor knows the reasons on Linux alone."
+        yield Check(kind, ABSENT, what, "If this machine has one, install its driver again.")
+    elif not files and m.is_container():
         what = f"This container has no device file of the {kind}, {usual}."
         way_out = f"If the host has one: docker run --device {os.path.dirname(usual)}"
         yield Check(kind, ABSENT, what, way_out)
@@ -236,7 +239,8 @@ def _opencl(m: Machine) -> Iterator[Check]:
 
 def _npu_compiler(m: Machine) -> Iterator[Check]:
     has_compiler = matching(m.libraries, "*npu*compiler*") or m.library("libnpu_driver_compiler.so")
-    if matching(m.libraries, "*npu*plugin*") and not has_compiler and "NPU" not in m.devices:
+    has_plugin = m.paths("/sys/module") and matching(m.libraries, "*npu*plugin*")  # on Linux
+    if has_plugin and not has_compiler and "NPU" not in m.devices:
         what = "The NPU plugin finds no compiler; the Linux wheel lacks it (openvino#36374)."
         way_out = (
             "pip install ai-edge-litert-sdk-intel brings it (untried here); then NPU_PLATFORM "

@@ -80,7 +80,7 @@ class Machine:
         """Return the text of a file; empty if it is not there or may not be read."""
         with contextlib.suppress(OSError):
             if self.may_open(path):
-                return self._there(path).read_text(errors="replace")
+                return self._there(path).read_text("utf-8", "replace")
             self.unreadable |= dict.fromkeys(self.paths(path))
         return ""
 
@@ -133,6 +133,7 @@ class Machine:
 
     def group(self, path: str) -> str:
         """Return the group of a file: its name, or its number where it has none."""
-        with contextlib.suppress(KeyError):
-            return self._there(path).group()
+        if sys.platform != "win32":
+            with contextlib.suppress(KeyError):
+                return self._there(path).group()
         return str(self._there(path).stat().st_gid)

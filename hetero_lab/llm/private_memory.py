@@ -35,16 +35,15 @@ _PRIVATE = "RssAnon:"
 
 def private_bytes() -> int:
     """Return the private memory, free memory given back; MeasurementError if it is unknown."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-    told = status_bytes(_PRIVATE)
-    if told is None:
+    if status_bytes(_PRIVATE) is None:
         raise MeasurementError(
             "Only Linux reports the private memory of a process. Measure there, or plan with the "
             "memory that is counted."
         )
-    return told
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+    return status_bytes(_PRIVATE) or 0
 
 
 def start_runtime(device: str, properties: Mapping[str, Any], core: ov.Core) -> None:

@@ -55,7 +55,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _ALONE = 0.5  # of the budget, for the advices on each model alone
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+# A directory's name on Windows, too, where some names are devices.
+_NAME = re.compile(r"(?!(con|prn|aux|nul|(com|lpt)\d)$)[a-z0-9_][a-z0-9_-]*", re.I | re.A)
 _OPTIONS = 4  # candidates of each model that are combined
 _MOST = 16  # combinations that are measured
 _LEAST_TURNS, _MOST_TURNS = 3, 30
@@ -216,6 +217,11 @@ def check_pipeline(models: Mapping[str, Any], given: Sequence[str]) -> None:
                 f"{name!r} cannot name a model of a pipeline: its summary has such a column. "
                 "Choose another name."
             )
+    if len({name.lower() for name in models}) < len(models):
+        raise ArgumentError(
+            "Two models of a pipeline have names that differ in case alone: on Windows, their "
+            "directories would be one. Rename one."
+        )
     if given:
         raise ArgumentError(
             f"{', '.join(f'{name}=' for name in given)} is for one model: advise on each "

@@ -211,6 +211,6 @@ class WorkerProcess:
             with contextlib.suppress(ValueError):
                 name = f" {signal.Signals(-code).name}"
             # SIGKILL is the only trace of the kernel's out-of-memory killer.
-            hint = ", perhaps for lack of memory" if -code == signal.SIGKILL else ""
+            hint = ", perhaps for lack of memory" if "SIGKILL" in name else ""
             detail = f"{name}{hint} {detail}".strip()
         return WorkerError(status, detail, died=True, crashed=True)

@@ -426,7 +426,7 @@ class Scheduler:
 
     def _work(self, core: int | None) -> None:
         """Wait for started runs and run ready subgraphs, until the executor is closed."""
-        if core is not None:
+        if core is not None and sys.platform == "linux":
             os.sched_setaffinity(0, {core})
         while True:
             with self._state:
@@ -604,10 +604,10 @@ def _separate_cores(n: int, compiled: Sequence[ov.CompiledModel]) -> list[int | 
     work are over before it moves one of them. Threads are bound only if every model runs on a
     single thread, since threads that the runtime starts inherit the core of their starter.
     """
-    if not sys.platform.startswith("linux") or any(n_threads(model) != 1 for model in compiled):
+    cores = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
+    if n > len(cores) or any(n_threads(model) != 1 for model in compiled):
         return [None] * n
-    cores = sorted(os.sched_getaffinity(0))
-    return list(cores[:n]) if n <= len(cores) else [None] * n
+    return list(cores[:n])
 
 
 def n_threads(compiled: ov.CompiledModel) -> int:

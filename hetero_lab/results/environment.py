@@ -221,7 +221,7 @@ def wait_until_quiet(limit_s: float) -> None:
 def _governor() -> str:
     path = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     try:
-        return path.read_text().strip()
+        return path.read_text("ascii", "replace").strip()
     except OSError:
         return ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -141,7 +142,7 @@ def leave_cores(
     ]
     found = dict(by_device)
     n_cores = os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
+    if sys.platform == "linux":
         n_cores = len(os.sched_getaffinity(0))
     if len(on_cores) == len(by_device) or n_cores < _FEW_CORES:
         return found

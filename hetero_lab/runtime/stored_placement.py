@@ -37,7 +37,7 @@ from hetero_lab.runtime import place_ops
 from hetero_lab.runtime.compiled import checked_partition, labelled_clone
 from hetero_lab.runtime.place_ops import NOTE, check_plugins, check_properties
 from hetero_lab.runtime.placed_model import read_placed
-from hetero_lab.tables import SCHEMA_VERSION, check_writable, reading, scratch_directory
+from hetero_lab.tables import SCHEMA_VERSION, check_writable, move, reading, scratch_directory
 
 LOADER = "place_ops.py"
 MODEL_FILE = "model.xml"  # of a frozen directory
@@ -162,8 +162,9 @@ def save(
         raise ArgumentError(
             f"{shorten(str(target))} has to end in .xml: a placement is kept in OpenVINO's IR."
         )
-    # The model comes last, so it never lies beside the weights of another one.
-    files = [target.with_name(LOADER), target.with_suffix(".bin"), target]
+    # The weights come first, as they may be in use, and the model last, so it never lies beside
+    # those of another one.
+    files = [target.with_suffix(".bin"), target.with_name(LOADER), target]
     for path in files:
         check_writable(path)
     placed = resolve(bind(model, core), placement)
@@ -172,7 +173,7 @@ def save(
         write_placed(draft / target.name, placed)
         (draft / LOADER).write_text(standalone(place_ops), encoding="utf-8")
         for path in files:
-            os.replace(draft / path.name, path)
+            move(draft / path.name, path)
     return target
 
 

@@ -1,6 +1,7 @@
 """The strings of magics and command line become plain values."""
 
 import argparse
+from pathlib import PureWindowsPath
 
 import pytest
 
@@ -55,6 +56,19 @@ def test_all_options_at_once():
 )
 def test_values(read, texts, expected):
     assert repr(read(texts)) == repr(expected)  # True is not 1, and the order counts
+
+
+def test_paths_of_windows_stay_whole():
+    sources = values.pairs([r"det=C:\my nets\a=b.onnx", r"rec=\\nas\x.onnx"], "", "", first=True)
+    paths = {name: PureWindowsPath(text) for name, text in sources.items()}
+    assert {name: path.anchor for name, path in paths.items()} == {
+        "det": "C:\\", "rec": "\\\\nas\\x.onnx\\",
+    }  # fmt: skip
+    assert paths["det"].name == "a=b.onnx"
+    words = values.split_line(r'"C:\my nets\m.onnx" -d CPU --costs=D:costs.json --csv ..\t.csv')
+    given = COMMANDS["lint"].parser().parse_args(words)
+    assert (given.model, given.costs) == (r"C:\my nets\m.onnx", "D:costs.json")
+    assert PureWindowsPath(given.csv).parts == ("..", "t.csv")
 
 
 def test_emulation():

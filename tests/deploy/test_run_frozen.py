@@ -80,6 +80,16 @@ def test_properties_that_take_a_path_are_refused(properties):
         check_properties(properties)
 
 
+def test_what_the_code_page_lacks_is_printed_escaped(tmp_path):
+    x = op.parameter([1], np.float32, name="x")
+    model = ov.Model([op.result(op.relu(x), name="→ é")], [x], "m")
+    hl.freeze(model, "CPU", tmp_path, tolerance=None)
+    command = [sys.executable, str(tmp_path / "run.py")]
+    environment = {**os.environ, "PYTHONIOENCODING": "cp1252"}
+    done = subprocess.run(command, capture_output=True, env=environment, check=True)
+    assert done.stdout.startswith("\\u2192 é (1,)".encode("cp1252"))
+
+
 @needs_links
 def test_only_regular_files_of_the_directory_are_opened(tmp_path):
     home = tmp_path / "home"

@@ -14,11 +14,13 @@ import sys
 import time
 import warnings
 from collections import Counter
+from pathlib import PureWindowsPath
 from xml.etree import ElementTree
 
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 from plain_openvino import edit_placement
 from random_models import random_affinity, random_model
 from small_models import logarithm
@@ -126,12 +128,13 @@ def observed(directory):
     return judge(directory, observe(directory, turns=3))
 
 
-def test_properties_saved_into_the_file(copy):
+def test_properties_saved_into_the_file(deployed, copy):
     placement, file = hl.read_placement(copy), copy / "model.xml"
+    model = hl.load(deployed / "model.xml")
     faster = placement.with_properties({"CPU": {"PERFORMANCE_HINT": "THROUGHPUT"}})
-    hl.save(hl.load(file), faster, file)
+    hl.save(model, faster, file)
     assert observed(copy).broken == ("properties",)
-    hl.save(hl.load(file), placement, file)
+    hl.save(model, placement, file)
     assert observed(copy).broken == ()
 
 
@@ -460,7 +463,7 @@ def test_an_accuracy_that_is_not_reached(deployed, copy):
 
 
 def test_what_dies_is_a_broken_part(deployed):
-    dead = ObservedRun(step="compile", error="died of signal 11")
+    dead = ObservedRun(step="compile", error="died of SIGSEGV")
     proven = judge(deployed, dead)
     assert proven.broken == ("compile",)
 
@@ -574,6 +577,25 @@ def test_promised_outputs_without_a_number_prove_nothing(tmp_path):
     assert "in 1 request\n" in str(kept)
 
 
+# Paths on another drive, of another machine, out of the directory; names of devices.
+OF_WINDOWS = (
+    r"C:\x", "C:x", r"\\server\share", r"..\..\x", r"a\..\..\x", "a/x", "x:stream", "x.", "x ",
+    "CON", "nul.bin", "Com1",
+)  # fmt: skip
+
+
+@given(st.from_regex(r"[\w.\\/: -]{1,12}", fullmatch=True) | st.sampled_from(OF_WINDOWS))
+def test_a_file_of_a_contract_lies_in_its_directory_on_windows_too(deployed, name):
+    contract = read_contract(deployed)
+    try:
+        msgspec.structs.replace(contract, files={name: "0" * 64}).__post_init__()
+    except ValueError:
+        return
+    directory = PureWindowsPath(r"D:\deploy")
+    assert (directory / name).parent == directory
+    assert name not in OF_WINDOWS
+
+
 HOSTILE = "x\n::error::owned\x1b[31m##[error]owned"
 
 
@@ -582,6 +604,7 @@ HOSTILE = "x\n::error::owned\x1b[31m##[error]owned"
     [
         {"latency": HOSTILE}, {"precision": HOSTILE}, {"devices": {HOSTILE: ""}},
         {"files": {"/dev/zero": "0" * 64}}, {"files": {"..": "0" * 64}}, {"files": {"none": ""}},
+        *({"files": {name: "0" * 64}} for name in OF_WINDOWS),
         {"emulated": {"VERACC": ["/tmp/e.so", "VERACC_CPU"]}},
         {"properties": {"CACHE_DIR": "written"}},
         {"latency": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import stat
 import sys
@@ -91,6 +92,18 @@ def test_of_a_healthy_machine_nothing_is_invented(tree):
     assert Diagnosis(tuple(checks)).verdict == "Nothing is broken here."
     gpu = next(check for check in checks if check.area == "GPU")
     assert gpu.what == "OpenVINO sees GPU (Arc); libother_gpu_v2_plugin.so answers."
+
+
+def test_where_there_is_no_linux_nothing_of_linux_is_advised(tmp_path):
+    plugins = [f"openvino_intel_{kind}_plugin.dll" for kind in ("cpu", "gpu", "npu")]
+    checks = findings(Machine(tmp_path, libraries=plugins, **ONLY_CPU, access=as_another))
+    absent = [check for check in checks if check.state == "absent"]
+    assert [check.what.partition(";")[0] for check in absent] == [
+        "OpenVINO sees no GPU", "OpenVINO sees no NPU",
+    ]  # fmt: skip
+    assert not re.search(
+        "sudo|/dev|kernel|wheel lacks", " ".join(c.what + c.way_out for c in checks)
+    )
 
 
 def test_no_opencl(tree):

@@ -191,6 +191,19 @@ def test_what_cannot_be_saved_leaves_the_files_alone(split, placed):
     assert before == {p: p.is_file() and p.read_bytes() for p in placed.parent.iterdir()}
 
 
+def test_over_a_model_in_use_all_is_written_or_nothing(placed):
+    """Windows does not replace weights that a model is mapped from."""
+    before = {path: path.read_bytes() for path in placed.parent.iterdir()}
+    in_use = hl.load(placed)
+    try:
+        hl.save(in_use, "CPU", placed)
+    except OutputPathError as error:
+        assert "let go of a model that was read from it" in str(error)
+        assert before == {path: path.read_bytes() for path in placed.parent.iterdir()}
+    else:
+        assert hl.read_placement(placed).affinity.devices == ("CPU",)
+
+
 def test_a_constant_that_is_an_output_keeps_its_device(tmp_path):
     hl.emulate("KEEPS", unsupported={"Relu"})
     x = ov.opset13.parameter([4], np.float32, name="x")
