@@ -33,6 +33,8 @@ if str(_HERE) not in os.environ.get("PYTHONPATH", ""):  # else this is a worker 
 tempfile.tempdir = None
 _OF_LINUX = {
     "tests/test_tables.py::test_places_where_no_file_can_be": "expects /proc on Linux",
+    "tests/cli/test_main.py::test_what_cannot_be_written_costs_itself_only": "/dev/full",
+    "tests/measure/test_workers.py::test_workers_are_forked_from_one_server": "fork",
     "tests/test_tables.py::test_a_table_on_standard_output": "/dev/stdout",
 }
 _refused: list[tuple[str, str]] = []

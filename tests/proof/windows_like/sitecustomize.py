@@ -158,7 +158,7 @@ def _on_rename(source: Any, target: Any, from_folder: int, to_folder: int) -> No
 
 def _on_link(*_: Any) -> None:
     if is_of_hetero_lab():
-        _refuse(OSError(errno.EPERM, "links need a privilege"), "a link")
+        _refuse(OSError(errno.EINVAL, "links need a privilege"), "a link")
     if "pytest" in sys.modules and _responsible().startswith(_TESTS):
         sys.modules["pytest"].skip("links need a privilege on Windows")
 
