@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -81,10 +80,8 @@ def _slim(output: NotebookNode) -> dict[str, Any]:
     if output.output_type not in ("display_data", "execute_result"):
         return dict(output)
     if _WIDGET in output.data:
-        plain = output.data.get("text/plain", "")
-        # A widget is written as a call, AffinityTweaker(…); a bar of progress as "race |▋  | …".
-        bar = plain.startswith("HBox(") or not re.match(r"\w+\(", plain)
-        data = {} if bar else {"text/markdown": _A_WIDGET}
+        # A bar of progress leaves no picture.
+        data = {"text/markdown": _A_WIDGET} if "text/html" in output.data else {}
     else:
         best = next((mime for mime in _SHOWN if mime in output.data), None)
         data = {} if best is None else {best: output.data[best]}

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOST_ROWS = 60
+# Only where a page has no style for tables: marimo leaves no room between columns.
+_LOOK = "<style>:where(.hetero-lab) :is(th, td) { padding: 2px 8px }</style>"
 
 
 def told(verdict: str) -> tuple[str, list[str], list[str]]:
@@ -70,7 +72,7 @@ class Displayed:
         answer, details = self._answer(), "".join(map(_marked, self._details()))
         large = f'<p style="font-size:1.3em">{html.escape(answer)}</p>' if answer else ""
         folded = f"<details><summary>Details</summary>{details}</details>" if details else ""
-        return "".join([large, *map(_marked, self._sentences()), *tables, folded])
+        return "".join([large, *map(_marked, self._sentences()), *tables, folded, _LOOK])
 
 
 def _marked(text: str) -> str:

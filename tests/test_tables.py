@@ -379,6 +379,8 @@ def test_directories(tmp_path):
     places = [tmp_path / "file", tmp_path / "file" / "below"]
     if sys.platform == "linux":
         places.append(Path("/proc/hetero_lab_test"))
+        with pytest.raises(OutputPathError, match="'/proc' cannot be written"):
+            make_directory("/proc")
     for place in places:
         with pytest.raises(OutputPathError) as caught:
             make_directory(place)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from hetero_lab.runtime.compiled import CompiledPlacement, chosen_by, compile_pl
 from hetero_lab.runtime.inputs import bind_inputs
 from hetero_lab.runtime.reference import Reference, compare, run_afresh
 from hetero_lab.runtime.tensors import has_nan
-from hetero_lab.samples.datasets import Correct, Dataset, Metric, read_data
+from hetero_lab.samples.datasets import Correct, Dataset, Metric, ReadData, read_data
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -81,38 +81,31 @@ def evaluate(
     >>> len(found), found.accuracy > 0.95
     (597, True)
     """
-    examples, correct, name, output = read_data(data, metric)
+    read = read_data(data, metric)
     placed = resolve(bind(model, core), placement)
     exact = Reference(placed.bound if reference_model is None else bind(reference_model, core))
     run = compile_placed(placed)
     answers: list[Answer] = []
     with (
-        Progress("evaluate", show=progress, total=len(examples), unit="examples") as bar,
+        Progress("evaluate", show=progress, total=len(read.examples), unit="examples") as bar,
         UntilInterrupted(lambda: answers) as until,
     ):
-        for answer in judge(run, exact, examples, correct=correct, output=output):
+        for answer in judge(run, exact, read):
             answers.append(answer)
             bar.advance()
     chosen = chosen_by(run.compiled_models, placed.core)
     named = configuration(placed.label, chosen.precisions, placed.properties)
-    return Evaluation(placed.label, name, tuple(answers), until.interrupted, named)
+    return Evaluation(placed.label, read.metric, tuple(answers), until.interrupted, named)
 
 
-def judge(
-    run: CompiledPlacement,
-    reference: Reference,
-    examples: Iterable[Any],
-    *,
-    correct: Correct | None,
-    output: str = "",
-) -> Iterator[Answer]:
-    """Run example by example and judge the outputs, or only ``output`` if it is not empty.
+def judge(run: CompiledPlacement, reference: Reference, data: ReadData) -> Iterator[Answer]:
+    """Run example by example and judge the outputs that the data looks at.
 
-    Examples are ``(inputs, label)`` if ``correct`` is given, which maps outputs and a label to
-    whether they fit; else inputs alone. InputError if inputs do not fit the model; ArgumentError if
-    a label does not fit, or the output does not exist.
+    Examples are ``(inputs, label)`` if there is a criterion; else inputs alone. InputError if
+    inputs do not fit the model; ArgumentError if a label does not fit, or the output does not
+    exist.
     """
-    bound = run.placed.bound
+    bound, (examples, correct, _, output) = run.placed.bound, data
     for number, example in enumerate(examples):
         inputs, label = _parts(example, number, correct is not None)
         arrays = bind_inputs(bound, inputs)

@@ -369,10 +369,8 @@ def check_recovery(fast: str, accurate: str, data: Dataset, max_drop: float, cor
 
 def evaluated(placement: Placement, data: ReadData, reference: Reference) -> Evaluation:
     """Return the answers of a placement to examples, beside the reference in f32."""
-    examples, correct, metric, output = data
-    run = compile_placed(resolve(reference.bound, placement))
-    answers = judge(run, reference, examples, correct=correct, output=output)
-    return Evaluation(placement.label, metric, tuple(answers))
+    answers = judge(compile_placed(resolve(reference.bound, placement)), reference, data)
+    return Evaluation(placement.label, data.metric, tuple(answers))
 
 
 @dataclass

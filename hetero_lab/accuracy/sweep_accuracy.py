@@ -9,7 +9,7 @@ from hetero_lab.accuracy.evaluate import check_labels, judge
 from hetero_lab.devices.bound import BoundModel
 from hetero_lab.errors import HeteroLabError
 from hetero_lab.progress import Progress
-from hetero_lab.results.evaluation import Answer, completed, recorded_answers
+from hetero_lab.results.evaluation import completed, recorded_answers
 from hetero_lab.results.records import Accuracy, AnyRecord, Trial, Turn
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.reference import Reference
@@ -25,12 +25,13 @@ class SweepData:
     """
 
     def __init__(self, data: ReadData, models: Mapping[str, BoundModel]):
-        self.examples, self.correct, self.metric, self.output = data
+        self.data = data
         self.models = models
         self.reference = Reference(next(iter(models.values())))
-        self._judge(self.reference.compiled, self.examples[:1])
-        if self.correct is not None:
-            check_labels(self.reference, self.examples, self.correct)
+        first = data._replace(examples=data.examples[:1])
+        list(judge(self.reference.compiled, self.reference, first))
+        if data.correct is not None:
+            check_labels(self.reference, data.examples, data.correct)
 
     def evaluate(
         self,
@@ -58,17 +59,15 @@ class SweepData:
         first = several[0]
         try:
             run = compile_placed(first.placed(self.models[first.variant]))
-            found: dict[str, Any] = recorded_answers(self._judge(run, self.examples))
+            found: dict[str, Any] = recorded_answers(tuple(judge(run, self.reference, self.data)))
         except HeteroLabError as error:  # another variant may have other outputs
             found = {"problem": str(error)}
         for trial in several:
             append(Accuracy(entry=trial.key, **self._mark(), **found))
 
-    def _judge(self, run: Any, examples: Sequence[Any]) -> tuple[Answer, ...]:
-        return tuple(judge(run, self.reference, examples, correct=self.correct, output=self.output))
-
     def _mark(self) -> dict[str, Any]:
-        return {"metric": self.metric, "output": self.output, "n": len(self.examples)}
+        data = self.data
+        return {"metric": data.metric, "output": data.output, "n": len(data.examples)}
 
     def _is_mine(self, record: Accuracy) -> bool:
         return all(getattr(record, name) == value for name, value in self._mark().items())

@@ -182,7 +182,7 @@ def prepared(given: Namespace) -> PreparedModel:
 
 def _shapes_in(frozen: str) -> dict[str, list[int]] | None:
     """Return the shapes of a frozen model, if it is there."""
-    from hetero_lab.model.read import input_name
+    from hetero_lab.model.naming import input_name
     from hetero_lab.runtime.stored_placement import MODEL_FILE
 
     check_directory(frozen)

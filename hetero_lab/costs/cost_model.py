@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import msgspec
 import numpy as np
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 _KIND = "cost model"
 _MOST_US = 2.0**53 / 1000  # a sum of ns in floats is exact up to here
-T = TypeVar("T")
 
 
 class ValidationRow(CostRow, frozen=True):
@@ -495,25 +494,18 @@ def _to_data(costs: CostModel) -> dict[str, Any]:
 
 
 def _from_data(data: dict[str, Any]) -> CostModel:
-    prices = _converted("boundaries", data["boundaries"], list[tuple[str, str, float, float]])
-    known: dict[str, Any] = {
-        "graph": graph_from_json(data["graph"]),
-        "boundaries": {(source, target): BoundaryCost(*cost) for source, target, *cost in prices},
-    }
-    if data.get("prefill"):
-        known["prefill"] = _from_data({**data["prefill"], "graph": data["graph"]})
+    fields: dict[str, Any] = {"graph": graph_from_json(data["graph"])}
     data = {**data, "validation_rows": data["validation"]}
-    for name in _TYPES.keys() - known.keys():
-        if name in data or name not in _ADDED_LATER:
-            known[name] = _converted(name, data[name], _TYPES[name])
-    return CostModel(**known)
-
-
-def _converted(name: str, value: Any, wanted: type[T]) -> T:
-    try:
-        return msgspec.convert(value, wanted)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"{name}: {error}") from error
+    for name, kind in {**_TYPES, "boundaries": list[tuple[str, str, float, float]]}.items():
+        if name == "prefill" and data.get(name):
+            fields[name] = _from_data({**data[name], "graph": data["graph"]})
+        elif name != "graph" and (name in data or name not in _ADDED_LATER):
+            try:
+                fields[name] = msgspec.convert(data[name], kind)
+            except msgspec.ValidationError as error:
+                raise ValueError(f"{name}: {error}") from error
+    priced = {(source, end): BoundaryCost(*cost) for source, end, *cost in fields["boundaries"]}
+    return CostModel(**{**fields, "boundaries": priced})
 
 
 _TYPES = get_type_hints(CostModel)

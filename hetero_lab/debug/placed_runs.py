@@ -256,7 +256,7 @@ class PlacedRuns(ExitStack):
             outputs=str(outputs),
         )
         if self._worker is None:
-            emulated = [spec.to_json() for spec in emulated_devices(self.core).values()]
+            emulated = tuple(emulated_devices(self.core).values())
             self._worker = WorkerProcess(SetUp(models={}, emulated=emulated), self._workers)
         try:
             timeout_s = min(patience_s, left_s, self._timeout_s)

@@ -12,7 +12,8 @@ from functools import cached_property
 import openvino as ov
 
 from hetero_lab.devices.core import keep, shared_core
-from hetero_lab.model.read import PreparedModel, Source, output_names, prepare
+from hetero_lab.model.naming import output_names
+from hetero_lab.model.read import PreparedModel, Source, prepare
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import openvino as ov
 
 from hetero_lab.devices.core import keep
@@ -29,7 +28,7 @@ _registries: weakref.WeakKeyDictionary[ov.Core, dict[str, EmulatedDevice]] = (
 
 @dataclass(frozen=True)
 class EmulatedDevice:
-    """The specification of an emulated device, sent to workers as JSON.
+    """The specification of an emulated device; properties are plain values.
 
     ``contrast`` has properties for the base device that make the two really different: f32 there
     and a lower precision here, or one thread there and more here.
@@ -47,16 +46,6 @@ class EmulatedDevice:
         if self.supported is not None:
             return op_type in self.supported
         return op_type not in self.unsupported
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data for :meth:`from_json`."""
-        as_text = replace(self, properties=plain(self.properties), contrast=plain(self.contrast))
-        return msgspec.to_builtins(as_text, order="deterministic")  # sets become sorted lists
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> EmulatedDevice:
-        """Return the specification that :meth:`to_json` wrote."""
-        return msgspec.convert(data, cls)
 
 
 def plugin_of(spec: EmulatedDevice) -> tuple[str, str]:

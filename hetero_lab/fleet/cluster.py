@@ -42,9 +42,9 @@ from hetero_lab.interrupts import deferred
 from hetero_lab.measure.bench_pool import BenchPool
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.requests import SetUp
-from hetero_lab.measure.rounds import Rounds
 from hetero_lab.measure.session import SweepControl
-from hetero_lab.measure.turn_schedule import TurnSchedule
+from hetero_lab.measure.sweep_run import SweepRun
+from hetero_lab.measure.sweep_schedule import SweepSchedule
 from hetero_lab.measure.worker_process import WorkerProcess
 from hetero_lab.measure.workers import Workers
 from hetero_lab.processes import FORK_SERVER
@@ -361,17 +361,17 @@ class FleetRun:
 # -- on the hosts -------------------------------------------------------------------------------
 
 
-def describe(devices: Iterable[str], emulated: Iterable[Mapping[str, Any]]) -> Environment:
+def describe(devices: Iterable[str], emulated: Iterable[EmulatedDevice]) -> Environment:
     """Describe this host, with those devices that it has; register the emulated ones."""
     core, here = shared_core(), list[str]()
-    specs = {spec["name"]: spec for spec in emulated}
+    specs = {spec.name: spec for spec in emulated}
     for device in devices:
         try:
-            check_device(specs[device]["base"] if device in specs else device, core)
+            check_device(specs[device].base if device in specs else device, core)
         except DeviceError:
             continue
         if device in specs:
-            register(EmulatedDevice.from_json(specs[device]), core)
+            register(specs[device], core)
         here.append(device)
     return current_environment(here, core)
 
@@ -400,7 +400,7 @@ def measure_group(
         records.append(msgspec.structs.replace(record, worker=worker.address))
 
     used = {device for trial in trials for device in trial.devices}
-    emulated = [spec for spec in set_up.emulated if spec["name"] in used]
+    emulated = tuple(spec for spec in set_up.emulated if spec.name in used)
     here = describe(sorted(used), emulated)
     for blobs in set_up.blobs.values():
         Path(blobs).mkdir(parents=True, exist_ok=True)
@@ -413,7 +413,7 @@ def measure_group(
         for name, content in files.items():
             (directory / name).write_bytes(content)
         own = msgspec.structs.replace(set_up, directory=str(directory), emulated=emulated)
-        schedule = TurnSchedule(
+        schedule = SweepSchedule(
             trials=by_key(trials),
             reference=trials[0].key,
             ledger=Ledger((), append),
@@ -424,7 +424,7 @@ def measure_group(
         )
         pool = BenchPool(schedule.trials, lambda: WorkerProcess(own, limits), limits)
         try:
-            Rounds(schedule, pool, Stopwatch.start(budget_s)).measure()
+            SweepRun(schedule, pool, Stopwatch.start(budget_s)).measure()
         finally:
             FORK_SERVER.forget_set_up()
     return records

@@ -8,10 +8,9 @@ from dataclasses import replace
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.interop.npuw_plan import NpuwPlan
 from hetero_lab.interop.recording import Recording
-from hetero_lab.model.read import attributes_of
 from hetero_lab.views.graph_data import GraphData, graph_data, structure
 from hetero_lab.views.theme import squeeze
-from hetero_lab.widgets.tweaker.board_picture import BoardPicture
+from hetero_lab.widgets.tweaker.board_picture import BoardPicture, attributes_of
 from hetero_lab.widgets.tweaker.tweaker_measurement import Attempt, attempt_of
 from hetero_lab.widgets.tweaker.tweaker_state import TweakerState
 

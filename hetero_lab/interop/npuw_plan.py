@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from xml.etree import ElementTree
 
 import numpy as np
+from msgspec import structs
 
 from hetero_lab.arguments import checked
 from hetero_lab.costs.difference import Difference, compare_placements
@@ -143,7 +144,7 @@ class NpuwPlan(Framed):
         home = predict(graph, affinity).home
         members = grouped((home[graph.leader[op.index]], op.name) for op in _divided(graph))
         groups = tuple(
-            Subgraph(index, device_of[affinity[ops[0]]], tuple(ops))
+            Subgraph(device_of[affinity[ops[0]]], tuple(ops), index)
             for index, (_, ops) in enumerate(sorted(members.items()))
         )
         return replace(self, label=f"{self.label.removesuffix(' edited')} edited", groups=groups)
@@ -214,7 +215,7 @@ class NpuwPlan(Framed):
         for row in lint[lint["severity"] == ERROR].itertuples():
             raise AffinityError(f"{row.finding} {row.advice}")
         arrays = given_or_generated(self.bound, inputs)
-        groups = tuple(replace(group, device=_HERE) for group in self.groups)
+        groups = tuple(structs.replace(group, device=_HERE) for group in self.groups)
         with scratch_directory() as place:
             given = replace(self, devices=(_HERE,), groups=groups).write(place / "plan.xml")
             outputs, rows = _run(self.bound, given, arrays)
@@ -337,9 +338,9 @@ def read_npuw_plan(
         ops = sorted(names.keys() - copied, key=lambda op: index_of.get(op, -1))
         avoid = group.get("avoid", "").split(",")
         device = next((device for device in order if device not in avoid), "")
-        groups.append(Subgraph(len(groups), device, tuple(ops)))
+        groups.append(Subgraph(device, tuple(ops), len(groups)))
     if not groups:  # as the pipeline NONE dumps it
-        groups.append(Subgraph(0, order[0], tuple(op.name for op in _divided(bound.graph))))
+        groups.append(Subgraph(order[0], tuple(op.name for op in _divided(bound.graph))))
     return NpuwPlan(bound, Path(file).name, order, tuple(groups))
 
 

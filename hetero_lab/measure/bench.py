@@ -1,6 +1,6 @@
 """The bench: compiles placements, runs turns of them, reads their counters.
 
-A bench works in this process or, behind :mod:`.worker`, in a worker process. Its requests and
+A bench works in this process or, behind :mod:`.worker_process`, in another one. Its requests and
 answers are plain data, so both work the same way.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,7 +19,7 @@ from hetero_lab.clock import now
 from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.devices.core import shared_core
 from hetero_lab.devices.device_memory import peak_bytes, reset_peak
-from hetero_lab.devices.emulation import EmulatedDevice, emulated_devices, register
+from hetero_lab.devices.emulation import emulated_devices, register
 from hetero_lab.errors import MeasurementError, OutputPathError, warn
 from hetero_lab.measure import requests
 from hetero_lab.measure.budget import WARM_UP_INFERENCES
@@ -27,22 +27,20 @@ from hetero_lab.measure.requests import Answer, Request, SetUp
 from hetero_lab.measure.worker_process import WorkerProcess, as_worker_errors
 from hetero_lab.model.extension_ops import core_with_ops
 from hetero_lab.model.read import save
-from hetero_lab.placement.partition import partition_to_json
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.results.records import (
     Compiled,
     Counters,
-    Json,
     StoredSpan,
     Trial,
     Turn,
-    agreement_to_json,
 )
 from hetero_lab.runtime.compiled import inference_errors
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.inputs import given_or_generated
 from hetero_lab.runtime.pieces import infer_once
 from hetero_lab.runtime.placed_model import read_npz
+from hetero_lab.runtime.reference import Agreement
 from hetero_lab.runtime.runners import (
     Execution,
     Runner,
@@ -86,7 +84,7 @@ class Bench:
     def of(cls, set_up: SetUp) -> Bench:
         """Set up a bench from files, as :func:`write_set_up` writes them."""
         for spec in set_up.emulated:
-            register(EmulatedDevice.from_json(spec), shared_core())
+            register(spec, shared_core())
         place = Path(set_up.directory)
         inputs = {name: read_arrays(place / file) for name, file in set_up.inputs.items()}
         models = {name: bind(place / file) for name, file in set_up.models.items()}
@@ -125,7 +123,7 @@ class Bench:
             entry=trial.key,
             compile_ms=runner.compile_ms,
             first_inference_ms=first_us / 1e3,
-            partition=partition_to_json(runner.partition),
+            partition=replace(runner.partition, home=()),  # what no file holds
             as_predicted=runner.as_predicted,
             agreement=agreement,
             peak_rss_bytes=peak_rss_bytes,
@@ -184,14 +182,14 @@ class Bench:
             warn(str(error))
             return Counters(entry=key, rows=())
 
-    def _compare(self, asked: requests.Compare) -> tuple[Json, ...]:
+    def _compare(self, asked: requests.Compare) -> tuple[Agreement, ...]:
         """Compare outputs; benches that share a directory compute the reference outputs once."""
         trial = asked.trial
         runner, *_ = self._compiled[trial.key]
         expected = None
         if self.set_up.directory:
             expected = _kept_outputs(self._kept(trial), runner.outputs()) or self._expected(trial)
-        return tuple(agreement_to_json(runner.compare(asked.rows, expected)))
+        return runner.compare(asked.rows, expected)
 
     def _spans(self, asked: requests.ReadSpans) -> tuple[StoredSpan, ...]:
         runner, *_ = self._compiled[asked.key]
@@ -292,7 +290,7 @@ def write_set_up(
         models=models,
         ops=ops,
         inputs=inputs,
-        emulated=[spec.to_json() for spec in emulated_devices(core).values()],
+        emulated=tuple(emulated_devices(core).values()),
         directory=str(directory),
     )
 

@@ -162,7 +162,7 @@ def profile(
     with (
         Session(models, conditions) as session,
         Progress(f"compile {placed.label}", show=progress, total=n_steps, unit="steps") as bar,
-        _bench(session, placed.label) as ask,
+        opened_bench(session, placed.label) as ask,
     ):
         compiled: Compiled = ask(Compile(trial=trial))
         _next(bar, "time")
@@ -210,7 +210,7 @@ def profile(
 
 
 @contextlib.contextmanager
-def _bench(session: Session, label: str) -> Generator[Ask, None, None]:
+def opened_bench(session: Session, label: str) -> Generator[Ask, None, None]:
     """Open a bench; yields a function that asks it and passes its warnings on.
 
     MeasurementError, if a worker process crashed, hung, ran out of memory or could not compile.

@@ -6,9 +6,11 @@ from typing import Any, ClassVar, Generic, TypeVar, Union, cast, get_args
 
 import msgspec
 
+from hetero_lab.devices.emulation import EmulatedDevice
 from hetero_lab.model.language import Scenario
-from hetero_lab.results.records import Compiled, Counters, Json, StoredSpan, Trial, Turn
+from hetero_lab.results.records import Compiled, Counters, StoredSpan, Trial, Turn
 from hetero_lab.runtime.counters import Counter
+from hetero_lab.runtime.reference import Agreement
 
 Answer = TypeVar("Answer")
 
@@ -29,15 +31,14 @@ class SetUp(Request[None], frozen=True, kw_only=True):
     ``models`` and ``inputs`` map the names of variants to files in ``directory``; missing inputs
     are generated. Workers keep the reference outputs for each other there. ``ops`` names the ops of
     each model in the order of the trials' affinities, since a worker reads its graph from a file
-    and may get another order. ``emulated`` holds the output of
-    :meth:`~hetero_lab.devices.emulation.EmulatedDevice.to_json`. ``blobs`` maps keys of trials to
-    directories of OpenVINO's model cache.
+    and may get another order. ``blobs`` maps keys of trials to directories of OpenVINO's model
+    cache.
     """
 
     models: dict[str, str]
     inputs: dict[str, str] = {}
     ops: dict[str, tuple[str, ...]] = {}
-    emulated: list[dict[str, Any]] = []
+    emulated: tuple[EmulatedDevice, ...] = ()
     directory: str = ""
     blobs: dict[str, str] = {}
 
@@ -94,7 +95,7 @@ class ReadCounters(Request[Counters], frozen=True, kw_only=True):
     trial: Trial
 
 
-class Compare(Request[tuple[Json, ...]], frozen=True, kw_only=True):
+class Compare(Request[tuple[Agreement, ...]], frozen=True, kw_only=True):
     """Compare the last outputs of a compiled trial with the reference; ``rows``: its counters."""
 
     trial: Trial

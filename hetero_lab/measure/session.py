@@ -27,8 +27,8 @@ from hetero_lab.measure.bench import AnyBench, Bench, write_set_up
 from hetero_lab.measure.bench_pool import BenchPool
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.requests import SetUp
-from hetero_lab.measure.rounds import Rounds
-from hetero_lab.measure.turn_schedule import TurnSchedule
+from hetero_lab.measure.sweep_run import SweepRun
+from hetero_lab.measure.sweep_schedule import SweepSchedule
 from hetero_lab.measure.worker_process import WORKER, WorkerProcess
 from hetero_lab.measure.workers import Workers, compiles_at_once
 from hetero_lab.model.language import Scenario
@@ -194,7 +194,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         progress: bool,
         **given: Any,
     ) -> None:
-        schedule = TurnSchedule(
+        schedule = SweepSchedule(
             reference=header.reference,
             group_size=workers.group,
             budget_s=watch.budget_s,
@@ -204,7 +204,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             **given,
         )
         pool = BenchPool(schedule.trials, control.stoppable(lambda: self.start(blobs)), workers)
-        Rounds(schedule, pool, watch, progress=progress, is_ready=self._is_ready).measure()
+        SweepRun(schedule, pool, watch, progress=progress, is_ready=self._is_ready).measure()
 
     @cached_property
     def _arrays(self) -> dict[str, list[np.ndarray]]:
@@ -245,7 +245,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             },
             entries=list(trials),
             reference=next(t.key for t in trials if not t.problem),
-            emulated=[specs[d].to_json() for d in sorted(devices) if d in specs],
+            emulated=[specs[d] for d in sorted(devices) if d in specs],
             seed=self.conditions.seed,
             inputs_digest=self.inputs_digest,
             generated=self.conditions.are_generated,

@@ -1,4 +1,4 @@
-"""Friendly names: unique, and the same at every reading of a file.
+"""Names of inputs and outputs; friendly names: unique, and the same at every reading of a file.
 
 The runtime numbers nameless nodes consecutively across all models of a process
 (``Constant_4711``), so anything stored under such a name would fit one reading only.
@@ -11,7 +11,10 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import openvino as ov
 
 _NUMBERED = re.compile(r"^[A-Za-z]\w*_\d+$", re.ASCII)
 _NUMBER = re.compile(rb"_\d")  # part of every numbered name
@@ -75,6 +78,28 @@ def unique(name: str, taken: set[str]) -> str:
         count += 1
         new = f"{name}_{count}"
     return new
+
+
+def input_name(port: Any) -> str:
+    """Name an input or output: its first tensor name, else the friendly name of its node.
+
+    A Result without a tensor name of its own would show the runtime's made-up one. Files keep no
+    tensor name that is empty.
+    """
+    return min(filter(None, port.get_names()), default=port.get_node().get_friendly_name())
+
+
+def port_names(port: Any) -> set[str]:
+    """Return all names by which an input or output may be called."""
+    return {*port.get_names(), port.get_node().get_friendly_name()}
+
+
+def output_names(model: ov.Model) -> list[str]:
+    """Name the outputs in order: first tensor name, else the Result's, made unique."""
+    names: list[str] = []
+    for port in model.outputs:
+        names.append(unique(input_name(port), set(names)))
+    return names
 
 
 def _held(data: mmap.mmap, names: set[str]) -> set[str]:

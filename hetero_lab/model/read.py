@@ -36,11 +36,17 @@ from hetero_lab.errors import (
 )
 from hetero_lab.model.extension_ops import FILES, core_with_ops, unknown_op
 from hetero_lab.model.language import forget_notes, is_language_model, note_surroundings
-from hetero_lab.model.naming import make_names_unique, name_the_nameless, names_of_file, unique
+from hetero_lab.model.naming import (
+    input_name,
+    make_names_unique,
+    name_the_nameless,
+    names_of_file,
+    port_names,
+    unique,
+)
 from hetero_lab.model.opgraph import (
     CONSTANT,
     NOT_CONSTANT_SOURCES,
-    NOT_OPS,
     PARAMETER,
     RESULT,
     Op,
@@ -186,15 +192,6 @@ def weight_bytes(model: ov.Model) -> int:
     return sum(n.get_data().nbytes for n in model.get_ops() if n.get_type_name() == CONSTANT)
 
 
-def attributes_of(prepared: PreparedModel) -> dict[str, dict[str, str]]:
-    """Return the attributes of each op as text, such as ``strides`` of a convolution."""
-    return {
-        op.get_friendly_name(): {name: str(value) for name, value in op.get_attributes().items()}
-        for op in prepared.model.get_ordered_ops()
-        if op.get_type_name() not in NOT_OPS
-    }
-
-
 def save(model: ov.Model, path: Path) -> None:
     """Write a model as IR with its weights as they are; OSError if the disk is full."""
     try:
@@ -241,23 +238,6 @@ def _picture(model: ov.Model, name_of: Callable[[Any], str]) -> OpGraph:
         parameters=tuple(index_of[name_of(node)] for node in model.get_parameters()),
         results=tuple(index_of[name_of(node)] for node in model.get_results()),
     )
-
-
-def input_name(port: Any) -> str:
-    """Name an input or output: its first tensor name, else the friendly name of its node.
-
-    A Result without a tensor name of its own would show the runtime's made-up one. Files keep no
-    tensor name that is empty.
-    """
-    return min(filter(None, port.get_names()), default=port.get_node().get_friendly_name())
-
-
-def output_names(model: ov.Model) -> list[str]:
-    """Name the outputs in order: first tensor name, else the Result's, made unique."""
-    names: list[str] = []
-    for port in model.outputs:
-        names.append(unique(input_name(port), set(names)))
-    return names
 
 
 def _path(source: str | os.PathLike[str]) -> tuple[Path, dict[str, Sequence[int]]]:
@@ -382,7 +362,7 @@ def _set_static_shapes(model: ov.Model, shapes: Shapes) -> None:
             )
         shapes = {names[0]: shapes}
     for key, shape in shapes.items():
-        index = next((i for i, p in enumerate(model.inputs) if key in _names(p)), None)
+        index = next((i for i, p in enumerate(model.inputs) if key in port_names(p)), None)
         if index is None:
             raise ModelError(
                 f"The model has no input {shorten(str(key))}."
@@ -431,10 +411,6 @@ def _set_static_shapes(model: ov.Model, shapes: Shapes) -> None:
                 f"The model cannot take the shapes {shown}: {why}. Inputs: "
                 f"{_describe_inputs(model)}."
             ) from error
-
-
-def _names(port: Any) -> set[str]:
-    return {*port.get_names(), port.get_node().get_friendly_name()}
 
 
 def _checked_shape(name: str, partial: ov.PartialShape, shape: Sequence[int]) -> list[int]:

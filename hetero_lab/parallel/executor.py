@@ -28,6 +28,7 @@ from hetero_lab.parallel.scheduler import Dataflow, Done, Outputs, Scheduler
 from hetero_lab.placement.overlap import predict_overlapping
 from hetero_lab.placement.partition import Partition, partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
+from hetero_lab.planning.timeline import Span
 from hetero_lab.runtime.compiled import (
     COUNTED,
     check_crash,
@@ -38,7 +39,6 @@ from hetero_lab.runtime.compiled import (
 from hetero_lab.runtime.inputs import Inputs, Ports
 from hetero_lab.runtime.pieces import compile_submodels, cut, leave_cores
 from hetero_lab.runtime.runners import times_between_results
-from hetero_lab.runtime.timeline import Span
 
 
 def cuts(placed: BoundPlacement, *, requests: int = 1) -> Partition:

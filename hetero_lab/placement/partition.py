@@ -11,13 +11,14 @@ share joins them.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from graphlib import TopologicalSorter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
 from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.errors import names_at_hand
@@ -43,23 +44,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, slots=True)
-class Subgraph:
-    """Ops that HETERO compiles as one submodel, in execution order ``index``.
+class Subgraph(msgspec.Struct, frozen=True, array_like=True):
+    """Ops that HETERO compiles as one submodel; a partition numbers them in execution order.
 
     ``ops`` are names in topological order, without constants, parameters and results.
     """
 
-    index: int
     device: str
     ops: tuple[str, ...]
+    index: int = 0
 
 
-_BoundaryRow: TypeAlias = tuple[str, str, int, int, tuple[int, ...], int | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Boundary:
+class Boundary(msgspec.Struct, frozen=True, array_like=True):
     """A tensor that crosses from subgraph ``source`` into the subgraphs ``targets``.
 
     ``tensor`` is ``op`` with ``:port`` where the op has several outputs. ``n_bytes`` is ``None``
@@ -98,6 +94,10 @@ class Partition(Framed):
     wiring: tuple[Wiring, ...] = ()
     observed: bool = False
     home: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        numbered = (structs.replace(s, index=i) for i, s in enumerate(self.subgraphs))
+        object.__setattr__(self, "subgraphs", tuple(numbered))
 
     @property
     def n_subgraphs(self) -> int:
@@ -282,7 +282,7 @@ def devices_of(graph: OpGraph, affinity: Affinity) -> list[str]:
 def one_subgraph(predicted: Partition, device: str) -> Partition:
     """Return the partition of a model that is compiled on one device, without HETERO."""
     ops = [op for subgraph in predicted.subgraphs for op in subgraph.ops]
-    return Partition((Subgraph(0, device, tuple(ops)),), ())
+    return Partition((Subgraph(device, tuple(ops)),), ())
 
 
 def _collect(graph: OpGraph, devices: Sequence[str], parts: Cut) -> Partition:
@@ -321,7 +321,6 @@ def _collect(graph: OpGraph, devices: Sequence[str], parts: Cut) -> Partition:
     placeable = set(graph.placeable)
     subgraphs = tuple(
         Subgraph(
-            index=position[s],
             device=_device(graph, devices, members[s]),
             ops=tuple(graph.ops[i].name for i in members[s] if i in placeable),
         )
@@ -374,39 +373,21 @@ def torn_path(graph: OpGraph, partition: Partition) -> list[str]:
     return next((p for p in paths if len({where[n] for n in p if n in where}) > 1), [])
 
 
-def partition_to_json(partition: Partition) -> dict[str, Any]:
-    """Return a partition as plain data."""
-    return {
-        "subgraphs": [[s.device, [*s.ops]] for s in partition.subgraphs],
-        "boundaries": msgspec.to_builtins([astuple(b) for b in partition.boundaries]),
-        "wiring": msgspec.to_builtins(partition.wiring),
-        "observed": partition.observed,
-    }
-
-
-def partition_from_json(data: Mapping[str, Any], graph: OpGraph) -> Partition:
-    """Build the partition that :func:`partition_to_json` wrote; ValueError if it is of no graph."""
-    subgraphs = msgspec.convert(data["subgraphs"], list[tuple[str, tuple[str, ...]]])
-    partition = Partition(
-        tuple(Subgraph(index, device, ops) for index, (device, ops) in enumerate(subgraphs)),
-        tuple(Boundary(*row) for row in msgspec.convert(data["boundaries"], list[_BoundaryRow])),
-        msgspec.convert(data["wiring"], tuple[Wiring, ...]),
-        bool(data["observed"]),
-    )
-    lacking = [op for _, ops in subgraphs for op in ops if op not in graph.index_of]
+def check_partition(partition: Partition, graph: OpGraph) -> None:
+    """Raise ValueError for a partition, read from a file, that is none of this graph."""
+    lacking = [op for s in partition.subgraphs for op in s.ops if op not in graph.index_of]
     ends = {end for cut in partition.boundaries for end in (cut.source, *cut.targets)}
-    if lacking or not ends <= set(range(len(subgraphs))):
+    if lacking or not ends <= set(range(partition.n_subgraphs)):
         raise ValueError(f"its partition names {names_at_hand(lacking, 3) or 'subgraphs'} it lacks")
-    return partition
 
 
 def reordered(predicted: Partition, order: list[int]) -> Partition:
     """Return a partition as observed; ``order`` has the predicted index of each one that ran."""
     position = {old: new for new, old in enumerate(order)}
     return Partition(
-        subgraphs=tuple(replace(predicted.subgraphs[old], index=i) for i, old in enumerate(order)),
+        subgraphs=tuple(predicted.subgraphs[old] for old in order),
         boundaries=tuple(
-            replace(
+            structs.replace(
                 b,
                 source=position[b.source],
                 targets=tuple(sorted(position[target] for target in b.targets)),

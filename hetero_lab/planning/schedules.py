@@ -39,6 +39,7 @@ from hetero_lab.placement.overlap import predict_overlapping, sources
 from hetero_lab.placement.partition import Partition
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.planner import Baseline, check_budget, plan_frame, plan_graph
+from hetero_lab.planning.timeline import Span, critical_path
 from hetero_lab.result import Framed
 from hetero_lab.tables import frame_of
 from hetero_lab.terminal import count_of
@@ -214,26 +215,10 @@ def run_partition(costs: CostModel, devices: np.ndarray, partition: Partition) -
         ),
         key=lambda entry: (entry.start_us, entry.end_us),
     )
-    return Schedule(costs.devices, tuple(entries), tuple(_critical_path(entries, waits)))
-
-
-def _critical_path(
-    entries: Sequence[ScheduledTask], sources: Sequence[Iterable[int]]
-) -> list[ScheduledTask]:
-    """Return the chain that determines the end; entries are by start, ``sources`` by subgraph."""
     run_of = {entry.index: entry for entry in entries}
-    waits: dict[int, list[ScheduledTask]] = {}
-    last_on: dict[str, ScheduledTask] = {}
-    for entry in entries:
-        before = [last_on[entry.device]] if entry.device in last_on else []
-        waits[entry.index] = [*(run_of[source] for source in sources[entry.index]), *before]
-        last_on[entry.device] = entry
-    chain: list[ScheduledTask] = []
-    at = max(entries, key=lambda entry: (entry.end_us, entry.start_us), default=None)
-    while at is not None:
-        chain.append(at)
-        at = max(waits[at.index], key=lambda entry: entry.end_us, default=None)
-    return chain[::-1]
+    runs = [Span(0, e.index, e.device, e.start_us / 1e6, e.end_us / 1e6) for e in entries]
+    path = critical_path(runs, 0, waits) if runs else ()
+    return Schedule(costs.devices, tuple(entries), tuple(run_of[span.subgraph] for span in path))
 
 
 def _spans_ns(

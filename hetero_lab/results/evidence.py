@@ -1,6 +1,6 @@
 """Evidence: which of several measured placements is best, and which of them differ at all.
 
-All questions compare placements here, with the ratios of `statistics` and the noise between
+All questions compare placements here, with the ratios of `intervals` and the noise between
 compiles: a difference within that noise does not count. There are three answers: a difference was
 shown, a large one was excluded (two one-sided tests, TOST; Schuirmann 1987), or it is undecided.
 """

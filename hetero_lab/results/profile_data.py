@@ -14,16 +14,15 @@ from hetero_lab.intervals import Latency
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import OpGraph, graph_from_json, graph_to_json
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import Partition, partition_from_json, partition_to_json
+from hetero_lab.placement.partition import Partition, check_partition
+from hetero_lab.planning.timeline import Span
 from hetero_lab.results.configuration import configuration
 from hetero_lab.results.environment import Environment
-from hetero_lab.results.records import agreement_to_json
 from hetero_lab.runtime.compiled import Chosen
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.reference import Agreement
 from hetero_lab.runtime.runners import HETERO
-from hetero_lab.runtime.timeline import Span
-from hetero_lab.tables import SCHEMA_VERSION
+from hetero_lab.tables import SCHEMA_VERSION, plain
 
 
 @dataclass(frozen=True)
@@ -167,8 +166,8 @@ def to_json(profile: ProfileData) -> dict[str, Any]:
         "graph": graph_to_json(profile.graph),
         "affinity": [profile.affinity[op.name] for op in profile.graph],
         "turns_us": profile.latency.turns,
-        "partition": partition_to_json(profile.partition),
-        "agreement": agreement_to_json(profile.agreement),
+        "partition": msgspec.to_builtins(profile.partition),
+        "agreement": plain(msgspec.to_builtins(profile.agreement)),
         "spans": [[s.request, s.subgraph, s.start_s, s.end_s] for s in profile.spans],
         "generation": _generation_to_json(profile.generation),
         "throughput": [
@@ -185,7 +184,8 @@ def to_json(profile: ProfileData) -> dict[str, Any]:
 def fields_from_json(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a profile; raises various errors if the data is incomplete."""
     graph = graph_from_json(data["graph"])
-    partition = partition_from_json(data["partition"], graph)
+    partition = msgspec.convert(data["partition"], Partition)
+    check_partition(partition, graph)
     devices = dict(zip((op.name for op in graph), data["affinity"], strict=True))
     latency = _latency(data["turns_us"])
     return {
@@ -195,7 +195,7 @@ def fields_from_json(data: Mapping[str, Any]) -> dict[str, Any]:
         "affinity": Affinity.from_graph(graph, devices),
         "latency": latency,
         "partition": partition,
-        "agreement": agreement_from_json(data["agreement"]),
+        "agreement": msgspec.convert(data["agreement"], tuple[Agreement, ...]),
         "spans": spans_from_json(data["spans"], partition),
         "generation": _generation_from_json(data.get("generation"), latency),
         "throughput": tuple(
@@ -243,11 +243,3 @@ def spans_from_json(rows: Sequence[Sequence[Any]], partition: Partition) -> tupl
         Span(int(request), int(subgraph), partition.subgraphs[subgraph].device, start_s, end_s)
         for request, subgraph, start_s, end_s in rows
     )
-
-
-def agreement_from_json(rows: Sequence[Mapping[str, Any]]) -> tuple[Agreement, ...]:
-    """Build agreements from plain data, in which NaN is null."""
-    whole: list[dict[str, Any]] = [
-        {k: math.nan if v is None else v for k, v in row.items()} for row in rows
-    ]
-    return tuple(Agreement(**row) for row in whole)

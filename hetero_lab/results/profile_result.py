@@ -14,13 +14,12 @@ from hetero_lab.errors import MeasurementError, StoredFileError, shorten
 from hetero_lab.intervals import Latency
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import partition_from_json
+from hetero_lab.placement.partition import check_partition
 from hetero_lab.result import Result
 from hetero_lab.results.environment import Environment
 from hetero_lab.results.profile_data import (
     Generation,
     ProfileData,
-    agreement_from_json,
     fields_from_json,
     spans_from_json,
     to_json,
@@ -181,7 +180,7 @@ def profile_of(
     The times of a language model are per further token. ``environment`` may have more devices than
     the trial. ``more`` are other fields, for instance ``counters``.
     """
-    partition = partition_from_json(compiled.partition, graph)
+    check_partition(compiled.partition, graph)
     latency = Latency(tuple(turn.samples_us for turn in turns))
     generation = None
     if trial.scenario is not None:
@@ -189,8 +188,7 @@ def profile_of(
         generation = Generation(trial.scenario, Latency(first_us), latency, compiled.tokens)
     devices = dict(zip((op.name for op in graph), trial.affinity, strict=True))
     fields: dict[str, Any] = {
-        "agreement": agreement_from_json(compiled.agreement),
-        "spans": spans_from_json(compiled.spans, partition),
+        "spans": spans_from_json(compiled.spans, compiled.partition),
         "counters": (),
         **more,
     }
@@ -200,7 +198,8 @@ def profile_of(
         graph=graph,
         affinity=Affinity.from_graph(graph, devices),
         latency=latency,
-        partition=partition,
+        partition=compiled.partition,
+        agreement=compiled.agreement,
         as_predicted=compiled.as_predicted,
         compile_ms=compiled.compile_ms,
         first_inference_ms=compiled.first_inference_ms,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_lab.intervals import Estimate
 from hetero_lab.placement.overlap import sources
+from hetero_lab.planning.timeline import Span, critical_path, idle_times
 from hetero_lab.results.profile_data import Generation, ProfileData
 from hetero_lab.runtime.counters import (
     Counter,
@@ -20,7 +21,6 @@ from hetero_lab.runtime.counters import (
     total_us,
 )
 from hetero_lab.runtime.reference import VERDICTS, Agreement
-from hetero_lab.runtime.timeline import Span, critical_path, idle_times
 from hetero_lab.tables import Tables, frame_of
 
 if TYPE_CHECKING:

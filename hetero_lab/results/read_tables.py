@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 from collections.abc import Collection, Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hetero_lab.errors import StoredFileError, shorten, warn
-from hetero_lab.tables import Tables, csv_text, estimate_of, parse_csv, read_csv
+from hetero_lab.tables import TEXT_COLUMNS, Tables, csv_text, estimate_of, parse_csv, read_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,6 +21,9 @@ _STATUS = re.compile(
     r"ok|interrupted|(accuracy )?failed|not measured: .*|crashed \(.*|timed out .*|out of memory|"
     r"no worker for it|the scheduler is gone|lost \d+ times"
 )
+_NEEDED = {
+    "label", "status", "median_us", "ci95_low_us", "ci95_high_us", "ratio", "same_as", "reference",
+}  # fmt: skip
 _ROUNDING = 1e-9  # relative, of floating point
 
 
@@ -45,7 +49,8 @@ def read_tables(
     """Read the tables of a ``kind`` of result, if they are without the file ``whole``, else None.
 
     Raises StoredFileError, with file, row (the header is row 1) and column, if one cannot be what
-    was written; the ``columns`` are some of the summary.
+    was written; the ``columns`` are those of the summary. One that an older release did not write
+    is empty.
     """
     place = Path(path)
     files = [place] if place.suffix == ".csv" else sorted(place.glob("*.csv"))
@@ -57,11 +62,13 @@ def read_tables(
         if "median_us" in frame and "label" in frame and "configuration" not in frame:
             frame["configuration"] = frame["label"]
     named = zip(tables, map(shorten, map(str, files)), strict=True)
-    for column in columns:
-        if column not in tables.get("summary", ()):
+    summary = tables.get("summary")
+    for column in columns if summary is None else [c for c in columns if c not in summary]:
+        if summary is None or column in _NEEDED:
             raise StoredFileError(
                 f"{shorten(str(files[0]))} is no summary of a {kind}: it has no column {column!r}."
             )
+        summary[column] = "" if column in TEXT_COLUMNS else math.nan
     for name, file in named:
         for row, column, why in _faults(tables[name], tables["summary"]):
             raise StoredFileError(f"{file}, row {row + 2}, column {column!r}: {why}.")

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
 from typing import Any, TypeAlias
 
 import msgspec
 
 from hetero_lab.devices.bound import BoundModel
+from hetero_lab.devices.emulation import EmulatedDevice
 from hetero_lab.devices.virtual import parse_virtual
 from hetero_lab.intervals import turn_level
 from hetero_lab.model.language import Scenario
 from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.results.environment import Environment
 from hetero_lab.runtime.compiled import Chosen
@@ -50,9 +51,9 @@ class Compiled(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
 
     compile_ms: float
     first_inference_ms: float
-    partition: Json
+    partition: Partition
     as_predicted: bool | None
-    agreement: tuple[Json, ...]
+    agreement: tuple[Agreement, ...]
     peak_rss_bytes: int
     spans: tuple[StoredSpan, ...] = ()
     chosen: Chosen = Chosen()
@@ -111,7 +112,7 @@ class Accuracy(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class State(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The state of the machine at the beginning of a round."""
+    """The state of the machine before a turn, at most once a second."""
 
     frequency_mhz: float | None
     on_battery: bool | None
@@ -145,11 +146,6 @@ class Call(Record, frozen=True, kw_only=True, omit_defaults=True):
 AnyRecord: TypeAlias = (
     Compiled | Turn | Counters | Sustained | Failed | Finished | Accuracy | State | Host | Call
 )
-
-
-def agreement_to_json(agreement: Iterable[Agreement]) -> list[Json]:
-    """Return agreements as plain data; NaN becomes null, as JSON does not have it."""
-    return [{k: (None if v != v else v) for k, v in asdict(a).items()} for a in agreement]
 
 
 class StoredModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,12 +199,12 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """The models and trials of a sweep, with one environment for each call."""
+    """The models and trials (``entries``) of a sweep, with one environment for each call."""
 
     models: dict[str, StoredModel]
     entries: list[Trial]
     reference: str
-    emulated: list[Json]
+    emulated: list[EmulatedDevice]
     seed: int
     inputs_digest: str
     environments: list[Environment]

@@ -25,6 +25,7 @@ from hetero_lab.tables import (
     check_directory,
     check_values,
     make_directory,
+    plain,
     read_bytes,
     read_json,
     reading,
@@ -71,7 +72,7 @@ class Store:
         self.records.append(record)
         self._check_still_there()
         try:
-            self._file.write(stored_line(msgspec.to_builtins(record)))
+            self._file.write(stored_line(plain(msgspec.to_builtins(record))))
             self._file.flush()
             os.fsync(self._file.fileno())
         except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Build a sweep from the header and the records of its store."""
+"""Build a sweep from a header and records, just measured or stored."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def _beside_others(row: Row, name: str, first_group: int, run: str, level: Laten
 def read_one(directory: str | os.PathLike[str], mark: str = "") -> Sweep:
     """Read a stored sweep, ``mark`` behind each of its labels."""
     header, records = read_store(directory)
-    entries = [entry_with(entry, label=f"{entry.label}{mark}") for entry in header.entries]
+    entries = [entry_with(trial, label=f"{trial.label}{mark}") for trial in header.entries]
     with reading(directory, "sweep"):
         sweep = sweep_from(entry_with(header, entries=entries), records)
         repr(sweep)
@@ -225,11 +225,11 @@ class _Builder:
     def sweep(self) -> Sweep:
         first_label: dict[str, str] = {}
         rows: list[Row] = []
-        for entry in self._header.entries:
-            if entry.asked:
-                same_as = first_label.setdefault(entry.key, entry.label)
-                same_as = same_as if same_as != entry.label else ""
-                rows += [self._row(entry, host, same_as) for host in self._hosts_of(entry.key)]
+        for trial in self._header.entries:
+            if trial.asked:
+                same_as = first_label.setdefault(trial.key, trial.label)
+                same_as = same_as if same_as != trial.label else ""
+                rows += [self._row(trial, host, same_as) for host in self._hosts_of(trial.key)]
         clocks = [r.frequency_mhz for r in self._records if isinstance(r, State)]
         known = [clock for clock in clocks if clock]
         return Sweep(
@@ -269,8 +269,8 @@ class _Builder:
         # Several workers may have died while measuring it: the one with the most turns counts.
         return [max(turns, key=lambda host: turns[host])] if turns else last
 
-    def _row(self, entry: Trial, host: str, same_as: str) -> Row:
-        every = self._of_entry[entry.key]
+    def _row(self, trial: Trial, host: str, same_as: str) -> Row:
+        every = self._of_entry[trial.key]
         records = [r for r in every if r.host == host and not isinstance(r, Accuracy)]
         turns = [r for r in records if isinstance(r, Turn)]
         compiled = next((r for r in records if isinstance(r, Compiled)), None)
@@ -280,8 +280,8 @@ class _Builder:
         call = None if self._interrupted else self._calls.get(host)
         environment = self._environments.get(host, self._environments[_HERE])
         status, detail, profile, evaluation, needs_s = "ok", "", None, None, 0.0
-        if entry.problem:
-            status, detail = "failed", entry.problem
+        if trial.problem:
+            status, detail = "failed", trial.problem
         elif isinstance(last, Failed):  # a later record would override the failure
             status, detail = last.status, last.detail
         elif not turns or compiled is None:
@@ -290,44 +290,44 @@ class _Builder:
                 detail, needs_s = _what_is_left(call), call.needs_s
         else:
             profile = profile_of(
-                entry,
+                trial,
                 compiled,
                 turns,
-                graph=self._graphs[entry.variant],
-                fingerprint=self._header.models[entry.variant].fingerprint,
+                graph=self._graphs[trial.variant],
+                fingerprint=self._header.models[trial.variant].fingerprint,
                 environment=environment,
                 counters=counted.rows if counted else (),
                 inputs_digest=self._header.inputs_digest,
             )
             # Accuracy is evaluated where the sweep was called, whichever host measured the row.
-            evaluation, problem = evaluation_from(every, entry.label, profile.configuration)
+            evaluation, problem = evaluation_from(every, trial.label, profile.configuration)
             if problem:
                 status, detail = "accuracy failed", problem
-        noise = noise_of(environment, [*entry.devices, *self._reference_devices])
+        noise = noise_of(environment, [*trial.devices, *self._reference_devices])
         reference = [
             r.samples_us
             for r in self._of_entry[self._header.reference]
             if isinstance(r, Turn) and r.host == host
         ]
         return Row(
-            label=entry.label,
-            key=entry.key,
-            variant=entry.variant,
-            requests=entry.requests,
-            baseline=entry.baseline,
+            label=trial.label,
+            key=trial.key,
+            variant=trial.variant,
+            requests=trial.requests,
+            baseline=trial.baseline,
             status=status,
             detail=detail,
             needs_s=needs_s,
             same_as=same_as,
             profile=profile,
             series=Series(
-                self._ledger.levels_us(entry.key, host),
+                self._ledger.levels_us(trial.key, host),
                 self._ledger.levels_us(self._header.reference, host),
                 noise.when_busy if host in self._busy else noise,
             ),
             reference_latency=Latency(tuple(reference)) if reference else None,
             sustained_us=tuple(v for r in sustained[-1:] for v in r.medians_us),
-            executor=entry.executor,
+            executor=trial.executor,
             host=host,
             evaluation=evaluation,
         )

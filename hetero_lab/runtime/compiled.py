@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
+from msgspec import structs
 
 from hetero_lab.clock import now
 from hetero_lab.devices.bound import BoundModel, bind
@@ -304,7 +305,8 @@ def labelled_clone(placed: BoundPlacement, predicted: Partition) -> tuple[ov.Mod
     for node in clone.get_ordered_ops():
         node.get_rt_info()["affinity"] = devices[node.get_friendly_name()]
     subgraphs = tuple(
-        replace(s, ops=tuple(op for op in s.ops if op not in copies)) for s in predicted.subgraphs
+        structs.replace(s, ops=tuple(op for op in s.ops if op not in copies))
+        for s in predicted.subgraphs
     )
     # With an op added, the nodes are not those of the caller's graph, so their home is unknown.
     return clone, replace(predicted, subgraphs=subgraphs, home=() if copies else predicted.home)

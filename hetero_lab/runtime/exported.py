@@ -92,7 +92,7 @@ def parse_header(text: str) -> Partition | None:
         inputs[target][port] = outputs[submodel][source_port] = entry
         receivers.setdefault(source, []).append(target)
     return Partition(
-        subgraphs=tuple(Subgraph(i, device, ()) for i, device in enumerate(devices)),
+        subgraphs=tuple(Subgraph(device, ()) for device in devices),
         boundaries=tuple(
             Boundary(f"subgraph{s}:{port}", "", port, s, tuple(sorted(set(targets))), None)
             for (s, port), targets in receivers.items()

@@ -12,8 +12,9 @@ import openvino as ov
 
 from hetero_lab.arguments import check_whole
 from hetero_lab.errors import InputError, names_at_hand, shorten, unknown
+from hetero_lab.model.naming import input_name, port_names
 from hetero_lab.model.opgraph import Tensor
-from hetero_lab.model.read import PreparedModel, input_name
+from hetero_lab.model.read import PreparedModel
 from hetero_lab.runtime.placed_model import read_npz
 from hetero_lab.runtime.tensors import array_type, checked_input, ml_dtypes_name
 
@@ -107,7 +108,7 @@ class _Port:
     def __init__(self, port: Any):
         shape = port.get_partial_shape()
         self.name = input_name(port)
-        self.names = {*port.get_names(), port.get_node().get_friendly_name()}
+        self.names = port_names(port)
         self.shape = shape if shape.is_dynamic else tuple(shape.to_shape())
         self.element_type = port.get_element_type()
 

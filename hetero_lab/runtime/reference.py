@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -60,6 +61,12 @@ _kept: OrderedDict[tuple[str, str, str, str], tuple[np.ndarray, ...]] = OrderedD
 _kept_lock = threading.Lock()
 
 
+if TYPE_CHECKING:
+    Number: TypeAlias = float
+else:
+    Number = float | None  # only in files, where null stands for NaN
+
+
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """The comparison of one output with the reference.
@@ -77,16 +84,21 @@ class Agreement:
     """
 
     output: str
-    max_abs_difference: float
-    max_relative_difference: float
-    relative_error: float
-    cosine: float
-    argmax_agreement: float
+    max_abs_difference: Number
+    max_relative_difference: Number
+    relative_error: Number
+    cosine: Number
+    argmax_agreement: Number
     precision: str
     tolerance: float
     verdict: Verdict
     not_finite: float = 0.0
     detail: str = ""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) is None:
+                object.__setattr__(self, field.name, math.nan)
 
     @property
     def is_wrong(self) -> bool:

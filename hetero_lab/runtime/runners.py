@@ -25,6 +25,7 @@ from hetero_lab.errors import ArgumentError, HeteroLabWarning, unknown
 from hetero_lab.grouping import grouped
 from hetero_lab.model.language import Scenario, check_scenario, language_model
 from hetero_lab.placement.placement import BoundPlacement
+from hetero_lab.planning.timeline import Span
 from hetero_lab.runtime.compiled import (
     Chosen,
     CompiledPlacement,
@@ -43,7 +44,6 @@ from hetero_lab.runtime.reference import (
     executed_precision,
 )
 from hetero_lab.runtime.tensors import can_share, set_inputs, to_tensor
-from hetero_lab.runtime.timeline import Span
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, run_turn
 
 HETERO, PARALLEL = "hetero", "parallel"

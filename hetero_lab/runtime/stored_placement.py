@@ -27,8 +27,9 @@ from hetero_lab.errors import (
     shorten,
 )
 from hetero_lab.model.language import forget_notes, is_language_model, language_model
+from hetero_lab.model.naming import input_name
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
-from hetero_lab.model.read import Source, input_name, prepare, save as save_ir
+from hetero_lab.model.read import Source, prepare, save as save_ir
 from hetero_lab.placement.affinity import Affinity, labels_of
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve

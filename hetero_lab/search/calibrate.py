@@ -48,6 +48,7 @@ from hetero_lab.model.static_phases import graph_at_context
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.schedules import measured_contention, plan_schedule
+from hetero_lab.results.configuration import configuration
 from hetero_lab.results.environment import current_environment
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.timing import Stopwatch
@@ -351,13 +352,31 @@ class Calibration:
             found,
             prefill=prefill,
             device_properties=self.observer.device_properties,
-            environment=_environment(list(self.support), bound.core),
+            environment=self._environment(),
             emulated=bases_of(self.support, bound.core),
             fingerprint=bound.fingerprint,
             notes=tuple(self._notes(interrupted=interrupted)),
             contention=float(len(self.support)),
             validation_rows=_validation(found, kept),
         )
+
+    def _environment(self) -> dict[str, str]:
+        found = current_environment(self.support, self.search.bound.core)
+        names = dict(found.devices)
+        names |= {
+            device: f"{names[device]} (emulated on {base})" for device, base in found.emulated
+        }
+        precisions, given = self.observer.precisions, self.observer.device_properties
+        return {
+            "openvino_version": found.openvino_version,
+            "host": found.host,
+            "system": found.system,
+            "measured_at": found.measured_at,
+            **{
+                device: configuration(name, {device: precisions.get(device, "")}, given)
+                for device, name in names.items()
+            },
+        }
 
     def with_contention(self, costs: CostModel, until_s: float) -> CostModel:
         """Add what the parallel executor takes, for one device and for its plan."""
@@ -559,15 +578,3 @@ def _mixed(first: Sequence[Affinity], second: Sequence[Affinity]) -> list[Affini
     """Interleave two lists evenly, so that a budget that ends early has some of both."""
     both = ([(i / len(every), a) for i, a in enumerate(every)] for every in (first, second))
     return [affinity for _, affinity in heapq.merge(*both, key=itemgetter(0))]
-
-
-def _environment(names: Sequence[str], core: ov.Core) -> dict[str, str]:
-    found = current_environment(names, core)
-    marks = {device: f" (emulated on {base})" for device, base in found.emulated}
-    return {
-        "openvino_version": found.openvino_version,
-        "host": found.host,
-        "system": found.system,
-        "measured_at": found.measured_at,
-        **{device: f"{name}{marks.get(device, '')}" for device, name in found.devices},
-    }

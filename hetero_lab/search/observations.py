@@ -17,9 +17,12 @@ from hetero_lab.costs.counter_costs import ENTERS, LEAVES, Conversion, ExecutedN
 from hetero_lab.costs.design import on_first_able
 from hetero_lab.devices.bound import BoundModel
 from hetero_lab.errors import MeasurementError
-from hetero_lab.measure.budget import RunOptions
+from hetero_lab.grouping import grouped
+from hetero_lab.measure.budget import FULL, RunOptions
+from hetero_lab.measure.profile import opened_bench
+from hetero_lab.measure.requests import Compile, ReadSpans, Release, RunTurn
 from hetero_lab.measure.session import Conditions, Session, SweepControl
-from hetero_lab.measure.trial_grid import by_name, expand
+from hetero_lab.measure.trial_grid import by_name, expand, trial_of
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
@@ -29,8 +32,7 @@ from hetero_lab.results.records import AnyRecord, Compiled, Counters, Finished, 
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import Row
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.inputs import given_or_generated
-from hetero_lab.runtime.runners import EXECUTORS, PARALLEL, Execution, open_runner
+from hetero_lab.runtime.runners import EXECUTORS, PARALLEL, Execution
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, Stopwatch
 from hetero_lab.samples.datasets import ReadData
 from hetero_lab.terminal import count_of
@@ -43,7 +45,7 @@ _LEAST_NOISE = 0.02  # the error of the model's form, whatever the number of tur
 _ALIVE = 4  # compiled at once in this process; a deployed placement runs alone
 _FIRST_TURNS, _LEAST_TURNS, _MOST_TURNS = 2, 4, 12
 _ENOUGH_S = 0.3  # of turns for one placement: another placement tells more than more turns
-_ISOLATED_PARTS, _ISOLATED_RUNS, _ISOLATED_DISCARDED = 12, 12, 2
+_ISOLATED_PARTS = 12
 _SAFETY = 1.2  # placements of many subgraphs take longer than the first ones
 _DOING = {Compiled: "compile", Turn: "measure", Counters: "read counters"}
 
@@ -160,6 +162,7 @@ class Observer:
     each_s: float = 0.0  # of the latest placements, on average, compiles included
     slowest_subgraph_s: float = 0.0  # compile time of a subgraph
     failed: dict[str, str] = field(default_factory=dict)  # why a placement, by label, does not run
+    precisions: dict[str, str] = field(default_factory=dict)  # of devices, as the runtime tells
 
     def placement(self, affinity: Affinity, label: str) -> Placement:
         """Return the placement that is compiled for an affinity."""
@@ -264,6 +267,7 @@ class Observer:
             self.levels_us += made.rows[0].series.ours.values()
         self.failed |= {row.label: row.detail for row in made.rows if row.detail}
         for profile in measured:
+            self.precisions |= profile.chosen.precisions
             n_subgraphs = profile.partition.n_subgraphs
             if n_subgraphs > 1:
                 each_s = profile.compile_ms / 1e3 / n_subgraphs
@@ -370,25 +374,26 @@ def isolated_nodes(
     others, so that two compiles time each part alone. The time of a subgraph is divided among
     its ops as another device's counters divide theirs, or by the bytes of their outputs.
     """
-    bound, conditions = observer.search.bound, observer.search.session.conditions
-    weights = _weights(bound.graph, known)
-    arrays = given_or_generated(bound, conditions.inputs, conditions.seed)
+    bound = observer.search.bound
+    conditions = replace(observer.search.session.conditions, scenario=None)  # one inference each
+    models, weights = by_name(bound), _weights(bound.graph, known)
+    (variant,) = models
     found: list[ExecutedNode] = []
-    for affinity in _halves(bound.graph, device, support):
-        placed = resolve(bound, observer.placement(affinity, "isolated"))
-        with contextlib.closing(open_runner(placed, arrays, Execution(PARALLEL))) as runner:
-            for _ in range(_ISOLATED_RUNS):
-                runner.infer()
-            spans = runner.spans(_ISOLATED_RUNS - _ISOLATED_DISCARDED)
-        times: defaultdict[int, list[float]] = defaultdict(list)
-        for span in spans:
-            times[span.subgraph].append((span.end_s - span.start_s) * 1e6)
-        for subgraph in runner.partition.subgraphs:
-            ops = [op for op in subgraph.ops if op in weights]
-            if subgraph.device == device and ops:
-                total = sum(weights[op] for op in ops)
-                us = float(np.median(times[subgraph.index]))
-                found += [ExecutedNode((op,), device, us * weights[op] / total) for op in ops]
+    with Session(models, conditions) as session, opened_bench(session, "isolated") as ask:
+        for affinity in _halves(bound.graph, device, support):
+            placed = resolve(bound, observer.placement(affinity, "isolated"))
+            trial = trial_of(placed, placed.label, variant, Execution(PARALLEL))
+            compiled: Compiled = ask(Compile(trial=trial))
+            ask(RunTurn(key=trial.key, discarded=FULL.discarded, timed=FULL.timed))
+            spans = ask(ReadSpans(key=trial.key, requests=FULL.timed))
+            ask(Release(key=trial.key))
+            times = grouped((subgraph, end_s - start_s) for _, subgraph, start_s, end_s in spans)
+            for subgraph in compiled.partition.subgraphs:
+                ops = [op for op in subgraph.ops if op in weights]
+                if subgraph.device == device and ops:
+                    total = sum(weights[op] for op in ops)
+                    us = 1e6 * float(np.median(times[subgraph.index]))
+                    found += [ExecutedNode((op,), device, us * weights[op] / total) for op in ops]
     return tuple(found)
 
 

@@ -12,11 +12,11 @@ import plotly.graph_objects as go
 
 from hetero_lab.errors import ArgumentError, MeasurementError
 from hetero_lab.planning.schedules import SchedulePlan
+from hetero_lab.planning.timeline import typical_request
 from hetero_lab.results.profile_result import Profile
 from hetero_lab.results.profile_tables import critical_spans, time_parts
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.timeline import typical_request
 from hetero_lab.terminal import count_of
 from hetero_lab.views.theme import (
     BOUNDARY,

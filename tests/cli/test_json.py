@@ -65,6 +65,13 @@ def test_answers_of_long_commands_are_of_their_schemas(tmp_path, monkeypatch):
     assert answers["advise"]["verdict"]
 
 
+@pytest.mark.network
+@pytest.mark.timeout(900)
+def test_answers_of_commands_that_fetch_are_of_their_schemas(tmp_path, monkeypatch):
+    answers = check_commands(sorted(_FETCHES), tmp_path, monkeypatch)
+    assert answers["bisect"]["exit_code"] == 3  # no release brought it: not known
+
+
 def test_a_refusal_is_json_too(capsys):
     code = main(["profile", "nope", "-d", "CPU", "--json"])
     out, err = capsys.readouterr()

@@ -9,7 +9,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import openvino as ov
 import pytest
+import small_models
+from openvino import opset13 as opset
 from planning.random_costs import GraphMaker, random_graph
 
 from hetero_lab.costs.cost_model import BoundaryCost, CostModel, LostFusion, Unit
@@ -24,6 +27,7 @@ from hetero_lab.costs.counter_costs import (
     read_parts,
 )
 from hetero_lab.costs.design import (
+    alternating_affinities,
     cut_at,
     lone_cuts,
     middling_affinity,
@@ -31,6 +35,7 @@ from hetero_lab.costs.design import (
 )
 from hetero_lab.costs.fitting import fit, with_prefill
 from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity
 
 DEVICES = ("ACC", "CPU")
@@ -205,6 +210,29 @@ def test_one_tensor_alone_crosses_a_lone_cut(seed):
     some = lone_cuts(graph, 3)
     assert len(some) == min(3, len(lone))
     assert [cut for cut in lone if cut in some] == some
+
+
+def test_a_state_is_not_cut_and_what_follows_it_is():
+    x = opset.parameter([1, 4], np.float32, name="x")
+    state = small_models.variable("v", 1, 4)
+    read = opset.read_value(opset.constant(np.zeros((1, 4), np.float32)), state)
+    total = opset.add(read, x, name="sum")
+    assign = opset.assign(total, state)
+    behind = opset.relu(opset.negative(total, name="after"), name="last")
+    model = ov.Model([opset.result(behind, name="out")], [assign], [x], "stateful")
+    graph = prepare(model).graph
+    names = {graph.ops[index].name for index in graph.placeable}
+    path = frozenset(names - {"after", "last"})
+    assert lone_cuts(graph) == [path, path | {"after"}]
+
+
+def test_each_op_stays_on_the_only_device_that_has_it():
+    graph = random_graph(random.Random(3), 12)
+    names = [op for (op,) in single(graph)]
+    only = {op: "ABC"[number % 3] for number, op in enumerate(names)}
+    support = {device: {op for op in names if only[op] == device} for device in "ABC"}
+    (affinity,) = alternating_affinities(graph, support)
+    assert {op: affinity[op] for op in names} == only
 
 
 @pytest.mark.parametrize("seed", range(5))

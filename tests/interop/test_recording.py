@@ -127,13 +127,13 @@ def test_every_table_and_figure_of_a_recording_says_that_it_is_one(split_that_wi
     best = sweep.profile(sweep.ranking["label"].iloc[0])
     assert "(recorded" in hl.views.placement_graph(best).layout.title.text
     explorer = hl.SweepExplorer(sweep)
-    assert "Nothing was measured here" in explorer.children[1].value
+    assert "Nothing was measured here" in explorer.children[2].value
     assert explorer.exploring.choice.a.endswith("(recorded)")
 
 
 def test_a_recording_is_replayed_in_the_tweaker(split_that_wins, tmp_path):
     tweaker = hl.AffinityTweaker(split_that_wins)
-    assert "NVIDIA H200" in tweaker.children[0].value
+    assert "NVIDIA H200" in tweaker.children[1].value
     assert tweaker.affinity.counts() == {"GPU": 31}
     assert tweaker.history["label"].str.endswith("(recorded)").all()
     tweaker.cut(18, "CPU", "GPU")  # behind the convolutions

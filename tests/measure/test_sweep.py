@@ -328,7 +328,7 @@ def test_benches_of_a_directory_share_the_reference(model, tmp_path):
 
     def verdicts() -> set[str]:
         compiled = Bench.of(set_up).answer(Compile(trial=trial, compare=True))
-        return {agreement["verdict"] for agreement in compiled.agreement}
+        return {agreement.verdict for agreement in compiled.agreement}
 
     kept = tmp_path / "reference0.npz"
     assert not kept.exists()
@@ -360,7 +360,7 @@ def before_asking(monkeypatch):
 def test_a_measured_process_has_compiled_nothing_else(
     model, placements, monkeypatch, before_asking
 ):
-    for slow in ("turn_schedule._SLOW_COMPILE_S", "bench_pool._SLOW_START_S"):
+    for slow in ("sweep_schedule._SLOW_COMPILE_S", "bench_pool._SLOW_START_S"):
         monkeypatch.setattr(f"hetero_lab.measure.{slow}", math.inf)  # a busy machine is slow
     asked: dict[type, list[int]] = {Compile: [], Expect: []}
 
@@ -379,7 +379,7 @@ def test_a_measured_process_has_compiled_nothing_else(
 @pytest.fixture
 def two_at_once(monkeypatch):
     """Every compile counts as slow, and two run at once on however many cores."""
-    monkeypatch.setattr("hetero_lab.measure.turn_schedule._SLOW_COMPILE_S", 0.0)
+    monkeypatch.setattr("hetero_lab.measure.sweep_schedule._SLOW_COMPILE_S", 0.0)
     monkeypatch.setattr("hetero_lab.measure.session.compiles_at_once", lambda: 2)
 
 

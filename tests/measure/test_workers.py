@@ -17,7 +17,7 @@ from hetero_lab.measure import worker_process
 from hetero_lab.measure.requests import Release, SetUp
 from hetero_lab.measure.session import StoppedError, SweepControl
 from hetero_lab.measure.worker_process import WORKER, WorkerError, WorkerProcess
-from hetero_lab.measure.workers import Workers
+from hetero_lab.measure.workers import Workers, compiles_at_once
 from hetero_lab.model.read import prepare, save
 from hetero_lab.processes import FORK_SERVER, ForkedProcess, ForkServer, launch
 
@@ -206,3 +206,9 @@ def test_a_stopped_sweep_has_no_worker_left(set_up):
     begun = late.stoppable(lambda: (late.stop(), WorkerProcess(set_up))[1])()
     with contextlib.closing(begun), pytest.raises(WorkerError):
         begun.ask(Release(key="none"), timeout_s=10)
+
+
+@pytest.mark.parametrize(("n_cores", "at_once"), [(1, 1), (2, 1), (3, 1), (4, 2), (16, 8)])
+def test_each_compile_has_two_cores(monkeypatch, n_cores, at_once):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(n_cores)), raising=False)
+    assert compiles_at_once() == at_once

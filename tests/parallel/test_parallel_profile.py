@@ -363,7 +363,7 @@ def test_a_bench_ends_the_threads_of_what_it_lets_go(core):
     bench.answer(Compile(trial=trial))
     assert len(threads()) == 3  # one more than devices
     compiled = bench.answer(Compile(trial=trial, compare=True))
-    assert compiled.agreement[0]["verdict"] == "equal"
+    assert compiled.agreement[0].verdict == "equal"
     assert len(threads()) == 3  # the first one was let go
     turn = bench.answer(RunTurn(key=trial.key, discarded=2, timed=10))
     assert len(turn.samples_us) == 10

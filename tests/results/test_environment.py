@@ -7,12 +7,13 @@ import math
 from dataclasses import replace
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from hetero_lab import clock
 from hetero_lab.intervals import Noise
 from hetero_lab.results import environment
-from hetero_lab.results.environment import current_environment, is_busy, noise_of
+from hetero_lab.results.environment import current_environment, is_busy, machine_state, noise_of
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,19 @@ from hetero_lab.results.environment import current_environment, is_busy, noise_o
 )  # fmt: skip
 def test_how_much_other_work_disturbs(cpus, n_cpus, busy):
     assert is_busy(cpus, n_cpus) == busy
+
+
+@pytest.mark.parametrize(
+    ("battery", "said"),
+    [
+        (None, None),  # a machine without one
+        (SimpleNamespace(power_plugged=True), False),
+        (SimpleNamespace(power_plugged=False), True),
+    ],
+)
+def test_whether_it_runs_on_battery(monkeypatch, battery, said):
+    monkeypatch.setattr(psutil, "sensors_battery", lambda: battery, raising=False)
+    assert machine_state()["on_battery"] is said
 
 
 def test_the_noise_of_several_devices_is_the_largest(core):

@@ -63,7 +63,7 @@ def test_the_part_that_takes_most_is_the_cause(op_us, reorder_us, cause):
         counter(0, "CPU", kind, "matmul" if kind == "op" else "", us)
         for kind, us in (("op", op_us), ("reorder", reorder_us))
     )
-    alone = Partition((Subgraph(0, "CPU", ("matmul",)),), ())
+    alone = Partition((Subgraph("CPU", ("matmul",)),), ())
     profile = small_profile(counters=counters, partition=alone)
     assert line_of(profile, "Cause:") == cause
     assert line_of(profile, "Placement:") == "3 ops on ACC (emulated on CPU), 1 op on CPU"

@@ -11,6 +11,7 @@ import pytest
 
 import hetero_lab as hl
 from hetero_lab.errors import HeteroLabWarning, StoredFileError
+from hetero_lab.tables import html_table
 
 BEFORE = Path(__file__).parent / "stored_before"
 RECORDED = Path(__file__).parents[2] / "datasets" / "recordings"
@@ -66,6 +67,7 @@ def test_a_profile_comes_back_from_its_tables(tmp_path):
         again = hl.read_profile(tmp_path / path)
         assert (again.label, again.compile_ms) == (whole.label, whole.compile_ms)
         assert "profile.json" in repr(again)
+        assert html_table(again.tables["summary"]) in again._repr_html_()
         with pytest.raises(StoredFileError, match="No table holds the latency"):
             hl.views.placement_graph(again)
         with pytest.raises(StoredFileError, match="No table holds"):
@@ -129,6 +131,18 @@ def test_tables_of_something_else_are_named(tmp_path):
     hl.read_sweep(BEFORE / "one_machine").to_csv(tmp_path / "other.csv")
     with pytest.raises(StoredFileError, match="holds a sweep: hetero_lab.read_sweep reads it"):
         hl.read_profile(tmp_path / "other.csv")
+
+
+def test_a_column_that_an_older_release_did_not_write_is_empty(stored, tmp_path):
+    stored.export(tmp_path)
+    csv = tmp_path / "summary.csv"
+    pd.read_csv(csv).drop(columns=["peak_rss_bytes", "agreement"], errors="ignore").to_csv(
+        csv, index=False
+    )
+    again = hl.read_sweep(tmp_path)
+    assert again.summary["peak_rss_bytes"].isna().all()
+    assert list(again.summary["label"]) == list(stored.summary["label"])
+    assert repr(again).splitlines()[0] == repr(stored).splitlines()[0]
 
 
 def test_an_edited_table_beside_the_measurement_is_not_passed_over(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from dataclasses import replace
@@ -16,7 +17,7 @@ from small_models import constant_only, convolutions, passed_through
 
 import hetero_lab as hl
 from hetero_lab import clock
-from hetero_lab.errors import MeasurementError, PlanError
+from hetero_lab.errors import DeviceError, MeasurementError, PlanError
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.simplify import simplified
@@ -67,7 +68,7 @@ def test_a_cost_model_holds_what_was_measured(costs, digits, tmp_path):
     assert costs.notes == ()
     assert dict(costs.emulated) == {"ACC": "CPU"}
     assert (costs.validation["measured_us"] > 0).all()
-    assert costs.environment["ACC"].endswith("(emulated on CPU)")
+    assert re.search(r"\(emulated on CPU, b?f(16|32), default\)", costs.environment["ACC"])
     assert costs.device_properties == F32
     softmax = next(op.name for op in costs.graph if op.type == "Softmax")
     assert softmax not in costs.supports("ACC")
@@ -392,3 +393,8 @@ def test_limits_that_cannot_hold_are_told_before_a_compile(digits, own_core, wro
     with pytest.raises(PlanError, match="nowhere|GPU"):
         hl.optimize(digits, ["ACC", "CPU"], core=own_core, **QUICK, **wrong)
     assert own_core.n_compiled == 0
+
+
+def test_properties_are_for_the_devices_that_are_asked_about(digits):
+    with pytest.raises(DeviceError, match=r"names GPU, which is not one of ACC, CPU"):
+        hl.calibrate(digits, ["ACC", "CPU"], device_properties={"GPU": {}}, progress=False)

@@ -38,7 +38,9 @@ def test_a_gain_is_the_difference_of_two_predictions(monkeypatch):
     costs = inception_costs()
     found = hl.hotspots(costs)
     assert [row.us for row in found.rows] == sorted((r.us for r in found.rows), reverse=True)
-    assert len(found.priced) > 80
+    gains = [row.gain.us for row in found.priced]
+    assert len(gains) > 80
+    assert gains == sorted(gains, reverse=True)
     before = costs.predict_us(found.affinity)
     for row in found.rows:
         if row.gain is None:
@@ -52,6 +54,13 @@ def test_a_gain_is_the_difference_of_two_predictions(monkeypatch):
     assert frame["share"].sum() == pytest.approx(1.0)
     assert frame["cumulative_share"].iloc[-1] == pytest.approx(1.0)
     assert {"ACC_predicted_us", "CPU_predicted_us", "move_to"} <= {*frame.columns}
+
+
+def test_where_no_move_gains_none_is_named():
+    slower = dict.fromkeys(("matmul", "relu", "add"), (1.0, 50.0))
+    found = hl.hotspots(flat_costs(small_graph(), slower, lacks={"Softmax"}))
+    assert max(row.gain.us for row in found.rows if row.gain) < 0.0
+    assert found.verdict.endswith("Moving one group alone gains nothing.")
 
 
 def test_costs_without_validation_know_no_interval():

@@ -66,9 +66,9 @@ def small_profile(relu: str = "relu", label: str = "HETERO:ACC,CPU", **changes) 
     )
     partition = Partition(
         (
-            Subgraph(0, "ACC", ("matmul", relu)),
-            Subgraph(1, "CPU", ("softmax",)),
-            Subgraph(2, "ACC", ("add",)),
+            Subgraph("ACC", ("matmul", relu)),
+            Subgraph("CPU", ("softmax",)),
+            Subgraph("ACC", ("add",)),
         ),
         (
             Boundary(relu, relu, 0, 0, (1, 2), 32),

@@ -59,7 +59,7 @@ def test_without_counters_no_time_is_known():
 
 
 def test_structure():
-    parts = (Subgraph(0, "CPU", ()), Subgraph(1, "CPU", ()))
+    parts = (Subgraph("CPU", ()), Subgraph("CPU", ()))
     assert structure(Partition(parts[:1], ())) == "1 subgraph"
     one = (Boundary("a", "a", 0, 0, (1,), 2000),)
     assert structure(Partition(parts, one)) == "2 subgraphs, 1 boundary of 2 KB"
@@ -105,7 +105,7 @@ def test_computed_weights_are_shown_where_they_cross():
     graph = OpGraph("packed", ops, (0,), (4,))
     affinity = Affinity.from_graph(graph, {op.name: "A" for op in ops})
     partition = Partition(
-        (Subgraph(0, "A", ()), Subgraph(1, "B", ("add",))),
+        (Subgraph("A", ()), Subgraph("B", ("add",))),
         (Boundary("unpack", "unpack", 0, 0, (1,), 16),),
     )
     data = graph_data(graph, affinity, partition)
@@ -116,7 +116,7 @@ def test_computed_weights_are_shown_where_they_cross():
         (3, 4, False),
     ]
     # Where they do not cross, they are left out as constants are.
-    inside = Partition((Subgraph(0, "A", ("add",)),), ())
+    inside = Partition((Subgraph("A", ("add",)),), ())
     assert [n.name for n in graph_data(graph, affinity, inside).nodes] == ["x", "add", "y"]
 
 
@@ -127,7 +127,7 @@ def test_a_subgraph_that_only_copies_holds_its_input_and_output():
     )
     graph = OpGraph("copy", ops, (0,), (1,))
     affinity = Affinity.from_graph(graph, {"x": "A", "y": "A"})
-    partition = Partition((Subgraph(0, "A", ()),), (), (Wiring((("model", 0),), (("model", 0),)),))
+    partition = Partition((Subgraph("A", ()),), (), (Wiring((("model", 0),), (("model", 0),)),))
     data = graph_data(graph, affinity, partition)
     assert data.boxes[0].nodes == (0, 1)
     assert not data.edges[0].is_boundary
@@ -135,6 +135,6 @@ def test_a_subgraph_that_only_copies_holds_its_input_and_output():
 
 def test_a_partition_of_another_model_is_refused():
     profile = small_profile()
-    other = Partition((Subgraph(0, "CPU", ("elsewhere",)),), ())
+    other = Partition((Subgraph("CPU", ("elsewhere",)),), ())
     with pytest.raises(ArgumentError, match="no op 'elsewhere'"):
         graph_data(profile.graph, profile.affinity, other)

@@ -8,7 +8,7 @@ from views.hand_made import small_profile
 import hetero_lab as hl
 from hetero_lab.errors import MeasurementError
 from hetero_lab.planning.schedules import Schedule, ScheduledTask, SchedulePlan
-from hetero_lab.runtime.timeline import Span
+from hetero_lab.planning.timeline import Span
 from hetero_lab.views.time_figures import bars
 
 # relu feeds softmax (1) and add (2), softmax feeds add; 7 starts while 6 is in flight.

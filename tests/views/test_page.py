@@ -61,7 +61,7 @@ def test_the_gallery_holds_what_applies():
     assert list(figures) == names
     assert all(isinstance(figure, go.Figure) for figure in figures.values())
     assert list(hl.views.gallery(small_profile(counters=()))) == names[:2]
-    whole = Partition((Subgraph(0, "CPU", ("matmul", "relu", "softmax", "add")),), ())
+    whole = Partition((Subgraph("CPU", ("matmul", "relu", "softmax", "add")),), ())
     assert list(hl.views.gallery(small_profile(partition=whole, counters=()))) == names[:2]
 
 

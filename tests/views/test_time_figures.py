@@ -82,7 +82,7 @@ def test_many_subgraphs_have_thin_bars():
     names = [f"op{i}" for i in range(50)]
     profile = replace(
         small_profile(),
-        partition=Partition(tuple(Subgraph(i, "CPU", (n,)) for i, n in enumerate(names)), ()),
+        partition=Partition(tuple(Subgraph("CPU", (n,)) for n in names), ()),
         counters=tuple(counter(i, "CPU", "op", n, 1.0 + i) for i, n in enumerate(names)),
     )
     figure = hl.views.time_by_subgraph(profile)

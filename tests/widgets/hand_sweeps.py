@@ -60,7 +60,7 @@ def on_cpu_alone(profile):
     return replace(
         profile,
         affinity=Affinity.from_graph(profile.graph, {op.name: "CPU" for op in profile.graph}),
-        partition=Partition((Subgraph(0, "CPU", names),), (), observed=True),
+        partition=Partition((Subgraph("CPU", names),), (), observed=True),
         counters=(),
     )
 

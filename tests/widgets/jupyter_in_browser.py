@@ -1,5 +1,7 @@
 """JupyterLab on a free port of this machine, and a real browser that opens its notebooks.
 
+Where Notebook 7 is installed, the same server opens them in it.
+
 Neither finds the other's user settings, and the browser finds no network but this machine.
 """
 
@@ -23,10 +25,12 @@ from typing import Any
 
 import nbformat
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 ARTIFACTS = Path(__file__).parents[1] / "artifacts"
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
+_WCAG = {"runOnly": ["wcag2a", "wcag2aa"], "resultTypes": ["violations"]}
 _PATIENCE_S = 60.0  # for JupyterLab to start, and to open a notebook
 _STEP_S = 20.0  # for anything on a page that is open
 
@@ -67,6 +71,27 @@ class NotebookPage:
         self.page.wait_for_selector(f"body[data-jp-theme-light='{is_light}']", state="attached")
         self.page.wait_for_selector("#jupyterlab-splash", state="detached")
 
+    def barriers(self, selector: str) -> list[str]:
+        """Return what axe finds in an element, and where it is too wide, in both themes and widths.
+
+        The page is as it was afterwards.
+        """
+        size, found = self.page.viewport_size, []
+        for theme in (DARK, LIGHT):
+            self.theme(theme)
+            for width in (1000, 1440):
+                self.page.set_viewport_size({"width": width, "height": size["height"]})
+                self.page.wait_for_timeout(500)  # colours and figures follow
+                seen = Axe().run(self.page, selector, _WCAG)
+                where = f"{theme}, {width} px"
+                found += [f"{where}: {seen.generate_report()}"] * (seen.violations_count > 0)
+                over = self.page.locator(selector).first.evaluate(
+                    "e => e.scrollWidth - e.clientWidth"
+                )
+                found += [f"{where}: {over} px too wide"] * (over > 0)
+        self.page.set_viewport_size(size)
+        return found
+
     def picture(self, name: str, selector: str | None = None) -> Path:
         """Keep a screenshot of the page, or of one element, in ``tests/artifacts``."""
         ARTIFACTS.mkdir(exist_ok=True)
@@ -91,25 +116,33 @@ def write_notebook(path: Path, cells: Sequence[str]) -> Path:
 @contextlib.contextmanager
 def running_lab(directory: Path, home: Path) -> Iterator[Lab]:
     """Start JupyterLab for the notebooks in ``directory``; its own files go to ``home``."""
-    port, token = _free_port(), secrets.token_hex(16)
+    port, token = free_port(), secrets.token_hex(16)
+    url = f"http://127.0.0.1:{port}"
+    command = [
+        "jupyterlab", "--no-browser", "--expose-app-in-browser",
+        "--JupyterNotebookApp.expose_app_in_browser=True",
+        f"--ServerApp.root_dir={directory}", "--ServerApp.ip=127.0.0.1",
+        f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--allow-root",
+        f"--IdentityProvider.token={token}",
+        "--LabApp.news_url=''",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    ]  # fmt: skip
     log = home / "jupyter.log"
+    with serving(command, f"{url}/api?token={token}", log, env=_environment(home), cwd=directory):
+        yield Lab(url, token, directory)
+
+
+@contextlib.contextmanager
+def serving(module: Sequence[str], url: str, log: Path, **options: Any) -> Iterator[None]:
+    """Run a module of Python with its arguments, once a URL answers until the end."""
     with log.open("w") as file:
         process = subprocess.Popen(
-            [
-                sys.executable, "-m", "jupyterlab", "--no-browser", "--expose-app-in-browser",
-                f"--ServerApp.root_dir={directory}", "--ServerApp.ip=127.0.0.1",
-                f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--allow-root",
-                f"--IdentityProvider.token={token}",
-                "--LabApp.news_url=''",
-                "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-            ],
-            env=_environment(home), stdout=file, stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL, cwd=directory,
+            [sys.executable, "-m", *module], stdout=file, stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL, **options,
         )  # fmt: skip
     try:
-        url = f"http://127.0.0.1:{port}"
-        _wait_for(f"{url}/api?token={token}", process, log)
-        yield Lab(url, token, directory)
+        _wait_for(url, process, log)
+        yield
     finally:
         process.terminate()
         try:
@@ -145,7 +178,12 @@ def running_browser() -> Iterator[Any]:
 
 @contextlib.contextmanager
 def opened(
-    browser: Any, lab: Lab, notebook: str, size: tuple[int, int] = (1500, 1700)
+    browser: Any,
+    lab: Lab,
+    notebook: str,
+    size: tuple[int, int] = (1500, 1700),
+    *,
+    in_notebook_7: bool = False,
 ) -> Iterator[NotebookPage]:
     """Open a notebook of the lab's directory alone on a page, with its kernel ready."""
     context = browser.new_context(viewport={"width": size[0], "height": size[1]})
@@ -153,10 +191,10 @@ def opened(
     elsewhere: list[str] = []
     errors: list[str] = []
     page.on("request", lambda r: _note_foreign(r.url, lab, elsewhere))
-    page.on("pageerror", lambda error: errors.append(str(error)))
     page.set_default_timeout(_PATIENCE_S * 1000)
     workspace = secrets.token_hex(4)  # so that no page sees what another one left open
-    page.goto(f"{lab.url}/doc/workspaces/{workspace}/tree/{notebook}?token={lab.token}")
+    place = "notebooks" if in_notebook_7 else f"doc/workspaces/{workspace}/tree"
+    page.goto(f"{lab.url}/{place}/{notebook}?token={lab.token}")
     page.wait_for_function("() => window.jupyterapp !== undefined")
     page.evaluate("() => window.jupyterapp.restored.then(() => true)")
     page.wait_for_selector(".jp-Notebook .jp-Cell")
@@ -166,6 +204,8 @@ def opened(
         " === 'idle'"
     )
     page.set_default_timeout(_STEP_S * 1000)
+    # From here on: Notebook 7 has one of its own as it starts, with an empty notebook, too.
+    page.on("pageerror", lambda error: errors.append(str(error)))
     try:
         yield NotebookPage(page, elsewhere, errors)
     finally:
@@ -197,7 +237,8 @@ def _environment(home: Path) -> dict[str, str]:
     return {**os.environ, **{key: str(home / name) for key, name in own.items()}}
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this machine that nobody listens to."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
@@ -207,9 +248,9 @@ def _wait_for(url: str, process: subprocess.Popen, log: Path) -> None:
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until:
         if process.poll() is not None:
-            pytest.fail(f"JupyterLab did not start:\n{log.read_text()[-3000:]}")
+            pytest.fail(f"It did not start:\n{log.read_text()[-3000:]}")
         with contextlib.suppress(OSError, urllib.error.URLError):
             urllib.request.urlopen(url, timeout=2).close()
             return
         time.sleep(0.2)
-    pytest.fail(f"JupyterLab did not answer in {_PATIENCE_S:.0f} s:\n{log.read_text()[-3000:]}")
+    pytest.fail(f"It did not answer in {_PATIENCE_S:.0f} s:\n{log.read_text()[-3000:]}")

@@ -6,11 +6,12 @@ function load(source) {
   document.head.append(script);
 }
 
-// JupyterLab's shortcuts take the arrow keys, which lists need.
+// Shortcuts of JupyterLab and Notebook 7 take keys that lists need; the latter take them on their
+// way down, unless their target is marked.
 function mark(el, patience) {
   const box = el.closest(".hetero-lab-explorer");
   if (box) {
-    box.setAttribute("data-lm-suppress-shortcuts", "true");
+    box.addEventListener("focusin", ({ target }) => target.setAttribute("data-lm-suppress-shortcuts", ""));
     box.addEventListener("keydown", (event) => event.stopPropagation());
   } else if (patience > 0) setTimeout(() => mark(el, patience - 1), 50);
 }

@@ -34,8 +34,9 @@ from hetero_lab.widgets.explorer.explorer_figures import (
     table_of,
 )
 from hetero_lab.widgets.explorer.explorer_state import ExplorerState, labelled
+from hetero_lab.widgets.last_picture import LastPicture
 
-_NO_WIDGETS = "A SweepExplorer needs widgets, which are not shown here. Its sweep:"
+_NEEDS_KERNEL = "Choosing, filtering, comparing and the other tabs"
 _WIDE = {"description_width": "60px"}
 _WRAP = {"flex_flow": "row wrap"}
 GRAPH, TIMELINE, COUNTERS, COMPARED = "Graph", "Timeline", "Counters", "Compare A and B"
@@ -43,7 +44,7 @@ _NODE_COLUMNS = ["op", "real_time_us", "subgraph", "device", "node_type", "exec_
 _PAUSE_S, _SLOW_S = 0.05, 0.3  # between drawings made ahead; none are made if one takes longer
 
 
-class SweepExplorer(ipw.VBox):
+class SweepExplorer(LastPicture):
     """Look through a sweep: rank, filter, group, choose axes, see a placement, compare two.
 
     No device is needed: a sweep from :func:`hetero_lab.read_sweep` will do.
@@ -93,18 +94,12 @@ class SweepExplorer(ipw.VBox):
         ):
             if len(rows):
                 children.append(ipw.HTML(_listed(rows, f"{text}: {len(rows)}", 200)))
-        super().__init__(children)
+        super().__init__(children, _NEEDS_KERNEL)
         self.add_class(CLASS)
 
-    def __repr__(self) -> str:
-        return f"{_NO_WIDGETS}\n{self.exploring.sweep!r}"
-
-    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any] | None:
-        shown = super()._repr_mimebundle_(**options)
-        if shown is not None:  # the front end takes the best that it can show
-            table = self.exploring.sweep._repr_html_()
-            shown |= {"text/plain": repr(self), "text/html": f"<p>{_NO_WIDGETS}</p>{table}"}
-        return shown
+    def _picture(self) -> tuple[str, str]:
+        sweep = self.exploring.sweep
+        return repr(sweep).partition("\n")[0], sweep._repr_html_()
 
     def select(self, label: str) -> None:
         """Show a row as the placement A."""

@@ -2,14 +2,6 @@
 // markup. The picture is drawn once; afterwards only attributes change, so zoom and scroll stay.
 
 const SVG = "http://www.w3.org/2000/svg";
-const SHAPES = {
-  circle: r => `M${-r} 0A${r} ${r} 0 1 1 ${r} 0A${r} ${r} 0 1 1 ${-r} 0Z`,
-  square: r => `M${-.9 * r} ${-.9 * r}H${.9 * r}V${.9 * r}H${-.9 * r}Z`,
-  diamond: r => `M0 ${-1.25 * r}L${1.25 * r} 0L0 ${1.25 * r}L${-1.25 * r} 0Z`,
-  triangle: r => `M0 ${-1.2 * r}L${1.1 * r} ${.8 * r}H${-1.1 * r}Z`,
-  hexagon: r => `M${-r} 0L${-.5 * r} ${-.9 * r}H${.5 * r}L${r} 0L${.5 * r} ${.9 * r}H${-.5 * r}Z`,
-};
-
 function html(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
@@ -25,12 +17,12 @@ function svg(tag, attributes = {}, ...children) {
 }
 
 function chip(look) {
-  const shape = svg("path", { d: SHAPES[look.shape](5), fill: look.colour });
+  const shape = svg("path", { d: `M0 0${look.shape}`, fill: look.colour });
   if (look.dash === "dash") {
     shape.setAttribute("stroke", "currentColor");
     shape.setAttribute("stroke-dasharray", "2 1.4");
   }
-  return svg("svg", { class: "hl-chip", viewBox: "-7 -7 14 14", "aria-hidden": "true" }, shape);
+  return svg("svg", { class: "hl-chip", viewBox: "-8.4 -8.4 16.8 16.8", "aria-hidden": "true" }, shape);
 }
 
 // A triangle beside a node whose numbers are wrong; hidden until they are.
@@ -101,8 +93,7 @@ function makeGraph(model, selection) {
   const crossing = svg("path", { class: "hl-cross", "data-hl": "boundaries" });
   const rope = svg("path", { class: "hl-rope" });
   const nodes = picture.nodes.map((node, place) => {
-    const radius = node.kind === "op" ? 6 : 3.5;
-    const shape = svg("path", { d: SHAPES.square(radius), fill: "#7a7a7a" });
+    const shape = svg("path", { d: "M-3.2 -3.2H3.2V3.2H-3.2Z", fill: "#7a7a7a" });
     const title = svg("title");
     const parts = [shape, title];
     if (node.kind === "op") parts.unshift(svg("circle", { class: "hl-halo", r: 11 }));
@@ -374,7 +365,7 @@ function makeGraph(model, selection) {
       }
       const look = palette[now[i]];
       const us = node.us[now[i]] ?? null, isHollow = byTime && (us === null || node.fused);
-      nodes[i].shape.setAttribute("d", SHAPES[look.shape](6));
+      nodes[i].shape.setAttribute("d", `M0 0${look.shape}`);
       nodes[i].shape.setAttribute("fill", isHollow ? "transparent"
         : byTime ? timeColour(us / longest, picture.timeScale) : look.colour);
       nodes[i].group.classList.toggle("hl-hollow", isHollow);
@@ -561,7 +552,8 @@ function makeTable(model, selection) {
     if (first !== undefined && model._hlFrom !== "table") reveal(first);
   }
   // What is known about one op: shapes, times, attributes.
-  const details = html("div", { class: "hl-details", role: "region", "aria-label": "The selected op" });
+  const details = html("div",
+    { class: "hl-details", tabindex: "0", role: "region", "aria-label": "The selected op" });
   function explain() {
     const [first, ...others] = selection.selected();
     if (first === undefined || others.length) {
@@ -587,21 +579,30 @@ function makeTable(model, selection) {
 // works everywhere but in the fields, which have an undo of their own.
 function keepKeys(model, board) {
   const root = board.closest(".widget-vbox") ?? board;
+  const isCommand = event => event.ctrlKey || event.metaKey;
+  const isSave = event => isCommand(event) && event.key.toLowerCase() === "s";
+  // Notebook 7 takes keys on their way down, unless their target is marked.
+  const mark = event => root.contains(event.target)
+    && event.target.toggleAttribute("data-lm-suppress-shortcuts", !isSave(event));
   const press = event => {
-    const key = event.key.toLowerCase(), isCommand = event.ctrlKey || event.metaKey;
-    if (isCommand && key === "s") return;
+    if (isSave(event)) return;
+    const key = event.key.toLowerCase();
     event.stopPropagation();
-    if (!isCommand || !["z", "y"].includes(key)) return;
+    if (!isCommand(event) || !["z", "y"].includes(key)) return;
     if (event.target.matches("input[type=text], textarea")) return;
     model.send({ do: key === "y" || event.shiftKey ? "redo" : "undo" });
     event.preventDefault();
   };
+  window.addEventListener("keydown", mark, true);
   root.addEventListener("keydown", press);
   for (const field of root.querySelectorAll("input[title], select[title]"))
     field.setAttribute("aria-label", field.title);
   for (const handle of root.querySelectorAll(".noUi-handle"))
     handle.setAttribute("aria-label", "Cut before op");
-  return () => root.removeEventListener("keydown", press);
+  return () => {
+    window.removeEventListener("keydown", mark, true);
+    root.removeEventListener("keydown", press);
+  };
 }
 
 let boards = 0;

@@ -6,11 +6,13 @@ only recolours. Everything is plain data; indices are places in the list of node
 
 from __future__ import annotations
 
+import base64
 import html
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.model.opgraph import OpGraph, Tensor
+from hetero_lab.model.opgraph import NOT_OPS, OpGraph, Tensor
+from hetero_lab.model.read import PreparedModel
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, one_subgraph, predict
 from hetero_lab.tables import bytes_text
@@ -26,7 +28,13 @@ PANE = (760.0, 360.0)  # approximate room for the graph
 _WIDTHS = (900, 1500, 2500, 4000)  # approximate widths of a row, in the graph's own pixels
 _RADIUS, _PORT_RADIUS = 6.0, 3.5
 _LONGEST_NAME = 200
-_SHAPES = ("circle", "square", "diamond", "triangle", "hexagon")
+_SHAPES = (  # around a point: circle, square, diamond, triangle, hexagon
+    "m-6 0a6 6 0 1 1 12 0a6 6 0 1 1-12 0z",
+    "m-5.4-5.4h10.8v10.8h-10.8z",
+    "m0-7.5l7.5 7.5l-7.5 7.5l-7.5-7.5z",
+    "m0-7.2l6.6 12h-13.2z",
+    "m-6 0l3-5.4h6l3 5.4l-3 5.4h-6z",
+)
 
 
 class BoardPicture:
@@ -138,6 +146,15 @@ class BoardPicture:
         return [partition.home[node.index] for node in self._data.nodes]
 
 
+def attributes_of(prepared: PreparedModel) -> dict[str, dict[str, str]]:
+    """Return the attributes of each op as text, such as ``strides`` of a convolution."""
+    return {
+        op.get_friendly_name(): {name: str(value) for name, value in op.get_attributes().items()}
+        for op in prepared.model.get_ordered_ops()
+        if op.get_type_name() not in NOT_OPS
+    }
+
+
 def _largest(strip: Strip) -> Page:
     """Break a strip into rows so that the whole is as large as possible in the pane."""
 
@@ -151,6 +168,38 @@ def _largest(strip: Strip) -> Page:
             break
         page = other
     return page
+
+
+def board_image(picture: Any, palette: Any, placed: Any) -> str:
+    """Return what a Board of these shows, with a key below, as an image."""
+    nodes, homes, low = picture["nodes"], placed["subgraphs"], picture["height"] + 24
+    inner, across = [], []
+    for wire in picture["wires"]:
+        a, b = homes[wire["from"]], homes[wire["to"]]
+        (across if a >= 0 and b >= 0 and a != b else inner).append(wire["path"])
+    drawn = [
+        f'<path d="{"".join(inner)}" fill="none" stroke="#999"/>',
+        f'<path d="{"".join(across)}" fill="none" stroke="#333" stroke-width="2.2"/>',
+    ]
+    texts = [(node["label"], node["x"], node["y"] + 16, "middle") for node in nodes]
+    x = 12
+    for number, look in enumerate(palette):
+        ops = [n for n, d in zip(nodes, placed["devices"], strict=True) if d == number]
+        spots = [(x, low), *((n["x"], n["y"]) for n in ops if n["kind"] == "op")]
+        path = "".join(f"M{x} {y}{look['shape']}" for x, y in spots)
+        drawn.append(f'<path d="{path}" fill="{look["colour"]}" stroke="#fff"/>')
+        texts.append((look["label"], x + 12, low + 4, "start"))
+        x += 40 + 7 * len(look["label"])
+    drawn += (
+        f'<text x="{x}" y="{y}" text-anchor="{anchor}">{html.escape(text)}</text>'
+        for text, x, y, anchor in texts
+    )
+    svg = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{max(x, picture["width"])}" '
+        f'height="{low + 12}" font-family="sans-serif" font-size="9">{"".join(drawn)}</svg>'
+    )
+    source = f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+    return f'<img alt="graph" style="max-width:100%;background:#fff" src="{source}">'
 
 
 def tensor_text(tensor: Tensor) -> str:

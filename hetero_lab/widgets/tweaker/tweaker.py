@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import os
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -20,7 +19,6 @@ from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.errors import (
     AffinityError,
     ArgumentError,
-    HeteroLabError,
     MeasurementError,
     names_at_hand,
     shorten,
@@ -28,7 +26,7 @@ from hetero_lab.errors import (
 from hetero_lab.lint.context import KnownFaults
 from hetero_lab.lint.lint import able_ops, to_frame
 from hetero_lab.measure.session import SweepControl
-from hetero_lab.model.read import Source, attributes_of
+from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity, greedy
 from hetero_lab.placement.placement import Placement, affinity_elsewhere, resolve
 from hetero_lab.placement.priorities import Priorities
@@ -40,12 +38,15 @@ from hetero_lab.results.evidence import TOLERANCE
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.search.hotspots import Hotspots
 from hetero_lab.tables import time_text, write_csv
-from hetero_lab.widgets.tweaker.board_picture import BoardPicture
+from hetero_lab.widgets.last_picture import LastPicture
+from hetero_lab.widgets.tweaker.board_picture import BoardPicture, attributes_of, board_image
 from hetero_lab.widgets.tweaker.tweaker_measurement import (
     AUTOMATIC,
     Attempt,
+    Background,
     Decider,
     attempt_label,
+    error_text,
     history_frame,
     measure,
     new_rows,
@@ -69,7 +70,7 @@ def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
             try:
                 action()
             except Exception as error:  # nobody would see the exception of a callback
-                controls.say(_text_of(error), is_error=True, at=at)
+                controls.say(error_text(error), is_error=True, at=at)
                 # A control may show the refused value: put everything back.
                 tweaker.refresh()
 
@@ -152,10 +153,6 @@ def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
     view.board.on_msg(on_board)
 
 
-def _text_of(error: Exception) -> str:
-    return str(error) if isinstance(error, HeteroLabError) else f"{type(error).__name__}: {error}"
-
-
 def _take(tweaker: AffinityTweaker, view: TweakerView) -> None:
     names = view.picture.names
     selected = [names[place] for place in view.board.selected if 0 <= place < len(names)]
@@ -193,46 +190,15 @@ def _row(rows: Sequence[_T], index: int, kind: str) -> _T:
     return rows[index]
 
 
-class Background:
-    """Runs work in a thread and keeps its error, whose text ``failed`` gets there."""
-
-    def __init__(self, failed: Callable[[str], object]):
-        self._failed = failed
-        self._work: Future[None] | None = None
-
-    def start(self, work: Callable[[], object]) -> None:
-        """Begin; MeasurementError if the previous work has not ended."""
-        if self._work is not None and not self._work.done():
-            raise MeasurementError("Something is still running. Wait for it, or press Cancel.")
-        done: Future[None] = Future()
-
-        def run() -> None:
-            try:
-                work()
-            except Exception as error:
-                self._failed(_text_of(error))
-                done.set_exception(error)
-            else:
-                done.set_result(None)
-
-        self._work = done
-        # A kernel that shuts down does not wait for it; its worker processes end by themselves.
-        threading.Thread(target=run, name="hetero_lab tweaker", daemon=True).start()
-
-    def wait(self) -> None:
-        """Wait for the end, and raise the error of the work."""
-        if self._work is not None:
-            self._work.result()
-
-
 _PLANNING_S = 20.0
+_NEEDS_KERNEL = "Moving ops and measuring"
 _NO_COSTS = (
     "This has to know what ops and boundaries cost. Learn it with costs = "
     "hetero_lab.calibrate(model, devices) and open AffinityTweaker(model, devices, costs)."
 )
 
 
-class AffinityTweaker(ipywidgets.VBox):
+class AffinityTweaker(LastPicture):
     """Change a placement by hand and see the effect at once.
 
     Graph and table show the same ops; select in either, then move the selection to a device or
@@ -265,6 +231,9 @@ class AffinityTweaker(ipywidgets.VBox):
 
     Attributes
     ----------
+    board
+        Graph and table alone, for front ends that show a single anywidget, such as marimo:
+        ``mo.ui.anywidget(tweaker.board)``. It selects, and shows every change.
     state, view, background
         The selection and the changes, the widgets that show them, and the thread that measures.
 
@@ -342,6 +311,7 @@ class AffinityTweaker(ipywidgets.VBox):
         self._control: SweepControl | None = None
         self.view = TweakerView(self.state, picture)
         self.background = Background(lambda text: self.view.controls.say(text, is_error=True))
+        self.board = self.view.board
         connect(self, self.view)
         self.refresh()
         view, controls = self.view, self.view.controls
@@ -349,13 +319,13 @@ class AffinityTweaker(ipywidgets.VBox):
         if bound is None and not self._history:  # groups, not devices
             controls.measure.disabled = controls.simplify.disabled = True
         heading = [ipywidgets.HTML(picture.heading)] if picture.heading else []
-        super().__init__([*heading, *controls.above, *shown, *controls.below])
+        super().__init__([*heading, *controls.above, *shown, *controls.below], _NEEDS_KERNEL)
 
-    def __repr__(self) -> str:
-        return (
-            f"AffinityTweaker({self.state.graph.name!r} on "
-            f"{', '.join(self.state.devices)}; {self.what_if!r})"
-        )
+    def _picture(self) -> tuple[str, str]:
+        board, devices = self.board, ", ".join(self.state.devices)
+        sentence = f"{self.state.graph.name} on {devices}: {self.what_if}."
+        image = board_image(board.picture, board.palette, board.placed)
+        return sentence, f"<p>{html.escape(sentence)}</p>{image}"
 
     # State
 

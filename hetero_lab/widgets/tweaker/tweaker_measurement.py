@@ -1,13 +1,16 @@
-"""Measure a placement beside the automatic one, in worker processes, and keep a history of it."""
+"""Measure a placement beside the automatic one, in the background, and keep a history of it."""
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.devices.bound import BoundModel
+from hetero_lab.errors import HeteroLabError, MeasurementError
 from hetero_lab.intervals import Estimate, Noise, Series
 from hetero_lab.measure.budget import LEAST_TURNS, RunOptions
 from hetero_lab.measure.session import Conditions, Session, StoppedError, SweepControl
@@ -33,6 +36,7 @@ _LOOKS = tuple(LEAST_TURNS * 2**n for n in range(7))  # turns, up to the most of
 class Attempt:
     """A placement that was measured, or could not be.
 
+    ``configuration`` is the label with the precision that was used, where that is known.
     ``status`` is ``ok`` or the cause, and ``detail`` the message of the runtime. ``ratio`` is to
     the automatic placement in the same run; below 1 is faster. ``median_us`` is that ratio times
     what the automatic placement took when it was measured first, so that rows of several runs can
@@ -43,6 +47,7 @@ class Attempt:
     affinity: Affinity
     status: str = "ok"
     detail: str = ""
+    configuration: str = ""
     n_subgraphs: int | None = None
     boundary_bytes: int | None = None
     median_us: float | None = None
@@ -73,7 +78,6 @@ class Decider:
     noise: Noise
     tell: Callable[[float, str], object]
     until_decided: bool
-    known: str = ""
 
     def __post_init__(self) -> None:
         self._watch, self._ledger = Stopwatch.start(self.budget_s), Ledger()
@@ -92,26 +96,36 @@ class Decider:
             self._look()
 
     def _look(self) -> None:
-        first, last = self._keys[0], self._keys[-1]
-        n_turns = len(self._ledger.paired(last, first)[0])
+        n_turns = self._n_turns
         if n_turns < LEAST_TURNS:
             self._say(f"{count_of(n_turns, 'turn')} of each, of at least {LEAST_TURNS}")
-        elif first == last:
+        elif len(self._keys) == 1:
             self._say(f"{n_turns} turns so far")
         elif n_turns % LEAST_TURNS == 0:
-            self._compare(n_turns, first, last)
+            text, found = self._compare()
+            self._say(text)
+            if self.until_decided and n_turns in _LOOKS and found != UNDECIDED:
+                raise StoppedError(text)
 
-    def _compare(self, n_turns: int, first: str, last: str) -> None:
+    @property
+    def known(self) -> str:
+        """What all turns say of two placements; empty if they are too few."""
+        is_known = len(self._keys) > 1 and self._n_turns >= LEAST_TURNS
+        return self._compare()[0] if is_known else ""
+
+    @property
+    def _n_turns(self) -> int:
+        return len(self._ledger.paired(self._keys[-1], self._keys[0])[0])
+
+    def _compare(self) -> tuple[str, str]:
+        first, last = self._keys[0], self._keys[-1]
         busy = is_busy(foreign_cpus(self._states), os.cpu_count() or 1)
         noise, levels = self.noise.when_busy if busy else self.noise, self._ledger.levels_us
         ratio = Series(levels(last), levels(first), noise).ratio
         assert ratio is not None
         found = finding(ratio, min(1.0, ratio.p * len(_LOOKS)))
         text = f"{ratio.middle:.3f} × automatic ({ratio.low:.3f} to {ratio.high:.3f}), {found}"
-        self.known = f"{n_turns} turns of each: {text}"
-        self._say(self.known)
-        if self.until_decided and n_turns in _LOOKS and found != UNDECIDED:
-            raise StoppedError(self.known)
+        return f"{self._n_turns} turns of each: {text}", found
 
     def _say(self, text: str) -> None:
         self.tell(min(1.0, self._watch.elapsed_s / self.budget_s), text)
@@ -157,9 +171,9 @@ def measure(
 
 def attempt_of(row: Mapping[Any, Any], affinity: Affinity) -> Attempt:
     """Return an attempt from a row of the summary of a sweep."""
-    known: dict[str, Any] = {"status": row["status"], "detail": row["detail"]}
+    known = {name: row[name] for name in ("status", "detail", "configuration") if name in row}
     if row["status"] == "ok":
-        known = {name: row[name] for name in _NUMBERS if name in row and row[name] == row[name]}
+        known |= {name: row[name] for name in _NUMBERS if name in row and row[name] == row[name]}
     return Attempt(row["label"], affinity, **known)
 
 
@@ -180,18 +194,55 @@ def _scaled(tried: Attempt, scale: float) -> Attempt:
     return replace(tried, **{name: scale * us for name, us in known.items() if us is not None})
 
 
-_NUMBERS = tuple(f.name for f in fields(Attempt))[4:-1]
+_NUMBERS = tuple(f.name for f in fields(Attempt))[5:-1]
 
 
 def history_frame(history: Sequence[Attempt]) -> pd.DataFrame:
     """Return one row per measurement: label, status, structure, latency, ratio to automatic."""
     import pandas as pd
 
-    columns = ["label", "status", *_NUMBERS, "predicted_us", "detail"]
+    columns = ["label", "configuration", "status", *_NUMBERS, "predicted_us", "detail"]
     rows = [{name: getattr(tried, name) for name in columns} for tried in history]
     frame = pd.DataFrame(rows, columns=columns)
     kinds = dict.fromkeys([*_NUMBERS, "predicted_us"], "float64") | {
-        "label": "str", "status": "str", "detail": "str",
+        "label": "str", "configuration": "str", "status": "str", "detail": "str",
         "n_subgraphs": "Int64", "boundary_bytes": "Int64",
     }  # fmt: skip
     return frame.astype(kinds)
+
+
+def error_text(error: Exception) -> str:
+    """Return what a user should read of an error."""
+    return str(error) if isinstance(error, HeteroLabError) else f"{type(error).__name__}: {error}"
+
+
+class Background:
+    """Runs work in a thread and keeps its error, whose text ``failed`` gets there."""
+
+    def __init__(self, failed: Callable[[str], object]):
+        self._failed = failed
+        self._work: Future[None] | None = None
+
+    def start(self, work: Callable[[], object]) -> None:
+        """Begin; MeasurementError if the previous work has not ended."""
+        if self._work is not None and not self._work.done():
+            raise MeasurementError("Something is still running. Wait for it, or press Cancel.")
+        done: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:
+                self._failed(error_text(error))
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        self._work = done
+        # A kernel that shuts down does not wait for it; its worker processes end by themselves.
+        threading.Thread(target=run, name="hetero_lab tweaker", daemon=True).start()
+
+    def wait(self) -> None:
+        """Wait for the end, and raise the error of the work."""
+        if self._work is not None:
+            self._work.result()

@@ -70,11 +70,14 @@ class WhatIf:
         return self.partition.boundary_bytes
 
     def __repr__(self) -> str:
+        return f"WhatIf({self})"
+
+    def __str__(self) -> str:
         time = f", {self.predicted_us:.1f} µs predicted" if self.predicted_us is not None else ""
         return (
-            f"WhatIf({count_of(self.n_subgraphs, 'subgraph')}, "
+            f"{count_of(self.n_subgraphs, 'subgraph')}, "
             f"{count_of(self.n_boundaries, 'boundary')}, "
-            f"{self.boundary_bytes} bytes{time})"
+            f"{self.boundary_bytes} bytes{time}"
         )
 
 

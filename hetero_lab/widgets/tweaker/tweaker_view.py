@@ -137,7 +137,7 @@ def tried_rows(history: Sequence[Attempt], now: Affinity) -> list[dict[str, Any]
     level = next((us / predicted for us, predicted in pairs if us and predicted), 1.0)
     return [
         {
-            "label": squeeze(tried.label, 100),
+            "label": squeeze(tried.configuration or tried.label, 100),
             "status": tried.status,
             "detail": squeeze(tried.detail, _LONGEST),
             "is_here": tried.affinity == now,
@@ -321,7 +321,9 @@ _WITHOUT_COSTS = "With costs= of hetero_lab.calibrate() latency and times of ops
 EXPORTS = ("affinity, JSON", "affinity, CSV", "frozen directory", "history, CSV")
 ABOVE, PANEL, FILES = "above", "panel", "files"  # where a message is shown
 # The height is fixed, so that nothing below moves while somebody clicks.
-_TWO_LINES = {"height": "40px", "overflow": "auto", "width": "auto", "flex": "1 1 0"}
+_TWO_LINES = {"height": "40px", "width": "auto", "flex": "1 1 0"}
+# A longer text is scrolled, with the keyboard too.
+_SCROLLED = 'tabindex="0" style="height: 100%; overflow: auto; line-height: 1.4'
 _ROW = {"flex_flow": "row wrap", "align_items": "center"}
 
 
@@ -434,15 +436,13 @@ class Controls:
         mark, colour = ("⚠ ", "var(--jp-error-color1, #d32f2f)") if is_error else ("", "inherit")
         role = "alert" if is_error else "status"
         self.messages[at].value = (
-            f'<div role="{role}" class="hl-message" style="color: {colour}; line-height: 1.4">'
+            f'<div role="{role}" class="hl-message" {_SCROLLED}; color: {colour}">'
             f"{mark}{html.escape(squeeze(text, 1000))}</div>"
         )
 
     def show_selection(self, text: str, able: Mapping[str, int]) -> None:
         """Describe the selection, of which a device can run so many ops."""
-        self.selection.value = (
-            f'<div class="hl-selection" style="line-height: 1.4">{html.escape(text)}</div>'
-        )
+        self.selection.value = f'<div class="hl-selection" {_SCROLLED}">{html.escape(text)}</div>'
         for device, button in self.devices.items():
             button.disabled = not able[device]
         self.after.disabled = self.clear.disabled = not any(able.values())

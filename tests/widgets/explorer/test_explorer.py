@@ -217,7 +217,7 @@ def test_two_runs_stand_side_by_side_with_what_differs_between_the_machines():
     assert facts["after"]["host"] == now.environment.host
     shown = open_tab(explorer, "Before and after")
     assert "were not measured in turn" in shown.value
-    assert "3 undecided. Not measured in turn." in explorer.children[1].value
+    assert "3 undecided. Not measured in turn." in explorer.children[2].value
     explorer.compare_with(f"before: {SPLIT}")
     assert "not measured in the same turns" in texts_of(open_tab(explorer, "Compare A and B"))
 
@@ -292,14 +292,6 @@ def test_of_a_recording_it_does_not_advise_what_cannot_be_done():
     explorer.select(label)
     for tab in ("Timeline", "Counters"):
         assert "The recording holds no counters." in texts_of(open_tab(explorer, tab))
-
-
-def test_without_widgets_there_is_the_sweep_as_a_table_and_the_reason():
-    shown = hl.SweepExplorer(small_sweep())._repr_mimebundle_()
-    assert "widget" in shown["text/plain"].splitlines()[0]
-    assert SLOW in shown["text/plain"]
-    assert "<table" in shown["text/html"]
-    assert any("widget-view" in kind for kind in shown)
 
 
 def test_controls_and_python_agree():

@@ -59,7 +59,7 @@ def test_it_opens_with_the_automatic_placement(tweaker, model):
     assert first == "many-subgraphs"  # takes too long for each change: the button says it
     assert list(tweaker.findings["rule"]) == others
     assert len(tweaker.history) == 0
-    assert repr(tweaker).startswith("AffinityTweaker('digits_inception' on ACC, CPU; WhatIf(19")
+    assert repr(tweaker).startswith("AffinityTweaker(digits_inception on ACC, CPU: 19 subg")
     looks = [(look["device"], look["label"]) for look in tweaker.view.board.palette]
     assert looks == [("ACC", "ACC (emulated on CPU)"), ("CPU", "CPU")]
 

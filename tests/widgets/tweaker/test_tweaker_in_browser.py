@@ -157,7 +157,9 @@ def test_click_change_measure_undo_export(tweaker, lab):
     tweaker.until(rows.count, lambda n: n == 2)
     assert [rows.nth(i).get_attribute("data-status") for i in range(2)] == ["ok", "ok"]
     assert "automatic" in rows.nth(0).inner_text()
-    assert re.search(r"\d\.\d{3}\s+\[\d\.\d{3}, (\d\.\d{3}|inf)\]", rows.nth(1).inner_text())
+    ratio = r"(\d\.\d{3})\s+\[(\d\.\d{3}), (\d\.\d{3}|inf)\]"
+    shown = re.search(ratio, rows.nth(1).inner_text())
+    tweaker.say("{} × automatic ({} to {})".format(*shown.groups()))  # the same numbers
     assert rows.nth(1).get_attribute("aria-current") == "true"
     tweaker.notebook.picture("tweaker_5_measured")
 
@@ -274,6 +276,12 @@ def test_clicks_and_a_measurement_move_nothing(tweaker, width):
     assert row.bounding_box()["y"] < where()[0]["y"]  # beside the button that measures
     assert where() == before
     page.set_viewport_size(size)
+
+
+def test_anybody_can_use_it(tweaker):
+    tweaker.python("tweaker.select(pattern='.')")  # a text that is scrolled
+    tweaker.until(tweaker.selected, lambda names: len(names) > 50)
+    assert tweaker.notebook.barriers(".jp-OutputArea-output:has(.hl-board)") == []
 
 
 @pytest.mark.parametrize("width", [1000, 1440])

@@ -1,4 +1,4 @@
-"""Measured spans of subgraphs, and the critical path and idle times in them."""
+"""Runs of subgraphs, measured or simulated, and the critical path and idle times in them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One measured run of one subgraph, in seconds of a monotonic clock."""
+    """One run of one subgraph, in seconds of a monotonic clock, or of the simulation."""
 
     request: int
     subgraph: int
@@ -36,7 +36,7 @@ def critical_path(
         if span.device in last_on:
             before_on_device[span] = last_on[span.device]
         last_on[span.device] = span
-    at = max(own.values(), key=lambda span: span.end_s)
+    at = max(own.values(), key=lambda span: (span.end_s, span.start_s))
     chain = [at]
     while True:
         before = [own[index] for index in sources[at.subgraph] if index in own]

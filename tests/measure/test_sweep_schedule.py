@@ -14,7 +14,7 @@ from measure.scripted_answers import TIMES, answered, trials
 from hetero_lab.intervals import ASSUMED_NOISE, Noise
 from hetero_lab.measure import requests
 from hetero_lab.measure.budget import FULL, RunOptions
-from hetero_lab.measure.turn_schedule import Ask, Begin, TurnSchedule
+from hetero_lab.measure.sweep_schedule import Ask, Begin, SweepSchedule
 from hetero_lab.measure.worker_process import WorkerError
 from hetero_lab.results.records import (
     Compiled,
@@ -46,10 +46,10 @@ class Script:
         self, keys: str, *, budget_s: float | None = None, group: int = 8, at_once: int = 1,
         records: Any = (), devices: dict[str, str] | None = None, until: int | None = None,
         noise: Noise = ASSUMED_NOISE, **options: Any,
-    ) -> TurnSchedule:  # fmt: skip
+    ) -> SweepSchedule:  # fmt: skip
         """Measure trials with these keys, the first of them the reference, in ``until`` steps."""
         self.records = list(records)
-        schedule = TurnSchedule(
+        schedule = SweepSchedule(
             trials=by_key(trials(keys, devices)), reference=keys[0],
             ledger=Ledger(records, self.records.append),
             options=RunOptions(**{"counters": False, "reference": False, "turns": 2, **options}),
@@ -171,7 +171,7 @@ def test_time_that_is_left_goes_into_more_turns_until_they_agree():
 @pytest.mark.parametrize("budget_s", [4.0, 8.0])
 def test_groups_share_the_time_that_is_left(monkeypatch, budget_s):
     """With turns that never agree, each group uses a part of it, and all get their least."""
-    monkeypatch.setattr("hetero_lab.measure.turn_schedule.known_within", lambda *_: False)
+    monkeypatch.setattr("hetero_lab.measure.sweep_schedule.known_within", lambda *_: False)
     script = Script()
     script.run("rabcd", budget_s=budget_s, group=2, turns=None)
     turns = script.turns()
@@ -223,8 +223,15 @@ def test_without_its_reference_each_placement_still_gets_its_turns(kind):
     schedule = script.run("rabc", group=3, turns=3)
     assert script.turns() == {"a": 3, "b": 3, "c": 3}
     assert [record.entry for record in script.of(Failed)] == ["r"]  # not tried in each group
-    assert not {record.entry for record in script.of(Finished)}  # there is no ratio
-    assert len(schedule.pending()) == 4
+    assert [record.entry for record in script.of(Finished)] == ["a", "b", "c"]
+    assert schedule.pending() == ["r"]
+    # The reference is tried again by the next call. If it runs, so are the others, for a ratio.
+    mended = Script()
+    mended.run("rabc", group=3, turns=3, records=script.records)
+    assert {*mended.keys("RunTurn")} == {"r"}
+    both = Script()
+    both.run("rabc", group=3, turns=3, records=mended.records)
+    assert {*both.keys("RunTurn")} == {*"rabc"}
 
 
 def test_a_group_without_any_that_runs_ends():

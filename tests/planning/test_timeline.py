@@ -12,7 +12,7 @@ import hetero_lab as hl
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.overlap import sources
 from hetero_lab.placement.partition import predict
-from hetero_lab.runtime.timeline import (
+from hetero_lab.planning.timeline import (
     Span,
     critical_path,
     idle_times,

@@ -1,6 +1,6 @@
 """How a sweep uses its benches, which take as long as a test says, on its own clock.
 
-``test_turn_schedule.py`` has what is measured, ``test_sweep.py`` real benches.
+``test_sweep_schedule.py`` has what is measured, ``test_sweep.py`` real benches.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from hetero_lab import clock
 from hetero_lab.intervals import ASSUMED_NOISE
 from hetero_lab.measure.bench_pool import BenchPool
 from hetero_lab.measure.budget import RunOptions
-from hetero_lab.measure.rounds import Rounds
-from hetero_lab.measure.turn_schedule import TurnSchedule
+from hetero_lab.measure.sweep_run import SweepRun
+from hetero_lab.measure.sweep_schedule import SweepSchedule
 from hetero_lab.measure.worker_process import WorkerError
 from hetero_lab.measure.workers import Workers
 from hetero_lab.results.records import Call, Counters, Failed, Ledger, State, Turn, by_key
@@ -54,7 +54,7 @@ class Workshop:
     ) -> Call | None:  # fmt: skip
         """Measure trials with these keys, the first of them the reference; return the record."""
         self.records = list(records)
-        schedule = TurnSchedule(
+        schedule = SweepSchedule(
             trials=by_key(trials(keys)), reference=keys[0],
             ledger=Ledger(records, self.records.append),
             options=RunOptions(**{"counters": False, "reference": False, "turns": 2, **options}),
@@ -64,7 +64,7 @@ class Workshop:
         workers = Workers(group=group, timeout_s=7.0, compile_timeout_s=70.0)
         pool = BenchPool(schedule.trials, lambda: Timed(self), workers)
         watch = Stopwatch.start(budget_s)
-        Rounds(schedule, pool, watch, progress=progress, is_ready=is_ready).measure()
+        SweepRun(schedule, pool, watch, progress=progress, is_ready=is_ready).measure()
         return self.of(Call)[-1]
 
 
@@ -262,7 +262,7 @@ def test_where_no_worker_is_ready_in_time_nothing_is_measured(workshop):
 def test_the_bar_shows_the_fastest_so_far(workshop, monkeypatch):
     notes: list[str] = []
     monkeypatch.setattr(
-        "hetero_lab.measure.rounds.Progress.note", lambda bar, text: notes.append(text)
+        "hetero_lab.measure.sweep_run.Progress.note", lambda bar, text: notes.append(text)
     )
     shop = workshop(inference=0.05)
     shop.run("rab", turns=8, progress=True)

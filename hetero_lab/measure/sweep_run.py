@@ -11,7 +11,7 @@ import numpy as np
 from hetero_lab.clock import now
 from hetero_lab.measure.bench_pool import BenchPool
 from hetero_lab.measure.requests import Expect
-from hetero_lab.measure.turn_schedule import Ask, Begin, Step, TurnSchedule
+from hetero_lab.measure.sweep_schedule import Ask, Begin, Step, SweepSchedule
 from hetero_lab.progress import Progress
 from hetero_lab.results.environment import OtherWork, machine_state
 from hetero_lab.results.records import Call, State
@@ -20,7 +20,7 @@ from hetero_lab.runtime.timing import Stopwatch
 _LOOK_S = 1.0  # between two looks at the machine, each of which takes some ms
 
 
-class Rounds:
+class SweepRun:
     """A run of a sweep on this machine.
 
     ``is_ready`` waits up to the given seconds and tells whether a bench can be started soon.
@@ -28,7 +28,7 @@ class Rounds:
 
     def __init__(
         self,
-        schedule: TurnSchedule,
+        schedule: SweepSchedule,
         pool: BenchPool,
         watch: Stopwatch,
         *,

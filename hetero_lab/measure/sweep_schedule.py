@@ -73,7 +73,7 @@ _Steps: TypeAlias = Generator[Step, None, _Told]
 
 
 @dataclass(kw_only=True, eq=False)
-class TurnSchedule:
+class SweepSchedule:
     """Decides what is measured next, how often, and what is given up.
 
     ``trials`` are by key, all measured beside the one with the key ``reference``. The ``ledger``
@@ -387,7 +387,7 @@ class TurnSchedule:
     # -- turns and records so far -------------------------------------------------------------
 
     def _n_turns(self, key: str) -> int:
-        if key == self.reference:
+        if key == self.reference or not self.ledger.levels_us(self.reference):
             return len(self.ledger.levels_us(key))
         return len(self.ledger.paired(key, self.reference)[0])
 
