@@ -43,6 +43,8 @@ def _responsible() -> str:
     while frame is not None:
         name = frame.f_code.co_filename
         is_library = name.startswith(_LIBRARY) and not any(p in name for p in _PACKAGES)
+        if name.startswith("<frozen importlib"):  # a module that is imported answers for itself
+            return ""
         if not (is_library or name == _HERE or name.startswith("<frozen")):
             return os.path.abspath(name)
         frame = frame.f_back
