@@ -126,7 +126,11 @@ def plan(given: Namespace) -> Planned:
 
 def advise(given: Namespace) -> Any:
     """Say what to deploy, with options in place of arguments."""
-    found = call(given, "advise")
+    model = _model(given)
+    if given.deploy is not None:  # before minutes of measuring
+        for name, each in model.items() if isinstance(model, dict) else [("", model)]:
+            annex("deploy")(os.path.join(given.deploy, name), each)
+    found = call(given, "advise", model=model)
     return replace(found, verdict=options.spelled(found.verdict))
 
 
