@@ -590,6 +590,19 @@ def test_a_verdict_does_not_contradict_itself(raced):
     assert f"{named} (FINFAST, the fastest of them: but it may be chance)." in said
 
 
+def test_a_simpler_one_that_is_passed_over_is_explained(raced):
+    known = raced(
+        CPU=(1.0, 0.1, "undecided"), FINFAST=(0.97, 0.1, "best"), ONE=(0.7, 0.1, "undecided")
+    )
+    sweep = replace(small_sweep(), rows=(known[0].row,), reference="CPU")
+    made = Advice(known[1].placement, "", tuple(known), (), "hetero", sweep)
+    said = verdict_sentences(made, notes=[], n_requests=1, would_change=[])
+    assert "CPU is simpler, and CPU · 1 thread is shown to be faster." in said
+    assert not any("is simpler" in text for text in verdict_sentences(
+        replace(made, candidates=(known[1], known[0], known[2])), notes=[], n_requests=1,
+        would_change=[]))  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("one", "answer"),
     [
