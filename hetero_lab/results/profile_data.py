@@ -129,6 +129,7 @@ class ProfileData:
     few_subgraphs: str = ""
     device_properties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     inputs_digest: str = ""
+    foreign_cpus: float = 0.0
 
     @property
     def configuration(self) -> str:
@@ -151,6 +152,7 @@ _PLAIN: dict[str, Any] = {
     "few_subgraphs": str,
     "device_properties": dict[str, dict[str, Any]],
     "inputs_digest": str,
+    "foreign_cpus": float,
     "executor": str,
     "chosen": Chosen,
 }
