@@ -430,12 +430,12 @@ class Calibration:
             yield (
                 f"{limit} allowed {measured}: ops that any device "
                 "fuses are one unit, the cost of a boundary is mostly assumed, and nothing "
-                "validates the predictions. A larger budget_s makes the cost model finer."
+                "validates the predictions. A larger budget_s= makes the cost model finer."
             )
         elif self._validates and not self.validating:
             yield (
                 f"{limit} allowed {measured}: nothing validates the "
-                "predictions. A larger budget_s does."
+                "predictions. A larger budget_s= does."
             )
 
     def _check_devices(self) -> None:
