@@ -239,7 +239,7 @@ def paired_ratio(ours: Sequence[float], reference: Sequence[float], noise: Noise
     paired ratios: a drift of the machine hits both of a pair.
     """
     logs = np.log(np.asarray(ours, dtype=np.float64) / np.asarray(reference, dtype=np.float64))
-    return _mean_ratio(logs, compile_spread(ours, reference, noise))
+    return _ratio(*_mean_error(logs), compile_spread(ours, reference, noise))
 
 
 def known_within(
@@ -264,7 +264,8 @@ def unpaired_ratio(ours: Sequence[float], reference: Sequence[float], noise: Noi
     """
     first, second = (np.log(np.asarray(x, dtype=np.float64)) for x in (ours, reference))
     drifts = _drift(first), _drift(second), _BETWEEN_RUNS
-    return _welch(first, second, math.hypot(compile_spread(ours, reference, noise), *drifts))
+    spread = math.hypot(compile_spread(ours, reference, noise), *drifts)
+    return _ratio(*_welch_error(first, second), spread)
 
 
 def ratio_of_runs(
@@ -303,26 +304,15 @@ def compile_spread(first: Sequence[float], second: Sequence[float], noise: Noise
     return noise.spread(min(levels, default=1.0))
 
 
-def _welch(first: np.ndarray, second: np.ndarray, spread: float) -> Ratio:
-    """Return the ratio from the logarithms of two independent samples."""
+def _welch_error(first: np.ndarray, second: np.ndarray) -> tuple[float, float, float]:
+    """Return the difference of the means of two samples, its standard error, and freedom."""
     middle = float(first.mean() - second.mean())
     if min(len(first), len(second)) < 2:
-        return _ratio(middle, math.inf, 0, spread)
+        return middle, math.inf, 0
     parts = [float(values.var(ddof=1)) / len(values) for values in (first, second)]
     each = [part**2 / (len(v) - 1) for part, v in zip(parts, (first, second), strict=True)]
     freedom = sum(parts) ** 2 / sum(each) if any(each) else len(first) + len(second) - 2
-    return _ratio(middle, math.sqrt(sum(parts)), freedom, spread)
-
-
-def _mean_ratio(logs: np.ndarray, spread: float) -> Ratio:
-    """Return the ratio from the logarithms of paired ratios: their 20 % trimmed mean.
-
-    The interval is that of Tukey and McLaughlin (1963): a few disturbed turns do not widen it.
-    A busy machine stays busy for seconds, so that consecutive rounds are correlated; many rounds
-    are therefore put into batches, and the batches count as independent (batch means, Law and
-    Carson 1979).
-    """
-    return _ratio(*_mean_error(logs), spread)
+    return middle, math.sqrt(sum(parts)), freedom
 
 
 def _ratio(middle: float, error: float, freedom: float, spread: float) -> Ratio:
@@ -353,7 +343,13 @@ def _ratio(middle: float, error: float, freedom: float, spread: float) -> Ratio:
 
 
 def _mean_error(values: np.ndarray) -> tuple[float, float, int]:
-    """Return the trimmed mean, its standard error, infinite for one value, and freedom."""
+    """Return the 20 % trimmed mean, its standard error, infinite for one value, and freedom.
+
+    The interval is that of Tukey and McLaughlin (1963): a few disturbed turns do not widen it.
+    A busy machine stays busy for seconds, so that consecutive rounds are correlated; many rounds
+    are therefore put into batches, and the batches count as independent (batch means, Law and
+    Carson 1979).
+    """
     from scipy import stats
     from scipy.stats import mstats
 
@@ -418,27 +414,37 @@ class Series:
 def series_ratio(a: Series, b: Series) -> Ratio:
     """Return the ratio of two placements that were measured beside the same reference.
 
-    Rounds that both were in are paired; otherwise their ratios to the reference are compared
+    It is the quotient of their ratios to it, so that all ratios of a table agree. Rounds that both
+    were in are paired for the interval; otherwise their ratios to the reference are compared
     (Welch 1947).
     """
     noise = largest_noise((a.noise, b.noise))
     spread = compile_spread(list(a.ours.values()), list(b.ours.values()), noise)
     common = [at for at in a.ours if at in b.ours]
-    if len(common) >= 2:
-        return _mean_ratio(np.array([np.log(a.ours[at] / b.ours[at]) for at in common]), spread)
     first, second = (np.array(list(s.log_ratios.values())) for s in (a, b))
-    if min(len(first), len(second)) < 2:
+    if len(common) >= 2:
+        of_pairs = _mean_error(np.array([np.log(a.ours[at] / b.ours[at]) for at in common]))
+    elif min(len(first), len(second)) < 2:
         return UNKNOWN_RATIO
-    return _welch(first, second, spread)
+    else:
+        of_pairs = _welch_error(first, second)
+    direct, error, freedom = of_pairs
+    middle = direct
+    if a.ratio is not None and b.ratio is not None:
+        middle = math.log(a.ratio.middle / b.ratio.middle)
+    # Trimming makes the two estimates of one ratio differ, which is an error of either.
+    return _ratio(middle, math.hypot(error, middle - direct), freedom, spread)
 
 
-def rank_groups(series: Sequence[Series]) -> tuple[list[int], list[float], float]:
+def rank_groups(
+    series: Sequence[Series], alpha: float = _ALPHA
+) -> tuple[list[int], list[float], float]:
     """Group placements, sorted from fast to slow, that cannot be told apart.
 
-    No two of a group differ by a Holm-corrected test of all pairs, there are as few groups as that
-    allows, and they part where the evidence between neighbours is strongest. Returns the group
-    number of each, from 1, the corrected p-value of its difference from the first, and the smallest
-    relative difference that any pair could have shown.
+    No two of a group differ by a Holm-corrected test of all pairs at ``alpha``, there are as few
+    groups as that allows, and they part where the evidence between neighbours is strongest. Returns
+    the group number of each, from 1, the corrected p-value of its difference from the first, and
+    the smallest relative difference that any pair could have shown.
     """
     n = len(series)
     pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
@@ -450,7 +456,7 @@ def rank_groups(series: Sequence[Series]) -> tuple[list[int], list[float], float
     for end in range(1, n + 1):
         options = []
         for start in range(end - 1, -1, -1):
-            if any(adjusted[start, j] < _ALPHA for j in range(start + 1, end)):
+            if any(adjusted[start, j] < alpha for j in range(start + 1, end)):
                 break
             count, evidence, _ = best[start]
             cut = float(np.log(max(plain[start - 1, start], 1e-300))) if start else 0.0

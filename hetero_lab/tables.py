@@ -477,7 +477,7 @@ _HEADERS = {
     "label": "placement", "configuration": "placement", "judgement": "vs best",
     "median_us": "latency", "cost_us": "saves", "p90_us": "90 % within",
     "throughput_per_s": "per second", "execution_devices": "ran on", "verdict": "outputs",
-    "boundary_bytes": "crosses", "first_inference_ms": "first inference",
+    "boundary_bytes": "crosses", "first_inference_ms": "first inference", "gain_us": "gain",
 }  # fmt: skip
 
 
@@ -558,6 +558,8 @@ def interval_text(value: Any, low: Any, high: Any, write: Callable[[Any], str]) 
     text = write(value)
     if not text or low is None or low == high or low == -high == -math.inf:
         return text
+    if math.isinf(low) and math.isinf(high):
+        return f"{text}  [unknown]"
     unit = text.partition(" ")[2]
     ends = [write(end) for end in (low, high)]
     if all(end.endswith(f" {unit}") for end in ends):

@@ -481,7 +481,7 @@ class _Recovery:
             answers = evaluated(placement, self.calibration, self.reference)
             predicted_us = self.costs.predict_us(affinity)
             self.tried[affinity] = Candidate(label, placement, predicted_us, answers)
-            self.search.count()
+            self.search.count(label)
         return self.tried[affinity]
 
     def _has_time(self, share: float) -> bool:

@@ -362,14 +362,14 @@ def _what_is_best(advice: Advice, n_requests: int) -> Iterator[str]:
         is_open = bool(by_label(advice.candidates, UNDECIDED))
         better = "shown to be faster" if is_open else "worth the change"
         if others > 1:
-            text += f", and none of the {others} others measured is {better}"
+            text += f", and none of the {others} other candidates measured is {better}"
         elif others == 1:
-            text += f", and the other one measured is not {better}"
+            text += f", and the other candidate measured is not {better}"
         elif len(advice.candidates) > 1:
             text += ", the only candidate that was measured"
     elif ratio is not None:
         middle, low, high, _ = ratio
-        text += f", {middle:.3f} of the time of {named}"
+        text += f", {middle:.3f} of the time of {named}{best.row.emulation}"
         known = f"{low:.3f} to {high:.3f}" if np.isfinite(high) else "unknown, for too few turns"
         sure = f"{sure[:-1]}, that of the ratio {known}."
         against = {

@@ -93,7 +93,7 @@ def candidates_for(
     for device in sorted(whole, key=lambda name: name != "CPU"):
         offer(device, device, {})
         for label, properties in _variations(device, requests, core).items():
-            offer(device, f"{device} · {label}", {device: properties})
+            offer(device, f"{device}{label}", {device: properties})
     for device in devices:
         if device not in whole:
             lacks = [op.name for op in every if op.name not in able[device]]
@@ -151,18 +151,18 @@ def over_all(
 
 
 def _variations(device: str, requests: int, core: ov.Core) -> dict[str, dict[str, Any]]:
-    """Return properties worth a try on a device alone, by label."""
+    """Return properties worth a try on a device alone, by what they add to its label."""
     found: dict[str, dict[str, Any]] = {}
     if len(precisions(device, core=core)) > 1:
-        found["f32"] = {_PRECISION: "f32"}
+        found[" (f32)"] = {_PRECISION: "f32"}
     spec = emulated_devices(core).get(device)
     is_cpu = (spec.base if spec else device) == "CPU"
     if requests > 1:
-        found["throughput hint"] = {"PERFORMANCE_HINT": "THROUGHPUT"}
+        found[" · throughput hint"] = {"PERFORMANCE_HINT": "THROUGHPUT"}
         if is_cpu:
-            found[f"{requests} streams"] = {"NUM_STREAMS": requests}
+            found[f" · {requests} streams"] = {"NUM_STREAMS": requests}
     elif is_cpu and (os.cpu_count() or 1) > 1:
-        found["1 thread"] = {"INFERENCE_NUM_THREADS": 1}
+        found[" · 1 thread"] = {"INFERENCE_NUM_THREADS": 1}
     return found
 
 

@@ -273,7 +273,7 @@ def _baselines(planned: Planned) -> str:
     for row in planned.plan.to_frame().to_dict("records"):
         ratio = f"{row['predicted_us'] / us - 1.0:+.1%}" if us and row["label"] != "plan" else ""
         if ratio and 0.0 < row["margin_us"] < math.inf:
-            same = ", not told apart by prediction" * (row["label"] in planned.plan.undecided)
+            same = ", too close to be told apart" * (row["label"] in planned.plan.undecided)
             ratio += f" ± {row['margin_us'] / us:.1%}{same}"
         rows.append([row["label"], number(row["predicted_us"]), ratio])
     return columns(rows)

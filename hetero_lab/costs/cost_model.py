@@ -308,7 +308,7 @@ class CostModel(Framed):
         if not self.validation_rows:
             raise PlanError(
                 "This cost model was not validated: it holds no placement that the fit has not "
-                "seen. Calibrate with a larger budget_s=."
+                "seen. Calibrate with a larger budget."
             )
         return self.validation_rows
 

@@ -1,7 +1,7 @@
 """The bench: compiles placements, runs turns of them, reads their counters.
 
-A bench works in this process or, behind :mod:`.worker_process`, in another one. Its requests and
-answers are plain data, so both work the same way.
+A bench works in this process or, behind :mod:`.worker_process`, in a worker process. Its requests
+and answers are structs: passed on as they are here, as JSON there.
 """
 
 from __future__ import annotations

@@ -127,11 +127,12 @@ class Plan(Framed):
         return {baseline.label: baseline.regret_us for baseline in self.baselines}
 
     def __repr__(self) -> str:
-        proof = "proven best" if self.gap == 0 else f"at most {self.relative_gap:.1%} from best"
+        proof = "proven best" if self.gap == 0 else f"at most {self.relative_gap:.1%} from the best"
+        proof += " by these costs"
         low, high = self.interval_us
         sure = f" (90 %: {low:.1f} to {high:.1f})" if high < math.inf else ""
         if sure and self.undecided:
-            proof += f", not told apart from {', '.join(self.undecided)}"
+            proof += f", which cannot tell it apart from {names_at_hand(self.undecided)}"
         return (
             f"Plan({self.objective}: {self.predicted_us:.1f} µs{sure}, {proof}, "
             f"{count_of(self.n_subgraphs, 'subgraph')}, {self.affinity!r}"

@@ -96,14 +96,17 @@ class Simplified(Result):
         return f"{self.cause.text}\n{self.way_out}".rstrip()
 
     @property
+    def _whole(self) -> str:
+        return "predicted time" if self.predicted_us else "work"
+
+    @property
     def way_out(self) -> str:
         """The best change in a sentence; empty if there is nothing to gain."""
         before = self.remedies[-1]
         if self.best is None:
             few = before.n_subgraphs <= FEW
-            return "" if few else (
-                f"No change that keeps {self.keep:.0%} of the work where it is makes them fewer."
-            )  # fmt: skip
+            kept = f"{self.keep:.0%} of the {self._whole}"
+            return "" if few else f"No change that keeps {kept} where it is makes them fewer."
         crossed = bytes_text(before.boundary_bytes)
         said = (
             f"Moving {self._told(self.best)} leaves {count_of(self.best.n_subgraphs, 'subgraph')}"
@@ -115,9 +118,8 @@ class Simplified(Result):
             said += f" Moving only {self._told(light)} leaves as few subgraphs and {across} across."
         return said
 
-    @staticmethod
-    def _told(change: Remedy) -> str:
-        share = f"{change.work_moved:.1%} of the work"
+    def _told(self, change: Remedy) -> str:
+        share = f"{change.work_moved:.1%} of the {self._whole}"
         return f"{change.label} ({count_of(len(change.moved), 'op')}, {share}) to {change.device}"
 
     @property

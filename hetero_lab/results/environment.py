@@ -11,7 +11,7 @@ import datetime
 import os
 import platform
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -167,6 +167,11 @@ def noise_sentence(environment: Environment) -> str:
     return f"Two compiles of one placement differ by {'; '.join(parts)}." + (
         f" hetero_lab.measure_noise({assumed[0]!r}) measures it." if assumed else ""
     )
+
+
+def emulation(devices: Sequence[str]) -> str:
+    """Return what marks a claim about a placement that uses these emulated devices."""
+    return f", with {' and '.join(devices)} emulated" if devices else ""
 
 
 def machine_state() -> dict[str, Any]:

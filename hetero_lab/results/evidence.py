@@ -112,11 +112,15 @@ def judged(
 
 
 class Decision(NamedTuple):
-    """Which row to take, why, and the finding: the best plan against the best baseline."""
+    """Which row to take, why, and the finding: the best plan against the best baseline.
+
+    ``findings`` are those of rows that were tested, by label, against the one to take.
+    """
 
     label: str
     verdict: str
     finding: str = UNDECIDED
+    findings: Mapping[str, str] = {}
 
 
 def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[str]) -> Decision:
@@ -149,15 +153,16 @@ def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[
         label, (ratio, low, high, _) = min(faster, key=lambda one: one[1].middle)
         said = (
             f"{1 - ratio:.1%} faster than {named}, the best baseline (95 % interval {1 - high:.1%} "
-            f"to {1 - low:.1%}).{but}"
+            f"to {1 - low:.1%}){rows[label].emulation}.{but}"
         )
-        return Decision(label, said, FASTER)
+        return Decision(label, said, FASTER, {best: SLOWER})
     label, ratio, word = min(found, key=lambda one: one[2] != UNDECIDED)
     plan = rows[label].configuration
     said = f"No plan was shown to be faster than {named}, the best baseline: {plan} is {word}"
     if word == UNDECIDED:
         said = f"Undecided whether {plan} is faster than {named}, the best baseline"
-    return Decision(best, f"{said}; {reason(ratio)}.{but}", word)
+    findings = {label: word for label, _, word in found}
+    return Decision(best, f"{said}; {reason(ratio)}.{but}", word, findings)
 
 
 def fastest_first(rows: Mapping[str, Row], labels: Iterable[str]) -> list[str]:
@@ -171,7 +176,7 @@ class Ranking(NamedTuple):
     """The distinct measured rows from fast to slow, host by host.
 
     Rows of different hosts are never ranked against each other, so ``ranks`` and ``groups`` begin
-    at 1 on each host. ``findings`` compare each with the fastest: ``best``, ``as fast`` within 5 %,
+    at 1 on each host. ``findings`` compare each with the first: ``best``, ``as fast`` within 5 %,
     ``undecided`` or ``slower``. ``smallest_difference`` is the smallest relative difference that
     the run could have shown.
     """
@@ -183,8 +188,12 @@ class Ranking(NamedTuple):
     smallest_difference: float
 
 
-def rank(rows: Sequence[Row]) -> Ranking:
-    """Rank rows by latency, and group those that cannot be told apart."""
+def rank(rows: Sequence[Row], decided: Mapping[str, str] | None = None) -> Ranking:
+    """Rank rows by latency, and group those that cannot be told apart.
+
+    Findings that were ``decided`` before stand, by label, and the best of them comes first.
+    """
+    decided, alpha = decided or {}, _IMPROVED if decided else _ALPHA
     apart: dict[tuple[str | None, str], list[Row]] = {}
     for row in rows:
         if row.latency is not None and not row.same_as and row.series.ours:
@@ -192,10 +201,12 @@ def rank(rows: Sequence[Row]) -> Ranking:
     ranked: list[tuple[Row, int, int, str]] = []
     could_be_seen: list[float] = []
     for of_host in apart.values():
-        of_host.sort(key=lambda row: row.latency.us if row.latency else 0.0)
-        groups, from_first, smallest = rank_groups([row.series for row in of_host])
+        of_host.sort(
+            key=lambda row: (decided.get(row.label) != BEST, row.latency.us if row.latency else 0.0)
+        )
+        groups, from_first, smallest = rank_groups([row.series for row in of_host], alpha)
         words = [
-            finding(series_ratio(row.series, of_host[0].series), p)
+            decided.get(row.label) or finding(series_ratio(row.series, of_host[0].series), p)
             for row, p in zip(of_host, from_first, strict=True)
         ]
         numbers = range(1, len(of_host) + 1)

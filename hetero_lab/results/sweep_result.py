@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,8 @@ class Sweep(Result):
         Whether Ctrl-C cut the sweep short; the rows that were measured are valid.
     clock_mhz
         The clock of the processor (median over the run), where the system tells it.
+    decided
+        Findings that :func:`hetero_lab.optimize` decided on, by label.
     """
 
     rows: tuple[Row, ...]
@@ -47,6 +49,7 @@ class Sweep(Result):
     notes: tuple[str, ...]
     interrupted: bool = False
     clock_mhz: float | None = None
+    decided: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def tables(self) -> Tables:
@@ -56,7 +59,7 @@ class Sweep(Result):
     @cached_property
     def ranked(self) -> Ranking:
         """The distinct measured rows from fast to slow, with their groups."""
-        return rank(self.rows)
+        return rank(self.rows, self.decided)
 
     @property
     def summary(self) -> pd.DataFrame:
@@ -151,7 +154,7 @@ class Sweep(Result):
         sentences += f"{shorten(self.configuration_of(self.reference))} (below 1 is faster)"
         if len(self.ranking) > 1:
             sentences += ", latencies on its scale"
-            sentences += ", findings to the fastest" if "finding" in self.ranking else ""
+            sentences += ", findings to the best" if "finding" in self.ranking else ""
         if lacking := self._lacking():
             sentences += f"; {' and '.join(lacking)} alone cannot run every op"
         return sentences

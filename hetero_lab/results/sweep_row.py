@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hetero_lab.intervals import Estimate, Latency, Series, centred
+from hetero_lab.results.environment import emulation
 from hetero_lab.results.evaluation import Evaluation
 from hetero_lab.results.profile_result import Profile
 from hetero_lab.runtime.runners import HETERO
@@ -49,6 +50,11 @@ class Row:
     def configuration(self) -> str:
         """The label with the precision of its devices, if it was measured."""
         return self.scaled_profile.configuration if self.scaled_profile else self.label
+
+    @property
+    def emulation(self) -> str:
+        """What marks a claim about it: the emulated devices in use."""
+        return emulation([*dict(self.profile.environment.emulated)]) if self.profile else ""
 
     @property
     def was_left_out(self) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_lab.errors import names_at_hand, shorten
 from hetero_lab.results import profile_tables
+from hetero_lab.results.environment import emulation
 from hetero_lab.results.evaluation import RANKED_ACCURACY, summary_columns
 from hetero_lab.results.evidence import ALIKE, BEST, UNDECIDED, Ranking
 from hetero_lab.results.sweep_row import Row
@@ -91,7 +93,8 @@ def verdict(tables: Tables) -> str:
                 reach = f"{shorten(row['configuration'], 80)} reaches from {write(low)} to"
                 return f"Too noisy to rank: the interval of {reach} {write(high)}."
     best = ranking.iloc[0]
-    text = f"Fastest: {shorten(best['configuration'], 80)}, {time_text(best['median_us'])}"
+    word = "Fastest" if best["median_us"] <= ranking["median_us"].min() else "Best"
+    text = f"{word}: {shorten(best['configuration'], 80)}, {time_text(best['median_us'])}"
     text += f" ({number(best['throughput_per_s'])} a second)"
     references = tables["summary"].loc[tables["summary"]["reference"]]
     is_reference = best["label"] in set(references["label"])
@@ -99,6 +102,7 @@ def verdict(tables: Tables) -> str:
         ends = (f"{best[name]:.3f}" for name in ("ratio_ci95_low", "ratio_ci95_high"))
         named = [shorten(name, 80) for name in references["configuration"]] or ["the reference"]
         text += f", {best['ratio']:.3f} of the time of {named[0]} (95 %: {' to '.join(ends)})"
+        text += emulation([name for name in best["emulated"].split(",") if name])
     for word, said in ((ALIKE, "as fast, within 5 %"), (UNDECIDED, "undecided")):
         names = list(ranking.loc[ranking["finding"] == word, "configuration"])
         if names:
@@ -169,7 +173,8 @@ def _measured(row: Row) -> dict[str, Any]:
 
 
 def _summary(row: Row, reference: str, *, evaluated: bool, generates: bool) -> dict[str, Any]:
-    own = {"configuration": row.label, **_measured(row), "label": row.label, "status": row.status}
+    measured = _measured(replace(row, label=row.same_as) if row.same_as else row)
+    own = {"configuration": row.label, **measured, "label": row.label, "status": row.status}
     ratio, low, high, _ = row.series.ratio if row.profile and row.series.ratio else [None] * 4
     median = own.get("median_us")
     settled = row.sustained_us[-len(row.sustained_us) // 3 :]

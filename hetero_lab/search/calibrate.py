@@ -425,18 +425,15 @@ class Calibration:
                 )
         if not self._is_coarse:
             return
-        measured = count_of(len(self.observed), "placement")
+        allowed = f"{limit} allowed {count_of(len(self.observed), 'placement')} to learn from"
         if self.layers is None:
             yield (
-                f"{limit} allowed {measured}: ops that any device "
-                "fuses are one unit, the cost of a boundary is mostly assumed, and nothing "
-                "validates the predictions. A larger budget_s= makes the cost model finer."
+                f"{allowed}: ops that any device fuses are one unit, the cost of a boundary is "
+                "mostly assumed, and nothing validates the predictions. A larger budget makes the "
+                "cost model finer."
             )
         elif self._validates and not self.validating:
-            yield (
-                f"{limit} allowed {measured}: nothing validates the "
-                "predictions. A larger budget_s= does."
-            )
+            yield f"{allowed}: nothing validates the predictions. A larger budget does."
 
     def _check_devices(self) -> None:
         """Raise MeasurementError if all placements that use some device failed."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -59,7 +58,7 @@ class Search:
     progress: Progress
     watch: Stopwatch
     step: str = ""
-    numbers: Iterator[int] = field(default_factory=partial(itertools.count, 1))
+    measured: set[str] = field(default_factory=set)  # keys of placements
 
     @property
     def budget_s(self) -> float:
@@ -71,9 +70,10 @@ class Search:
         self.step = step
         self.progress.step(step)
 
-    def count(self) -> None:
-        """Count a placement that was measured."""
-        self.progress.note(f"{count_of(next(self.numbers), 'placement')} measured")
+    def count(self, key: str) -> None:
+        """Count a placement that was measured, once."""
+        self.measured.add(key)
+        self.progress.note(f"{count_of(len(self.measured), 'placement')} measured")
 
     def within(self, budget_s: float) -> Search:
         """Return the same search with a budget of its own, which begins now."""
@@ -118,7 +118,7 @@ class Search:
 
     def _on_record(self, record: AnyRecord) -> None:
         if isinstance(record, Finished):
-            self.count()
+            self.count(record.entry)
         elif type(record) in _DOING:
             self.progress.step(f"{self.step}: {_DOING[type(record)]}")
 

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,9 +29,9 @@ from hetero_lab.placement.memory_limits import MemoryLimit
 from hetero_lab.placement.placement import Placement
 from hetero_lab.planning.constraints import check_constraints
 from hetero_lab.planning.planner import GREEDY, Plan, keeps_limits, plan_graph
-from hetero_lab.planning.simplify import simplified
+from hetero_lab.planning.simplify import simplified, simplified_placements
 from hetero_lab.result import Result
-from hetero_lab.results.evidence import FASTER, between, decide, fastest_first
+from hetero_lab.results.evidence import BEST, FASTER, between, decide, fastest_first
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import Row
 from hetero_lab.runtime.inputs import Inputs
@@ -70,14 +71,15 @@ class Optimized(Result):
     objective
         ``"latency"`` or ``"throughput"``.
     verdict
-        A sentence that compares it with the best baseline.
+        A sentence that compares it with the best baseline; it marks emulated devices.
     finding
         The best plan against the best baseline: ``"faster"``, ``"as fast"`` within 5 %,
         ``"slower"`` or ``"undecided"``.
     costs, plan
         The cost model with all that was learnt, and its plan.
     sweep
-        The proof: rows ``optimized``, ``greedy``, one a feasible single device, and the ``split``.
+        The proof: rows ``optimized``, ``greedy``, one a feasible single device, and the other
+        splits that were measured with them. The best of its ranking is ``optimized``.
     trials
         Placements that were planned and measured on the way.
     notes
@@ -87,6 +89,8 @@ class Optimized(Result):
     split
         The fastest plan over several devices in the proof, a row of ``summary``, if it is not the
         answer.
+    n_learnt
+        How many placements were measured to learn from, ``trials`` among them.
     """
 
     _TABLES = ("summary", "history")
@@ -102,11 +106,14 @@ class Optimized(Result):
     notes: tuple[str, ...] = ()
     interrupted: bool = False
     split: Placement | None = None
+    n_learnt: int = 0
 
     @property
     def searched(self) -> str:
-        """What was searched: a sentence with the best split that is not the answer."""
-        said = f"Measured on the way: {count_of(len(self.trials), 'planned placement')}"
+        """What was searched: a sentence with the fastest split that is not the answer."""
+        proven = sum(row.profile is not None and not row.same_as for row in self.sweep.rows)
+        said = f"Measured: {count_of(self.n_learnt, 'placement')} to learn from, "
+        said += f"{len(self.trials)} of them planned, and {proven} in the proof"
         rows = {row.label: row for row in self.sweep.rows}
         row = rows.get(self.split.label) if self.split else None
         if self.split is None or row is None:
@@ -116,10 +123,13 @@ class Optimized(Result):
         ratio = between(row, rows[self.placement.label])
         whose = self.configuration
         whose += ", HETERO's own choice" if self.placement.label == GREEDY else ""
-        took = f"took {ratio.middle:.3f} of the time of {whose}" if ratio else "lost"
-        if ratio and math.isfinite(ratio.high):
-            took += f" (95 %: {ratio.low:.3f} to {ratio.high:.3f})"
-        return f"{said}; the best split, {row.configuration} ({cut}), {took}."
+        took = "had too few turns"
+        if ratio is not None:
+            took = f"took {ratio.middle:.3f} of the time of {whose}"
+            known = math.isfinite(ratio.high)
+            took += f" (95 %: {ratio.low:.3f} to {ratio.high:.3f})" if known else ""
+            took += row.emulation
+        return f"{said}; the fastest split, {row.configuration} ({cut}), {took}."
 
     @property
     def configuration(self) -> str:
@@ -330,8 +340,11 @@ class _Optimization:
             # Two large subgraphs are compiled soon, also where a small budget allows little else.
             calibration.run_base(learning_s)
             self._plan()
-            most = observer.affordable(self._until_s)
-            self._measure(0, [*self._simplified(), *self._cuts(most)][:most])
+            most, known = observer.affordable(self._until_s), calibration.known
+            first = {n: a for n, a in self._simplified.items() if a not in known}
+            cuts = self._cuts(most)
+            first |= {f"cut {number}": cut for number, cut in enumerate(cuts, start=1)}
+            self._measure(0, dict(itertools.islice(first.items(), most)))
         calibration.run(learning_s)
         self._plan()
         idle = 0
@@ -339,21 +352,21 @@ class _Optimization:
             if idle >= _IDLE_ROUNDS:
                 return
             before_us = min(seen.measured_us for seen in calibration.observed)
-            found = self._measure(number, self._proposals(observer.affordable(self._until_s)))
+            plans = self._proposals(observer.affordable(self._until_s))
+            named = {f"plan {number}.{n}": plan for n, plan in enumerate(plans, start=1)}
+            found = self._measure(number, named)
             if not found:
                 return
             self._plan()
             gained = min(seen.measured_us for seen in found) < _WORTH * before_us
             idle = 0 if gained else idle + 1
 
-    def _measure(self, number: int, affinities: Sequence[Affinity]) -> list[Observation]:
+    def _measure(self, number: int, proposals: Mapping[str, Affinity]) -> list[Observation]:
         """Measure and learn from the proposals of a round; return the new observations."""
-        if not affinities:
+        if not proposals:
             return []
         calibration, observer = self.calibration, self.calibration.observer
         self._search.begin(f"round {number}" if number else "cuts")
-        named = f"plan {number}." if number else "cut "
-        proposals = {f"{named}{n}": affinity for n, affinity in enumerate(affinities, start=1)}
         predicted = {label: self.costs.predictor(a) for label, a in proposals.items()}
         n_known = len(calibration.observed)
         observer.observe(
@@ -418,12 +431,15 @@ class _Optimization:
     def _keeps_limits(self, affinity: Affinity) -> bool:
         return keeps_limits(self.costs, affinity, memory_limit=self.memory_limit, pin=self.pin)
 
-    def _simplified(self) -> list[Affinity]:
-        """Return the greedy choice with fewer subgraphs, after the best and the lightest change."""
+    @cached_property
+    def _simplified(self) -> dict[str, Affinity]:
+        """The greedy choice with fewer subgraphs, after the best and the lightest change."""
+        if self.calibration.layers is not None:
+            return {}
         greedy = next(b.affinity for b in self.plan.baselines if b.label == GREEDY)
         found = simplified(self.costs.graph, greedy, self.calibration.support)
-        new = [c.affinity for c in found.changes if c.affinity not in self.calibration.known]
-        return [a for a in new if len(a.devices) > 1 and self._keeps_limits(a)]
+        changed = simplified_placements(found, GREEDY).items()
+        return {n: a for n, a in changed if len(a.devices) > 1 and self._keeps_limits(a)}
 
     def _cuts(self, most: int) -> list[Affinity]:
         """Return up to ``most`` single cuts, well apart, that are predicted to be the fastest."""
@@ -475,12 +491,14 @@ class _Optimization:
             for label, affinity in baselines.items()
         }
         planned = [s.affinity for s in sorted(self.planned, key=lambda seen: seen.measured_us)]
+        if not planned:  # there was no time to learn from one
+            planned = [*self._simplified.values(), self.plan.affinity]
         if self.objective == THROUGHPUT:  # of which a latency measured with one request says little
             planned = sorted([self.plan.affinity, *planned], key=self._value_us)
-        candidates = list(dict.fromkeys(planned))[:_CANDIDATES] or [self.plan.affinity]
-        for number, affinity in enumerate(candidates, start=1):
+        names = {affinity: label for label, affinity in self._simplified.items()}
+        for number, affinity in enumerate(list(dict.fromkeys(planned))[:_CANDIDATES], start=1):
             if affinity not in baselines.values():
-                label = f"split {number}"
+                label = names.get(affinity, f"split {number}")
                 placements[label] = observer.placement(affinity, label)
         # A baseline that is not measured could be the best, so where compiles are slow, the proof
         # ends a little late.
@@ -519,13 +537,13 @@ class _Optimization:
                 )
         decision = decide(rows, [label for label in allowed if label in baselines], allowed)
         chosen = placements[decision.label]
-        shown = {OPTIMIZED: rows[decision.label], **{label: rows[label] for label in baselines}}
+        shown, best = {OPTIMIZED: rows[decision.label], **rows}, decision.label
         splits = [label for label in fastest_first(rows, rows) if label not in baselines]
-        if decision.label in baselines:
-            shown[OPTIMIZED] = replace(shown[OPTIMIZED], same_as=decision.label)
-            shown |= {label: rows[label] for label in splits[:1]}
+        if best in baselines:
+            shown[OPTIMIZED] = replace(shown[OPTIMIZED], same_as=best)
         else:
-            chosen, splits = replace(chosen, label=OPTIMIZED), []
+            del shown[best]
+            chosen, splits, best = replace(chosen, label=OPTIMIZED), [], OPTIMIZED
         return Optimized(
             placement=chosen,
             objective=self.objective,
@@ -537,9 +555,11 @@ class _Optimization:
                 made,
                 rows=tuple(replace(row, label=label) for label, row in shown.items()),
                 reference=GREEDY,
+                decided={best: BEST, **decision.findings},
             ),
             trials=tuple(self.trials),
             split=placements[splits[0]] if splits else None,
+            n_learnt=len(self.calibration.observed),
             notes=(*self.costs.notes, *self._notes(rows, made.interrupted)),
             interrupted=made.interrupted,
         )

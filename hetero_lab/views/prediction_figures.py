@@ -79,7 +79,7 @@ def predicted_measured(costs: CostModel) -> go.Figure:
     )
     if not rows:
         figure.add_annotation(
-            text="Not validated: calibrate for longer", showarrow=False,
+            text="Not validated: calibrate with a larger budget", showarrow=False,
             x=0.5, y=0.5, xref="paper", yref="paper",
         )  # fmt: skip
     axis = {"gridcolor": GRID, "zeroline": False, "range": ends, "ticklabelstandoff": 4}

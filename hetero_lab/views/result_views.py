@@ -8,7 +8,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -87,8 +87,12 @@ def contents_of(result: Any) -> Contents:
             return Contents(figures, tables=tables)
         case Optimized():
             # A single device has no picture, the best split has one even where it lost.
-            drawn = result.split or result.placement
-            profiles = (p for row in result.sweep.rows if (p := row.scaled_profile) is not None)
+            drawn, lost = result.split or result.placement, ", not taken" if result.split else ""
+            profiles = (
+                replace(p, label=f"{p.label}{lost}")
+                for row in result.sweep.rows
+                if (p := row.scaled_profile) is not None
+            )
             figures = {
                 latency_ranking: result.sweep,
                 placement_graph: next((p for p in profiles if p.affinity == drawn.affinity), None),

@@ -336,7 +336,7 @@ def _placement(device: str, label: str) -> hl.Placement:
     [
         ({"ADVFAST"}, None, 1),  # the fastest loses nothing
         ({"CPU"}, ("ADVFAST", "CPU"), 2),
-        ({"ADVFAST · f32", "CPU"}, None, 2),  # the same device in f32 is a candidate already
+        ({"ADVFAST (f32)", "CPU"}, None, 2),  # the same device in f32 is a candidate already
         (set(), None, 3),
     ],
 )
@@ -347,8 +347,8 @@ def test_which_devices_accuracy_is_recovered_from_and_with(keeping, pair, n_look
         _placement("CPU", "CPU"),
         _placement("CPU", "CPU · 1 thread"),
     ]
-    if "ADVFAST · f32" in keeping:
-        fastest_first.insert(1, _placement("ADVFAST", "ADVFAST · f32"))
+    if "ADVFAST (f32)" in keeping:
+        fastest_first.insert(1, _placement("ADVFAST", "ADVFAST (f32)"))
     looked_at = []
 
     def keeps(placement):
@@ -575,14 +575,14 @@ def test_a_verdict_does_not_contradict_itself(raced):
     sweep = replace(small_sweep(), rows=(known[0].row,), reference="CPU")
     made = Advice(known[0].placement, "", tuple(known), (), "hetero", sweep)
     said = verdict_sentences(made, notes=[], n_requests=1, would_change=[])
-    assert "none of the 2 others measured is worth the change" in said[0]
+    assert "none of the 2 other candidates measured is worth the change" in said[0]
     assert "Faster, but by 1 % at most: 'FINFAST'." in said
     assert "Slower, beyond the uncertainty: 'CPU · 1 thread'." in said
     assert not any("As fast" in text or "budget" in text for text in said)
     known[2] = replace(known[2], judgement="undecided", why="2% slower")
     said = verdict_sentences(replace(made, candidates=tuple(known)), notes=[], n_requests=1,
                              would_change=[])  # fmt: skip
-    assert "none of the 2 others measured is shown to be faster" in said[0]
+    assert "none of the 2 other candidates measured is shown to be faster" in said[0]
     known[1] = replace(known[1], judgement="undecided", why="but it may be chance")
     said = verdict_sentences(replace(made, candidates=(known[0], known[2], known[1])), notes=[],
                              n_requests=1, would_change=[])  # fmt: skip
@@ -606,7 +606,7 @@ def test_a_simpler_one_that_is_passed_over_is_explained(raced):
 @pytest.mark.parametrize(
     ("one", "answer"),
     [
-        ((1.5, 0.1, "slower"), "and the other one measured is not worth the change."),
+        ((1.5, 0.1, "slower"), "and the other candidate measured is not worth the change."),
         ((None, 0.1, "not measured"), "the only candidate that was measured."),
     ],
 )

@@ -127,7 +127,7 @@ def test_demo(tmp_path):
         assert expected in out
     made = tmp_path / "hetero_lab_demo"
     table = pd.read_csv(made / "candidates.csv").set_index("label")
-    # "CPU · f32" is a candidate of its own only where the CPU computes in bf16 by default.
+    # "CPU (f32)" is a candidate of its own only where the CPU computes in bf16 by default.
     assert {"CPU", "HETERO:ACC,CPU", "HETERO:ACC,CPU simplified"} <= set(table.index)
     (best,) = table.loc[table["judgement"] == "best", "configuration"]
     assert f"Deploy {best}: " in out

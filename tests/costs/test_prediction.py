@@ -478,7 +478,7 @@ def test_a_plan_says_which_baselines_the_prediction_cannot_tell_apart():
     assert worse
     assert set(plans[1].undecided) <= worse
     assert plans[1].undecided
-    assert "not told apart from" in repr(plans[1])
+    assert "by these costs, which cannot tell it apart from" in repr(plans[1])
     low, high = plans[1].interval_us
     assert low < plans[1].predicted_us < high
     frame = plans[1].to_frame()

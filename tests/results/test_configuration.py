@@ -35,6 +35,8 @@ F32, BF16 = {HINT: "f32"}, {HINT: "bf16"}
         # What a label says already is not said twice.
         ("CPU · f32", {"CPU": "f32"}, {"CPU": F32}, "CPU (f32)"),
         ("CPU · f32 · int8", {"CPU": "f32"}, {"CPU": F32}, "CPU · int8 (f32)"),
+        # A candidate of an advice has the same name before it is measured.
+        ("CPU (f32)", {"CPU": "f32"}, {"CPU": F32}, "CPU (f32)"),
         (f"CPU · CPU.{HINT}=f32, CPU.NUM_STREAMS=2", {"CPU": "f32"}, {"CPU": F32},
          "CPU · CPU.NUM_STREAMS=2 (f32)"),
         ("in f32", {"CPU": "f32"}, {"CPU": F32}, "in f32"),

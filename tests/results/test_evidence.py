@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from widgets.hand_sweeps import failed_row, measured_row, small_sweep
 
@@ -26,6 +28,36 @@ def decided(noise=ASSUMED_NOISE, **factors):
     return decide(rows, baselines, list(rows))
 
 
+def test_what_was_decided_is_the_judgement_of_the_table():
+    """A split that leads by chance: the ranking names the same winner as the verdict."""
+    profile = small_sweep().rows[0].profile
+    factors = {"greedy": 1.0, "CPU": 0.5, "split": 0.45}
+    rows = {
+        label: measured_row(label, profile, factor, Noise(0.05, 0.0, 12))
+        for label, factor in factors.items()
+    }
+    decision = decide(rows, ["greedy", "CPU"], list(rows))
+    assert (decision.label, decision.finding) == ("CPU", "undecided")
+    sweep = replace(small_sweep(), rows=tuple(rows.values()), reference="greedy")
+    assert sweep.ranking["label"].iloc[0] == "split"
+    shown = replace(sweep, decided={decision.label: "best", **decision.findings})
+    ranking = shown.ranking.set_index("label")
+    assert list(ranking.index) == ["CPU", "split", "greedy"]
+    assert list(ranking["finding"]) == ["best", "undecided", "slower"]
+    assert list(ranking["group"]) == [1, 1, 2]
+    assert str(shown).startswith("Best: 'CPU'")
+
+
+def test_a_gain_on_an_emulated_device_says_so():
+    decision = decided(greedy=1.0, candidate=0.5)
+    assert decision.finding == "faster"
+    assert decision.verdict.endswith("), with ACC emulated.")
+    assert "with ACC emulated" not in decided(greedy=1.0, candidate=2.0).verdict
+    profile = small_sweep().rows[0].profile
+    rows = (measured_row("greedy", profile), measured_row("fast", profile, 0.5))
+    assert ", with ACC emulated." in str(replace(small_sweep(), rows=rows, reference="greedy"))
+
+
 @pytest.mark.parametrize("how", LATE)
 @pytest.mark.parametrize(("factor", "label"), [(0.5, "candidate"), (2.0, "greedy")])
 def test_a_baseline_that_time_did_not_allow_is_named(how, factor, label):
@@ -44,7 +76,7 @@ def test_without_any_baseline_no_plan_is_said_to_be_faster():
 
 def test_what_was_not_measured_is_not_compared():
     nothing = decided(greedy="failed", CPU=BUDGET_ENDED, candidate="failed")
-    assert nothing == (
+    assert nothing[:3] == (
         "candidate",
         "Nothing that keeps to the limits was measured: this is the plan. There was no time to "
         "measure CPU.",
@@ -52,9 +84,13 @@ def test_what_was_not_measured_is_not_compared():
     )
     assert decided(greedy="failed", CPU="failed").label == "greedy"
     alone = decided(greedy="failed", candidate=1.0)
-    assert alone == ("candidate", "No baseline keeps to the limits; this plan does.", "undecided")
+    assert alone[:3] == (
+        "candidate",
+        "No baseline keeps to the limits; this plan does.",
+        "undecided",
+    )
     best = decided(greedy=1.0, CPU=0.5, candidate="failed")
-    assert best == ("CPU", "CPU is the best baseline; no plan was measured.", "undecided")
+    assert best[:3] == ("CPU", "CPU is the best baseline; no plan was measured.", "undecided")
 
 
 def test_a_baseline_that_does_not_run_is_no_lack_of_time():

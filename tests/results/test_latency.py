@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from views.hand_made import small_profile
 
 import hetero_lab as hl
 from hetero_lab.intervals import ASSUMED_NOISE, Latency, Noise, Series, turn_level
+from hetero_lab.results.evidence import between
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import Row
 from hetero_lab.results.sweep_tables import text
@@ -56,6 +58,10 @@ def check(sweep: Sweep) -> None:
     assert ranking["ratio"].is_monotonic_increasing
     assert ranking["group"].is_monotonic_increasing
     assert list(ranking["median_us"] / level) == pytest.approx(list(ranking["ratio"]))
+    for one, other in itertools.permutations(sweep.ranked.rows, 2):
+        ratio = between(one, other)
+        if ratio is not None:  # a single turn has none
+            assert ratio.middle == pytest.approx(one.latency.us / other.latency.us)
     measured = summary.loc[list(ranking["label"])]
     scale = measured["median_us"] / measured["raw_median_us"]
     for end in ("low", "high"):  # a latency has an interval of its own, wherever it is shown
@@ -93,6 +99,23 @@ def test_a_drift_between_groups_turns_no_rank_around():
     verdict, _, _, *ranks = text(sweep.tables, "", []).splitlines()
     assert verdict.startswith("Fastest: 'b'")
     assert [line.split()[2] for line in ranks] == list(sweep.ranking["label"])
+
+
+def test_a_disturbed_turn_makes_no_second_ratio():
+    """In one group, where both have the same rounds, and trimming takes others of each."""
+    rng = np.random.default_rng(3)
+    levels = {name: rng.lognormal(0.0, 0.2, 8) * factor for name, factor in FACTORS.items()}
+    rows = []
+    for row in drifting_sweep((1.0,) * 4, (1.0,) * 4).rows[:3]:
+        own, beside = (
+            {(0, n): 600 * us for n, us in enumerate(levels[name])}
+            for name in (row.label, "reference")
+        )
+        rows.append(replace(row, series=Series(own, beside, ASSUMED_NOISE)))
+    check(Sweep(tuple(rows), "reference", rows[0].profile.environment, ()))
+
+
+FACTORS = {"reference": 1.0, "a": 0.9, "b": 1.2}
 
 
 @given(

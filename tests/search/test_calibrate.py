@@ -126,17 +126,27 @@ def test_optimize_without_time_returns_a_measured_baseline(digits, tmp_path):
     rows = best.summary.set_index("label")
     assert rows.loc["optimized", "median_us"] > 0
     greedy = replace(best.placement, label="greedy")
-    assert replace(best, split=None, trials=()).searched == (
-        "Measured on the way: 0 planned placements."
-    )
-    assert ": 0 planned placements; the best split, greedy (" in (
-        replace(best, split=greedy, trials=()).searched
-    )
+    # The proof measured greedy, and the row of the answer is that one.
+    said = "Measured: 1 placement to learn from, 0 of them planned, and 1 in the proof"
+    assert replace(best, split=None).searched == f"{said}."
+    assert replace(best, split=greedy).searched.startswith(f"{said}; the fastest split, greedy (")
+    assert rows.loc["optimized", "configuration"] == rows.loc["greedy", "configuration"]
     trial = optimizing.Proposal(1, "plan 1.1", 12.0, 13.0, 2)
     history = replace(best, trials=(trial,)).history
     assert history.to_dict("records") == [trial._asdict()]
     stored = hl.read_sweep(tmp_path / "proof").summary.set_index("label")
     assert stored.loc["greedy", "median_us"] == rows.loc["greedy", "median_us"]
+
+
+@pytest.mark.filterwarnings("ignore::hetero_lab.errors.BudgetWarning")
+def test_optimize_knows_what_simplify_knows_also_without_time(digits):
+    hl.emulate("ACC", unsupported={"Concat", "MaxPool", "Softmax"})
+    best = hl.optimize(digits, ["ACC", "CPU"], budget_s=TIMELESS, **QUICK)
+    rows = list(best.summary["label"])
+    assert rows[:3] == ["optimized", "greedy", "CPU"]
+    assert "greedy simplified" in rows[3:]
+    (note,) = (note for note in best.notes if "in the proof" in note)
+    assert "greedy simplified" in note
 
 
 def cuts_asked_for(monkeypatch, model, costs, *, takes_s=0.0, budget_s=None):
@@ -162,7 +172,8 @@ def cuts_asked_for(monkeypatch, model, costs, *, takes_s=0.0, budget_s=None):
 
 def test_optimize_tries_to_cut_the_model_once(costs, digits, monkeypatch):
     cuts, _ = cuts_asked_for(monkeypatch, digits, costs)
-    assert all(label.startswith("cut") for label in cuts)
+    assert all(label.startswith(("cut", "greedy simplified")) for label in cuts)
+    assert list(cuts) == sorted(cuts, key=lambda label: label.startswith("cut"))
     alone_us = costs.predict_us(hl.Affinity.uniform(digits, "CPU"))
     greedy = hl.Affinity.automatic(digits, "HETERO:ACC,CPU")
     support = {device: costs.supports(device) for device in ("ACC", "CPU")}
@@ -315,7 +326,9 @@ def test_optimize_returns_what_measured_best(digits, few_placements, changes):
     best = hl.optimize(digits, ["ACC", "CPU"], budget_s=30, **options)
     rows = best.summary.set_index("label")
     assert list(rows.index)[:3] == ["optimized", "greedy", "CPU"]
-    assert list(rows.index)[3:] == ([] if best.split is None else [best.split.label])
+    splits = rows.iloc[3:].query("same_as == ''")
+    assert best.split is None or best.split.label == splits["ratio"].idxmin()
+    assert best.sweep.ranking["label"].iloc[0] == rows.loc["optimized", "same_as"] or best.improved
     assert (rows["status"] == "ok").all()
     assert rows.loc["greedy", "ratio"] == 1.0
     assert best.improved != best.verdict.startswith(("No plan was shown", "Undecided"))

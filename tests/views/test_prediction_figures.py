@@ -43,7 +43,7 @@ def test_what_was_not_validated_is_drawn_and_says_so():
     figure = hl.views.predicted_measured(chain_costs())
     assert "not validated" in figure.layout.title.text
     assert [note.text for note in figure.layout.annotations] == [
-        "Not validated: calibrate for longer"
+        "Not validated: calibrate with a larger budget"
     ]
     assert len(figure.data[-1].x) == 0
     assert "predicted_measured" not in hl.views.gallery(chain_costs())  # nothing to look at
