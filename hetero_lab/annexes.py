@@ -26,6 +26,7 @@ ANNEXES: dict[str, str] = {
     "board of NpuwPlan": "hetero_lab.interop.interop_figures.board_of_plan",
     "board of Recording": "hetero_lab.interop.interop_figures.board_of_recording",
     "demo": "hetero_lab.advise.demo.run",
+    "deploy": "hetero_lab.deploy.contract.check_vacant",
     "freeze": "hetero_lab.deploy.freeze.freeze_placed",
     "graph of NpuwPlan": "hetero_lab.interop.interop_figures.data_of_plan",
     "page of Advice": "hetero_lab.advise.advise_figures.contents_of_advice",

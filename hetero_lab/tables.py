@@ -548,6 +548,8 @@ def _value_text(name: str, value: Any) -> str:
         return f"{value:.1%}"
     if name.startswith("ratio") and math.isfinite(value):
         return f"{value:.3f}"
+    if name.startswith("n_"):  # a float where some row has none
+        return f"{value:,.0f}"
     return f"{value:,}" if isinstance(value, int) else number(value)
 
 

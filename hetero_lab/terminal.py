@@ -6,7 +6,9 @@ import os
 import re
 import shlex
 import shutil
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 _WIDE = 80
 _BARE = re.compile(r"[\w.:/\\=+-]+")  # words that no shell of Windows takes apart
@@ -40,13 +42,33 @@ def one_line(value: str, width: int = 200) -> str:
     return shown if len(shown) <= width else shown[: width - 3] + "..."
 
 
-def command_line(*words: str, windows: bool = os.name == "nt") -> str:
-    """Return a command that can be pasted into a shell: on Windows, into cmd and PowerShell."""
+def command_line(program: str, *more: str, windows: bool = os.name == "nt") -> str:
+    """Return a command that can be pasted into a shell: on Windows, into cmd and PowerShell.
+
+    The program is one of this environment.
+    """
+    words = (_found(program), *more)
     if not windows:
         return shlex.join(words)
     # Single quotes mean nothing to cmd, and PowerShell divides a bare word at its commas.
     quoted = ('"' + word.replace('"', '\\"') + '"' for word in words)
     return " ".join(w if _BARE.fullmatch(w) else q for w, q in zip(words, quoted, strict=True))
+
+
+def _found(program: str) -> str:
+    """Return a program as a shell finds it: as it was called, if the PATH lacks it.
+
+    Without a command line, as in Jupyter, it is the name.
+    """
+    called = Path(sys.argv[0])
+    if called.stem != "hetero-lab" and called.parts[-2:] != ("hetero_lab", "__main__.py"):
+        return program
+    beside, here = Path(sys.executable).with_name(program), Path.cwd()
+    known = str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
+    own = sys.argv[0] if called.stem == program else known
+    first = shutil.which(program)
+    of_path = first and Path(first).parent.samefile(Path(own).parent)
+    return program if of_path else own
 
 
 def count_of(n: int, noun: str) -> str:

@@ -280,10 +280,10 @@ def test_a_file_without_a_number_is_no_stream_of_this_process(tmp_path, monkeypa
     with monkeypatch.context() as patched:
         patched.setattr(os, "fstat", lambda _: unknown)
         patched.setattr(os, "stat", lambda *_, **__: unknown)
-        through = _opened_special(tmp_path / "nul")
+        through = _opened_special(tmp_path / "t.csv")
     with through:
         through.write(b"x")
-    assert (tmp_path / "nul").read_bytes() == b"x"
+    assert (tmp_path / "t.csv").read_bytes() == b"x"
     assert capfd.readouterr().out == ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from hetero_lab.errors import MeasurementError, names_at_hand
 from hetero_lab.intervals import Latency
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.result import Result
+from hetero_lab.results.environment import BUSY
 from hetero_lab.results.evidence import (
     ALIKE,
     AS_FAST,
@@ -28,12 +30,12 @@ from hetero_lab.results.evidence import (
     SLOWER,
     TOLERANCE,
     UNDECIDED,
+    against_best,
     between,
     finding,
     judged,
     reason,
 )
-from hetero_lab.results.sweep_reading import BUSY
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import BUDGET_ENDED, Row
 from hetero_lab.runtime.inputs import Inputs
@@ -255,6 +257,19 @@ def _unusable(row: Row, max_drop: float) -> tuple[str, str] | None:
     return None
 
 
+def _passed_over(known: Sequence[Judged]) -> Iterator[str]:
+    """Say of candidates that may be as fast as the best, and are simpler, what beats them."""
+    measured = [c for c in known if c.judgement in (BEST, *MAY_BE_BEST, SLOWER)]
+    for candidate in itertools.takewhile(lambda c: c.judgement != BEST, measured):
+        faster = (
+            other.row.configuration
+            for other in sorted(measured, key=lambda c: c.us)
+            if against_best(between(other.row, candidate.row), len(measured)) == FASTER
+        )
+        if candidate.judgement in MAY_BE_BEST and (named := next(faster, "")):
+            yield f"{candidate.row.configuration} is simpler, and {named} is shown to be faster."
+
+
 def verdict_sentences(
     advice: Advice, *, notes: Sequence[str], n_requests: int, would_change: Iterable[str]
 ) -> list[str]:
@@ -284,6 +299,7 @@ def verdict_sentences(
         named = names_at_hand([c.row.configuration for c in (one, *others)], 4)
         whose = f"{one.row.configuration}, the fastest of them: " * bool(others)
         sentences.append(f"Undecided: {named} ({whose}{one.why}).")
+    sentences += _passed_over(known)
     if labels[SLOWER]:
         sentences.append(f"Slower, beyond the uncertainty: {names_at_hand(labels[SLOWER], 4)}.")
     for candidate in by_label(known, WRONG):

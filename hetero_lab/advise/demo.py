@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
@@ -104,25 +102,15 @@ def _split(advice: Advice) -> tuple[Judged, Judged] | None:
 
 
 def _next_steps(deployed: Path | None) -> str:
-    lab, program = _program("jupyter"), _program("hetero-lab")
-    here = Path(_COURSE).exists()  # a wheel does not bring the notebooks
-    verify = command_line(program, "verify", str(deployed))
-    return columns(
-        [
-            *([[verify, "prove it again: after an update, in CI"]] if deployed else []),
-            *([[f"{lab} lab {_COURSE}", "the same story, step by step"]] if here else []),
-            [f"{program} devices", "the devices of this machine, and why others are missing"],
-            [f"{program} advise MODEL", "your own model (.xml .onnx .tflite …)"],
-        ]
-    )
-
-
-def _program(name: str) -> str:
-    """Return the command for a program of this environment, which may not be activated."""
-    beside, here = Path(sys.executable).with_name(name), Path.cwd()
-    if shutil.which(name) == str(beside):
-        return name
-    return str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
+    verify = ["hetero-lab", "verify", str(deployed)], "prove it again: after an update, in CI"
+    course = ["jupyter", "lab", _COURSE], "the same story, step by step"
+    steps = [
+        *([verify] if deployed else []),
+        *([course] if Path(_COURSE).exists() else []),  # a wheel does not bring the notebooks
+        (["hetero-lab", "devices"], "the devices of this machine, and why others are missing"),
+        (["hetero-lab", "advise", "MODEL"], "your own model (.xml .onnx .tflite …)"),
+    ]
+    return columns([[command_line(*words), why] for words, why in steps])
 
 
 def _show(text: str) -> None:

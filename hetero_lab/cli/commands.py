@@ -126,7 +126,11 @@ def plan(given: Namespace) -> Planned:
 
 def advise(given: Namespace) -> Any:
     """Say what to deploy, with options in place of arguments."""
-    found = call(given, "advise")
+    model = _model(given)
+    if given.deploy is not None:  # before minutes of measuring
+        for name, each in model.items() if isinstance(model, dict) else [("", model)]:
+            annex("deploy")(os.path.join(given.deploy, name), each)
+    found = call(given, "advise", model=model)
     return replace(found, verdict=options.spelled(found.verdict))
 
 
@@ -427,7 +431,7 @@ def write(given: Namespace, result: Any, said: str = "") -> None:
             every.callback(affinity.to_csv if is_csv else affinity.to_json, given.affinity_out)
         if "html" in asked:
             notes = said.partition("\n\n")[0].splitlines() if is_table else ()
-            shown = result.costs if planned else result
+            shown = [result.plan, result.costs] if planned else result
             every.callback(_write_page, shown, given.html, notes)
 
 

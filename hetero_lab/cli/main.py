@@ -12,6 +12,7 @@ import traceback
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from errno import EINVAL
 from importlib import metadata
 from operator import attrgetter
 from typing import Any
@@ -130,7 +131,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         # The interpreter must not try to write the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):  # the reader has gone (`| head`)
+        # The reader has gone (`| head`), which Windows calls an invalid argument.
+        if isinstance(error, BrokenPipeError) or (error.errno, error.filename) == (EINVAL, None):
             return BROKEN_PIPE
         _say_aside(f"Error: {error.filename or 'The standard output'}: {error.strerror}")
         return ERROR

@@ -37,6 +37,7 @@ from hetero_lab.placement.memory_limits import MemoryTable
 from hetero_lab.placement.topology import topology
 from hetero_lab.result import Framed
 from hetero_lab.tables import SCHEMA_VERSION, frame_of, read_json, write_json
+from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,7 +159,8 @@ class CostModel(Framed):
         )
 
     def _sentences(self) -> list[str]:
-        return [f"{self!r} {self.origin}"]
+        fit = f", off by {self.mape:.1%} on average" if self.validation_rows else ""
+        return [f"Costs of {count_of(len(self.units), 'unit')}{fit}. {self.origin}"]
 
     @property
     def origin(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -13,12 +14,15 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from hetero_lab.errors import StoredFileError, names_at_hand, shorten
+from hetero_lab.errors import OutputPathError, StoredFileError, names_at_hand, shorten
 from hetero_lab.fetch import file_digest
+from hetero_lab.model.naming import input_name
+from hetero_lab.model.read import Source, prepare
 from hetero_lab.results.environment import Environment
 from hetero_lab.results.evidence import TOLERANCE
 from hetero_lab.runtime.exported import parse_header
 from hetero_lab.runtime.place_ops import check_plugins, check_properties
+from hetero_lab.runtime.placed_model import read_placed
 from hetero_lab.runtime.reference import TOLERANCE as TOLERANCE_OF
 from hetero_lab.tables import SCHEMA_VERSION, check_directory, read_json, reading, write_json
 
@@ -193,6 +197,25 @@ def read_contract(directory: str | os.PathLike[str]) -> Contract:
         )
     with reading(path, KIND):
         return msgspec.convert(data, Contract)
+
+
+def check_vacant(directory: str | os.PathLike[str], source: Source) -> None:
+    """Raise OutputPathError where another model is deployed."""
+    with contextlib.suppress(StoredFileError):  # nothing is promised there
+        if read_contract(directory).model_fingerprint == prepare(source).fingerprint:
+            return
+        with reading(directory, "model"):
+            models = read_placed(Path(directory) / "model.xml"), prepare(source).model
+        there, here = (
+            f"{shorten(model.get_friendly_name())} with "
+            f"{names_at_hand(map(input_name, [*model.inputs, *model.outputs]))}"
+            for model in models
+        )
+        if there != here:
+            raise OutputPathError(
+                f"{shorten(os.fspath(directory))} holds another model: {there}, not {here}. "
+                "Name another directory, or delete that one."
+            )
 
 
 def _digest(data: dict[str, Any]) -> str:

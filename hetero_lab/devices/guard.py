@@ -124,7 +124,7 @@ def _verdict(
         if found is None:
             try:
                 found = msgspec.convert(load_json(path, "not known"), Verdict)
-            except (HeteroLabError, msgspec.ValidationError):
+            except (HeteroLabError, msgspec.ValidationError, UnicodeError):
                 found, answer = _asked(bound, asked, about, model or bound.model)
                 with contextlib.suppress(HeteroLabError, OSError):  # else it is asked again later
                     make_directory(path.parent, private=True)

@@ -218,10 +218,7 @@ def check_pipeline(models: Mapping[str, Any], given: Sequence[str]) -> None:
                 "Choose another name."
             )
     if len({name.lower() for name in models}) < len(models):
-        raise ArgumentError(
-            "Two models of a pipeline have names that differ in case alone: on Windows, their "
-            "directories would be one. Rename one."
-        )
+        raise ArgumentError("Names that differ in case are one directory on Windows. Rename one.")
     if given:
         raise ArgumentError(
             f"{', '.join(f'{name}=' for name in given)} is for one model: advise on each "

@@ -1,7 +1,7 @@
 """The bench: compiles placements, runs turns of them, reads their counters.
 
-A bench works in this process or, behind :mod:`.worker_process`, in another one. Its requests and
-answers are plain data, so both work the same way.
+A bench works in this process or, behind :mod:`.worker_process`, in a worker process. Its requests
+and answers are structs: passed on as they are here, as JSON there.
 """
 
 from __future__ import annotations
@@ -145,12 +145,9 @@ class Bench:
             return first_s
         most = int(asked.at_most_s / first_s)
         began = now()
-        if inferences is not None:
-            done = warm_up(runner.infer, inferences=inferences)
-        elif most < WARM_UP_INFERENCES:  # whole turns would overrun the time
-            done = warm_up(runner.infer, inferences=most)
-        else:
-            done = warm_up(runner.infer, at_most_s=asked.at_most_s)
+        if inferences is None and most < WARM_UP_INFERENCES:  # whole turns would overrun the time
+            inferences = most
+        done = warm_up(runner.infer, inferences, asked.at_most_s)
         return min(first_s, (now() - began) / done) if done else first_s
 
     def _turn(self, asked: requests.RunTurn) -> Turn:

@@ -39,7 +39,7 @@ from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.planning.simplify import simplify_bound
 from hetero_lab.progress import Progress
-from hetero_lab.results.environment import current_environment
+from hetero_lab.results.environment import OtherWork, current_environment
 from hetero_lab.results.profile_data import Throughput
 from hetero_lab.results.profile_result import Profile, profile_of
 from hetero_lab.results.records import Compiled, Trial, Turn
@@ -164,12 +164,14 @@ def profile(
         Progress(f"compile {placed.label}", show=progress, total=n_steps, unit="steps") as bar,
         opened_bench(session, placed.label) as ask,
     ):
+        others = OtherWork()
         compiled: Compiled = ask(Compile(trial=trial))
         _next(bar, "time")
         with timing:
             for turn in _turns(ask, trial, iterations, warmup, watch):
                 turns.append(turn)
                 bar.note(f"{_n_samples(turns)} inferences")
+        foreign_cpus = others.cpus()
         # After Ctrl-C, a worker still has to answer its last request, so it cannot be used.
         usable = not (isolate and timing.interrupted)
         with after:
@@ -202,6 +204,7 @@ def profile(
         throughput=throughput,
         generated=conditions.are_generated,
         inputs_digest=session.inputs_digest,
+        foreign_cpus=foreign_cpus,
         few_subgraphs=simplify_bound(placed.bound, placed.placement).remark,
         interrupted=timing.interrupted or after.interrupted,
     )

@@ -1,4 +1,4 @@
-"""The requests to a bench and the types of its answers: plain data, sent to worker processes."""
+"""The requests to a bench and the types of its answers, which worker processes get as JSON."""
 
 from __future__ import annotations
 

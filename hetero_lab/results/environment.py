@@ -38,6 +38,8 @@ _Key: TypeAlias = tuple[Any, ...]  # the values of these fields
 # Other work that disturbs: a fifth of few CPUs, where one more process is a large share; a tenth of
 # many, whose rest is what a model can have: it is then slower by about the usual tolerance.
 _BUSY_OF_FEW, _MOST_OF_FEW, _BUSY_OF_MANY = 0.2, 0.75, 0.1
+_WORTH_A_NOTE = 0.3
+BUSY = "Other processes kept"  # begins the note on a busy machine
 _LOOK_S = 0.4
 _KEY_FIELDS = ("host", "n_cpus", "openvino_version", "device", "properties")
 
@@ -212,6 +214,11 @@ def _own_cpu_s() -> float:
 def is_busy(cpus: float, n_cpus: int) -> bool:
     """Tell whether other processes keep so many CPUs busy that a latency proves little."""
     return cpus > max(min(_BUSY_OF_FEW * n_cpus, _MOST_OF_FEW), _BUSY_OF_MANY * n_cpus)
+
+
+def busy_note(cpus: float) -> str:
+    """Say how many CPUs other processes kept busy; empty if that is next to nothing."""
+    return f"{BUSY} {cpus:.1f} CPUs busy during the run." if cpus > _WORTH_A_NOTE else ""
 
 
 def wait_until_quiet(limit_s: float) -> None:

@@ -129,6 +129,7 @@ class ProfileData:
     few_subgraphs: str = ""
     device_properties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     inputs_digest: str = ""
+    foreign_cpus: float = 0.0
 
     @property
     def configuration(self) -> str:
@@ -151,8 +152,11 @@ _PLAIN: dict[str, Any] = {
     "few_subgraphs": str,
     "device_properties": dict[str, dict[str, Any]],
     "inputs_digest": str,
+    "foreign_cpus": float,
     "executor": str,
     "chosen": Chosen,
+    "partition": Partition,
+    "agreement": tuple[Agreement, ...],
 }
 _TURNS = tuple[tuple[float, ...], ...]
 
@@ -162,12 +166,10 @@ def to_json(profile: ProfileData) -> dict[str, Any]:
     return {
         "kind": "profile",
         "schema_version": SCHEMA_VERSION,
-        **msgspec.to_builtins({name: getattr(profile, name) for name in _PLAIN}),
+        **plain(msgspec.to_builtins({name: getattr(profile, name) for name in _PLAIN})),
         "graph": graph_to_json(profile.graph),
         "affinity": [profile.affinity[op.name] for op in profile.graph],
         "turns_us": profile.latency.turns,
-        "partition": msgspec.to_builtins(profile.partition),
-        "agreement": plain(msgspec.to_builtins(profile.agreement)),
         "spans": [[s.request, s.subgraph, s.start_s, s.end_s] for s in profile.spans],
         "generation": _generation_to_json(profile.generation),
         "throughput": [
@@ -184,19 +186,17 @@ def to_json(profile: ProfileData) -> dict[str, Any]:
 def fields_from_json(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a profile; raises various errors if the data is incomplete."""
     graph = graph_from_json(data["graph"])
-    partition = msgspec.convert(data["partition"], Partition)
-    check_partition(partition, graph)
+    # Older files lack some that have a default; Profile asks for all others.
+    fields = {n: msgspec.convert(data[n], kind) for n, kind in _PLAIN.items() if n in data}
+    check_partition(fields["partition"], graph)
     devices = dict(zip((op.name for op in graph), data["affinity"], strict=True))
     latency = _latency(data["turns_us"])
     return {
-        # Older files lack some that have a default; Profile asks for all others.
-        **{n: msgspec.convert(data[n], kind) for n, kind in _PLAIN.items() if n in data},
+        **fields,
         "graph": graph,
         "affinity": Affinity.from_graph(graph, devices),
         "latency": latency,
-        "partition": partition,
-        "agreement": msgspec.convert(data["agreement"], tuple[Agreement, ...]),
-        "spans": spans_from_json(data["spans"], partition),
+        "spans": spans_from_json(data["spans"], fields["partition"]),
         "generation": _generation_from_json(data.get("generation"), latency),
         "throughput": tuple(
             Throughput(

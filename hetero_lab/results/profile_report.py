@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.placement.partition import boundary_size
+from hetero_lab.results.environment import busy_note
 from hetero_lab.results.profile_data import Generation, ProfileData
 from hetero_lab.results.profile_tables import build_tables, tally, time_parts, transitions
 from hetero_lab.runtime.counters import Counter, executed_precisions, reorders_us
@@ -126,9 +127,9 @@ def _share(profile: ProfileData, part_us: float, said: str) -> str:
 
 
 def cautions(profile: ProfileData) -> Iterator[str]:
-    """Say what the outputs do not prove, and what the counters do not tell."""
+    """Say what the outputs do not prove, what disturbed, and what the counters do not tell."""
     yield from agreement_notes(profile.agreement)
-    yield from filter(None, [counted_beyond(profile)])
+    yield from filter(None, [busy_note(profile.foreign_cpus), counted_beyond(profile)])
 
 
 def counted_beyond(profile: ProfileData) -> str:

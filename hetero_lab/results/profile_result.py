@@ -82,6 +82,8 @@ class Profile(Result, ProfileData):
         The properties that were asked for, by device.
     inputs_digest
         A digest of the inputs; empty in older files.
+    foreign_cpus
+        How many CPUs other processes kept busy from the compile to the last turn.
     few_subgraphs
         Why there are more than two subgraphs, and the change that leaves fewer, as
         :func:`hetero_lab.simplify` says.

@@ -29,7 +29,6 @@ from hetero_lab.tables import SCHEMA_VERSION
 
 FROM_CACHE = "model cache"  # ends the label of a trial that is loaded from it
 
-Json: TypeAlias = dict[str, Any]
 StoredSpan: TypeAlias = tuple[int, int, float, float]  # request, subgraph, start and end in s
 
 
@@ -153,7 +152,7 @@ class StoredModel(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     fingerprint: str
-    graph: Json
+    graph: dict[str, Any]
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):

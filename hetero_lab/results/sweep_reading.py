@@ -15,7 +15,7 @@ from msgspec.structs import replace as entry_with
 from hetero_lab.errors import ArgumentError, names_at_hand, shorten
 from hetero_lab.intervals import Latency, Series
 from hetero_lab.model.opgraph import OpGraph, graph_from_json
-from hetero_lab.results.environment import is_busy, noise_of
+from hetero_lab.results.environment import busy_note, is_busy, noise_of
 from hetero_lab.results.evaluation import evaluation_from, nan_notes
 from hetero_lab.results.profile_result import profile_of
 from hetero_lab.results.profile_tables import SUMMARY_COLUMNS
@@ -46,7 +46,6 @@ from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
 from hetero_lab.tables import Tables, number, reading
 from hetero_lab.terminal import count_of
 
-BUSY = "Other processes kept"  # begins the note on a busy machine
 _HERE = ""  # the host of a record that names none
 _NOISY_MAD = 0.1  # share of the median
 _COLUMNS = [*SUMMARY_COLUMNS, "ratio", "same_as", "reference"]
@@ -335,7 +334,7 @@ class _Builder:
 
 def _what_is_left(call: Call) -> str:
     return (
-        f"The rest of the sweep ({count_of(call.n_left, 'placement')}) needs about "
+        f"Turns of {count_of(call.n_left, 'placement')} are missing, which need about "
         f"{math.ceil(call.needs_s)} s: give it that budget_s=, or make the same call with a store= "
         "again."
     )
@@ -389,9 +388,7 @@ def _notes(records: Sequence[AnyRecord], rows: Sequence[Row]) -> Iterator[str]:
     clocks = [r.frequency_mhz for r in states if r.frequency_mhz]
     if clocks and max(clocks) > 1.1 * min(clocks):
         yield f"The clock moved between {min(clocks):.0f} and {max(clocks):.0f} MHz."
-    foreign = foreign_cpus(records)
-    if foreign > 0.3:
-        yield f"{BUSY} {foreign:.1f} CPUs busy during the run."
+    yield from filter(None, [busy_note(foreign_cpus(records))])
     calls = [r for r in records if isinstance(r, Call)]
     for call in calls[-1:]:
         if call.n_left and all(row.status == "ok" for row in rows):

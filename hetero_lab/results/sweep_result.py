@@ -153,7 +153,8 @@ class Sweep(Result):
         sentences = f"{count_of(distinct, 'placement')}, ratios to "
         sentences += f"{shorten(self.configuration_of(self.reference))} (below 1 is faster)"
         if len(self.ranking) > 1:
-            sentences += ", latencies on its scale, findings to the best"
+            sentences += ", latencies on its scale"
+            sentences += ", findings to the best" if "finding" in self.ranking else ""
         if lacking := self._lacking():
             sentences += f"; {' and '.join(lacking)} alone cannot run every op"
         return sentences
@@ -163,7 +164,7 @@ class Sweep(Result):
         if not any(self.summary.get("baseline", ())):
             return []
         used = {d: None for names in self.summary["devices"].dropna() for d in names.split(",")}
-        return [device for device in used if device not in {*self.summary["label"]}]
+        return [device for device in used if device and device not in {*self.summary["label"]}]
 
     @property
     def _remarks(self) -> list[str]:

@@ -138,8 +138,8 @@ def _failed(tables: Tables) -> pd.DataFrame:
 
 
 def _host_column(tables: Tables) -> list[str]:
-    summary = tables["summary"]
-    return ["host"] if len(summary) and summary["host"].nunique() > 1 else []
+    hosts = {host for host in tables["summary"].get("host", ()) if isinstance(host, str) and host}
+    return ["host"] if len(hosts) > 1 else []
 
 
 def could_be_seen(ranking: Ranking) -> str:

@@ -94,11 +94,11 @@ def contents_of(result: Any) -> Contents:
             figures = {
                 latency_ranking: result.sweep,
                 placement_graph: drawn,
-                predicted_measured: result.costs,
+                predicted_measured: _validated(result.costs),
             }
             return Contents(figures, f"Take {result.configuration}. {result.verdict}")
         case CostModel():
-            figures = {op_types_by_device: result, predicted_measured: result}
+            figures = {op_types_by_device: result, predicted_measured: _validated(result)}
             heading = f"Costs of {result.graph.name} on {', '.join(result.devices)}"
             return Contents(
                 figures, heading, {"Validation": result.validation, **_hotspots(result)}
@@ -124,6 +124,10 @@ def contents_of(result: Any) -> Contents:
 
 def _hotspots(counted: Profile | Sweep | CostModel | None) -> dict[str, pd.DataFrame]:
     return {} if counted is None else {"Hotspots": hotspots(counted).summary}
+
+
+def _validated(costs: CostModel | None) -> CostModel | None:
+    return costs if costs is not None and costs.validation_rows else None
 
 
 def figure(given: go.Figure) -> go.Figure:

@@ -142,14 +142,15 @@ def _ink_layout(part: dict[str, Any]) -> None:
 
 
 def _ink(part: dict[str, Any], *keys: str) -> None:
-    def inked(text: str) -> str:
+    def inked(given: Any) -> Any:
+        if isinstance(given, list | tuple | np.ndarray):  # of a heat map, rows of texts
+            return [inked(each) for each in given]
+        text = str(given)
         return f"{_INK}{text}</span>" if text and not text.startswith(_INK) else text
 
     for key in keys:
-        if isinstance(given := part.get(key), str):
-            part[key] = inked(given)
-        elif given is not None:
-            part[key] = [inked(str(text)) for text in given]
+        if part.get(key) is not None:
+            part[key] = inked(part[key])
 
 
 def ink_on(colour: str) -> str:

@@ -1,1 +1,1 @@
-"""Widgets for JupyterLab; their logic is in modules that work without a browser."""
+"""Widgets for Jupyter; their logic is in modules that work without a browser."""

@@ -9,12 +9,12 @@ import ipywidgets
 
 from hetero_lab.terminal import plain_text
 
-_LIVE = "The live widget needs JupyterLab or Notebook 7, and a running kernel."
+_LIVE = "The live widget needs a kernel, and JupyterLab or another front end with widgets."
 # A style of its own, since no scripts but those of ipywidgets are sure to be there.
 _WITHOUT_KERNEL = (
     "<style>.hl-no-kernel:not(.jupyter-widgets-disconnected) {{ display: none }}</style>"
     '<p role="status">No kernel is connected: this is the last picture. '
-    "{} need one; run the notebook in JupyterLab or Notebook 7.</p>"
+    "{} need one: run the notebook.</p>"
 )
 
 

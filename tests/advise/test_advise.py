@@ -157,7 +157,7 @@ def test_too_small_a_budget_says_what_it_needs_and_answers(tmp_path):
     assert made.best.affinity.devices == ("CPU",)
     assert "needs about" in made.verdict
     assert made.chosen.row.profile is not None
-    again = hl.advise("digits_inception", ["ADVTWO", "CPU"], budget_s=4, **options)
+    again = hl.advise("digits_inception", ["ADVTWO", "CPU"], budget_s=12, **options)
     assert sum(c.row.profile is not None for c in again.candidates) > 1
 
 
@@ -588,6 +588,19 @@ def test_a_verdict_does_not_contradict_itself(raced):
                              n_requests=1, would_change=[])  # fmt: skip
     named = "Undecided: 'FINFAST', 'CPU · 1 thread'"
     assert f"{named} (FINFAST, the fastest of them: but it may be chance)." in said
+
+
+def test_a_simpler_one_that_is_passed_over_is_explained(raced):
+    known = raced(
+        CPU=(1.0, 0.1, "undecided"), FINFAST=(0.97, 0.1, "best"), ONE=(0.7, 0.1, "undecided")
+    )
+    sweep = replace(small_sweep(), rows=(known[0].row,), reference="CPU")
+    made = Advice(known[1].placement, "", tuple(known), (), "hetero", sweep)
+    said = verdict_sentences(made, notes=[], n_requests=1, would_change=[])
+    assert "CPU is simpler, and CPU · 1 thread is shown to be faster." in said
+    assert not any("is simpler" in text for text in verdict_sentences(
+        replace(made, candidates=(known[1], known[0], known[2])), notes=[], n_requests=1,
+        would_change=[]))  # fmt: skip
 
 
 @pytest.mark.parametrize(

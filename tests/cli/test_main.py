@@ -9,6 +9,7 @@ import sys
 import pandas as pd
 import pytest
 from html_outline import Outline
+from other_process import run_python
 
 import hetero_lab as hl
 from hetero_lab.cli import main as cli
@@ -83,6 +84,19 @@ def test_closed_pipe_is_no_traceback():
     _, err = process.communicate()
     assert "Error" not in err
     assert process.returncode == 141
+
+
+def test_a_pipe_that_is_closed_on_windows_is_no_error():
+    code = """
+import io, sys
+from hetero_lab.cli import main
+class Gone(io.TextIOWrapper):
+    def write(self, text):
+        raise OSError(22, "Invalid argument")
+sys.stdout = Gone(sys.stdout.buffer)
+sys.exit(main.main(["samples"]) != 141)
+"""
+    assert run_python(code).stderr == ""
 
 
 def test_devices(said):

@@ -15,10 +15,11 @@ from small_language_models import decoder
 from small_models import constant_only
 
 import hetero_lab as hl
+from hetero_lab.cli.main import main
 from hetero_lab.deploy.freeze import write_frozen
 from hetero_lab.deploy.frozen_profile import profile_frozen
 from hetero_lab.devices.bound import bind
-from hetero_lab.errors import InputError
+from hetero_lab.errors import InputError, OutputPathError
 from hetero_lab.model.language import language_model, tokenizer_files
 from hetero_lab.model.read import prepare
 
@@ -179,3 +180,17 @@ def test_a_model_without_inputs_is_frozen(tmp_path):
     directory = hl.freeze(constant_only(), "CPU", tmp_path / "frozen", tolerance=None)
     assert run_without_the_lab(directory).stdout == "out (1, 4) float32 [3. 3. 3. 3.]\n"
     assert hl.verify(directory).ok
+
+
+def test_a_deployment_is_replaced_by_the_same_model_only(tmp_path, capsys):
+    directory = hl.freeze("digits_inception", "CPU", tmp_path / "deploy", tolerance=None)
+    hl.emulate("FRZACC", unsupported={"Softmax"})
+    hl.freeze("digits_inception", "HETERO:FRZACC,CPU", directory, tolerance=None)
+    before = hl.read_placement(directory)
+    with pytest.raises(OutputPathError, match="'digits_inception' .* not 'c' with 'out'") as told:
+        hl.freeze(constant_only(), "CPU", directory, tolerance=None)
+    assert "Name another directory, or delete that one." in str(told.value)
+    ov.save_model(constant_only(), tmp_path / "c.xml")
+    assert main(["advise", str(tmp_path / "c.xml"), "--deploy", str(directory)]) == 2
+    assert "holds another model: 'digits_inception'" in capsys.readouterr().err
+    assert hl.read_placement(directory) == before

@@ -201,7 +201,7 @@ def test_a_tampered_verdict_is_not_believed(own_core, tmp_path):
     good = path.read_text()
     for bad in (
         "", "[", "null", '{"crash": "SIGSEGV\\n::error::"}', '{"crash": 1}', '{"other": 1}',
-        '{"crash": "\\u001b[31m"}', "[" * 5000,
+        '{"crash": "\\u001b[31m"}', '{"\\ud800": ""}', "[" * 5000,
     ):  # fmt: skip
         path.write_text(bad)
         forget()

@@ -60,7 +60,7 @@ def test_a_sweep_without_time_says_what_it_needs():
                      isolate=False, counters=False, progress=False)  # fmt: skip
     left = sweep.summary.loc[sweep.summary["status"] != "ok"]
     assert set(left["status"]) == {"not measured: time budget used up"}
-    assert all("needs about" in detail for detail in left["detail"])
+    assert all("need about" in detail for detail in left["detail"])
     assert "went into starting workers" in sweep.report()
 
 
@@ -79,7 +79,7 @@ def test_calls_on_one_store_come_to_an_end(tmp_path):
         if (n_turns >= 8).all():
             break
         if n_turns.sum() == before:  # there was no time for the reference, which is said
-            assert "The rest of the sweep" in sweep.report()
+            assert "are missing, which need about" in sweep.report()
             budget_s *= 2
         assert n_turns.sum() >= before
         before = int(n_turns.sum())

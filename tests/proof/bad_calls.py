@@ -557,7 +557,7 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("no model", {"model": {}}, ArgumentError, "at least one model"),
         ("a path as a name", _several("../x"), ArgumentError, "cannot name a model"),
         ("a device of Windows as a name", _several("Con"), ArgumentError, "cannot name a model"),
-        ("names that Windows takes for one", _several("det", "Det"), ArgumentError, "case alone"),
+        ("names that Windows finds alike", _several("det", "Det"), ArgumentError, "differ in case"),
         ("a column as a name", _several("ratio"), ArgumentError, "'ratio'", "cannot name"),
         ("two names", _several("a", "a_alone_us"), ArgumentError, "'a_alone_us'"),
         ("data of several", {**_several("a"), "data": [EXAMPLE]}, ArgumentError,

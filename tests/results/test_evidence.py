@@ -11,7 +11,7 @@ from hetero_lab.intervals import ASSUMED_NOISE, Noise, Ratio
 from hetero_lab.results.evidence import decide, finding, judged, reason
 from hetero_lab.results.sweep_row import BUDGET_ENDED, INTERRUPTED
 
-LATE = {BUDGET_ENDED: "The rest of the sweep (1 placement) needs about 9 s.", INTERRUPTED: ""}
+LATE = {BUDGET_ENDED: "Turns of 1 placement are missing, which need about 9 s.", INTERRUPTED: ""}
 
 
 def decided(noise=ASSUMED_NOISE, **factors):

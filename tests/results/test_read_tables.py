@@ -133,6 +133,15 @@ def test_tables_of_something_else_are_named(tmp_path):
         hl.read_profile(tmp_path / "other.csv")
 
 
+def test_a_row_that_was_not_measured_comes_back(tmp_path):
+    crashed = hl.read_sweep(BEFORE / "crashed")
+    crashed.to_csv(tmp_path / "sweep.csv")
+    again = repr(hl.read_sweep(tmp_path / "sweep.csv"))
+    assert again.splitlines()[0].endswith("; ACC alone cannot run every op")
+    assert "auto (f32)  3 " in again  # subgraphs, a whole number
+    assert "mixed: crashed (signal 11)" in again
+
+
 def test_a_column_that_an_older_release_did_not_write_is_empty(stored, tmp_path):
     stored.export(tmp_path)
     csv = tmp_path / "summary.csv"

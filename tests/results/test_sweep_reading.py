@@ -94,8 +94,8 @@ def test_what_is_left_is_said_once(changed):
     """By the rows that were left out; by a note where all rows have what they need."""
     left = {"n_left": 1, "needs_s": 8.2}
     said = (
-        "The rest of the sweep (1 placement) needs about 9 s: give it that budget_s=, or make the "
-        "same call with a store= again."
+        "Turns of 1 placement are missing, which need about 9 s: give it that budget_s=, or make "
+        "the same call with a store= again."
     )
     whole = changed("one_machine", of_type("call", **left))
     assert said in whole.notes

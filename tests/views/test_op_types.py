@@ -76,6 +76,8 @@ def test_figures_have_colours_labels_and_units():
     cells = hl.views.op_types_by_device(support_table(), small_profile())
     assert list(cells.layout.xaxis.ticktext) == ["ACC (emulated on CPU)", "CPU"]
     assert [row[0] for row in cells.data[1].text] == ["2 of 2", "1 of 1 · 5 µs"]
+    # As it is drawn, each cell is a text of its own.
+    assert cells.to_dict()["data"][1]["text"][1][0].endswith(">1 of 1 · 5 µs</span>")
     assert "op_types_by_device" in hl.views.gallery(costs())
     assert "time_by_op_type" in hl.views.gallery(small_profile())
 

@@ -128,7 +128,7 @@ def running_lab(directory: Path, home: Path) -> Iterator[Lab]:
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     ]  # fmt: skip
     log = home / "jupyter.log"
-    with serving(command, f"{url}/api?token={token}", log, env=_environment(home), cwd=directory):
+    with serving(command, f"{url}/api?token={token}", log, env=environment_in(home), cwd=directory):
         yield Lab(url, token, directory)
 
 
@@ -219,7 +219,8 @@ def _note_foreign(url: str, lab: Lab, elsewhere: list[str]) -> None:
         elsewhere.append(url)
 
 
-def _environment(home: Path) -> dict[str, str]:
+def environment_in(home: Path) -> dict[str, str]:
+    """Return an environment in which Jupyter keeps its own files in ``home``."""
     settings = home / "settings" / "@jupyterlab" / "apputils-extension"
     settings.mkdir(parents=True)
     quiet = {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True}

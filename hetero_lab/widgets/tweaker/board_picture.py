@@ -172,8 +172,8 @@ def _largest(strip: Strip) -> Page:
 
 def board_image(picture: Any, palette: Any, placed: Any) -> str:
     """Return what a Board of these shows, with a key below, as an image."""
-    nodes, homes, low = picture["nodes"], placed["subgraphs"], picture["height"] + 24
-    inner, across = [], []
+    nodes, homes = picture["nodes"], placed["subgraphs"]
+    inner, across, keys, x = [], [], [], 12
     for wire in picture["wires"]:
         a, b = homes[wire["from"]], homes[wire["to"]]
         (across if a >= 0 and b >= 0 and a != b else inner).append(wire["path"])
@@ -181,25 +181,27 @@ def board_image(picture: Any, palette: Any, placed: Any) -> str:
         f'<path d="{"".join(inner)}" fill="none" stroke="#999"/>',
         f'<path d="{"".join(across)}" fill="none" stroke="#333" stroke-width="2.2"/>',
     ]
-    texts = [(node["label"], node["x"], node["y"] + 16, "middle") for node in nodes]
-    x = 12
     for number, look in enumerate(palette):
+        shape, rest = look["shape"], f'" fill="{look["colour"]}" stroke="#fff"/>'
         ops = [n for n, d in zip(nodes, placed["devices"], strict=True) if d == number]
-        spots = [(x, low), *((n["x"], n["y"]) for n in ops if n["kind"] == "op")]
-        path = "".join(f"M{x} {y}{look['shape']}" for x, y in spots)
-        drawn.append(f'<path d="{path}" fill="{look["colour"]}" stroke="#fff"/>')
-        texts.append((look["label"], x + 12, low + 4, "start"))
-        x += 40 + 7 * len(look["label"])
-    drawn += (
-        f'<text x="{x}" y="{y}" text-anchor="{anchor}">{html.escape(text)}</text>'
-        for text, x, y, anchor in texts
-    )
+        spots = (f"M{n['x']} {n['y']}{shape}" for n in ops if n["kind"] == "op")
+        drawn.append(f'<path d="{"".join(spots)}{rest}')
+        keys.append(f'<path d="M{x} 14{shape}{rest}{_text(look["label"], x + 12, 18, "start")}')
+        x += 40 + 6 * len(look["label"])
+    drawn += (_text(node["label"], node["x"], node["y"] + 16, "middle") for node in nodes)
+    wide, high = max(x, picture["width"]), picture["height"]
+    scale = max(1.0, wide / 1000)  # that the key of a wide graph, shown smaller, can be read
     svg = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{max(x, picture["width"])}" '
-        f'height="{low + 12}" font-family="sans-serif" font-size="9">{"".join(drawn)}</svg>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high + 28 * scale:.0f}" '
+        f'font-family="sans-serif" font-size="9">{"".join(drawn)}'
+        f'<g transform="translate(0 {high}) scale({scale:.2f})">{"".join(keys)}</g></svg>'
     )
     source = f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
     return f'<img alt="graph" style="max-width:100%;background:#fff" src="{source}">'
+
+
+def _text(text: str, x: float, y: float, anchor: str) -> str:
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{html.escape(text)}</text>'
 
 
 def tensor_text(tensor: Tensor) -> str:

@@ -43,6 +43,8 @@ def _responsible() -> str:
     while frame is not None:
         name = frame.f_code.co_filename
         is_library = name.startswith(_LIBRARY) and not any(p in name for p in _PACKAGES)
+        if name.startswith("<frozen importlib"):  # a module that is imported answers for itself
+            return ""
         if not (is_library or name == _HERE or name.startswith("<frozen")):
             return os.path.abspath(name)
         frame = frame.f_back
@@ -158,7 +160,7 @@ def _on_rename(source: Any, target: Any, from_folder: int, to_folder: int) -> No
 
 def _on_link(*_: Any) -> None:
     if is_of_hetero_lab():
-        _refuse(OSError(errno.EPERM, "links need a privilege"), "a link")
+        _refuse(OSError(errno.EINVAL, "links need a privilege"), "a link")
     if "pytest" in sys.modules and _responsible().startswith(_TESTS):
         sys.modules["pytest"].skip("links need a privilege on Windows")
 
