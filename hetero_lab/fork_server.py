@@ -3,10 +3,9 @@
 Its standard input is a Unix socket. Each request is a letter and the name of a module, which the
 server imports. To fork, it carries four file descriptors: the new process's standard input, output
 and error, and a pipe for its exit code. The answer is its process id; the process calls the
-module's ``serve``, and ends without taking apart what that returns. To set up, it carries a file,
-which the module's ``prepare`` reads; what that returns, the processes of this module that are
-forked from then on get as the argument of ``serve``. The server ends with its caller, or when there
-was no request for a while.
+module's ``serve``. To set up, it carries a file, which the module's ``prepare`` reads; what that
+returns, the processes of this module that are forked from then on get as the argument of ``serve``.
+The server ends with its caller, or when there was no request for a while.
 
 Forking is safe only in a process with one thread: if another thread holds a lock while forking,
 the lock stays locked in the child for ever. Importing OpenVINO starts no threads as long as BLAS
@@ -103,7 +102,7 @@ def _become(name: str, descriptors: list[int], own: list[int], prepared: Any) ->
             os.dup2(descriptor, stream)
         for descriptor in (*own, *descriptors):
             os.close(descriptor)
-        _held = importlib.import_module(name).serve(prepared)
+        importlib.import_module(name).serve(prepared)
         code = 0
     except BaseException:
         traceback.print_exc()

@@ -91,8 +91,6 @@ class Session(contextlib.AbstractContextManager["Session"]):
         self.cluster, self.every_host = cluster, every_host
         self._open = contextlib.ExitStack()
         self._expected: set[str] = set()  # variants whose reference outputs are kept
-        if cluster is None:
-            self._is_ready(0.0)  # so that what forks the workers starts meanwhile
 
     def __exit__(self, *error: Any) -> None:
         self._open.__exit__(*error)  # passed on, as scratch_directory names a full disk

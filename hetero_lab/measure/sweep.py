@@ -170,18 +170,18 @@ def sweep(
     examples = read_optional_data(data, metric)
     cluster = _cluster(client, isolate, every_host)
     models, problems = bind_variants(model, core or shared_core())
+    trials = expand(
+        models,
+        placements,
+        grid,
+        scenario=scenario,
+        dedupe=dedupe,
+        baselines=baselines,
+        remedies=remedies,
+        problems=problems,
+    )
     conditions = Conditions(inputs, seed, scenario, cache_dir, isolate, workers or Workers())
     with Session(models, conditions, cluster=cluster, every_host=every_host) as session:
-        trials = expand(
-            models,
-            placements,
-            grid,
-            scenario=scenario,
-            dedupe=dedupe,
-            baselines=baselines,
-            remedies=remedies,
-            problems=problems,
-        )
         return session.measure(
             trials,
             options,

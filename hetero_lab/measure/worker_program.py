@@ -25,17 +25,13 @@ from hetero_lab.devices.core import shared_core
 from hetero_lab.measure.bench import Bench
 from hetero_lab.measure.requests import AnyRequest, Reply, Request, SetUp
 from hetero_lab.measure.worker_process import WorkerError, as_worker_errors
-from hetero_lab.placement.partition import SubgraphCollector
 
 
 def serve(
     set_up: Bench | None = None,
     answer: Callable[[Bench, Request[Any]], Any] = Bench.answer,
-) -> Bench | None:
-    """Answer requests until the input ends; the first one sets up, unless ``set_up`` is that.
-
-    Return the bench: whoever holds it until the process ends saves the time of taking it apart.
-    """
+) -> None:
+    """Answer requests until the input ends; the first one sets up, unless ``set_up`` is that."""
     requests, replies = _private_streams()
     # Ctrl-C in a terminal also reaches this process, but the caller decides what happens.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -57,7 +53,6 @@ def serve(
         reply = Reply(value=value, error=error, status=status, warnings=tuple(told))
         replies.write(json.dumps(msgspec.to_builtins(reply)) + "\n")
         replies.flush()
-    return bench
 
 
 def _private_streams() -> tuple[IO[str], IO[str]]:
@@ -79,8 +74,6 @@ def prepare(set_up: bytes) -> Bench | None:
         with contextlib.suppress(Exception):
             bench = Bench.of(msgspec.json.decode(set_up, type=SetUp))
             shared_core().get_versions("CPU")  # loads the plugin, which takes 10 ms
-            for bound in bench.models.values():
-                SubgraphCollector.of(bound.graph)  # as every compile of a split needs it
     return None if caught else bench
 
 
