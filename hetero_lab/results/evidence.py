@@ -143,7 +143,7 @@ def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[
         return Decision(tried[0], "No baseline keeps to the limits; this plan does.")
     best, named = known[0], rows[known[0]].configuration
     if not tried:
-        return Decision(best, f"{named} is the best baseline; no plan was measured.{but}")
+        return Decision(best, f"{named} is the best baseline; no plan was measured beside it.{but}")
     tests = [series_ratio(rows[label].series, rows[best].series) for label in tried]
     corrected = zip(tried, tests, holm([test.p for test in tests]), strict=True)
     stricter = _ALPHA / _IMPROVED
@@ -206,7 +206,8 @@ def rank(rows: Sequence[Row], decided: Mapping[str, str] | None = None) -> Ranki
         )
         groups, from_first, smallest = rank_groups([row.series for row in of_host], alpha)
         words = [
-            decided.get(row.label) or finding(series_ratio(row.series, of_host[0].series), p)
+            decided.get(row.label)
+            or finding(series_ratio(row.series, of_host[0].series), min(1.0, p * _ALPHA / alpha))
             for row, p in zip(of_host, from_first, strict=True)
         ]
         numbers = range(1, len(of_host) + 1)

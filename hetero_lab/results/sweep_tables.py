@@ -99,7 +99,8 @@ def verdict(tables: Tables) -> str:
     references = tables["summary"].loc[tables["summary"]["reference"]]
     is_reference = best["label"] in set(references["label"])
     if best["ratio"] == best["ratio"] and not is_reference:
-        ends = (f"{best[name]:.3f}" for name in ("ratio_ci95_low", "ratio_ci95_high"))
+        bounds = (best[f"ratio_ci95_{end}"] for end in ("low", "high"))
+        ends = (f"{bound:.3f}".replace("inf", "∞") for bound in bounds)
         named = [shorten(name, 80) for name in references["configuration"]] or ["the reference"]
         text += f", {best['ratio']:.3f} of the time of {named[0]} (95 %: {' to '.join(ends)})"
         text += emulation([name for name in best["emulated"].split(",") if name])

@@ -123,12 +123,10 @@ class Optimized(Result):
         ratio = between(row, rows[self.placement.label])
         whose = self.configuration
         whose += ", HETERO's own choice" if self.placement.label == GREEDY else ""
-        took = "had too few turns"
-        if ratio is not None:
-            took = f"took {ratio.middle:.3f} of the time of {whose}"
-            known = math.isfinite(ratio.high)
-            took += f" (95 %: {ratio.low:.3f} to {ratio.high:.3f})" if known else ""
-            took += row.emulation
+        took = f"took {ratio.middle:.3f} of the time of {whose}" if ratio else "had too few turns"
+        if ratio and math.isfinite(ratio.high):
+            took += f" (95 %: {ratio.low:.3f} to {ratio.high:.3f})"
+        took += row.emulation
         return f"{said}; the fastest split, {row.configuration} ({cut}), {took}."
 
     @property

@@ -87,15 +87,13 @@ def contents_of(result: Any) -> Contents:
             return Contents(figures, tables=tables)
         case Optimized():
             # A single device has no picture, the best split has one even where it lost.
-            drawn, lost = result.split or result.placement, ", not taken" if result.split else ""
-            profiles = (
-                replace(p, label=f"{p.label}{lost}")
-                for row in result.sweep.rows
-                if (p := row.scaled_profile) is not None
-            )
+            profiles = {row.label: row.scaled_profile for row in result.sweep.rows}
+            drawn = profiles.get((result.split or result.placement).label)
+            if drawn is not None and result.split is not None:
+                drawn = replace(drawn, label=f"{drawn.label}, not taken")
             figures = {
                 latency_ranking: result.sweep,
-                placement_graph: next((p for p in profiles if p.affinity == drawn.affinity), None),
+                placement_graph: drawn,
                 predicted_measured: _validated(result.costs),
             }
             return Contents(figures, f"Take {result.configuration}. {result.verdict}")

@@ -280,4 +280,6 @@ def test_with_costs_the_work_that_moves_is_a_share_of_the_time():
     for change in found.remedies:
         moved_us = sum(times[op] for op in change.moved)
         assert change.work_moved == pytest.approx(moved_us / sum(times.values()))
+    assert "% of the predicted time) to " in found.verdict
+    assert "% of the work) to " in simplified(graph, before, support).verdict
     assert found.predicted_us == tuple(costs.predict_us(r.affinity) for r in found.remedies)

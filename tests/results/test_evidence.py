@@ -90,7 +90,11 @@ def test_what_was_not_measured_is_not_compared():
         "undecided",
     )
     best = decided(greedy=1.0, CPU=0.5, candidate="failed")
-    assert best[:3] == ("CPU", "CPU is the best baseline; no plan was measured.", "undecided")
+    assert best[:3] == (
+        "CPU",
+        "CPU is the best baseline; no plan was measured beside it.",
+        "undecided",
+    )
 
 
 def test_a_baseline_that_does_not_run_is_no_lack_of_time():

@@ -26,6 +26,8 @@ from hetero_lab.search import (
     observations as observing,
     optimize as optimizing,
 )
+from hetero_lab.views.graph_drawing import placement_graph
+from hetero_lab.views.result_views import contents_of
 
 QUICK: dict[str, Any] = {"isolate": False, "progress": False}
 F32 = {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
@@ -130,6 +132,8 @@ def test_optimize_without_time_returns_a_measured_baseline(digits, tmp_path):
     said = "Measured: 1 placement to learn from, 0 of them planned, and 1 in the proof"
     assert replace(best, split=None).searched == f"{said}."
     assert replace(best, split=greedy).searched.startswith(f"{said}; the fastest split, greedy (")
+    drawn = contents_of(replace(best, split=greedy)).figures[placement_graph]
+    assert drawn.label == "greedy, not taken"
     assert rows.loc["optimized", "configuration"] == rows.loc["greedy", "configuration"]
     trial = optimizing.Proposal(1, "plan 1.1", 12.0, 13.0, 2)
     history = replace(best, trials=(trial,)).history

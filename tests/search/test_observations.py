@@ -248,6 +248,7 @@ def test_the_line_of_progress_follows_the_records(core):
         Finished(entry="e"),
         Failed(entry="e", status="failed", detail=""),
         Finished(entry="f"),
+        Finished(entry="e"),  # once more: it is still one placement
     ]  # fmt: skip
 
     def measure(given: Any, options: Any, watch: Any, *, control: SweepControl, **more: Any):
@@ -268,5 +269,6 @@ def test_the_line_of_progress_follows_the_records(core):
         "calibrate: measure",
         "calibrate: read counters",
         "1 placement measured",
+        "2 placements measured",
         "2 placements measured",
     ]
