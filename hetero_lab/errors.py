@@ -131,8 +131,7 @@ class BudgetWarning(HeteroLabWarning):
 
 def shorten(name: str, limit: int = 120) -> str:
     """Quote a name for a message: one line, at most ``limit`` characters."""
-    text = repr(name)
-    return one_line(text, limit)
+    return one_line(repr(name), limit)
 
 
 def last_line(error: BaseException) -> str:

@@ -104,7 +104,7 @@ def _hint(name: str, here: list[str]) -> str:
         return f" Did you mean {shorten(f'{near[0]}:{rest}')}?"
     first, *words = re.findall(r"[A-Z]+|[0-9]+", name.upper()) or [""]
     if first in _PLUGINS_OF_THE_WHEEL and first not in {k.partition(".")[0] for k in here}:
-        return f" hetero_lab.devices() shows the reason. {_SEE_WHY}"
+        return f" {_SEE_WHY}"
     if name.startswith("HETERO:"):
         return " This takes a list of devices, for instance ['GPU', 'CPU']."
     # With blanks, another separator, a number or a precision in its name.

@@ -43,9 +43,10 @@ def text(profile: ProfileData, *, tables: bool = True, counters: bool = True) ->
 def summary(profile: ProfileData) -> str:
     """Summarise a profile in at most 13 lines, the answer first."""
     partition, latency = profile.partition, profile.latency
+    on = "on" if any(d in profile.label for d in profile.affinity.devices) else "with"
     lines = [
         f"{one_line(profile.graph.name, 60)} takes {time_text(latency.median_us)}"
-        f"{'' if profile.generation is None else ' a further token'} on "
+        f"{'' if profile.generation is None else ' a further token'} {on} "
         f"{one_line(profile.configuration, 80)}; {_outputs_verdict(profile)}.",
         f"Latency:    median {_interval(latency.median_us, latency.ci95_us)}, p90 "
         f"{time_text(latency.p90_us)}, {count_of(len(latency), 'inference')}",
