@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from hetero_lab.terminal import plain_text
+from hetero_lab.terminal import one_line, plain_text
 
 _LONGEST = 400  # characters of an error of the runtime in a message
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -132,7 +132,7 @@ class BudgetWarning(HeteroLabWarning):
 def shorten(name: str, limit: int = 120) -> str:
     """Quote a name for a message: one line, at most ``limit`` characters."""
     text = repr(name)
-    return text if len(text) <= limit else f"{text[: limit - 2]}…{text[-1]}"
+    return one_line(text, limit)
 
 
 def last_line(error: BaseException) -> str:
@@ -149,7 +149,7 @@ def reason(error: BaseException) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 2].rsplit(' ', 1)[0]} …"
 
 
 def names_at_hand(names: Iterable[str], most: int = 8) -> str:

@@ -78,7 +78,8 @@ class Noise:
 
     def __str__(self) -> str:
         how = f"measured on {self.n_compiles} compiles" if self.is_measured else "assumed"
-        return f"{self.relative:.2%} and {time_text(self.absolute_us)} ({how})"
+        fixed = f" and {time_text(self.absolute_us)}" * (self.absolute_us > 0.0)
+        return f"{self.relative:.2%}{fixed} ({how})"
 
 
 ASSUMED_NOISE = Noise()

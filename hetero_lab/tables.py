@@ -34,7 +34,7 @@ from hetero_lab.errors import (
     shorten,
     unknown,
 )
-from hetero_lab.terminal import columns
+from hetero_lab.terminal import columns, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -467,7 +467,7 @@ def html_table(frame: pd.DataFrame, caption: str = "", most: int = 60) -> str:
 def _cells(texts: Sequence[str]) -> list[str]:
     numeric = any(texts) and all(_NUMERIC.match(text) for text in texts if text)
     style = ' style="text-align:right;white-space:nowrap"' if numeric else ""
-    short = (text if len(text) <= 200 else text[:199] + "…" for text in texts)
+    short = (text if len(text) <= 200 else one_line(text, 200) for text in texts)
     return [f"<td{style}>{html.escape(text)}</td>" for text in short]
 
 
@@ -556,7 +556,7 @@ def _value_text(name: str, value: Any) -> str:
 def interval_text(value: Any, low: Any, high: Any, write: Callable[[Any], str]) -> str:
     """Write a value with its unit, and its interval; an end in the same unit does without."""
     text = write(value)
-    if not text or low is None or low == high:
+    if not text or low is None or low == high or low == -high == -math.inf:
         return text
     if math.isinf(low) and math.isinf(high):
         return f"{text}  [unknown]"

@@ -37,17 +37,25 @@ def text_of(path: str | os.PathLike[str]) -> str:
 
 
 def one_line(value: str, width: int = 200) -> str:
-    """Return text that a terminal shows on one line of at most ``width`` characters."""
-    shown = plain_text(value).replace("\n", " ")
-    return shown if len(shown) <= width else shown[: width - 3] + "..."
+    """Return text on one line of at most ``width`` characters, cut where names differ least.
 
-
-def command_line(program: str, *more: str, windows: bool = os.name == "nt") -> str:
-    """Return a command that can be pasted into a shell: on Windows, into cmd and PowerShell.
-
-    The program is one of this environment.
+    That is the middle, or what stands before a last bracket.
     """
-    words = (_found(program), *more)
+    shown = plain_text(value).replace("\n", " ")
+    if len(shown) <= width:
+        return shown
+    bracket = len(shown) - shown.rfind(" (") if shown.endswith(")") else width
+    tail = bracket if bracket < 0.7 * width else width // 2
+    return f"{shown[: width - 1 - tail]}…{shown[len(shown) - tail :]}"
+
+
+def command_line(program: str, *more: str) -> str:
+    """Return a command that can be pasted into a shell; the program is one of this environment."""
+    return pasted([_found(program), *more])
+
+
+def pasted(words: Sequence[str], windows: bool = os.name == "nt") -> str:
+    """Return words that can be pasted into a shell: on Windows, into cmd and PowerShell."""
     if not windows:
         return shlex.join(words)
     # Single quotes mean nothing to cmd, and PowerShell divides a bare word at its commas.

@@ -37,6 +37,7 @@ from hetero_lab.tables import (
     write_parquet,
     write_text,
 )
+from hetero_lab.terminal import one_line
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 FORMULA = st.builds(str.__add__, st.sampled_from(["=", "+", "-", "@", "'", "\t", "\r", "''"]), TEXT)
@@ -398,7 +399,7 @@ def test_html_escapes_cells_headings_and_caption():
     assert set(found.tags) == {"table", "caption", "tr", "th", "td"}
     assert found.cells[0] == "<b>op</b>"
     for cell, name in zip(found.cells[1:], NASTY_NAMES, strict=True):
-        assert cell == (name if len(name) <= 200 else name[:199] + "…")
+        assert cell == (name if len(name) <= 200 else one_line(name, 200))
     assert "<script" not in table
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hetero_lab.errors import StoredFileError
+from hetero_lab.errors import StoredFileError, shorten
 from hetero_lab.result import Result
-from hetero_lab.terminal import columns, command_line, one_line, plain_text
+from hetero_lab.terminal import columns, one_line, pasted, plain_text
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,14 @@ def test_nothing_that_a_terminal_or_a_log_obeys_is_left(text, shown):
     assert plain_text(shown) == shown
 
 
+def test_names_that_begin_alike_stay_different_when_they_are_shortened():
+    ops = [f"F0::If_0_then_branch__Inline_0__/encoder/layer.{n}/Conv" for n in range(3)]
+    for short in (one_line, shorten):
+        assert len({short(op, 40) for op in ops}) == 3
+        assert {len(short(op, 40)) for op in ops} == {40}
+    assert one_line(f"{'/a' * 40} (bf16, default)", 40).endswith("… (bf16, default)")
+
+
 def test_names_and_cells_stay_on_one_line():
     assert one_line("a\n::b") == "a : :b"
     assert columns([["x", "y"], ["1\n2", "3"]]) == "x    y\n1 2  3"
@@ -43,7 +51,7 @@ def test_names_and_cells_stay_on_one_line():
 )
 def test_a_command_can_be_pasted(windows, shown):
     words = ("advise", r"C:\my nets\m.onnx", "-d", "HETERO:ACC,CPU", "--fix", "^head=CPU")
-    assert command_line(*words, windows=windows) == shown
+    assert pasted(words, windows) == shown
 
 
 def test_errors_and_results_print_plainly():

@@ -139,7 +139,12 @@ def export(given: Namespace) -> str:
     text = call(given, "interop.recipe")
     if given.placed is not None:
         hl.save(prepared(given), placement_of(given), given.placed)
-    return text
+        file = Path(given.placed).as_posix()
+        text = re.sub(r"\b(model|placed)\.xml", lambda _: file, text)
+    comments, brace, content = text.partition("\n{")
+    if brace:  # a file of JSON has no comments
+        warn(re.sub("^(#|//) ", "", comments, flags=re.MULTILINE))
+    return f"{{{content}" if brace else text
 
 
 def apply(given: Namespace) -> Any:

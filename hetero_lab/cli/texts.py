@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import hetero_lab as hl
 from hetero_lab.cli.options import OPTIONS
 from hetero_lab.tables import SCHEMA_VERSION, number, records, text_table
-from hetero_lab.terminal import columns, command_line, count_of, first_of, one_line
+from hetero_lab.terminal import columns, command_line, count_of, first_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,7 +104,9 @@ def after_profile(given: Namespace, profile: hl.types.Profile) -> list[str]:
     elif "Moving " in profile.few_subgraphs and given.affinity is None:  # a change leaves fewer
         lines.append(f"Next:       {again(given, 'simplify', *_placed(given))}")
     elif profile.partition.n_subgraphs > 1:
-        devices = ",".join(profile.affinity.devices)
+        asked = (given.device or "").removeprefix("HETERO:").split(",")
+        used = sorted(profile.affinity.devices, key="CPU".__eq__)  # others fall back to it
+        devices = ",".join(filter(None, dict.fromkeys([*asked, *used])))
         lines.append(f"Next:       {again(given, 'optimize', '-d', devices)}")
     return lines
 
@@ -205,7 +207,7 @@ def support_text(given: Namespace, table: pd.DataFrame) -> str:
     if table[names].all(axis=None):
         lines.append(f"Op types: {types(table[names[0]])}.")
     if given.table:
-        lines += ["", text_table(table.assign(op=[one_line(op, 60) for op in table["op"]]))]
+        lines += ["", text_table(table)]
     return "\n".join(lines)
 
 

@@ -83,8 +83,10 @@ def promised(
     """
     device, properties = reference
     error = runs[-1].error
-    stored, anew = str(directory / "model.xml"), f"{directory}-quiet"
-    command = command_line("hetero-lab", "freeze", stored, anew, "--affinity", stored)
+    base = str(directory).removesuffix("-quiet")  # of the command that is printed here
+    first = Path(base, "model.xml")
+    stored = str(first if first.is_file() else directory / "model.xml")
+    command = command_line("hetero-lab", "freeze", stored, f"{base}-quiet", "--affinity", stored)
     way = f"freeze again on a quiet machine: {command}"
     ratios = [run.ratio for run in runs if run.ratio is not None]
     if why := f"the reference {device} fails: {error}" if error else disturbed(runs):
@@ -124,10 +126,8 @@ def judged_latency(
     first, *again = runs
     failed = next((run for run in runs if run.error), first)
     ratios = [run.ratio for run in runs if run.ratio is not None]
-    if then is None:
-        return Settlement(UNPROMISED, "")
-    if isinstance(then, str):
-        return Settlement(UNDECIDED, f"no latency was promised: {then}")
+    if not isinstance(then, LatencyPromise):
+        return Settlement(UNPROMISED, then or "")
     if failed.error and failed.step == REFERENCE:
         return Settlement(UNDECIDED, f"the reference {then.reference} fails: {failed.error}")
     if len(ratios) < len(runs):

@@ -172,8 +172,9 @@ class Verification(_Gate):
         if reasons:
             why = "Undecided" if self.ok else "It cannot be checked"
             return f"{why} whether {directory} keeps {with_version}: {reasons}."
-        free = any((p.name, p.status) == ("latency", UNPROMISED) for p in self.parts)
-        return f"{directory} keeps {with_version}{' (no latency promised)' * free}."
+        free = [p.detail for p in self.parts if (p.name, p.status) == ("latency", UNPROMISED)]
+        why = "".join(f" (no latency promised{f': {said}' if said else ''})" for said in free)
+        return f"{directory} keeps {with_version}{why}."
 
     def __repr__(self) -> str:
         return f"Verification({self.verdict})"

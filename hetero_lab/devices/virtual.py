@@ -62,8 +62,7 @@ class VirtualDevice:
             if lacks:
                 raise DeviceError(
                     f"{device} is emulated and does not claim {names_at_hand(lacks)}, but "
-                    f"{self} would run these ops there anyway; {self.kind} is possible without "
-                    f"{device}."
+                    f"{self} would still run them there. Leave {device} out of {self.kind}."
                 )
 
     def compile_call(

@@ -54,7 +54,7 @@ from hetero_lab.model.opgraph import (
     Tensor,
 )
 from hetero_lab.samples.catalogue import sample, sample_names, sample_path
-from hetero_lab.terminal import text_of
+from hetero_lab.terminal import pasted, text_of
 
 Shapes: TypeAlias = Mapping[str, Sequence[int]] | Sequence[int]
 
@@ -342,10 +342,22 @@ def _way_out(path: Path, error: str, shapes: Shapes | None) -> str:
         )
     _, model = _unconverted(path)
     inputs = {place.get_names()[0]: model.get_partial_shape(place) for place in model.get_inputs()}
-    known = ", ".join(f"{shorten(name)} {shape}" for name, shape in inputs.items())
+    known = names_at_hand(f"{name} {shape}" for name, shape in inputs.items())
+    examples = {name: _example_shape(shape, *_LIKELY_SIZES[0]) for name, shape in inputs.items()}
     return (
-        "Some ops need shapes: give those of all inputs (shapes=, --shape). Inputs, with ? for "
-        f"unknown sizes: {known}."
+        f"Some ops need the shapes of all inputs: {known}, where ? is any size. "
+        f"{_how_to_give(examples)}"
+    )
+
+
+def _how_to_give(shapes: Mapping[str, Sequence[Any]]) -> str:
+    """Say how to give shapes, in words that can be pasted."""
+    example = ", ".join(f'"{name}": {[*shape]}' for name, shape in shapes.items())
+    each = ((name, ",".join(map(str, shape)) or "[]") for name, shape in shapes.items())
+    options = pasted([w for name, sizes in each for w in ("--shape", f"{name}={sizes}")])
+    return (
+        f"Give them, for instance load(source, shapes={{{example}}}), or on the command line "
+        f"{options}."
     )
 
 
@@ -382,24 +394,18 @@ def _set_static_shapes(model: ov.Model, shapes: Shapes) -> None:
         for _, partial in open_ends.values()
     ):
         examples = _example_shapes(model, given)
-        example = ", ".join(f'"{name}": {shape}' for name, shape in examples.items())
-        options = " ".join(
-            f"--shape {name}={','.join(map(str, shape))}" for name, shape in examples.items()
-        )
         raise ModelError(
             f"The model has dynamic inputs: {_describe_inputs(model)}. HETERO needs static "
-            f"shapes. Give them, for instance load(source, shapes={{{example}}}), or on "
-            f"the command line {options}."
+            f"shapes. {_how_to_give(examples)}"
         )
-    new |= {
-        port: ov.PartialShape([_nearest(1, next(iter(partial))), *list(partial)[1:]])
-        for port, partial in open_ends.values()
-    }
-    guessed = list(open_ends)
-    if guessed:
+    batches = [_nearest(1, next(iter(partial))) for _, partial in open_ends.values()]
+    for batch, (port, partial) in zip(batches, open_ends.values(), strict=True):
+        new[port] = ov.PartialShape([batch, *list(partial)[1:]])
+    if batches:
+        sizes = batches if len({*batches}) > 1 else batches[:1]
         warn(
-            f"The batch of {names_at_hand(guessed)} is dynamic and was set to 1, or to the least "
-            "that it takes. To set another, load the model with shapes=."
+            f"The batch of {names_at_hand(open_ends)} is dynamic and was set to "
+            f"{', '.join(map(str, sizes))}. To set another, load the model with shapes=."
         )
     if new:
         try:
@@ -454,7 +460,8 @@ def _example_shape(partial: ov.PartialShape, of_picture: Any, size: Any) -> list
         return [size]
     sizes = list(partial)
     likely = [size] * len(sizes)
-    likely[next(i for i, d in enumerate(sizes) if d.is_dynamic)] = 1
+    for first in [i for i, d in enumerate(sizes) if d.is_dynamic][:1]:
+        likely[first] = 1
     if len(sizes) == 4 and sizes[-1].is_dynamic:
         likely = [1, 3, of_picture, of_picture]
     return [_nearest(likely[i], d) for i, d in enumerate(sizes)]

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hetero_lab.errors import ArgumentError, unknown
+from hetero_lab.terminal import command_line
 
 _DEVICES = "DEVICE_PROPERTIES"
 _NAMED = {
@@ -25,10 +26,8 @@ compiled = core.compile_model(model, "{target}", {python})""",
 {target}
 {text}""",
     "benchmark_app": """\
-# load.json. In DEVICE_PROPERTIES, benchmark_app in Python reads GPU.0 as 0: hence a line for each.
-{load}
-
-# benchmark_app -m model.xml -d {target} -load_config load.json""",
+# load.json of {loading}
+{load}""",
     "genai": """\
 # openvino-genai. Other attention backends drop the properties.
 import openvino_genai
@@ -72,8 +71,7 @@ compiled = core.compile_model(model, *place_ops(model, core))""",
     "benchmark_app": f"""\
 # bench.py, beside {_SAVED}
 import openvino as ov
-from openvino.tools.benchmark import benchmark
-from openvino.tools.benchmark.main import main
+from openvino.tools.benchmark import benchmark, main
 from place_ops import place_ops
 
 
@@ -84,10 +82,10 @@ class Placed(ov.Core):
 
 
 benchmark.Core = Placed
-main()
+main.pre_post_processing = lambda *_: None  # it adds conversions of images, which have no device
+main.main()
 
-# python bench.py -m placed.xml -d {{target}}
-# If it names new ops, it has added a conversion of images: add -ip f32.""",
+# {{program}}""",
     "optimum": """\
 # First hetero_lab.save(model, placement, "exported/openvino_model.xml") over the exported model;
 # place_ops.py then lies beside it.
@@ -132,7 +130,10 @@ def _words(target: str, properties: Mapping[str, Any]) -> dict[str, Any]:
     loaded = own | {f"{_DEVICES}_{device}": each for device, each in inner.items()}
     served = {"name": "model", "base_path": "/models/model", "target_device": target}
     config = {"config": {**served, "plugin_config": _texts(given)}}
+    loading = ["benchmark_app", "-m", "model.xml", "-d", target, "-load_config", "load.json"]
     return {
+        "loading": command_line(*loading),
+        "program": command_line("python", "bench.py", "-m", "placed.xml", "-d", target),
         "python": given,
         "cpp": _cpp(given),
         "text": "\n".join(f"{key}={value}" for key, value in _texts(given).items()),

@@ -466,7 +466,7 @@ class _PlanSearch(Problem):
         limit = f" that keeps within memory_limit ({listed})" if listed else ""
         if self.is_late:
             return PlanError(
-                f"No placement{limit} was found within budget_s. Give more time"
+                f"No placement{limit} was found in time. Give more time"
                 f"{' or raise a limit' if listed else ''}."
             )
         return PlanError(f"No placement{limit} was found. Raise a limit a little.")

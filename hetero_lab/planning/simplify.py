@@ -115,7 +115,7 @@ class Simplified(Result):
         *_, light = self.changes
         if light.work_moved < _MUCH_LESS * self.best.work_moved:
             across = bytes_text(light.boundary_bytes)
-            said += f" Moving only {self._told(light)} leaves as few, and {across}."
+            said += f" Moving only {self._told(light)} leaves as few subgraphs and {across} across."
         return said
 
     def _told(self, change: Remedy) -> str:
@@ -429,12 +429,12 @@ class _Changes:
             after = graph.reach(group.tolist(), forward=True)
             before = graph.reach(group.tolist(), forward=False)
             if group is here and len(groups) > 1:
-                first = f"the ops of {name}"
+                first = f"the ops on {name}"
             else:
                 first = one_line(graph.ops[group[0]].name, _NAMED)
             yield f"everything after {first}", after
             yield f"everything before {first}", before
-            yield f"everything between the ops of {name}", after & before
+            yield f"everything between the ops on {name}", after & before
         yield from self._cuts(device, here)
         yield from self._blocks()
         yield from self._stretches(here)

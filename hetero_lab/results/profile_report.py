@@ -27,7 +27,7 @@ _MUCH = 0.25  # the least share of the latency that is worth a sentence
 
 
 def text(profile: ProfileData, *, tables: bool = True, counters: bool = True) -> str:
-    """Return a profile as text; names in lines of counters are cut as in OpenVINO's samples."""
+    """Return a profile as text; names in lines of counters are cut."""
     blocks = [summary(profile)]
     if tables and profile.partition.n_subgraphs > 1:
         built = build_tables(profile)
@@ -243,7 +243,7 @@ def _subgraphs(table: pd.DataFrame) -> str:
 def _boundaries(table: pd.DataFrame) -> str:
     table = table.sort_values("n_bytes", ascending=False, kind="stable")
     names = ["tensor", "source", "source_device", "targets", "target_devices", "n_bytes"]
-    return _first_rows(table[names].assign(tensor=[one_line(n, 60) for n in table["tensor"]]))
+    return _first_rows(table[names])
 
 
 def _first_rows(table: pd.DataFrame) -> str:

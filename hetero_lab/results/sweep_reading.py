@@ -55,9 +55,7 @@ _LARGE_SHARE = 0.2  # share of the time for starting workers that is worth a not
 class SweepTables(FromTables, Sweep):
     """A sweep that was read from tables alone."""
 
-    _KEPT_BY = (
-        "nothing is ranked anew or drawn; a store, hl.sweep(store=), keeps what was measured."
-    )
+    _KEPT_BY = "it cannot be ranked again or drawn; hl.sweep(…, store=) keeps what that takes."
 
     @property
     def _remarks(self) -> list[str]:

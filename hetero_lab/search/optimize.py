@@ -531,7 +531,7 @@ class _Optimization:
             if not allowed:
                 raise MeasurementError(
                     "No placement that keeps to the limits was measured and has the tokens of one "
-                    "device in f32. Give more budget_s, or see hetero_lab.sweep(…, scenario=…)."
+                    "device in f32. Give more budget_s=, or see hetero_lab.sweep(…, scenario=…)."
                 )
         decision = decide(rows, [label for label in allowed if label in baselines], allowed)
         chosen = placements[decision.label]

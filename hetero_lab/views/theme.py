@@ -19,7 +19,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from hetero_lab.tables import interval_text, time_text
-from hetero_lab.terminal import plain_text
+from hetero_lab.terminal import one_line, plain_text
 
 # A caution where profiles stand side by side: their intervals ignore the time between them.
 NOT_IN_TURN = "not measured in turn: compare placements with hetero_lab.sweep()"
@@ -39,15 +39,11 @@ def escape(text: str) -> str:
 
 
 def squeeze(text: str, most: int) -> str:
-    """Put a text on one line, without characters that do not print; cut it in the middle."""
+    """Put a text on one line, without characters that do not print and repeated blanks."""
     # The ends of a name tell more than its middle, and a very long name is not worth a full pass.
     if len(text) > 4 * most:
         text = text[: 2 * most] + text[-2 * most :]
-    line = " ".join(plain_text(text).split())
-    if len(line) <= most:
-        return line
-    head = (most - 1) // 2
-    return f"{line[:head]}…{line[len(line) - (most - 1 - head) :]}"
+    return one_line(" ".join(plain_text(text).split()), most)
 
 
 _WIDEST = 2.0  # times the largest value: an interval of a few turns would squeeze all the rest

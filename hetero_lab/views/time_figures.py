@@ -91,7 +91,7 @@ def time_by_subgraph(profile: Profile) -> go.Figure:
     return finish(
         figure,
         f"Time by subgraph of {plain(profile.configuration, 80)}",
-        "by the counters of a compile of their own · hatched: emulated",
+        "by counters, measured in a separate compile · hatched: emulated",
         160 + _SUBGRAPH_PX * min(len(found), _MOST_ROWS),
         (20, 20, 100, 50),
         x=TIME_AXIS,
@@ -281,7 +281,7 @@ def where_time_goes(results: Sweep | Profile | Sequence[Profile]) -> go.Figure:
     return finish(
         figure,
         "Where the latency goes",
-        "counters of a compile of their own" + (f" · {NOT_IN_TURN}" if apart else ""),
+        "by counters, measured in a separate compile" + (f" · {NOT_IN_TURN}" if apart else ""),
         150 + 36 * max(1, len(found)),
         (20, 30, 100, 50),
         x=TIME_AXIS,

@@ -126,8 +126,9 @@ def test_advice_on_throughput_tries_equal_weights_and_equal_times(small):
 
 def test_benchmark_app_divides_it_as_printed(small, tmp_path):
     halves = hl.Placement.balanced(small, TWO, device_properties=f32(TWO))
-    loaded, _, command = halves.recipe("benchmark_app").partition("\n\n# benchmark_app ")
-    (tmp_path / "load.json").write_text(loaded.partition("\n")[2])
+    note, _, loaded = halves.recipe("benchmark_app").partition("\n")
+    command = note.partition("benchmark_app ")[2]
+    (tmp_path / "load.json").write_text(loaded)
     hl.save(small, halves, tmp_path / "model.xml")
     program = "from openvino.tools.benchmark.main import main; main()"
     # Requests in flight hang on the rig: nothing is inferred.

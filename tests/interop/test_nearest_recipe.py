@@ -48,23 +48,40 @@ def model():
     return hl.load("digits_inception")
 
 
+@pytest.fixture
+def printed(tmp_path):
+    """Return a function that runs the printed program, and returns its output."""
+
+    def run(model, placement, *more):
+        hl.save(model, placement, tmp_path / "placed.xml")
+        program, command = hl.interop.recipe(model, placement, "benchmark_app").split("\n# ")
+        (tmp_path / "bench.py").write_text(EMULATED + program)
+        line = [sys.executable, *command.split()[1:], *more]
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        assert f"Execution Devices:{list(placement.devices)}" in done.stdout
+
+    return run
+
+
 @pytest.mark.slow
-def test_benchmark_app_runs_what_is_printed(model, tmp_path):
+def test_benchmark_app_runs_what_is_printed(model, tmp_path, printed):
     affinity = hl.Affinity.uniform(model, "ACC").fix(patterns={"^mixed2/": "CPU"})
     placement = hl.Placement(affinity, "p", dict.fromkeys(affinity.devices, F32))
-    hl.save(model, placement, tmp_path / "placed.xml")
-    program, command, *_ = hl.interop.recipe(model, placement, "benchmark_app").split("\n# ")
-    (tmp_path / "bench.py").write_text(EMULATED + program)
-    words = command.split()
-    more = ["-niter", "20", "-report_type", "detailed_counters", "-report_folder", "."]
-    line = [sys.executable, "bench.py", *words[words.index("-m") :], *more]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    assert f"Execution Devices:{list(affinity.devices)}" in done.stdout
+    report = ["-report_type", "detailed_counters", "-report_folder", "."]
+    printed(model, placement, "-niter", "20", *report)
     counters = hl.interop.read_benchmark_app(tmp_path, model, placement=placement).counters
     expected = hl.profile(model, placement, iterations=10, progress=False).tables["counters"]
     for name in ("subgraph", "precision"):
         assert counters[name].value_counts().to_dict() == expected[name].value_counts().to_dict()
+
+
+@pytest.mark.slow
+def test_benchmark_app_runs_what_takes_pictures(model, printed):
+    picture = op.parameter([1, 3, 8, 8], np.float32, name="picture")
+    taken = hl.load(ov.Model([op.exp(op.relu(picture, name="r"), name="e")], [picture], "taken"))
+    affinity = hl.Affinity.uniform(taken, "ACC").fix(ops={"e": "CPU"})
+    printed(taken, hl.Placement(affinity, "p"), "-niter", "2")
 
 
 @pytest.mark.parametrize("runtime", ["text", "benchmark_app", "ovms"])
@@ -108,9 +125,16 @@ def test_what_takes_no_labels_says_so(model):
 
 
 def test_the_command_prints_it_and_saves_the_model(tmp_path, capsys):
-    model, file = "digits_inception", str(tmp_path / "placed.xml")
-    assert main(["export", model, "-d", "CPU", "--for", "ovms", "--placed", file]) == 0
-    assert capsys.readouterr().out == hl.interop.recipe(model, "CPU", "ovms") + "\n"
+    model, file = "digits_inception", (tmp_path / "mine.xml").as_posix()
+    for runtime in ("ovms", "benchmark_app"):  # the output is the file, the rest is said aside
+        assert main(["export", model, "-d", "CPU", "--for", runtime, "--placed", file]) == 0
+        out, err = capsys.readouterr()
+        assert json.loads(out) == json.loads(
+            hl.interop.recipe(model, "CPU", runtime)[1:].partition("\n")[2]
+        )
+    assert f"load.json of benchmark_app -m {file} -d CPU -load_config load.json" in err
+    assert main(["export", model, "-d", "CPU", "--for", "python", "--placed", file]) == 0
+    assert capsys.readouterr().out == hl.interop.recipe(model, "CPU", "python") + "\n"
     assert main(["apply", model, file, "-n", "5"]) == 0
     assert main(["lint", model, "--affinity", file]) == 0
     assert main(["export", model, "-d", "CPU", "--for", "nothing"]) == 2

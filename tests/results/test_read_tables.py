@@ -41,8 +41,8 @@ def test_one_file_of_a_sweep_has_its_rows_without_findings(stored, tmp_path):
     assert list(again.summary["label"]) == list(stored.summary["label"])
     assert list(again.ranking["label"]) == list(stored.ranking["label"])
     assert "Fastest" not in repr(again)
-    assert "a store, hl.sweep(store=), keeps what was measured" in repr(again)
-    assert "keeps what was measured" in again._repr_html_()
+    assert "hl.sweep(…, store=) keeps what that takes" in repr(again)
+    assert "keeps what that takes" in again._repr_html_()
 
 
 def test_what_needs_turns_says_that_tables_have_none(stored, tmp_path):
@@ -53,7 +53,7 @@ def test_what_needs_turns_says_that_tables_have_none(stored, tmp_path):
         lambda: again.profile("CPU"),
         lambda: hl.compare(again, stored),
     ):
-        with pytest.raises(StoredFileError, match=r"No table holds the rows .* a store"):
+        with pytest.raises(StoredFileError, match=r"No table holds the rows .* store="):
             ask()
     assert not hasattr(again, "anything_else")
 
