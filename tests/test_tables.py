@@ -430,13 +430,15 @@ def test_a_table_for_people_has_units_and_intervals():
             "ci95_low_us": [980.0, math.nan], "ci95_high_us": [math.inf, math.nan],
             "ratio": [1.0, 1.25], "ratio_ci95_low": [1.0, 1.1], "ratio_ci95_high": [1.0, 1.4],
             "compile_ms": [2_747.0, 0.5], "boundary_bytes": [30_448, 0], "detail": ["", ""],
-            "time_us": [0.0, 12.34], "accuracy": [0.993, None],
+            "time_us": [0.0, 12.34], "accuracy": [0.993, None], "gain_us": [-11_300.0, 5.0],
+            "gain_low_us": [-math.inf, 1.0], "gain_high_us": [math.inf, 9.0],
         }
     )  # fmt: skip
     assert readable(frame) == {
         "placement": ["CPU", "ACC"], "latency  [95 %]": ["26.4 ms  [980 µs, ∞]", ""],
         "ratio  [95 %]": ["1.000", "1.250  [1.100, 1.400]"], "compile": ["2.75 s", "500 µs"],
         "crosses": ["30.4 KB", "0 B"], "time": ["≈ 0 µs", "12.3 µs"], "accuracy": ["99.30%", ""],
+        "gain  [90 %]": ["-11.3 ms  [unknown]", "5 µs  [1, 9]"],
     }  # fmt: skip
 
 

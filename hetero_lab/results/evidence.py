@@ -161,8 +161,7 @@ def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[
     said = f"No plan was shown to be faster than {named}, the best baseline: {plan} is {word}"
     if word == UNDECIDED:
         said = f"Undecided whether {plan} is faster than {named}, the best baseline"
-    findings = {label: word for label, _, word in found}
-    return Decision(best, f"{said}; {reason(ratio)}.{but}", word, findings)
+    return Decision(best, f"{said}; {reason(ratio)}.{but}", word, {n: w for n, _, w in found})
 
 
 def fastest_first(rows: Mapping[str, Row], labels: Iterable[str]) -> list[str]:

@@ -150,7 +150,8 @@ class Sweep(Result):
     @property
     def _heading(self) -> str:
         distinct = sum(not same_as for same_as in self.summary.get("same_as", ()))
-        sentences = f"{count_of(distinct, 'placement')}, ratios to "
+        some = f"{len(self.ranking)} of " if len(self.ranking) < distinct else ""
+        sentences = f"{some}{count_of(distinct, 'placement')}, ratios to "
         sentences += f"{shorten(self.configuration_of(self.reference))} (below 1 is faster)"
         if len(self.ranking) > 1:
             sentences += ", latencies on its scale"

@@ -10,11 +10,12 @@ from widgets.hand_sweeps import failed_row, measured_row, on_cpu_alone, small_sw
 
 def test_without_a_measured_row_nothing_is_said_of_differences():
     lines = small_sweep(measured=False).report().split("\n")
-    assert lines[0] == "1 placement, ratios to 'broken 0' (below 1 is faster)"
+    assert lines[0] == "0 of 1 placement, ratios to 'broken 0' (below 1 is faster)"
     assert "broken 0: compile failed: no kernel" in lines
     assert "could have shown" not in "".join(lines)
     assert "Two compiles" not in "".join(lines)
     assert "the smallest difference that this run could have shown is" in small_sweep().report()
+    assert "3 of 4 placements, ratios to " in small_sweep().report()
 
 
 def test_a_split_that_is_slower_than_a_device_alone_has_a_cause():
