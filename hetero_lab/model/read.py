@@ -605,13 +605,6 @@ def _variable(node: Any) -> str | None:
     return None
 
 
-def _values(node: Any) -> np.ndarray:
-    """Return the values of a constant that has numbers, flat; else none."""
-    if node.get_type_name() != CONSTANT or "string" in str(node.get_element_type()):
-        return np.empty(0, np.uint8)
-    return np.ascontiguousarray(node.get_data()).reshape(-1)
-
-
 def _prepared_mark(model: ov.Model) -> str | None:
     if not model.has_rt_info(_MARK):
         return None
@@ -638,9 +631,10 @@ def _fingerprint(model: ov.Model, sampled: bool = False) -> str:
         attributes = sorted((k, str(v)) for k, v in node.get_attributes().items())
         line = repr((kind, name, wires, outputs, attributes))
         digest.update(line.encode("utf-8", "surrogatepass"))
-        values = _values(node)
-        step = max(1, values.size // _SAMPLED) if sampled else 1
-        digest.update(np.ascontiguousarray(values[::step]).view(np.uint8).data)
+        if kind == CONSTANT and "string" not in str(node.get_element_type()):  # it has numbers
+            values = np.ascontiguousarray(node.get_data()).reshape(-1)
+            step = max(1, values.size // _SAMPLED) if sampled else 1
+            digest.update(np.ascontiguousarray(values[::step]).view(np.uint8).data)
         for body in _bodies(node):
             digest.update(_fingerprint(body, sampled).encode())
     return digest.hexdigest()
