@@ -28,6 +28,7 @@ _last: Any = None
 _POLL_S = 0.1  # as a wait without a limit does not end for Ctrl-C on Windows
 _CALLBACK_S = 0.01  # long enough for a destructor or a callback to end
 _seen = False  # whether Ctrl-C came since the outermost guarded call began
+_later: list[threading.Timer] = []  # that let Ctrl-C come again
 
 
 def last_interrupted() -> Any:
@@ -71,7 +72,8 @@ def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
     Python drops a ``KeyboardInterrupt`` that is raised in a destructor or in a callback of a
     library. It is raised again a moment later, and the call ends in one even if it is over by then.
-    Signals come to the main thread only, and a handler set by other code is left alone.
+    Nor does it end an import, which would leave half a package for the next call. Signals come to
+    the main thread only, and a handler set by other code is left alone.
     """
 
     @functools.wraps(function)
@@ -173,23 +175,26 @@ def partial_of(stop: BaseException) -> Any:
 def _dropped_ones_again() -> Generator[None, None, None]:
     """Raise a ``KeyboardInterrupt`` again, once the callback that Python dropped it in is over."""
     before = sys.unraisablehook
-    timers: list[threading.Timer] = []
 
     def hook(dropped: sys.UnraisableHookArgs) -> None:
-        if not issubclass(dropped.exc_type, KeyboardInterrupt):
+        if issubclass(dropped.exc_type, KeyboardInterrupt):
+            _interrupt_later()
+        else:
             before(dropped)
-            return
-        timers.append(threading.Timer(_CALLBACK_S, _interrupt_main))
-        timers[-1].daemon = True
-        timers[-1].start()
 
     sys.unraisablehook = hook
     try:
         yield
     finally:
         sys.unraisablehook = before
-        for timer in timers:
-            timer.cancel()
+        while _later:
+            _later.pop().cancel()
+
+
+def _interrupt_later() -> None:
+    _later.append(threading.Timer(_CALLBACK_S, _interrupt_main))
+    _later[-1].daemon = True
+    _later[-1].start()
 
 
 def _interrupt_main() -> None:
@@ -202,7 +207,21 @@ def _interrupt_main() -> None:
 def _on_signal(number: int, frame: FrameType | None) -> None:
     global _seen
     _seen = True
-    signal.default_int_handler(number, frame)
+    if _is_importing(frame):
+        _interrupt_later()
+    else:
+        signal.default_int_handler(number, frame)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Tell whether a frame belongs to an import that began in the innermost guarded call."""
+    while frame is not None and not (
+        frame.f_globals is globals() and frame.f_code.co_name == "call"
+    ):
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def interruptible(function: Callable[_P, _T], *args: _P.args, **options: _P.kwargs) -> _T:

@@ -556,7 +556,7 @@ def _value_text(name: str, value: Any) -> str:
 def interval_text(value: Any, low: Any, high: Any, write: Callable[[Any], str]) -> str:
     """Write a value with its unit, and its interval; an end in the same unit does without."""
     text = write(value)
-    if not text or low is None or low == high or low == -high == -math.inf:
+    if not text or low is None or low == high:
         return text
     if math.isinf(low) and math.isinf(high):
         return f"{text}  [unknown]"

@@ -118,6 +118,33 @@ def test_an_interrupt_that_python_drops_still_ends_a_long_call():
     assert time.perf_counter() - began < 10
 
 
+def test_no_half_of_a_package_is_left(tmp_path, monkeypatch):
+    (tmp_path / "slow_package").mkdir()
+    (tmp_path / "slow_package" / "__init__.py").write_text(
+        "import signal\nsignal.raise_signal(signal.SIGINT)\n"
+        "from slow_package import part\nlast = 1\n"
+    )
+    (tmp_path / "slow_package" / "part.py").write_text("import slow_package as whole\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    @guarded
+    def importing() -> str:
+        import slow_package  # type: ignore[import-not-found]
+
+        seen.append(slow_package.last)
+        time.sleep(5.0)
+        return "too late"
+
+    seen: list[int] = []
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        importing()
+    assert seen == [1]
+    assert time.monotonic() - began < 4.0  # it came again at once
+    assert sys.modules.pop("slow_package").part.whole.last == 1
+    sys.modules.pop("slow_package.part")
+
+
 def test_a_call_within_a_call_ends_the_outer_one():
     @guarded
     def outer() -> str:

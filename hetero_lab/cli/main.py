@@ -7,10 +7,11 @@ import inspect
 import io
 import os
 import re
+import signal
 import sys
 import traceback
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from errno import EINVAL
 from importlib import metadata
@@ -22,7 +23,7 @@ from hetero_lab.annexes import annex
 from hetero_lab.cli import commands, texts
 from hetero_lab.cli.options import OPTIONS, OptionParser, spelled
 from hetero_lab.errors import ArgumentError, HeteroLabError, did_you_mean
-from hetero_lab.interrupts import sigterm_as_ctrl_c
+from hetero_lab.interrupts import deferred, sigterm_as_ctrl_c
 from hetero_lab.terminal import plain_text
 
 FAILED, ERROR, NOT_KNOWN, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
@@ -152,6 +153,22 @@ def _failed(words: Sequence[str], code: int, text: str, error: BaseException) ->
     return code
 
 
+@contextlib.contextmanager
+def _uncut() -> Generator[None, None, None]:
+    """Say whole in a block what is known, although Ctrl-C comes.
+
+    Where Python does not buffer (PYTHONUNBUFFERED), the rest of a text is lost if a signal comes
+    while it is written, so the signal waits.
+    """
+    mask = getattr(signal, "pthread_sigmask", lambda *_: ())
+    with deferred(goes_on=True):
+        before = mask(getattr(signal, "SIG_BLOCK", 0), {signal.SIGINT})
+        try:
+            yield
+        finally:
+            mask(getattr(signal, "SIG_SETMASK", 0), before)
+
+
 def _run(arguments: Sequence[str], aside: Sequence[str]) -> int:
     first, *rest = arguments = arguments or ["-h"]
     if first not in COMMANDS:
@@ -169,17 +186,19 @@ def _run(arguments: Sequence[str], aside: Sequence[str]) -> int:
     given.options_of = {name: command.options for name, command in COMMANDS.items()}
     with contextlib.redirect_stdout(sys.stderr) if given.json else contextlib.nullcontext():
         result = command.result(given)
-        said = plain_text(_spelled(command.text(given, result).rstrip("\n")))
+        with _uncut():  # what is known is said
+            said = plain_text(_spelled(command.text(given, result).rstrip("\n")))
     code = INTERRUPTED if getattr(result, "interrupted", False) else 0
     code = code or (command.exit_code(given, result) if command.exit_code else 0)
     # What took minutes is printed before writing can fail, and written although printing failed.
     with contextlib.ExitStack() as last:
         last.callback(commands.write, given, result, said)
         if given.json:
-            content = texts.content_of(given, first, result, said)
-            content["verdict"] = _spelled(content.get("verdict", said.partition("\n\n")[0]))
-            content["notes"] = [*map(_spelled, [*content.get("notes", []), *aside])]
-            print(texts.as_json(first, code, **content), flush=True)
+            with _uncut():
+                content = texts.content_of(given, first, result, said)
+                content["verdict"] = _spelled(content.get("verdict", said.partition("\n\n")[0]))
+                content["notes"] = [*map(_spelled, [*content.get("notes", []), *aside])]
+                print(texts.as_json(first, code, **content), flush=True)
         elif said and not vars(given).get("quiet"):
             print(said, flush=True)
     return code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import signal
 import subprocess
 import sys
@@ -94,20 +95,38 @@ def test_an_option_that_is_not_there_is_json_too(capsys):
     assert "--depth" in check(capsys.readouterr().out, "sweep", code)["error"]["message"]
 
 
-def test_what_is_known_of_an_interrupted_sweep_is_printed_and_marked(tmp_path):
-    words = ["sweep", *RUNS["sweep"].split()[:-2], "-b", "100", "--store", "store", "--json"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hetero_lab", *words], cwd=tmp_path, text=True,
-        env=environment_of_a_child(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+def started(directory, *words, **environment):
+    return subprocess.Popen(
+        [sys.executable, "-m", "hetero_lab", *words, "--json"], cwd=directory, text=True,
+        env=environment_of_a_child(**environment), stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     )  # fmt: skip
+
+
+def test_what_is_known_of_an_interrupted_sweep_is_printed_and_marked(tmp_path):
+    words = [*RUNS["sweep"].split()[:-1], "500", "--store", "store"]
+    process, records = started(tmp_path, "sweep", *words), tmp_path / "store" / "records.jsonl"
     deadline = time.monotonic() + 60.0
-    while not list((tmp_path / "store").glob("**/*.jsonl")) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    time.sleep(2.0)
+    while time.monotonic() < deadline:
+        if records.exists() and '"turn"' in records.read_text("utf-8"):
+            break
+        time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == INTERRUPTED
     assert check(said, "sweep", INTERRUPTED)["interrupted"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pipe can be waited for")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_is_printed_is_whole_although_ctrl_c_comes(tmp_path, unbuffered):
+    process = started(tmp_path, "sweep", *RUNS["sweep"].split(), PYTHONUNBUFFERED=unbuffered)
+    assert select.select([process.stdout], [], [], 60.0)[0]  # more than fits into the pipe
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    said, _ = process.communicate(timeout=60)
+    assert len(said) > 2**16
+    check(said, "sweep", process.returncode)
 
 
 def test_a_reader_that_has_gone_costs_no_file(tmp_path):

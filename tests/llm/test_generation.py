@@ -278,7 +278,8 @@ def test_of_the_cuts_between_layers_every_other_validates(core, monkeypatch, val
     designed = [a for label, a in asked.items() if label.startswith("designed")]
     assert designed == [cut for cut in cuts if cut not in kept]
     assert [a for a in asked.values() if len(a.devices) == 1] == alone
-    said = "The time allowed 1 placement: nothing validates the predictions."  # none was measured
+    # None was measured.
+    said = "The time allowed 1 placement to learn from: nothing validates the predictions."
     assert [note.partition(" A larger")[0] for note in made.notes] == [said] * bool(validate)
 
 

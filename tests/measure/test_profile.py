@@ -76,7 +76,7 @@ def test_the_whole_picture(measured):
     assert [a.verdict for a in measured.agreement] == ["equal"]
     answer = repr(measured).splitlines()
     assert answer[0].startswith("convolutions takes ")
-    assert answer[0].endswith("s on mine (f32); outputs equal to the reference.")
+    assert answer[0].endswith("s with mine (f32); outputs equal to the reference.")
     assert len(answer) <= 15
     assert dict(measured.environment.emulated) == {"ACC": "CPU"}
     assert measured.environment.openvino_version == ov.get_version()

@@ -130,7 +130,7 @@ def test_the_bound_of_a_large_plan_has_the_subgraphs_of_two_devices():
     assert made.n_subgraphs == 2
     loose = dataclasses.replace(made, lower_bound_us=0.75 * made.predicted_us)
     assert loose.relative_gap == 0.25
-    assert "at most 25.0% from best" in repr(loose)
+    assert "at most 25.0% from the best" in repr(loose)
     regrets = {"same": (0.0, 9.0), "near": (5.0, 5.0), "far": (6.0, 5.0), "below": (-3.0, 4.0)}
     baselines = tuple(
         planner.Baseline(label, 9.0, us, made.affinity, margin)
