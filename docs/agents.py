@@ -26,9 +26,9 @@ model on the devices of this machine.
 # hetero-lab
 
 Add `--json` to any command: stdout is then one JSON object, progress goes to stderr. Read \
-`exit_code` first, then `verdict`, `notes` and `tables` (begin with `summary`; others can be \
-long); `next` has commands to go on with. A refusal has `error` with its `message` instead. \
-Times in columns that end in `_us` are microseconds. `hetero-lab COMMAND -h` has every option.
+`exit_code` first, then `verdict`, `notes` and `tables` (begin with `summary`, if there is one; \
+others can be long); `next` has commands to go on with. A refusal has `error` with its `message` \
+instead. Times in columns that end in `_us` are microseconds. `hetero-lab COMMAND -h` has every option.
 
 ## From a model to a deployment
 
@@ -41,7 +41,11 @@ hetero-lab verify deploy --json                           # does it keep its con
 
 `python deploy/run.py` then runs it with openvino and numpy alone. Dynamic shapes are given as \
 `--shape 1,3,224,224`, those that your application uses, \
-real inputs as `--input inputs.npz`; `-d GPU,CPU` limits the devices.
+real inputs as `--input inputs.npz`. Commands for one placement take `-d HETERO:GPU,CPU`, the \
+others a list, `-d GPU,CPU`. `--emulate ACC:unsupported=Softmax,Sigmoid` stands in for a device \
+that is not here and lacks these ops: give it to each command, with `-d ACC,CPU`. With \
+`--store DIRECTORY` (`sweep`, `advise`) a call that was too short goes on when it is made again. \
+What is written with `--deploy` or `--csv` has its notes on stderr.
 
 ## To look closer
 
@@ -61,16 +65,20 @@ hetero-lab find-wrong MODEL -d CPU -b 20 --json           # which op computes wr
 ## How to read it
 
 - **undecided** is an answer: the run could not tell the placements apart. Give a larger `-b`, a \
-quieter machine, or choose by other grounds. It never means *equal*; *as fast* does, within 5 %.
+quieter machine, or choose by other grounds. It never means *equal*; *as fast* does, within 5 %. \
+Where `notes` say below which difference nothing could be seen, and more time does not help, \
+`hetero-lab noise -d DEVICE` measures how much two compiles differ.
 - A **ratio** is to the reference of its table; below 1 is faster. An interval that contains 1 \
-shows no difference.
+shows no difference. An end that is null or 0 is not known: there were too few turns.
 - **group**: rows of one group are not told apart. Do not rank inside a group.
 - **judgement** (of `advise`) is against the best, `ratio` against the row with `reference` true.
 - Outputs: *rounding* is what the precision explains, which can be much: look at \
 `max_relative_error`. *different* is wrong, whatever the speed.
-- `verify` compares with the outputs kept when it was frozen, not with f32.
+- `verify` compares with the outputs kept when it was frozen, not with f32. Parts that are \
+undecided are named in its verdict; with `--strict` they change the exit code.
 - An interval holds for this run: minutes later, on a busy machine, the level can be another one.
-- `interrupted` true: what was known by then.
+- `interrupted` true: what was known by then, or an `error` if that was nothing. It ends within \
+15 s.
 
 ## What not to claim
 
