@@ -28,7 +28,8 @@ model on the devices of this machine.
 Add `--json` to any command: stdout is then one JSON object, progress goes to stderr. Read \
 `exit_code` first, then `verdict`, `notes` and `tables` (begin with `summary`, if there is one; \
 others can be long); `next` has commands to go on with. A refusal has `error` with its `message` \
-instead. Times in columns that end in `_us` are microseconds. `hetero-lab COMMAND -h` has every option.
+instead. Times in columns that end in `_us` are microseconds. `hetero-lab COMMAND -h` has every \
+option.
 
 ## From a model to a deployment
 
