@@ -27,7 +27,12 @@ def test_every_public_name_has_a_known_type(tmp_path):
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},  # an installed package, to pyright
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),  # an installed package, to pyright
+            # Which looks for others where the first Python of the path has them.
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        },
     )
     symbols = json.loads(done.stdout)["typeCompleteness"]["symbols"]
     public = {

@@ -103,7 +103,8 @@ def verdict(tables: Tables) -> str:
         ends = (f"{bound:.3f}".replace("inf", "∞") for bound in bounds)
         named = [shorten(name, 80) for name in references["configuration"]] or ["the reference"]
         text += f", {best['ratio']:.3f} of the time of {named[0]} (95 %: {' to '.join(ends)})"
-        text += emulation([name for name in best["emulated"].split(",") if name])
+        emulated = best["emulated"]  # NaN for none, in a table that was read
+        text += emulation(emulated.split(",") if emulated and emulated == emulated else [])
     for word, said in ((ALIKE, "as fast, within 5 %"), (UNDECIDED, "undecided")):
         names = list(ranking.loc[ranking["finding"] == word, "configuration"])
         if names:
