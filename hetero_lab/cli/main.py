@@ -11,7 +11,7 @@ import signal
 import sys
 import traceback
 from argparse import Namespace
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from errno import EINVAL
 from importlib import metadata
@@ -153,9 +153,8 @@ def _failed(words: Sequence[str], code: int, text: str, error: BaseException) ->
     return code
 
 
-@contextlib.contextmanager
-def _uncut() -> Generator[None, None, None]:
-    """Say whole in a block what is known, although Ctrl-C comes.
+def _print_whole(text: str) -> None:
+    """Print a text whole, although Ctrl-C comes.
 
     Where Python does not buffer (PYTHONUNBUFFERED), the rest of a text is lost if a signal comes
     while it is written, so the signal waits.
@@ -164,7 +163,7 @@ def _uncut() -> Generator[None, None, None]:
     with deferred(goes_on=True):
         before = mask(getattr(signal, "SIG_BLOCK", 0), {signal.SIGINT})
         try:
-            yield
+            print(text, flush=True)
         finally:
             mask(getattr(signal, "SIG_SETMASK", 0), before)
 
@@ -186,19 +185,21 @@ def _run(arguments: Sequence[str], aside: Sequence[str]) -> int:
     given.options_of = {name: command.options for name, command in COMMANDS.items()}
     with contextlib.redirect_stdout(sys.stderr) if given.json else contextlib.nullcontext():
         result = command.result(given)
-        with _uncut():  # what is known is said
+        with deferred(goes_on=True) as came:  # what is known is said
             said = plain_text(_spelled(command.text(given, result).rstrip("\n")))
-    code = INTERRUPTED if getattr(result, "interrupted", False) else 0
-    code = code or (command.exit_code(given, result) if command.exit_code else 0)
+            code = command.exit_code(given, result) if command.exit_code else 0
+    code = INTERRUPTED if came() or getattr(result, "interrupted", False) else code
     # What took minutes is printed before writing can fail, and written although printing failed.
     with contextlib.ExitStack() as last:
         last.callback(commands.write, given, result, said)
         if given.json:
-            with _uncut():
+            with deferred(goes_on=True) as came:
                 content = texts.content_of(given, first, result, said)
                 content["verdict"] = _spelled(content.get("verdict", said.partition("\n\n")[0]))
                 content["notes"] = [*map(_spelled, [*content.get("notes", []), *aside])]
-                print(texts.as_json(first, code, **content), flush=True)
+            code = INTERRUPTED if came() else code
+            content["interrupted"] = code == INTERRUPTED
+            _print_whole(texts.as_json(first, code, **content))
         elif said and not vars(given).get("quiet"):
             print(said, flush=True)
     return code

@@ -68,7 +68,6 @@ def content_of(given: Namespace, name: str, result: Any, said: str) -> dict[str,
         content = shown.to_dict() if hasattr(shown, "to_dict") else {"verdict": said}
     return {
         **content,
-        "interrupted": bool(getattr(result, "interrupted", False)),
         "next": re.findall(r"^Next: +(.*?)(?:, with .*)?$", said, re.MULTILINE),
         "written": {name: path for name in _WRITTEN if (path := vars(given).get(name))},
     }

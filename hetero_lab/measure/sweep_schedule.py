@@ -273,7 +273,7 @@ class SweepSchedule:
                     yield from self._warm_up(key, WARM_UP_S)
         shuffle = random.Random(group)
         number = 0
-        while number < MOST_TURNS and any(self._lacks_turns(key, group) for key in self._alive):
+        while any(self._lacks_turns(key, group) for key in self._alive):
             round_began_s = self._elapsed_s
             if not (yield from self._round(group, number, shuffle)):
                 return

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pkgutil import resolve_name
 
 import jsonschema
 import numpy as np
@@ -115,6 +116,23 @@ def test_what_is_known_of_an_interrupted_sweep_is_printed_and_marked(tmp_path):
     said, _ = process.communicate(timeout=60)
     assert process.returncode == INTERRUPTED
     assert check(said, "sweep", INTERRUPTED)["interrupted"]
+
+
+@pytest.mark.parametrize(
+    "words", ["hetero_lab.cli.texts.text_table", "hetero_lab.cli.texts.records"]
+)
+def test_ctrl_c_while_a_result_is_put_into_words_is_told_at_the_end(capsys, monkeypatch, words):
+    put = resolve_name(words)
+
+    def interrupted(*given):
+        signal.raise_signal(signal.SIGINT)
+        return put(*given)
+
+    monkeypatch.setattr(words, interrupted)
+    assert main(["devices", "--json"]) == INTERRUPTED
+    content = check(capsys.readouterr().out, "devices", INTERRUPTED)
+    assert content["interrupted"]
+    assert content["tables"]["devices"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pipe can be waited for")

@@ -107,6 +107,13 @@ def test_with_time_enough_everything_gets_its_turns():
     assert (schedule.plan.turns, schedule.plan.length) == (3, FULL)
 
 
+def test_a_placement_gets_as_many_turns_as_were_asked_for():
+    script = Script()
+    schedule = script.run("ab", turns=700)
+    assert script.turns() == {"a": 700, "b": 700}
+    assert schedule.pending() == []
+
+
 def test_each_group_has_the_reference_and_each_round_another_order():
     script = Script()
     script.run("rabcd", group=3, turns=4)
