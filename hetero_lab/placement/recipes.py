@@ -44,7 +44,26 @@ model = OVModelForCausalLM.from_pretrained("exported", device="{target}", ov_con
 // OpenVINO Model Server: config.json
 {ovms}""",
     "onnxruntime": """\
-# onnxruntime-openvino. It brings an OpenVINO of its own, perhaps an older one.
+# onnxruntime and onnxruntime-ep-openvino, which brings an OpenVINO of its own.
+import json
+
+import onnxruntime
+import onnxruntime_ep_openvino as provider
+
+onnxruntime.register_execution_provider_library("openvino", provider.get_library_path())
+found = [each for each in onnxruntime.get_ep_devices() if each.ep_name == provider.get_ep_name()]
+devices = {{each.ep_metadata["ov_device"]: each for each in found}}
+assert "{target}" in devices, f"it has no {target} here, only {{[*devices]}}"
+options = onnxruntime.SessionOptions()
+options.add_provider_for_devices(
+    [devices["{target}"]], {{"load_config": json.dumps({configured})}}
+)
+session = onnxruntime.InferenceSession("model.onnx", options)
+assert session.get_providers()[0] == provider.get_ep_name()""",
+}
+_ONNXRUNTIME_HETERO = """\
+# onnxruntime-openvino 1.24, the last one: the plugin that follows it has no HETERO. It brings an
+# older OpenVINO of its own.
 import json
 
 import onnxruntime
@@ -56,8 +75,7 @@ options = {{
 session = onnxruntime.InferenceSession(
     "model.onnx", providers=["OpenVINOExecutionProvider"], provider_options=[options]
 )
-assert session.get_providers()[0] == "OpenVINOExecutionProvider\"""",
-}
+assert session.get_providers()[0] == "OpenVINOExecutionProvider\""""
 _SAVED = 'placed.xml and place_ops.py of hetero_lab.save(model, placement, "placed.xml")'
 _LABELLED = {
     "python": f"""\
@@ -116,7 +134,10 @@ def recipe(
         raise ArgumentError(unknown("There is no recipe for", runtime, RUNTIMES, "Runtimes"))
     by_label = bool(unlabelled) and runtime in _LABELLED
     words = _words(target, properties)
-    said = (_LABELLED if by_label else _NAMED)[runtime].format(target=target, **words)
+    text = (_LABELLED if by_label else _NAMED)[runtime]
+    if runtime == "onnxruntime" and target.startswith("HETERO"):
+        text = _ONNXRUNTIME_HETERO
+    said = text.format(target=target, **words)
     if unlabelled and not by_label:
         return f"{said[:2].strip()} It takes no labels: {unlabelled}\n{said}"
     return said
