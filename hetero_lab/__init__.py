@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     )
     from hetero_lab.interrupts import last_interrupted as last_interrupted
     from hetero_lab.lint.lint import lint as lint
+    from hetero_lab.machine.demand import Demand as Demand
+    from hetero_lab.machine.machine import machine as machine
     from hetero_lab.measure.profile import profile as profile
     from hetero_lab.measure.sweep import sweep as sweep
     from hetero_lab.measure.workers import Workers as Workers

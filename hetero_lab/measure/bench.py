@@ -197,6 +197,10 @@ class Bench:
         bound, own = self.models[asked.variant], asked.properties
         return annex("memory")(bound, asked.parts, asked.device, own, asked.scenario)
 
+    def _drive(self, asked: requests.Drive) -> tuple[requests.Driven, ...]:
+        runners = [self._compiled[load.key][0] for load in asked.loads]
+        return annex("drive")(runners, asked)
+
     def _infer_file(self, asked: requests.InferFile) -> tuple[dict[str, str], tuple[Counter, ...]]:
         core = shared_core()
         model = core_with_ops().read_model(asked.path)
@@ -264,6 +268,7 @@ _METHODS: dict[type, Callable[[Bench, Any], Any]] = {
     requests.Compare: Bench._compare,
     requests.ReadSpans: Bench._spans,
     requests.MeasureMemory: Bench._memory,
+    requests.Drive: Bench._drive,
     requests.Release: Bench._release,
     requests.InferFile: Bench._infer_file,
 }

@@ -165,6 +165,12 @@ class Runner:
             self.infer()
         return self._session.outputs()
 
+    def another(self) -> Runner:
+        """Return a runner of the same compiled placement with a request of its own."""
+        session = CompiledSession(self._compiled)
+        session.give(self._arrays)
+        return Runner(session, self._arrays)
+
     def queue_turn(self) -> tuple[float, ...]:
         """Run one turn with all requests in flight; return the times per result in µs."""
         return self._session.queue_turn(self._arrays, self._n_requests)

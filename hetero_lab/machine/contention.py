@@ -1,0 +1,120 @@
+"""Contention: how fast each model of a set is, from what it is alone and beside one other.
+
+What another model adds to the time of a request adds up over the others (as in round robin). On
+the same hardware a busy model adds that however slow it has become, since it always has a request
+that waits. On other hardware, and where requests arrive by a clock, it adds as much less as it is
+less busy than it was in the pair.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+_LEAST = 1e-3  # of the rate alone
+_ROUNDS = 20  # of the fixed point, which halves its error in each
+_EXHAUSTIVE = 5000  # assignments that are all scored
+_OTHER_HARDWARE = 0.1  # what one adds on other hardware, until it is measured
+
+
+@dataclass(frozen=True)
+class Used:
+    """One model of a set: its rate alone on its way, what it is asked for, and its hardware.
+
+    ``asked_per_s`` is ``None`` for a demand that is as busy as it can be.
+    """
+
+    key: str
+    alone_per_s: float
+    asked_per_s: float | None
+    hardware: frozenset[str]
+
+    @property
+    def is_closed(self) -> bool:
+        return self.asked_per_s is None
+
+
+# The rates of two ways that were driven together, by key; None if they were not.
+Pair = Callable[[str, str], "tuple[float, float] | None"]
+
+
+def added(one: Used, other: Used, pair: Pair) -> tuple[float, float]:
+    """Return what ``other`` adds to a request of ``one``, and how busy it was, both as shares.
+
+    Without a measurement, two on a CPU share its cores, and two on another device take turns.
+    """
+    known = pair(one.key, other.key)
+    if known is not None:
+        ours, others = (
+            min(1.0, max(_LEAST, rate / used.alone_per_s))
+            for rate, used in zip(known, (one, other), strict=True)
+        )
+        return 1.0 / ours - 1.0, others
+    if "CPU" in one.hardware & other.hardware:
+        return 1.0, 0.5
+    if one.hardware & other.hardware:
+        return one.alone_per_s / other.alone_per_s, 0.5
+    return _OTHER_HARDWARE, 1.0
+
+
+def together(used: Sequence[Used], pair: Pair) -> np.ndarray:
+    """Return the share of its rate alone that each model of a set could reach, shape ``[n]``."""
+    n = len(used)
+    adds, busy = np.zeros((n, n)), np.ones((n, n))
+    saturates = np.zeros((n, n), dtype=bool)
+    for i, one in enumerate(used):
+        for j, other in enumerate(used):
+            if i != j:
+                adds[i, j], busy[i, j] = added(one, other, pair)
+                saturates[i, j] = other.is_closed and bool(one.hardware & other.hardware)
+    wanted = np.array(
+        [1.0 if u.asked_per_s is None else min(1.0, u.asked_per_s / u.alone_per_s) for u in used]
+    )
+    share = np.ones(n)
+    for _ in range(_ROUNDS):
+        does = np.minimum(share, wanted)
+        pressure = np.where(saturates, 1.0, np.minimum(1.0, does[None, :] / busy))
+        share = (share + 1.0 / (1.0 + (adds * pressure).sum(axis=1))) / 2.0
+    return share
+
+
+def search(
+    names: Sequence[str],
+    options: Mapping[str, Sequence[str]],
+    score: Callable[[Mapping[str, str]], float],
+    most: int,
+) -> list[dict[str, str]]:
+    """Return the assignments of a way to each model with the highest scores, at most ``most``.
+
+    All are scored where there are few; otherwise one model at a time is changed to its best way,
+    from each start in which all have ways of one rank, until nothing improves.
+    """
+    if np.prod([float(len(options[name])) for name in names]) <= _EXHAUSTIVE:
+        every = [
+            dict(zip(names, chosen, strict=True))
+            for chosen in itertools.product(*(options[name] for name in names))
+        ]
+        return sorted(every, key=score, reverse=True)[:most]
+    seen: dict[tuple[str, ...], float] = {}
+
+    def scored(chosen: Mapping[str, str]) -> float:
+        key = tuple(chosen[name] for name in names)
+        if key not in seen:
+            seen[key] = score(chosen)
+        return seen[key]
+
+    for rank in range(max(len(options[name]) for name in names)):
+        chosen = {name: options[name][min(rank, len(options[name]) - 1)] for name in names}
+        improved = True
+        while improved:
+            improved = False
+            for name in names:
+                tried = [{**chosen, name: way} for way in options[name]]
+                best = max(tried, key=scored)
+                if scored(best) > scored(chosen):
+                    chosen, improved = best, True
+    ranked = sorted(seen, key=lambda key: seen[key], reverse=True)[:most]
+    return [dict(zip(names, key, strict=True)) for key in ranked]

@@ -1,0 +1,215 @@
+"""Demands: what each model of a machine is asked for, and the ways to run it there."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hetero_lab.arguments import check_whole
+from hetero_lab.devices.bound import BoundModel
+from hetero_lab.devices.devices import supported_ops
+from hetero_lab.devices.emulation import emulated_devices
+from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabError, names_at_hand, shorten
+from hetero_lab.measure.requests import Load
+from hetero_lab.measure.trial_grid import trial_of
+from hetero_lab.measure.workers import positive
+from hetero_lab.model.opgraph import NOT_OPS
+from hetero_lab.model.read import Source
+from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
+from hetero_lab.results.records import Trial
+from hetero_lab.runtime.runners import Execution
+
+# A directory's name on Windows, too, where some names are devices.
+_NAME = re.compile(r"(?!(con|prn|aux|nul|(com|lpt)\d)$)[a-z0-9_][a-z0-9_-]*", re.I | re.A)
+_FEW = 3 / 8  # of the cores: 6 of 16
+_LEFT = 2  # cores left free for the threads that drive other devices
+_MANY = 8  # cores, from which on that is worth a way of its own
+_GOLDEN = 0.618  # phases of clocks, so that equal rates do not arrive together
+_PATIENCE_S = 1.0  # without a deadline
+_MOST_RATE = 1e5
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What one model is asked for.
+
+    With a rate it is open: requests arrive by a clock, and late ones count as late. Without one it
+    is closed: so many requests are in flight, and each begins when its last one ends.
+
+    Attributes
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes.
+    rate_per_s
+        Requests that arrive each second.
+    deadline_ms
+        How long a request may take, from its arrival on.
+    requests
+        How many are in flight; with a rate, at most.
+    ways
+        The placements to choose from, by default each device that runs the whole model, the CPU
+        with fewer threads, AUTO and MULTI. A split that :func:`hetero_lab.advise` found for the
+        model belongs here.
+
+    Raises
+    ------
+    ArgumentError
+        A number is not above 0, or a deadline has no rate.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> hl.Demand("digits_inception", rate_per_s=30, deadline_ms=40).requests
+    1
+    """
+
+    model: Source
+    rate_per_s: float | None = None
+    deadline_ms: float | None = None
+    requests: int = 1
+    ways: Sequence[PlacementLike] | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("requests", self.requests, least=1)
+        for name in ("rate_per_s", "deadline_ms"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name))
+        if self.rate_per_s is not None and self.rate_per_s > _MOST_RATE:
+            raise ArgumentError(
+                f"rate_per_s={self.rate_per_s:g} is more than a process can produce "
+                f"({_MOST_RATE:g})."
+            )
+        if self.deadline_ms is not None and self.rate_per_s is None:
+            raise ArgumentError(
+                "deadline_ms= needs rate_per_s=: a deadline counts from the arrival of a request."
+            )
+        if self.ways is not None and (isinstance(self.ways, str) or not len(self.ways)):
+            raise ArgumentError('ways= is a list of placements, for instance ["GPU", "CPU"].')
+
+    def load(self, key: str, number: int = 0, scale: float = 1.0) -> Load:
+        """Return the load of the demand on a way; ``scale`` multiplies its rate."""
+        rate, deadline_s = self.rate_per_s, (self.deadline_ms or 1e3 * _PATIENCE_S) / 1e3
+        return Load(
+            key=key,
+            requests=self.requests,
+            rate_per_s=None if rate is None else scale * rate,
+            patience_s=deadline_s,
+            phase=number * _GOLDEN % 1.0,
+        )
+
+    def closed(self, key: str) -> Load:
+        """Return the load that keeps a way as busy as its requests can."""
+        return Load(key=key, requests=self.requests)
+
+
+def check_demands(demands: Any, objective: str) -> None:
+    """Raise ArgumentError for names that no directory can have, or demands without a meaning."""
+    if not isinstance(demands, Mapping) or not demands:
+        raise ArgumentError("A machine needs models by name: {'detect': hl.Demand(model), …}.")
+    for name, demand in demands.items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ArgumentError(
+                f"{shorten(repr(name))} cannot name a model: deploy() names a directory after it. "
+                "Use letters, digits, - and _ only."
+            )
+        if not isinstance(demand, Demand):
+            raise ArgumentError(f"{name} is a hl.Demand(model, …), not {shorten(repr(demand))}.")
+    if len({name.lower() for name in demands}) < len(demands):
+        raise ArgumentError("Names that differ in case are one directory on Windows. Rename one.")
+    timed = [name for name, demand in demands.items() if demand.rate_per_s is not None]
+    without = [name for name in timed if demands[name].deadline_ms is None]
+    if objective == "deadlines" and (without or not timed):
+        raise ArgumentError(
+            'objective="deadlines" needs rate_per_s= and deadline_ms=, which '
+            f"{names_at_hand(without or demands)} lacks."
+        )
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to run a model: a placement as it is compiled, with its key."""
+
+    label: str
+    placed: BoundPlacement
+    trial: Trial
+
+    @property
+    def key(self) -> str:
+        """Identifies model, placement, properties and requests."""
+        return self.trial.key
+
+    def hardware(self) -> frozenset[str]:
+        """Return the devices that its work lands on; an emulated one is its base."""
+        specs = emulated_devices(self.placed.core)
+        named = (d.partition("(")[0] for d in self.placed.placement.devices)
+        return frozenset(specs[d].base if d in specs else d for d in named)
+
+
+def ways_of(
+    demand: Demand, bound: BoundModel, devices: Sequence[str]
+) -> tuple[dict[str, Way], dict[str, str]]:
+    """Return the ways of a model by label, single devices first, and why others are left out."""
+    execution = Execution(requests=demand.requests)
+    found: dict[str, Way] = {}
+    left_out: dict[str, str] = {}
+    for label, what in _offered(demand, bound, devices):
+        try:
+            placement = resolve(bound, what).placement
+            placed = resolve(bound, replace(placement, label=label))
+            execution.check(placed)
+        except HeteroLabError as error:
+            left_out[label] = str(error)
+            continue
+        # Two models of one file are one variant, so that what was measured of it is kept.
+        trial = trial_of(placed, label, bound.fingerprint, execution)
+        if trial.key not in {way.key for way in found.values()}:
+            found[label] = Way(label, placed, trial)
+    if not found:
+        reasons = "; ".join(f"{label}: {why}" for label, why in left_out.items())
+        raise DeviceError(f"The model runs nowhere here. {reasons}".strip())
+    return found, left_out
+
+
+def _offered(
+    demand: Demand, bound: BoundModel, devices: Sequence[str]
+) -> Iterable[tuple[str, PlacementLike]]:
+    if demand.ways is not None:
+        for what in demand.ways:
+            yield (getattr(what, "label", "") or str(what)), what
+        return
+    every = [op.name for op in bound.graph if op.type not in NOT_OPS]
+    whole = [d for d in devices if {*every} <= {*supported_ops(bound, d)}]
+    for device in whole:
+        yield device, device
+        for label, properties in _variations(device, demand.requests, alone=len(devices) < 2):
+            yield f"{device} · {label}", _with(bound, device, properties)
+    if len(devices) > 1:
+        yield f"AUTO:{','.join(devices)}", f"AUTO:{','.join(devices)}"
+        if demand.requests > 1:
+            yield f"MULTI:{','.join(devices)}", f"MULTI:{','.join(devices)}"
+
+
+def _with(bound: BoundModel, device: str, properties: Mapping[str, Any]) -> Placement:
+    placement = resolve(bound, device).placement
+    return replace(placement, device_properties={device: dict(properties)})
+
+
+def _variations(device: str, requests: int, *, alone: bool) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Yield properties worth a try where several models share a CPU, with a label for each."""
+    if device != "CPU":
+        return
+    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    n_cores = n_cores or 1
+    few = max(1, int(_FEW * n_cores))
+    counts = [few] if few < n_cores else []
+    if not alone and n_cores >= _MANY:
+        counts.append(n_cores - _LEFT)
+    for count in counts:
+        # Pinned threads of two processes sit on the same cores.
+        own = {"INFERENCE_NUM_THREADS": count, "ENABLE_CPU_PINNING": False}
+        yield f"{count} thread{'s' * (count > 1)}", own
+    if requests > 1:
+        yield f"{requests} streams", {"NUM_STREAMS": requests}

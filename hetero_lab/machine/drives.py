@@ -1,0 +1,129 @@
+"""Drives: models in processes of their own, or in one, that are kept busy at the same time."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from hetero_lab.machine.demand import Way
+from hetero_lab.machine.driver import WARM_S
+from hetero_lab.measure.bench import AnyBench
+from hetero_lab.measure.requests import Compile, Drive, Driven, Load, Request
+from hetero_lab.measure.worker_process import WorkerError
+from hetero_lab.measure.workers import Workers, compiles_at_once, limit_s
+
+_START_S = 0.03  # until all processes have read the request
+_LATE_S = 30.0  # more than a drive takes; then it hangs
+
+
+class DriveError(WorkerError):
+    """A model that failed in a drive: its ``name``, and as a WorkerError why."""
+
+    def __init__(self, name: str, error: WorkerError):
+        super().__init__(error.status, error.detail, died=error.died, crashed=error.crashed)
+        self.name = name
+
+
+class Drives(contextlib.AbstractContextManager["Drives"]):
+    """The processes of the models of a machine, each with all ways of its model compiled.
+
+    ``process_of`` names the process of each model; a process that is gone is started again when it
+    is needed.
+    """
+
+    def __init__(
+        self, process_of: Mapping[str, str], start: Callable[[], AnyBench], workers: Workers
+    ):
+        self._process_of, self._start, self._workers = process_of, start, workers
+        self._benches: dict[str, AnyBench] = {}
+        self._ready: dict[str, set[str]] = {}  # keys that are compiled, by process
+        self._pool = ThreadPoolExecutor(max(2, len(process_of)))
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for bench in self._benches.values():
+            bench.close()
+
+    def compile(self, ways: Sequence[tuple[str, Way]]) -> dict[tuple[str, str], str]:
+        """Compile ways of models in parallel; return why some failed, by model and label."""
+        failed: dict[tuple[str, str], str] = {}
+        by_process: dict[str, list[tuple[str, Way]]] = {}
+        for name, way in ways:
+            by_process.setdefault(self._process_of[name], []).append((name, way))
+
+        def compile_all(of_process: list[tuple[str, Way]]) -> None:
+            for name, way in of_process:
+                try:
+                    self._compiled(name, way)
+                except WorkerError as error:
+                    failed[name, way.label] = str(error)
+
+        with ThreadPoolExecutor(compiles_at_once()) as pool:
+            list(pool.map(compile_all, by_process.values()))
+        return failed
+
+    def drive(
+        self,
+        ways: Mapping[str, Way],
+        loads: Mapping[str, Load],
+        seconds: float,
+        *,
+        check: bool = False,
+    ) -> dict[str, Driven]:
+        """Drive models at the same time, each on a way; DriveError names one that failed."""
+        for name, way in ways.items():
+            try:
+                self._compiled(name, way)
+            except WorkerError as error:
+                raise DriveError(name, error) from error
+        together: dict[str, list[str]] = {}
+        for name in ways:
+            together.setdefault(self._process_of[name], []).append(name)
+        starts_at = time.time() + _START_S
+
+        def ask(process: str, names: list[str]) -> dict[str, Driven]:
+            asked = Drive(
+                loads=tuple(loads[name] for name in names),
+                starts_at=starts_at,
+                seconds=seconds,
+                check=check,
+            )
+            longest = max(load.patience_s for load in asked.loads)
+            try:
+                found = self._ask(process, asked, WARM_S + seconds + longest + _LATE_S)
+            except WorkerError as error:
+                raise DriveError(names[0], error) from error
+            return dict(zip(names, found, strict=True))
+
+        asking = [self._pool.submit(ask, *each) for each in together.items()]
+        driven: dict[str, Driven] = {}
+        failure: DriveError | None = None
+        for future in asking:
+            try:
+                driven |= future.result()
+            except DriveError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return {name: driven[name] for name in ways}
+
+    def _compiled(self, name: str, way: Way) -> None:
+        process = self._process_of[name]
+        if way.key not in self._ready.get(process, ()):
+            request = Compile(trial=way.trial)
+            self._ask(process, request, limit_s(self._workers, request))
+            self._ready.setdefault(process, set()).add(way.key)
+
+    def _ask(self, process: str, request: Request[Any], timeout_s: float) -> Any:
+        if process not in self._benches:
+            self._benches[process] = self._start()
+        try:
+            return self._benches[process].ask(request, timeout_s=timeout_s)
+        except WorkerError as error:
+            if error.died:
+                self._ready.pop(process, None)
+                self._benches.pop(process).close()
+            raise

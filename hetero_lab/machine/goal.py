@@ -1,0 +1,116 @@
+"""The goal of a plan: what each model is to get, and how far a turn is from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hetero_lab.machine.demand import Demand
+from hetero_lab.machine.race import Turn
+from hetero_lab.measure.requests import Driven
+
+SHARE, THROUGHPUT, DEADLINES = "share", "throughput", "deadlines"
+OBJECTIVES = (SHARE, THROUGHPUT, DEADLINES)
+_LEAST = 1e-4  # share, so that a cost is finite
+HOLDS = 0.01  # of the requests may miss a deadline that holds
+_FULL = 0.9  # of its capacity, up to which a queue hardly waits for a clock
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A model on one of its ways, driven alone: its rate, and the latency of one request in µs."""
+
+    per_s: float
+    median_us: float
+    p99_us: float
+
+
+@dataclass(frozen=True)
+class Goal:
+    """An objective over demands; ``alone_per_s`` are their rates, each alone on its best way."""
+
+    objective: str
+    demands: Mapping[str, Demand]
+    alone_per_s: Mapping[str, float]
+
+    def wanted_per_s(self, name: str) -> float:
+        """Return the rate that is asked for, of a closed demand the one it has alone."""
+        rate = self.demands[name].rate_per_s
+        return self.alone_per_s[name] if rate is None else rate
+
+    def share(self, name: str, rate_per_s: float) -> float:
+        """Return a rate as a share of what is wanted."""
+        return rate_per_s / self.wanted_per_s(name)
+
+    def missed(self, name: str, driven: Driven) -> float:
+        """Return the share of requests that missed their deadline, or were given up."""
+        deadline_ms = self.demands[name].deadline_ms
+        if deadline_ms is None:
+            return math.nan
+        in_time = sum(us <= 1e3 * deadline_ms for us in driven.latencies_us)
+        return 1.0 - in_time / driven.n_due if driven.n_due else 0.0
+
+    def p99_us(self, name: str, driven: Driven) -> float:
+        """Return the 99th percentile of the latency; what was given up counts as its patience."""
+        given_up = max(0, driven.n_due - len(driven.latencies_us))
+        patience_us = 1e6 * self.demands[name].load("").patience_s
+        waited = [*driven.latencies_us, *[max(patience_us, *driven.latencies_us, 0.0)] * given_up]
+        return float(np.percentile(waited, 99)) if waited else math.inf
+
+    def cost(self, turn: Turn) -> float:
+        """Return how far a turn is from the goal; lower is better."""
+        if self.objective == DEADLINES:
+            used = [
+                self.p99_us(name, driven) / (1e3 * deadline_ms)
+                for name, driven in turn.items()
+                if (deadline_ms := self.demands[name].deadline_ms) is not None
+            ]
+            return min(max(used), 1.0 / _LEAST)
+        return 1.0 / self._of_shares({n: self.share(n, d.rate_per_s) for n, d in turn.items()})
+
+    def _of_shares(self, shares: Mapping[str, float]) -> float:
+        values = [max(_LEAST, share) for share in shares.values()]
+        return min(values) if self.objective == SHARE else float(np.mean(values))
+
+    def foretold(self, could_per_s: Mapping[str, float], alone: Mapping[str, Alone]) -> float:
+        """Return the cost of a set in which each model could reach a rate; lower is better.
+
+        ``alone`` says what each is on its way alone. Among sets of one cost, the one whose models
+        get more in all comes first.
+        """
+        shares = {name: self.share(name, rate) for name, rate in could_per_s.items()}
+        served = {
+            n: share if self.demands[n].rate_per_s is None else min(1.0, share)
+            for n, share in shares.items()
+        }
+        spare = 1e-3 * float(np.mean([min(share, 10.0) for share in shares.values()]))
+        if self.objective != DEADLINES:
+            return 1.0 / (self._of_shares(served) + spare)
+        return (
+            max(
+                foretold_p99_us(could_per_s[name], demand, alone[name]) / (1e3 * demand.deadline_ms)
+                for name, demand in self.demands.items()
+                if demand.deadline_ms is not None
+            )
+            - spare / 1e3
+        )
+
+
+def foretold_p99_us(could_per_s: float, demand: Demand, alone: Alone) -> float:
+    """Foretell the 99th percentile of a demand by a clock that could be served at a rate.
+
+    Requests take as much longer as the model is slower than alone. A clock that asks for less than
+    it could hardly lets them wait; near that the queue grows.
+    """
+    slower = alone.per_s / could_per_s
+    full = (demand.rate_per_s or 0.0) / could_per_s
+    waits = 1.0 + max(0.0, full - _FULL) / max(1.0 - full, 1e-3)
+    return alone.p99_us * slower * waits
+
+
+def holds(missed: float) -> bool:
+    """Tell whether a deadline holds that a share of the requests missed."""
+    return not missed > HOLDS

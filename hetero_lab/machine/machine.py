@@ -1,0 +1,450 @@
+"""Plan a machine: several models at the same time, so that none of them starves."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hetero_lab.advise.candidates import held_bytes
+from hetero_lab.arguments import check_whole
+from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.core import shared_core
+from hetero_lab.errors import ArgumentError, MeasurementError, PlanError, unknown
+from hetero_lab.interrupts import UntilInterrupted
+from hetero_lab.machine.contention import Used, search, together
+from hetero_lab.machine.demand import Demand, Way, check_demands, ways_of
+from hetero_lab.machine.drives import DriveError, Drives
+from hetero_lab.machine.goal import OBJECTIVES, Alone, Goal, holds
+from hetero_lab.machine.kept_rates import KeptRates
+from hetero_lab.machine.machine_plan import ALL_AUTO, OWN_BEST, MachinePlan
+from hetero_lab.machine.race import Race, Together, Turn, best_of
+from hetero_lab.measure.requests import Driven
+from hetero_lab.measure.session import Conditions, Session
+from hetero_lab.measure.workers import Workers
+from hetero_lab.model.language import refuse_language_model
+from hetero_lab.placement.memory_limits import MemoryLimit, excess_text, memory_pools
+from hetero_lab.placement.priorities import order_of
+from hetero_lab.progress import Progress
+from hetero_lab.results.environment import current_environment, noise_here
+from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.tables import make_directory, time_text
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+_ALONE_S, _PAIR_S, _TURN_S, _CHECK_S = 0.4, 0.3, 0.5, 0.3
+_MOST_TURN_S = 3.0
+_INFERENCES = 20  # of the slowest model in a window, at least
+_PAIRS_UNTIL = 0.55  # share of the budget at which no further pair is measured
+_MOST_WAYS = 5  # of a model, beside AUTO
+_HOPELESS = 0.03  # of the rate of the best way alone
+_MOST_SETS = 14
+_TURNS_EACH = 4  # of a set on average, as the worse half drops out at each look
+_BETWEEN_S = 0.15  # of a turn, beside its window
+_MOST_CANDIDATES = 200  # sets that are foretold, as memory may not hold the first ones
+_BEHIND = 0.25  # of a period, by which a driving process may be late
+_LOADS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
+
+
+def machine(
+    demands: Mapping[str, Demand],
+    devices: Sequence[str] | None = None,
+    *,
+    objective: str = "share",
+    budget_s: float | None = 300.0,
+    processes: int | None = None,
+    memory_limit: MemoryLimit | None = None,
+    seed: int = 0,
+    store: str | os.PathLike[str] | None = None,
+    workers: Workers | None = None,
+    progress: bool = True,
+    core: ov.Core | None = None,
+) -> MachinePlan:
+    """Find a way for each of several models that run at the same time, so that none starves.
+
+    Each way of each model is driven alone, then beside each way of each other model. What a model
+    adds to the requests of another is taken to add up over a set (:mod:`.contention`), which
+    predicts all sets. The most promising are measured in turns beside *each on its own best
+    device* and *all on AUTO*, and judged as everywhere in the lab.
+
+    Parameters
+    ----------
+    demands
+        What each model is asked for, by name.
+    devices
+        By default all that are here, emulated ones included.
+    objective
+        ``"share"``: the slowest model gets as much as possible of what it gets alone (of an open
+        demand: of what is asked). ``"throughput"``: the mean of these shares. ``"deadlines"``: no
+        99th percentile is far beyond its deadline.
+    budget_s
+        Wall time of the measurements.
+    processes
+        ``1`` for all models in one process; by default each has its own.
+    memory_limit
+        Bytes that devices may hold of all models together, as for :func:`hetero_lab.optimize`.
+    seed
+        Of the generated inputs.
+    store
+        Directory of what was measured of ways alone and in pairs, for later plans.
+    workers
+        Limits of the processes.
+    progress
+        Show what is measured, if it takes more than two seconds.
+
+    Returns
+    -------
+    MachinePlan
+        ``.verdict``, ``.summary``, ``.best`` (a placement by name), ``.slowdown``,
+        ``.deploy(directory)``. After Ctrl-C, :func:`hetero_lab.last_interrupted` returns the plan
+        by the measurements so far.
+
+    Raises
+    ------
+    ArgumentError
+        A name, demand or objective is wrong; a deadline is shorter than the model takes alone; or
+        a process cannot produce the rate.
+    DeviceError
+        A model runs nowhere here, or a device is not here.
+    PlanError
+        No set keeps to the memory limits.
+    MeasurementError
+        A model fails on each of its ways, or no set runs.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> demands = {"one": hl.Demand(model), "other": hl.Demand(model)}
+    >>> plan = hl.machine(demands, ["CPU"], budget_s=8, progress=False)
+    >>> sorted(plan.best)
+    ['one', 'other']
+    """
+    core = core or shared_core()
+    watch = Stopwatch.start(budget_s)
+    if objective not in OBJECTIVES:
+        raise ArgumentError(unknown("There is no objective", objective, OBJECTIVES, "Objectives"))
+    check_demands(demands, objective)
+    if processes is not None and check_whole("processes", processes, least=1) != 1:
+        raise ArgumentError("processes= is 1, or None for a process each.")
+    names = order_of(devices, core)
+    memory_pools(names, memory_limit)
+    bound = {name: bind(demand.model, core) for name, demand in demands.items()}
+    for model in bound.values():
+        refuse_language_model(model.model, "machine")
+    directory = None if store is None else make_directory(store)
+    made = {name: ways_of(demands[name], bound[name], names) for name in demands}
+    models = {model.fingerprint: model for model in bound.values()}
+    conditions = Conditions(seed=seed, workers=workers or Workers())
+    together_in = dict.fromkeys(demands, "") if processes else {name: name for name in demands}
+    with (
+        Session(models, conditions) as session,
+        Drives(together_in, session.start, conditions.workers) as drives,
+        Progress("alone", show=progress, budget_s=budget_s) as bar,
+    ):
+        about = current_environment(names, core)
+        kept = KeptRates(directory, f"{about!r} {processes} {session.inputs_digest}")
+        inquiry = _Inquiry(
+            demands=demands,
+            bound=bound,
+            devices=names,
+            ways={name: ways for name, (ways, _) in made.items()},
+            left_out={
+                f"{name}: {w}": why for name, (_, out) in made.items() for w, why in out.items()
+            },
+            objective=objective,
+            memory_limit=memory_limit,
+            watch=watch,
+            drives=drives,
+            kept=kept,
+            bar=bar,
+        )
+        return inquiry.plan()
+
+
+@dataclass(kw_only=True, eq=False)
+class _Inquiry:
+    """The stages of a plan: alone, pairs, sets, load."""
+
+    demands: Mapping[str, Demand]
+    bound: Mapping[str, BoundModel]
+    devices: Sequence[str]
+    ways: dict[str, dict[str, Way]]
+    left_out: dict[str, str]
+    objective: str
+    memory_limit: MemoryLimit | None
+    watch: Stopwatch
+    drives: Drives
+    kept: KeptRates
+    bar: Progress
+    loads: dict[float, Turn] = field(default_factory=dict[float, Turn])
+
+    def plan(self) -> MachinePlan:
+        """Measure stage by stage; Ctrl-C ends that once a set was measured."""
+        self._measure_alone()
+        used = {d for ways in self.ways.values() for w in ways.values() for d in w.trial.devices}
+        core = next(iter(self.bound.values())).core
+        race = Race(self.goal.cost, noise_here(used, core), self._turn)
+        with UntilInterrupted(lambda: any(one.turns for one in race.sets)) as until:
+            self._measure_pairs()
+            race.sets = self._sets()
+            self.bar.step("sets")
+            race.run(self.watch)
+            self._measure_load(best_of(race.judged()))
+        return MachinePlan(
+            goal=self.goal,
+            ways={name: dict(ways) for name, ways in self.ways.items()},
+            alone={n: {w: self._alone_on(n, w) for w in ways} for n, ways in self.ways.items()},
+            sets=tuple(race.judged()),
+            pairs=self._known_pairs(),
+            loads=dict(self.loads),
+            left_out=dict(self.left_out),
+            noise=race.noise,
+            interrupted=until.interrupted,
+        )
+
+    # -- alone --------------------------------------------------------------------------------
+
+    def _measure_alone(self) -> None:
+        asked = [(name, way) for name, ways in self.ways.items() for way in ways.values()]
+        self.bar.step("compile")
+        for (name, label), why in self.drives.compile(asked).items():
+            self._give_up(name, label, why)
+        self.bar.step("alone")
+        for name, ways in list(self.ways.items()):
+            for way in list(ways.values()):
+                if self.kept.get(way.key) is None:
+                    try:
+                        driven = self._drive({name: way}, _ALONE_S)
+                    except DriveError as error:
+                        self._give_up(name, way.label, str(error))
+                        continue
+                    self.kept.keep([way.key], [driven[name]])
+            self._check_demand(name)
+        self._prune()
+
+    def _give_up(self, name: str, label: str, why: str) -> None:
+        del self.ways[name][label]
+        self.left_out[f"{name}: {label}"] = why
+        if not self.ways[name]:
+            raise MeasurementError(f"{name} fails on each of its ways. {label}: {why}")
+
+    def _check_demand(self, name: str) -> None:
+        """Raise for a deadline that none can keep, or a rate that this process cannot produce."""
+        demand, ways = self.demands[name], self.ways[name]
+        if demand.rate_per_s is None:
+            return
+        least = min(ways.values(), key=lambda way: float(np.median(self._latencies_us(way))))
+        us = float(np.median(self._latencies_us(least)))
+        if demand.deadline_ms is not None and us > 1e3 * demand.deadline_ms:
+            raise ArgumentError(
+                f"deadline_ms={demand.deadline_ms:g} of {name} is shorter than the model takes "
+                f"alone: {time_text(us)} on {least.label}."
+            )
+        driven = self.drives.drive({name: least}, {name: demand.load(least.key)}, _CHECK_S)[name]
+        period_us = 1e6 / demand.rate_per_s
+        if driven.behind_us > _BEHIND * period_us:
+            raise ArgumentError(
+                f"rate_per_s={demand.rate_per_s:g} of {name} is more than a process here can "
+                f"produce: it is {time_text(driven.behind_us)} late, with {time_text(period_us)} "
+                "between two requests."
+            )
+
+    def _latencies_us(self, way: Way) -> tuple[float, ...]:
+        kept = self.kept.get(way.key)
+        return (kept.latencies_us if kept else ()) or (np.inf,)
+
+    def _prune(self) -> None:
+        """Keep the fastest ways of each model; one of hopeless rate helps no set."""
+        for name, ways in self.ways.items():
+            ranked = sorted(ways.values(), key=lambda way: -self.alone[name][way.label])
+            most = self.alone[name][ranked[0].label]
+            fixed = [way for way in ranked if not _is_auto(way)]
+            good = [way for way in fixed if self.alone[name][way.label] >= _HOPELESS * most]
+            good = [*good[:_MOST_WAYS], *(way for way in ranked if _is_auto(way))]
+            self.ways[name] = {way.label: way for way in ways.values() if way in good}
+
+    @property
+    def alone(self) -> dict[str, dict[str, float]]:
+        """Results per second of each model on each of its ways, driven alone."""
+        found: dict[str, dict[str, float]] = {}
+        for name, ways in self.ways.items():
+            rates = {label: self.kept.get(way.key) for label, way in ways.items()}
+            found[name] = {label: rate.per_s[0] for label, rate in rates.items() if rate}
+        return found
+
+    # -- pairs --------------------------------------------------------------------------------
+
+    def _pairs(self) -> Iterator[tuple[tuple[str, Way], tuple[str, Way]]]:
+        """Yield the pairs that are not known, those of the best ways first."""
+        ranked = {
+            name: sorted(
+                (way for way in ways.values() if not _is_auto(way)),
+                key=lambda way: -self.alone[name][way.label],
+            )
+            for name, ways in self.ways.items()
+        }
+        found = [
+            (i + j, (one, first), (other, second))
+            for one, other in itertools.combinations(ranked, 2)
+            for i, first in enumerate(ranked[one])
+            for j, second in enumerate(ranked[other])
+        ]
+        for _, one, other in sorted(found, key=lambda each: each[0]):
+            if self.kept.get(one[1].key, other[1].key) is None:
+                yield one, other
+
+    def _measure_pairs(self) -> None:
+        self.bar.step("pairs")
+        until_s = _PAIRS_UNTIL * (self.watch.budget_s or np.inf)
+        for (one, first), (other, second) in self._pairs():
+            if self.watch.elapsed_s > until_s:
+                return
+            try:
+                driven = self._drive({one: first, other: second}, _PAIR_S)
+            except DriveError as error:
+                self.left_out[f"{one}: {first.label} beside {other}: {second.label}"] = str(error)
+                continue
+            self.kept.keep([first.key, second.key], [driven[one], driven[other]])
+
+    def _pair(self, one: str, other: str) -> tuple[float, float] | None:
+        known = self.kept.get(one, other)
+        return None if known is None else (known.per_s[0], known.per_s[1])
+
+    def _known_pairs(self) -> dict[tuple[str, str, str, str], tuple[float, float]]:
+        found: dict[tuple[str, str, str, str], tuple[float, float]] = {}
+        for one, other in itertools.permutations(self.ways, 2):
+            for first, second in itertools.product(
+                self.ways[one].values(), self.ways[other].values()
+            ):
+                if (rates := self._pair(first.key, second.key)) is not None:
+                    found[one, first.label, other, second.label] = rates
+        return found
+
+    # -- sets ---------------------------------------------------------------------------------
+
+    def _predicted(self, chosen: Mapping[str, str]) -> dict[str, float]:
+        """Return the share of its rate alone, on its way, that each model could reach."""
+        used = [
+            Used(
+                self.ways[name][label].key,
+                self.alone[name][label],
+                self.demands[name].rate_per_s,
+                self.hardware[name, label],
+            )
+            for name, label in chosen.items()
+        ]
+        return dict(zip(chosen, together(used, self._pair).tolist(), strict=True))
+
+    @cached_property
+    def hardware(self) -> dict[tuple[str, str], frozenset[str]]:
+        """The hardware of each way of each model."""
+        return {
+            (name, label): way.hardware()
+            for name, ways in self.ways.items()
+            for label, way in ways.items()
+        }
+
+    def _sets(self) -> list[Together]:
+        """Return the sets to measure: each on its own best, all on AUTO, then by what is foretold.
+
+        PlanError, if none keeps to the memory limits.
+        """
+        own, auto = dict[str, str](), dict[str, str]()
+        for name, ways in self.ways.items():
+            fixed = [label for label, way in ways.items() if not _is_auto(way)]
+            single = [label for label in fixed if label in self.devices] or fixed or list(ways)
+            own[name] = max(single, key=lambda label: self.alone[name][label])
+            auto[name] = next((label for label, way in ways.items() if _is_auto(way)), "")
+        options = {
+            name: [label for label, way in ways.items() if not _is_auto(way)] or list(ways)
+            for name, ways in self.ways.items()
+        }
+        foretold = search(list(options), options, lambda c: -self._foretold(c), _MOST_CANDIDATES)
+        asked = [(OWN_BEST, own)] + ([(ALL_AUTO, auto)] if all(auto.values()) else [])
+        sets: list[Together] = []
+        for label, chosen in [*asked, *((_named(chosen), chosen) for chosen in foretold)]:
+            if any(chosen == one.chosen for one in sets):
+                continue
+            if excess := self._over_limit(chosen):
+                self.left_out[label] = excess
+                continue
+            sets.append(Together(label, chosen, {} if chosen == auto else self._predicted(chosen)))
+        if not sets:
+            label, why = next(iter(self.left_out.items()))
+            raise PlanError(f"No set keeps to memory_limit=. {label}: {why}.")
+        n_turns = self.watch.left_s / (self._window_s + _BETWEEN_S)
+        return sets[: int(np.clip(n_turns / _TURNS_EACH, 3, _MOST_SETS))]
+
+    @cached_property
+    def _window_s(self) -> float:
+        """The seconds of a turn: some inferences of the slowest model."""
+        slowest_s = 1.0 / min(self.goal.alone_per_s.values())
+        return float(np.clip(_INFERENCES * slowest_s, _TURN_S, _MOST_TURN_S))
+
+    def _foretold(self, chosen: Mapping[str, str]) -> float:
+        shares = self._predicted(chosen)
+        alone = {name: self._alone_on(name, label) for name, label in chosen.items()}
+        could = {name: share * alone[name].per_s for name, share in shares.items()}
+        return self.goal.foretold(could, alone)
+
+    def _alone_on(self, name: str, label: str) -> Alone:
+        latencies = self._latencies_us(self.ways[name][label])
+        median, p99 = np.percentile(latencies, (50, 99))
+        return Alone(self.alone[name][label], float(median), float(p99))
+
+    @cached_property
+    def goal(self) -> Goal:
+        """The goal, once each model was driven alone."""
+        best = {name: max(rates.values()) for name, rates in self.alone.items()}
+        return Goal(self.objective, self.demands, best)
+
+    def _over_limit(self, chosen: Mapping[str, str]) -> str:
+        """Say which devices would hold more of all models than they may; empty if none would."""
+        placed = [self.ways[name][label].placed for name, label in chosen.items()]
+        held = sum(held_bytes(p.graph, p.placement, self.devices) for p in placed)
+        limits = memory_pools(self.devices, self.memory_limit)
+        return excess_text(self.devices, np.asarray(held), limits) if limits else ""
+
+    def _turn(self, one: Together, scale: float = 1.0) -> Turn:
+        """Drive a set as its demands say, their rates times ``scale``."""
+        ways = {name: self.ways[name][label] for name, label in one.chosen.items()}
+        loads = {
+            name: self.demands[name].load(way.key, number, scale)
+            for number, (name, way) in enumerate(ways.items())
+        }
+        return self.drives.drive(ways, loads, self._window_s)
+
+    def _drive(self, ways: Mapping[str, Way], seconds: float) -> dict[str, Driven]:
+        """Drive ways as fast as they can."""
+        loads = {name: self.demands[name].closed(way.key) for name, way in ways.items()}
+        return self.drives.drive(ways, loads, seconds)
+
+    # -- load ---------------------------------------------------------------------------------
+
+    def _measure_load(self, one: Together) -> None:
+        """Drive a set at growing rates, until the first deadline is missed."""
+        if all(demand.deadline_ms is None for demand in self.demands.values()):
+            return
+        self.bar.step("load")
+        for scale in _LOADS:
+            if self.watch.is_over:
+                return
+            turn = self._turn(one, scale)
+            self.loads[scale] = turn
+            if not all(holds(self.goal.missed(name, driven)) for name, driven in turn.items()):
+                return
+
+
+def _is_auto(way: Way) -> bool:
+    return way.label.startswith("AUTO")
+
+
+def _named(chosen: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}: {label}" for name, label in chosen.items())
