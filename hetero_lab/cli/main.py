@@ -51,7 +51,6 @@ hetero-lab apply model.onnx plan.json
 hetero-lab apply model.onnx frozen/
 hetero-lab advise model.onnx
 hetero-lab advise digits_inception --data digits --budget 60 --html advice.html --deploy deploy
-hetero-lab advise det=det.onnx rec=rec.onnx --shape rec.x=1,3,48,320 --deploy deploy
 hetero-lab classify efficientnet_lite0 cat.jpg -d HETERO:GPU,CPU -pc
 hetero-lab classify model.onnx cat.jpg -d CPU --mean 123.7,116.3,103.5 --scale 58.4,57.1,57.4
 """
@@ -312,7 +311,7 @@ _ALL = (
     ),
     Command(
         "advise", "say what to deploy, and why",
-        f"models all-devices data max-drop requests {_MEASURED} objective memory-limit costs "
+        f"model all-devices data max-drop requests {_MEASURED} objective memory-limit costs "
         "property store deploy promise csv",
         texts.advise_text, run=commands.advise,
         more=" Single devices, AUTO, MULTI, HETERO, an optimised\nplacement and int8 are measured "

@@ -290,13 +290,6 @@ _OWN = [
 ]
 # Options that differ for one command have a separate name here.
 OPTIONS = {option.flags.split()[-1].lstrip("-"): option for option in _OWN} | {
-    "models": Option(
-        "model",
-        "MODEL",
-        "a sample's name or the path of a model file; several that run at the same time are "
-        "given as det=det.onnx rec=rec.onnx",
-        parse={"nargs": "+"},
-    ),
     "all-devices": Option(*_DEVICES, "devices (all that are here)"),
     "costs-devices": Option(*_DEVICES, "devices, the first one first (those of --costs)"),
     "each-fix": _many("--fix", "PATTERN=DEVICE", f"measure one more placement: put {_MATCHING}"),

@@ -174,10 +174,7 @@ def advise_text(given: Namespace, advice: Any) -> str:
     if given.deploy is None:
         words = command_line("hetero-lab", "advise", *given.words, "--deploy", unused("deploy"))
         return f"{said}\nNext:       {words}"
-    models = getattr(advice, "advices", None)  # of a pipeline: a directory each
-    directories = [os.path.join(given.deploy, name) for name in models or [""]]
-    verify = [command_line("hetero-lab", "verify", d.rstrip(os.sep)) for d in directories]
-    return "\n".join([said, *(f"Next:       {command}" for command in verify)])
+    return f"{said}\nNext:       {command_line('hetero-lab', 'verify', given.deploy)}"
 
 
 def freeze_text(given: Namespace, target: Path) -> str:
@@ -304,5 +301,4 @@ def again(given: Namespace, command: str, *more: str) -> str:
         if value and flag in flags and flag not in more:
             texts = value if isinstance(value, list) else [value]
             repeated += [word for text in texts for word in (flag, str(text))]
-    models = [given.model] if isinstance(given.model, str) else given.model
-    return command_line("hetero-lab", command, *models, *more, *repeated)
+    return command_line("hetero-lab", command, given.model, *more, *repeated)

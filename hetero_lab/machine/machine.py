@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -191,6 +191,8 @@ class _Inquiry:
         used = {d for ways in self.ways.values() for w in ways.values() for d in w.trial.devices}
         core = next(iter(self.bound.values())).core
         race = Race(self.goal.cost, noise_here(used, core), self._turn)
+        quickest_us = 1e6 / max(self.goal.alone_per_s.values())  # costs are no times in µs
+        race.noise = replace(race.noise, relative=race.noise.spread(quickest_us), absolute_us=0.0)
         with UntilInterrupted(lambda: any(one.turns for one in race.sets)) as until:
             self._measure_pairs()
             race.sets = self._sets()

@@ -202,7 +202,7 @@ class MachinePlan(Result):
             return f"Nothing was measured together. {self.chosen.why}".strip()
         sentences = [self._answer_sentence(), *self._ratio_sentences(), *self._load_sentences()]
         for label, why in list(self.left_out.items())[:3]:
-            sentences.append(f"Left out: {label}: {why}.")
+            sentences.append(f"Left out: {label}: {why.rstrip('.')}.")
         if len(self.left_out) > 3:
             sentences.append(f"… and {len(self.left_out) - 3} more, in left_out.")
         n_predicted = sum(one.judgement == NOT_MEASURED and not one.why for one in self.sets)

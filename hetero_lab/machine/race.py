@@ -65,7 +65,7 @@ class Race:
             if not racing:
                 raise MeasurementError(f"No set of ways runs. {self.sets[0].why}")
             if number in _LOOKS:
-                self._drop(racing)
+                self._drop([index for index in racing if self.sets[index].turns])
             if number < _LEAST_TURNS:
                 continue
             if watch.is_over:

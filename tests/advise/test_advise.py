@@ -7,7 +7,6 @@ import html
 import math
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -178,22 +177,6 @@ def test_interrupted_it_says_what_it_knows(monkeypatch, tmp_path):
     assert "Ctrl-C ended it" in made.verdict
     assert {c.stage for c in made.candidates} == {"race"}
     assert hl.read_sweep(tmp_path / "race").rows
-
-
-def test_of_several_models_the_advice_that_is_ready_is_kept(monkeypatch):
-    hl.emulate("ADVTWO")
-    ready = [SimpleNamespace(interrupted=False)]
-
-    def advice(_inquiry, _store):
-        if not ready:
-            raise KeyboardInterrupt
-        return ready.pop()
-
-    monkeypatch.setattr(advising._Inquiry, "advice", advice)
-    models = dict.fromkeys(("one", "two"), "digits_inception")
-    with pytest.raises(KeyboardInterrupt):
-        hl.advise(models, ["ADVTWO", "CPU"], progress=False)
-    assert list(hl.last_interrupted()) == ["one"]
 
 
 @pytest.mark.slow
