@@ -172,7 +172,7 @@ def advise(
         conditions=Conditions(inputs, seed, isolate=isolate),
         show=progress,
     )
-    inquiry = _Inquiry(question, bind(model, core), watch)
+    inquiry = _Advising(question, bind(model, core), watch)
     return inquiry.advice(None if store is None else Path(store))
 
 
@@ -222,7 +222,7 @@ class _Question:
         return [] if self.conditions.inputs is None else [self.conditions.inputs]
 
 
-class _Inquiry:
+class _Advising:
     """The stages of the advice on one model: race, search, final.
 
     ``known`` are the candidates of the last stage with a result.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.machine.contention import Used, search, together
 from hetero_lab.machine.demand import Demand, Way, check_demands, ways_of
 from hetero_lab.machine.drives import DriveError, Drives
-from hetero_lab.machine.goal import OBJECTIVES, Alone, Goal, holds
+from hetero_lab.machine.goal import OBJECTIVES, SHARE, Alone, Goal, foretold_p99_us, holds
 from hetero_lab.machine.kept_rates import KeptRates
 from hetero_lab.machine.machine_plan import ALL_AUTO, OWN_BEST, MachinePlan
 from hetero_lab.machine.race import Race, Together, Turn, best_of
@@ -56,7 +57,7 @@ def machine(
     demands: Mapping[str, Demand],
     devices: Sequence[str] | None = None,
     *,
-    objective: str = "share",
+    objective: str = SHARE,
     budget_s: float | None = 300.0,
     processes: int | None = None,
     memory_limit: MemoryLimit | None = None,
@@ -126,8 +127,39 @@ def machine(
     >>> sorted(plan.best)
     ['one', 'other']
     """
+    with inquiry_on(
+        demands,
+        devices,
+        objective=objective,
+        watch=Stopwatch.start(budget_s),
+        processes=processes,
+        memory_limit=memory_limit,
+        seed=seed,
+        store=store,
+        workers=workers,
+        progress=progress,
+        core=core,
+    ) as inquiry:
+        return inquiry.plan()
+
+
+@contextlib.contextmanager
+def inquiry_on(
+    demands: Mapping[str, Demand],
+    devices: Sequence[str] | None = None,
+    *,
+    objective: str = SHARE,
+    watch: Stopwatch,
+    processes: int | None = None,
+    memory_limit: MemoryLimit | None = None,
+    seed: int = 0,
+    store: str | os.PathLike[str] | None = None,
+    workers: Workers | None = None,
+    progress: bool = False,
+    core: ov.Core | None = None,
+) -> Generator[Inquiry, None, None]:
+    """Check the arguments of :func:`machine`, and open the processes that it measures with."""
     core = core or shared_core()
-    watch = Stopwatch.start(budget_s)
     if objective not in OBJECTIVES:
         raise ArgumentError(unknown("There is no objective", objective, OBJECTIVES, "Objectives"))
     check_demands(demands, objective)
@@ -135,41 +167,41 @@ def machine(
         raise ArgumentError("processes= is 1, or None for a process each.")
     names = order_of(devices, core)
     memory_pools(names, memory_limit)
+    directory = None if store is None else make_directory(store)
     bound = {name: bind(demand.model, core) for name, demand in demands.items()}
     for model in bound.values():
         refuse_language_model(model.model, "machine")
-    directory = None if store is None else make_directory(store)
-    made = {name: ways_of(demands[name], bound[name], names) for name in demands}
-    models = {model.fingerprint: model for model in bound.values()}
+    ways, left_out = dict[str, dict[str, Way]](), dict[str, str]()
+    for name, demand in demands.items():
+        ways[name], without = ways_of(demand, bound[name], names)
+        left_out |= {f"{name}: {label}": why for label, why in without.items()}
     conditions = Conditions(seed=seed, workers=workers or Workers())
-    together_in = dict.fromkeys(demands, "") if processes else {name: name for name in demands}
     with (
-        Session(models, conditions) as session,
-        Drives(together_in, session.start, conditions.workers) as drives,
-        Progress("alone", show=progress, budget_s=budget_s) as bar,
+        Session({m.fingerprint: m for m in bound.values()}, conditions) as session,
+        Drives(
+            {name: "" if processes else name for name in demands}, session.start, conditions.workers
+        ) as drives,
+        Progress("alone", show=progress, budget_s=watch.budget_s) as bar,
     ):
-        about = current_environment(names, core)
-        kept = KeptRates(directory, f"{about!r} {processes} {session.inputs_digest}")
-        inquiry = _Inquiry(
+        here = current_environment(names, core)
+        same = (here.openvino_version, here.host, here.n_cpus, here.devices, here.emulated)
+        yield Inquiry(
             demands=demands,
             bound=bound,
             devices=names,
-            ways={name: ways for name, (ways, _) in made.items()},
-            left_out={
-                f"{name}: {w}": why for name, (_, out) in made.items() for w, why in out.items()
-            },
+            ways=ways,
+            left_out=left_out,
             objective=objective,
             memory_limit=memory_limit,
             watch=watch,
             drives=drives,
-            kept=kept,
+            kept=KeptRates(directory, repr((*same, processes, seed))),
             bar=bar,
         )
-        return inquiry.plan()
 
 
 @dataclass(kw_only=True, eq=False)
-class _Inquiry:
+class Inquiry:
     """The stages of a plan: alone, pairs, sets, load."""
 
     demands: Mapping[str, Demand]
@@ -187,10 +219,10 @@ class _Inquiry:
 
     def plan(self) -> MachinePlan:
         """Measure stage by stage; Ctrl-C ends that once a set was measured."""
-        self._measure_alone()
+        self.measure_alone()
         used = {d for ways in self.ways.values() for w in ways.values() for d in w.trial.devices}
         core = next(iter(self.bound.values())).core
-        race = Race(self.goal.cost, noise_here(used, core), self._turn)
+        race = Race(self.goal.cost, noise_here(used, core), self.turn)
         quickest_us = 1e6 / max(self.goal.alone_per_s.values())  # costs are no times in µs
         race.noise = replace(race.noise, relative=race.noise.spread(quickest_us), absolute_us=0.0)
         with UntilInterrupted(lambda: any(one.turns for one in race.sets)) as until:
@@ -213,7 +245,7 @@ class _Inquiry:
 
     # -- alone --------------------------------------------------------------------------------
 
-    def _measure_alone(self) -> None:
+    def measure_alone(self) -> None:
         asked = [(name, way) for name, ways in self.ways.items() for way in ways.values()]
         self.bar.step("compile")
         for (name, label), why in self.drives.compile(asked).items():
@@ -391,10 +423,21 @@ class _Inquiry:
         return float(np.clip(_INFERENCES * slowest_s, _TURN_S, _MOST_TURN_S))
 
     def _foretold(self, chosen: Mapping[str, str]) -> float:
+        return self.goal.foretold(*self._could(chosen))
+
+    def _could(self, chosen: Mapping[str, str]) -> tuple[dict[str, float], dict[str, Alone]]:
+        """Return the rate that each model of a set could reach, and what it is alone."""
         shares = self._predicted(chosen)
         alone = {name: self._alone_on(name, label) for name, label in chosen.items()}
-        could = {name: share * alone[name].per_s for name, share in shares.items()}
-        return self.goal.foretold(could, alone)
+        return {name: share * alone[name].per_s for name, share in shares.items()}, alone
+
+    def foretold_p99_us(self, chosen: Mapping[str, str]) -> dict[str, float]:
+        """Foretell the 99th percentile of the latency of each model of a set."""
+        could, alone = self._could(chosen)
+        return {
+            name: foretold_p99_us(could[name], demand, alone[name])
+            for name, demand in self.demands.items()
+        }
 
     def _alone_on(self, name: str, label: str) -> Alone:
         latencies = self._latencies_us(self.ways[name][label])
@@ -414,7 +457,7 @@ class _Inquiry:
         limits = memory_pools(self.devices, self.memory_limit)
         return excess_text(self.devices, np.asarray(held), limits) if limits else ""
 
-    def _turn(self, one: Together, scale: float = 1.0) -> Turn:
+    def turn(self, one: Together, scale: float = 1.0) -> Turn:
         """Drive a set as its demands say, their rates times ``scale``."""
         ways = {name: self.ways[name][label] for name, label in one.chosen.items()}
         loads = {
@@ -438,7 +481,7 @@ class _Inquiry:
         for scale in _LOADS:
             if self.watch.is_over:
                 return
-            turn = self._turn(one, scale)
+            turn = self.turn(one, scale)
             self.loads[scale] = turn
             if not all(holds(self.goal.missed(name, driven)) for name, driven in turn.items()):
                 return

@@ -210,7 +210,7 @@ def inquiry(tmp_path):
     """Return a function that makes an inquiry, as it is before its search."""
     with contextlib.ExitStack() as stack:
 
-        def made(devices=("CPU",), *, budget_s=None, **changes) -> advising._Inquiry:
+        def made(devices=("CPU",), *, budget_s=None, **changes) -> advising._Advising:
             options: dict[str, Any] = {
                 "data": None, "examples": None, "max_drop": 0.01, "objective": "latency",
                 "requests": 1, "properties": {}, "memory_limit": {}, "costs": None,
@@ -218,7 +218,7 @@ def inquiry(tmp_path):
             }  # fmt: skip
             bound, watch = bind("digits_inception", shared_core()), Stopwatch.start(budget_s)
             question = advising._Question(devices=devices, **{**options, **changes})
-            asked = advising._Inquiry(question, bound, watch)
+            asked = advising._Advising(question, bound, watch)
             asked.kept = kept_files.KeptFiles(tmp_path, question.of_search(bound))
             asked.search = stack.enter_context(
                 searching(bound, question.conditions, watch, show=False)

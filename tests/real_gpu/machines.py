@@ -1,0 +1,225 @@
+"""Plan sets of models on a real GPU beside its CPU, and measure what the plans are worth.
+
+    python -m tests.real_gpu.machines OUT plans --sets 0-9 --size 4
+    python -m tests.real_gpu.machines OUT plans --sets 0-5 --size 3 --every
+    python -m tests.real_gpu.machines OUT deadlines
+
+Each prints a line a set, and adds it as JSON to OUT. ``--every`` measures every assignment of three
+ways too, and the best five again beside the plan.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+import hetero_lab as hl
+from hetero_lab.devices.core import shared_core
+from hetero_lab.machine.goal import holds
+from hetero_lab.machine.machine import Inquiry, inquiry_on
+from hetero_lab.machine.race import Together, ratio_of
+from hetero_lab.results.environment import noise_here
+from hetero_lab.runtime.timing import Stopwatch
+from tests import network_zoo
+
+NETWORKS = ("yolo_dfl", "yolo_anchors", "unet", "ssd", "encoder", "ocr_svtr", "faces", "speech")
+TUNED_ON = ("yolo_decoupled", "ocr_crnn", "gated", "lstm")
+AGAIN = 6  # turns of what is compared
+
+
+def models(args) -> dict[str, hl.types.PreparedModel]:
+    names = TUNED_ON if args.tuned_on else NETWORKS
+    return {name: hl.load(getattr(network_zoo, name)()) for name in names}
+
+
+def demand_of(model, device: str, n_threads: int, **asked) -> hl.Demand:
+    few = hl.Placement(hl.Affinity.uniform(model, "CPU"), f"CPU · {n_threads} threads",
+                       {"CPU": {"INFERENCE_NUM_THREADS": n_threads, "ENABLE_CPU_PINNING": False}},
+                       direct=True)  # fmt: skip
+    return hl.Demand(model, ways=[device, "CPU", few], **asked)
+
+
+def sets_of(names, size: int, seed: int = 2026) -> list[tuple[str, ...]]:
+    every = list(itertools.combinations(names, size))
+    random.Random(seed + size).shuffle(every)
+    return every
+
+
+def again(inquiry: Inquiry, sets: list[Together], n: int = AGAIN) -> list[Together]:
+    """Measure sets in turns, anew."""
+    turns: list[list] = [[] for _ in sets]
+    order = list(range(len(sets)))
+    for number in range(n):
+        random.Random(number).shuffle(order)
+        for index in order:
+            turns[index].append(inquiry.turn(sets[index]))
+    return [
+        Together(one.label, one.chosen, one.predicted, tuple(own))
+        for one, own in zip(sets, turns, strict=True)
+    ]
+
+
+def least(inquiry: Inquiry, one: Together) -> float:
+    return 1.0 / float(np.median([inquiry.goal.cost(turn) for turn in one.turns]))
+
+
+def errors(inquiry: Inquiry, sets) -> list[float]:
+    """Return the relative error of the foretold slowdown of each model in each measured set."""
+    found = []
+    for one in sets:
+        for name, label in one.chosen.items():
+            if one.predicted and one.turns:
+                seen = np.median([turn[name].rate_per_s for turn in one.turns])
+                foretold = one.predicted[name] * inquiry.alone[name][label]
+                found.append(abs(foretold / seen - 1.0))
+    return found
+
+
+def plan_of(names, loaded, args, **asked) -> dict:
+    began = time.time()
+    demands = {n: demand_of(loaded[n], args.device, args.threads, requests=2) for n in names}
+    with inquiry_on(
+        demands, [args.device, "CPU"], objective=args.objective,
+        watch=Stopwatch.start(args.budget), store=args.out.parent / "store",
+    ) as inquiry:  # fmt: skip
+        plan = inquiry.plan()
+        took_s = time.time() - began
+        noise = noise_here([args.device, "CPU"], shared_core())
+        if plan.chosen is plan.reference:
+            ratio, low, high = 1.0, 1.0, 1.0
+            plan_share = base_share = plan.summary["share"].min()
+        else:
+            own, chosen = again(inquiry, [plan.reference, plan.chosen])
+            found = ratio_of(own, chosen, inquiry.goal.cost, noise)
+            ratio, low, high = found.middle, found.low, found.high
+            base_share, plan_share = least(inquiry, own), least(inquiry, chosen)
+        row = {
+            "models": names, "chosen": dict(plan.chosen.chosen), "own": dict(plan.reference.chosen),
+            "ratio": ratio, "low": low, "high": high, "share": plan_share, "own_share": base_share,
+            "n_sets": len(plan.sets), "took_s": took_s, "n_pairs": len(plan.pairs) // 2,
+            "errors": errors(inquiry, plan.sets),
+            "alone": inquiry.alone,
+            "judgement": [one.judgement for one in plan.sets],
+        }  # fmt: skip
+        if args.every:
+            row |= every_assignment(inquiry, plan.chosen)
+    return row
+
+
+def every_assignment(inquiry: Inquiry, chosen: Together) -> dict:
+    options = [list(ways) for ways in inquiry.ways.values()]
+    sets = [
+        Together("", dict(zip(inquiry.ways, labels, strict=True)), {})
+        for labels in itertools.product(*options)
+    ]
+    once = [(inquiry.goal.cost(inquiry.turn(one)), i) for i, one in enumerate(sets)]
+    best = [sets[i] for _, i in sorted(once)[:5]]
+    rivals = [chosen, *(one for one in best if one.chosen != chosen.chosen)]
+    measured = again(inquiry, rivals)
+    shares = [least(inquiry, one) for one in measured]
+    return {"n_every": len(sets), "plan_share": shares[0], "best_share": max(shares)}
+
+
+def plans(args) -> None:
+    loaded = models(args)
+    first, last = (int(text) for text in args.sets.split("-"))
+    for names in sets_of(loaded, args.size)[first : last + 1]:
+        row = plan_of(names, loaded, args)
+        with args.out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        beside = f" best of all {row['best_share']:.3f}" if args.every else ""
+        told = (
+            f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}] {row['own_share']:.3f} -> "
+            f"{row['share']:.3f}{beside} err {np.median(row['errors'] or [0]):.3f} "
+            f"{row['took_s']:.0f} s {row['n_sets']} sets {row['chosen']}"
+        )
+        print(told, flush=True)
+
+
+def deadlines(args) -> None:
+    """Foretell whether each deadline of growing loads holds, and measure it."""
+    loaded = models(args)
+    rng = random.Random(7)
+    right = total = 0
+    for names in sets_of(loaded, 3)[:5]:
+        closed = {n: demand_of(loaded[n], args.device, args.threads, requests=2) for n in names}
+        with inquiry_on(
+            closed, [args.device, "CPU"], watch=Stopwatch.start(args.budget),
+            store=args.out.parent / "store",
+        ) as inquiry:  # fmt: skip
+            plan = inquiry.plan()
+            alone = inquiry.alone
+        for factor in (0.15, 0.3, 0.45, 0.6, 0.8, 1.0):
+            demands: dict[str, hl.Demand] = {}
+            for name in names:
+                label = plan.chosen.chosen[name]
+                rate = factor * alone[name][label]
+                slack = rng.choice([3.0, 6.0])
+                deadline = slack * plan.alone[name][label].median_us / 1e3
+                demands[name] = demand_of(
+                    loaded[name], args.device, args.threads, requests=2, rate_per_s=rate,
+                    deadline_ms=deadline,
+                )  # fmt: skip
+            outcome = foretold_and_seen(demands, plan.chosen.chosen, args)
+            for foretold, missed, _ in outcome.values():
+                total += 1
+                right += foretold == holds(missed)
+            row = {"models": names, "factor": factor, "outcome": outcome}
+            with args.out.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(
+                factor,
+                {n: (f, round(m, 3), round(p, 2)) for n, (f, m, p) in outcome.items()},
+                flush=True,
+            )
+    print(f"{right} of {total} deadlines foretold")
+
+
+def foretold_and_seen(
+    demands: Mapping[str, hl.Demand], chosen: Mapping[str, str], args
+) -> dict[str, tuple[bool, float, float]]:
+    with inquiry_on(
+        demands, [args.device, "CPU"], watch=Stopwatch.start(60.0), objective="deadlines",
+        store=args.out.parent / "store",
+    ) as inquiry:  # fmt: skip
+        inquiry.measure_alone()
+        foretold = inquiry.foretold_p99_us(chosen)
+        turns = [inquiry.turn(Together("", chosen, {})) for _ in range(2)]
+        return {
+            name: (
+                foretold[name] <= 1e3 * demand.deadline_ms,
+                float(np.mean([inquiry.goal.missed(name, turn[name]) for turn in turns])),
+                foretold[name] / (1e3 * demand.deadline_ms),
+            )
+            for name, demand in demands.items()
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("what", choices=["plans", "deadlines"])
+    parser.add_argument("--sets", default="0-9")
+    parser.add_argument("--size", type=int, default=4)
+    parser.add_argument("--budget", type=float, default=35.0)
+    parser.add_argument("--device", default="GPU")
+    parser.add_argument("--threads", type=int, default=6)
+    parser.add_argument("--objective", default="share")
+    parser.add_argument("--tuned-on", action="store_true", help="the networks it was made with")
+    parser.add_argument("--every", action="store_true")
+    args = parser.parse_args()
+    if args.device not in hl.devices()["device"].to_list():
+        hl.emulate(args.device)  # to try this program without a GPU
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    {"plans": plans, "deadlines": deadlines}[args.what](args)
+
+
+if __name__ == "__main__":
+    main()
