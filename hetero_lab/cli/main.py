@@ -51,6 +51,7 @@ hetero-lab apply model.onnx plan.json
 hetero-lab apply model.onnx frozen/
 hetero-lab advise model.onnx
 hetero-lab advise digits_inception --data digits --budget 60 --html advice.html --deploy deploy
+hetero-lab machine machine.toml --html machine.html --deploy deploy
 hetero-lab classify efficientnet_lite0 cat.jpg -d HETERO:GPU,CPU -pc
 hetero-lab classify model.onnx cat.jpg -d CPU --mean 123.7,116.3,103.5 --scale 58.4,57.1,57.4
 """
@@ -318,6 +319,14 @@ _ALL = (
         "in turns, for up to five minutes (--budget).",
     ),
     Command(
+        "machine", "plan several models on one machine, so that none starves",
+        "config own-budget own-objective store deploy csv export html quiet emulate",
+        texts.machine_text, run=commands.machine,
+        more="\nCONFIG is in TOML: devices, objective, budget_s, processes, memory_limit, and for\n"
+        "each model a table [models.NAME] with its model, rate_per_s, deadline_ms, requests,\n"
+        "shape and ways (devices, files with an affinity, frozen directories).",
+    ),
+    Command(
         "verify", "prove deployed directories again on what is installed here",
         "directories across tolerance strict data junit csv html quiet",
         exit_code=lambda given, verified: {"broken": FAILED, "error": ERROR}.get(
@@ -331,7 +340,7 @@ GROUPS = {
     "see what runs where, its cost and faults": "profile support lint simplify explain classify "
     "find-wrong investigate bisect",
     "change and measure": "sweep optimize plan apply noise",
-    "get advice and deploy": "advise freeze export verify",
+    "get advice and deploy": "advise machine freeze export verify",
 }
 
 
