@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.errors import names_at_hand
 from hetero_lab.intervals import Noise
 from hetero_lab.machine.demand import Way
@@ -77,6 +78,13 @@ class MachinePlan(Result):
     def best(self) -> dict[str, Placement]:
         """The placement of each model."""
         return {n: self.ways[n][way].placed.placement for n, way in self.chosen.chosen.items()}
+
+    @property
+    def emulated(self) -> dict[str, str]:
+        """The emulated devices of its ways, and the device that really runs each."""
+        placed = [way.placed for ways in self.ways.values() for way in ways.values()]
+        known = {name: e.base for p in placed for name, e in emulated_devices(p.core).items()}
+        return {d: known[d] for p in placed for d in p.placement.devices if d in known}
 
     @property
     def reference(self) -> Together:
