@@ -184,10 +184,10 @@ def advise_text(given: Namespace, advice: Any) -> str:
 def machine_text(given: Namespace, plan: hl.types.MachinePlan) -> str:
     """Report the plan of a machine and its models, and how to deploy or to verify it."""
     lines = [str(plan).rstrip("\n")]
-    if plan.chosen.turns and given.deploy is None:
+    if plan.chosen.seen and given.deploy is None:
         words = command_line("hetero-lab", "machine", *given.words, "--deploy", unused("deploy"))
         lines.append(f"Next:       {words}")
-    elif plan.chosen.turns:
+    elif plan.chosen.seen:
         lines.append(f"Next:       {command_line('hetero-lab', 'verify', given.deploy)}")
     shown = [name for name in _OF_MACHINE if plan.summary.get(name) is not None]
     return "\n".join([*lines, "", text_table(plan.summary[shown].dropna(axis=1, how="all"))])

@@ -24,7 +24,7 @@ from hetero_lab.machine.drives import DriveError, Drives
 from hetero_lab.machine.goal import OBJECTIVES, SHARE, Alone, Goal, foretold_p99_us, holds
 from hetero_lab.machine.kept_rates import KeptRates
 from hetero_lab.machine.machine_plan import ALL_AUTO, OWN_BEST, MachinePlan
-from hetero_lab.machine.race import Race, Together, Turn, best_of
+from hetero_lab.machine.race import FINALISTS, LOOKS, Race, Together, Turn, best_of
 from hetero_lab.measure.requests import Driven
 from hetero_lab.measure.session import Conditions, Session
 from hetero_lab.measure.workers import Workers
@@ -39,14 +39,15 @@ from hetero_lab.tables import make_directory, time_text
 if TYPE_CHECKING:
     import openvino as ov
 
-_ALONE_S, _PAIR_S, _TURN_S, _CHECK_S = 0.4, 0.3, 0.5, 0.3
+_ALONE_S, _PAIR_S, _TURN_S, _CHECK_S = 0.4, 0.3, 0.4, 0.3
+_PAIR_TIMES = 2  # one and the same pair differs by 9 % from time to time
 _MOST_TURN_S = 3.0
 _INFERENCES = 20  # of the slowest model in a window, at least
 _PAIRS_UNTIL = 0.55  # share of the budget at which no further pair is measured
 _MOST_WAYS = 5  # of a model, beside AUTO
 _HOPELESS = 0.03  # of the rate of the best way alone
-_MOST_SETS = 14
-_TURNS_EACH = 4  # of a set on average, as the worse half drops out at each look
+_MOST_SETS = 10
+_LOOKED = 0.4  # of the time that is left, before the final
 _BETWEEN_S = 0.15  # of a turn, beside its window
 _MOST_CANDIDATES = 200  # sets that are foretold, as memory may not hold the first ones
 _BEHIND = 0.25  # of a period, by which a driving process may be late
@@ -222,11 +223,9 @@ class Inquiry:
         self.measure_alone()
         used = {d for ways in self.ways.values() for w in ways.values() for d in w.trial.devices}
         core = next(iter(self.bound.values())).core
-        race = Race(self.goal.cost, noise_here(used, core), self.turn)
-        quickest_us = 1e6 / max(self.goal.alone_per_s.values())  # costs are no times in µs
-        race.noise = replace(race.noise, relative=race.noise.spread(quickest_us), absolute_us=0.0)
-        with UntilInterrupted(lambda: any(one.turns for one in race.sets)) as until:
-            self._measure_pairs()
+        race = Race(self.goal.cost, replace(noise_here(used, core), absolute_us=0.0), self.turn)
+        with UntilInterrupted(lambda: any(one.seen for one in race.sets)) as until:
+            self.measure_pairs()
             race.sets = self._sets()
             self.bar.step("sets")
             race.run(self.watch)
@@ -316,7 +315,7 @@ class Inquiry:
     # -- pairs --------------------------------------------------------------------------------
 
     def _pairs(self) -> Iterator[tuple[tuple[str, Way], tuple[str, Way]]]:
-        """Yield the pairs that are not known, those of the best ways first."""
+        """Yield the pairs that are not known well, those of the best ways first."""
         ranked = {
             name: sorted(
                 (way for way in ways.values() if not _is_auto(way)),
@@ -330,11 +329,13 @@ class Inquiry:
             for i, first in enumerate(ranked[one])
             for j, second in enumerate(ranked[other])
         ]
-        for _, one, other in sorted(found, key=lambda each: each[0]):
-            if self.kept.get(one[1].key, other[1].key) is None:
-                yield one, other
+        found.sort(key=lambda each: each[0])
+        for number in range(_PAIR_TIMES):
+            for _, one, other in found:
+                if self.kept.n(one[1].key, other[1].key) <= number:
+                    yield one, other
 
-    def _measure_pairs(self) -> None:
+    def measure_pairs(self) -> None:
         self.bar.step("pairs")
         until_s = _PAIRS_UNTIL * (self.watch.budget_s or np.inf)
         for (one, first), (other, second) in self._pairs():
@@ -413,8 +414,8 @@ class Inquiry:
         if not sets:
             label, why = next(iter(self.left_out.items()))
             raise PlanError(f"No set keeps to memory_limit=. {label}: {why}.")
-        n_turns = self.watch.left_s / (self._window_s + _BETWEEN_S)
-        return sets[: int(np.clip(n_turns / _TURNS_EACH, 3, _MOST_SETS))]
+        n_turns = _LOOKED * self.watch.left_s / (self._window_s + _BETWEEN_S)
+        return sets[: int(np.clip(n_turns / LOOKS, FINALISTS + 2, _MOST_SETS))]
 
     @cached_property
     def _window_s(self) -> float:

@@ -86,5 +86,5 @@ def _named(models: pd.Series, ways: pd.Series) -> list[str]:
 
 def contents_of_plan(plan: MachinePlan) -> Contents:
     """Return what a page shows of a plan."""
-    drawn = {machine_shares: plan.chosen.turns, mutual_slowdown: len(plan.slowdown)}
+    drawn = {machine_shares: plan.chosen.seen, mutual_slowdown: len(plan.slowdown)}
     return Contents({view: plan if there else None for view, there in drawn.items()})

@@ -127,7 +127,7 @@ class MachinePlan(Result):
         rows = []
         for one in self.sets:
             found = ratio_of(one, self.reference, self.goal.cost, self.noise)
-            shares = [self._median_share(one, name) for name in one.chosen] if one.turns else []
+            shares = [self._median_share(one, name) for name in one.chosen] if one.seen else []
             rows.append(
                 {
                     "set": one.label,
@@ -138,7 +138,7 @@ class MachinePlan(Result):
                     "ratio": found.middle if found else math.nan,
                     "ratio_ci95_low": found.low if found else math.nan,
                     "ratio_ci95_high": found.high if found else math.nan,
-                    "n_turns": len(one.turns),
+                    "n_turns": len(one.seen),
                 }
             )
         return frame_of(rows)
@@ -206,7 +206,7 @@ class MachinePlan(Result):
     @cached_property
     def verdict(self) -> str:
         """The answer, then its reasons."""
-        if not self.chosen.turns:
+        if not self.chosen.seen:
             return f"Nothing was measured together. {self.chosen.why}".strip()
         sentences = [self._answer_sentence(), *self._ratio_sentences(), *self._load_sentences()]
         for label, why in list(self.left_out.items())[:3]:
@@ -244,7 +244,7 @@ class MachinePlan(Result):
         reference = self.reference
         if reference is self.chosen:
             return " That is each on its own best device." * (reference.label == OWN_BEST)
-        if not reference.turns:
+        if not reference.seen:
             return ""
         if self.goal.objective == DEADLINES:
             timed = [n for n, d in self.goal.demands.items() if d.deadline_ms is not None]
@@ -294,7 +294,7 @@ class MachinePlan(Result):
         return "what it gets alone" if self.goal.demands[name].rate_per_s is None else "its rate"
 
     def _shares(self, one: Together, name: str) -> list[float]:
-        return [self.goal.share(name, turn[name].rate_per_s) for turn in one.turns]
+        return [self.goal.share(name, turn[name].rate_per_s) for turn in one.seen]
 
     def _median_share(self, one: Together, name: str) -> float:
         return float(np.median(self._shares(one, name)))
@@ -306,8 +306,8 @@ class MachinePlan(Result):
 
     def _missed(self, one: Together, name: str) -> float:
         """Return the share of all requests of a model that missed their deadline."""
-        n_due = sum(turn[name].n_due for turn in one.turns)
-        late = sum(self.goal.missed(name, turn[name]) * turn[name].n_due for turn in one.turns)
+        n_due = sum(turn[name].n_due for turn in one.seen)
+        late = sum(self.goal.missed(name, turn[name]) * turn[name].n_due for turn in one.seen)
         return late / n_due if n_due else math.nan
 
     def _predicted(self, one: Together, name: str) -> float:
@@ -319,7 +319,7 @@ class MachinePlan(Result):
 
     def _fared(self, one: Together, name: str) -> dict[str, object]:
         """Return how a model fared in a set, as columns."""
-        turns = [turn[name] for turn in one.turns]
+        turns = [turn[name] for turn in one.seen]
         shares = np.array(self._shares(one, name))
         latencies = [us for driven in turns for us in driven.latencies_us]
         half = math.nan

@@ -37,9 +37,21 @@ def small_plan() -> MachinePlan:
         ways={},
         alone=alone,
         sets=(
-            Together(OWN_BEST, own, {"detect": 0.5, "segment": 0.2}, turns(24, 6, 10), "slower"),
-            Together(ALL_AUTO, auto, {}, turns(27, 3, 15), "slower"),
-            Together("split", chosen, {"detect": 0.9, "segment": 0.8}, turns(30, 0, 25), "best"),
+            Together(
+                OWN_BEST,
+                own,
+                {"detect": 0.5, "segment": 0.2},
+                turns=turns(24, 6, 10),
+                judgement="slower",
+            ),
+            Together(ALL_AUTO, auto, {}, turns=turns(27, 3, 15), judgement="slower"),
+            Together(
+                "split",
+                chosen,
+                {"detect": 0.9, "segment": 0.8},
+                turns=turns(30, 0, 25),
+                judgement="best",
+            ),
         ),
         pairs={
             ("detect", "GPU", "segment", "GPU"): (50.0, 20.0),
