@@ -80,7 +80,7 @@ def test_a_race_ends_when_each_finalist_is_known_well():
     turns, _ = run(race_of(*steady))
     assert len(set(turns)) == 1
     assert 1 < turns[0] < 30
-    restless = [level * (1 + 2 * (number % 2)) for number, level in enumerate(wavering(0.9))]
+    restless = np.random.default_rng(0).lognormal(0, 0.3, LOOKS + 30).tolist()
     assert run(race_of(*steady, restless))[0] == [30] * 4
 
 
