@@ -49,7 +49,14 @@ RUNS = {
     "machine": "machine.toml --emulate ACC -b 40",
     "demo": "",
 }
-_UNITS = {"_us": "µs", "_ms": "ms", "_s": "s", "bytes": "bytes", "share": "share of 1"}
+_UNITS = {
+    "_us": "µs",
+    "_ms": "ms",
+    "_per_s": "per second",
+    "_s": "s",
+    "bytes": "bytes",
+    "share": "share of 1",
+}
 _NESTED = {"ops": ["array"], "remedy": ["object"]}  # names of ops; op → device
 _PLAIN = {"type": "string"}
 
