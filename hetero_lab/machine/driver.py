@@ -75,7 +75,7 @@ class _Demand:
         if self.expected is not None and _differs(lane.outputs(), self.expected):
             self.n_wrong += 1
 
-    def driven(self) -> Driven:
+    def driven(self, cores: float) -> Driven:
         if self.error is not None:
             raise self.error
         within = [at for at in self.times if self.begins <= at[0] < self.ends]
@@ -92,6 +92,7 @@ class _Demand:
         return Driven(
             rate_per_s=served / (self.ends - self.begins),
             latencies_us=tuple(1e6 * (ended - due) for due, _, ended in within),
+            cores=cores,
             n_due=n_due,
             behind_us=1e6 * float(np.median(self.behind)) if self.behind else 0.0,
             n_wrong=self.n_wrong,
@@ -114,14 +115,16 @@ def drive(runners: Sequence[Runner], asked: Drive) -> tuple[Driven, ...]:
     gc.disable()
     try:
         time.sleep(max(0.0, begins - WARM_S - now()))
+        began_s, used_s = now(), time.process_time()
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+        cores = (time.process_time() - used_s) / (now() - began_s)
     finally:
         if collecting:
             gc.enable()
-    return tuple(demand.driven() for demand in demands)
+    return tuple(demand.driven(cores) for demand in demands)
 
 
 def _differs(outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> bool:

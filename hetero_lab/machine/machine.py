@@ -27,7 +27,7 @@ from hetero_lab.machine.machine_plan import ALL_AUTO, OWN_BEST, MachinePlan
 from hetero_lab.machine.race import FINALISTS, LOOKS, Race, Together, Turn, best_of
 from hetero_lab.measure.requests import Driven
 from hetero_lab.measure.session import Conditions, Session
-from hetero_lab.measure.workers import Workers
+from hetero_lab.measure.workers import Workers, available_cores
 from hetero_lab.model.language import refuse_language_model
 from hetero_lab.placement.memory_limits import MemoryLimit, excess_text, memory_pools
 from hetero_lab.placement.priorities import order_of
@@ -51,6 +51,7 @@ _LOOKED = 0.4  # of the time that is left, before the final
 _BETWEEN_S = 0.15  # of a turn, beside its window
 _MOST_CANDIDATES = 200  # sets that are foretold, as memory may not hold the first ones
 _BEHIND = 0.25  # of a period, by which a driving process may be late
+_LOAD = 0.3  # of the time after the pairs, at most, for growing rates
 _LOADS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
 
 
@@ -224,12 +225,13 @@ class Inquiry:
         used = {d for ways in self.ways.values() for w in ways.values() for d in w.trial.devices}
         core = next(iter(self.bound.values())).core
         race = Race(self.goal.cost, replace(noise_here(used, core), absolute_us=0.0), self.turn)
-        with UntilInterrupted(lambda: any(one.seen for one in race.sets)) as until:
+        with UntilInterrupted() as until:
             self.measure_pairs()
             race.sets = self._sets()
             self.bar.step("sets")
-            race.run(self.watch)
+            race.run(self._without_load)
             self._measure_load(best_of(race.judged()))
+        race.sets = race.sets or self._sets()
         return MachinePlan(
             goal=self.goal,
             ways={name: dict(ways) for name, ways in self.ways.items()},
@@ -292,6 +294,10 @@ class Inquiry:
     def _latencies_us(self, way: Way) -> tuple[float, ...]:
         kept = self.kept.get(way.key)
         return (kept.latencies_us if kept else ()) or (np.inf,)
+
+    def _cores(self, way: Way) -> float:
+        kept = self.kept.get(way.key)
+        return kept.cores if kept else 0.0
 
     def _prune(self) -> None:
         """Keep the fastest ways of each model; one of hopeless rate helps no set."""
@@ -372,10 +378,13 @@ class Inquiry:
                 self.alone[name][label],
                 self.demands[name].rate_per_s,
                 self.hardware[name, label],
+                self._cores(self.ways[name][label]),
             )
             for name, label in chosen.items()
         ]
-        return dict(zip(chosen, together(used, self._pair).tolist(), strict=True))
+        return dict(
+            zip(chosen, together(used, self._pair, available_cores()).tolist(), strict=True)
+        )
 
     @cached_property
     def hardware(self) -> dict[tuple[str, str], frozenset[str]]:
@@ -474,13 +483,25 @@ class Inquiry:
 
     # -- load ---------------------------------------------------------------------------------
 
+    @property
+    def _has_deadlines(self) -> bool:
+        return any(demand.deadline_ms is not None for demand in self.demands.values())
+
+    @property
+    def _without_load(self) -> Stopwatch:
+        """The budget less what growing rates will take."""
+        if self.watch.budget_s is None or not self._has_deadlines:
+            return self.watch
+        load_s = min(len(_LOADS) * (self._window_s + _BETWEEN_S), _LOAD * self.watch.left_s)
+        return replace(self.watch, budget_s=self.watch.budget_s - load_s)
+
     def _measure_load(self, one: Together) -> None:
         """Drive a set at growing rates, until the first deadline is missed."""
-        if all(demand.deadline_ms is None for demand in self.demands.values()):
+        if not self._has_deadlines:
             return
         self.bar.step("load")
         for scale in _LOADS:
-            if self.watch.is_over:
+            if self.watch.is_over and self.loads:
                 return
             turn = self.turn(one, scale)
             self.loads[scale] = turn

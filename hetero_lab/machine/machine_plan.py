@@ -199,7 +199,8 @@ class MachinePlan(Result):
     def verdict(self) -> str:
         """The answer, then its reasons."""
         if not self.chosen.seen:
-            return f"Nothing was measured together. {self.chosen.why}".strip()
+            ended = " Ctrl-C ended it early." * self.interrupted
+            return f"Nothing was measured together.{ended} {self.chosen.why}".strip()
         sentences = [self._answer_sentence(), *self._ratio_sentences(), *self._load_sentences()]
         for label, why in list(self.left_out.items())[:3]:
             sentences.append(f"Left out: {label}: {why}.")
