@@ -88,13 +88,13 @@ class Demand:
         if self.ways is not None and (isinstance(self.ways, str) or not len(self.ways)):
             raise ArgumentError('ways= is a list of placements, for instance ["GPU", "CPU"].')
 
-    def load(self, key: str, number: int = 0, scale: float = 1.0) -> Load:
-        """Return the load of the demand on a way; ``scale`` multiplies its rate."""
+    def load(self, key: str, number: int = 0, times: float = 1.0) -> Load:
+        """Return the load of the demand on a way; ``times`` multiplies its rate."""
         rate, deadline_s = self.rate_per_s, (self.deadline_ms or 1e3 * _PATIENCE_S) / 1e3
         return Load(
             key=key,
             requests=self.requests,
-            rate_per_s=None if rate is None else scale * rate,
+            rate_per_s=None if rate is None else times * rate,
             patience_s=deadline_s,
             phase=number * _GOLDEN % 1.0,
         )

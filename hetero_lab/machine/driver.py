@@ -25,7 +25,7 @@ WARM_S = 0.1  # before the window, which is not counted
 _SPREAD = 1e-3  # of the largest value: what other threads may change in an output
 
 
-class _Demand:
+class _Served:
     """One load in a window from ``begins`` to ``ends``, served by lanes.
 
     ``times`` are those of each inference: due, began and ended.
@@ -103,7 +103,7 @@ def drive(runners: Sequence[Runner], asked: Drive) -> tuple[Driven, ...]:
     """Carry out a :class:`~hetero_lab.measure.requests.Drive`, one runner a load."""
     begins = now() + max(0.0, asked.starts_at - time.time()) + WARM_S
     demands = [
-        _Demand(runner, load, begins, begins + asked.seconds, asked.check)
+        _Served(runner, load, begins, begins + asked.seconds, asked.check)
         for runner, load in zip(runners, asked.loads, strict=True)
     ]
     threads = [

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.errors import names_at_hand
 from hetero_lab.intervals import Noise
 from hetero_lab.machine.demand import Way
@@ -77,6 +78,13 @@ class MachinePlan(Result):
     def best(self) -> dict[str, Placement]:
         """The placement of each model."""
         return {n: self.ways[n][way].placed.placement for n, way in self.chosen.chosen.items()}
+
+    @property
+    def emulated(self) -> dict[str, str]:
+        """The emulated devices of its ways, and the device that really runs each."""
+        placed = [way.placed for ways in self.ways.values() for way in ways.values()]
+        known = {name: e.base for p in placed for name, e in emulated_devices(p.core).items()}
+        return {d: known[d] for p in placed for d in p.placement.devices if d in known}
 
     @property
     def reference(self) -> Together:
@@ -203,7 +211,7 @@ class MachinePlan(Result):
             return f"Nothing was measured together.{ended} {self.chosen.why}".strip()
         sentences = [self._answer_sentence(), *self._ratio_sentences(), *self._load_sentences()]
         for label, why in list(self.left_out.items())[:3]:
-            sentences.append(f"Left out: {label}: {why}.")
+            sentences.append(f"Left out: {label}: {why.rstrip('.')}.")
         if len(self.left_out) > 3:
             sentences.append(f"… and {len(self.left_out) - 3} more, in left_out.")
         n_predicted = sum(one.judgement == NOT_MEASURED and not one.why for one in self.sets)
