@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from hetero_lab.measure.requests import Driven
+from hetero_lab.measure.loads import Driven
 
 _MOST_LATENCIES = 1000
 
