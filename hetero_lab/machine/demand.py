@@ -12,7 +12,7 @@ from hetero_lab.devices.bound import BoundModel
 from hetero_lab.devices.devices import supported_ops
 from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabError, names_at_hand, shorten
-from hetero_lab.measure.requests import Load
+from hetero_lab.measure.loads import MOST_RATE, Load, load_for
 from hetero_lab.measure.trial_grid import trial_of
 from hetero_lab.measure.workers import available_cores, positive
 from hetero_lab.model.opgraph import NOT_OPS
@@ -26,9 +26,6 @@ _NAME = re.compile(r"(?!(con|prn|aux|nul|(com|lpt)\d)$)[a-z0-9_][a-z0-9_-]*", re
 _FEW = 3 / 8  # of the cores: 6 of 16
 _LEFT = 2  # cores left free for the threads that drive other devices
 _MANY = 8  # cores, from which on that is worth a way of its own
-_GOLDEN = 0.618  # phases of clocks, so that equal rates do not arrive together
-_PATIENCE_S = 1.0  # without a deadline
-_MOST_RATE = 1e5
 
 
 @dataclass(frozen=True)
@@ -76,10 +73,10 @@ class Demand:
         for name in ("rate_per_s", "deadline_ms"):
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name))
-        if self.rate_per_s is not None and self.rate_per_s > _MOST_RATE:
+        if self.rate_per_s is not None and self.rate_per_s > MOST_RATE:
             raise ArgumentError(
                 f"rate_per_s={self.rate_per_s:g} is more than a process can produce "
-                f"({_MOST_RATE:g})."
+                f"({MOST_RATE:g})."
             )
         if self.deadline_ms is not None and self.rate_per_s is None:
             raise ArgumentError(
@@ -90,14 +87,8 @@ class Demand:
 
     def load(self, key: str, number: int = 0, times: float = 1.0) -> Load:
         """Return the load of the demand on a way; ``times`` multiplies its rate."""
-        rate, deadline_s = self.rate_per_s, (self.deadline_ms or 1e3 * _PATIENCE_S) / 1e3
-        return Load(
-            key=key,
-            requests=self.requests,
-            rate_per_s=None if rate is None else times * rate,
-            patience_s=deadline_s,
-            phase=number * _GOLDEN % 1.0,
-        )
+        rate = None if self.rate_per_s is None else times * self.rate_per_s
+        return load_for(key, self.requests, rate, self.deadline_ms, number)
 
     def closed(self, key: str) -> Load:
         """Return the load that keeps a way as busy as its requests can."""

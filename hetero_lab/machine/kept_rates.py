@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from hetero_lab.measure.requests import Driven
+from hetero_lab.measure.loads import Driven
 
 _MOST_LATENCIES = 1000
 

@@ -25,7 +25,7 @@ from hetero_lab.machine.goal import OBJECTIVES, SHARE, Alone, Goal, foretold_p99
 from hetero_lab.machine.kept_rates import KeptRates
 from hetero_lab.machine.machine_plan import ALL_AUTO, OWN_BEST, MachinePlan
 from hetero_lab.machine.race import FINALISTS, LOOKS, Race, Together, Turn, best_of
-from hetero_lab.measure.requests import Driven
+from hetero_lab.measure.loads import Driven
 from hetero_lab.measure.session import Conditions, Session
 from hetero_lab.measure.workers import Workers, available_cores
 from hetero_lab.model.language import refuse_language_model
@@ -50,7 +50,6 @@ _MOST_SETS = 10
 _LOOKED = 0.4  # of the time that is left, before the final
 _BETWEEN_S = 0.15  # of a turn, beside its window
 _MOST_CANDIDATES = 200  # sets that are foretold, as memory may not hold the first ones
-_BEHIND = 0.25  # of a period, by which a driving process may be late
 _LOAD = 0.3  # of the time after the pairs, at most, for growing rates
 _LOADS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
 
@@ -199,6 +198,7 @@ def inquiry_on(
             drives=drives,
             kept=KeptRates(directory, repr((*same, processes, seed))),
             bar=bar,
+            processes=processes,
         )
 
 
@@ -217,6 +217,7 @@ class Inquiry:
     drives: Drives
     kept: KeptRates
     bar: Progress
+    processes: int | None = None
     loads: dict[float, Turn] = field(default_factory=dict[float, Turn])
 
     def plan(self) -> MachinePlan:
@@ -242,6 +243,7 @@ class Inquiry:
             left_out=dict(self.left_out),
             noise=race.noise,
             interrupted=until.interrupted,
+            processes=self.processes,
         )
 
     # -- alone --------------------------------------------------------------------------------
@@ -283,12 +285,11 @@ class Inquiry:
                 f"alone: {time_text(us)} on {least.label}."
             )
         driven = self.drives.drive({name: least}, {name: demand.load(least.key)}, _CHECK_S)[name]
-        period_us = 1e6 / demand.rate_per_s
-        if driven.behind_us > _BEHIND * period_us:
+        if driven.is_behind(demand.rate_per_s):
             raise ArgumentError(
                 f"rate_per_s={demand.rate_per_s:g} of {name} is more than a process here can "
-                f"produce: it is {time_text(driven.behind_us)} late, with {time_text(period_us)} "
-                "between two requests."
+                f"produce: it is {time_text(driven.behind_us)} late, with "
+                f"{time_text(1e6 / demand.rate_per_s)} between two requests."
             )
 
     def _latencies_us(self, way: Way) -> tuple[float, ...]:
