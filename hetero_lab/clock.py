@@ -15,3 +15,8 @@ now_ns: Callable[[], int] = time.perf_counter_ns
 def now() -> float:
     """Return a monotonic time in seconds."""
     return now_ns() * 1e-9
+
+
+def unix_now() -> float:
+    """Return the Unix time in seconds, which all processes share."""
+    return time.time()

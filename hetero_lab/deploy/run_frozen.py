@@ -38,7 +38,7 @@ from hetero_lab.runtime.placed_model import (
     read_noted,
     read_npz,
 )
-from hetero_lab.runtime.tensors import can_share, checked_input, has_nan, infer
+from hetero_lab.runtime.tensors import can_share, checked_inputs, has_nan, infer
 from hetero_lab.terminal import plain_text
 
 _DISCARDED, _TIMED, _WARM_UP_S = 2, 10, 0.3
@@ -53,17 +53,13 @@ def run(directory: str | os.PathLike[str], inputs: Mapping[str, Any]) -> dict[st
     A language model takes ``input_ids`` and generates ``token_ids``.
     """
     model, plan = read_noted(directory)
-    names = ["input_ids"] if "generation" in plan else plan["inputs"]
-    if set(names) != set(inputs):
-        raise ValueError(f"The inputs are {names}, and the given arrays {[*inputs]}.")
     if "generation" in plan:
+        if {*inputs} != {"input_ids"}:
+            raise ValueError(f"The input is input_ids, and the given arrays are {[*inputs]}.")
         made = _tokens(model, plan, np.asarray(inputs["input_ids"]), _NEW_TOKENS)
         return {"token_ids": np.concatenate([*made], 1)}
-    arrays = [
-        checked_input(name, p.get_partial_shape(), p.get_element_type(), inputs[name], ValueError)
-        for name, p in zip(names, model.inputs, strict=True)
-    ]
-    found = [name for name, array in zip(names, arrays, strict=True) if has_nan([array])]
+    arrays = checked_inputs(plan["inputs"], model.inputs, inputs)
+    found = [name for name, one in zip(plan["inputs"], arrays, strict=True) if has_nan([one])]
     if found and not has_nan(read_npz(Path(directory) / "inputs.npz").values()):
         raise ValueError(f"There is NaN in {found}, and none in the example, inputs.npz.")
     outputs, _ = _infer(compile_noted(model, core_for(plan)), plan, arrays)

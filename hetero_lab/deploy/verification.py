@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -45,6 +45,12 @@ class ContractPart(NamedTuple):
     name: str
     status: str
     detail: str = ""
+    model: str = ""  # of a machine
+
+    @property
+    def title(self) -> str:
+        """The name, with the model's before it if there are several."""
+        return f"{self.model} {self.name}".lstrip()
 
 
 class _Gate(Result):
@@ -91,7 +97,7 @@ class _Gate(Result):
             for part in proven.parts:
                 owner = f"hetero_lab.verify.{Path(proven.directory).name}"
                 case = ElementTree.SubElement(
-                    suite, "testcase", classname=plain_text(owner), name=part.name
+                    suite, "testcase", classname=plain_text(owner), name=part.title
                 )
                 other = "failure" if strict and part.status in _OPEN else "skipped"
                 kind = {BROKEN: "failure", ERROR: "error"}.get(part.status, other)
@@ -146,19 +152,17 @@ class Verification(_Gate):
     @property
     def broken(self) -> tuple[str, ...]:
         """The names of the parts that are broken."""
-        return tuple(part.name for part in self.parts if part.status == BROKEN)
+        return tuple(part.title for part in self.parts if part.status == BROKEN)
 
     @property
     def undecided(self) -> tuple[str, ...]:
         """The names of the parts that the measurement could not decide."""
-        return tuple(part.name for part in self.parts if part.status == UNDECIDED)
+        return tuple(part.title for part in self.parts if part.status == UNDECIDED)
 
     @property
     def summary(self) -> pd.DataFrame:
-        """One row a part: ``part``, ``status``, ``detail``."""
-        import pandas as pd
-
-        return pd.DataFrame(self.parts, columns=["part", "status", "detail"])
+        """One row a part: ``part``, ``status``, ``detail``; of a machine also ``model``."""
+        return _table(self.parts, [])
 
     @property
     def verdict(self) -> str:
@@ -168,12 +172,13 @@ class Verification(_Gate):
         if self.broken:
             return f"{directory} breaks {with_version}: {', '.join(self.broken)}."
         open_ = [part for part in self.parts if part.status in (ERROR, UNDECIDED)]
-        reasons = "; ".join(f"{p.name}, because {p.detail}" for p in open_)
+        reasons = "; ".join(f"{p.title}, because {p.detail}" for p in open_)
         if reasons:
             why = "Undecided" if self.ok else "It cannot be checked"
             return f"{why} whether {directory} keeps {with_version}: {reasons}."
         free = [p.detail for p in self.parts if (p.name, p.status) == ("latency", UNPROMISED)]
-        why = "".join(f" (no latency promised{f': {said}' if said else ''})" for said in free)
+        said = [f" (no latency promised{f': {why}' if why else ''})" for why in free]
+        why = "".join(dict.fromkeys(said))
         return f"{directory} keeps {with_version}{why}."
 
     def __repr__(self) -> str:
@@ -181,7 +186,8 @@ class Verification(_Gate):
 
     def __str__(self) -> str:
         lines = [self.verdict]
-        lines += [f"  {p.name:<11} {p.status:<12} {p.detail}".rstrip() for p in self.parts]
+        width = max([11, *(len(p.title) for p in self.parts)])
+        lines += [f"  {p.title:<{width}} {p.status:<12} {p.detail}".rstrip() for p in self.parts]
         lines += [f"  changed: {change}" for change in self.changes]
         return "\n".join(lines) + "\n"
 
@@ -229,11 +235,12 @@ class Across(_Gate):
 
     @property
     def summary(self) -> pd.DataFrame:
-        """One row a part: ``directory``, ``release``, ``part``, ``status``, ``detail``."""
-        import pandas as pd
+        """One row a part: ``directory``, ``release``, ``part``, ``status``, ``detail``.
 
+        With a machine also ``model``.
+        """
         rows = [(p.directory, p.release, *part) for p in self.verifications for part in p.parts]
-        return pd.DataFrame(rows, columns=["directory", "release", "part", "status", "detail"])
+        return _table(rows, ["directory", "release"])
 
     def __str__(self) -> str:
         if len(self.verifications) == 1:
@@ -245,7 +252,7 @@ class Across(_Gate):
             said = f"{proven.name:<{width}}  {proven.status}"
             lines.append(f"{said}: {named}" if named else said)
             told = (p for p in proven.parts if p.status in (BROKEN, ERROR, *_OPEN))
-            lines += [f"    {part.name}: {part.detail}" for part in told]
+            lines += [f"    {part.title}: {part.detail}" for part in told]
         if len(self.releases) > 1:
             by = self.changed_by
             same = "All releases do the same." * (ERROR not in self._statuses)
@@ -267,7 +274,28 @@ class Across(_Gate):
         return str(self).splitlines()
 
 
+def _table(rows: Sequence[tuple[str, ...]], before: list[str]) -> pd.DataFrame:
+    """Return a table of parts, with the column ``model`` if one of them has one."""
+    import pandas as pd
+
+    parts = ["part", "status", "detail"]
+    table = pd.DataFrame(rows, columns=[*before, *parts, "model"])
+    model = ["model"] if table["model"].any() else []
+    return table[[*before, *model, *parts]]
+
+
 Checked: TypeAlias = tuple[str, str]  # status and detail of a part
+
+
+def of_machine(
+    directory: str | os.PathLike[str], program: Checked, models: Mapping[str, Verification]
+) -> Verification:
+    """Return the verification of a machine: that of its program, and of each of its models."""
+    parts = [ContractPart("program", *program)]
+    parts += [part._replace(model=name) for name, one in models.items() for part in one.parts]
+    changes = dict.fromkeys(change for one in models.values() for change in one.changes)
+    first = next(iter(models.values()))
+    return replace(first, directory=text_of(directory), parts=tuple(parts), changes=tuple(changes))
 
 
 def judged(

@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, Unpack, overload
 
@@ -18,7 +18,8 @@ import numpy as np
 
 from hetero_lab.accuracy.evaluate import count_right
 from hetero_lab.clock import now
-from hetero_lab.deploy.contract import Contract, LatencyPromise, read_contract
+from hetero_lab.deploy import machine_file
+from hetero_lab.deploy.contract import FILE_NAME, Contract, LatencyPromise, read_contract
 from hetero_lab.deploy.deployed_run import TURNS, ObservedRun, observe
 from hetero_lab.deploy.promised_latency import (
     BROKEN,
@@ -37,6 +38,7 @@ from hetero_lab.deploy.verification import (
     ContractPart,
     Verification,
     judged,
+    of_machine,
     other_hardware,
 )
 from hetero_lab.devices.bound import bind
@@ -46,9 +48,12 @@ from hetero_lab.errors import (
     HeteroLabError,
     MeasurementError,
     OutputPathError,
+    StoredFileError,
     last_line,
+    names_at_hand,
     shorten,
 )
+from hetero_lab.fetch import file_digest
 from hetero_lab.measure.workers import positive
 from hetero_lab.progress import Progress
 from hetero_lab.results.environment import wait_until_quiet
@@ -56,6 +61,7 @@ from hetero_lab.runtime.placed_model import load
 from hetero_lab.runtime.stored_placement import StoredPlacement, read_stored
 from hetero_lab.runtime.tensors import infer
 from hetero_lab.samples.datasets import Correct, Dataset, Metric, ReadData, read_optional_data
+from hetero_lab.tables import check_directory, reading
 from hetero_lab.terminal import one_line, text_of
 
 MAX_DROP = 0.01
@@ -115,7 +121,8 @@ def verify(
     Parameters
     ----------
     directory
-        A directory that :func:`hetero_lab.freeze` or ``advice.deploy`` wrote, or several.
+        A directory that :func:`hetero_lab.freeze`, ``advice.deploy`` or ``plan.deploy`` of
+        :func:`hetero_lab.machine` wrote, or several. Of a machine each model is verified.
     releases
         Versions of OpenVINO that pip knows, for instance ``["2026.2", "2026.3"]``, in order: the
         directory is verified with each of them instead of the one here. They are installed into
@@ -184,24 +191,14 @@ def verify(
     if not directories:
         raise ArgumentError("Name at least one deployed directory.")
     asked, is_across = list(releases or [""]), several or releases is not None
-    found = []
+    found: list[Verification] = []
     total = len(directories) * len(asked)
     with Progress("verification", show=progress, total=total, unit="runs") as bar:
+        proof = _Proof(tolerance, turns, budget_s, labelled, max_drop, bar)
         for path in directories:
             for release in asked:
                 try:
-                    contract = read_contract(path)
-                    contract.check_files(path)
-                    frozen = read_stored(path)
-                    bar.note(f"install {release}" if release else "")
-                    with interpreter(release) as python:
-                        made = _proven(
-                            path, contract, frozen, release, python, tolerance, budget_s, bar, turns
-                        )
-                    if not release and (labelled is not None or contract.accuracy is not None):
-                        bar.note("count the right answers")
-                        accuracy = _accuracy(path, contract, frozen, labelled, max_drop)
-                        made = replace(made, parts=(*made.parts, accuracy))
+                    made = proof.of(path, release)
                 except Exception as error:  # of several, each costs itself only
                     of_release = isinstance(error, MeasurementError | OutputPathError)
                     if not is_across or (len(directories) == 1 and not of_release):
@@ -214,38 +211,78 @@ def verify(
     return Across(tuple(found)) if is_across else found[0]
 
 
-def _proven(
-    directory: AnyPath,
-    contract: Contract,
-    frozen: StoredPlacement,
-    release: str,
-    python: str,
-    tolerance: float | None,
-    budget_s: float,
-    bar: Progress,
-    turns: int,
-) -> Verification:
-    """Run a directory once, and again while its latency is an alarm; judge all of its parts."""
-    then, until_s = contract.latency, now() + budget_s
-    is_promised = isinstance(then, LatencyPromise)
-    reference = (then.reference_device, then.reference_properties) if is_promised else None
-    bar.note(f"run {release or shorten(os.fspath(directory))}")
-    if is_promised:
-        wait_until_quiet(min(QUIET_S, QUIET_SHARE * budget_s))
+@dataclass(frozen=True)
+class _Proof:
+    """How directories are verified."""
 
-    def run() -> ObservedRun:
-        return observe(directory, reference=reference, python=python, turns=turns)
+    tolerance: float | None
+    turns: int
+    budget_s: float
+    data: ReadData | None
+    max_drop: float
+    bar: Progress
 
-    runs = [run()]
-    hardware = other_hardware(contract, runs[0])
-    latency = judged_latency(then, runs, tolerance, hardware)
-    if not latency.settled:
-        bar.note("measure the latency again")
-        time.sleep(PAUSE_S)
-    while not latency.settled and now() < until_s:
-        runs.append(run())
-        latency = judged_latency(then, runs, tolerance, hardware)
-    return judged(directory, contract, frozen, runs, latency[:2], release)
+    def of(self, directory: AnyPath, release: str) -> Verification:
+        """Verify the deployment of a model, or of a machine: its models one after another."""
+        place = Path(directory)
+        if not (place / machine_file.FILE).is_file() or (place / FILE_NAME).is_file():
+            return self._of_model(directory, release)
+        check_directory(directory)
+        with reading(directory, "machine"):
+            machine = machine_file.read_machine(directory)
+        known = {*machine["models"], *machine_file.MACHINE_FILES}
+        if extra := sorted({*os.listdir(directory)} - known):
+            raise StoredFileError(
+                f"{shorten(os.fspath(directory))} holds {names_at_hand(extra)}, which its "
+                f"{machine_file.FILE} does not know. Take that out of the directory."
+            )
+        same = file_digest(place / machine_file.PROGRAM) == machine.get("program")
+        program = (OK, "") if same else (BROKEN, f"{machine_file.PROGRAM} is not the deployed one")
+        models = {name: self._of_model(place / name, release) for name in machine["models"]}
+        return of_machine(directory, program, models)
+
+    def _of_model(self, directory: AnyPath, release: str) -> Verification:
+        contract = read_contract(directory)
+        contract.check_files(directory)
+        frozen = read_stored(directory)
+        self.bar.note(f"install {release}" if release else "")
+        with interpreter(release) as python:
+            made = self._proven(directory, contract, frozen, release, python)
+        if not release and (self.data is not None or contract.accuracy is not None):
+            self.bar.note("count the right answers")
+            accuracy = _accuracy(directory, contract, frozen, self.data, self.max_drop)
+            made = replace(made, parts=(*made.parts, accuracy))
+        return made
+
+    def _proven(
+        self,
+        directory: AnyPath,
+        contract: Contract,
+        frozen: StoredPlacement,
+        release: str,
+        python: str,
+    ) -> Verification:
+        """Run a directory once, and again while its latency is an alarm; judge all of its parts."""
+        then, until_s = contract.latency, now() + self.budget_s
+        is_promised = isinstance(then, LatencyPromise)
+        reference = (then.reference_device, then.reference_properties) if is_promised else None
+        self.bar.note(f"run {release or shorten(os.fspath(directory))}")
+        if is_promised:
+            wait_until_quiet(min(QUIET_S, QUIET_SHARE * self.budget_s))
+
+        def run() -> ObservedRun:
+            return observe(directory, reference=reference, python=python, turns=self.turns)
+
+        runs = [run()]
+        hardware = other_hardware(contract, runs[0])
+        latency = judged_latency(then, runs, self.tolerance, hardware)
+        if not latency.settled:
+            self.bar.note("measure the latency again")
+            time.sleep(PAUSE_S)
+        while not latency.settled and now() < until_s:
+            runs.append(run())
+            latency = judged_latency(then, runs, self.tolerance, hardware)
+        return judged(directory, contract, frozen, runs, latency[:2], release)
 
 
 def _accuracy(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,9 +12,9 @@ from hetero_lab.devices.bound import BoundModel
 from hetero_lab.devices.devices import supported_ops
 from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabError, names_at_hand, shorten
-from hetero_lab.measure.requests import Load
+from hetero_lab.measure.loads import MOST_RATE, Load, load_for
 from hetero_lab.measure.trial_grid import trial_of
-from hetero_lab.measure.workers import positive
+from hetero_lab.measure.workers import available_cores, positive
 from hetero_lab.model.opgraph import NOT_OPS
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
@@ -27,9 +26,6 @@ _NAME = re.compile(r"(?!(con|prn|aux|nul|(com|lpt)\d)$)[a-z0-9_][a-z0-9_-]*", re
 _FEW = 3 / 8  # of the cores: 6 of 16
 _LEFT = 2  # cores left free for the threads that drive other devices
 _MANY = 8  # cores, from which on that is worth a way of its own
-_GOLDEN = 0.618  # phases of clocks, so that equal rates do not arrive together
-_PATIENCE_S = 1.0  # without a deadline
-_MOST_RATE = 1e5
 
 
 @dataclass(frozen=True)
@@ -77,10 +73,10 @@ class Demand:
         for name in ("rate_per_s", "deadline_ms"):
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name))
-        if self.rate_per_s is not None and self.rate_per_s > _MOST_RATE:
+        if self.rate_per_s is not None and self.rate_per_s > MOST_RATE:
             raise ArgumentError(
                 f"rate_per_s={self.rate_per_s:g} is more than a process can produce "
-                f"({_MOST_RATE:g})."
+                f"({MOST_RATE:g})."
             )
         if self.deadline_ms is not None and self.rate_per_s is None:
             raise ArgumentError(
@@ -91,32 +87,24 @@ class Demand:
 
     def load(self, key: str, number: int = 0, times: float = 1.0) -> Load:
         """Return the load of the demand on a way; ``times`` multiplies its rate."""
-        rate, deadline_s = self.rate_per_s, (self.deadline_ms or 1e3 * _PATIENCE_S) / 1e3
-        return Load(
-            key=key,
-            requests=self.requests,
-            rate_per_s=None if rate is None else times * rate,
-            patience_s=deadline_s,
-            phase=number * _GOLDEN % 1.0,
-        )
+        rate = None if self.rate_per_s is None else times * self.rate_per_s
+        return load_for(key, self.requests, rate, self.deadline_ms, number)
 
     def closed(self, key: str) -> Load:
         """Return the load that keeps a way as busy as its requests can."""
         return Load(key=key, requests=self.requests)
 
 
-def check_demands(demands: Any, objective: str) -> None:
+def check_demands(demands: Mapping[str, Demand], objective: str) -> None:
     """Raise ArgumentError for names that no directory can have, or demands without a meaning."""
-    if not isinstance(demands, Mapping) or not demands:
+    if not demands:
         raise ArgumentError("A machine needs models by name: {'detect': hl.Demand(model), …}.")
-    for name, demand in demands.items():
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+    for name in demands:
+        if not _NAME.fullmatch(name):
             raise ArgumentError(
                 f"{shorten(repr(name))} cannot name a model: deploy() names a directory after it. "
                 "Use letters, digits, - and _ only."
             )
-        if not isinstance(demand, Demand):
-            raise ArgumentError(f"{name} is a hl.Demand(model, …), not {shorten(repr(demand))}.")
     if len({name.lower() for name in demands}) < len(demands):
         raise ArgumentError("Names that differ in case are one directory on Windows. Rename one.")
     timed = [name for name, demand in demands.items() if demand.rate_per_s is not None]
@@ -201,8 +189,7 @@ def _variations(device: str, requests: int, *, alone: bool) -> Iterable[tuple[st
     """Yield properties worth a try where several models share a CPU, with a label for each."""
     if device != "CPU":
         return
-    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    n_cores = n_cores or 1
+    n_cores = available_cores()
     few = max(1, int(_FEW * n_cores))
     counts = [few] if few < n_cores else []
     if not alone and n_cores >= _MANY:

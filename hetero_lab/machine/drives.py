@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from hetero_lab.clock import unix_now
 from hetero_lab.machine.demand import Way
-from hetero_lab.machine.driver import WARM_S
+from hetero_lab.machine.load_loop import WARM_S
 from hetero_lab.measure.bench import AnyBench
-from hetero_lab.measure.requests import Compile, Drive, Driven, Load, Request
+from hetero_lab.measure.loads import Driven, Load
+from hetero_lab.measure.requests import Compile, Drive, Request
 from hetero_lab.measure.worker_process import WorkerError
 from hetero_lab.measure.workers import Workers, compiles_at_once, limit_s
 
@@ -82,7 +83,7 @@ class Drives(contextlib.AbstractContextManager["Drives"]):
         together: dict[str, list[str]] = {}
         for name in ways:
             together.setdefault(self._process_of[name], []).append(name)
-        starts_at = time.time() + _START_S
+        starts_at = unix_now() + _START_S
 
         def ask(process: str, names: list[str]) -> dict[str, Driven]:
             asked = Drive(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from hetero_lab.machine.demand import Demand
 from hetero_lab.machine.race import Turn
-from hetero_lab.measure.requests import Driven
+from hetero_lab.measure.loads import Driven
 
 SHARE, THROUGHPUT, DEADLINES = "share", "throughput", "deadlines"
 OBJECTIVES = (SHARE, THROUGHPUT, DEADLINES)
@@ -47,18 +46,11 @@ class Goal:
 
     def missed(self, name: str, driven: Driven) -> float:
         """Return the share of requests that missed their deadline, or were given up."""
-        deadline_ms = self.demands[name].deadline_ms
-        if deadline_ms is None:
-            return math.nan
-        in_time = sum(us <= 1e3 * deadline_ms for us in driven.latencies_us)
-        return 1.0 - in_time / driven.n_due if driven.n_due else 0.0
+        return driven.missed(self.demands[name].deadline_ms)
 
     def p99_us(self, name: str, driven: Driven) -> float:
         """Return the 99th percentile of the latency; what was given up counts as its patience."""
-        given_up = max(0, driven.n_due - len(driven.latencies_us))
-        patience_us = 1e6 * self.demands[name].load("").patience_s
-        waited = [*driven.latencies_us, *[max(patience_us, *driven.latencies_us, 0.0)] * given_up]
-        return float(np.percentile(waited, 99)) if waited else math.inf
+        return driven.p99_us(self.demands[name].load("").patience_s)
 
     def cost(self, turn: Turn) -> float:
         """Return how far a turn is from the goal; lower is better."""

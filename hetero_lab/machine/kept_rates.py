@@ -9,17 +9,21 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from hetero_lab.measure.requests import Driven
+from hetero_lab.measure.loads import Driven
 
 _MOST_LATENCIES = 1000
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Results per second of ways that were driven together, by key; of one alone its latencies."""
+    """Results per second of ways that were driven together, by key.
+
+    Of one alone there are also its latencies and the cores that it kept busy.
+    """
 
     keys: tuple[str, ...]
     per_s: tuple[float, ...]
     latencies_us: tuple[float, ...] = ()
+    cores: float = 0.0
 
 
 class KeptRates:
@@ -59,12 +63,15 @@ class KeptRates:
             return None
         mean = np.mean([rates.per_s for rates in several], axis=0).tolist()
         latencies = tuple(us for rates in several for us in rates.latencies_us)
-        return Rates(keys, tuple(mean if keys == several[0].keys else mean[::-1]), latencies)
+        cores = float(np.mean([rates.cores for rates in several]))
+        return Rates(keys, tuple(mean if keys == several[0].keys else mean[::-1]), latencies, cores)
 
     def keep(self, keys: Sequence[str], driven: Sequence[Driven]) -> None:
         """Keep the rates of one way, with its latencies, or of two."""
-        latencies = driven[0].latencies_us[:_MOST_LATENCIES] if len(driven) == 1 else ()
-        rates = Rates(tuple(keys), tuple(one.rate_per_s for one in driven), latencies)
+        rates = Rates(tuple(keys), tuple(one.rate_per_s for one in driven))
+        if len(driven) == 1:
+            latencies = driven[0].latencies_us[:_MOST_LATENCIES]
+            rates = Rates(rates.keys, rates.per_s, latencies, driven[0].cores)
         self._add(rates)
         if self._file is not None:
             with self._file.open("a", encoding="utf-8") as file:

@@ -25,9 +25,9 @@ from hetero_lab.machine.goal import OBJECTIVES, SHARE, Alone, Goal, foretold_p99
 from hetero_lab.machine.kept_rates import KeptRates
 from hetero_lab.machine.machine_plan import ALL_AUTO, OWN_BEST, MachinePlan
 from hetero_lab.machine.race import FINALISTS, LOOKS, Race, Together, Turn, best_of
-from hetero_lab.measure.requests import Driven
+from hetero_lab.measure.loads import Driven
 from hetero_lab.measure.session import Conditions, Session
-from hetero_lab.measure.workers import Workers
+from hetero_lab.measure.workers import Workers, available_cores
 from hetero_lab.model.language import refuse_language_model
 from hetero_lab.placement.memory_limits import MemoryLimit, excess_text, memory_pools
 from hetero_lab.placement.priorities import order_of
@@ -50,7 +50,7 @@ _MOST_SETS = 10
 _LOOKED = 0.4  # of the time that is left, before the final
 _BETWEEN_S = 0.15  # of a turn, beside its window
 _MOST_CANDIDATES = 200  # sets that are foretold, as memory may not hold the first ones
-_BEHIND = 0.25  # of a period, by which a driving process may be late
+_LOAD = 0.3  # of the time after the pairs, at most, for growing rates
 _LOADS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
 
 
@@ -198,6 +198,7 @@ def inquiry_on(
             drives=drives,
             kept=KeptRates(directory, repr((*same, processes, seed))),
             bar=bar,
+            processes=processes,
         )
 
 
@@ -216,6 +217,7 @@ class Inquiry:
     drives: Drives
     kept: KeptRates
     bar: Progress
+    processes: int | None = None
     loads: dict[float, Turn] = field(default_factory=dict[float, Turn])
 
     def plan(self) -> MachinePlan:
@@ -224,12 +226,13 @@ class Inquiry:
         used = {d for ways in self.ways.values() for w in ways.values() for d in w.trial.devices}
         core = next(iter(self.bound.values())).core
         race = Race(self.goal.cost, replace(noise_here(used, core), absolute_us=0.0), self.turn)
-        with UntilInterrupted(lambda: any(one.seen for one in race.sets)) as until:
+        with UntilInterrupted() as until:
             self.measure_pairs()
             race.sets = self._sets()
             self.bar.step("sets")
-            race.run(self.watch)
+            race.run(self._without_load)
             self._measure_load(best_of(race.judged()))
+        race.sets = race.sets or self._sets()
         return MachinePlan(
             goal=self.goal,
             ways={name: dict(ways) for name, ways in self.ways.items()},
@@ -240,6 +243,7 @@ class Inquiry:
             left_out=dict(self.left_out),
             noise=race.noise,
             interrupted=until.interrupted,
+            processes=self.processes,
         )
 
     # -- alone --------------------------------------------------------------------------------
@@ -281,17 +285,20 @@ class Inquiry:
                 f"alone: {time_text(us)} on {least.label}."
             )
         driven = self.drives.drive({name: least}, {name: demand.load(least.key)}, _CHECK_S)[name]
-        period_us = 1e6 / demand.rate_per_s
-        if driven.behind_us > _BEHIND * period_us:
+        if driven.is_behind(demand.rate_per_s):
             raise ArgumentError(
                 f"rate_per_s={demand.rate_per_s:g} of {name} is more than a process here can "
-                f"produce: it is {time_text(driven.behind_us)} late, with {time_text(period_us)} "
-                "between two requests."
+                f"produce: it is {time_text(driven.behind_us)} late, with "
+                f"{time_text(1e6 / demand.rate_per_s)} between two requests."
             )
 
     def _latencies_us(self, way: Way) -> tuple[float, ...]:
         kept = self.kept.get(way.key)
         return (kept.latencies_us if kept else ()) or (np.inf,)
+
+    def _cores(self, way: Way) -> float:
+        kept = self.kept.get(way.key)
+        return kept.cores if kept else 0.0
 
     def _prune(self) -> None:
         """Keep the fastest ways of each model; one of hopeless rate helps no set."""
@@ -372,10 +379,13 @@ class Inquiry:
                 self.alone[name][label],
                 self.demands[name].rate_per_s,
                 self.hardware[name, label],
+                self._cores(self.ways[name][label]),
             )
             for name, label in chosen.items()
         ]
-        return dict(zip(chosen, together(used, self._pair).tolist(), strict=True))
+        return dict(
+            zip(chosen, together(used, self._pair, available_cores()).tolist(), strict=True)
+        )
 
     @cached_property
     def hardware(self) -> dict[tuple[str, str], frozenset[str]]:
@@ -474,13 +484,25 @@ class Inquiry:
 
     # -- load ---------------------------------------------------------------------------------
 
+    @property
+    def _has_deadlines(self) -> bool:
+        return any(demand.deadline_ms is not None for demand in self.demands.values())
+
+    @property
+    def _without_load(self) -> Stopwatch:
+        """The budget less what growing rates will take."""
+        if self.watch.budget_s is None or not self._has_deadlines:
+            return self.watch
+        load_s = min(len(_LOADS) * (self._window_s + _BETWEEN_S), _LOAD * self.watch.left_s)
+        return replace(self.watch, budget_s=self.watch.budget_s - load_s)
+
     def _measure_load(self, one: Together) -> None:
         """Drive a set at growing rates, until the first deadline is missed."""
-        if all(demand.deadline_ms is None for demand in self.demands.values()):
+        if not self._has_deadlines:
             return
         self.bar.step("load")
         for scale in _LOADS:
-            if self.watch.is_over:
+            if self.watch.is_over and self.loads:
                 return
             turn = self.turn(one, scale)
             self.loads[scale] = turn

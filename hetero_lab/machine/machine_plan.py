@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from hetero_lab.devices.emulation import emulated_devices
-from hetero_lab.errors import names_at_hand
+from hetero_lab.errors import MeasurementError, names_at_hand
 from hetero_lab.intervals import Noise
 from hetero_lab.machine.demand import Way
 from hetero_lab.machine.goal import DEADLINES, SHARE, Alone, Goal, holds
@@ -55,6 +55,8 @@ class MachinePlan(Result):
         How much two compiles differ on the devices, which no number of turns averages out.
     interrupted
         Whether Ctrl-C ended it.
+    processes
+        ``1`` if all models share a process, ``None`` for a process each.
     """
 
     goal: Goal
@@ -66,6 +68,7 @@ class MachinePlan(Result):
     left_out: Mapping[str, str]
     noise: Noise
     interrupted: bool = False
+    processes: int | None = None
 
     _TABLES: ClassVar[tuple[str, ...]] = ("summary", "measured_sets", "slowdown", "load")
 
@@ -184,8 +187,10 @@ class MachinePlan(Result):
         """Freeze each model with its contract, and write what runs all of them.
 
         Each is in a directory of its own name, which :func:`hetero_lab.verify` takes, as it takes
-        the whole. ``run_machine.py`` runs all with their ways, with openvino and numpy alone;
-        ``model_server.json`` is the configuration for OpenVINO Model Server.
+        the whole. ``run_machine.py`` keeps all busy with openvino and numpy alone, as
+        ``machine.json`` says, and has ``start()`` for a program of your own.
+        ``model_server.json`` is for OpenVINO Model Server, ``model_server.txt`` says how, and
+        what it cannot carry over, of which a warning tells, too.
 
         Returns
         -------
@@ -199,7 +204,11 @@ class MachinePlan(Result):
         """
         from hetero_lab.machine.machine_deploy import deploy
 
-        return deploy(self, directory, tolerance)
+        if not self.chosen.turns:
+            raise MeasurementError(f"Nothing was measured together to deploy. {self.chosen.why}")
+        ways = {name: self.ways[name][label] for name, label in self.chosen.chosen.items()}
+        demands, processes = self.goal.demands, self.processes
+        return deploy(directory, ways, demands, processes=processes, tolerance=tolerance)
 
     # -- words --------------------------------------------------------------------------------
 
@@ -207,7 +216,8 @@ class MachinePlan(Result):
     def verdict(self) -> str:
         """The answer, then its reasons."""
         if not self.chosen.seen:
-            return f"Nothing was measured together. {self.chosen.why}".strip()
+            ended = " Ctrl-C ended it early." * self.interrupted
+            return f"Nothing was measured together.{ended} {self.chosen.why}".strip()
         sentences = [self._answer_sentence(), *self._ratio_sentences(), *self._load_sentences()]
         for label, why in list(self.left_out.items())[:3]:
             sentences.append(f"Left out: {label}: {why.rstrip('.')}.")

@@ -9,7 +9,7 @@ import numpy as np
 
 from hetero_lab.errors import HeteroLabError, MeasurementError
 from hetero_lab.intervals import Noise, Ratio, known_within, paired_ratio
-from hetero_lab.measure.requests import Driven
+from hetero_lab.measure.loads import Driven
 from hetero_lab.results.evidence import BEST, UNDECIDED, judged
 from hetero_lab.runtime.timing import Stopwatch
 

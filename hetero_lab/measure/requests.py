@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Generic, TypeVar, Union, cast, get_args
 import msgspec
 
 from hetero_lab.devices.emulation import EmulatedDevice
+from hetero_lab.measure.loads import Driven, Load
 from hetero_lab.model.language import Scenario
 from hetero_lab.results.records import Compiled, Counters, StoredSpan, Trial, Turn
 from hetero_lab.runtime.counters import Counter
@@ -122,37 +123,6 @@ class MeasureMemory(Request[dict[str, tuple[int, int]]], frozen=True, kw_only=Tr
     device: str
     properties: dict[str, Any]
     scenario: Scenario
-
-
-class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What drives a compiled trial: so many requests in flight, or with a rate arrivals by a clock.
-
-    Arrivals are served by at most ``requests`` at once, first come, first served; what has not
-    begun within ``patience_s`` is given up. ``phase`` is the share of a period that the clock
-    waits at first.
-    """
-
-    key: str
-    requests: int = 1
-    rate_per_s: float | None = None
-    patience_s: float = 0.0
-    phase: float = 0.0
-
-
-class Driven(msgspec.Struct, frozen=True, kw_only=True):
-    """How a load went.
-
-    ``rate_per_s`` counts what was served within the window, parts of it at both ends included.
-    Latencies are in µs, from the arrival on where arrivals have a clock; of ``n_due`` arrivals in
-    the window, those without a latency were given up. ``behind_us`` is how late the driving thread
-    itself was, in the median. ``n_wrong`` counts outputs that differ from those alone.
-    """
-
-    rate_per_s: float
-    latencies_us: tuple[float, ...]
-    n_due: int = 0
-    behind_us: float = 0.0
-    n_wrong: int = 0
 
 
 class Drive(Request[tuple[Driven, ...]], frozen=True, kw_only=True):

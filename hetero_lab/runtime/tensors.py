@@ -7,12 +7,13 @@ exactly instead. Only ml_dtypes could keep the type, and it is an optional packa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import openvino as ov
 
+ov.Type.f32.to_dtype()  # of two threads that call it first, each would wait for the other, for ever
 # The type of an element's bits, and the type's name in ml_dtypes.
 _BITS: dict[str, tuple[type[np.unsignedinteger[Any]], str]] = {
     "bf16": (np.uint16, "bfloat16"),
@@ -72,6 +73,18 @@ def checked_input(name: str, shape: Any, kind: ov.Type, value: Any, error: Any) 
             f"{way_out}"
         )
     return np.asarray(array, order="C")
+
+
+def checked_inputs(
+    names: Sequence[str], ports: Iterable[Any], inputs: Mapping[str, Any]
+) -> list[np.ndarray]:
+    """Return the arrays for a model's inputs, in its order; ValueError if they do not fit."""
+    if set(names) != set(inputs):
+        raise ValueError(f"The inputs are {[*names]}, and the given arrays {[*inputs]}.")
+    return [
+        checked_input(name, p.get_partial_shape(), p.get_element_type(), inputs[name], ValueError)
+        for name, p in zip(names, ports, strict=True)
+    ]
 
 
 def ml_dtypes_name(element_type: ov.Type) -> str:
