@@ -204,7 +204,7 @@ class MachinePlan(Result):
         """
         from hetero_lab.machine.machine_deploy import deploy
 
-        if not self.chosen.turns:
+        if not self.chosen.seen:
             raise MeasurementError(f"Nothing was measured together to deploy. {self.chosen.why}")
         ways = {name: self.ways[name][label] for name, label in self.chosen.chosen.items()}
         demands, processes = self.goal.demands, self.processes
@@ -291,9 +291,10 @@ class MachinePlan(Result):
         factor, turn = max(self.loads.items())
         late = {name: self.goal.missed(name, driven) for name, driven in turn.items()}
         failing = {name: share for name, share in late.items() if not holds(share)}
+        rates = "the rates asked for" if factor == 1 else f"{factor:g} times the rates"
         if not failing:
-            return [f"At {factor:g} times the rates all deadlines still hold."]
-        return [f"The first deadline is missed at {factor:g} times the rates: {_misses(failing)}."]
+            return [f"At {rates} all deadlines hold."]
+        return [f"The first deadline is missed at {rates}: {_misses(failing)}."]
 
     # -- figures ------------------------------------------------------------------------------
 
