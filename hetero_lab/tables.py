@@ -49,7 +49,14 @@ _WORDS = frozenset({
     "execution_devices", "executor", "host", "latency", "openvino_version", "precision",
     "properties", "status", "target", "verdict",
 })  # fmt: skip
-_AGAIN_S = (0.01, 0.1, 0.5)  # until a reader, or what looks for viruses, has closed a file
+_AGAIN_S = (
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+)  # until a reader, or what looks for viruses, has closed a file
 _NO_ROOM = (errno.ENOSPC, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 # Columns that are text in every table: read as text even where every value looks like a number.

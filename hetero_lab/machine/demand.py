@@ -129,6 +129,11 @@ class Way:
         """Identifies model, placement, properties and requests."""
         return self.trial.key
 
+    @property
+    def one_key(self) -> str:
+        """Identifies it with one request in flight, however many its demand has."""
+        return self.key if self.trial.requests == 1 else f"{self.key}-1"
+
     def hardware(self) -> frozenset[str]:
         """Return the devices that its work lands on; an emulated one is its base."""
         specs = emulated_devices(self.placed.core)
