@@ -54,7 +54,7 @@ def plan_of(demands: dict[str, hl.Demand]) -> MachinePlan:
         goal=goal,
         ways=ways,
         alone={},
-        sets=(Together("chosen", chosen, {}, (turn,), BEST),),
+        sets=(Together("chosen", chosen, {}, turns=(turn,), judgement=BEST),),
         pairs={},
         loads={},
         left_out={},
