@@ -95,6 +95,8 @@ def profile_text(given: Namespace, profile: hl.types.Profile) -> str:
 
 def after_profile(given: Namespace, profile: hl.types.Profile) -> list[str]:
     """Return the next command."""
+    from hetero_lab.placement.priorities import device_list
+
     lines: list[str] = []
     if profile.generation is not None:  # neither command takes a language model
         return lines
@@ -103,9 +105,9 @@ def after_profile(given: Namespace, profile: hl.types.Profile) -> list[str]:
     elif "Moving " in profile.few_subgraphs and given.affinity is None:  # a change leaves fewer
         lines.append(f"Next:       {again(given, 'simplify', *_placed(given))}")
     elif profile.partition.n_subgraphs > 1:
-        asked = (given.device or "").removeprefix("HETERO:").split(",")
+        asked = device_list(given.device) if given.device else ()
         used = sorted(profile.affinity.devices, key="CPU".__eq__)  # others fall back to it
-        devices = ",".join(filter(None, dict.fromkeys([*asked, *used])))
+        devices = ",".join(dict.fromkeys([*asked, *used]))
         lines.append(f"Next:       {again(given, 'optimize', '-d', devices)}")
     return lines
 

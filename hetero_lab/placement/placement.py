@@ -36,7 +36,7 @@ from hetero_lab.model.blocks import block_range, find_blocks
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.affinity import Affinity, first_able, greedy, labels_of
-from hetero_lab.placement.priorities import Priorities
+from hetero_lab.placement.priorities import Priorities, device_list
 from hetero_lab.placement.ratios import (
     HETERO,
     PRIORITIES,
@@ -447,7 +447,7 @@ def affinity_elsewhere(
 ) -> Affinity | None:
     """Return a placement's affinity, checked, if it needs a device that only a cost model knows."""
     if isinstance(placement, str | Priorities):
-        names = str(placement).removeprefix("HETERO:").split(",")
+        names = device_list(str(placement), bound.core)
         if set(names) <= set(known.devices) and absent_devices(bound, names, known):
             return first_known(bound.graph, names, known)
         return None
