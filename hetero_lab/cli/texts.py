@@ -122,7 +122,7 @@ def _placed(given: Namespace) -> list[str]:
 
 def _finding_lines(findings: pd.DataFrame, most: int) -> list[str]:
     # Not above: help should not load the runtime.
-    from hetero_lab.lint.remedies import summary_lines
+    from hetero_lab.lint.findings import summary_lines
 
     return summary_lines(findings, most)
 

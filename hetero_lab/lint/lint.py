@@ -15,13 +15,13 @@ from hetero_lab.lint.context import (
     Finding,
     KnownFaults,
 )
-from hetero_lab.lint.remedies import find_problems
+from hetero_lab.lint.findings import find_problems
 from hetero_lab.lint.rules import SLOW_DEVICE
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import affinity_and_partition
 from hetero_lab.placement.placement import Placement, PlacementLike
-from hetero_lab.placement.ratios import HETERO, POLICY
+from hetero_lab.placement.ratios import POLICY
 from hetero_lab.planning.simplify import FEW, Simplified, simplified
 from hetero_lab.tables import frame_of
 
@@ -154,7 +154,7 @@ def subgraphs_finding(few: Simplified, affinity: Affinity, costs: CostModel | No
 
 def empty_devices(placement: Placement, *, priced: bool) -> list[Finding]:
     """Return a finding for each device that gets nothing where HETERO divides a model by itself."""
-    policy = placement.device_properties.get(HETERO, {}).get(POLICY)
+    policy = placement.device_properties.get("HETERO", {}).get(POLICY)
     why = f"by {policy}, whoever has room for all weights takes them" if policy else "by its ratios"
     return [
         Finding(

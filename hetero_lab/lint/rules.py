@@ -2,7 +2,7 @@
 
 Each rule is a function from a :class:`~hetero_lab.lint.context.LintContext` to drafts of
 findings. Without costs, rules of thumb say which subgraphs are small and which ops fuse; with
-costs, measurements do, and two more rules apply. A rule runs once `RULES` in `lint/remedies.py`
+costs, measurements do, and two more rules apply. A rule runs once `RULES` in `lint/findings.py`
 lists it.
 """
 

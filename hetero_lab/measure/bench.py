@@ -1,7 +1,8 @@
 """The bench: compiles placements, runs turns of them, reads their counters.
 
 A bench works in this process or, behind :mod:`.worker_process`, in a worker process. Its requests
-and answers are structs: passed on as they are here, as JSON there.
+and answers are structs: passed on as they are here, as JSON there. To follow a measurement, read
+its methods; the process around them changes nothing.
 """
 
 from __future__ import annotations

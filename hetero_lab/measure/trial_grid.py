@@ -16,7 +16,7 @@ import msgspec
 
 from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.devices.devices import check_device, supported_ops
-from hetero_lab.devices.emulation import plain
+from hetero_lab.devices.emulation import storable
 from hetero_lab.devices.properties import merged_properties
 from hetero_lab.devices.virtual import KINDS, virtual_device
 from hetero_lab.errors import (
@@ -27,6 +27,7 @@ from hetero_lab.errors import (
     names_at_hand,
     shorten,
 )
+from hetero_lab.executors import HETERO
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
@@ -40,7 +41,7 @@ from hetero_lab.placement.placement import (
 from hetero_lab.placement.priorities import Priorities, device_list
 from hetero_lab.planning.simplify import simplified_placements, simplify_bound
 from hetero_lab.results.records import FROM_CACHE, Trial
-from hetero_lab.runtime.runners import HETERO, Execution
+from hetero_lab.runtime.runners import Execution
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -320,7 +321,7 @@ def trial_of(
         variant=variant,
         affinity=affinity,
         devices=tuple(placed.placement.devices),
-        device_properties={d: plain(p) for d, p in properties},
+        device_properties={d: storable(p) for d, p in properties},
         direct=placed.direct,
         requests=way.requests,
         baseline=baseline,

@@ -15,6 +15,7 @@ import msgspec
 from hetero_lab.devices.bound import BoundModel
 from hetero_lab.devices.emulation import EmulatedDevice
 from hetero_lab.devices.virtual import parse_virtual
+from hetero_lab.executors import HETERO
 from hetero_lab.intervals import turn_level
 from hetero_lab.model.language import Scenario
 from hetero_lab.placement.affinity import Affinity
@@ -24,7 +25,7 @@ from hetero_lab.results.environment import Environment
 from hetero_lab.runtime.compiled import Chosen
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.reference import Agreement
-from hetero_lab.runtime.runners import HETERO, Execution
+from hetero_lab.runtime.runners import Execution
 from hetero_lab.tables import SCHEMA_VERSION
 
 FROM_CACHE = "model cache"  # ends the label of a trial that is loaded from it

@@ -24,8 +24,8 @@ from hetero_lab.results.records import AnyRecord, Header
 from hetero_lab.tables import (
     check_directory,
     check_values,
+    json_value,
     make_directory,
-    plain,
     read_bytes,
     read_json,
     reading,
@@ -72,7 +72,7 @@ class Store:
         self.records.append(record)
         self._check_still_there()
         try:
-            self._file.write(stored_line(plain(msgspec.to_builtins(record))))
+            self._file.write(stored_line(json_value(msgspec.to_builtins(record))))
             self._file.flush()
             os.fsync(self._file.fileno())
         except (OSError, ValueError) as error:

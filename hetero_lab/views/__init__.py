@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hetero_lab.debug.debug_figures import errors_along_model as errors_along_model
     from hetero_lab.llm.llm_figures import block_curve as block_curve
     from hetero_lab.views.graph_drawing import placement_graph as placement_graph
-    from hetero_lab.views.op_types import (
+    from hetero_lab.views.op_type_figures import (
         op_types_by_device as op_types_by_device,
         time_by_op_type as time_by_op_type,
     )
