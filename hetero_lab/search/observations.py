@@ -33,7 +33,7 @@ from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import Row
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.runners import Execution
-from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, Stopwatch
+from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import ReadData
 from hetero_lab.terminal import count_of
 
@@ -301,7 +301,7 @@ class Observer:
         scenario = self.search.session.conditions.scenario
         if scenario is not None:
             return (self.first_us + (scenario.new_tokens - 1) * self.level_us) / 1e6
-        return (DISCARDED_PER_TURN + TIMED_PER_TURN) * self.level_us / 1e6
+        return FULL.inferences * self.level_us / 1e6
 
     @property
     def _turns(self) -> int:
