@@ -139,8 +139,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
                     schedule = self._schedule(header, asked, ledger, options, watch.budget_s)
                     start = control.stoppable(lambda: self.start(blobs))
                     pool = BenchPool(asked, start, self.conditions.workers)
-                    ready = self._is_ready
-                    SweepRun(schedule, pool, watch, progress=progress, is_ready=ready).measure()
+                    SweepRun(
+                        schedule, pool, watch, progress=progress, is_ready=self._is_ready
+                    ).measure()
                 else:
                     self.cluster(
                         set_up=partial(self._set_up_with, blobs),
