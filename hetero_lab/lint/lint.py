@@ -17,6 +17,7 @@ from hetero_lab.lint.context import (
 )
 from hetero_lab.lint.findings import find_problems
 from hetero_lab.lint.rules import SLOW_DEVICE
+from hetero_lab.model.opgraph import NOT_OPS
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import affinity_and_partition
@@ -179,7 +180,7 @@ def able_ops(bound: BoundModel, device: str) -> frozenset[str]:
     refused = {
         graph.leader[op.index]
         for op in graph
-        if op.type not in ("Parameter", "Constant", "Result") and op.name not in supported
+        if op.type not in NOT_OPS and op.name not in supported
     }
     return frozenset(graph.ops[i].name for i in graph.placeable if graph.leader[i] not in refused)
 

@@ -131,6 +131,13 @@ _SHOWN = [
 ]  # fmt: skip
 
 
+def distinct(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return the measured rows of a summary, each placement once."""
+    if not len(summary):  # it has no columns then
+        return summary
+    return summary.loc[summary["median_us"].notna() & (summary["same_as"] == "")]
+
+
 def _failed(tables: Tables) -> pd.DataFrame:
     summary, columns = tables["summary"], [*_host_column(tables), "label", "status", "detail"]
     if not len(summary):
