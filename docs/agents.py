@@ -73,6 +73,8 @@ Where `notes` say below which difference nothing could be seen, and more time do
 shows no difference. An end that is null or 0 is not known: there were too few turns.
 - **group**: rows of one group are not told apart. Do not rank inside a group.
 - **judgement** (of `advise`) is against the best, `ratio` against the row with `reference` true.
+- **share** (of `machine`) is of what a model asks for, or of its rate alone on its best way; \
+`predicted_share` was not measured. A ratio of sets below 1 is better.
 - Outputs: *rounding* is what the precision explains, which can be much: look at \
 `max_relative_error`. *different* is wrong, whatever the speed.
 - `verify` compares with the outputs kept when it was frozen, not with f32. Parts that are \

@@ -46,9 +46,17 @@ RUNS = {
     "plan": f"{_PAIR} -b 5",
     "optimize": f"{_PAIR} -b 5",
     "advise": f"{_PAIR} -b 15",
+    "machine": "machine.toml --emulate ACC -b 40",
     "demo": "",
 }
-_UNITS = {"_us": "µs", "_ms": "ms", "_s": "s", "bytes": "bytes", "share": "share of 1"}
+_UNITS = {
+    "_us": "µs",
+    "_ms": "ms",
+    "_per_s": "per second",
+    "_s": "s",
+    "bytes": "bytes",
+    "share": "share of 1",
+}
 _NESTED = {"ops": ["array"], "remedy": ["object"]}  # names of ops; op → device
 _PLAIN = {"type": "string"}
 
@@ -61,10 +69,22 @@ def run(command: str) -> tuple[int, str]:
     return code, said.getvalue()
 
 
+_MACHINE = f"""\
+devices = ["ACC", "CPU"]
+[models.one]
+model = "{_MODEL}"
+rate_per_s = 50
+deadline_ms = 500
+[models.other]
+model = "{_MODEL}"
+"""
+
+
 def prepare() -> None:
-    """Write what the commands read: a picture, and a script that shows no symptom."""
+    """Write what the commands read: a picture, a machine, and a script that shows no symptom."""
     from PIL import Image
 
+    Path("machine.toml").write_text(_MACHINE, "utf-8")
     Image.new("L", (8, 8), 200).save("digit.png")
     Path("symptom.py").write_text("raise SystemExit(0)\n", "utf-8")
 

@@ -33,6 +33,7 @@ ANNEXES: dict[str, str] = {
     "page of Advice": "hetero_lab.advise.advise_figures.contents_of_advice",
     "page of BlockCurve": "hetero_lab.llm.llm_figures.contents_of_curve",
     "page of Investigation": "hetero_lab.debug.debug_figures.contents_of_search",
+    "page of MachinePlan": "hetero_lab.machine.machine_figures.contents_of_plan",
     "page of Recovered": "hetero_lab.accuracy.accuracy_figures.contents_of_recovered",
     "page of Wrong": "hetero_lab.debug.debug_figures.contents_of_search",
     "profile of a frozen placement": "hetero_lab.deploy.frozen_profile.profile_frozen",

@@ -64,6 +64,7 @@ _WAYS = {
 }
 
 _EXAMPLES = {
+    "demands": "{'detect': hetero_lab.Demand(model)}",
     "device_properties": "{'CPU': {'INFERENCE_PRECISION_HINT': 'f32'}}",
     "properties": "{'INFERENCE_PRECISION_HINT': 'f32'}",
     "compile_properties": "{'NUM_STREAMS': 1}",

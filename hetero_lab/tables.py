@@ -49,19 +49,20 @@ _WORDS = frozenset({
     "execution_devices", "executor", "host", "latency", "openvino_version", "precision",
     "properties", "status", "target", "verdict",
 })  # fmt: skip
-_AGAIN_S = (0.01, 0.1, 0.5)  # until a reader, or what looks for viruses, has closed a file
+_AGAIN_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # until a reader, or what looks for viruses, has closed a file
 _NO_ROOM = (errno.ENOSPC, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 # Columns that are text in every table: read as text even where every value looks like a number.
 TEXT_COLUMNS = frozenset({
-    "after", "agreement", "base", "before", "cause", "configuration", "consumer", "detail",
-    "device", "devices", "element_type", "emulated_on", "exec_type", "finding", "from_device",
-    "from_precision", "fused_ops", "fused_with", "group_leader", "handed_over_as", "host", "kind",
-    "label", "labels", "leader", "measured_at", "model", "model_fingerprint", "node", "node_name",
-    "node_type", "op", "op_type", "openvino_version", "ops", "output", "partition", "placement",
-    "precision", "precisions", "producer", "remedy", "rule", "same_as", "severity", "shape",
-    "source_device", "status", "target_devices", "targets", "tensor", "to_device", "to_precision",
-    "type", "variant", "verdict", "where",
+    "after", "agreement", "auto_way", "base", "before", "beside", "beside_way", "cause",
+    "configuration", "consumer", "detail", "device", "devices", "element_type", "emulated_on",
+    "exec_type", "finding", "from_device", "from_precision", "fused_ops", "fused_with",
+    "group_leader", "handed_over_as", "host", "kind", "label", "labels", "leader",
+    "measured_at", "model", "model_fingerprint", "node", "node_name", "node_type", "op",
+    "op_type", "openvino_version", "ops", "output", "own_best_way", "partition", "placement",
+    "precision", "precisions", "producer", "remedy", "rule", "same_as", "set", "severity",
+    "shape", "source_device", "status", "target_devices", "targets", "tensor", "to_device",
+    "to_precision", "type", "variant", "verdict", "way", "where",
 })  # fmt: skip
 
 
@@ -475,7 +476,7 @@ def _cells(texts: Sequence[str]) -> list[str]:
 _NUMERIC = re.compile(r"[-−≈ ]*[\d.,∞]+( (µs|ms|s|B|KB|MB|GB)|%)?(\s+\[.*)?$")
 _HEADERS = {
     "label": "placement", "configuration": "placement", "judgement": "vs best",
-    "median_us": "latency", "cost_us": "saves", "p90_us": "90 % within",
+    "median_us": "latency", "cost_us": "saves", "p90_us": "90 % within", "p99_us": "99 % within",
     "throughput_per_s": "per second", "execution_devices": "ran on", "verdict": "outputs",
     "boundary_bytes": "crosses", "first_inference_ms": "first inference", "gain_us": "gain",
 }  # fmt: skip
@@ -527,7 +528,7 @@ def heading_of(name: str) -> str:
     if name in _HEADERS:
         return _HEADERS[name]
     stem, _, unit = name.rpartition("_")
-    words = stem if stem and unit in ("us", "ms", "s") else name
+    words = stem if stem and unit in ("us", "ms", "s") and not stem.endswith("per") else name
     words += " time" if unit == "us" and not stem.endswith("time") else ""
     return words.removeprefix("n_").replace("_", " ")
 
@@ -544,7 +545,7 @@ def _value_text(name: str, value: Any) -> str:
         return bytes_text(round(value))
     if name.startswith("accuracy"):
         return f"{value:.2%}"
-    if name.endswith("share"):
+    if name.endswith(("share", "missed")):
         return f"{value:.1%}"
     if name.startswith("ratio") and math.isfinite(value):
         return f"{value:.3f}"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hetero_lab.interop.recording import Recording as Recording
     from hetero_lab.intervals import Latency as Latency, Noise as Noise
     from hetero_lab.llm.language_plans import BlockCurve as BlockCurve, PhasePlan as PhasePlan
-    from hetero_lab.machine.pipeline import PipelineAdvice as PipelineAdvice
+    from hetero_lab.machine.machine_plan import MachinePlan as MachinePlan
     from hetero_lab.measure.session import SweepControl as SweepControl
     from hetero_lab.model.opgraph import OpGraph as OpGraph
     from hetero_lab.model.static_phases import StaticPhases as StaticPhases

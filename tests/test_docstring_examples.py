@@ -17,7 +17,7 @@ import hetero_lab as hl
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # These measure for longer than a quick test may.
 SLOW = {
-    "advise", "calibrate", "measure_noise", "optimize", "plan", "quantize",
+    "advise", "calibrate", "machine", "measure_noise", "optimize", "plan", "quantize",
     "read_wrong", "recover_accuracy", "verify",
 }  # fmt: skip
 # What has no example: errors, and what needs a file of the user's or a language model.

@@ -57,7 +57,7 @@ ALLOWED = {
     "openvino_genai": ("samples/made_models.py",),
     "plotly": (
         "views/", "widgets/", "accuracy/accuracy_figures.py", "debug/debug_figures.py",
-        "llm/llm_figures.py",
+        "llm/llm_figures.py", "machine/machine_figures.py",
     ),
     "ipywidgets": ("widgets/",),
     "anywidget": ("widgets/",),

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any
 
 from hetero_lab.accuracy.quantize import calibration_inputs, quantize_prepared
 from hetero_lab.accuracy.recover import check_recovery, evaluated, recover_bound
@@ -19,12 +19,11 @@ from hetero_lab.advise.candidates import (
     over_limit,
 )
 from hetero_lab.advise.kept_files import KeptFiles, digest
-from hetero_lab.annexes import imported
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.costs.objective import LATENCY, THROUGHPUT, check_objective
 from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.devices.core import shared_core
-from hetero_lab.errors import DeviceError, HeteroLabError, MeasurementError
+from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabError, MeasurementError
 from hetero_lab.fetch import file_digest
 from hetero_lab.interrupts import UntilInterrupted, bringing
 from hetero_lab.intervals import log_spread
@@ -53,11 +52,6 @@ from hetero_lab.tables import scratch_directory
 if TYPE_CHECKING:
     import openvino as ov
 
-    import hetero_lab.types as results
-
-# The advice on several models is made of the advice on each, so it is looked up when it is asked
-# for: an import would be one in a circle.
-_SEVERAL = "hetero_lab.machine.pipeline"
 # Shares of the budget at which these end.
 _RACE, _RACE_ALONE, _SEARCH, _RECOVER = 0.3, 0.5, 0.65, 0.85
 _SEARCH_LEAST_S = 20.0  # a shorter search learns too little for a plan
@@ -73,42 +67,8 @@ _USED_UP = 0.1  # of the budget left: measuring stopped for lack of time
 _INT8 = "int8"
 
 
-class AdviseOptions(TypedDict, total=False):
-    """The options of :func:`advise`, which are the same for one model and for several."""
-
-    data: Dataset | Sequence[Any] | None
-    metric: Metric | Correct | None
-    max_drop: float
-    objective: str
-    requests: int
-    budget_s: float | None
-    device_properties: Mapping[str, Mapping[str, Any]] | None
-    memory_limit: MemoryLimit | None
-    costs: CostModel | None
-    inputs: Inputs | None
-    seed: int
-    store: str | os.PathLike[str] | None
-    isolate: bool
-    progress: bool
-    core: ov.Core | None
-
-
-@overload
 def advise(
-    model: Source, devices: Sequence[str] | None = ..., **options: Unpack[AdviseOptions]
-) -> Advice: ...
-
-
-@overload
-def advise(
-    model: Mapping[str, Source],
-    devices: Sequence[str] | None = ...,
-    **options: Unpack[AdviseOptions],
-) -> results.PipelineAdvice: ...
-
-
-def advise(
-    model: Source | Mapping[str, Source],
+    model: Source,
     devices: Sequence[str] | None = None,
     *,
     data: Dataset | Sequence[Any] | None = None,
@@ -126,7 +86,7 @@ def advise(
     isolate: bool = True,
     progress: bool = True,
     core: ov.Core | None = None,
-) -> Advice | Any:
+) -> Advice:
     """Say what to deploy, and why.
 
     First all candidates race: single devices and their properties, AUTO and MULTI, HETERO's
@@ -138,16 +98,11 @@ def advise(
     turns with each other, and the best split with the parallel executor. Of candidates that are
     equally fast within 1 %, the simplest is advised.
 
-    Several models, by name, are a pipeline, in which all run at the same time. Each is advised on
-    alone, in half of the budget. The good candidates of each are then combined and measured
-    together in the rest of it, in this process whatever ``isolate`` is, with one request of each
-    model at a time.
-
     Parameters
     ----------
     model
-        Anything that :func:`hetero_lab.load` takes, or several of it by name:
-        ``{"det": "det.onnx", "rec": "rec.onnx"}``.
+        Anything that :func:`hetero_lab.load` takes. Several models that run at the same time are
+        for :func:`hetero_lab.machine`.
     devices
         By default all that are here, emulated ones included.
     data, metric
@@ -162,8 +117,7 @@ def advise(
     budget_s
         Wall time of the measurements. Where it is too short, the advice names the time it needs.
     device_properties, memory_limit, costs
-        As for :func:`hetero_lab.optimize`; in a pipeline the limits are those of all models
-        together.
+        As for :func:`hetero_lab.optimize`.
     inputs, seed, isolate, progress
         As for :func:`hetero_lab.sweep`.
     store
@@ -171,10 +125,9 @@ def advise(
 
     Returns
     -------
-    Advice or PipelineAdvice
-        ``.verdict``, ``.summary``, ``.best`` (of a pipeline a placement by name),
-        ``.deploy(directory)``. After Ctrl-C, :func:`hetero_lab.last_interrupted` returns the
-        advice by the measurements so far.
+    Advice
+        ``.verdict``, ``.summary``, ``.best``, ``.deploy(directory)``. After Ctrl-C,
+        :func:`hetero_lab.last_interrupted` returns the advice by the measurements so far.
 
     Raises
     ------
@@ -197,12 +150,13 @@ def advise(
     ('CPU',)
     """
     watch = Stopwatch.start(budget_s)
+    if isinstance(model, Mapping):
+        raise ArgumentError(
+            "advise() is for one model. Several at the same time are a machine: "
+            "hetero_lab.machine({'det': hetero_lab.Demand(model), …}), or hetero-lab machine."
+        )
     core = core or shared_core()
     check_objective(objective, (LATENCY, THROUGHPUT))
-    several = imported(_SEVERAL, "advice on several models") if isinstance(model, Mapping) else None
-    if several is not None:
-        of_one = {"data": data, "metric": metric, "costs": costs, "inputs": inputs}
-        several.check_pipeline(model, [name for name, it in of_one.items() if it is not None])
     examples = read_optional_data(data, metric)
     names = order_of(devices, core)
     question = _Question(
@@ -218,24 +172,8 @@ def advise(
         conditions=Conditions(inputs, seed, isolate=isolate),
         show=progress,
     )
-    directory = None if store is None else Path(store)
-
-    def advice_on(bound: BoundModel, watch: Stopwatch, directory: Path | None) -> Advice:
-        return _Inquiry(question, bound, watch).advice(directory)
-
-    if several is None:
-        return advice_on(bind(cast(Source, model), core), watch, directory)
-    return several.advise_on_several(
-        model,
-        advice_on,
-        objective=objective,
-        memory_limit=memory_limit,
-        watch=watch,
-        directory=directory,
-        seed=seed,
-        progress=progress,
-        core=core,
-    )
+    inquiry = _Advising(question, bind(model, core), watch)
+    return inquiry.advice(None if store is None else Path(store))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,7 +222,7 @@ class _Question:
         return [] if self.conditions.inputs is None else [self.conditions.inputs]
 
 
-class _Inquiry:
+class _Advising:
     """The stages of the advice on one model: race, search, final.
 
     ``known`` are the candidates of the last stage with a result.

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import hetero_lab as hl
 from hetero_lab.annexes import annex
 from hetero_lab.arguments import check_whole
-from hetero_lab.cli import options, values
+from hetero_lab.cli import machine_config, options, values
 from hetero_lab.cli.texts import MEASURED, Planned
 from hetero_lab.errors import (
     ArgumentError,
@@ -126,12 +126,20 @@ def plan(given: Namespace) -> Planned:
 
 def advise(given: Namespace) -> Any:
     """Say what to deploy, with options in place of arguments."""
-    model = _model(given)
     if given.deploy is not None:  # before minutes of measuring
-        for name, each in model.items() if isinstance(model, dict) else [("", model)]:
-            annex("deploy")(os.path.join(given.deploy, name), each)
-    found = call(given, "advise", model=model)
+        annex("deploy")(given.deploy, prepared(given))
+    found = call(given, "advise")
     return replace(found, verdict=options.spelled(found.verdict))
+
+
+def machine(given: Namespace) -> Any:
+    """Plan several models on one machine, as a file says; options win over the file."""
+    asked = machine_config.read_machine(given.config)
+    if given.deploy is not None:  # before minutes of measuring
+        for name, demand in asked["demands"].items():
+            annex("deploy")(os.path.join(given.deploy, name), demand.model)
+    said = options.arguments(given, hl.machine, given.options)
+    return until_interrupted(hl.machine, **{**asked, **said})
 
 
 def export(given: Namespace) -> str:
@@ -200,22 +208,6 @@ def _shapes_in(frozen: str) -> dict[str, list[int]] | None:
     return {input_name(port): list(port.shape) for port in inputs} or None
 
 
-def _model(given: Namespace) -> Any:
-    """Return the model, or those of a pipeline by name."""
-    if isinstance(given.model, list) and len(given.model) == 1:
-        (first,) = given.model
-        given.model = first if "=" not in first or os.path.exists(first) else given.model
-    if not isinstance(given.model, list):
-        return prepared(given)
-    if not all("=" in text for text in given.model):
-        named = " ".join(t if "=" in t else f"{Path(t).stem}={t}" for t in given.model)
-        raise ArgumentError(f"Several models need names: {named}.")
-    form = "NAME=VALUE, for instance det=det.onnx"
-    sources = values.pairs(given.model, "MODEL", form, first=True)
-    shapes = values.shapes_by_model(given.shape, sources)
-    return {name: hl.load(path, values.shapes(shapes[name])) for name, path in sources.items()}
-
-
 def _scenario(given: Namespace) -> hl.Scenario | None:
     prompt, new = (vars(given).get(name) for name in ("prompt_tokens", "new_tokens"))
     if prompt is None and new is None:
@@ -272,7 +264,7 @@ def _side(name: str, given: Namespace) -> Any:
 
 
 _MADE: dict[str, Callable[[Namespace], Any]] = {
-    "model": _model,
+    "model": prepared,
     "placement": placement_of,
     "scenario": _scenario,
     "devices": _devices,

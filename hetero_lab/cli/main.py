@@ -51,7 +51,7 @@ hetero-lab apply model.onnx plan.json
 hetero-lab apply model.onnx frozen/
 hetero-lab advise model.onnx
 hetero-lab advise digits_inception --data digits --budget 60 --html advice.html --deploy deploy
-hetero-lab advise det=det.onnx rec=rec.onnx --shape rec.x=1,3,48,320 --deploy deploy
+hetero-lab machine machine.toml --html machine.html --deploy deploy
 hetero-lab classify efficientnet_lite0 cat.jpg -d HETERO:GPU,CPU -pc
 hetero-lab classify model.onnx cat.jpg -d CPU --mean 123.7,116.3,103.5 --scale 58.4,57.1,57.4
 """
@@ -312,11 +312,19 @@ _ALL = (
     ),
     Command(
         "advise", "say what to deploy, and why",
-        f"models all-devices data max-drop requests {_MEASURED} objective memory-limit costs "
+        f"model all-devices data max-drop requests {_MEASURED} objective memory-limit costs "
         "property store deploy promise csv",
         texts.advise_text, run=commands.advise,
         more=" Single devices, AUTO, MULTI, HETERO, an optimised\nplacement and int8 are measured "
         "in turns, for up to five minutes (--budget).",
+    ),
+    Command(
+        "machine", "plan several models on one machine, so that none starves",
+        "config own-budget own-objective store deploy csv export html quiet emulate",
+        texts.machine_text, run=commands.machine,
+        more="\nCONFIG is in TOML: devices, objective, budget_s, processes, memory_limit, and for\n"
+        "each model a table [models.NAME] with its model, rate_per_s, deadline_ms, requests,\n"
+        "shape and ways (devices, files with an affinity, frozen directories).",
     ),
     Command(
         "verify", "prove deployed directories again on what is installed here",
@@ -332,7 +340,7 @@ GROUPS = {
     "see what runs where, its cost and faults": "profile support lint simplify explain classify "
     "find-wrong investigate bisect",
     "change and measure": "sweep optimize plan apply noise",
-    "get advice and deploy": "advise freeze export verify",
+    "get advice and deploy": "advise machine freeze export verify",
 }
 
 

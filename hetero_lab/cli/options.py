@@ -60,9 +60,10 @@ class Option:
             settings.pop("type", None)
         if action == "store_true":
             del settings["metavar"]
-        if settings.get("default") not in (None, []):
+        settings |= self.parse
+        if settings.get("default") not in (None, []) and "%(default)s" not in settings["help"]:
             settings["help"] += " (%(default)s)"
-        parser.add_argument(*self.flags.split(), **{**settings, **self.parse})
+        parser.add_argument(*self.flags.split(), **settings)
 
 
 _switch = partial(Option, parse={"action": "store_true"})  # an option without a value
@@ -290,12 +291,18 @@ _OWN = [
 ]
 # Options that differ for one command have a separate name here.
 OPTIONS = {option.flags.split()[-1].lstrip("-"): option for option in _OWN} | {
-    "models": Option(
-        "model",
-        "MODEL",
-        "a sample's name or the path of a model file; several that run at the same time are "
-        "given as det=det.onnx rec=rec.onnx",
-        parse={"nargs": "+"},
+    "config": Option("config", "CONFIG", "a file that says what is asked of each model"),
+    "own-budget": Option(
+        "-b --budget",
+        "SECONDS",
+        "most time to measure (that of CONFIG, or 300)",
+        "budget_s",
+        parse={"type": float, "default": None},
+    ),
+    "own-objective": Option(
+        "--objective",
+        help="what is best (that of CONFIG, or share)",
+        parse={"choices": ("share", "throughput", "deadlines"), "default": None},
     ),
     "all-devices": Option(*_DEVICES, "devices (all that are here)"),
     "costs-devices": Option(*_DEVICES, "devices, the first one first (those of --costs)"),

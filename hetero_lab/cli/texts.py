@@ -28,6 +28,10 @@ _REPEATED = [
 ]  # fmt: skip
 _BUDGET = ("-b", "--budget")
 MEASURED = "measured now"
+_OF_MACHINE = (
+    "model", "way", "alone_per_s", "rate_per_s", "share", "median_us", "p99_us", "missed",
+    "own_best_share", "own_best_missed", "auto_share", "auto_missed",
+)  # fmt: skip
 _WRITTEN = ("affinity_out", "csv", "deploy", "directory", "export", "html", "junit", "store")
 
 
@@ -174,10 +178,19 @@ def advise_text(given: Namespace, advice: Any) -> str:
     if given.deploy is None:
         words = command_line("hetero-lab", "advise", *given.words, "--deploy", unused("deploy"))
         return f"{said}\nNext:       {words}"
-    models = getattr(advice, "advices", None)  # of a pipeline: a directory each
-    directories = [os.path.join(given.deploy, name) for name in models or [""]]
-    verify = [command_line("hetero-lab", "verify", d.rstrip(os.sep)) for d in directories]
-    return "\n".join([said, *(f"Next:       {command}" for command in verify)])
+    return f"{said}\nNext:       {command_line('hetero-lab', 'verify', given.deploy)}"
+
+
+def machine_text(given: Namespace, plan: hl.types.MachinePlan) -> str:
+    """Report the plan of a machine and its models, and how to deploy or to verify it."""
+    lines = [str(plan).rstrip("\n")]
+    if plan.chosen.seen and given.deploy is None:
+        words = command_line("hetero-lab", "machine", *given.words, "--deploy", unused("deploy"))
+        lines.append(f"Next:       {words}")
+    elif plan.chosen.seen:
+        lines.append(f"Next:       {command_line('hetero-lab', 'verify', given.deploy)}")
+    shown = [name for name in _OF_MACHINE if plan.summary.get(name) is not None]
+    return "\n".join([*lines, "", text_table(plan.summary[shown].dropna(axis=1, how="all"))])
 
 
 def freeze_text(given: Namespace, target: Path) -> str:
@@ -304,5 +317,4 @@ def again(given: Namespace, command: str, *more: str) -> str:
         if value and flag in flags and flag not in more:
             texts = value if isinstance(value, list) else [value]
             repeated += [word for text in texts for word in (flag, str(text))]
-    models = [given.model] if isinstance(given.model, str) else given.model
-    return command_line("hetero-lab", command, *models, *more, *repeated)
+    return command_line("hetero-lab", command, given.model, *more, *repeated)

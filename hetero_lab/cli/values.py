@@ -75,21 +75,6 @@ def shapes(texts: Iterable[str]) -> dict[str, list[int]] | list[int]:
     return found.get("", found)
 
 
-def shapes_by_model(texts: Iterable[str], models: Iterable[str]) -> dict[str, list[str]]:
-    """Divide ``["det.x=1,3,224,224"]`` among the models of a pipeline: ``{"det": ["x=…"]}``."""
-    found: dict[str, list[str]] = {name: [] for name in models}
-    for text in texts:
-        name, dot, rest = text.partition(".")
-        if not dot or name not in found:
-            example = f"--shape {next(iter(found))}.x=1,3,224,224"
-            raise ArgumentError(
-                f"--shape {shorten(text)} names no model of the pipeline. Models: "
-                f"{names_at_hand(found)}; for instance {example}."
-            )
-        found[name].append(rest)
-    return found
-
-
 def pairs(
     texts: Iterable[str], option: str, form: str, *, first: bool = False, again: bool = False
 ) -> dict[str, str]:

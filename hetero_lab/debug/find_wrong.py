@@ -11,7 +11,7 @@ from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.debug.expected import SHARE, Expected, check_tolerance
 from hetero_lab.debug.placed_runs import BudgetOverError, PlacedRuns
 from hetero_lab.debug.rounding import Rounding, relative_error, relative_to
-from hetero_lab.debug.ways_around import Way, WaysAround
+from hetero_lab.debug.ways_around import WayOut, WaysAround
 from hetero_lab.debug.wrong import Kind, OpError, Wrong, WrongSet
 from hetero_lab.debug.wrong_sets import WrongSetSearch
 from hetero_lab.devices.bound import bind
@@ -195,17 +195,17 @@ def _search(search: WrongSetSearch, around: WaysAround) -> None:
         around.way_out()
 
 
-def _kind(around: WaysAround, complete: bool) -> tuple[Kind, Way]:
+def _kind(around: WaysAround, complete: bool) -> tuple[Kind, WayOut]:
     """Return the kind of fault, as far as known, and the best way around it."""
     expected, search = around.expected, around.search
     if expected.agrees:
-        return "none", Way(expected.placement, expected.before, right=True)
+        return "none", WayOut(expected.placement, expected.before, right=True)
     way = around.best_way()
     if search.sets:
         return "op" if all(len(each.ops) == 1 for each in search.sets) else "combination", way
     judged = not expected.random or (complete and not search.unrun())
     if expected.right and judged:
-        return "rounding", Way(expected.placement, expected.before, expected.proven)
+        return "rounding", WayOut(expected.placement, expected.before, expected.proven)
     return ("not known" if not complete and expected.right is not False else "combination"), way
 
 
@@ -344,7 +344,9 @@ def _forget_innocent(search: WrongSetSearch, errors: Sequence[OpError]) -> None:
         search.sets[:] = kept
 
 
-def _verdict(around: WaysAround, kind: Kind, way: Way, *, complete: bool, interrupted: bool) -> str:
+def _verdict(
+    around: WaysAround, kind: Kind, way: WayOut, *, complete: bool, interrupted: bool
+) -> str:
     """Say which ops are wrong, which ran by themselves, and whether the way around is proven."""
     expected, search = around.expected, around.search
     if kind == "none":
@@ -415,7 +417,7 @@ def _tested(search: WrongSetSearch, complete: bool) -> str:
     return f"{n_right} of {n} ops were run by themselves, and are right. {rest}"
 
 
-def _mended(way: Way, around: WaysAround) -> Iterator[str]:
+def _mended(way: WayOut, around: WaysAround) -> Iterator[str]:
     """Say which ops move in the way around, and whether its outputs are right."""
     trusted = around.runs.trusted
     n_moved = around.n_moved(way.placement.affinity)

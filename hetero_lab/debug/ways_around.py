@@ -24,7 +24,7 @@ _PLAN_S = 5.0  # a way around need not be the best one
 
 
 @dataclass(frozen=True)
-class Way:
+class WayOut:
     """A placement around the fault; ``after`` is the error of its outputs, NaN if not run."""
 
     placement: Placement
@@ -39,10 +39,10 @@ class WaysAround:
         self.search, self.costs = search, costs
         self.expected, self.runs, self.graph = search.expected, search.runs, search.expected.graph
         self.given = self.expected.placement
-        self.ways: dict[Affinity, Way] = {}
-        self.way: Way | None = None
+        self.ways: dict[Affinity, WayOut] = {}
+        self.way: WayOut | None = None
 
-    def way_out(self) -> Way:
+    def way_out(self) -> WayOut:
         """Run ways around the fault, the cheapest first, until one is right.
 
         If none is, return the last, which moves all ops known to be wrong.
@@ -56,26 +56,26 @@ class WaysAround:
         assert self.way is not None
         return self.way
 
-    def _run_way(self, placement: Placement) -> Way:
+    def _run_way(self, placement: Placement) -> WayOut:
         self.expected.check_budget()
         try:
             outputs, _ = self.runs.run(placement)
         except HeteroLabError as error:
             self.expected.notes.append(f"A way around the fault does not run: {error}")
-            return Way(placement, float("nan"), right=False)
+            return WayOut(placement, float("nan"), right=False)
         right = all(self.expected.explained(outputs, placement))
-        return Way(placement, self.expected.error(outputs), right)
+        return WayOut(placement, self.expected.error(outputs), right)
 
-    def best_way(self) -> Way:
+    def best_way(self) -> WayOut:
         """Return a way that is or may be right; the last resort is the trusted device alone."""
         expected = self.expected
         if self.way is not None and self.way.right:
             return self.way
-        as_it_is = Way(self.given, expected.before, right=False)
+        as_it_is = WayOut(self.given, expected.before, right=False)
         if expected.stuck:
             return as_it_is
         if self.search.sets and (whole := self.moves_all()) not in self.ways:
-            return Way(self._mended(whole), float("nan"), right=False)
+            return WayOut(self._mended(whole), float("nan"), right=False)
         if expected.right is None or (expected.random and expected.right):
             return as_it_is  # it may be right
         # This is how the reference was made, so it was run.
@@ -83,7 +83,7 @@ class WaysAround:
         errors = expected.errors(expected.trusted_outputs)
         right = all(error <= expected.thresholds[key] for key, error in errors)
         after = expected.error(expected.trusted_outputs)
-        return Way(placement, after, right=bool(errors) and right)
+        return WayOut(placement, after, right=bool(errors) and right)
 
     def _ways_out(self) -> list[Affinity]:
         """Return affinities that break up every set, the cheapest first, and one that moves all."""

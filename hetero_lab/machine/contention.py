@@ -1,9 +1,12 @@
 """Contention: how fast each model of a set is, from what it is alone and beside one other.
 
-What another model adds to the time of a request adds up over the others (as in round robin). On
-the same hardware a busy model adds that however slow it has become, since it always has a request
-that waits. On other hardware, and where requests arrive by a clock, it adds as much less as it is
-less busy than it was in the pair.
+What another model adds to the time of a request adds up over the others, as in round robin. Not so
+for a way that leaves half of the cores free: its threads move to free ones, so that the worst of
+the others counts, until all together keep more cores busy than there are.
+
+A model that is as busy as it can be adds the same however slow it has become, since it always has a
+request that waits. One whose requests arrive by a clock adds as much less as it is less busy than
+it was in the pair.
 """
 
 from __future__ import annotations
@@ -17,24 +20,28 @@ import numpy as np
 _LEAST = 1e-3  # of the rate alone
 _ROUNDS = 20  # of the fixed point, which halves its error in each
 _EXHAUSTIVE = 5000  # assignments that are all scored
+_ROOM = 0.6  # of the cores, up to which a way's threads find free ones
 _OTHER_HARDWARE = 0.1  # what one adds on other hardware, until it is measured
 
 
 @dataclass(frozen=True)
 class Used:
-    """One model of a set: its rate alone on its way, what it is asked for, and its hardware.
+    """One model of a set: its rate alone on its way, what it is asked for, and what it uses.
 
-    ``asked_per_s`` is ``None`` for a demand that is as busy as it can be.
+    ``asked_per_s`` is ``None`` for a demand that is as busy as it can be; ``cores`` are those that
+    it keeps busy alone.
     """
 
     key: str
     alone_per_s: float
     asked_per_s: float | None
     hardware: frozenset[str]
+    cores: float
 
     @property
-    def is_closed(self) -> bool:
-        return self.asked_per_s is None
+    def wanted(self) -> float:
+        """What it wants of its rate alone."""
+        return 1.0 if self.asked_per_s is None else min(1.0, self.asked_per_s / self.alone_per_s)
 
 
 # The rates of two ways that were driven together, by key; None if they were not.
@@ -60,24 +67,23 @@ def added(one: Used, other: Used, pair: Pair) -> tuple[float, float]:
     return _OTHER_HARDWARE, 1.0
 
 
-def together(used: Sequence[Used], pair: Pair) -> np.ndarray:
+def together(used: Sequence[Used], pair: Pair, n_cores: int) -> np.ndarray:
     """Return the share of its rate alone that each model of a set could reach, shape ``[n]``."""
     n = len(used)
     adds, busy = np.zeros((n, n)), np.ones((n, n))
-    saturates = np.zeros((n, n), dtype=bool)
-    for i, one in enumerate(used):
-        for j, other in enumerate(used):
-            if i != j:
-                adds[i, j], busy[i, j] = added(one, other, pair)
-                saturates[i, j] = other.is_closed and bool(one.hardware & other.hardware)
-    wanted = np.array(
-        [1.0 if u.asked_per_s is None else min(1.0, u.asked_per_s / u.alone_per_s) for u in used]
-    )
+    for i, j in itertools.permutations(range(n), 2):
+        adds[i, j], busy[i, j] = added(used[i], used[j], pair)
+    wanted = np.array([one.wanted for one in used])
+    cores = np.array([one.cores for one in used])
+    is_closed = np.array([one.asked_per_s is None for one in used])
+    moves = [one.hardware == {"CPU"} and one.cores <= _ROOM * n_cores for one in used]
     share = np.ones(n)
     for _ in range(_ROUNDS):
         does = np.minimum(share, wanted)
-        pressure = np.where(saturates, 1.0, np.minimum(1.0, does[None, :] / busy))
-        share = (share + 1.0 / (1.0 + (adds * pressure).sum(axis=1))) / 2.0
+        pressed = adds * np.where(is_closed, 1.0, np.minimum(1.0, does / busy))
+        over = (cores * np.where(is_closed, 1.0, does)).sum() / n_cores - 1.0
+        worst = np.maximum(pressed.max(axis=1), over)
+        share = (share + 1.0 / (1.0 + np.where(moves, worst, pressed.sum(axis=1)))) / 2.0
     return share
 
 

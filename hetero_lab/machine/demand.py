@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabError, names_at_hand, shorten
 from hetero_lab.measure.loads import MOST_RATE, Load, load_for
 from hetero_lab.measure.trial_grid import trial_of
-from hetero_lab.measure.workers import positive
+from hetero_lab.measure.workers import available_cores, positive
 from hetero_lab.model.opgraph import NOT_OPS
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
@@ -86,9 +85,9 @@ class Demand:
         if self.ways is not None and (isinstance(self.ways, str) or not len(self.ways)):
             raise ArgumentError('ways= is a list of placements, for instance ["GPU", "CPU"].')
 
-    def load(self, key: str, number: int = 0, scale: float = 1.0) -> Load:
-        """Return the load of the demand on a way; ``scale`` multiplies its rate."""
-        rate = None if self.rate_per_s is None else scale * self.rate_per_s
+    def load(self, key: str, number: int = 0, times: float = 1.0) -> Load:
+        """Return the load of the demand on a way; ``times`` multiplies its rate."""
+        rate = None if self.rate_per_s is None else times * self.rate_per_s
         return load_for(key, self.requests, rate, self.deadline_ms, number)
 
     def closed(self, key: str) -> Load:
@@ -96,18 +95,16 @@ class Demand:
         return Load(key=key, requests=self.requests)
 
 
-def check_demands(demands: Any, objective: str) -> None:
+def check_demands(demands: Mapping[str, Demand], objective: str) -> None:
     """Raise ArgumentError for names that no directory can have, or demands without a meaning."""
-    if not isinstance(demands, Mapping) or not demands:
+    if not demands:
         raise ArgumentError("A machine needs models by name: {'detect': hl.Demand(model), …}.")
-    for name, demand in demands.items():
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+    for name in demands:
+        if not _NAME.fullmatch(name):
             raise ArgumentError(
                 f"{shorten(repr(name))} cannot name a model: deploy() names a directory after it. "
                 "Use letters, digits, - and _ only."
             )
-        if not isinstance(demand, Demand):
-            raise ArgumentError(f"{name} is a hl.Demand(model, …), not {shorten(repr(demand))}.")
     if len({name.lower() for name in demands}) < len(demands):
         raise ArgumentError("Names that differ in case are one directory on Windows. Rename one.")
     timed = [name for name, demand in demands.items() if demand.rate_per_s is not None]
@@ -192,8 +189,7 @@ def _variations(device: str, requests: int, *, alone: bool) -> Iterable[tuple[st
     """Yield properties worth a try where several models share a CPU, with a label for each."""
     if device != "CPU":
         return
-    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    n_cores = n_cores or 1
+    n_cores = available_cores()
     few = max(1, int(_FEW * n_cores))
     counts = [few] if few < n_cores else []
     if not alone and n_cores >= _MANY:

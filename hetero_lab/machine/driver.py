@@ -17,11 +17,11 @@ _SPREAD = 1e-3  # of the largest value: what other threads may change in an outp
 
 def drive(runners: Sequence[Runner], asked: Drive) -> tuple[Driven, ...]:
     """Carry out a :class:`~hetero_lab.measure.requests.Drive`, one runner a load."""
-    begins = window_at(asked.starts_at)
     lanes = [
         [_lane(runner, check=asked.check) for _ in range(load.requests)]
         for runner, load in zip(runners, asked.loads, strict=True)
     ]
+    begins = window_at(asked.starts_at)
     found: list[Driven] = []
     for runner, window in zip(
         runners, keep_busy(lanes, asked.loads, begins, asked.seconds), strict=True

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from hetero_lab.measure.loads import Driven
 
@@ -14,22 +15,26 @@ _MOST_LATENCIES = 1000
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Results per second of ways that were driven together, by key; of one alone its latencies."""
+    """Results per second of ways that were driven together, by key.
+
+    Of one alone there are also its latencies and the cores that it kept busy.
+    """
 
     keys: tuple[str, ...]
     per_s: tuple[float, ...]
     latencies_us: tuple[float, ...] = ()
+    cores: float = 0.0
 
 
 class KeptRates:
     """Rates by the keys of the ways, in the file ``rates.jsonl`` of ``directory`` if that is given.
 
-    The file's first line says under which ``conditions`` they were measured; under others it is
-    begun anew. A line that was cut ends it.
+    What was measured several times counts with its mean. The file's first line says under which
+    ``conditions`` it was measured; under others it is begun anew. A line that was cut ends it.
     """
 
     def __init__(self, directory: Path | None, conditions: str):
-        self._rates: dict[tuple[str, ...], Rates] = {}
+        self._rates: dict[tuple[str, ...], list[Rates]] = {}
         self._file = None if directory is None else directory / "rates.jsonl"
         if self._file is None:
             return
@@ -38,23 +43,36 @@ class KeptRates:
         good = [first] if first == conditions else [conditions]
         with contextlib.suppress(ValueError):
             for line in lines if first == conditions else ():
-                rates = msgspec.json.decode(line, type=Rates)
-                self._rates[rates.keys] = rates
+                self._add(msgspec.json.decode(line, type=Rates))
                 good.append(line)
         self._file.write_text("\n".join([*good, ""]), "utf-8")
 
+    def _add(self, rates: Rates) -> None:
+        if rates.keys != (keys := tuple(sorted(rates.keys))):
+            rates = Rates(keys, rates.per_s[::-1])
+        self._rates.setdefault(keys, []).append(rates)
+
+    def n(self, *keys: str) -> int:
+        """Return how often ways were driven together."""
+        return len(self._rates.get(tuple(sorted(keys)), ()))
+
     def get(self, *keys: str) -> Rates | None:
-        """Return the rates of ways that were driven together, in this order."""
-        if (same := self._rates.get(keys)) is not None:
-            return same
-        other = self._rates.get(keys[::-1])
-        return None if other is None else Rates(keys, other.per_s[::-1])
+        """Return the mean rates of ways that were driven together, in this order."""
+        several = self._rates.get(tuple(sorted(keys)))
+        if not several:
+            return None
+        mean = np.mean([rates.per_s for rates in several], axis=0).tolist()
+        latencies = tuple(us for rates in several for us in rates.latencies_us)
+        cores = float(np.mean([rates.cores for rates in several]))
+        return Rates(keys, tuple(mean if keys == several[0].keys else mean[::-1]), latencies, cores)
 
     def keep(self, keys: Sequence[str], driven: Sequence[Driven]) -> None:
-        """Keep the rates of ways; of a way alone also the latencies."""
-        latencies = driven[0].latencies_us[:_MOST_LATENCIES] if len(driven) == 1 else ()
-        rates = Rates(tuple(keys), tuple(one.rate_per_s for one in driven), latencies)
-        self._rates[rates.keys] = rates
+        """Keep the rates of one way, with its latencies, or of two."""
+        rates = Rates(tuple(keys), tuple(one.rate_per_s for one in driven))
+        if len(driven) == 1:
+            latencies = driven[0].latencies_us[:_MOST_LATENCIES]
+            rates = Rates(rates.keys, rates.per_s, latencies, driven[0].cores)
+        self._add(rates)
         if self._file is not None:
             with self._file.open("a", encoding="utf-8") as file:
                 file.write(msgspec.json.encode(rates).decode() + "\n")

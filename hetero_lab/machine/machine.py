@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -24,10 +24,10 @@ from hetero_lab.machine.drives import DriveError, Drives
 from hetero_lab.machine.goal import OBJECTIVES, SHARE, Alone, Goal, foretold_p99_us, holds
 from hetero_lab.machine.kept_rates import KeptRates
 from hetero_lab.machine.machine_plan import ALL_AUTO, OWN_BEST, MachinePlan
-from hetero_lab.machine.race import Race, Together, Turn, best_of
+from hetero_lab.machine.race import FINALISTS, LOOKS, Race, Together, Turn, best_of
 from hetero_lab.measure.loads import Driven
 from hetero_lab.measure.session import Conditions, Session
-from hetero_lab.measure.workers import Workers
+from hetero_lab.measure.workers import Workers, available_cores
 from hetero_lab.model.language import refuse_language_model
 from hetero_lab.placement.memory_limits import MemoryLimit, excess_text, memory_pools
 from hetero_lab.placement.priorities import order_of
@@ -39,16 +39,18 @@ from hetero_lab.tables import make_directory, time_text
 if TYPE_CHECKING:
     import openvino as ov
 
-_ALONE_S, _PAIR_S, _TURN_S, _CHECK_S = 0.4, 0.3, 0.5, 0.3
+_ALONE_S, _PAIR_S, _TURN_S, _CHECK_S = 0.4, 0.3, 0.4, 0.3
+_PAIR_TIMES = 2  # one and the same pair differs by 9 % from time to time
 _MOST_TURN_S = 3.0
 _INFERENCES = 20  # of the slowest model in a window, at least
 _PAIRS_UNTIL = 0.55  # share of the budget at which no further pair is measured
 _MOST_WAYS = 5  # of a model, beside AUTO
 _HOPELESS = 0.03  # of the rate of the best way alone
-_MOST_SETS = 14
-_TURNS_EACH = 4  # of a set on average, as the worse half drops out at each look
+_MOST_SETS = 10
+_LOOKED = 0.4  # of the time that is left, before the final
 _BETWEEN_S = 0.15  # of a turn, beside its window
 _MOST_CANDIDATES = 200  # sets that are foretold, as memory may not hold the first ones
+_LOAD = 0.3  # of the time after the pairs, at most, for growing rates
 _LOADS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
 
 
@@ -223,13 +225,14 @@ class Inquiry:
         self.measure_alone()
         used = {d for ways in self.ways.values() for w in ways.values() for d in w.trial.devices}
         core = next(iter(self.bound.values())).core
-        race = Race(self.goal.cost, noise_here(used, core), self.turn)
-        with UntilInterrupted(lambda: any(one.turns for one in race.sets)) as until:
-            self._measure_pairs()
+        race = Race(self.goal.cost, replace(noise_here(used, core), absolute_us=0.0), self.turn)
+        with UntilInterrupted() as until:
+            self.measure_pairs()
             race.sets = self._sets()
             self.bar.step("sets")
-            race.run(self.watch)
+            race.run(self._without_load)
             self._measure_load(best_of(race.judged()))
+        race.sets = race.sets or self._sets()
         return MachinePlan(
             goal=self.goal,
             ways={name: dict(ways) for name, ways in self.ways.items()},
@@ -293,6 +296,10 @@ class Inquiry:
         kept = self.kept.get(way.key)
         return (kept.latencies_us if kept else ()) or (np.inf,)
 
+    def _cores(self, way: Way) -> float:
+        kept = self.kept.get(way.key)
+        return kept.cores if kept else 0.0
+
     def _prune(self) -> None:
         """Keep the fastest ways of each model; one of hopeless rate helps no set."""
         for name, ways in self.ways.items():
@@ -315,7 +322,7 @@ class Inquiry:
     # -- pairs --------------------------------------------------------------------------------
 
     def _pairs(self) -> Iterator[tuple[tuple[str, Way], tuple[str, Way]]]:
-        """Yield the pairs that are not known, those of the best ways first."""
+        """Yield the pairs that are not known well, those of the best ways first."""
         ranked = {
             name: sorted(
                 (way for way in ways.values() if not _is_auto(way)),
@@ -329,11 +336,13 @@ class Inquiry:
             for i, first in enumerate(ranked[one])
             for j, second in enumerate(ranked[other])
         ]
-        for _, one, other in sorted(found, key=lambda each: each[0]):
-            if self.kept.get(one[1].key, other[1].key) is None:
-                yield one, other
+        found.sort(key=lambda each: each[0])
+        for number in range(_PAIR_TIMES):
+            for _, one, other in found:
+                if self.kept.n(one[1].key, other[1].key) <= number:
+                    yield one, other
 
-    def _measure_pairs(self) -> None:
+    def measure_pairs(self) -> None:
         self.bar.step("pairs")
         until_s = _PAIRS_UNTIL * (self.watch.budget_s or np.inf)
         for (one, first), (other, second) in self._pairs():
@@ -370,10 +379,13 @@ class Inquiry:
                 self.alone[name][label],
                 self.demands[name].rate_per_s,
                 self.hardware[name, label],
+                self._cores(self.ways[name][label]),
             )
             for name, label in chosen.items()
         ]
-        return dict(zip(chosen, together(used, self._pair).tolist(), strict=True))
+        return dict(
+            zip(chosen, together(used, self._pair, available_cores()).tolist(), strict=True)
+        )
 
     @cached_property
     def hardware(self) -> dict[tuple[str, str], frozenset[str]]:
@@ -412,8 +424,8 @@ class Inquiry:
         if not sets:
             label, why = next(iter(self.left_out.items()))
             raise PlanError(f"No set keeps to memory_limit=. {label}: {why}.")
-        n_turns = self.watch.left_s / (self._window_s + _BETWEEN_S)
-        return sets[: int(np.clip(n_turns / _TURNS_EACH, 3, _MOST_SETS))]
+        n_turns = _LOOKED * self.watch.left_s / (self._window_s + _BETWEEN_S)
+        return sets[: int(np.clip(n_turns / LOOKS, FINALISTS + 2, _MOST_SETS))]
 
     @cached_property
     def _window_s(self) -> float:
@@ -472,13 +484,25 @@ class Inquiry:
 
     # -- load ---------------------------------------------------------------------------------
 
+    @property
+    def _has_deadlines(self) -> bool:
+        return any(demand.deadline_ms is not None for demand in self.demands.values())
+
+    @property
+    def _without_load(self) -> Stopwatch:
+        """The budget less what growing rates will take."""
+        if self.watch.budget_s is None or not self._has_deadlines:
+            return self.watch
+        load_s = min(len(_LOADS) * (self._window_s + _BETWEEN_S), _LOAD * self.watch.left_s)
+        return replace(self.watch, budget_s=self.watch.budget_s - load_s)
+
     def _measure_load(self, one: Together) -> None:
         """Drive a set at growing rates, until the first deadline is missed."""
-        if all(demand.deadline_ms is None for demand in self.demands.values()):
+        if not self._has_deadlines:
             return
         self.bar.step("load")
         for scale in _LOADS:
-            if self.watch.is_over:
+            if self.watch.is_over and self.loads:
                 return
             turn = self.turn(one, scale)
             self.loads[scale] = turn

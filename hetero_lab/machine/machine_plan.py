@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.errors import MeasurementError, names_at_hand
 from hetero_lab.intervals import Noise
 from hetero_lab.machine.demand import Way
@@ -82,6 +83,13 @@ class MachinePlan(Result):
         return {n: self.ways[n][way].placed.placement for n, way in self.chosen.chosen.items()}
 
     @property
+    def emulated(self) -> dict[str, str]:
+        """The emulated devices of its ways, and the device that really runs each."""
+        placed = [way.placed for ways in self.ways.values() for way in ways.values()]
+        known = {name: e.base for p in placed for name, e in emulated_devices(p.core).items()}
+        return {d: known[d] for p in placed for d in p.placement.devices if d in known}
+
+    @property
     def reference(self) -> Together:
         """What it is compared with, as a rule each model on its own best device."""
         return self.sets[0]
@@ -122,7 +130,7 @@ class MachinePlan(Result):
         rows = []
         for one in self.sets:
             found = ratio_of(one, self.reference, self.goal.cost, self.noise)
-            shares = [self._median_share(one, name) for name in one.chosen] if one.turns else []
+            shares = [self._median_share(one, name) for name in one.chosen] if one.seen else []
             rows.append(
                 {
                     "set": one.label,
@@ -133,7 +141,7 @@ class MachinePlan(Result):
                     "ratio": found.middle if found else math.nan,
                     "ratio_ci95_low": found.low if found else math.nan,
                     "ratio_ci95_high": found.high if found else math.nan,
-                    "n_turns": len(one.turns),
+                    "n_turns": len(one.seen),
                 }
             )
         return frame_of(rows)
@@ -207,11 +215,12 @@ class MachinePlan(Result):
     @cached_property
     def verdict(self) -> str:
         """The answer, then its reasons."""
-        if not self.chosen.turns:
-            return f"Nothing was measured together. {self.chosen.why}".strip()
+        if not self.chosen.seen:
+            ended = " Ctrl-C ended it early." * self.interrupted
+            return f"Nothing was measured together.{ended} {self.chosen.why}".strip()
         sentences = [self._answer_sentence(), *self._ratio_sentences(), *self._load_sentences()]
         for label, why in list(self.left_out.items())[:3]:
-            sentences.append(f"Left out: {label}: {why}.")
+            sentences.append(f"Left out: {label}: {why.rstrip('.')}.")
         if len(self.left_out) > 3:
             sentences.append(f"… and {len(self.left_out) - 3} more, in left_out.")
         n_predicted = sum(one.judgement == NOT_MEASURED and not one.why for one in self.sets)
@@ -245,7 +254,7 @@ class MachinePlan(Result):
         reference = self.reference
         if reference is self.chosen:
             return " That is each on its own best device." * (reference.label == OWN_BEST)
-        if not reference.turns:
+        if not reference.seen:
             return ""
         if self.goal.objective == DEADLINES:
             timed = [n for n, d in self.goal.demands.items() if d.deadline_ms is not None]
@@ -295,7 +304,7 @@ class MachinePlan(Result):
         return "what it gets alone" if self.goal.demands[name].rate_per_s is None else "its rate"
 
     def _shares(self, one: Together, name: str) -> list[float]:
-        return [self.goal.share(name, turn[name].rate_per_s) for turn in one.turns]
+        return [self.goal.share(name, turn[name].rate_per_s) for turn in one.seen]
 
     def _median_share(self, one: Together, name: str) -> float:
         return float(np.median(self._shares(one, name)))
@@ -307,8 +316,8 @@ class MachinePlan(Result):
 
     def _missed(self, one: Together, name: str) -> float:
         """Return the share of all requests of a model that missed their deadline."""
-        n_due = sum(turn[name].n_due for turn in one.turns)
-        late = sum(self.goal.missed(name, turn[name]) * turn[name].n_due for turn in one.turns)
+        n_due = sum(turn[name].n_due for turn in one.seen)
+        late = sum(self.goal.missed(name, turn[name]) * turn[name].n_due for turn in one.seen)
         return late / n_due if n_due else math.nan
 
     def _predicted(self, one: Together, name: str) -> float:
@@ -320,7 +329,7 @@ class MachinePlan(Result):
 
     def _fared(self, one: Together, name: str) -> dict[str, object]:
         """Return how a model fared in a set, as columns."""
-        turns = [turn[name] for turn in one.turns]
+        turns = [turn[name] for turn in one.seen]
         shares = np.array(self._shares(one, name))
         latencies = [us for driven in turns for us in driven.latencies_us]
         half = math.nan

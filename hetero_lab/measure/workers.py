@@ -89,8 +89,12 @@ def limit_s(workers: Workers, request: Request[Any]) -> float:
     return workers.timeout_s
 
 
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    cores = getattr(os, "sched_getaffinity", None)
+    return len(cores(0)) if cores else os.cpu_count() or 1
+
+
 def compiles_at_once() -> int:
     """Return how many processes may compile in parallel: one per two cores of this process."""
-    cores = getattr(os, "sched_getaffinity", None)
-    n_cores = len(cores(0)) if cores else os.cpu_count() or 1
-    return max(1, n_cores // 2)
+    return max(1, available_cores() // 2)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import gc
 import math
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -112,48 +111,3 @@ def turn_lengths(inferences: int | None) -> Iterator[int]:
         size = int(left) if left < 2 * TIMED_PER_TURN else TIMED_PER_TURN
         yield size
         left -= size
-
-
-def run_side_by_side_turn(
-    runs: Sequence[Run], timed: int = TIMED_PER_TURN
-) -> list[tuple[float, ...]]:
-    """Run several models at once, each repeatedly in a thread; return its durations in µs.
-
-    The turn lasts until each has ``timed`` samples, so that all keep running while one is measured;
-    quick models have more samples.
-    """
-    samples: list[list[float]] = [[] for _ in runs]
-    failed: list[BaseException] = []
-    together = threading.Barrier(len(runs))
-    ended = threading.Event()
-
-    def work(run: Run, own: list[float]) -> None:
-        try:
-            for _ in range(DISCARDED_PER_TURN):
-                run()
-            together.wait()
-            while not ended.is_set():
-                own.append(time_once(run))
-                if all(len(s) >= timed for s in samples):
-                    ended.set()
-        except threading.BrokenBarrierError:
-            pass  # another model failed
-        except BaseException as error:
-            failed.append(error)
-            together.abort()
-            ended.set()
-
-    threads = [
-        threading.Thread(target=work, args=pair, name="hetero_lab side by side", daemon=True)
-        for pair in zip(runs, samples, strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        for thread in threads:
-            thread.join()
-    finally:
-        ended.set()  # after Ctrl-C in the join, threads end after their current inference
-    if failed:
-        raise failed[0]
-    return [tuple(s) for s in samples]

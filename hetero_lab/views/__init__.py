@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     )
     from hetero_lab.debug.debug_figures import errors_along_model as errors_along_model
     from hetero_lab.llm.llm_figures import block_curve as block_curve
+    from hetero_lab.machine.machine_figures import (
+        machine_shares as machine_shares,
+        mutual_slowdown as mutual_slowdown,
+    )
     from hetero_lab.views.graph_drawing import placement_graph as placement_graph
     from hetero_lab.views.op_types import (
         op_types_by_device as op_types_by_device,

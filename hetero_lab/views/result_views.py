@@ -320,7 +320,7 @@ def _section(
             shown = {"Units": result.to_frame()}
         own = dict(result.tables) if isinstance(result, Result) else {}
         tables = {
-            title[:1].upper() + title[1:]: frame
+            title[:1].upper() + title[1:].replace("_", " "): frame
             for title, frame in [*own.items(), *tables.items(), *shown.items()]
             if title in shown or not any(frame is each for each in shown.values())
         }

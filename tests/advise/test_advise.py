@@ -7,7 +7,6 @@ import html
 import math
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -180,22 +179,6 @@ def test_interrupted_it_says_what_it_knows(monkeypatch, tmp_path):
     assert hl.read_sweep(tmp_path / "race").rows
 
 
-def test_of_several_models_the_advice_that_is_ready_is_kept(monkeypatch):
-    hl.emulate("ADVTWO")
-    ready = [SimpleNamespace(interrupted=False)]
-
-    def advice(_inquiry, _store):
-        if not ready:
-            raise KeyboardInterrupt
-        return ready.pop()
-
-    monkeypatch.setattr(advising._Inquiry, "advice", advice)
-    models = dict.fromkeys(("one", "two"), "digits_inception")
-    with pytest.raises(KeyboardInterrupt):
-        hl.advise(models, ["ADVTWO", "CPU"], progress=False)
-    assert list(hl.last_interrupted()) == ["one"]
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("always_searching")
 def test_costs_of_an_interrupted_search_are_kept_and_gone_on_with(monkeypatch, tmp_path):
@@ -227,7 +210,7 @@ def inquiry(tmp_path):
     """Return a function that makes an inquiry, as it is before its search."""
     with contextlib.ExitStack() as stack:
 
-        def made(devices=("CPU",), *, budget_s=None, **changes) -> advising._Inquiry:
+        def made(devices=("CPU",), *, budget_s=None, **changes) -> advising._Advising:
             options: dict[str, Any] = {
                 "data": None, "examples": None, "max_drop": 0.01, "objective": "latency",
                 "requests": 1, "properties": {}, "memory_limit": {}, "costs": None,
@@ -235,7 +218,7 @@ def inquiry(tmp_path):
             }  # fmt: skip
             bound, watch = bind("digits_inception", shared_core()), Stopwatch.start(budget_s)
             question = advising._Question(devices=devices, **{**options, **changes})
-            asked = advising._Inquiry(question, bound, watch)
+            asked = advising._Advising(question, bound, watch)
             asked.kept = kept_files.KeptFiles(tmp_path, question.of_search(bound))
             asked.search = stack.enter_context(
                 searching(bound, question.conditions, watch, show=False)

@@ -1,7 +1,6 @@
 """hetero-lab on the command line."""
 
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -143,15 +142,6 @@ def test_demo(tmp_path):
     for told in (out, page):
         assert "candidate 1 (recorded, f32)" in told
         assert "GPU is NVIDIA H200" in told
-
-
-@pytest.mark.slow
-def test_a_pipeline_is_advised(tmp_path, said):
-    arguments = ["advise", "a=digits_inception", "b=digits_inception", "-d", "CPU", "--no-isolate"]
-    arguments += ["--shape", "b.image=2,1,8,8", "-b", "20", "--csv", str(tmp_path / "a.csv")]
-    again = said(*arguments).splitlines()[-1]
-    assert {"a", "a_together_us", "b", "b_together_us"} <= {*pd.read_csv(tmp_path / "a.csv")}
-    assert again == f"Next:       {shlex.join(['hetero-lab', *arguments])} --deploy deploy"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")

@@ -63,6 +63,7 @@ GOOD = {
     "costs": lambda k: k.costs,
     "data": [EXAMPLE],
     "decode": lambda k: k.costs,
+    "demands": lambda k: {"one": hl.Demand(k.model)},
     "devices": ["ACC", "CPU"],
     "directory": lambda k: k.tmp / "frozen",
     "fast": "ACC",
@@ -121,8 +122,8 @@ def _with(properties: Any) -> Callable[[Any], Any]:
     return lambda k: hl.Placement(k.affinity, device_properties=properties)
 
 
-def _several(*names: str) -> dict[str, Any]:
-    return {"model": lambda k: dict.fromkeys(names, k.model)}
+def _named(*names: str) -> dict[str, Any]:
+    return {"demands": lambda k: {name: hl.Demand(k.model) for name in names}}
 
 
 # Every function that takes a model and a placement refuses these in the same words.
@@ -230,13 +231,14 @@ def _shared() -> Iterator[Row]:
 # text.
 # fmt: off
 SHARED: list[tuple[Any, ...]] = [
-    ("support, priority_orders, calibrate, fit_blocks, advise", "an absent device",
+    ("support, priority_orders, calibrate, fit_blocks, advise, machine", "an absent device",
      {"devices": ["ACC", "XPU"]}, DeviceError, "'XPU'", "ACC, CPU"),
     ("Affinity.uniform, measure_noise", "an absent device", {"device": "XPU"}, DeviceError, "'XPU'",
      "ACC, CPU"),
     ("Affinity.from_json, CostModel.from_json", "a missing file",
      {"file": lambda k: k.tmp / "no.json"}, StoredFileError, "no.json"),
-    ("measure_noise, advise", "no time", {"budget_s": 0}, ArgumentError, "more than 0 seconds"),
+    ("measure_noise, advise, machine", "no time", {"budget_s": 0}, ArgumentError,
+     "more than 0 seconds"),
     ("sweep, calibrate", "a wrong input", {"inputs": {"z": EXAMPLE}}, InputError, "'z'", "'x'"),
     ("read_sweep, read_profile, read_wrong, interop.read_recording", "nothing there",
      {"directory": lambda k: k.tmp / "nothing"}, StoredFileError, "nothing"),
@@ -554,14 +556,28 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     "advise": [
         ("no data", {"metric": lambda k: max}, ArgumentError, "give data="),
         ("no examples", {"data": []}, ArgumentError, "data= has no examples"),
-        ("no model", {"model": {}}, ArgumentError, "at least one model"),
-        ("a path as a name", _several("../x"), ArgumentError, "cannot name a model"),
-        ("a device of Windows as a name", _several("Con"), ArgumentError, "cannot name a model"),
-        ("names that Windows finds alike", _several("det", "Det"), ArgumentError, "differ in case"),
-        ("a column as a name", _several("ratio"), ArgumentError, "'ratio'", "cannot name"),
-        ("two names", _several("a", "a_alone_us"), ArgumentError, "'a_alone_us'"),
-        ("data of several", {**_several("a"), "data": [EXAMPLE]}, ArgumentError,
-         "data= is for one model"),
+        ("several models", {"model": lambda k: {"det": k.model}}, ArgumentError,
+         "hetero_lab.machine(", "hetero-lab machine"),
+    ],
+    "machine": [
+        ("no models", {"demands": {}}, ArgumentError, "models by name", "hl.Demand"),
+        ("a model alone", {"demands": lambda k: {"one": k.model}}, ArgumentError,
+         "{'detect': hetero_lab.Demand(model)}"),
+        ("a path as a name", _named("../x"), ArgumentError, "cannot name a model"),
+        ("a device of Windows as a name", _named("Con"), ArgumentError, "cannot name a model"),
+        ("names that Windows finds alike", _named("det", "Det"), ArgumentError, "differ in case"),
+        ("an unknown objective", {"objective": "shares"}, ArgumentError, "Did you mean 'share'"),
+        ("no deadlines", {"objective": "deadlines"}, ArgumentError, "deadline_ms=", "'one'"),
+        ("two processes", {"processes": 2}, ArgumentError, "1, or None"),
+        ("a limit as a riddle", {"devices": ["CPU"], "memory_limit": {"CPU": "lots"}}, PlanError,
+         "'lots'", "'2GiB'"),
+    ],
+    "Demand": [
+        ("a deadline of no clock", {"deadline_ms": 5}, ArgumentError, "needs rate_per_s="),
+        ("no rate", {"rate_per_s": 0}, ArgumentError, "rate_per_s="),
+        ("a rate that nothing produces", {"rate_per_s": 1e9}, ArgumentError, "can produce"),
+        ("no request", {"requests": 0}, ArgumentError, "requests="),
+        ("a way that is no list", {"ways": "GPU"}, ArgumentError, "list of placements"),
     ],
     "verify": [
         ("no contract", {}, StoredFileError, "contract.json"),

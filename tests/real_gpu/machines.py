@@ -16,6 +16,7 @@ import json
 import random
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ AGAIN = 6  # turns of what is compared
 
 
 def models(args) -> dict[str, hl.types.PreparedModel]:
-    names = TUNED_ON if args.tuned_on else NETWORKS
+    names = TUNED_ON if args.tuned_on else NETWORKS[: args.n]
     return {name: hl.load(getattr(network_zoo, name)()) for name in names}
 
 
@@ -61,13 +62,13 @@ def again(inquiry: Inquiry, sets: list[Together], n: int = AGAIN) -> list[Togeth
         for index in order:
             turns[index].append(inquiry.turn(sets[index]))
     return [
-        Together(one.label, one.chosen, one.predicted, tuple(own))
+        Together(one.label, one.chosen, one.predicted, turns=tuple(own))
         for one, own in zip(sets, turns, strict=True)
     ]
 
 
 def least(inquiry: Inquiry, one: Together) -> float:
-    return 1.0 / float(np.median([inquiry.goal.cost(turn) for turn in one.turns]))
+    return 1.0 / float(np.median([inquiry.goal.cost(turn) for turn in one.seen]))
 
 
 def errors(inquiry: Inquiry, sets) -> list[float]:
@@ -75,11 +76,24 @@ def errors(inquiry: Inquiry, sets) -> list[float]:
     found = []
     for one in sets:
         for name, label in one.chosen.items():
-            if one.predicted and one.turns:
-                seen = np.median([turn[name].rate_per_s for turn in one.turns])
+            if one.predicted and one.seen:
+                seen = np.median([turn[name].rate_per_s for turn in one.seen])
                 foretold = one.predicted[name] * inquiry.alone[name][label]
                 found.append(abs(foretold / seen - 1.0))
     return found
+
+
+def told_of(inquiry: Inquiry, one: Together) -> dict:
+    seen = {
+        name: float(np.median([turn[name].rate_per_s for turn in one.seen]))
+        for name in (one.chosen if one.seen else ())
+    }
+    foretold = {n: share * inquiry.alone[n][one.chosen[n]] for n, share in one.predicted.items()}
+    return {
+        "chosen": dict(one.chosen), "judgement": one.judgement, "seen": seen, "foretold": foretold,
+        "n": [len(one.looks), len(one.turns)],
+        "costs": [inquiry.goal.cost(turn) for turn in one.turns],
+    }  # fmt: skip
 
 
 def plan_of(names, loaded, args, **asked) -> dict:
@@ -91,7 +105,7 @@ def plan_of(names, loaded, args, **asked) -> dict:
     ) as inquiry:  # fmt: skip
         plan = inquiry.plan()
         took_s = time.time() - began
-        noise = noise_here([args.device, "CPU"], shared_core())
+        noise = replace(noise_here([args.device, "CPU"], shared_core()), absolute_us=0.0)
         if plan.chosen is plan.reference:
             ratio, low, high = 1.0, 1.0, 1.0
             plan_share = base_share = plan.summary["share"].min()
@@ -106,7 +120,7 @@ def plan_of(names, loaded, args, **asked) -> dict:
             "n_sets": len(plan.sets), "took_s": took_s, "n_pairs": len(plan.pairs) // 2,
             "errors": errors(inquiry, plan.sets),
             "alone": inquiry.alone,
-            "judgement": [one.judgement for one in plan.sets],
+            "sets": [told_of(inquiry, one) for one in plan.sets],
         }  # fmt: skip
         if args.every:
             row |= every_assignment(inquiry, plan.chosen)
@@ -124,11 +138,24 @@ def every_assignment(inquiry: Inquiry, chosen: Together) -> dict:
     rivals = [chosen, *(one for one in best if one.chosen != chosen.chosen)]
     measured = again(inquiry, rivals)
     shares = [least(inquiry, one) for one in measured]
+    print(inquiry.watch.elapsed_s, [round(s, 3) for s in shares])
     return {"n_every": len(sets), "plan_share": shares[0], "best_share": max(shares)}
 
 
 def plans(args) -> None:
     loaded = models(args)
+    if args.all_pairs:
+        demands = {
+            n: demand_of(m, args.device, args.threads, requests=2) for n, m in loaded.items()
+        }
+        began = time.time()
+        with inquiry_on(
+            demands, [args.device, "CPU"], watch=Stopwatch.start(None),
+            store=args.out.parent / "store",
+        ) as inquiry:  # fmt: skip
+            inquiry.measure_alone()
+            inquiry.measure_pairs()
+        print(f"all pairs: {time.time() - began:.0f} s", flush=True)
     first, last = (int(text) for text in args.sets.split("-"))
     for names in sets_of(loaded, args.size)[first : last + 1]:
         row = plan_of(names, loaded, args)
@@ -182,6 +209,35 @@ def deadlines(args) -> None:
     print(f"{right} of {total} deadlines foretold")
 
 
+def collect(args) -> None:
+    """Measure each way alone, in pairs and in all sets of three and four, to look at contention."""
+    loaded = models(args)
+    demands = {n: demand_of(m, args.device, args.threads, requests=2) for n, m in loaded.items()}
+    with inquiry_on(
+        demands, [args.device, "CPU"], watch=Stopwatch.start(args.budget),
+        store=args.out.parent / "store",
+    ) as inquiry:  # fmt: skip
+        inquiry.measure_alone()
+        told = {"alone": inquiry.alone}
+        with args.out.open("a") as file:
+            file.write(json.dumps(told) + "\n")
+            inquiry.measure_pairs()
+            sets = [
+                dict(zip(names, labels, strict=True))
+                for size in (2, 3, 4)
+                for names in itertools.combinations(loaded, size)
+                for labels in itertools.product(*(inquiry.ways[name] for name in names))
+            ]
+            random.Random(1).shuffle(sets)
+            for chosen in sets:
+                if inquiry.watch.is_over:
+                    break
+                turn = inquiry.turn(Together("", chosen, {}))
+                rates = {name: driven.rate_per_s for name, driven in turn.items()}
+                file.write(json.dumps({"chosen": chosen, "rates": rates}) + "\n")
+                file.flush()
+
+
 def foretold_and_seen(
     demands: Mapping[str, hl.Demand], chosen: Mapping[str, str], args
 ) -> dict[str, tuple[bool, float, float]]:
@@ -205,7 +261,7 @@ def foretold_and_seen(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("what", choices=["plans", "deadlines"])
+    parser.add_argument("what", choices=["plans", "deadlines", "collect"])
     parser.add_argument("--sets", default="0-9")
     parser.add_argument("--size", type=int, default=4)
     parser.add_argument("--budget", type=float, default=35.0)
@@ -213,12 +269,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=6)
     parser.add_argument("--objective", default="share")
     parser.add_argument("--tuned-on", action="store_true", help="the networks it was made with")
+    parser.add_argument("--all-pairs", action="store_true", help="measure them first")
+    parser.add_argument("--n", type=int, default=8, help="networks")
     parser.add_argument("--every", action="store_true")
     args = parser.parse_args()
     if args.device not in hl.devices()["device"].to_list():
         hl.emulate(args.device)  # to try this program without a GPU
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    {"plans": plans, "deadlines": deadlines}[args.what](args)
+    {"plans": plans, "deadlines": deadlines, "collect": collect}[args.what](args)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import time
 
 import pytest
 from hypothesis import given, strategies as st
@@ -15,7 +14,6 @@ from hetero_lab.runtime.timing import (
     DISCARDED_PER_TURN,
     TIMED_PER_TURN,
     Stopwatch,
-    run_side_by_side_turn,
     run_turn,
     time_once,
     turn_lengths,
@@ -154,30 +152,3 @@ def test_a_warm_up_ends_when_two_turns_agree(takes_ms):
     assert warm_up(takes_ms(*[ms for ms in turns for _ in range(10)])) == 50
     assert warm_up(takes_ms(*[1.0] * 10, *[2.0] * 10), at_most_s=0.095) == 70
     assert warm_up(takes_ms(1.0), at_most_s=0.0) == 0
-
-
-def test_side_by_side_all_run_until_each_has_its_samples():
-    n_quick = n_slow = 0
-
-    def quick() -> None:
-        nonlocal n_quick
-        n_quick += 1
-        time.sleep(1e-4)
-
-    def slow() -> None:  # as long as three quick ones, once both have begun
-        nonlocal n_slow
-        n_slow += 1
-        until, patience = n_quick + 3, clock.now() + 5.0
-        while n_slow > DISCARDED_PER_TURN and n_quick < until and clock.now() < patience:
-            time.sleep(1e-4)
-
-    of_quick, of_slow = run_side_by_side_turn([quick, slow], timed=5)
-    assert len(of_slow) == 5
-    assert len(of_quick) >= 15
-
-
-def test_side_by_side_one_that_fails_ends_all():
-    with pytest.raises(KeyboardInterrupt):
-        run_side_by_side_turn([Counted(fails_at=4), Counted()], timed=5)
-    with pytest.raises(KeyboardInterrupt):  # before the others have begun
-        run_side_by_side_turn([Counted(fails_at=1), Counted()], timed=5)

@@ -1,0 +1,76 @@
+"""What several models get of a machine, foretold from what two get; by rates that a test says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hetero_lab.machine.contention import Used, search, together
+
+GPU, CPU = frozenset({"GPU"}), frozenset({"CPU"})
+
+
+def on(hardware, alone=100.0, asked=None, cores=16.0, key="") -> Used:
+    return Used(key or f"{id(object())}", alone, asked, hardware, cores)
+
+
+def turns_of_two(one: Used, other: Used):
+    """Two that take turns: a request of each, one after another."""
+    return 1.0 / (1.0 / one.alone_per_s + 1.0 / other.alone_per_s)
+
+
+def pairs(used, rate):
+    known = {}
+    for one in used:
+        for other in used:
+            if one is not other:
+                known[one.key, other.key] = rate(one, other), rate(other, one)
+    return lambda a, b: known.get((a, b))
+
+
+def test_models_that_take_turns_share_a_device_as_round_robin_does():
+    used = [on(GPU, alone, key=str(alone)) for alone in (100.0, 200.0, 400.0)]
+    shares = together(used, pairs(used, turns_of_two), 16)
+    each = 1.0 / sum(1.0 / one.alone_per_s for one in used)  # requests of each per second
+    np.testing.assert_allclose(shares, [each / one.alone_per_s for one in used], rtol=1e-3)
+
+
+def test_threads_that_find_free_cores_feel_the_worst_of_the_others_only():
+    few = [on(CPU, 100.0, cores=4.0, key=name) for name in "abcd"]
+    shares = together(few, pairs(few, lambda one, other: 90.0), 16)
+    np.testing.assert_allclose(shares, 0.9, rtol=1e-3)
+    too_many = [on(CPU, 100.0, cores=8.0, key=name) for name in "abcd"]
+    shares = together(too_many, pairs(too_many, lambda one, other: 90.0), 16)
+    np.testing.assert_allclose(shares, 0.5, rtol=1e-3)  # 32 cores are wanted of 16
+
+
+def test_a_model_by_a_clock_adds_as_little_as_it_is_busy():
+    closed, idle = on(GPU, 100.0, key="a"), on(GPU, 100.0, asked=5.0, key="b")
+    share, of_idle = together([closed, idle], pairs([closed, idle], turns_of_two), 16)
+    assert share == pytest.approx(1 / 1.1, rel=0.01)  # b would add as much as a, at half its rate
+    assert of_idle == pytest.approx(0.5, rel=0.01)  # what b could have, if it asked for more
+
+
+def test_what_was_not_measured_is_supposed():
+    same, other = on(GPU, key="a"), on(GPU, 300.0, key="b")
+    apart = on(CPU, key="c")
+    nothing = {}.get
+    shares = together([same, other], lambda a, b: nothing((a, b)), 16)
+    np.testing.assert_allclose(shares, [0.75, 0.25], rtol=1e-3)
+    shares = together([same, apart], lambda a, b: nothing((a, b)), 16)
+    assert min(shares) > 0.9
+
+
+@pytest.mark.parametrize("n_models", [3, 9])
+def test_the_search_finds_the_best_assignment(n_models):
+    names = [f"m{n}" for n in range(n_models)]
+    options = {name: ["GPU", "CPU", "few", "AUTO"] for name in names}  # 4**9 are not all tried
+
+    def score(chosen) -> float:
+        load = {way: sum(way == own for own in chosen.values()) for way in options["m0"]}
+        return -sum(count * count * (1 + (way == "AUTO")) for way, count in load.items())
+
+    found = search(names, options, score, most=5)
+    assert len(found) == 5
+    best = max(score(chosen) for chosen in found)
+    assert score(found[0]) == best == {3: -3, 9: -24}.get(n_models, best)

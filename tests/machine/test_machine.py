@@ -1,0 +1,204 @@
+"""Plans of real models on the devices here: numbers, bad input, crashes, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+from small_models import chain
+
+import hetero_lab as hl
+from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabError, PlanError
+from hetero_lab.machine.machine import Inquiry, inquiry_on
+from hetero_lab.measure.requests import Load
+from hetero_lab.runtime.timing import Stopwatch
+
+FEW = {"INFERENCE_NUM_THREADS": 1, "ENABLE_CPU_PINNING": False}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def acc():
+    hl.emulate("MACHACC")
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory):
+    demands = {
+        "digits": hl.Demand("digits_inception", requests=2),
+        "chain": hl.Demand(chain("r", "s"), rate_per_s=50, deadline_ms=500),
+    }
+    return hl.machine(
+        demands, ["MACHACC", "CPU"], budget_s=12, progress=False,
+        store=tmp_path_factory.mktemp("machine") / "store",
+    )  # fmt: skip
+
+
+def test_a_plan_has_a_way_for_each_model_beside_each_on_its_own_best(plan):
+    assert set(plan.best) == {"digits", "chain"}
+    table = plan.summary
+    assert list(table["model"]) == ["digits", "chain"]
+    assert (table["share"] > 0.0).all()
+    assert (table["own_best_share"] > 0.0).all()
+    by_clock = table.set_index("model").loc["chain"]
+    assert by_clock["rate_per_s"] == pytest.approx(50, rel=0.1)
+    assert by_clock["missed"] <= 0.05
+    sets = plan.measured_sets
+    assert sets["judgement"].to_list().count("best") == 1
+    assert sets["set"][0] == "each on its own best device"
+    assert sets["ratio"][0] == 1.0
+    assert {"model", "way", "beside", "beside_way", "share"} == set(plan.slowdown)
+    assert plan.load["factor"].to_list()[0] == 1.0
+    assert plan.verdict.splitlines()[0].endswith(".")
+
+
+def test_a_plan_is_written_and_shown(plan, tmp_path):
+    plan.export(tmp_path)
+    assert "summary.csv" in {path.name for path in tmp_path.iterdir()}
+    assert json.dumps(plan.to_dict())
+    assert plan.verdict.splitlines()[0] in plan._repr_html_()
+
+
+def test_what_was_measured_of_pairs_serves_the_next_plan(tmp_path):
+    demands = {"a": hl.Demand(chain("r", "s")), "b": hl.Demand(chain("t", "u", "v"))}
+    with inquiry_on(
+        demands, ["CPU"], watch=Stopwatch.start(None), store=tmp_path / "store"
+    ) as inquiry:
+        inquiry.measure_alone()
+        inquiry.measure_pairs()
+        first = inquiry.alone
+    lines = (tmp_path / "store" / "rates.jsonl").read_text().splitlines()
+    with inquiry_on(
+        dict(reversed(demands.items())), ["CPU"], watch=Stopwatch.start(None),
+        store=tmp_path / "store",
+    ) as again:  # fmt: skip
+        again.measure_alone()
+        again.measure_pairs()
+        assert again.alone == first
+    assert (tmp_path / "store" / "rates.jsonl").read_text().splitlines() == lines
+    (tmp_path / "store" / "rates.jsonl").write_text("\n".join([*lines[:2], '{"keys": [', ""]))
+    with inquiry_on(demands, ["CPU"], watch=Stopwatch.start(None), store=tmp_path / "store") as cut:
+        assert (
+            len([1 for n, ways in cut.ways.items() for w in ways.values() if cut.kept.n(w.key)])
+            == 1
+        )
+
+
+@pytest.mark.parametrize("processes", [None, 1])
+def test_outputs_under_full_load_are_those_alone(processes):
+    model = hl.load("digits_inception")
+    ways = ["CPU", "HETERO:MACHACC,CPU", "AUTO:MACHACC,CPU"]
+    demands = {f"m{n}": hl.Demand(model, requests=2, ways=[way]) for n, way in enumerate(ways)}
+    with inquiry_on(
+        demands, ["MACHACC", "CPU"], watch=Stopwatch.start(None), processes=processes
+    ) as inquiry:
+        chosen = {name: next(iter(own.values())) for name, own in inquiry.ways.items()}
+        loads = {name: demands[name].closed(way.key) for name, way in chosen.items()}
+        driven = inquiry.drives.drive(chosen, loads, 0.5, check=True)
+    for one in driven.values():
+        assert one.n_wrong == 0
+        assert len(one.latencies_us) > 20
+        assert one.rate_per_s == pytest.approx(len(one.latencies_us) / 0.5, rel=0.3)
+
+
+def test_a_clock_counts_what_it_had_to_give_up():
+    demand = hl.Demand("digits_inception", rate_per_s=20_000, deadline_ms=2)
+    with inquiry_on({"m": demand}, ["CPU"], watch=Stopwatch.start(None)) as inquiry:
+        way = inquiry.ways["m"]["CPU"]
+        loads = {"m": Load(key=way.key, rate_per_s=20_000.0, patience_s=0.002)}
+        driven = inquiry.drives.drive({"m": way}, loads, 0.3)["m"]
+    assert driven.n_due == pytest.approx(6000, abs=1)
+    assert len(driven.latencies_us) < driven.n_due
+    assert driven.rate_per_s < 20_000
+
+
+def test_a_way_that_crashes_costs_its_own_row(monkeypatch):
+    demands = {"good": hl.Demand(chain("r", "s")), "bad": hl.Demand(chain("t", "u"), ways=["CPU"])}
+    with inquiry_on(demands, ["CPU"], watch=Stopwatch.start(8.0)) as inquiry:
+        drive = inquiry.drives.drive
+        struck = []
+
+        def killed(ways, loads, seconds, **options):
+            if set(ways) == {"good"} and not struck:
+                struck.append(1)
+                inquiry.drives.compile(list(ways.items()))
+                inquiry.drives._benches["good"]._process.kill()
+            return drive(ways, loads, seconds, **options)
+
+        monkeypatch.setattr(inquiry.drives, "drive", killed)
+        plan = inquiry.plan()
+    assert len(plan.left_out) == 1
+    assert "crashed" in next(iter(plan.left_out.values()))
+    assert set(plan.best) == {"good", "bad"}
+
+
+@pytest.mark.parametrize("after", [0, 3])
+def test_ctrl_c_keeps_what_is_known(monkeypatch, after):
+    turn, calls = Inquiry.turn, []
+
+    def interrupted(*given):
+        if len(calls) == after:
+            signal.raise_signal(signal.SIGINT)
+        calls.append(given)
+        return turn(*given)
+
+    monkeypatch.setattr(Inquiry, "turn", interrupted)
+    demands = {"a": hl.Demand("digits_inception"), "b": hl.Demand(chain("r", "s"))}
+    with pytest.raises(KeyboardInterrupt):
+        hl.machine(demands, ["CPU"], budget_s=20, progress=False)
+    kept = hl.last_interrupted()
+    assert kept.interrupted
+    assert kept.summary["alone_per_s"].min() > 0.0
+    assert ("Nothing was measured together" in kept.verdict) == (after == 0)
+    assert "Ctrl-C" in kept.verdict
+
+
+BAD = {
+    "none": ({}, {}, "models by name"),
+    "no demand": ({"a": "model.xml"}, {}, "mapping of text to a Demand"),
+    "a name": ({"a b": 1}, {}, "letters, digits"),
+    "a device's name": ({"con": 1}, {}, "cannot name a model"),
+    "alike": ({"a": 1, "A": 1}, {}, "differ in case"),
+    "no deadline": ({"a": {"rate_per_s": 5}}, {"objective": "deadlines"}, "which 'a' lacks"),
+    "no rate": ({"a": 1}, {"objective": "deadlines"}, "which 'a' lacks"),
+    "objective": ({"a": 1}, {"objective": "shares"}, "Did you mean 'share'"),
+    "processes": ({"a": 1}, {"processes": 2}, "processes= is 1"),
+    "tight": ({"a": {"rate_per_s": 5, "deadline_ms": 1e-3}}, {}, "shorter than the model takes"),
+    "quick": ({"a": {"rate_per_s": 9e4}}, {}, "more than a process here can produce"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_told_at_once(case):
+    asked, options, message = BAD[case]
+    model = chain("r", "s")
+    demands = {
+        name: hl.Demand(model, **(own if isinstance(own, dict) else {}))
+        if own != "model.xml"
+        else own
+        for name, own in asked.items()
+    }
+    with pytest.raises(ArgumentError, match=message):
+        hl.machine(demands, ["CPU"], budget_s=20, progress=False, **options)
+
+
+def test_numbers_of_a_demand_are_checked():
+    for options, message in (
+        ({"rate_per_s": 0}, "rate_per_s= is a number above 0"),
+        ({"deadline_ms": 5}, "needs rate_per_s="),
+        ({"requests": 0}, "at least 1"),
+        ({"ways": "GPU"}, "ways= is a list"),
+        ({"rate_per_s": 1e7}, "more than a process can produce"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            hl.Demand("digits_inception", **options)
+
+
+def test_a_device_that_is_not_here_and_a_limit_that_none_keeps():
+    demands = {"a": hl.Demand("digits_inception")}
+    with pytest.raises(DeviceError, match="NOTHERE"):
+        hl.machine(demands, ["NOTHERE"], progress=False)
+    with pytest.raises(PlanError, match="No set keeps to memory_limit"):
+        hl.machine(demands, ["CPU"], memory_limit={"CPU": 1000}, budget_s=5, progress=False)
+    with pytest.raises(HeteroLabError, match="runs nowhere"):
+        hl.machine({"a": hl.Demand("digits_inception", ways=["NOTHERE"])}, ["CPU"], progress=False)
