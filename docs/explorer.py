@@ -15,7 +15,7 @@ from docs.course import figure_html
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.search.explain import explain_rows
 from hetero_lab.views.graph_drawing import placement_graph
-from hetero_lab.views.op_types import time_by_op_type
+from hetero_lab.views.op_type_figures import time_by_op_type
 from hetero_lab.views.prediction_figures import difference
 from hetero_lab.views.sweep_figures import title_of
 from hetero_lab.views.time_figures import timeline

@@ -122,6 +122,12 @@ def check_whole(name: str, value: object, *, least: int) -> int:
     return value
 
 
+def check_positive(name: str, value: object) -> None:
+    """Raise ArgumentError for anything but a number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ArgumentError(f"{name}= is a number above 0, not {value!r}.")
+
+
 def _check(name: str, value: Any, hint: Any) -> None:
     if not _fits(value, hint):
         wanted = _described(hint)

@@ -7,10 +7,10 @@ bootstrapped over turns (Efron 1979) where there are several.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -375,26 +375,33 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
+At: TypeAlias = tuple[int, int]  # group and round of a turn
+
+
+def in_common(
+    ours: Mapping[At, float], reference: Mapping[At, float]
+) -> tuple[list[float], list[float]]:
+    """Return the levels of the rounds that both have, in the same order."""
+    both = [at for at in ours if at in reference]
+    return [ours[at] for at in both], [reference[at] for at in both]
+
+
 @dataclass(frozen=True)
 class Series:
-    """Turn levels in µs of one placement and of the reference beside it, by (group, round).
+    """Turn levels in µs of one placement and of the reference beside it.
 
     ``noise`` is how much two compiles differ on the devices of the two.
     """
 
-    ours: dict[tuple[int, int], float]
-    reference: dict[tuple[int, int], float]
+    ours: dict[At, float]
+    reference: dict[At, float]
     noise: Noise
 
     @cached_property
     def ratio(self) -> Ratio | None:
         """Ratio to the reference as of :func:`paired_ratio`; ``None`` without a common round."""
-        common = [at for at in self.ours if at in self.reference]
-        if not common:
-            return None
-        return paired_ratio(
-            [self.ours[at] for at in common], [self.reference[at] for at in common], self.noise
-        )
+        ours, beside = in_common(self.ours, self.reference)
+        return paired_ratio(ours, beside, self.noise) if ours else None
 
     @cached_property
     def spread(self) -> float:
@@ -402,7 +409,7 @@ class Series:
         return compile_spread(list(self.ours.values()), [], self.noise)
 
     @cached_property
-    def log_ratios(self) -> dict[tuple[int, int], float]:
+    def log_ratios(self) -> dict[At, float]:
         """Logarithm of the ratio to the reference for each round that has both."""
         return {
             at: float(np.log(value / self.reference[at]))

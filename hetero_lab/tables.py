@@ -49,7 +49,14 @@ _WORDS = frozenset({
     "execution_devices", "executor", "host", "latency", "openvino_version", "precision",
     "properties", "status", "target", "verdict",
 })  # fmt: skip
-_AGAIN_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # until a reader, or what looks for viruses, has closed a file
+_AGAIN_S = (
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+)  # until a reader, or what looks for viruses, has closed a file
 _NO_ROOM = (errno.ENOSPC, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 # Columns that are text in every table: read as text even where every value looks like a number.
@@ -81,16 +88,16 @@ def frame_of(rows: Any, columns: list[str] | None = None) -> pd.DataFrame:
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a table as JSON holds them, see :func:`plain`."""
-    return [plain(row) for row in frame.astype("object").to_dict("records")]
+    """Return the rows of a table as JSON holds them, see :func:`json_value`."""
+    return [json_value(row) for row in frame.astype("object").to_dict("records")]
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """Return a value as JSON holds it: what is missing or no finite number is None."""
     if isinstance(value, Mapping):
-        return {str(key): plain(held) for key, held in value.items()}
+        return {str(key): json_value(held) for key, held in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(held) for held in value]
+        return [json_value(held) for held in value]
     value = value.item() if hasattr(value, "item") else value  # NumPy's
     if value is None or isinstance(value, str | bool | int):
         return value

@@ -24,6 +24,7 @@ from hetero_lab.costs.objective import LATENCY, THROUGHPUT, check_objective
 from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.devices.core import shared_core
 from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabError, MeasurementError
+from hetero_lab.executors import HETERO, PARALLEL
 from hetero_lab.fetch import file_digest
 from hetero_lab.interrupts import UntilInterrupted, bringing
 from hetero_lab.intervals import log_spread
@@ -41,7 +42,6 @@ from hetero_lab.results.evidence import BEST
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.runtime.inputs import Inputs, digest_of
 from hetero_lab.runtime.reference import Reference, reference_device
-from hetero_lab.runtime.runners import HETERO, PARALLEL
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import Correct, Dataset, Metric, ReadData, read_optional_data
 from hetero_lab.search.calibrate import check_device_properties

@@ -240,13 +240,14 @@ def _properties_of(given: Namespace, devices: Sequence[str]) -> dict[str, dict[s
 def placement_of(given: Namespace) -> hl.Placement:
     """Return the placement of ``-d``, ``--affinity``, ``--fix`` and ``--property``."""
     from hetero_lab.devices.properties import merged_properties
+    from hetero_lab.placement.priorities import device_list
 
     own = values.properties(given.property)
     fixes = values.fixes(given.fix)
     start = _start(given)
     placed = start.affinity.fix(patterns=fixes) if fixes else start.affinity
-    named = values.names((given.device or "").removeprefix("HETERO:"))
-    _check_owners(own, [*dict.fromkeys([*placed.devices, *filter(None, named)])])
+    named = device_list(given.device) if given.device else ()
+    _check_owners(own, [*dict.fromkeys([*placed.devices, *named])])
     return replace(
         start,
         affinity=placed,
@@ -336,9 +337,11 @@ def _costs(given: Namespace) -> tuple[hl.CostModel, str]:
 
 def _checked(given: Namespace, costs: hl.CostModel) -> hl.CostModel:
     """Return stored costs if they hold for the model, the devices and their properties."""
+    from hetero_lab.placement.priorities import device_list
+
     text = given.devices
     # A plan from stored costs needs no device, so the devices may be absent.
-    if text is not None and values.names(text.removeprefix("HETERO:")) != [*costs.devices]:
+    if text is not None and device_list(text) != costs.devices:
         raise ArgumentError(
             f"-d {shorten(text)} differs from the devices that the costs hold for: "
             f"{','.join(costs.devices)}, in this order. Leave -d out, or measure anew with "

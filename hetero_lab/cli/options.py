@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import hetero_lab as hl
 from hetero_lab.cli import values
 from hetero_lab.errors import ArgumentError, did_you_mean
+from hetero_lab.executors import EXECUTORS
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ _OWN = [
         parse={"choices": ("given", "all"), "default": "given"},
     ),
     _many("--grid", "DEVICE.KEY=V1,V2", "cross with a property, * for all", "", values.grid),
-    Option("--executor", "hetero|parallel", "run by OpenVINO, or on all devices at the same time"),
+    Option("--executor", "|".join(EXECUTORS), "run by OpenVINO, or on all devices at once"),
     Option("--requests", "N", "requests in flight; above 1, time between results too"),
     _switch(
         "--model-cache",
@@ -308,7 +309,7 @@ OPTIONS = {option.flags.split()[-1].lstrip("-"): option for option in _OWN} | {
     "costs-devices": Option(*_DEVICES, "devices, the first one first (those of --costs)"),
     "each-fix": _many("--fix", "PATTERN=DEVICE", f"measure one more placement: put {_MATCHING}"),
     "each-executor": Option(
-        "--executor", "hetero,parallel", "as for profile, or both", "grid.executor", values.names
+        "--executor", ",".join(EXECUTORS), "as for profile, or both", "grid.executor", values.names
     ),
     "each-requests": Option(
         "--requests",

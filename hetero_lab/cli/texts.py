@@ -99,6 +99,8 @@ def profile_text(given: Namespace, profile: hl.types.Profile) -> str:
 
 def after_profile(given: Namespace, profile: hl.types.Profile) -> list[str]:
     """Return the next command."""
+    from hetero_lab.placement.priorities import device_list
+
     lines: list[str] = []
     if profile.generation is not None:  # neither command takes a language model
         return lines
@@ -107,9 +109,9 @@ def after_profile(given: Namespace, profile: hl.types.Profile) -> list[str]:
     elif "Moving " in profile.few_subgraphs and given.affinity is None:  # a change leaves fewer
         lines.append(f"Next:       {again(given, 'simplify', *_placed(given))}")
     elif profile.partition.n_subgraphs > 1:
-        asked = (given.device or "").removeprefix("HETERO:").split(",")
+        asked = device_list(given.device) if given.device else ()
         used = sorted(profile.affinity.devices, key="CPU".__eq__)  # others fall back to it
-        devices = ",".join(filter(None, dict.fromkeys([*asked, *used])))
+        devices = ",".join(dict.fromkeys([*asked, *used]))
         lines.append(f"Next:       {again(given, 'optimize', '-d', devices)}")
     return lines
 
@@ -124,7 +126,7 @@ def _placed(given: Namespace) -> list[str]:
 
 def _finding_lines(findings: pd.DataFrame, most: int) -> list[str]:
     # Not above: help should not load the runtime.
-    from hetero_lab.lint.remedies import summary_lines
+    from hetero_lab.lint.findings import summary_lines
 
     return summary_lines(findings, most)
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from hetero_lab.costs.cost_model import LostFusion, Reorder
 from hetero_lab.costs.units import fused_pairs
-from hetero_lab.model.opgraph import CONSTANT, Op, OpGraph
+from hetero_lab.model.opgraph import CONSTANT, CONVOLUTIONS, Op, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
 
@@ -29,10 +29,7 @@ US_PER_BYTE = 1e-4  # 10 GB/s: the cost of a tensor when nothing else is known
 _OTHER_ROLE = 3.0
 _NEAREST = 4  # examples behind a guess
 _MOST_SCALED = 4.0  # limit to the factor by which an example is scaled to a larger tensor
-_CHOOSE = frozenset({
-    "BinaryConvolution", "Convolution", "ConvolutionBackpropData", "DeformableConvolution",
-    "GroupConvolution", "GroupConvolutionBackpropData",
-})  # fmt: skip
+_CHOOSE = CONVOLUTIONS | {"BinaryConvolution", "DeformableConvolution"}
 _KEEP_FROM_SAME_SHAPE = frozenset({
     "Abs", "Add", "BatchNormInference", "Ceiling", "Clamp", "Convert", "Divide", "Elu", "Erf",
     "Exp", "FakeQuantize", "Floor", "Gelu", "HSigmoid", "HSwish", "HardSigmoid", "Log", "Maximum",

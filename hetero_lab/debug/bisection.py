@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from hetero_lab.arguments import check_positive
 from hetero_lab.devices.releases import interpreter, releases_between
 from hetero_lab.errors import ArgumentError, MeasurementError, shorten
 from hetero_lab.fetch import cache_dir, file_digest
 from hetero_lab.interrupts import UntilInterrupted
-from hetero_lab.measure.workers import positive
 from hetero_lab.processes import run_child
 from hetero_lab.progress import Progress
 from hetero_lab.result import Result
@@ -151,7 +151,7 @@ def bisect(
     OutputPathError
         The disk is full, even without the environments that were made before.
     """
-    positive("timeout_s", timeout_s)
+    check_positive("timeout_s", timeout_s)
     path, digest = _read_script(script)
     releases = releases_between(between)
     store = make_directory(cache_dir() / "releases") / f"{digest}.json"  # until the search is over

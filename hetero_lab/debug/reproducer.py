@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_lab.debug import show_fault
-from hetero_lab.devices.emulation import plain
+from hetero_lab.devices.emulation import storable
 from hetero_lab.model.read import save
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.results.environment import Environment
@@ -82,7 +82,7 @@ class CompileCall:
         return cls(*bound.compile_call, None if bound.direct else dict(bound.affinity))
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "properties", _plain(self.properties))
+        object.__setattr__(self, "properties", storable(self.properties))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,9 +164,3 @@ class Reproducer:
         }
         title = f"# {sorts} on {device}: {self.symptom.title}"
         return "\n\n".join([title, *(f"### {name}\n\n{t}" for name, t in sections.items()), ""])
-
-
-def _plain(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return properties as plain data, those of the devices below HETERO as well."""
-    inner = {key: _plain(value) for key, value in properties.items() if isinstance(value, Mapping)}
-    return plain({**properties, **inner})

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero_lab.arguments import check_positive
 from hetero_lab.deploy import run_frozen
 from hetero_lab.deploy.contract import (
     FILE_NAME,
@@ -42,7 +43,6 @@ from hetero_lab.llm.generation import (
     given_or_random_prompt,
     given_prompt,
 )
-from hetero_lab.measure.workers import positive
 from hetero_lab.model.extension_ops import unknown_op
 from hetero_lab.model.language import (
     TOKENIZER_FILES,
@@ -184,7 +184,7 @@ def freeze_placed(
         raise ArgumentError("examples= needs the inputs of one request at least.")
     reference = None
     if tolerance is not None:
-        positive("tolerance", tolerance)
+        check_positive("tolerance", tolerance)
         reference = reference_for(placed.placement, baseline)
     target = make_directory(directory)
     compiled = compile_placed(placed)

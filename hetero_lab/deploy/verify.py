@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, TypedDict, Unpack, overload
 import numpy as np
 
 from hetero_lab.accuracy.evaluate import count_right
+from hetero_lab.arguments import check_positive
 from hetero_lab.clock import now
 from hetero_lab.deploy import machine_file
 from hetero_lab.deploy.contract import FILE_NAME, Contract, LatencyPromise, read_contract
@@ -54,7 +55,6 @@ from hetero_lab.errors import (
     shorten,
 )
 from hetero_lab.fetch import file_digest
-from hetero_lab.measure.workers import positive
 from hetero_lab.progress import Progress
 from hetero_lab.results.environment import wait_until_quiet
 from hetero_lab.runtime.placed_model import load
@@ -172,7 +172,7 @@ def verify(
     """
     limits = {"turns": turns, "budget_s": budget_s}
     for name, value in {**limits, "tolerance": 1.0 if tolerance is None else tolerance}.items():
-        positive(name, value)
+        check_positive(name, value)
     if not 0 <= max_drop <= 1:
         raise ArgumentError(f"max_drop= is a share from 0 to 1, not {max_drop!r}.")
     if releases is not None and data is not None:

@@ -86,12 +86,14 @@ def plugins_of(devices: Iterable[str], core: ov.Core) -> dict[str, tuple[str, st
     return {device: plugin_of(specs[device]) for device in devices if device in specs}
 
 
-def plain(properties: Mapping[str, Any]) -> dict[str, Any]:
+def storable(properties: Mapping[str, Any]) -> dict[str, Any]:
     """Return properties with the runtime's types and enums as text that it accepts."""
-    return {key: _plain(value) for key, value in properties.items()}
+    return {key: _storable(value) for key, value in properties.items()}
 
 
-def _plain(value: Any) -> Any:
+def _storable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return storable(value)
     if isinstance(value, ov.Type):
         return value.get_type_name()
     if isinstance(value, ov.properties.log.Level):

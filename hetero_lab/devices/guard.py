@@ -26,7 +26,7 @@ import openvino as ov
 
 from hetero_lab.devices.bound import BoundModel
 from hetero_lab.devices.core import runtime_version
-from hetero_lab.devices.emulation import bases_of, emulated_devices, plain, plugin_call
+from hetero_lab.devices.emulation import bases_of, emulated_devices, plugin_call, storable
 from hetero_lab.devices.guarded import ANSWER, MODEL
 from hetero_lab.errors import CompileError, CrashError, DeviceError, HeteroLabError
 from hetero_lab.fetch import cache_dir
@@ -60,7 +60,7 @@ def first_query(
 
     CrashError, if it crashes; DeviceError, if the process is killed.
     """
-    asked = {"step": "query", "device": device, "properties": plain(properties)}
+    asked = {"step": "query", "device": device, "properties": storable(properties)}
     asked["doing"] = f"asking {device} which ops of this model it supports"
     verdict, answer = _verdict(bound, asked, str(asked["properties"]))
     if verdict.crash:
@@ -96,7 +96,7 @@ def check_compile(
     asked["doing"] = f"compiling this model for {target}"
     own = {device: given.get("DEVICE_PROPERTIES", {}).get(device, given) for device in devices}
     usual = {device: _property(bound.core, device, _PRECISION) for device in devices}
-    kind = str(sorted(plain({d: own[d].get(_PRECISION) or usual[d] for d in devices}).items()))
+    kind = str(sorted(storable({d: own[d].get(_PRECISION) or usual[d] for d in devices}).items()))
     about = _digest(json.dumps([given, affinities], sort_keys=True, default=str))
     verdict, _ = (Verdict(), None) if has_crashed else _verdict(bound, asked, kind, about, model)
     if has_crashed or (verdict.crash and verdict.about != about):
@@ -204,7 +204,7 @@ def _told(crash: str, asked: Mapping[str, Any], placement: str) -> str:
 
 def _property(core: ov.Core, device: str, key: str) -> str:
     with contextlib.suppress(Exception):
-        return str(plain({key: core.get_property(device, key)})[key])
+        return str(storable({key: core.get_property(device, key)})[key])
     return ""
 
 

@@ -11,7 +11,7 @@ import openvino as ov
 
 from hetero_lab.devices.core import scratch_core
 from hetero_lab.devices.devices import FLOATS, RATIO, precisions, property_of, takes_ratio
-from hetero_lab.devices.emulation import emulated_devices, plain
+from hetero_lab.devices.emulation import emulated_devices, storable
 from hetero_lab.errors import PropertyError, did_you_mean, last_line, names_at_hand, shorten
 
 # The plugins obey these, but do not list them in SUPPORTED_PROPERTIES.
@@ -122,7 +122,7 @@ def _refusal(real: str, key: str, value: Any, *, readable: bool) -> str:
 
 def _check_precision(device: str, real: str, value: Any) -> None:
     """Raise for a precision that the device lacks: the CPU plugin would silently use another."""
-    asked = str(plain({PRECISION_HINT: value})[PRECISION_HINT])
+    asked = str(storable({PRECISION_HINT: value})[PRECISION_HINT])
     asked = FLOATS.get(asked.upper(), asked)
     has = precisions(real, core=scratch_core())
     # f32 is everywhere; other values, such as dynamic, leave the choice to the device.

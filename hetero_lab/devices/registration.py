@@ -15,8 +15,8 @@ from hetero_lab.devices.emulation import (
     PLUGIN_OF,
     EmulatedDevice,
     emulated_devices,
-    plain,
     register,
+    storable,
 )
 from hetero_lab.devices.properties import check_properties
 from hetero_lab.errors import ArgumentError, DeviceError, names_at_hand, shorten
@@ -112,7 +112,7 @@ def emulate(
         base=base,
         supported=claimed,
         unsupported=denied,
-        properties=check_properties(base, plain({**faster, **given}), core=core),
+        properties=check_properties(base, storable({**faster, **given}), core=core),
         contrast=contrast,
     )
     register(spec, core)

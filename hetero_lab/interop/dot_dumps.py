@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hetero_lab.arguments import check_positive
 from hetero_lab.devices.bound import bind
 from hetero_lab.errors import CompileError, StoredFileError, shorten
-from hetero_lab.measure.workers import positive
 from hetero_lab.model.naming import unique
 from hetero_lab.model.read import Source, save
 from hetero_lab.placement.partition import predict
@@ -141,7 +141,7 @@ def hetero_dumps(
     >>> hl.interop.hetero_dumps(model, "HETERO:ACC,CPU")
     HeteroDumps('HETERO:ACC,CPU', ... nodes, ... edges, 2 subgraphs)
     """
-    positive("timeout_s", timeout_s)
+    check_positive("timeout_s", timeout_s)
     placed = resolve(bind(model, core), placement)
     with scratch_directory() as directory:
         names = _write(directory, placed)

@@ -15,13 +15,14 @@ from hetero_lab.lint.context import (
     Finding,
     KnownFaults,
 )
-from hetero_lab.lint.remedies import find_problems
+from hetero_lab.lint.findings import find_problems
 from hetero_lab.lint.rules import SLOW_DEVICE
+from hetero_lab.model.opgraph import NOT_OPS
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import affinity_and_partition
 from hetero_lab.placement.placement import Placement, PlacementLike
-from hetero_lab.placement.ratios import HETERO, POLICY
+from hetero_lab.placement.ratios import POLICY
 from hetero_lab.planning.simplify import FEW, Simplified, simplified
 from hetero_lab.tables import frame_of
 
@@ -154,7 +155,7 @@ def subgraphs_finding(few: Simplified, affinity: Affinity, costs: CostModel | No
 
 def empty_devices(placement: Placement, *, priced: bool) -> list[Finding]:
     """Return a finding for each device that gets nothing where HETERO divides a model by itself."""
-    policy = placement.device_properties.get(HETERO, {}).get(POLICY)
+    policy = placement.device_properties.get("HETERO", {}).get(POLICY)
     why = f"by {policy}, whoever has room for all weights takes them" if policy else "by its ratios"
     return [
         Finding(
@@ -179,7 +180,7 @@ def able_ops(bound: BoundModel, device: str) -> frozenset[str]:
     refused = {
         graph.leader[op.index]
         for op in graph
-        if op.type not in ("Parameter", "Constant", "Result") and op.name not in supported
+        if op.type not in NOT_OPS and op.name not in supported
     }
     return frozenset(graph.ops[i].name for i in graph.placeable if graph.leader[i] not in refused)
 

@@ -2,7 +2,7 @@
 
 Each rule is a function from a :class:`~hetero_lab.lint.context.LintContext` to drafts of
 findings. Without costs, rules of thumb say which subgraphs are small and which ops fuse; with
-costs, measurements do, and two more rules apply. A rule runs once `RULES` in `lint/remedies.py`
+costs, measurements do, and two more rules apply. A rule runs once `RULES` in `lint/findings.py`
 lists it.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
 
 from hetero_lab.lint.context import ERROR, INFO, WARNING, Draft, LintContext, together
-from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.opgraph import CONVOLUTIONS, OpGraph
 from hetero_lab.terminal import count_of
 
 SLOW_DEVICE = "slow-device"
@@ -90,8 +90,7 @@ def expensive_boundaries(context: LintContext) -> Iterator[Draft]:
 
 PING_PONG = "ping-pong"
 # Nearly every device runs these as one node: a heavy op, then biases, then an activation.
-_CONVOLUTIONS = ("Convolution", "GroupConvolution")
-HEAVY = frozenset([*_CONVOLUTIONS, *(f"{kind}BackpropData" for kind in _CONVOLUTIONS), "MatMul"])
+HEAVY = CONVOLUTIONS | {"MatMul"}
 BIAS = frozenset(["Add", "Subtract", "Multiply"])
 _SIGMOIDS = ("Sigmoid", "HSigmoid", "Swish", "HSwish", "Mish", "Tanh")
 ACTIVATION = frozenset([*_SIGMOIDS, "Relu", "PRelu", "Clamp", "Elu", "Gelu", "SoftPlus"])

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hetero_lab.arguments import check_whole
+from hetero_lab.arguments import check_positive, check_whole
 from hetero_lab.devices.bound import BoundModel
 from hetero_lab.devices.devices import supported_ops
 from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabError, names_at_hand, shorten
 from hetero_lab.measure.loads import MOST_RATE, Load, load_for
 from hetero_lab.measure.trial_grid import trial_of
-from hetero_lab.measure.workers import available_cores, positive
+from hetero_lab.measure.workers import available_cores
 from hetero_lab.model.opgraph import NOT_OPS
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
@@ -72,7 +72,7 @@ class Demand:
         check_whole("requests", self.requests, least=1)
         for name in ("rate_per_s", "deadline_ms"):
             if getattr(self, name) is not None:
-                positive(name, getattr(self, name))
+                check_positive(name, getattr(self, name))
         if self.rate_per_s is not None and self.rate_per_s > MOST_RATE:
             raise ArgumentError(
                 f"rate_per_s={self.rate_per_s:g} is more than a process can produce "
@@ -128,6 +128,11 @@ class Way:
     def key(self) -> str:
         """Identifies model, placement, properties and requests."""
         return self.trial.key
+
+    @property
+    def one_key(self) -> str:
+        """Identifies it with one request in flight, however many its demand has."""
+        return self.key if self.trial.requests == 1 else f"{self.key}-1"
 
     def hardware(self) -> frozenset[str]:
         """Return the devices that its work lands on; an emulated one is its base."""

@@ -25,7 +25,7 @@ from hetero_lab.machine.goal import OBJECTIVES, SHARE, Alone, Goal, foretold_p99
 from hetero_lab.machine.kept_rates import KeptRates
 from hetero_lab.machine.machine_plan import ALL_AUTO, OWN_BEST, MachinePlan
 from hetero_lab.machine.race import FINALISTS, LOOKS, Race, Together, Turn, best_of
-from hetero_lab.measure.loads import Driven
+from hetero_lab.measure.loads import Driven, Load
 from hetero_lab.measure.session import Conditions, Session
 from hetero_lab.measure.workers import Workers, available_cores
 from hetero_lab.model.language import refuse_language_model
@@ -256,15 +256,21 @@ class Inquiry:
         self.bar.step("alone")
         for name, ways in list(self.ways.items()):
             for way in list(ways.values()):
-                if self.kept.get(way.key) is None:
-                    try:
-                        driven = self._drive({name: way}, _ALONE_S)
-                    except DriveError as error:
-                        self._give_up(name, way.label, str(error))
-                        continue
-                    self.kept.keep([way.key], [driven[name]])
+                try:
+                    self._measure_way(name, way)
+                except DriveError as error:
+                    self._give_up(name, way.label, str(error))
             self._check_demand(name)
         self._prune()
+
+    def _measure_way(self, name: str, way: Way) -> None:
+        """Measure its rate, and the latency of one request at a time."""
+        if not self.kept.n(way.key):
+            self.kept.keep([way.key], [self._drive({name: way}, _ALONE_S)[name]])
+        if not self.kept.n(way.one_key):
+            load = Load(key=way.key)
+            driven = self.drives.drive({name: way}, {name: load}, _ALONE_S)[name]
+            self.kept.keep([way.one_key], [driven])
 
     def _give_up(self, name: str, label: str, why: str) -> None:
         del self.ways[name][label]
@@ -293,7 +299,8 @@ class Inquiry:
             )
 
     def _latencies_us(self, way: Way) -> tuple[float, ...]:
-        kept = self.kept.get(way.key)
+        """Return the latencies of one request at a time."""
+        kept = self.kept.get(way.one_key)
         return (kept.latencies_us if kept else ()) or (np.inf,)
 
     def _cores(self, way: Way) -> float:

@@ -1,7 +1,8 @@
 """The bench: compiles placements, runs turns of them, reads their counters.
 
 A bench works in this process or, behind :mod:`.worker_process`, in a worker process. Its requests
-and answers are structs: passed on as they are here, as JSON there.
+and answers are structs: passed on as they are here, as JSON there. To follow a measurement, read
+its methods; the process around them changes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from hetero_lab.devices.device_memory import peak_bytes, reset_peak
 from hetero_lab.devices.emulation import emulated_devices, register
 from hetero_lab.errors import MeasurementError, OutputPathError, warn
 from hetero_lab.measure import requests
-from hetero_lab.measure.budget import WARM_UP_INFERENCES
+from hetero_lab.measure.budget import FULL, WARM_UP_INFERENCES
 from hetero_lab.measure.requests import Answer, Request, SetUp
 from hetero_lab.measure.worker_process import WorkerProcess, as_worker_errors
 from hetero_lab.model.extension_ops import core_with_ops
@@ -48,17 +49,10 @@ from hetero_lab.runtime.runners import (
     open_runner,
     read_counted,
 )
-from hetero_lab.runtime.timing import (
-    DISCARDED_PER_TURN,
-    TIMED_PER_TURN,
-    run_turn,
-    time_once,
-    warm_up,
-)
+from hetero_lab.runtime.timing import run_turn, time_once, warm_up
 from hetero_lab.tables import whole_file
 
 _SHOWN = 4  # inferences after which the timeline shows a warm model
-_PER_TURN = DISCARDED_PER_TURN + TIMED_PER_TURN
 
 
 @dataclass(eq=False)
@@ -141,7 +135,7 @@ class Bench:
         inferences = asked.inferences
         if execution.scenario is not None:
             for _ in range(1 if inferences is None else inferences):
-                first_s = time_once(runner.turn) / 1e6 / _PER_TURN
+                first_s = time_once(runner.turn) / 1e6 / FULL.inferences
             return first_s
         most = int(asked.at_most_s / first_s)
         began = now()

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hetero_lab.arguments import check_whole
-from hetero_lab.measure.workers import positive
+from hetero_lab.arguments import check_positive, check_whole
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
 
 WARM_UP_S, WARM_UP_INFERENCES = 0.3, 30  # at most, and before two turns in a row can agree
@@ -39,9 +38,9 @@ class RunOptions:
     apart: bool = False
 
     def __post_init__(self) -> None:
-        positive("precision", self.precision)
+        check_positive("precision", self.precision)
         if self.sustained_s is not None:
-            positive("sustained_s", self.sustained_s)
+            check_positive("sustained_s", self.sustained_s)
         if self.turns is not None:
             check_whole("turns", self.turns, least=2)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 MOST_RATE = 1e5  # arrivals per second, more than a process can produce
-_BEHIND = 0.25  # of a period, by which a driving process may be late
+_BEHIND = 1.0  # of a period, by which a driving process may be late
 _GOLDEN = 0.618  # phases of clocks, so that equal rates do not arrive together
 _PATIENCE_S = 1.0  # without a deadline
 

@@ -19,6 +19,7 @@ from hetero_lab.arguments import check_whole
 from hetero_lab.devices.bound import bind
 from hetero_lab.devices.properties import check_properties
 from hetero_lab.errors import MeasurementError, PropertyError, shorten, warn
+from hetero_lab.executors import HETERO, PARALLEL
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.intervals import Latency
 from hetero_lab.measure.requests import (
@@ -46,7 +47,7 @@ from hetero_lab.results.records import Compiled, Trial, Turn
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.reference import agreement_notes
-from hetero_lab.runtime.runners import HETERO, PARALLEL, Execution
+from hetero_lab.runtime.runners import Execution
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, Stopwatch, turn_lengths
 
 if TYPE_CHECKING:

@@ -132,20 +132,28 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 opened = stack.enter_context(contextlib.closing(Store(store, header)))
                 header, records, append = opened.header, opened.records, opened.append
             append = control.watched(append)
-            measure = partial(self._measure_here, blobs)
-            if self.cluster is not None:
-                measure = partial(self.cluster, set_up=partial(self._set_up_with, blobs))
+            asked = by_key(trial for trial in trials if not trial.problem)
+            ledger = Ledger(records, append)
             try:
-                measure(
-                    control=control,
-                    header=header,
-                    trials=by_key(trial for trial in trials if not trial.problem),
-                    ledger=Ledger(records, append),
-                    options=options,
-                    workers=self.conditions.workers,
-                    watch=watch,
-                    progress=progress,
-                )
+                if self.cluster is None:
+                    schedule = self._schedule(header, asked, ledger, options, watch.budget_s)
+                    start = control.stoppable(lambda: self.start(blobs))
+                    pool = BenchPool(asked, start, self.conditions.workers)
+                    SweepRun(
+                        schedule, pool, watch, progress=progress, is_ready=self._is_ready
+                    ).measure()
+                else:
+                    self.cluster(
+                        set_up=partial(self._set_up_with, blobs),
+                        control=control,
+                        header=header,
+                        trials=asked,
+                        ledger=ledger,
+                        options=options,
+                        workers=self.conditions.workers,
+                        watch=watch,
+                        progress=progress,
+                    )
                 crashed = {
                     record.entry
                     for record in records
@@ -184,27 +192,25 @@ class Session(contextlib.AbstractContextManager["Session"]):
         own = not self.conditions.isolate or bool(self.conditions.workers.command)
         return own or FORK_SERVER.is_ready(WORKER, timeout_s)
 
-    def _measure_here(
+    def _schedule(
         self,
-        blobs: Mapping[str, str],
-        control: SweepControl,
         header: Header,
-        workers: Workers,
-        watch: Stopwatch,
-        progress: bool,
-        **given: Any,
-    ) -> None:
-        schedule = SweepSchedule(
+        trials: Mapping[str, Trial],
+        ledger: Ledger,
+        options: RunOptions,
+        budget_s: float | None,
+    ) -> SweepSchedule:
+        return SweepSchedule(
+            trials=trials,
             reference=header.reference,
-            group_size=workers.group,
-            budget_s=watch.budget_s,
+            ledger=ledger,
+            options=options,
+            group_size=self.conditions.workers.group,
+            budget_s=budget_s,
             noise=partial(noise_of, header.environments[-1]),
             expected=self._expected,
             at_once=compiles_at_once() if self.conditions.isolate else 1,
-            **given,
         )
-        pool = BenchPool(schedule.trials, control.stoppable(lambda: self.start(blobs)), workers)
-        SweepRun(schedule, pool, watch, progress=progress, is_ready=self._is_ready).measure()
 
     @cached_property
     def _arrays(self) -> dict[str, list[np.ndarray]]:
@@ -336,7 +342,7 @@ def _blob_directories(
     root = make_directory(cache_dir, private=True)
     directories = {}
     for trial in [t for t in trials if t.model_cache] or trials:
-        key = trial.key.partition("-")[0]
+        key = trial.key.partition("-")[0]  # expand(dedupe=False) numbers the same ones
         place = root / f"{models[trial.variant].fingerprint[:16]}-{key}"
         place.mkdir(mode=0o700, exist_ok=True)
         directories[trial.key] = str(place)

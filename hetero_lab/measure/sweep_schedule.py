@@ -67,6 +67,7 @@ class Ask(NamedTuple):
     requests: Mapping[str, Request[Any]]
 
 
+# The schedule finds the answers, and the time, on the line after the yield: see tell().
 Step: TypeAlias = Begin | requests.Expect | Ask
 _Told = TypeVar("_Told")
 _Steps: TypeAlias = Generator[Step, None, _Told]

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from hetero_lab.devices.bound import BoundModel, bind
-from hetero_lab.devices.devices import check_device, device_names, supported_ops
-from hetero_lab.devices.emulation import plain
+from hetero_lab.devices.devices import check_device, supported_ops
+from hetero_lab.devices.emulation import storable
 from hetero_lab.devices.properties import merged_properties
 from hetero_lab.devices.virtual import KINDS, virtual_device
 from hetero_lab.errors import (
@@ -27,6 +27,7 @@ from hetero_lab.errors import (
     names_at_hand,
     shorten,
 )
+from hetero_lab.executors import HETERO
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
@@ -37,10 +38,10 @@ from hetero_lab.placement.placement import (
     carried_over,
     resolve,
 )
-from hetero_lab.placement.priorities import Priorities
+from hetero_lab.placement.priorities import Priorities, device_list
 from hetero_lab.planning.simplify import simplified_placements, simplify_bound
 from hetero_lab.results.records import FROM_CACHE, Trial
-from hetero_lab.runtime.runners import HETERO, Execution
+from hetero_lab.runtime.runners import Execution
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -320,7 +321,7 @@ def trial_of(
         variant=variant,
         affinity=affinity,
         devices=tuple(placed.placement.devices),
-        device_properties={d: plain(p) for d, p in properties},
+        device_properties={d: storable(p) for d, p in properties},
         direct=placed.direct,
         requests=way.requests,
         baseline=baseline,
@@ -336,7 +337,6 @@ def _baselines(
 ) -> Iterator[Trial]:
     """Yield a baseline trial for each used device that can run the whole model alone."""
     used: dict[str, dict[str, Any]] = {}
-    here = device_names(bound.core)
     for asked in placements:
         own: Mapping[str, Mapping[str, Any]] = {}
         if isinstance(asked, Affinity):
@@ -345,9 +345,8 @@ def _baselines(
             own = asked.labelled().device_properties
             devices = [d for d in (*asked.devices, *own) if d not in KINDS]
         else:
-            virtual = virtual_device(str(asked), bound.core)
-            named = virtual.devices if virtual else str(asked).removeprefix("HETERO:").split(",")
-            devices = [d for d in named if d in here]
+            virtual = virtual_device(str(asked).strip(), bound.core)
+            devices = virtual.devices if virtual else device_list(str(asked), bound.core)
         for device in devices:
             used.setdefault(device, {}).update(own.get(device, {}))
     for device, properties in used.items():

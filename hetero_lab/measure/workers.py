@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hetero_lab.arguments import check_positive
 from hetero_lab.errors import ArgumentError
 from hetero_lab.measure.requests import Compare, Compile, CompileCounted, ReadCounters, Request
 from hetero_lab.placement.memory_limits import parse_bytes
@@ -53,14 +54,14 @@ class Workers:
     group: int = GROUP_SIZE
 
     def __post_init__(self) -> None:
-        positive("timeout_s", self.timeout_s)
-        positive("compile_timeout_s", self.compile_timeout_s)
+        check_positive("timeout_s", self.timeout_s)
+        check_positive("compile_timeout_s", self.compile_timeout_s)
         if type(self.group) is not int or not 2 <= self.group <= _MOST_IN_GROUP:
             raise ArgumentError(
                 f"group= is a whole number from 2 to {_MOST_IN_GROUP}, not {self.group!r}."
             )
         if self.memory_limit is not None:
-            positive("memory_limit", self.memory_limit_bytes)
+            check_positive("memory_limit", self.memory_limit_bytes)
         if self.command is not None:
             if isinstance(self.command, str) or not self.command:
                 raise ArgumentError(
@@ -73,13 +74,6 @@ class Workers:
     def memory_limit_bytes(self) -> int | None:
         """The memory limit in bytes, ``None`` for the default."""
         return None if self.memory_limit is None else int(parse_bytes(self.memory_limit))
-
-
-def positive(name: str, value: Any) -> float:
-    """Return a number above 0; raise ArgumentError for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ArgumentError(f"{name}= is a number above 0, not {value!r}.")
-    return float(value)
 
 
 def limit_s(workers: Workers, request: Request[Any]) -> float:

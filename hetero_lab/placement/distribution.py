@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.devices.device_memory import total_bytes
 from hetero_lab.devices.devices import RATIO, check_device, device_names, takes_ratio
-from hetero_lab.devices.emulation import plain
+from hetero_lab.devices.emulation import storable
 from hetero_lab.devices.properties import merged_properties
 from hetero_lab.errors import ArgumentError, PropertyError
 from hetero_lab.model.opgraph import OpGraph
@@ -20,8 +20,6 @@ from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import Placement, own_affinity
 from hetero_lab.placement.priorities import device_list
 from hetero_lab.placement.ratios import (
-    CPU,
-    HETERO,
     PIPELINE_PARALLEL,
     POLICY,
     PRIORITIES,
@@ -186,7 +184,7 @@ def distribution(
             f"by {RATIO}, which only GPUs have. hetero_lab.fit_blocks(model, devices, limits) "
             "divides it between any devices."
         )
-    own = {device: plain(given) for device, given in (device_properties or {}).items()}
+    own = {device: storable(given) for device, given in (device_properties or {}).items()}
     asked, affinity = _asked(bound, devices, known if policy else {}, own, bool(elsewhere))
     # Only ratios make true what would be with another memory.
     ratios = {d: {RATIO: a.ratio} for d, a in asked.items() if memory and a.ratio is not None}
@@ -194,7 +192,7 @@ def distribution(
         PRIORITIES: ",".join(devices),
         **({POLICY: policy} if policy and not memory else {}),
     }
-    properties = merged_properties(own, ratios, {HETERO: of_hetero})
+    properties = merged_properties(own, ratios, {"HETERO": of_hetero})
     made = Placement(affinity, policy or f"HETERO:{','.join(devices)}", properties)
     shares = _shares(bound.graph, known, asked, affinity)
     return Distribution(policy, shares, made, bool(elsewhere))
@@ -202,7 +200,7 @@ def distribution(
 
 def _of_placement(bound: BoundModel, placement: Placement, policy: str | None) -> Distribution:
     """Explain a placement that has ratios or a policy already."""
-    devices, own = placement.priorities, placement.device_properties.get(HETERO, {})
+    devices, own = placement.priorities, placement.device_properties.get("HETERO", {})
     if not devices or policy:
         raise ArgumentError(
             "A placement has its own policy: leave policy= out."
@@ -210,7 +208,7 @@ def _of_placement(bound: BoundModel, placement: Placement, policy: str | None) -
             else "The ops of this placement are labelled, so HETERO distributes none of them."
         )
     if own.get(POLICY):
-        given = {d: p for d, p in placement.device_properties.items() if d != HETERO}
+        given = {d: p for d, p in placement.device_properties.items() if d != "HETERO"}
         return distribution(bound, devices, own[POLICY], device_properties=given, core=bound.core)
     ratios = {device: placement.device_properties.get(device, {}).get(RATIO) for device in devices}
     asked = {d: Asked(r, "its share") if r else _TAKES_ALL for d, r in ratios.items()}
@@ -234,7 +232,7 @@ def _asked(
     """Return what each device is asked for, and where the ops then are, one device at a time."""
     graph = bound.graph
     asked: dict[str, Asked] = {}
-    left = {**memory, **{device: -1 for device in devices if device == CPU}}
+    left = {**memory, **{device: -1 for device in devices if device == "CPU"}}
     affinity = Affinity.on_one(graph, devices[-1])
     for device in devices:
         unplaced = _unplaced(graph, affinity, asked)

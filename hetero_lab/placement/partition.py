@@ -160,8 +160,7 @@ class SubgraphCollector:
         leader is; the device of a result is ignored.
         """
         top = self.topology
-        # First cut: between devices. A result never parts from its producer.
-        cut = (devices[top.source] != devices[top.target]) & ~top.to_result
+        cut = top.between_devices(devices)
         ids = connected(top, cut)
         components = self._cyclic_components(cut, ids)
         if components is None:  # no subgraph depends on itself: the usual case

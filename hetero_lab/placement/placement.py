@@ -19,7 +19,7 @@ from hetero_lab.devices.devices import (
     supported_ops,
     unsupported_message,
 )
-from hetero_lab.devices.emulation import emulated_devices, plain
+from hetero_lab.devices.emulation import emulated_devices, storable
 from hetero_lab.devices.properties import check_properties, merged_properties
 from hetero_lab.devices.virtual import VirtualDevice, parse_virtual, virtual_device
 from hetero_lab.errors import (
@@ -36,9 +36,8 @@ from hetero_lab.model.blocks import block_range, find_blocks
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.affinity import Affinity, first_able, greedy, labels_of
-from hetero_lab.placement.priorities import Priorities
+from hetero_lab.placement.priorities import Priorities, device_list
 from hetero_lab.placement.ratios import (
-    HETERO,
     PRIORITIES,
     check_own_properties,
     check_shares,
@@ -79,7 +78,7 @@ class Placement:
 
     def __post_init__(self) -> None:
         # As text, so that properties can be stored and sent to a worker.
-        as_text = {device: plain(given) for device, given in self.device_properties.items()}
+        as_text = {device: storable(given) for device, given in self.device_properties.items()}
         object.__setattr__(self, "device_properties", as_text)
         if self.direct and len(self.affinity.devices) != 1:
             raise ArgumentError("direct=True needs an affinity with one device only.")
@@ -92,7 +91,7 @@ class Placement:
     @property
     def priorities(self) -> tuple[str, ...]:
         """The devices over which HETERO divides it by itself; empty if its ops are labelled."""
-        named = str(self.device_properties.get(HETERO, {}).get(PRIORITIES, ""))
+        named = str(self.device_properties.get("HETERO", {}).get(PRIORITIES, ""))
         return tuple(named.split(",")) if named else ()
 
     @property
@@ -167,7 +166,7 @@ class Placement:
         kept = {
             device: {key: value for key, value in own.items() if key != RATIO}
             for device, own in self.device_properties.items()
-            if device != HETERO
+            if device != "HETERO"
         }
         return replace(self, device_properties=kept)
 
@@ -252,7 +251,7 @@ class BoundPlacement:
         defaults = {d: spec.properties for d, spec in emulated_devices(self.core).items()}
         merged = merged_properties(defaults, self.placement.device_properties)
         virtual = self.placement.virtual
-        kind = virtual.kind if virtual else HETERO if self.placement.priorities else None
+        kind = virtual.kind if virtual else "HETERO" if self.placement.priorities else None
         used = (*self.devices, kind) if kind else self.devices
         return {device: merged.get(device, {}) for device in used}
 
@@ -272,7 +271,7 @@ def hetero_call(
 ) -> tuple[str, dict[str, Any]]:
     """Return the device string and the properties with which HETERO runs on some devices."""
     of_devices = {device: dict(by_device[device]) for device in devices if device in by_device}
-    own = {key: value for key, value in by_device.get(HETERO, {}).items() if key != PRIORITIES}
+    own = {key: value for key, value in by_device.get("HETERO", {}).items() if key != PRIORITIES}
     return "HETERO:" + ",".join(devices), {**own, "DEVICE_PROPERTIES": of_devices}
 
 
@@ -349,7 +348,7 @@ def _check(bound: BoundModel, placement: Placement) -> None:
         if refused:
             raise DeviceError(unsupported_message([device], refused))
     for device, properties in placement.device_properties.items():
-        if device == HETERO:
+        if device == "HETERO":
             check_own_properties(properties)
             continue
         if virtual is None or device != virtual.kind:
@@ -375,9 +374,9 @@ def divided(
     """Return the placement that HETERO makes by itself, given ratios."""
     properties = merged_properties(
         {device: {"EXCLUSIVE_ASYNC_REQUESTS": False} for device in devices},
-        {device: plain(own) for device, own in (device_properties or {}).items()},
+        {device: storable(own) for device, own in (device_properties or {}).items()},
         {device: {RATIO: round(ratio, 6)} for device, ratio in ratios.items()},
-        {HETERO: {PRIORITIES: ",".join(devices)}},
+        {"HETERO": {PRIORITIES: ",".join(devices)}},
     )
     for device in devices:
         check_properties(device, properties[device], core=bound.core)
@@ -447,7 +446,7 @@ def affinity_elsewhere(
 ) -> Affinity | None:
     """Return a placement's affinity, checked, if it needs a device that only a cost model knows."""
     if isinstance(placement, str | Priorities):
-        names = str(placement).removeprefix("HETERO:").split(",")
+        names = device_list(str(placement), bound.core)
         if set(names) <= set(known.devices) and absent_devices(bound, names, known):
             return first_known(bound.graph, names, known)
         return None

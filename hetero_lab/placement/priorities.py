@@ -49,12 +49,12 @@ class Priorities:
         return cls(names)
 
 
-def device_list(text: str | Sequence[str], core: ov.Core) -> tuple[str, ...]:
+def device_list(text: str | Sequence[str], core: ov.Core | None = None) -> tuple[str, ...]:
     """Read a list of devices as :meth:`Priorities.parse` does, here or not."""
     if isinstance(text, str):
         head, colon, tail = text.strip().partition(":")
         if head == "HETERO" and not colon:
-            own = property_of(core, "HETERO", "MULTI_DEVICE_PRIORITIES") or ""
+            own = property_of(core or shared_core(), "HETERO", "MULTI_DEVICE_PRIORITIES") or ""
             tail = own if isinstance(own, str) else ",".join(own)
         elif head != "HETERO":
             tail = text

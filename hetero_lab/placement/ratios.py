@@ -16,7 +16,6 @@ from hetero_lab.errors import ArgumentError, PropertyError, names_at_hand, short
 from hetero_lab.model.opgraph import CONSTANT, NOT_OPS, OpGraph
 from hetero_lab.tables import bytes_text
 
-HETERO, CPU = "HETERO", "CPU"
 POLICY, PRIORITIES = "MODEL_DISTRIBUTION_POLICY", "MULTI_DEVICE_PRIORITIES"
 PIPELINE_PARALLEL = "PIPELINE_PARALLEL"
 _ROOM = 1.2  # memory that HETERO expects a model to need, by the bytes of its weights
@@ -38,11 +37,11 @@ def policy_ratio(device: str, weight_bytes: int, memory: Mapping[str, int]) -> A
     memory of the devices that have nothing yet, CPU among them if it is listed.
     """
     own, needed = memory[device], _ROOM * weight_bytes
-    gpus = sum(n_bytes for other, n_bytes in memory.items() if not other.startswith(CPU))
+    gpus = sum(n_bytes for other, n_bytes in memory.items() if not other.startswith("CPU"))
     has, needs = bytes_text(own), bytes_text(weight_bytes)
     if own >= needed:
         return Asked(1.0, f"all, because its {has} are at least 1.2 times the {needs} of weights")
-    if gpus >= needed or CPU in memory:
+    if gpus >= needed or "CPU" in memory:
         if own > weight_bytes:
             return Asked(1.0, f"all, because its {has} are more than the {needs} of weights")
         return Asked(own / needed, f"{has} / (1.2 × {needs})")

@@ -107,7 +107,7 @@ class Division:
     def components(self, choice: np.ndarray) -> tuple[int, bool]:
         """Return how many connected parts of one device there are, and whether in a cycle."""
         top = self.topology
-        cut = (choice[top.source] != choice[top.target]) & ~top.to_result
+        cut = top.between_devices(choice)
         parts = connected(top, cut)
         n = int(parts.max()) + 1
         strong = strong_components(parts[top.source[cut]], parts[top.target[cut]], n)
@@ -216,7 +216,7 @@ def _lacking(
 def _cut_in_levels(division: Division, ids: np.ndarray, compiled: np.ndarray) -> str:
     """Say which connected ops of one device HETERO cuts because of a cycle; empty if none."""
     top, start = division.topology, division.start
-    parts = connected(top, (start[top.source] != start[top.target]) & ~top.to_result)
+    parts = connected(top, top.between_devices(start))
     real = np.isin(ids, compiled)
     pairs = np.unique(np.stack([parts[real], ids[real]]), axis=1)
     n_cut = np.bincount(pairs[0], minlength=int(parts.max()) + 1)

@@ -53,6 +53,10 @@ class Topology:
         """Number of nodes."""
         return len(self.graph_input)
 
+    def between_devices(self, devices: np.ndarray) -> np.ndarray:
+        """Tell which edges HETERO cuts first; a result never parts from its producer."""
+        return (devices[self.source] != devices[self.target]) & ~self.to_result
+
     def crossing(self, ids: np.ndarray) -> np.ndarray:
         """Return edges between subgraphs, one for each tensor and subgraph that receives it.
 

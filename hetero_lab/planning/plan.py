@@ -8,13 +8,12 @@ from typing import Literal, overload
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.costs.objective import LATENCY
 from hetero_lab.errors import ArgumentError
+from hetero_lab.executors import EXECUTORS, HETERO, PARALLEL
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.memory_limits import MemoryLimit
 from hetero_lab.planning.planner import Plan, plan_graph
 from hetero_lab.planning.schedules import SchedulePlan, plan_schedule
 from hetero_lab.progress import Progress
-
-_HETERO, _PARALLEL = "hetero", "parallel"  # as in profile() and sweep()
 
 
 @overload
@@ -51,7 +50,7 @@ def plan(
     memory_limit: MemoryLimit | None = None,
     pin: Mapping[str, str] | None = None,
     budget_s: float = 60.0,
-    executor: str = _HETERO,
+    executor: str = HETERO,
     solver: str | None = None,
     progress: bool = True,
 ) -> Plan | SchedulePlan:
@@ -123,17 +122,17 @@ def plan(
     >>> best.lower_bound_us <= best.predicted_us
     True
     """
-    if executor not in (_HETERO, _PARALLEL):
-        raise ArgumentError(f"executor= is {_HETERO!r} or {_PARALLEL!r}, not {executor!r}.")
+    if executor not in EXECUTORS:
+        raise ArgumentError(f"executor= is {HETERO!r} or {PARALLEL!r}, not {executor!r}.")
     graph = prepare(model).graph
     limited = objective != LATENCY or memory_limit or pin or solver
-    if executor == _PARALLEL and limited:
+    if executor == PARALLEL and limited:
         raise ArgumentError(
             "A plan for the parallel executor is for the latency of one request; leave "
             "objective=, memory_limit=, pin= and solver= out, or plan with executor='hetero'."
         )
     with Progress("plan", show=progress):
-        if executor == _PARALLEL:
+        if executor == PARALLEL:
             return plan_schedule(graph, costs, budget_s=budget_s)
         return plan_graph(
             graph,

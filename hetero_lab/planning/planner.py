@@ -253,17 +253,13 @@ def keeps_limits(
     return bool(pinned) and not excess_bytes(held, pools)
 
 
-def greedy_choice(pairwise: Pairwise) -> np.ndarray:
-    """Return HETERO's own choice: each unit on the first device that supports it."""
-    return pairwise.allowed.argmax(axis=1)
-
-
 def _simple_choices(pairwise: Pairwise) -> list[tuple[str, np.ndarray]]:
-    """Return label and choice of greedy and of each device that supports all units."""
-    return [(GREEDY, greedy_choice(pairwise)), *_single_choices(pairwise)]
+    """Return label and choice of greedy, the first device that supports a unit, and of singles."""
+    return [(GREEDY, pairwise.allowed.argmax(axis=1)), *_single_choices(pairwise)]
 
 
 def _single_choices(pairwise: Pairwise) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield each device that supports all units, and its choice."""
     for number, device in enumerate(pairwise.objective.devices):
         if pairwise.allowed[:, number].all():
             yield device, np.full(len(pairwise.units), number)

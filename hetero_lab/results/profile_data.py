@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from hetero_lab.executors import HETERO
 from hetero_lab.intervals import Latency
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import OpGraph, graph_from_json, graph_to_json
@@ -21,8 +22,7 @@ from hetero_lab.results.environment import Environment
 from hetero_lab.runtime.compiled import Chosen
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.reference import Agreement
-from hetero_lab.runtime.runners import HETERO
-from hetero_lab.tables import SCHEMA_VERSION, plain
+from hetero_lab.tables import SCHEMA_VERSION, json_value
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def to_json(profile: ProfileData) -> dict[str, Any]:
     return {
         "kind": "profile",
         "schema_version": SCHEMA_VERSION,
-        **plain(msgspec.to_builtins({name: getattr(profile, name) for name in _PLAIN})),
+        **json_value(msgspec.to_builtins({name: getattr(profile, name) for name in _PLAIN})),
         "graph": graph_to_json(profile.graph),
         "affinity": [profile.affinity[op.name] for op in profile.graph],
         "turns_us": profile.latency.turns,

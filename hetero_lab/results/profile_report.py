@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hetero_lab.executors import HETERO
 from hetero_lab.placement.partition import boundary_size
 from hetero_lab.results.environment import busy_note
 from hetero_lab.results.profile_data import Generation, ProfileData
@@ -13,7 +14,6 @@ from hetero_lab.results.profile_tables import build_tables, tally, time_parts, t
 from hetero_lab.runtime.counters import Counter, executed_precisions, reorders_us
 from hetero_lab.runtime.inputs import GENERATED
 from hetero_lab.runtime.reference import VERDICTS, agreement_notes
-from hetero_lab.runtime.runners import HETERO
 from hetero_lab.tables import bytes_text, interval_text, number, text_table, time_text
 from hetero_lab.terminal import count_of, one_line
 

@@ -189,11 +189,6 @@ def profile_of(
         first_us = tuple((turn.first_us,) for turn in turns if turn.first_us is not None)
         generation = Generation(trial.scenario, Latency(first_us), latency, compiled.tokens)
     devices = dict(zip((op.name for op in graph), trial.affinity, strict=True))
-    fields: dict[str, Any] = {
-        "spans": spans_from_json(compiled.spans, compiled.partition),
-        "counters": (),
-        **more,
-    }
     return Profile(
         label=trial.label,
         model_fingerprint=fingerprint,
@@ -211,7 +206,8 @@ def profile_of(
         device_properties=trial.device_properties,
         generation=generation,
         environment=environment.of(trial.devices),
-        **fields,
+        spans=spans_from_json(compiled.spans, compiled.partition),
+        **more,
     )
 
 

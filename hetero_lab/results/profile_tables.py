@@ -6,7 +6,7 @@ import math
 from collections import Counter as Tally
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hetero_lab.intervals import Estimate
 from hetero_lab.placement.overlap import sources
@@ -22,9 +22,6 @@ from hetero_lab.runtime.counters import (
 )
 from hetero_lab.runtime.reference import VERDICTS, Agreement
 from hetero_lab.tables import Tables, frame_of
-
-if TYPE_CHECKING:
-    pass
 
 # Precisions that a device may choose from; others (i32, boolean) are given by the model.
 _CHOSEN = frozenset(["f64", "f32", "f16", "bf16", "i8", "u8"])

@@ -15,7 +15,8 @@ import msgspec
 from hetero_lab.devices.bound import BoundModel
 from hetero_lab.devices.emulation import EmulatedDevice
 from hetero_lab.devices.virtual import parse_virtual
-from hetero_lab.intervals import turn_level
+from hetero_lab.executors import HETERO
+from hetero_lab.intervals import At, in_common, turn_level
 from hetero_lab.model.language import Scenario
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
@@ -24,7 +25,7 @@ from hetero_lab.results.environment import Environment
 from hetero_lab.runtime.compiled import Chosen
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.reference import Agreement
-from hetero_lab.runtime.runners import HETERO, Execution
+from hetero_lab.runtime.runners import Execution
 from hetero_lab.tables import SCHEMA_VERSION
 
 FROM_CACHE = "model cache"  # ends the label of a trial that is loaded from it
@@ -222,9 +223,6 @@ def by_key(trials: Iterable[Trial]) -> dict[str, Trial]:
     return found
 
 
-At = tuple[int, int]  # group and round
-
-
 class Ledger:
     """Turns and kinds of records of each entry, on each host.
 
@@ -272,9 +270,7 @@ class Ledger:
 
     def paired(self, key: str, reference: str, host: str = "") -> tuple[list[float], list[float]]:
         """Return the levels of an entry and of the reference in the rounds that have both."""
-        own, beside = self.levels_us(key, host), self.levels_us(reference, host)
-        common = [at for at in own if at in beside]
-        return [own[at] for at in common], [beside[at] for at in common]
+        return in_common(self.levels_us(key, host), self.levels_us(reference, host))
 
     def is_done(self, key: str, host: str, reference: str, turns: int | None) -> bool:
         """Tell whether a host has finished an entry, with at least ``turns`` turns if given."""

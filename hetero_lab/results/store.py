@@ -13,6 +13,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,8 +25,8 @@ from hetero_lab.results.records import AnyRecord, Header
 from hetero_lab.tables import (
     check_directory,
     check_values,
+    json_value,
     make_directory,
-    plain,
     read_bytes,
     read_json,
     reading,
@@ -72,7 +73,7 @@ class Store:
         self.records.append(record)
         self._check_still_there()
         try:
-            self._file.write(stored_line(plain(msgspec.to_builtins(record))))
+            self._file.write(stored_line(json_value(msgspec.to_builtins(record))))
             self._file.flush()
             os.fsync(self._file.fileno())
         except (OSError, ValueError) as error:
@@ -135,7 +136,8 @@ class Store:
             if path.exists():
                 # Cut off an incomplete last line, so that the next record starts a new line.
                 os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
-            return open(path, "a", encoding="utf-8", newline="", opener=_open_private)
+            private = partial(os.open, mode=_PRIVATE)
+            return open(path, "a", encoding="utf-8", newline="", opener=private)
         except OSError as error:
             raise OutputPathError(
                 f"The store {shorten(str(self.directory))} cannot be written: {error}"
@@ -181,10 +183,6 @@ def read_records(directory: Path) -> list[AnyRecord]:
             f"left out (line {shown}); the rest is kept."
         )
     return records
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, _PRIVATE)
 
 
 def stored_line(record: Mapping[str, Any]) -> str:

@@ -40,6 +40,7 @@ from hetero_lab.results.records import (
 from hetero_lab.results.store import HEADER, read_store
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import BUDGET_ENDED, INTERRUPTED, Row
+from hetero_lab.results.sweep_tables import distinct
 from hetero_lab.runtime.inputs import GENERATED
 from hetero_lab.runtime.reference import agreement_notes
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
@@ -137,8 +138,7 @@ def _sweep_of(tables: Tables, path: str | os.PathLike[str]) -> Sweep:
     with reading(path, "sweep"):
         summary = tables["summary"]
         if "ranking" not in tables:
-            measured = summary.loc[summary["median_us"].notna() & (summary["same_as"] == "")]
-            tables["ranking"] = measured.sort_values("median_us", ignore_index=True)
+            tables["ranking"] = distinct(summary).sort_values("median_us", ignore_index=True)
         sweep = SweepTables(
             tables,
             path,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from hetero_lab.executors import HETERO
 from hetero_lab.intervals import Estimate, Latency, Series, centred
 from hetero_lab.results.environment import emulation
 from hetero_lab.results.evaluation import Evaluation
 from hetero_lab.results.profile_result import Profile
-from hetero_lab.runtime.runners import HETERO
 
 INTERRUPTED, BUDGET_ENDED = "not measured: interrupted", "not measured: time budget used up"
 

@@ -131,6 +131,13 @@ _SHOWN = [
 ]  # fmt: skip
 
 
+def distinct(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return the measured rows of a summary, each placement once."""
+    if not len(summary):  # it has no columns then
+        return summary
+    return summary.loc[summary["median_us"].notna() & (summary["same_as"] == "")]
+
+
 def _failed(tables: Tables) -> pd.DataFrame:
     summary, columns = tables["summary"], [*_host_column(tables), "label", "status", "detail"]
     if not len(summary):
@@ -156,36 +163,30 @@ def could_be_seen(ranking: Ranking) -> str:
     )
 
 
+_FIRST = [
+    "label", "configuration", "status", "n_subgraphs", "boundary_bytes", "median_us", "p90_us",
+    "ci95_low_us", "ci95_high_us", "ratio", "ratio_ci95_low", "ratio_ci95_high",
+]  # fmt: skip
 # Latency columns of a profile; a sweep has them twice, raw and on the scale of its reference.
 _RAW = ["median_us", "p90_us", "ci95_low_us", "ci95_high_us"]
 
 
-def _measured(row: Row) -> dict[str, Any]:
-    """Return the summary of a row's profile, with its latency on the scale of the reference."""
-    if row.profile is None or row.scaled_profile is None:
-        return {}
-    scaled = profile_tables.summary_row(row.scaled_profile)
-    factor = row.profile.latency.median_us / scaled["median_us"]
-    return {
-        **scaled,
-        **{f"raw_{name}": factor * scaled[name] for name in _RAW},
-        "compile_spread": row.series.spread,
-        "noise_measured": row.series.noise.is_measured,
-    }
-
-
 def _summary(row: Row, reference: str, *, evaluated: bool, generates: bool) -> dict[str, Any]:
-    measured = _measured(replace(row, label=row.same_as) if row.same_as else row)
-    own = {"configuration": row.label, **measured, "label": row.label, "status": row.status}
-    ratio, low, high, _ = row.series.ratio if row.profile and row.series.ratio else [None] * 4
-    median = own.get("median_us")
+    profile, scaled = row.profile, row.scaled_profile
+    measured: dict[str, Any] = {"configuration": row.label}
+    if scaled is not None:  # under the name of the row that was measured
+        measured = profile_tables.summary_row(replace(scaled, label=row.same_as or row.label))
+    ratio, low, high, _ = row.series.ratio if profile and row.series.ratio else [None] * 4
+    median = measured.get("median_us")
     settled = row.sustained_us[-len(row.sustained_us) // 3 :]
     columns = {
-        **dict.fromkeys(profile_tables.SUMMARY_COLUMNS),
-        **own,
+        **dict.fromkeys([*_FIRST, *profile_tables.SUMMARY_COLUMNS]),
+        **measured,
+        "label": row.label,
+        "status": row.status,
         "detail": row.detail,
         "variant": row.variant,
-        "weight_bytes": row.profile.graph.weight_bytes if row.profile is not None else None,
+        "weight_bytes": profile.graph.weight_bytes if profile else None,
         "executor": row.executor,
         "requests": row.requests,
         "throughput_per_s": 1e6 / median if median else None,
@@ -198,23 +199,20 @@ def _summary(row: Row, reference: str, *, evaluated: bool, generates: bool) -> d
         "baseline": row.baseline,
         "reference": row.label == reference,
         "host": row.measured_on,
-        "hetero_lab_version": row.profile.environment.hetero_lab_version if row.profile else None,
+        "hetero_lab_version": profile.environment.hetero_lab_version if profile else None,
     }
-    last = [*(f"raw_{name}" for name in _RAW), "compile_spread", "noise_measured"]
-    columns |= {name: own.get(name) for name in last}
     if evaluated:
         columns |= summary_columns(row.evaluation)
     if generates:
         columns |= dict.fromkeys(_GENERATED)
-        if row.profile and row.profile.generation and row.latency:
-            columns |= profile_tables.generation_columns(row.profile.generation, row.latency)
-    first = [
-        "label", "configuration", "status", "n_subgraphs", "boundary_bytes", "median_us", "p90_us",
-        "ci95_low_us", "ci95_high_us", "ratio", "ratio_ci95_low", "ratio_ci95_high",
-    ]  # fmt: skip
+        if profile and profile.generation and row.latency:
+            columns |= profile_tables.generation_columns(profile.generation, row.latency)
+    factor = profile.latency.median_us / columns["median_us"] if profile else None
     return {
-        name: columns[name]
-        for name in [*first, *(c for c in columns if c not in [*first, *last]), *last]
+        **columns,
+        **{f"raw_{name}": factor and factor * columns[name] for name in _RAW},
+        "compile_spread": row.series.spread if profile else None,
+        "noise_measured": row.series.noise.is_measured if profile else None,
     }
 
 

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from hetero_lab.clock import now
 from hetero_lab.devices.bound import BoundModel, bind
-from hetero_lab.devices.emulation import plain
+from hetero_lab.devices.emulation import storable
 from hetero_lab.devices.guard import check_compile
 from hetero_lab.devices.properties import OF_THE_CORE, PRECISION_HINT, check_properties
 from hetero_lab.devices.virtual import named_by_plugin
@@ -465,7 +465,7 @@ def _precisions(models: Sequence[ov.CompiledModel], behind: Mapping[str, str]) -
     for model in models:
         for name, value in reported(model, PRECISION_HINT).items():
             device = str(name or next(iter(ask(model, "EXECUTION_DEVICES") or ()), "")).strip("()")
-            found[behind.get(device, device)] = str(plain({"": value})[""] or "")
+            found[behind.get(device, device)] = str(storable({"": value})[""] or "")
     return found
 
 

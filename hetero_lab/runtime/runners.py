@@ -22,6 +22,7 @@ from hetero_lab.annexes import annex
 from hetero_lab.arguments import check_whole
 from hetero_lab.devices.bound import BoundModel
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, unknown
+from hetero_lab.executors import EXECUTORS, HETERO, PARALLEL
 from hetero_lab.grouping import grouped
 from hetero_lab.model.language import Scenario, check_scenario, language_model
 from hetero_lab.placement.placement import BoundPlacement
@@ -46,8 +47,6 @@ from hetero_lab.runtime.reference import (
 from hetero_lab.runtime.tensors import can_share, set_inputs, to_tensor
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, run_turn
 
-HETERO, PARALLEL = "hetero", "parallel"
-EXECUTORS = (HETERO, PARALLEL)
 _COUNTER_TURNS = 3  # counters are a running mean, which needs a few turns to settle
 
 

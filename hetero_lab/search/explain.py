@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.costs.difference import Difference, Measurement, compare_placements
 from hetero_lab.devices.bound import bind
-from hetero_lab.devices.emulation import bases_of, plain
+from hetero_lab.devices.emulation import bases_of, storable
 from hetero_lab.errors import ArgumentError, names_at_hand, shorten
+from hetero_lab.executors import HETERO
 from hetero_lab.intervals import (
     Estimate,
     Series,
@@ -31,7 +32,6 @@ from hetero_lab.results.profile_result import Profile
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import Row
 from hetero_lab.runtime.counters import total_us
-from hetero_lab.runtime.runners import HETERO
 from hetero_lab.tables import frame_of
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ def _notes(before: BoundPlacement, after: BoundPlacement, costs: CostModel | Non
     for name, placement in (("before", before), ("after", after)):
         for device in placement.affinity.devices:
             own = _properties(placement, device)
-            if own and own != plain(costs.device_properties.get(device, {})):
+            if own and own != storable(costs.device_properties.get(device, {})):
                 yield f"The costs hold for other properties of {device} than {name} sets."
 
 

@@ -16,6 +16,7 @@ from hetero_lab.costs.counter_costs import ENTERS, LEAVES, Conversion, ExecutedN
 from hetero_lab.costs.design import on_first_able
 from hetero_lab.devices.bound import BoundModel
 from hetero_lab.errors import MeasurementError
+from hetero_lab.executors import EXECUTORS, PARALLEL
 from hetero_lab.grouping import grouped
 from hetero_lab.measure.budget import FULL, RunOptions
 from hetero_lab.measure.profile import opened_bench
@@ -31,8 +32,8 @@ from hetero_lab.results.records import AnyRecord, Compiled, Counters, Finished, 
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import Row
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.runners import EXECUTORS, PARALLEL, Execution
-from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, Stopwatch
+from hetero_lab.runtime.runners import Execution
+from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import ReadData
 from hetero_lab.terminal import count_of
 
@@ -300,7 +301,7 @@ class Observer:
         scenario = self.search.session.conditions.scenario
         if scenario is not None:
             return (self.first_us + (scenario.new_tokens - 1) * self.level_us) / 1e6
-        return (DISCARDED_PER_TURN + TIMED_PER_TURN) * self.level_us / 1e6
+        return FULL.inferences * self.level_us / 1e6
 
     @property
     def _turns(self) -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         mutual_slowdown as mutual_slowdown,
     )
     from hetero_lab.views.graph_drawing import placement_graph as placement_graph
-    from hetero_lab.views.op_types import (
+    from hetero_lab.views.op_type_figures import (
         op_types_by_device as op_types_by_device,
         time_by_op_type as time_by_op_type,
     )

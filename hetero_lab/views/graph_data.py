@@ -219,7 +219,7 @@ def data_of_placement(
     )
 
 
-def supported_ops(support: Support) -> dict[str, frozenset[str]]:
+def known_support(support: Support) -> dict[str, frozenset[str]]:
     """Return the ops of each device, in order; ArgumentError for something else."""
     if isinstance(support, CostModel):
         return {device: support.supports(device) for device in support.devices}
@@ -283,7 +283,7 @@ def graph_data(
         )
     members = _members(graph, partition)
     where = {op: subgraph for subgraph in partition.subgraphs for op in members[subgraph.index]}
-    displaced = {} if support is None else displacements(graph, partition, supported_ops(support))
+    displaced = {} if support is None else displacements(graph, partition, known_support(support))
     how = "observed" if partition.observed else "predicted"
     predicted_us = {} if costs is None or counters else _predicted_us(costs, graph, affinity)
     facts = _facts(counters, predicted_us)

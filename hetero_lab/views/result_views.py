@@ -31,7 +31,7 @@ from hetero_lab.search.optimize import Optimized
 from hetero_lab.tables import check_writable, html_table, time_text, write_text
 from hetero_lab.terminal import count_of
 from hetero_lab.views.graph_drawing import placement_graph
-from hetero_lab.views.op_types import op_types_by_device, time_by_op_type
+from hetero_lab.views.op_type_figures import op_types_by_device, time_by_op_type
 from hetero_lab.views.prediction_figures import difference, predicted_measured
 from hetero_lab.views.sweep_figures import hosts, latency_ranking, placement_latency
 from hetero_lab.views.theme import NOT_IN_TURN, squeeze

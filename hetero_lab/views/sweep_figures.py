@@ -14,7 +14,7 @@ from hetero_lab.errors import ArgumentError, names_at_hand, shorten
 from hetero_lab.result import Result
 from hetero_lab.results.evidence import BEST, MAY_BE_BEST
 from hetero_lab.results.sweep_result import Sweep
-from hetero_lab.results.sweep_tables import could_be_seen
+from hetero_lab.results.sweep_tables import could_be_seen, distinct
 from hetero_lab.terminal import count_of
 from hetero_lab.views.theme import (
     CLEAR,
@@ -60,12 +60,6 @@ def with_shares(sweep: Sweep) -> pd.DataFrame:
     return frame
 
 
-def _measured(frame: pd.DataFrame) -> list[dict[Any, Any]]:
-    """Return the distinct measured rows of a summary."""
-    rows = frame.to_dict("records")
-    return [row for row in rows if row["median_us"] == row["median_us"] and not row["same_as"]]
-
-
 def _emulated(row: Mapping[Any, Any]) -> str:
     """Name the emulated devices in use, for a hover."""
     names = row["emulated"].replace(",", ", ")
@@ -96,8 +90,7 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
     }
     if x not in columns:
         raise ArgumentError(f"x= is one of {names_at_hand(columns, 20)}, not {shorten(str(x))}.")
-    if len(frame):
-        frame = frame.loc[frame["median_us"].notna() & (frame["same_as"] == "")]
+    frame = distinct(frame)
     _, axis = latency_axis(intervals_of(frame, "median_us"))
     styles = device_styles(devices, dict(sweep.environment.emulated))
     return finish(
@@ -250,7 +243,7 @@ def hosts(sweep: Sweep) -> go.Figure:
     ArgumentError
         Nothing was measured.
     """
-    rows = _measured(sweep.summary)
+    rows = distinct(sweep.summary).to_dict("records")
     if not rows:
         raise ArgumentError("Nothing was measured, so there are no hosts to compare.")
     labels = list(dict.fromkeys(row["label"] for row in rows))

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import hetero_lab as hl
-from hetero_lab.lint.remedies import find_problems
+from hetero_lab.lint.findings import find_problems
 from hetero_lab.model.read import prepare
 from tests.planning.random_costs import random_costs
 from tests.random_models import random_model

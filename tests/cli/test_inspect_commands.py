@@ -100,7 +100,7 @@ def test_the_answer_comes_first_and_is_short(said, tmp_path):
 
 def test_the_next_command_keeps_the_order_of_the_devices(said):
     split = ["--emulate", "ORDACC:unsupported=Multiply", "-n", "2", "-w", "0", "--no-reference"]
-    answer = said("profile", MODEL, "-d", "HETERO:ORDACC,CPU", *split)
+    answer = said("profile", MODEL, "-d", "HETERO: ORDACC, CPU", *split)
     assert "Next:       hetero-lab optimize digits_inception -d ORDACC,CPU" in answer
 
 

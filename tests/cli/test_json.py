@@ -20,7 +20,7 @@ from openvino import opset13 as op
 from docs.json_schemas import RUNS, SCHEMAS, prepare, run
 from hetero_lab.cli.main import COMMANDS, INTERRUPTED, main
 from hetero_lab.processes import environment_of_a_child
-from hetero_lab.tables import plain, records
+from hetero_lab.tables import json_value, records
 
 _QUICK = ["devices", "doctor", "samples", "support", "lint", "simplify", "profile", "sweep",
           "explain", "freeze", "export", "apply", "classify"]  # fmt: skip
@@ -167,7 +167,7 @@ def test_numbers_that_json_lacks_are_null():
         {"a": 1.5, "b": 3, "op": ["x"]},
         {"a": None, "b": None, "op": []},
     ]
-    assert plain({"r": float("inf"), 1: np.float32(0.5), "t": pd.NaT}) == {
+    assert json_value({"r": float("inf"), 1: np.float32(0.5), "t": pd.NaT}) == {
         "r": None,
         "1": 0.5,
         "t": None,

@@ -20,9 +20,9 @@ import hetero_lab as hl
 from hetero_lab.costs.cost_model import BoundaryCost, CostModel, LostFusion
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PlanError
 from hetero_lab.lint.context import Finding, LintContext
+from hetero_lab.lint.findings import find_problems, most_remedies
 from hetero_lab.lint.lint import lint
 from hetero_lab.lint.quantized_blocks import quantized_blocks
-from hetero_lab.lint.remedies import find_problems, most_remedies
 from hetero_lab.lint.rules import fusion_pairs
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import prepare

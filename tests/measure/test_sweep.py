@@ -98,6 +98,15 @@ def test_every_label_has_a_row_and_the_baseline_is_there(swept):
     assert min(logs) <= math.log(sweep.summary["ratio"].iloc[2]) <= max(logs)
 
 
+def test_spaces_in_priorities_cost_no_baseline():
+    hl.emulate("ACC", unsupported={"Concat", "MaxPool"})
+    hl.emulate("WHOLE")
+    models = by_name(bind(hl.load("digits_inception"), shared_core()))
+    for text in ("HETERO:ACC,WHOLE,CPU", " HETERO: ACC, WHOLE ,CPU", " AUTO:WHOLE,CPU"):
+        labels = [trial.label for trial in expand(models, [text]) if trial.baseline]
+        assert labels == ["WHOLE", "CPU"], text
+
+
 def test_a_device_that_was_not_compiled_for_may_begin_a_group_of_its_own(model):
     hl.emulate("APART")
     bound = bind(model, shared_core())

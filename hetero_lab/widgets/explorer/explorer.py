@@ -16,7 +16,7 @@ from hetero_lab.results import sweep_tables
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.tables import html_table
 from hetero_lab.terminal import count_of
-from hetero_lab.views.op_types import time_by_op_type
+from hetero_lab.views.op_type_figures import time_by_op_type
 from hetero_lab.views.prediction_figures import difference
 from hetero_lab.views.sweep_figures import title_of
 from hetero_lab.views.time_figures import timeline

@@ -29,7 +29,7 @@ from hetero_lab.measure.session import SweepControl
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity, greedy
 from hetero_lab.placement.placement import Placement, affinity_elsewhere, resolve
-from hetero_lab.placement.priorities import Priorities
+from hetero_lab.placement.priorities import Priorities, device_list
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.planning.simplify import simplified
 from hetero_lab.result import Displayed
@@ -277,14 +277,12 @@ class AffinityTweaker(LastPicture):
             self._open(state, picture, None)
             return
         bound = bind(cast(Source, model), core)
-        far, names = None, ()
+        far, names = None, device_list(devices or (), bound.core)
         if costs is not None:
             costs.check_graph(bound.graph)
-            listed = devices if isinstance(devices, str) else ",".join(map(str, devices or ()))
-            far = affinity_elsewhere(bound, listed, costs)
-            names = tuple(listed.removeprefix("HETERO:").split(","))
+            far = affinity_elsewhere(bound, Priorities(names), costs)
         if far is None:
-            names = Priorities.parse(devices or (), bound.core).devices
+            Priorities.parse(names, bound.core)
         if costs is not None:
             costs.check_devices(names)
         if wrong is not None:

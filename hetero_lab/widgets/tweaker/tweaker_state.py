@@ -21,7 +21,7 @@ from hetero_lab.errors import (
 )
 from hetero_lab.intervals import Estimate
 from hetero_lab.lint.context import Finding, KnownFaults
-from hetero_lab.lint.remedies import find_problems
+from hetero_lab.lint.findings import find_problems
 from hetero_lab.model.opgraph import Op, OpGraph
 from hetero_lab.placement.affinity import Affinity, of_pattern, of_type
 from hetero_lab.placement.partition import Partition, partition_of_split, predict

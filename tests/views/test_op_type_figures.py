@@ -7,7 +7,7 @@ from views.hand_made import small_graph, small_profile
 import hetero_lab as hl
 from hetero_lab.costs.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.errors import ArgumentError, MeasurementError
-from hetero_lab.views.op_types import REORDERS, type_cells, type_times
+from hetero_lab.views.op_type_figures import REORDERS, type_cells, type_times
 
 
 def support_table():

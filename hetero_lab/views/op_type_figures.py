@@ -12,7 +12,7 @@ from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.results.profile_result import Profile
 from hetero_lab.tables import frame_of
 from hetero_lab.terminal import count_of
-from hetero_lab.views.graph_data import supported_ops
+from hetero_lab.views.graph_data import known_support
 from hetero_lab.views.theme import (
     STACKED,
     TEXT,
@@ -45,7 +45,7 @@ def type_cells(source: CostModel | pd.DataFrame, profile: Profile | None = None)
     if isinstance(source, CostModel):
         rows = _rows_of_costs(source)
     else:
-        supported_ops(source)  # raises unless it is such a table
+        known_support(source)  # raises unless it is such a table
         rows = source.melt(["op", "op_type"], var_name="device", value_name="is_supported")
         rows["time_us"] = math.nan
     by_place = ["op_type", "device"]

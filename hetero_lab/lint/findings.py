@@ -16,6 +16,7 @@ from hetero_lab.lint.context import (
     ERROR,
     INFO,
     SUBGRAPHS,
+    WARNING,
     Draft,
     Finding,
     LintContext,
@@ -42,7 +43,7 @@ RULES: dict[str, Callable[[LintContext], Iterable[Draft]]] = {
     "dear-boundary": rules.expensive_boundaries,
 }
 
-_RANK = {ERROR: 0, "warning": 1, INFO: 2}
+_RANK = {ERROR: 0, WARNING: 1, INFO: 2}
 _NODES_TRIED = 15_000  # nodes times remedies: a trial takes 1 to 4 µs a node
 _LEAST, _MOST = 8, 200
 
