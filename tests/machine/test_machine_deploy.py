@@ -54,7 +54,9 @@ def plan_of(demands: dict[str, hl.Demand]) -> MachinePlan:
         goal=goal,
         ways=ways,
         alone={},
-        sets=(Together("chosen", chosen, {}, (turn,), BEST),),
+        sets=(
+            Together(label="chosen", chosen=chosen, predicted={}, turns=(turn,), judgement=BEST),
+        ),
         pairs={},
         loads={},
         left_out={},
