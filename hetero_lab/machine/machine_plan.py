@@ -204,7 +204,7 @@ class MachinePlan(Result):
         """
         from hetero_lab.machine.machine_deploy import deploy
 
-        if not self.chosen.turns:
+        if not self.chosen.seen:
             raise MeasurementError(f"Nothing was measured together to deploy. {self.chosen.why}")
         ways = {name: self.ways[name][label] for name, label in self.chosen.chosen.items()}
         demands, processes = self.goal.demands, self.processes
