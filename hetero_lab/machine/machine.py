@@ -51,7 +51,7 @@ _LOOKED = 0.4  # of the time that is left, before the final
 _BETWEEN_S = 0.15  # of a turn, beside its window
 _MOST_CANDIDATES = 200  # sets that are foretold, as memory may not hold the first ones
 _LOAD = 0.3  # of the time after the pairs, at most, for growing rates
-_LOADS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
+_LOADS = (1.25, 1.5, 2.0, 3.0, 4.0)
 
 
 def machine(
@@ -504,16 +504,18 @@ class Inquiry:
         return replace(self.watch, budget_s=self.watch.budget_s - load_s)
 
     def _measure_load(self, one: Together) -> None:
-        """Drive a set at growing rates, until the first deadline is missed."""
+        """Drive a set at growing rates, until a deadline is missed twice in a row."""
         if not self._has_deadlines:
             return
         self.bar.step("load")
-        for scale in _LOADS:
-            if self.watch.is_over and self.loads:
-                return
-            turn = self.turn(one, scale)
-            self.loads[scale] = turn
-            if not all(holds(self.goal.missed(name, driven)) for name, driven in turn.items()):
+        for times in _LOADS:
+            for _ in range(2):
+                if self.watch.is_over and self.loads:
+                    return
+                self.loads[times] = turn = self.turn(one, times)
+                if all(holds(self.goal.missed(name, driven)) for name, driven in turn.items()):
+                    break
+            else:
                 return
 
 

@@ -17,7 +17,7 @@ from hetero_lab.errors import MeasurementError, names_at_hand
 from hetero_lab.intervals import Noise
 from hetero_lab.machine.demand import Way
 from hetero_lab.machine.goal import DEADLINES, SHARE, Alone, Goal, holds
-from hetero_lab.machine.race import NOT_MEASURED, Together, Turn, best_of, ratio_of
+from hetero_lab.machine.race import LEAST_TURNS, NOT_MEASURED, Together, Turn, best_of, ratio_of
 from hetero_lab.placement.placement import Placement
 from hetero_lab.result import Result
 from hetero_lab.results.evidence import ALIKE, AS_FAST, SLOWER, TOLERANCE, UNDECIDED
@@ -223,6 +223,8 @@ class MachinePlan(Result):
             sentences.append(f"Left out: {label}: {why.rstrip('.')}.")
         if len(self.left_out) > 3:
             sentences.append(f"… and {len(self.left_out) - 3} more, in left_out.")
+        if len(self.reference.turns) < LEAST_TURNS and len(self.sets) > 1:
+            sentences.append("The budget was too short to tell the best sets apart: give it more.")
         n_predicted = sum(one.judgement == NOT_MEASURED and not one.why for one in self.sets)
         if n_predicted:
             sentences.append(f"Predicted and not measured: {n_predicted} of {len(self.sets)} sets.")

@@ -16,7 +16,7 @@ from hetero_lab.runtime.timing import Stopwatch
 NOT_MEASURED = "not measured"
 LOOKS = 2  # turns of each set before the final
 FINALISTS = 3  # beside the reference
-_LEAST_TURNS, _MOST_TURNS = 6, 30  # of the final
+LEAST_TURNS, _MOST_TURNS = 6, 30  # of the final
 _PRECISION = 0.015  # half the width of the interval of a ratio
 Turn = Mapping[str, Driven]
 
@@ -71,7 +71,7 @@ class Race:
                 if watch.is_over:
                     return
                 self._measure(index, "turns")
-            if number + 1 >= _LEAST_TURNS and all(map(self._is_precise, best)):
+            if number + 1 >= LEAST_TURNS and all(map(self._is_precise, best)):
                 return
 
     def judged(self) -> list[Together]:

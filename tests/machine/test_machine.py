@@ -48,7 +48,7 @@ def test_a_plan_has_a_way_for_each_model_beside_each_on_its_own_best(plan):
     assert sets["set"][0] == "each on its own best device"
     assert sets["ratio"][0] == 1.0
     assert {"model", "way", "beside", "beside_way", "share"} == set(plan.slowdown)
-    assert plan.load["factor"].to_list()[0] == 1.0
+    assert plan.load["factor"].to_list()[0] == 1.25
     assert plan.verdict.splitlines()[0].endswith(".")
 
 
