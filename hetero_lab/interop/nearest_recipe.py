@@ -54,7 +54,11 @@ def recipe(
         "exported", "HETERO:ACC,CPU", ATTENTION_BACKEND="SDPA", **{}
     )
     """
-    placed = resolve(bind(model, core), placement)
+    return recipe_for(resolve(bind(model, core), placement), runtime)
+
+
+def recipe_for(placed: BoundPlacement, runtime: str) -> str:
+    """Return the recipe of a placement that is already bound."""
     if placed.placement.priorities:
         return placed.placement.recipe(runtime)
     target, n_elsewhere = _nearest(placed)

@@ -14,7 +14,7 @@ from hetero_lab.deploy.freeze import freeze_placed
 from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.errors import warn
 from hetero_lab.fetch import file_digest
-from hetero_lab.interop.nearest_recipe import recipe
+from hetero_lab.interop.nearest_recipe import recipe_for
 from hetero_lab.machine import run_machine
 from hetero_lab.machine.demand import Demand, Way
 from hetero_lab.runtime.stored_placement import standalone
@@ -52,8 +52,7 @@ def _write_for_server(
     configs, lost = list[dict[str, Any]](), list[str]()
     for name, way in ways.items():
         placed = way.placed
-        text = recipe(placed.bound.model, placed.placement, "ovms", core=placed.core)
-        remarks, brace, config = text.partition("{")
+        remarks, brace, config = recipe_for(placed, "ovms").partition("{")
         (known,) = json.loads(brace + config)["model_config_list"]
         own = {"name": name, "base_path": f"/models/{name}", "nireq": models[name]["requests"]}
         configs.append({"config": {**known["config"], **own}})

@@ -112,10 +112,8 @@ def run(seconds: float = 10.0) -> list[list[str]]:
     models, patient_s = machine["models"], max(d.patience_s for d in loads_of(machine).values())
     groups = [[*models]] if machine["processes"] else [[name] for name in models]
     command, pipe = [sys.executable, str(HERE / "run_machine.py"), "--serve"], subprocess.PIPE
-    children: list[Any] = [
-        subprocess.Popen([*command, *group], stdin=pipe, stdout=pipe, encoding="utf-8")
-        for group in groups
-    ]
+    begin = partial(subprocess.Popen, stdin=pipe, stdout=pipe, encoding="utf-8")
+    children: list[Any] = [begin([*command, *group]) for group in groups]
     fared: dict[str, list[str]] = {}
     try:
         for child in children:
@@ -139,6 +137,9 @@ def run(seconds: float = 10.0) -> list[list[str]]:
 
 def main(*arguments: str) -> int:
     """Print how all models fare; return 1 if one failed, 2 for bad input."""
+    if arguments[:1] in (("-h",), ("--help",)):
+        print(__doc__)
+        return 0
     try:
         if arguments[:1] == ("--serve",):
             return _serve(*arguments[1:])

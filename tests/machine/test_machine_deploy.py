@@ -54,7 +54,9 @@ def plan_of(demands: dict[str, hl.Demand]) -> MachinePlan:
         goal=goal,
         ways=ways,
         alone={},
-        sets=(Together("chosen", chosen, {}, turns=(turn,), judgement=BEST),),
+        sets=(
+            Together(label="chosen", chosen=chosen, predicted={}, turns=(turn,), judgement=BEST),
+        ),
         pairs={},
         loads={},
         left_out={},
@@ -259,7 +261,7 @@ def test_where_one_directory_is_refused_nothing_is_written(plan, tmp_path):
     with pytest.raises(OutputPathError, match="holds another model"):
         plan.deploy(tmp_path, tolerance=None)
     assert [path.name for path in tmp_path.iterdir()] == ["split"]
-    unmeasured = replace(plan, sets=(replace(plan.sets[0], looks=(), turns=()),))
+    unmeasured = replace(plan, sets=(replace(plan.sets[0], turns=()),))
     with pytest.raises(MeasurementError, match="Nothing was measured together to deploy"):
         unmeasured.deploy(tmp_path, tolerance=None)
 
