@@ -293,9 +293,10 @@ class MachinePlan(Result):
         factor, turn = max(self.loads.items())
         late = {name: self.goal.missed(name, driven) for name, driven in turn.items()}
         failing = {name: share for name, share in late.items() if not holds(share)}
+        rates = "the rates asked for" if factor == 1 else f"{factor:g} times the rates"
         if not failing:
-            return [f"At {factor:g} times the rates all deadlines still hold."]
-        return [f"The first deadline is missed at {factor:g} times the rates: {_misses(failing)}."]
+            return [f"At {rates} all deadlines hold."]
+        return [f"The first deadline is missed at {rates}: {_misses(failing)}."]
 
     # -- figures ------------------------------------------------------------------------------
 

@@ -46,9 +46,11 @@ def written(tmp_path, monkeypatch):
 def test_a_machine_is_planned(written, said, tmp_path):
     written()
     words = [*HERE, "--csv", "plan.csv", "--export", "tables", "--html", "page.html"]
+    words += ["--deploy", "deploy"]
     answer, *_, next_, empty, head, detect, segment = said(*words).splitlines()
     assert "segment" in answer
-    assert next_ == f"Next:       {shlex.join(['hetero-lab', *words])} --deploy deploy"
+    assert next_ == "Next:       hetero-lab verify deploy"
+    assert "segment" in said("verify", "deploy", "--tolerance", "9")
     assert (empty, head.split()[:2]) == ("", ["MODEL", "WAY"])
     assert (detect.split()[0], segment.split()[0]) == ("detect", "segment")
     assert list(pd.read_csv("plan.csv")["model"]) == ["detect", "segment"]
@@ -67,9 +69,11 @@ def test_ctrl_c_keeps_what_was_measured_and_is_json(written, capsys, monkeypatch
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(Race, "run", interrupted)
-    assert main(["machine", "machine.toml", "-b", "2", "--json", "-q"]) == INTERRUPTED
+    words = ["machine", "machine.toml", "-b", "2", "--json", "-q"]
+    assert main(words) == INTERRUPTED
     answer = check(capsys.readouterr().out, "machine", INTERRUPTED)
     assert answer["interrupted"]
+    assert answer["next"] == [f"{shlex.join(['hetero-lab', *words])} --deploy deploy"]
     assert [row["model"] for row in answer["tables"]["summary"]] == ["detect", "segment"]
     assert "Ctrl-C ended it early" in answer["verdict"]
 
