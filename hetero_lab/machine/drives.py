@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from hetero_lab.clock import unix_now
@@ -17,15 +17,8 @@ from hetero_lab.measure.worker_process import WorkerError
 from hetero_lab.measure.workers import Workers, compiles_at_once, limit_s
 
 _START_S = 0.03  # until all processes have read the request
+_POLL_S = 0.1  # as a wait without a limit does not end for Ctrl-C on Windows
 _LATE_S = 30.0  # more than a drive takes; then it hangs
-
-
-class DriveError(WorkerError):
-    """A model that failed in a drive: its ``name``, and as a WorkerError why."""
-
-    def __init__(self, name: str, error: WorkerError):
-        super().__init__(error.status, error.detail, died=error.died, crashed=error.crashed)
-        self.name = name
 
 
 class Drives(contextlib.AbstractContextManager["Drives"]):
@@ -62,8 +55,11 @@ class Drives(contextlib.AbstractContextManager["Drives"]):
                 except WorkerError as error:
                     failed[name, way.label] = str(error)
 
-        with ThreadPoolExecutor(compiles_at_once()) as pool:
+        pool = ThreadPoolExecutor(compiles_at_once())
+        try:
             list(pool.map(compile_all, by_process.values()))
+        finally:  # after Ctrl-C, without waiting
+            pool.shutdown(wait=False, cancel_futures=True)
         return failed
 
     def drive(
@@ -74,14 +70,10 @@ class Drives(contextlib.AbstractContextManager["Drives"]):
         *,
         check: bool = False,
     ) -> dict[str, Driven]:
-        """Drive models at the same time, each on a way; DriveError names one that failed."""
-        for name, way in ways.items():
-            try:
-                self._compiled(name, way)
-            except WorkerError as error:
-                raise DriveError(name, error) from error
+        """Drive models at the same time, each on a way; WorkerError, if one of them fails."""
         together: dict[str, list[str]] = {}
-        for name in ways:
+        for name, way in ways.items():
+            self._compiled(name, way)
             together.setdefault(self._process_of[name], []).append(name)
         starts_at = unix_now() + _START_S
 
@@ -93,22 +85,13 @@ class Drives(contextlib.AbstractContextManager["Drives"]):
                 check=check,
             )
             longest = max(load.patience_s for load in asked.loads)
-            try:
-                found = self._ask(process, asked, WARM_S + seconds + longest + _LATE_S)
-            except WorkerError as error:
-                raise DriveError(names[0], error) from error
+            found = self._ask(process, asked, WARM_S + seconds + longest + _LATE_S)
             return dict(zip(names, found, strict=True))
 
         asking = [self._pool.submit(ask, *each) for each in together.items()]
-        driven: dict[str, Driven] = {}
-        failure: DriveError | None = None
-        for future in asking:
-            try:
-                driven |= future.result()
-            except DriveError as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
+        while wait(asking, _POLL_S).not_done:  # none is still busy when one has failed
+            pass
+        driven = {name: one for future in asking for name, one in future.result().items()}
         return {name: driven[name] for name in ways}
 
     def _compiled(self, name: str, way: Way) -> None:

@@ -20,13 +20,14 @@ from hetero_lab.errors import ArgumentError, MeasurementError, PlanError, unknow
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.machine.contention import Used, search, together
 from hetero_lab.machine.demand import Demand, Way, check_demands, ways_of
-from hetero_lab.machine.drives import DriveError, Drives
+from hetero_lab.machine.drives import Drives
 from hetero_lab.machine.goal import OBJECTIVES, SHARE, Alone, Goal, foretold_p99_us, holds
 from hetero_lab.machine.kept_rates import KeptRates
 from hetero_lab.machine.machine_plan import ALL_AUTO, OWN_BEST, MachinePlan
 from hetero_lab.machine.race import FINALISTS, LOOKS, Race, Together, Turn, best_of
 from hetero_lab.measure.loads import Driven, Load
 from hetero_lab.measure.session import Conditions, Session
+from hetero_lab.measure.worker_process import WorkerError
 from hetero_lab.measure.workers import Workers, available_cores
 from hetero_lab.model.language import refuse_language_model
 from hetero_lab.placement.memory_limits import MemoryLimit, excess_text, memory_pools
@@ -258,7 +259,7 @@ class Inquiry:
             for way in list(ways.values()):
                 try:
                     self._measure_way(name, way)
-                except DriveError as error:
+                except WorkerError as error:
                     self._give_up(name, way.label, str(error))
             self._check_demand(name)
         self._prune()
@@ -357,7 +358,7 @@ class Inquiry:
                 return
             try:
                 driven = self._drive({one: first, other: second}, _PAIR_S)
-            except DriveError as error:
+            except WorkerError as error:
                 self.left_out[f"{one}: {first.label} beside {other}: {second.label}"] = str(error)
                 continue
             self.kept.keep([first.key, second.key], [driven[one], driven[other]])

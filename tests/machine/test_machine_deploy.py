@@ -54,9 +54,7 @@ def plan_of(demands: dict[str, hl.Demand]) -> MachinePlan:
         goal=goal,
         ways=ways,
         alone={},
-        sets=(
-            Together(label="chosen", chosen=chosen, predicted={}, turns=(turn,), judgement=BEST),
-        ),
+        sets=(Together("chosen", chosen, {}, turns=(turn,), judgement=BEST),),
         pairs={},
         loads={},
         left_out={},
@@ -261,7 +259,7 @@ def test_where_one_directory_is_refused_nothing_is_written(plan, tmp_path):
     with pytest.raises(OutputPathError, match="holds another model"):
         plan.deploy(tmp_path, tolerance=None)
     assert [path.name for path in tmp_path.iterdir()] == ["split"]
-    unmeasured = replace(plan, sets=(replace(plan.sets[0], turns=()),))
+    unmeasured = replace(plan, sets=(replace(plan.sets[0], looks=(), turns=()),))
     with pytest.raises(MeasurementError, match="Nothing was measured together to deploy"):
         unmeasured.deploy(tmp_path, tolerance=None)
 
