@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import msgspec
 import numpy as np
 
 from hetero_lab.measure.loads import Driven
+from hetero_lab.tables import write_text
 
 _MOST_LATENCIES = 1000
 
@@ -24,6 +26,13 @@ class Rates(msgspec.Struct, frozen=True):
     per_s: tuple[float, ...]
     latencies_us: tuple[float, ...] = ()
     cores: float = 0.0
+
+    def __post_init__(self) -> None:  # they may come from a file
+        others = (*self.latencies_us, self.cores)
+        if not 1 <= len(self.keys) == len(self.per_s) <= 2:
+            raise ValueError("rates are of one way or of two")
+        if not (all(0.0 < rate < math.inf for rate in self.per_s) and max(others) < math.inf):
+            raise ValueError("a rate is above 0 and finite")
 
 
 class KeptRates:
@@ -45,7 +54,7 @@ class KeptRates:
             for line in lines if first == conditions else ():
                 self._add(msgspec.json.decode(line, type=Rates))
                 good.append(line)
-        self._file.write_text("\n".join([*good, ""]), "utf-8")
+        write_text(self._file, "\n".join([*good, ""]))
 
     def _add(self, rates: Rates) -> None:
         if rates.keys != (keys := tuple(sorted(rates.keys))):

@@ -233,6 +233,34 @@ def npuw(file: Path) -> Any:
     return read
 
 
+def kept_rates(file: Path) -> Any:
+    """Read the rates that a plan of a machine kept, and use them."""
+    from hetero_lab.machine.kept_rates import KeptRates
+
+    read = KeptRates(file.parent, "here")
+    known = [read.get("a"), read.get("a", "b")]
+    assert all(one is None or min(one.per_s) > 0.0 for one in known)
+    return known
+
+
+def machine_file(file: Path) -> Any:
+    """Read what a deployed machine is asked for, as its program does."""
+    from hetero_lab.deploy.machine_file import loads_of, read_machine
+    from hetero_lab.errors import StoredFileError
+
+    try:
+        return loads_of(read_machine(file.parent))
+    except ValueError as error:  # what the program and verify say of it
+        raise StoredFileError(str(error)) from error
+
+
+def machine_config(file: Path) -> Any:
+    """Read what a machine is asked for, as the command line does."""
+    from hetero_lab.cli.machine_config import read_machine
+
+    return read_machine(file)
+
+
 def benchmark_app(file: Path) -> Any:
     """Read a report of benchmark_app."""
     import hetero_lab as hl
@@ -425,6 +453,9 @@ def reads(at: Path) -> list[Read]:
         Read("deploy/model.xml", "xml", run_program, 0.4),
         Read("deploy/inputs.npz", "npz", run_program, 0.4),
         Read("stored/plan.xml", "xml", npuw, 3),
+        Read("machine/rates.jsonl", "table", kept_rates, 2),
+        Read("machine/machine.json", "json", machine_file, 2),
+        Read("machine/machine.toml", "table", machine_config, 2),
         *[
             Read(str(file.relative_to(at)), "json" if file.suffix == ".json" else "table", how)
             for file in reports
@@ -458,6 +489,7 @@ def honest(at: Path) -> None:
     from PIL import Image
 
     import hetero_lab as hl
+    from hetero_lab.deploy.machine_file import ABOUT
     from hetero_lab.devices.core import shared_core
     from hetero_lab.fetch import file_digest
     from hetero_lab.intervals import Noise
@@ -512,6 +544,18 @@ def honest(at: Path) -> None:
     (at / "llm" / "config.json").write_text('{"max_position_embeddings": 64, "n": [1]}')
     command = [sys.executable, ROOT / "tests" / "interop" / "benchmark_app_runs.py", at, *_REPORTS]
     subprocess.run(command, check=True, capture_output=True)
+    (at / "machine").mkdir()
+    rates = [{"keys": ["a"], "per_s": [9.5], "latencies_us": [1e5], "cores": 1.5}]
+    rates += [{"keys": ["a", "b"], "per_s": [9.0, 4.0]}]
+    lines = ["here", *map(json.dumps, rates), ""]
+    (at / "machine" / "rates.jsonl").write_text("\n".join(lines))
+    demand = {"way": "CPU", "requests": 1, "rate_per_s": 30.0, "deadline_ms": 40.0}
+    machine = {**ABOUT, "processes": None, "program": "0", "models": {"detect": demand}}
+    (at / "machine" / "machine.json").write_text(json.dumps(machine))
+    (at / "machine" / "machine.toml").write_text(
+        'devices = ["CPU"]\nbudget_s = 5\n[models.a]\nmodel = "digits_inception"\n'
+        'rate_per_s = 30\ndeadline_ms = 40\nways = ["CPU"]\n'
+    )
     (at / "pictures").mkdir()
     pixels = np.random.default_rng(0).integers(0, 255, (24, 20, 3), np.uint8)
     for kind in _PICTURES:

@@ -1,0 +1,66 @@
+"""What a plan strives for, by turns that a test makes up."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import hetero_lab as hl
+from hetero_lab.machine.goal import Alone, Goal, foretold_p99_us, holds
+from hetero_lab.measure.loads import Driven
+
+CLOSED = hl.Demand("digits_inception")
+TIMED = hl.Demand("digits_inception", rate_per_s=100, deadline_ms=10)
+ALONE = {"closed": 200.0, "timed": 500.0}
+
+
+def goal(objective: str) -> Goal:
+    return Goal(objective, {"closed": CLOSED, "timed": TIMED}, ALONE)
+
+
+def turn(closed_per_s: float, timed_per_s: float, *late_us: float) -> dict[str, Driven]:
+    latencies = (*[1000.0] * (100 - len(late_us)), *late_us)
+    return {
+        "closed": Driven(rate_per_s=closed_per_s, latencies_us=(5000.0,), n_due=1),
+        "timed": Driven(rate_per_s=timed_per_s, latencies_us=latencies, n_due=100),
+    }
+
+
+def test_a_share_is_of_the_rate_alone_or_of_what_is_asked_for():
+    assert goal("share").cost(turn(50, 100)) == pytest.approx(4.0)  # a quarter of 200
+    assert goal("share").cost(turn(200, 50)) == pytest.approx(2.0)  # half of 100, not of 500
+    assert goal("throughput").cost(turn(100, 100)) == pytest.approx(1 / 0.75)
+
+
+def test_a_deadline_is_as_good_as_its_slowest_requests():
+    assert goal("deadlines").cost(turn(1, 100)) == pytest.approx(0.1)  # 1 of 10 ms
+    assert goal("deadlines").cost(turn(1, 100, *[20_000.0] * 5)) == pytest.approx(2.0)
+    given_up = Driven(rate_per_s=50.0, latencies_us=(1000.0,) * 50, n_due=100)
+    assert goal("deadlines").missed("timed", given_up) == 0.5
+    assert goal("deadlines").p99_us("timed", given_up) == 10_000.0  # as long as it may wait
+    assert math.isnan(goal("share").missed("closed", given_up))
+
+
+def test_a_deadline_holds_while_one_of_a_hundred_is_late():
+    assert holds(0.01)
+    assert not holds(0.02)
+    assert holds(math.nan)  # there is none
+
+
+def test_what_is_foretold_grows_with_the_slowdown_and_near_the_limit():
+    alone = Alone(per_s=500.0, median_us=2000.0, p99_us=3000.0)
+    assert foretold_p99_us(500.0, TIMED, alone) == pytest.approx(3000.0)
+    assert foretold_p99_us(250.0, TIMED, alone) == pytest.approx(6000.0)
+    assert foretold_p99_us(101.0, TIMED, alone) > 10 * 3000.0  # the queue hardly empties
+
+
+@pytest.mark.parametrize("objective", ["share", "throughput", "deadlines"])
+def test_a_set_in_which_all_could_get_more_is_foretold_as_better(objective):
+    alone = dict.fromkeys(ALONE, Alone(per_s=500.0, median_us=2000.0, p99_us=3000.0))
+    found = [
+        goal(objective).foretold({"closed": rate, "timed": 2 * rate}, alone)
+        for rate in (60.0, 120.0, 180.0)
+    ]
+    assert found == sorted(found, reverse=True)
+    assert len(set(found)) == 3
