@@ -33,6 +33,7 @@ _SEED = 20260101
 # Standard deviation of the log level of a run: all that a process runs can be faster or slower by a
 # fifth than in another one, minutes apart on a quiet machine.
 _BETWEEN_RUNS = 0.1
+_SHOWN_US = 0.05  # less is no number to show
 _FEW = 5  # fewer turns than this say little; then single samples are resampled
 
 
@@ -78,7 +79,7 @@ class Noise:
 
     def __str__(self) -> str:
         how = f"measured on {self.n_compiles} compiles" if self.is_measured else "assumed"
-        fixed = f" and {time_text(self.absolute_us)}" * (self.absolute_us > 0.0)
+        fixed = f" and {time_text(self.absolute_us)}" * (self.absolute_us >= _SHOWN_US)
         return f"{self.relative:.2%}{fixed} ({how})"
 
 
