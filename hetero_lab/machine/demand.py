@@ -142,7 +142,7 @@ class Way:
 
 
 def ways_of(
-    demand: Demand, bound: BoundModel, devices: Sequence[str]
+    name: str, demand: Demand, bound: BoundModel, devices: Sequence[str]
 ) -> tuple[dict[str, Way], dict[str, str]]:
     """Return the ways of a model by label, single devices first, and why others are left out."""
     execution = Execution(requests=demand.requests)
@@ -162,7 +162,7 @@ def ways_of(
             found[label] = Way(label, placed, trial)
     if not found:
         reasons = "; ".join(f"{label}: {why}" for label, why in left_out.items())
-        raise DeviceError(f"The model runs nowhere here. {reasons}".strip())
+        raise DeviceError(f"{shorten(name)} runs nowhere here. {reasons}".strip())
     return found, left_out
 
 

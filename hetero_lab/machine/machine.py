@@ -175,7 +175,7 @@ def inquiry_on(
         refuse_language_model(model.model, "machine")
     ways, left_out = dict[str, dict[str, Way]](), dict[str, str]()
     for name, demand in demands.items():
-        ways[name], without = ways_of(demand, bound[name], names)
+        ways[name], without = ways_of(name, demand, bound[name], names)
         left_out |= {f"{name}: {label}": why for label, why in without.items()}
     conditions = Conditions(seed=seed, workers=workers or Workers())
     with (

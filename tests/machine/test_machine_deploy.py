@@ -46,7 +46,7 @@ WITHOUT_THE_LAB = {key: value for key, value in os.environ.items() if key != "PY
 
 def plan_of(demands: dict[str, hl.Demand]) -> MachinePlan:
     """Return a plan that chose the first way of each model."""
-    ways = {name: ways_of(demand, bind(demand.model), [])[0] for name, demand in demands.items()}
+    ways = {n: ways_of(n, demand, bind(demand.model), [])[0] for n, demand in demands.items()}
     chosen = {name: next(iter(own)) for name, own in ways.items()}
     turn = dict.fromkeys(demands, Driven(rate_per_s=100.0, latencies_us=(1e4,), n_due=1))
     goal = Goal(SHARE, demands, dict.fromkeys(demands, 100.0))
