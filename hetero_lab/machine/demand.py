@@ -156,6 +156,8 @@ def ways_of(
         except HeteroLabError as error:
             left_out[label] = str(error)
             continue
+        if label in found:  # of two placements
+            label = f"{label} ({len(found) + 1})"
         # Two models of one file are one variant, so that what was measured of it is kept.
         trial = trial_of(placed, label, bound.fingerprint, execution)
         if trial.key not in {way.key for way in found.values()}:

@@ -34,11 +34,13 @@ class Drives(contextlib.AbstractContextManager["Drives"]):
         self._process_of, self._start, self._workers = process_of, start, workers
         self._benches: dict[str, AnyBench] = {}
         self._ready: dict[str, set[str]] = {}  # keys that are compiled, by process
+        self._is_closed = False
         self._pool = ThreadPoolExecutor(max(2, len(process_of)))
 
     def __exit__(self, *error: object) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
-        for bench in self._benches.values():
+        self._is_closed = True
+        for bench in list(self._benches.values()):  # a thread may be letting go of one
             bench.close()
 
     def compile(self, ways: Sequence[tuple[str, Way]]) -> dict[tuple[str, str], str]:
@@ -102,6 +104,8 @@ class Drives(contextlib.AbstractContextManager["Drives"]):
             self._ready.setdefault(process, set()).add(way.key)
 
     def _ask(self, process: str, request: Request[Any], timeout_s: float) -> Any:
+        if self._is_closed:
+            raise WorkerError("failed", "the plan has ended", died=False)
         if process not in self._benches:
             self._benches[process] = self._start()
         try:

@@ -56,7 +56,7 @@ class Goal:
         """Return how far a turn is from the goal; lower is better."""
         if self.objective == DEADLINES:
             used = [
-                self.p99_us(name, driven) / (1e3 * deadline_ms)
+                self.p99_us(name, driven) / (1e3 * deadline_ms) + self.missed(name, driven)
                 for name, driven in turn.items()
                 if (deadline_ms := self.demands[name].deadline_ms) is not None
             ]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -62,7 +61,7 @@ class LoadWindow:
         free, patience_s = now(), self.load.patience_s
         while self.error is None:
             with self._lock:
-                due = self.first + self.period * next(self._numbers)
+                due = self._due(next(self._numbers))
             if due >= self.ends:
                 return
             time.sleep(max(0.0, due - now()))
@@ -75,7 +74,18 @@ class LoadWindow:
     def _infer(self, lane: Lane, due: float, began: float) -> None:
         lane.infer()
         self.times.append((due, began, now()))
-        self.n_wrong += lane.is_wrong()
+        is_wrong = lane.is_wrong()  # takes a while
+        with self._lock:
+            self.n_wrong += is_wrong
+
+    def _due(self, number: int) -> float:
+        return self.first + self.period * number
+
+    def _n_before(self, until: float) -> int:
+        number = max(0, int((until - self.first) / self.period) - 1)
+        while self._due(number) < until:
+            number += 1
+        return number
 
     def driven(self) -> Driven:
         """Return how it went; raise the error that ended it."""
@@ -84,10 +94,7 @@ class LoadWindow:
         within = [at for at in self.times if self.begins <= at[0] < self.ends]
         n_due = len(within)
         if self.period:
-            earlier, all_due = (
-                math.ceil((until - self.first) / self.period) for until in (self.begins, self.ends)
-            )
-            n_due = all_due - max(0, earlier)
+            n_due = self._n_before(self.ends) - self._n_before(self.begins)
         served = sum(
             max(0.0, min(ended, self.ends) - max(began, self.begins)) / (ended - began)
             for _, began, ended in self.times

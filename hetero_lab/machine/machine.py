@@ -42,8 +42,10 @@ if TYPE_CHECKING:
 
 _ALONE_S, _PAIR_S, _TURN_S, _CHECK_S = 0.4, 0.3, 0.4, 0.3
 _PAIR_TIMES = 2  # one and the same pair differs by 9 % from time to time
-_MOST_TURN_S = 3.0
-_INFERENCES = 20  # of the slowest model in a window, at least
+_MOST_TURN_S = 10.0
+_INFERENCES, _ARRIVALS = 20, 10  # of the slowest model in a window, at least
+_DEADLINES = 4.0  # of the longest deadline in a window, for a queue to grow
+_LEAST_LATENCIES = 3
 _PAIRS_UNTIL = 0.55  # share of the budget at which no further pair is measured
 _MOST_WAYS = 5  # of a model, beside AUTO
 _HOPELESS = 0.03  # of the rate of the best way alone
@@ -267,11 +269,18 @@ class Inquiry:
     def _measure_way(self, name: str, way: Way) -> None:
         """Measure its rate, and the latency of one request at a time."""
         if not self.kept.n(way.key):
-            self.kept.keep([way.key], [self._drive({name: way}, _ALONE_S)[name]])
+            self.kept.keep([way.key], [self._alone(name, way, self.demands[name].closed(way.key))])
         if not self.kept.n(way.one_key):
             load = Load(key=way.key)
-            driven = self.drives.drive({name: way}, {name: load}, _ALONE_S)[name]
-            self.kept.keep([way.one_key], [driven])
+            self.kept.keep([way.one_key], [self._alone(name, way, load)])
+
+    def _alone(self, name: str, way: Way, load: Load) -> Driven:
+        """Drive a way alone, for longer if its inferences are long."""
+        for seconds in (_ALONE_S, _MOST_TURN_S):
+            driven = self.drives.drive({name: way}, {name: load}, seconds)[name]
+            if len(driven.latencies_us) >= _LEAST_LATENCIES:
+                break
+        return driven
 
     def _give_up(self, name: str, label: str, why: str) -> None:
         del self.ways[name][label]
@@ -291,7 +300,12 @@ class Inquiry:
                 f"deadline_ms={demand.deadline_ms:g} of {name} is shorter than the model takes "
                 f"alone: {time_text(us)} on {least.label}."
             )
-        driven = self.drives.drive({name: least}, {name: demand.load(least.key)}, _CHECK_S)[name]
+        try:
+            load = demand.load(least.key)
+            driven = self.drives.drive({name: least}, {name: load}, _CHECK_S)[name]
+        except WorkerError as error:
+            self.left_out[f"{name}: {least.label} at its rate"] = str(error)
+            return
         if driven.is_behind(demand.rate_per_s):
             raise ArgumentError(
                 f"rate_per_s={demand.rate_per_s:g} of {name} is more than a process here can "
@@ -357,7 +371,7 @@ class Inquiry:
             if self.watch.elapsed_s > until_s:
                 return
             try:
-                driven = self._drive({one: first, other: second}, _PAIR_S)
+                driven = self._drive_pair({one: first, other: second})
             except WorkerError as error:
                 self.left_out[f"{one}: {first.label} beside {other}: {second.label}"] = str(error)
                 continue
@@ -437,9 +451,13 @@ class Inquiry:
 
     @cached_property
     def _window_s(self) -> float:
-        """The seconds of a turn: some inferences of the slowest model."""
+        """The seconds of a turn: some of the slowest model, clock and deadline."""
+        demands = self.demands.values()
         slowest_s = 1.0 / min(self.goal.alone_per_s.values())
-        return float(np.clip(_INFERENCES * slowest_s, _TURN_S, _MOST_TURN_S))
+        period_s = max((1.0 / d.rate_per_s for d in demands if d.rate_per_s), default=0.0)
+        longest_s = max((d.deadline_ms or 0.0 for d in demands), default=0.0) / 1e3
+        needed_s = max(_INFERENCES * slowest_s, _ARRIVALS * period_s, _DEADLINES * longest_s)
+        return float(np.clip(needed_s, _TURN_S, _MOST_TURN_S))
 
     def _foretold(self, chosen: Mapping[str, str]) -> float:
         return self.goal.foretold(*self._could(chosen))
@@ -485,9 +503,11 @@ class Inquiry:
         }
         return self.drives.drive(ways, loads, self._window_s)
 
-    def _drive(self, ways: Mapping[str, Way], seconds: float) -> dict[str, Driven]:
-        """Drive ways as fast as they can."""
+    def _drive_pair(self, ways: Mapping[str, Way]) -> dict[str, Driven]:
+        """Drive two ways as fast as they can, for some inferences of the slower one."""
         loads = {name: self.demands[name].closed(way.key) for name, way in ways.items()}
+        slowest_s = max(1.0 / self.alone[name][way.label] for name, way in ways.items())
+        seconds = float(np.clip(_INFERENCES / 2 * slowest_s, _PAIR_S, _MOST_TURN_S))
         return self.drives.drive(ways, loads, seconds)
 
     # -- load ---------------------------------------------------------------------------------
@@ -506,18 +526,28 @@ class Inquiry:
 
     def _measure_load(self, one: Together) -> None:
         """Drive a set at growing rates, until a deadline is missed twice in a row."""
-        if not self._has_deadlines:
+        if not self._has_deadlines or not one.seen:
+            return
+        if not self._all_hold(one.seen[-1]):
+            self.loads[1.0] = one.seen[-1]
             return
         self.bar.step("load")
-        for times in _LOADS:
-            for _ in range(2):
-                if self.watch.is_over and self.loads:
+        try:
+            for times in _LOADS:
+                for _ in range(2):
+                    if self.watch.is_over and self.loads:
+                        return
+                    turn = self.turn(one, times)
+                    if self._all_hold(turn):
+                        break
+                self.loads[times] = turn
+                if not self._all_hold(turn):
                     return
-                self.loads[times] = turn = self.turn(one, times)
-                if all(holds(self.goal.missed(name, driven)) for name, driven in turn.items()):
-                    break
-            else:
-                return
+        except WorkerError as error:
+            self.left_out["growing rates"] = str(error)
+
+    def _all_hold(self, turn: Turn) -> bool:
+        return all(holds(self.goal.missed(name, driven)) for name, driven in turn.items())
 
 
 def _is_auto(way: Way) -> bool:

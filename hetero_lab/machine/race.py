@@ -79,8 +79,10 @@ class Race:
         final = [i for i in self._running if self.sets[i].turns]
         levels = {i: self._level(self.sets[i].turns) for i in final}
         found = judged(levels, self._ratio, preferred=[0])
-        if not found and self.sets[0].looks:
-            found = {0: BEST}  # the budget ended before a final
+        looked = [i for i in self._running if self.sets[i].looks]
+        if not found and looked:  # the budget ended before a final
+            least = min(looked, key=lambda i: self._level(self.sets[i].looks))
+            found = {0 if 0 in looked else least: BEST}
         return [
             replace(
                 one,

@@ -35,11 +35,22 @@ def test_a_share_is_of_the_rate_alone_or_of_what_is_asked_for():
 
 def test_a_deadline_is_as_good_as_its_slowest_requests():
     assert goal("deadlines").cost(turn(1, 100)) == pytest.approx(0.1)  # 1 of 10 ms
-    assert goal("deadlines").cost(turn(1, 100, *[20_000.0] * 5)) == pytest.approx(2.0)
+    assert goal("deadlines").cost(turn(1, 100, *[20_000.0] * 5)) == pytest.approx(
+        2.05
+    )  # and 5 of 100 late
     given_up = Driven(rate_per_s=50.0, latencies_us=(1000.0,) * 50, n_due=100)
     assert goal("deadlines").missed("timed", given_up) == 0.5
     assert goal("deadlines").p99_us("timed", given_up) == 10_000.0  # as long as it may wait
     assert math.isnan(goal("share").missed("closed", given_up))
+
+
+def test_a_plan_that_loses_a_few_is_better_than_one_that_loses_most():
+    few, most = (
+        Driven(rate_per_s=50.0, latencies_us=(9000.0,) * (100 - lost), n_due=100)
+        for lost in (3, 90)
+    )
+    costs = [goal("deadlines").cost({"timed": driven}) for driven in (few, most)]
+    assert costs[0] < costs[1] / 1.5
 
 
 def test_a_deadline_holds_while_one_of_a_hundred_is_late():

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import signal
 
+import numpy as np
 import pytest
 from small_models import chain
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabError, PlanError
+from hetero_lab.machine.load_loop import LoadWindow
 from hetero_lab.machine.machine import Inquiry, inquiry_on
-from hetero_lab.measure.requests import Load
+from hetero_lab.measure.loads import Load
 from hetero_lab.runtime.timing import Stopwatch
 
 FEW = {"INFERENCE_NUM_THREADS": 1, "ENABLE_CPU_PINNING": False}
@@ -26,7 +28,7 @@ def acc():
 def plan(tmp_path_factory):
     demands = {
         "digits": hl.Demand("digits_inception", requests=2),
-        "chain": hl.Demand(chain("r", "s"), rate_per_s=50, deadline_ms=500),
+        "chain": hl.Demand(chain("r", "s"), rate_per_s=50, deadline_ms=100),
     }
     return hl.machine(
         demands, ["MACHACC", "CPU"], budget_s=12, progress=False,
@@ -110,6 +112,26 @@ def test_a_clock_counts_what_it_had_to_give_up():
     assert driven.n_due == pytest.approx(6000, abs=1)
     assert len(driven.latencies_us) < driven.n_due
     assert driven.rate_per_s < 20_000
+
+
+@pytest.mark.parametrize("rate_per_s", [10, 30, 60, 100, 200])
+def test_a_clock_counts_each_arrival_once(rate_per_s):
+    load = Load(key="k", rate_per_s=float(rate_per_s), patience_s=1.0)
+    for begins in np.random.default_rng(0).uniform(0.0, 1e5, 200):
+        window = LoadWindow([], load, begins, begins + 0.4)
+        due = [window._due(number) for number in range(200)]
+        window.times = [(at, at, at + 1e-3) for at in due if at < window.ends]
+        driven = window.driven()
+        assert driven.n_due == len(driven.latencies_us) == pytest.approx(0.4 * rate_per_s, abs=1)
+
+
+def test_placements_of_one_label_are_two_ways():
+    model = hl.load("digits_inception")
+    ways = [hl.Placement(hl.Affinity.uniform(model, device), "x") for device in ("MACHACC", "CPU")]
+    with inquiry_on(
+        {"m": hl.Demand(model, ways=ways)}, ["MACHACC", "CPU"], watch=Stopwatch.start(None)
+    ) as inquiry:
+        assert list(inquiry.ways["m"]) == ["x", "x (2)"]
 
 
 def test_a_way_that_crashes_costs_its_own_row(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -124,3 +125,21 @@ def test_what_compiles_differ_by_decides_between_sets():
     assert best_of(race.judged()).label == "set 1"
     race.noise = Noise(0.05, 0.0, 12)
     assert [one.judgement for one in race.judged()] == ["best", "undecided"]
+
+
+@pytest.mark.parametrize("in_turn", [1, 2])
+def test_a_reference_that_crashed_is_never_the_best(in_turn):
+    race = race_of(wavering(1.0), wavering(0.9), wavering(0.8))
+    turn, seen = race.turn, []
+
+    def crashing(one: Together) -> Turn:
+        seen.append(one.label)
+        if one.label == "set 0" and seen.count(one.label) == in_turn:
+            raise MeasurementError("crashed")
+        return turn(one)
+
+    race.turn = crashing
+    race.run(Stopwatch.start(None))
+    race.sets = [replace(one, turns=()) for one in race.sets]  # as if the budget had ended there
+    assert race.judged()[0].judgement == "not measured"
+    assert best_of(race.judged()).label == "set 2"
