@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,6 +101,15 @@ def foretold_p99_us(could_per_s: float, demand: Demand, alone: Alone) -> float:
     full = (demand.rate_per_s or 0.0) / could_per_s
     waits = 1.0 + max(0.0, full - _FULL) / max(1.0 - full, 1e-3)
     return alone.p99_us * slower * waits
+
+
+def pooled(turns: Sequence[Driven]) -> Driven:
+    """Return what several turns of one model were, as one."""
+    return Driven(
+        rate_per_s=float(np.median([one.rate_per_s for one in turns])),
+        latencies_us=tuple(us for one in turns for us in one.latencies_us),
+        n_due=sum(one.n_due for one in turns),
+    )
 
 
 def holds(missed: float) -> bool:

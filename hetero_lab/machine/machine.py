@@ -21,7 +21,7 @@ from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.machine.contention import Used, search, together
 from hetero_lab.machine.demand import Demand, Way, check_demands, ways_of
 from hetero_lab.machine.drives import Drives
-from hetero_lab.machine.goal import OBJECTIVES, SHARE, Alone, Goal, foretold_p99_us, holds
+from hetero_lab.machine.goal import OBJECTIVES, SHARE, Alone, Goal, foretold_p99_us, holds, pooled
 from hetero_lab.machine.kept_rates import KeptRates
 from hetero_lab.machine.machine_plan import ALL_AUTO, OWN_BEST, MachinePlan
 from hetero_lab.machine.race import FINALISTS, LOOKS, Race, Together, Turn, best_of
@@ -224,7 +224,7 @@ class Inquiry:
     loads: dict[float, Turn] = field(default_factory=dict[float, Turn])
 
     def plan(self) -> MachinePlan:
-        """Measure stage by stage; Ctrl-C ends that once a set was measured."""
+        """Measure stage by stage; Ctrl-C ends that once all were driven alone."""
         self.measure_alone()
         used = {d for ways in self.ways.values() for w in ways.values() for d in w.trial.devices}
         core = next(iter(self.bound.values())).core
@@ -435,17 +435,18 @@ class Inquiry:
         }
         foretold = search(list(options), options, lambda c: -self._foretold(c), _MOST_CANDIDATES)
         asked = [(OWN_BEST, own)] + ([(ALL_AUTO, auto)] if all(auto.values()) else [])
-        sets: list[Together] = []
+        sets, over = list[Together](), dict[str, str]()
         for label, chosen in [*asked, *((_named(chosen), chosen) for chosen in foretold)]:
             if any(chosen == one.chosen for one in sets):
                 continue
             if excess := self._over_limit(chosen):
-                self.left_out[label] = excess
+                over[label] = excess
                 continue
             sets.append(Together(label, chosen, {} if chosen == auto else self._predicted(chosen)))
         if not sets:
-            label, why = next(iter(self.left_out.items()))
+            label, why = next(iter(over.items()))
             raise PlanError(f"No set keeps to memory_limit=. {label}: {why}.")
+        self.left_out |= over
         n_turns = _LOOKED * self.watch.left_s / (self._window_s + _BETWEEN_S)
         return sets[: int(np.clip(n_turns / LOOKS, FINALISTS + 2, _MOST_SETS))]
 
@@ -528,8 +529,9 @@ class Inquiry:
         """Drive a set at growing rates, until a deadline is missed twice in a row."""
         if not self._has_deadlines or not one.seen:
             return
-        if not self._all_hold(one.seen[-1]):
-            self.loads[1.0] = one.seen[-1]
+        asked = {name: pooled([turn[name] for turn in one.seen]) for name in one.chosen}
+        if not self._all_hold(asked):
+            self.loads[1.0] = asked
             return
         self.bar.step("load")
         try:

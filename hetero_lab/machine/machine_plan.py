@@ -16,7 +16,7 @@ from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.errors import MeasurementError, names_at_hand
 from hetero_lab.intervals import Noise
 from hetero_lab.machine.demand import Way
-from hetero_lab.machine.goal import DEADLINES, SHARE, Alone, Goal, holds
+from hetero_lab.machine.goal import DEADLINES, SHARE, Alone, Goal, holds, pooled
 from hetero_lab.machine.race import LEAST_TURNS, NOT_MEASURED, Together, Turn, best_of, ratio_of
 from hetero_lab.placement.placement import Placement
 from hetero_lab.result import Result
@@ -319,9 +319,7 @@ class MachinePlan(Result):
 
     def _missed(self, one: Together, name: str) -> float:
         """Return the share of all requests of a model that missed their deadline."""
-        n_due = sum(turn[name].n_due for turn in one.seen)
-        late = sum(self.goal.missed(name, turn[name]) * turn[name].n_due for turn in one.seen)
-        return late / n_due if n_due else math.nan
+        return self.goal.missed(name, pooled([turn[name] for turn in one.seen]))
 
     def _predicted(self, one: Together, name: str) -> float:
         if not one.predicted:
@@ -332,25 +330,29 @@ class MachinePlan(Result):
 
     def _fared(self, one: Together, name: str) -> dict[str, object]:
         """Return how a model fared in a set, as columns."""
-        turns = [turn[name] for turn in one.seen]
+        columns = (
+            "rate_per_s",
+            "share",
+            "share_ci95_low",
+            "share_ci95_high",
+            "median_us",
+            "p99_us",
+        )
+        if not one.seen:
+            return dict.fromkeys((*columns, "missed"), math.nan)
+        fared = pooled([turn[name] for turn in one.seen])
         shares = np.array(self._shares(one, name))
-        latencies = [us for driven in turns for us in driven.latencies_us]
         half = math.nan
         if len(shares) > 1:
             from scipy import stats
 
             error = float(shares.std(ddof=1)) / math.sqrt(len(shares))
             half = float(stats.t.ppf(0.975, len(shares) - 1)) * error
-        share = float(np.median(shares)) if turns else math.nan
-        return {
-            "rate_per_s": float(np.median([t.rate_per_s for t in turns])) if turns else math.nan,
-            "share": share,
-            "share_ci95_low": share - half,
-            "share_ci95_high": share + half,
-            "median_us": float(np.median(latencies)) if latencies else math.nan,
-            "p99_us": float(np.percentile(latencies, 99)) if latencies else math.nan,
-            "missed": self._missed(one, name),
-        }
+        share = float(np.median(shares))
+        median_us = float(np.median(fared.latencies_us)) if fared.latencies_us else math.nan
+        found = (fared.rate_per_s, share, share - half, share + half, median_us)
+        values = (*found, self.goal.p99_us(name, fared), self.goal.missed(name, fared))
+        return dict(zip((*columns, "missed"), values, strict=True))
 
     def __repr__(self) -> str:
         return f"MachinePlan({self.chosen.label!r})\n{self.verdict}"

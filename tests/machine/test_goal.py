@@ -7,7 +7,7 @@ import math
 import pytest
 
 import hetero_lab as hl
-from hetero_lab.machine.goal import Alone, Goal, foretold_p99_us, holds
+from hetero_lab.machine.goal import Alone, Goal, foretold_p99_us, holds, pooled
 from hetero_lab.measure.loads import Driven
 
 CLOSED = hl.Demand("digits_inception")
@@ -51,6 +51,14 @@ def test_a_plan_that_loses_a_few_is_better_than_one_that_loses_most():
     )
     costs = [goal("deadlines").cost({"timed": driven}) for driven in (few, most)]
     assert costs[0] < costs[1] / 1.5
+
+
+def test_what_was_given_up_counts_in_the_turns_of_a_model_together():
+    served = Driven(rate_per_s=100.0, latencies_us=(1000.0,) * 100, n_due=100)
+    lost = Driven(rate_per_s=20.0, latencies_us=(1000.0,) * 20, n_due=100)
+    both = pooled([served, lost])
+    assert goal("deadlines").missed("timed", both) == pytest.approx(0.4)
+    assert goal("deadlines").p99_us("timed", both) == 10_000.0
 
 
 def test_a_deadline_holds_while_one_of_a_hundred_is_late():
