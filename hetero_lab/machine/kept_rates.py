@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from hetero_lab.measure.loads import Driven
 from hetero_lab.tables import write_text
@@ -43,7 +42,8 @@ class KeptRates:
     """
 
     def __init__(self, directory: Path | None, conditions: str):
-        self._rates: dict[tuple[str, ...], list[Rates]] = {}
+        self._n: dict[tuple[str, ...], int] = {}
+        self._mean: dict[tuple[str, ...], Rates] = {}
         self._file = None if directory is None else directory / "rates.jsonl"
         if self._file is None:
             return
@@ -59,21 +59,23 @@ class KeptRates:
     def _add(self, rates: Rates) -> None:
         if rates.keys != (keys := tuple(sorted(rates.keys))):
             rates = Rates(keys, rates.per_s[::-1])
-        self._rates.setdefault(keys, []).append(rates)
+        n, mean = self._n.get(keys, 0), self._mean.get(keys, rates)
+        means = zip((*mean.per_s, mean.cores), (*rates.per_s, rates.cores), strict=True)
+        *per_s, cores = ((n * old + new) / (n + 1) for old, new in means)
+        latencies = rates.latencies_us if n == 0 else (*mean.latencies_us, *rates.latencies_us)
+        self._n[keys] = n + 1
+        self._mean[keys] = Rates(keys, tuple(per_s), latencies, cores)
 
     def n(self, *keys: str) -> int:
         """Return how often ways were driven together."""
-        return len(self._rates.get(tuple(sorted(keys)), ()))
+        return self._n.get(tuple(sorted(keys)), 0)
 
     def get(self, *keys: str) -> Rates | None:
         """Return the mean rates of ways that were driven together, in this order."""
-        several = self._rates.get(tuple(sorted(keys)))
-        if not several:
-            return None
-        mean = np.mean([rates.per_s for rates in several], axis=0).tolist()
-        latencies = tuple(us for rates in several for us in rates.latencies_us)
-        cores = float(np.mean([rates.cores for rates in several]))
-        return Rates(keys, tuple(mean if keys == several[0].keys else mean[::-1]), latencies, cores)
+        mean = self._mean.get(tuple(sorted(keys)))
+        if mean is None or mean.keys == keys:
+            return mean
+        return Rates(keys, mean.per_s[::-1])
 
     def keep(self, keys: Sequence[str], driven: Sequence[Driven]) -> None:
         """Keep the rates of one way, with its latencies, or of two."""

@@ -110,8 +110,11 @@ class LoadWindow:
 
 
 def window_at(starts_at: float) -> float:
-    """Return when the window begins of what starts at a Unix time, by the clock of this process."""
-    return now() + max(0.0, starts_at - unix_now()) + WARM_S
+    """Return when the window begins of what starts at a Unix time, by the clock of this process.
+
+    A process that is late warms for less, so that all windows are one.
+    """
+    return now() + max(0.0, starts_at + WARM_S - unix_now())
 
 
 def keep_busy(

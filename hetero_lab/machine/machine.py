@@ -30,7 +30,13 @@ from hetero_lab.measure.session import Conditions, Session
 from hetero_lab.measure.worker_process import WorkerError
 from hetero_lab.measure.workers import Workers, available_cores
 from hetero_lab.model.language import refuse_language_model
-from hetero_lab.placement.memory_limits import MemoryLimit, excess_text, memory_pools
+from hetero_lab.placement.memory_limits import (
+    MemoryLimit,
+    Pools,
+    excess_bytes,
+    excess_text,
+    memory_pools,
+)
 from hetero_lab.placement.priorities import order_of
 from hetero_lab.progress import Progress
 from hetero_lab.results.environment import current_environment, noise_here
@@ -52,7 +58,6 @@ _HOPELESS = 0.03  # of the rate of the best way alone
 _MOST_SETS = 10
 _LOOKED = 0.4  # of the time that is left, before the final
 _BETWEEN_S = 0.15  # of a turn, beside its window
-_MOST_CANDIDATES = 200  # sets that are foretold, as memory may not hold the first ones
 _LOAD = 0.3  # of the time after the pairs, at most, for growing rates
 _LOADS = (1.25, 1.5, 2.0, 3.0, 4.0)
 
@@ -170,7 +175,7 @@ def inquiry_on(
     if processes is not None and check_whole("processes", processes, least=1) != 1:
         raise ArgumentError("processes= is 1, or None for a process each.")
     names = order_of(devices, core)
-    memory_pools(names, memory_limit)
+    limits = memory_pools(names, memory_limit)
     directory = None if store is None else make_directory(store)
     bound = {name: bind(demand.model, core) for name, demand in demands.items()}
     for model in bound.values():
@@ -196,7 +201,7 @@ def inquiry_on(
             ways=ways,
             left_out=left_out,
             objective=objective,
-            memory_limit=memory_limit,
+            limits=limits,
             watch=watch,
             drives=drives,
             kept=KeptRates(directory, repr((*same, processes, seed))),
@@ -215,16 +220,18 @@ class Inquiry:
     ways: dict[str, dict[str, Way]]
     left_out: dict[str, str]
     objective: str
-    memory_limit: MemoryLimit | None
+    limits: Pools
     watch: Stopwatch
     drives: Drives
     kept: KeptRates
     bar: Progress
     processes: int | None = None
     loads: dict[float, Turn] = field(default_factory=dict[float, Turn])
+    n_turns: int = 0
 
     def plan(self) -> MachinePlan:
         """Measure stage by stage; Ctrl-C ends that once all were driven alone."""
+        self._check_memory()
         self.measure_alone()
         used = {d for ways in self.ways.values() for w in ways.values() for d in w.trial.devices}
         core = next(iter(self.bound.values())).core
@@ -239,7 +246,7 @@ class Inquiry:
         return MachinePlan(
             goal=self.goal,
             ways={name: dict(ways) for name, ways in self.ways.items()},
-            alone={n: {w: self._alone_on(n, w) for w in ways} for n, ways in self.ways.items()},
+            alone={n: {w: self.known[n, w] for w in ways} for n, ways in self.ways.items()},
             sets=tuple(race.judged()),
             pairs=self._known_pairs(),
             loads=dict(self.loads),
@@ -398,7 +405,7 @@ class Inquiry:
         used = [
             Used(
                 self.ways[name][label].key,
-                self.alone[name][label],
+                self.known[name, label].per_s,
                 self.demands[name].rate_per_s,
                 self.hardware[name, label],
                 self._cores(self.ways[name][label]),
@@ -433,7 +440,7 @@ class Inquiry:
             name: [label for label, way in ways.items() if not _is_auto(way)] or list(ways)
             for name, ways in self.ways.items()
         }
-        foretold = search(list(options), options, lambda c: -self._foretold(c), _MOST_CANDIDATES)
+        foretold = search(list(options), options, self._score, _MOST_SETS)
         asked = [(OWN_BEST, own)] + ([(ALL_AUTO, auto)] if all(auto.values()) else [])
         sets, over = list[Together](), dict[str, str]()
         for label, chosen in [*asked, *((_named(chosen), chosen) for chosen in foretold)]:
@@ -460,13 +467,14 @@ class Inquiry:
         needed_s = max(_INFERENCES * slowest_s, _ARRIVALS * period_s, _DEADLINES * longest_s)
         return float(np.clip(needed_s, _TURN_S, _MOST_TURN_S))
 
-    def _foretold(self, chosen: Mapping[str, str]) -> float:
-        return self.goal.foretold(*self._could(chosen))
+    def _score(self, chosen: Mapping[str, str]) -> float:
+        """Return how good a set is foretold to be; those that memory does not hold come last."""
+        return -np.inf if self._over_limit(chosen) else -self.goal.foretold(*self._could(chosen))
 
     def _could(self, chosen: Mapping[str, str]) -> tuple[dict[str, float], dict[str, Alone]]:
         """Return the rate that each model of a set could reach, and what it is alone."""
         shares = self._predicted(chosen)
-        alone = {name: self._alone_on(name, label) for name, label in chosen.items()}
+        alone = {name: self.known[name, label] for name, label in chosen.items()}
         return {name: share * alone[name].per_s for name, share in shares.items()}, alone
 
     def foretold_p99_us(self, chosen: Mapping[str, str]) -> dict[str, float]:
@@ -477,10 +485,16 @@ class Inquiry:
             for name, demand in self.demands.items()
         }
 
-    def _alone_on(self, name: str, label: str) -> Alone:
-        latencies = self._latencies_us(self.ways[name][label])
-        median, p99 = np.percentile(latencies, (50, 99))
-        return Alone(self.alone[name][label], float(median), float(p99))
+    @cached_property
+    def known(self) -> dict[tuple[str, str], Alone]:
+        """How each model is on each of its ways, once all were driven alone."""
+        found: dict[tuple[str, str], Alone] = {}
+        for name, rates in self.alone.items():
+            for label, per_s in rates.items():
+                latencies = self._latencies_us(self.ways[name][label])
+                median, p99 = np.percentile(latencies, (50, 99))
+                found[name, label] = Alone(per_s, float(median), float(p99))
+        return found
 
     @cached_property
     def goal(self) -> Goal:
@@ -490,16 +504,38 @@ class Inquiry:
 
     def _over_limit(self, chosen: Mapping[str, str]) -> str:
         """Say which devices would hold more of all models than they may; empty if none would."""
-        placed = [self.ways[name][label].placed for name, label in chosen.items()]
-        held = sum(held_bytes(p.graph, p.placement, self.devices) for p in placed)
-        limits = memory_pools(self.devices, self.memory_limit)
-        return excess_text(self.devices, np.asarray(held), limits) if limits else ""
+        if not self.limits:
+            return ""
+        return excess_text(self.devices, self._held_by(chosen), self.limits)
+
+    def _held_by(self, chosen: Mapping[str, str]) -> np.ndarray:
+        return np.sum([self._held[name, label] for name, label in chosen.items()], axis=0)
+
+    @cached_property
+    def _held(self) -> dict[tuple[str, str], np.ndarray]:
+        return {
+            (name, label): held_bytes(way.placed.graph, way.placed.placement, self.devices)
+            for name, ways in self.ways.items()
+            for label, way in ways.items()
+        }
+
+    def _check_memory(self) -> None:
+        """Raise PlanError before anything is measured, if no set keeps to the memory limits."""
+        options = {name: list(ways) for name, ways in self.ways.items()}
+        if self.limits:
+            least = search(list(options), options, lambda c: -self._excess(c), 1)[0]
+            if why := self._over_limit(least):
+                raise PlanError(f"No set keeps to memory_limit=. {_named(least)}: {why}.")
+
+    def _excess(self, chosen: Mapping[str, str]) -> float:
+        return float(sum(excess_bytes(self._held_by(chosen), self.limits).values()))
 
     def turn(self, one: Together, scale: float = 1.0) -> Turn:
         """Drive a set as its demands say, their rates times ``scale``."""
         ways = {name: self.ways[name][label] for name, label in one.chosen.items()}
+        self.n_turns += 1  # in each, the clocks are in other phases to one another
         loads = {
-            name: self.demands[name].load(way.key, number, scale)
+            name: self.demands[name].load(way.key, number * self.n_turns, scale)
             for number, (name, way) in enumerate(ways.items())
         }
         return self.drives.drive(ways, loads, self._window_s)
@@ -542,11 +578,21 @@ class Inquiry:
                     turn = self.turn(one, times)
                     if self._all_hold(turn):
                         break
+                if behind := self._behind(turn, times):
+                    self.left_out[f"{times:g} times the rates"] = (
+                        f"{behind} is asked for more than a process here can produce"
+                    )
+                    return
                 self.loads[times] = turn
                 if not self._all_hold(turn):
                     return
         except WorkerError as error:
             self.left_out["growing rates"] = str(error)
+
+    def _behind(self, turn: Turn, times: float) -> str:
+        """Name a model whose process did not produce its rate; empty if all did."""
+        rates = {name: times * (self.demands[name].rate_per_s or 0.0) for name in turn}
+        return next((n for n, driven in turn.items() if driven.is_behind(rates[n])), "")
 
     def _all_hold(self, turn: Turn) -> bool:
         return all(holds(self.goal.missed(name, driven)) for name, driven in turn.items())

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from small_models import chain
 
 import hetero_lab as hl
+from hetero_lab.clock import unix_now
+from hetero_lab.devices.bound import bind
 from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabError, PlanError
-from hetero_lab.machine.load_loop import LoadWindow
+from hetero_lab.machine.load_loop import LoadWindow, window_at
 from hetero_lab.machine.machine import Inquiry, inquiry_on
 from hetero_lab.measure.loads import Load
 from hetero_lab.runtime.timing import Stopwatch
@@ -125,6 +128,37 @@ def test_a_clock_counts_each_arrival_once(rate_per_s):
         assert driven.n_due == len(driven.latencies_us) == pytest.approx(0.4 * rate_per_s, abs=1)
 
 
+def test_a_process_that_is_late_measures_the_same_window():
+    at = unix_now()
+    assert window_at(at - 0.05) - window_at(at) == pytest.approx(-0.05, abs=5e-3)
+
+
+def test_a_limit_is_kept_where_the_best_sets_exceed_it():
+    ways = ["CPU", "MACHACC"]
+    demands = {name: hl.Demand("digits_inception", ways=ways) for name in ("a", "b")}
+    one_of_both = bind(hl.load("digits_inception")).graph.weight_bytes * 3 // 2
+    limit = {"CPU": one_of_both, "MACHACC": one_of_both}
+    plan = hl.machine(demands, ["CPU", "MACHACC"], memory_limit=limit, budget_s=6, progress=False)
+    assert all(len(set(one.chosen.values())) == 2 for one in plan.sets)
+    assert any("more than the limit" in why for why in plan.left_out.values())
+
+
+def test_a_rate_that_no_process_can_produce_ends_the_growing_rates(monkeypatch):
+    demands = {"m": hl.Demand("digits_inception", rate_per_s=20, deadline_ms=200)}
+    with inquiry_on(demands, ["CPU"], watch=Stopwatch.start(8.0)) as inquiry:
+        drive = inquiry.drives.drive
+
+        def behind(ways, loads, seconds, **options):
+            driven = drive(ways, loads, seconds, **options)
+            too_much = (loads["m"].rate_per_s or 0.0) > 20
+            return {"m": replace(driven["m"], behind_us=1e6)} if too_much else driven
+
+        monkeypatch.setattr(inquiry.drives, "drive", behind)
+        plan = inquiry.plan()
+    assert not plan.loads
+    assert "more than a process here can produce" in plan.left_out["1.25 times the rates"]
+
+
 def test_placements_of_one_label_are_two_ways():
     model = hl.load("digits_inception")
     ways = [hl.Placement(hl.Affinity.uniform(model, device), "x") for device in ("MACHACC", "CPU")]
@@ -216,11 +250,16 @@ def test_numbers_of_a_demand_are_checked():
             hl.Demand("digits_inception", **options)
 
 
-def test_a_device_that_is_not_here_and_a_limit_that_none_keeps():
+def test_a_limit_that_no_set_keeps_is_told_before_anything_is_measured(monkeypatch):
+    monkeypatch.delattr(Inquiry, "measure_alone")
+    demands = {"a": hl.Demand("digits_inception")}
+    with pytest.raises(PlanError, match="No set keeps to memory_limit"):
+        hl.machine(demands, ["CPU"], memory_limit={"CPU": 1000}, progress=False)
+
+
+def test_a_device_that_is_not_here():
     demands = {"a": hl.Demand("digits_inception")}
     with pytest.raises(DeviceError, match="NOTHERE"):
         hl.machine(demands, ["NOTHERE"], progress=False)
-    with pytest.raises(PlanError, match="No set keeps to memory_limit"):
-        hl.machine(demands, ["CPU"], memory_limit={"CPU": 1000}, budget_s=5, progress=False)
     with pytest.raises(HeteroLabError, match="runs nowhere"):
         hl.machine({"a": hl.Demand("digits_inception", ways=["NOTHERE"])}, ["CPU"], progress=False)
