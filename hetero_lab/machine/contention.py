@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 _LEAST = 1e-3  # of the rate alone
+SLOWEST = 0.01  # of the requests, whose latency decides
 _ROUNDS = 20  # of the fixed point, which halves its error in each
 _EXHAUSTIVE = 5000  # assignments that are all scored
 _ROOM = 0.6  # of the cores, up to which a way's threads find free ones
@@ -29,7 +30,7 @@ class Used:
     """One model of a set: its rate alone on its way, what it is asked for, and what it uses.
 
     ``asked_per_s`` is ``None`` for a demand that is as busy as it can be; ``cores`` are those that
-    it keeps busy alone.
+    it keeps busy alone; ``takes_s`` is one request alone.
     """
 
     key: str
@@ -37,6 +38,11 @@ class Used:
     asked_per_s: float | None
     hardware: frozenset[str]
     cores: float
+    takes_s: float = 0.0
+
+    def moves(self, n_cores: int) -> bool:
+        """Whether its threads move to free cores."""
+        return self.hardware == {"CPU"} and self.cores <= _ROOM * n_cores
 
     @property
     def wanted(self) -> float:
@@ -76,7 +82,7 @@ def together(used: Sequence[Used], pair: Pair, n_cores: int) -> np.ndarray:
     wanted = np.array([one.wanted for one in used])
     cores = np.array([one.cores for one in used])
     is_closed = np.array([one.asked_per_s is None for one in used])
-    moves = [one.hardware == {"CPU"} and one.cores <= _ROOM * n_cores for one in used]
+    moves = [one.moves(n_cores) for one in used]
     share = np.ones(n)
     for _ in range(_ROUNDS):
         does = np.minimum(share, wanted)
@@ -85,6 +91,32 @@ def together(used: Sequence[Used], pair: Pair, n_cores: int) -> np.ndarray:
         worst = np.maximum(pressed.max(axis=1), over)
         share = (share + 1.0 / (1.0 + np.where(moves, worst, pressed.sum(axis=1)))) / 2.0
     return share
+
+
+def tails_s(used: Sequence[Used], pair: Pair, n_cores: int) -> np.ndarray:
+    """Return what the others add to the slowest hundredth of each model's requests, in s, ``[n]``.
+
+    A request meets another model with the probability that one of its requests is under way, and
+    then all that it adds. So a model that is rarely busy is felt here, and hardly in the mean.
+    """
+    n = len(used)
+    here = np.array([*itertools.product((0, 1), repeat=n - 1)], dtype=bool)  # of the others
+    found = np.zeros(n)
+    for i, one in enumerate(used):
+        others = [other for j, other in enumerate(used) if j != i]
+        adds = one.takes_s * np.array([added(one, other, pair)[0] for other in others])
+        meets = [
+            1.0 if other.asked_per_s is None
+            else min(1.0, other.asked_per_s * (one.takes_s + other.takes_s))
+            for other in others
+        ]  # fmt: skip
+        probability = np.where(here, meets, 1.0 - np.array(meets)).prod(axis=1)
+        added_s = here * adds
+        total = added_s.max(axis=1, initial=0.0) if one.moves(n_cores) else added_s.sum(axis=1)
+        order = np.argsort(total)
+        at = np.searchsorted(probability[order].cumsum(), 1.0 - SLOWEST)
+        found[i] = total[order[min(at, len(order) - 1)]]
+    return found
 
 
 def search(

@@ -20,7 +20,10 @@ _FULL = 0.9  # of its capacity, up to which a queue hardly waits for a clock
 
 @dataclass(frozen=True)
 class Alone:
-    """A model on one of its ways, driven alone: its rate, and the latency of one request in µs."""
+    """A model on one of its ways, driven alone: its rate, and the latency of one request in µs.
+
+    ``p99_us`` is that of requests by the clock of the demand, if it has one.
+    """
 
     per_s: float
     median_us: float
@@ -67,11 +70,11 @@ class Goal:
         values = [max(_LEAST, share) for share in shares.values()]
         return min(values) if self.objective == SHARE else float(np.mean(values))
 
-    def foretold(self, could_per_s: Mapping[str, float], alone: Mapping[str, Alone]) -> float:
+    def foretold(self, could_per_s: Mapping[str, float], p99_us: Mapping[str, float]) -> float:
         """Return the cost of a set in which each model could reach a rate; lower is better.
 
-        ``alone`` says what each is on its way alone. Among sets of one cost, the one whose models
-        get more in all comes first.
+        ``p99_us`` are the latencies that are foretold where there are deadlines. Among sets of one
+        cost, the one whose models get more in all comes first.
         """
         shares = {name: self.share(name, rate) for name, rate in could_per_s.items()}
         served = {
@@ -83,7 +86,7 @@ class Goal:
             return 1.0 / (self._of_shares(served) + spare)
         return (
             max(
-                foretold_p99_us(could_per_s[name], demand, alone[name]) / (1e3 * demand.deadline_ms)
+                p99_us[name] / (1e3 * demand.deadline_ms)
                 for name, demand in self.demands.items()
                 if demand.deadline_ms is not None
             )
@@ -91,16 +94,15 @@ class Goal:
         )
 
 
-def foretold_p99_us(could_per_s: float, demand: Demand, alone: Alone) -> float:
-    """Foretell the 99th percentile of a demand by a clock that could be served at a rate.
+def foretold_p99_us(could_per_s: float, demand: Demand, alone: Alone, tail_s: float) -> float:
+    """Foretell the 99th percentile of a demand that could be served at a rate.
 
-    Requests take as much longer as the model is slower than alone. A clock that asks for less than
-    it could hardly lets them wait; near that the queue grows.
+    ``tail_s`` is what the others add to it. A clock that asks for less than it could hardly lets
+    requests wait; near that the queue grows.
     """
-    slower = alone.per_s / could_per_s
     full = (demand.rate_per_s or 0.0) / could_per_s
     waits = 1.0 + max(0.0, full - _FULL) / max(1.0 - full, 1e-3)
-    return alone.p99_us * slower * waits
+    return (alone.p99_us + 1e6 * tail_s) * waits
 
 
 def pooled(turns: Sequence[Driven]) -> Driven:

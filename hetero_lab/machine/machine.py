@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -18,10 +18,19 @@ from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.devices.core import shared_core
 from hetero_lab.errors import ArgumentError, MeasurementError, PlanError, unknown
 from hetero_lab.interrupts import UntilInterrupted
-from hetero_lab.machine.contention import Used, search, together
+from hetero_lab.machine.contention import Used, search, tails_s, together
 from hetero_lab.machine.demand import Demand, Way, check_demands, ways_of
 from hetero_lab.machine.drives import Drives
-from hetero_lab.machine.goal import OBJECTIVES, SHARE, Alone, Goal, foretold_p99_us, holds, pooled
+from hetero_lab.machine.goal import (
+    DEADLINES,
+    OBJECTIVES,
+    SHARE,
+    Alone,
+    Goal,
+    foretold_p99_us,
+    holds,
+    pooled,
+)
 from hetero_lab.machine.kept_rates import KeptRates
 from hetero_lab.machine.machine_plan import ALL_AUTO, OWN_BEST, MachinePlan
 from hetero_lab.machine.race import FINALISTS, LOOKS, Race, Together, Turn, best_of
@@ -227,6 +236,7 @@ class Inquiry:
     bar: Progress
     processes: int | None = None
     loads: dict[float, Turn] = field(default_factory=dict[float, Turn])
+    by_clock: dict[tuple[str, str], Driven] = field(default_factory=dict[tuple[str, str], Driven])
     n_turns: int = 0
 
     def plan(self) -> MachinePlan:
@@ -264,14 +274,19 @@ class Inquiry:
         for (name, label), why in self.drives.compile(asked).items():
             self._give_up(name, label, why)
         self.bar.step("alone")
-        for name, ways in list(self.ways.items()):
-            for way in list(ways.values()):
-                try:
-                    self._measure_way(name, way)
-                except WorkerError as error:
-                    self._give_up(name, way.label, str(error))
-            self._check_demand(name)
-        self._prune()
+        for name in self.ways:
+            self._for_each_way(name, self._measure_way)
+            self._prune(name)
+            self._check_deadline(name)
+            self._for_each_way(name, self._measure_by_clock)
+            self._check_rate(name)
+
+    def _for_each_way(self, name: str, measure: Callable[[str, Way], None]) -> None:
+        for way in list(self.ways[name].values()):
+            try:
+                measure(name, way)
+            except WorkerError as error:
+                self._give_up(name, way.label, str(error))
 
     def _measure_way(self, name: str, way: Way) -> None:
         """Measure its rate, and the latency of one request at a time."""
@@ -295,24 +310,34 @@ class Inquiry:
         if not self.ways[name]:
             raise MeasurementError(f"{name} fails on each of its ways. {label}: {why}")
 
-    def _check_demand(self, name: str) -> None:
-        """Raise for a deadline that none can keep, or a rate that this process cannot produce."""
-        demand, ways = self.demands[name], self.ways[name]
+    def _measure_by_clock(self, name: str, way: Way) -> None:
+        """Measure it alone at the rate that is asked for: requests that come one by one wake it."""
+        if (rate := self.demands[name].rate_per_s) is not None:
+            seconds = float(np.clip(_ARRIVALS / rate, _CHECK_S, _MOST_TURN_S))
+            load = self.demands[name].load(way.key)
+            self.by_clock[name, way.label] = self.drives.drive({name: way}, {name: load}, seconds)[
+                name
+            ]
+
+    def _quickest(self, name: str) -> tuple[Way, float]:
+        """Return the way of the least latency alone, and that in µs."""
+        us = {label: self._latency_us(way) for label, way in self.ways[name].items()}
+        label = min(us, key=lambda each: us[each])
+        return self.ways[name][label], us[label]
+
+    def _check_deadline(self, name: str) -> None:
+        deadline_ms, (way, us) = self.demands[name].deadline_ms, self._quickest(name)
+        if deadline_ms is not None and us > 1e3 * deadline_ms:
+            raise ArgumentError(
+                f"deadline_ms={deadline_ms:g} of {name} is shorter than the model takes "
+                f"alone: {time_text(us)} on {way.label}."
+            )
+
+    def _check_rate(self, name: str) -> None:
+        demand = self.demands[name]
         if demand.rate_per_s is None:
             return
-        least = min(ways.values(), key=lambda way: float(np.median(self._latencies_us(way))))
-        us = float(np.median(self._latencies_us(least)))
-        if demand.deadline_ms is not None and us > 1e3 * demand.deadline_ms:
-            raise ArgumentError(
-                f"deadline_ms={demand.deadline_ms:g} of {name} is shorter than the model takes "
-                f"alone: {time_text(us)} on {least.label}."
-            )
-        try:
-            load = demand.load(least.key)
-            driven = self.drives.drive({name: least}, {name: load}, _CHECK_S)[name]
-        except WorkerError as error:
-            self.left_out[f"{name}: {least.label} at its rate"] = str(error)
-            return
+        driven = self.by_clock[name, self._quickest(name)[0].label]
         if driven.is_behind(demand.rate_per_s):
             raise ArgumentError(
                 f"rate_per_s={demand.rate_per_s:g} of {name} is more than a process here can "
@@ -320,24 +345,24 @@ class Inquiry:
                 f"{time_text(1e6 / demand.rate_per_s)} between two requests."
             )
 
-    def _latencies_us(self, way: Way) -> tuple[float, ...]:
-        """Return the latencies of one request at a time."""
+    def _latency_us(self, way: Way, percentile: float = 50.0) -> float:
+        """Return a percentile of the latencies of one request at a time."""
         kept = self.kept.get(way.one_key)
-        return (kept.latencies_us if kept else ()) or (np.inf,)
+        return float(np.percentile(kept.latencies_us, percentile)) if kept else np.inf
 
     def _cores(self, way: Way) -> float:
         kept = self.kept.get(way.key)
         return kept.cores if kept else 0.0
 
-    def _prune(self) -> None:
-        """Keep the fastest ways of each model; one of hopeless rate helps no set."""
-        for name, ways in self.ways.items():
-            ranked = sorted(ways.values(), key=lambda way: -self.alone[name][way.label])
-            most = self.alone[name][ranked[0].label]
-            fixed = [way for way in ranked if not _is_auto(way)]
-            good = [way for way in fixed if self.alone[name][way.label] >= _HOPELESS * most]
-            good = [*good[:_MOST_WAYS], *(way for way in ranked if _is_auto(way))]
-            self.ways[name] = {way.label: way for way in ways.values() if way in good}
+    def _prune(self, name: str) -> None:
+        """Keep the fastest ways of a model; one of hopeless rate helps no set."""
+        ways, alone = self.ways[name], self.alone[name]
+        ranked = sorted(ways.values(), key=lambda way: -alone[way.label])
+        most = alone[ranked[0].label]
+        fixed = [way for way in ranked if not _is_auto(way)]
+        good = [way for way in fixed if alone[way.label] >= _HOPELESS * most]
+        good = [*good[:_MOST_WAYS], *(way for way in ranked if _is_auto(way))]
+        self.ways[name] = {way.label: way for way in ways.values() if way in good}
 
     @property
     def alone(self) -> dict[str, dict[str, float]]:
@@ -402,19 +427,21 @@ class Inquiry:
 
     def _predicted(self, chosen: Mapping[str, str]) -> dict[str, float]:
         """Return the share of its rate alone, on its way, that each model could reach."""
-        used = [
+        shares = together(self._used(chosen), self._pair, available_cores())
+        return dict(zip(chosen, shares.tolist(), strict=True))
+
+    def _used(self, chosen: Mapping[str, str]) -> list[Used]:
+        return [
             Used(
                 self.ways[name][label].key,
                 self.known[name, label].per_s,
                 self.demands[name].rate_per_s,
                 self.hardware[name, label],
                 self._cores(self.ways[name][label]),
+                self.known[name, label].median_us / 1e6,
             )
             for name, label in chosen.items()
         ]
-        return dict(
-            zip(chosen, together(used, self._pair, available_cores()).tolist(), strict=True)
-        )
 
     @cached_property
     def hardware(self) -> dict[tuple[str, str], frozenset[str]]:
@@ -469,20 +496,27 @@ class Inquiry:
 
     def _score(self, chosen: Mapping[str, str]) -> float:
         """Return how good a set is foretold to be; those that memory does not hold come last."""
-        return -np.inf if self._over_limit(chosen) else -self.goal.foretold(*self._could(chosen))
+        if self._over_limit(chosen):
+            return -np.inf
+        p99_us = self.foretold_p99_us(chosen) if self.objective == DEADLINES else {}
+        return -self.goal.foretold(self._could(chosen), p99_us)
 
-    def _could(self, chosen: Mapping[str, str]) -> tuple[dict[str, float], dict[str, Alone]]:
-        """Return the rate that each model of a set could reach, and what it is alone."""
-        shares = self._predicted(chosen)
-        alone = {name: self.known[name, label] for name, label in chosen.items()}
-        return {name: share * alone[name].per_s for name, share in shares.items()}, alone
+    def _could(self, chosen: Mapping[str, str]) -> dict[str, float]:
+        """Return the rate that each model of a set could reach."""
+        return {
+            name: share * self.known[name, chosen[name]].per_s
+            for name, share in self._predicted(chosen).items()
+        }
 
     def foretold_p99_us(self, chosen: Mapping[str, str]) -> dict[str, float]:
         """Foretell the 99th percentile of the latency of each model of a set."""
-        could, alone = self._could(chosen)
+        could = self._could(chosen)
+        tails = tails_s(self._used(chosen), self._pair, available_cores())
         return {
-            name: foretold_p99_us(could[name], demand, alone[name])
-            for name, demand in self.demands.items()
+            name: foretold_p99_us(
+                could[name], self.demands[name], self.known[name, label], float(tail_s)
+            )
+            for (name, label), tail_s in zip(chosen.items(), tails, strict=True)
         }
 
     @cached_property
@@ -491,9 +525,12 @@ class Inquiry:
         found: dict[tuple[str, str], Alone] = {}
         for name, rates in self.alone.items():
             for label, per_s in rates.items():
-                latencies = self._latencies_us(self.ways[name][label])
-                median, p99 = np.percentile(latencies, (50, 99))
-                found[name, label] = Alone(per_s, float(median), float(p99))
+                median_us, p99_us = (
+                    self._latency_us(self.ways[name][label], percentile) for percentile in (50, 99)
+                )
+                if (driven := self.by_clock.get((name, label))) is not None:
+                    p99_us = driven.p99_us(self.demands[name].load("").patience_s)
+                found[name, label] = Alone(per_s, median_us, p99_us)
         return found
 
     @cached_property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hetero_lab.machine.contention import Used, search, together
+from hetero_lab.machine.contention import Used, search, tails_s, together
 
 GPU, CPU = frozenset({"GPU"}), frozenset({"CPU"})
 
@@ -49,6 +49,18 @@ def test_a_model_by_a_clock_adds_as_little_as_it_is_busy():
     share, of_idle = together([closed, idle], pairs([closed, idle], turns_of_two), 16)
     assert share == pytest.approx(1 / 1.1, rel=0.01)  # b would add as much as a, at half its rate
     assert of_idle == pytest.approx(0.5, rel=0.01)  # what b could have, if it asked for more
+
+
+def test_the_slowest_requests_meet_those_that_are_rarely_busy():
+    one, often, rarely = (
+        Used(key, 100.0, asked, GPU, 0.0, 0.01)
+        for key, asked in (("a", 10.0), ("b", 40.0), ("c", 0.1))
+    )
+    known = pairs([one, often, rarely], turns_of_two)
+    tails = tails_s([one, often], known, 16)
+    np.testing.assert_allclose(tails, [0.01, 0.01], rtol=1e-6)  # one request of the other
+    assert tails_s([one, rarely], known, 16)[0] == 0.0  # they meet in 2 of 1,000
+    assert tails_s([one, often, often], known, 16)[0] == pytest.approx(0.02)
 
 
 def test_what_was_not_measured_is_supposed():

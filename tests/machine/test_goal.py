@@ -69,16 +69,15 @@ def test_a_deadline_holds_while_one_of_a_hundred_is_late():
 
 def test_what_is_foretold_grows_with_the_slowdown_and_near_the_limit():
     alone = Alone(per_s=500.0, median_us=2000.0, p99_us=3000.0)
-    assert foretold_p99_us(500.0, TIMED, alone) == pytest.approx(3000.0)
-    assert foretold_p99_us(250.0, TIMED, alone) == pytest.approx(6000.0)
-    assert foretold_p99_us(101.0, TIMED, alone) > 10 * 3000.0  # the queue hardly empties
+    assert foretold_p99_us(500.0, TIMED, alone, 0.0) == pytest.approx(3000.0)
+    assert foretold_p99_us(250.0, TIMED, alone, 0.003) == pytest.approx(6000.0)
+    assert foretold_p99_us(101.0, TIMED, alone, 0.0) > 10 * 3000.0  # the queue hardly empties
 
 
 @pytest.mark.parametrize("objective", ["share", "throughput", "deadlines"])
 def test_a_set_in_which_all_could_get_more_is_foretold_as_better(objective):
-    alone = dict.fromkeys(ALONE, Alone(per_s=500.0, median_us=2000.0, p99_us=3000.0))
     found = [
-        goal(objective).foretold({"closed": rate, "timed": 2 * rate}, alone)
+        goal(objective).foretold({"closed": rate, "timed": 2 * rate}, {"timed": 1e6 / rate})
         for rate in (60.0, 120.0, 180.0)
     ]
     assert found == sorted(found, reverse=True)

@@ -18,12 +18,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import hetero_lab as hl
 from hetero_lab.devices.core import shared_core
-from hetero_lab.machine.goal import holds
+from hetero_lab.machine.goal import holds, pooled
 from hetero_lab.machine.machine import Inquiry, inquiry_on
 from hetero_lab.machine.race import Together, ratio_of
 from hetero_lab.results.environment import noise_here
@@ -32,6 +33,7 @@ from tests import network_zoo
 
 NETWORKS = ("yolo_dfl", "yolo_anchors", "unet", "ssd", "encoder", "ocr_svtr", "faces", "speech")
 TUNED_ON = ("yolo_decoupled", "ocr_crnn", "gated", "lstm")
+MOST_RATE = 2000.0  # that a process produces beside busy cores
 AGAIN = 6  # turns of what is compared
 
 
@@ -40,11 +42,13 @@ def models(args) -> dict[str, hl.types.PreparedModel]:
     return {name: hl.load(getattr(network_zoo, name)()) for name in names}
 
 
-def demand_of(model, device: str, n_threads: int, **asked) -> hl.Demand:
+def demand_of(model, device: str, n_threads: int, only: str = "", **asked) -> hl.Demand:
+    """Return a demand with three ways, or with the ``only`` one."""
     few = hl.Placement(hl.Affinity.uniform(model, "CPU"), f"CPU · {n_threads} threads",
                        {"CPU": {"INFERENCE_NUM_THREADS": n_threads, "ENABLE_CPU_PINNING": False}},
                        direct=True)  # fmt: skip
-    return hl.Demand(model, ways=[device, "CPU", few], **asked)
+    ways = {device: device, "CPU": "CPU", few.label: few}
+    return hl.Demand(model, ways=[ways[only]] if only else [*ways.values()], **asked)
 
 
 def sets_of(names, size: int, seed: int = 2026) -> list[tuple[str, ...]]:
@@ -101,7 +105,7 @@ def plan_of(names, loaded, args, **asked) -> dict:
     demands = {n: demand_of(loaded[n], args.device, args.threads, requests=2) for n in names}
     with inquiry_on(
         demands, [args.device, "CPU"], objective=args.objective,
-        watch=Stopwatch.start(args.budget), store=args.out.parent / "store",
+        watch=Stopwatch.start(args.budget), store=args.store,
     ) as inquiry:  # fmt: skip
         plan = inquiry.plan()
         took_s = time.time() - began
@@ -151,7 +155,7 @@ def plans(args) -> None:
         began = time.time()
         with inquiry_on(
             demands, [args.device, "CPU"], watch=Stopwatch.start(None),
-            store=args.out.parent / "store",
+            store=args.store,
         ) as inquiry:  # fmt: skip
             inquiry.measure_alone()
             inquiry.measure_pairs()
@@ -174,12 +178,12 @@ def deadlines(args) -> None:
     """Foretell whether each deadline of growing loads holds, and measure it."""
     loaded = models(args)
     rng = random.Random(7)
-    right = total = 0
+    loads_right = n_loads = deadlines_right = n_deadlines = 0
     for names in sets_of(loaded, 3)[:5]:
         closed = {n: demand_of(loaded[n], args.device, args.threads, requests=2) for n in names}
         with inquiry_on(
             closed, [args.device, "CPU"], watch=Stopwatch.start(args.budget),
-            store=args.out.parent / "store",
+            store=args.store,
         ) as inquiry:  # fmt: skip
             plan = inquiry.plan()
             alone = inquiry.alone
@@ -187,26 +191,31 @@ def deadlines(args) -> None:
             demands: dict[str, hl.Demand] = {}
             for name in names:
                 label = plan.chosen.chosen[name]
-                rate = factor * alone[name][label]
+                rate = min(MOST_RATE, factor * alone[name][label])
                 slack = rng.choice([3.0, 6.0])
                 deadline = slack * plan.alone[name][label].median_us / 1e3
                 demands[name] = demand_of(
-                    loaded[name], args.device, args.threads, requests=2, rate_per_s=rate,
-                    deadline_ms=deadline,
+                    loaded[name], args.device, args.threads, only=label, requests=2,
+                    rate_per_s=rate, deadline_ms=deadline,
                 )  # fmt: skip
             outcome = foretold_and_seen(demands, plan.chosen.chosen, args)
-            for foretold, missed, _ in outcome.values():
-                total += 1
-                right += foretold == holds(missed)
-            row = {"models": names, "factor": factor, "outcome": outcome}
+            is_foretold = [one["foretold"] <= 1.0 for one in outcome.values()]
+            is_kept = [holds(one["missed"]) for one in outcome.values()]
+            deadlines_right += sum(a == b for a, b in zip(is_foretold, is_kept, strict=True))
+            loads_right += all(is_foretold) == all(is_kept)
+            n_deadlines, n_loads = n_deadlines + len(outcome), n_loads + 1
+            row = {
+                "models": names, "chosen": dict(plan.chosen.chosen), "factor": factor,
+                "outcome": outcome,
+            }  # fmt: skip
             with args.out.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(
                 factor,
-                {n: (f, round(m, 3), round(p, 2)) for n, (f, m, p) in outcome.items()},
+                {n: (round(o["foretold"], 2), round(o["missed"], 3)) for n, o in outcome.items()},
+                f"{loads_right} of {n_loads} loads, {deadlines_right} of {n_deadlines} deadlines",
                 flush=True,
             )
-    print(f"{right} of {total} deadlines foretold")
 
 
 def collect(args) -> None:
@@ -215,7 +224,7 @@ def collect(args) -> None:
     demands = {n: demand_of(m, args.device, args.threads, requests=2) for n, m in loaded.items()}
     with inquiry_on(
         demands, [args.device, "CPU"], watch=Stopwatch.start(args.budget),
-        store=args.out.parent / "store",
+        store=args.store,
     ) as inquiry:  # fmt: skip
         inquiry.measure_alone()
         told = {"alone": inquiry.alone}
@@ -240,28 +249,37 @@ def collect(args) -> None:
 
 def foretold_and_seen(
     demands: Mapping[str, hl.Demand], chosen: Mapping[str, str], args
-) -> dict[str, tuple[bool, float, float]]:
+) -> dict[str, dict[str, Any]]:
+    """Return, by model, its foretold and measured part of its deadline, and the share it missed."""
     with inquiry_on(
         demands, [args.device, "CPU"], watch=Stopwatch.start(60.0), objective="deadlines",
-        store=args.out.parent / "store",
+        store=args.store,
     ) as inquiry:  # fmt: skip
         inquiry.measure_alone()
         foretold = inquiry.foretold_p99_us(chosen)
-        turns = [inquiry.turn(Together("", chosen, {})) for _ in range(2)]
-        return {
-            name: (
-                foretold[name] <= 1e3 * demand.deadline_ms,
-                float(np.mean([inquiry.goal.missed(name, turn[name]) for turn in turns])),
-                foretold[name] / (1e3 * demand.deadline_ms),
-            )
-            for name, demand in demands.items()
-        }
+        shares = inquiry._predicted(chosen)
+        turns = [inquiry.turn(Together("", chosen, {})) for _ in range(3)]
+        told = {}
+        for name, demand in demands.items():
+            seen = pooled([turn[name] for turn in turns])
+            deadline_us, alone = 1e3 * demand.deadline_ms, inquiry.known[name, chosen[name]]
+            told[name] = {
+                "foretold": foretold[name] / deadline_us,
+                "seen": inquiry.goal.p99_us(name, seen) / deadline_us,
+                "missed": inquiry.goal.missed(name, seen),
+                "n_due": seen.n_due, "rate_per_s": demand.rate_per_s, "deadline_us": deadline_us,
+                "share": shares[name], "alone_per_s": alone.per_s, "alone_p99_us": alone.p99_us,
+                "alone_median_us": alone.median_us,
+                "quantiles_us": [*np.percentile(seen.latencies_us or [np.nan], range(0, 101, 5))],
+            }  # fmt: skip
+        return told
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("what", choices=["plans", "deadlines", "collect"])
+    parser.add_argument("--store", type=Path, help="directory of rates, to be kept")
     parser.add_argument("--sets", default="0-9")
     parser.add_argument("--size", type=int, default=4)
     parser.add_argument("--budget", type=float, default=35.0)
