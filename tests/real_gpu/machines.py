@@ -192,7 +192,7 @@ def deadlines(args) -> None:
             for name in names:
                 label = plan.chosen.chosen[name]
                 rate = min(MOST_RATE, factor * alone[name][label])
-                slack = rng.choice([3.0, 6.0])
+                slack = 3.0 * 10.0 ** rng.random()  # 3 to 30
                 deadline = slack * plan.alone[name][label].median_us / 1e3
                 demands[name] = demand_of(
                     loaded[name], args.device, args.threads, only=label, requests=2,
