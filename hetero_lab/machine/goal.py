@@ -15,7 +15,6 @@ SHARE, THROUGHPUT, DEADLINES = "share", "throughput", "deadlines"
 OBJECTIVES = (SHARE, THROUGHPUT, DEADLINES)
 _LEAST = 1e-4  # share, so that a cost is finite
 HOLDS = 0.01  # of the requests may miss a deadline that holds
-_FULL = 0.9  # of its capacity, up to which a queue hardly waits for a clock
 
 
 @dataclass(frozen=True)
@@ -97,12 +96,11 @@ class Goal:
 def foretold_p99_us(could_per_s: float, demand: Demand, alone: Alone, tail_s: float) -> float:
     """Foretell the 99th percentile of a demand that could be served at a rate.
 
-    ``tail_s`` is what the others add to it. A clock that asks for less than it could hardly lets
-    requests wait; near that the queue grows.
+    ``tail_s`` is what the others add to it. What waits makes it as much longer as in a queue with
+    one server (M/M/1), by the share of the possible rate that is asked for.
     """
     full = (demand.rate_per_s or 0.0) / could_per_s
-    waits = 1.0 + max(0.0, full - _FULL) / max(1.0 - full, 1e-3)
-    return (alone.p99_us + 1e6 * tail_s) * waits
+    return (alone.p99_us + 1e6 * tail_s) / max(1.0 - full, 1e-3)
 
 
 def pooled(turns: Sequence[Driven]) -> Driven:

@@ -177,7 +177,7 @@ def plans(args) -> None:
 def deadlines(args) -> None:
     """Foretell whether each deadline of growing loads holds, and measure it."""
     loaded = models(args)
-    rng = random.Random(7)
+    rng = random.Random(args.seed)
     loads_right = n_loads = deadlines_right = n_deadlines = 0
     for names in sets_of(loaded, 3)[:5]:
         closed = {n: demand_of(loaded[n], args.device, args.threads, requests=2) for n in names}
@@ -289,6 +289,7 @@ def main() -> None:
     parser.add_argument("--tuned-on", action="store_true", help="the networks it was made with")
     parser.add_argument("--all-pairs", action="store_true", help="measure them first")
     parser.add_argument("--n", type=int, default=8, help="networks")
+    parser.add_argument("--seed", type=int, default=7, help="of the deadlines")
     parser.add_argument("--every", action="store_true")
     args = parser.parse_args()
     if args.device not in hl.devices()["device"].to_list():
