@@ -57,6 +57,7 @@ _AGAIN_S = (
     0.2,
     0.5,
 )  # until a reader, or what looks for viruses, has closed a file
+_TRIES = 20  # to make a directory that nobody takes for a leftover
 _NO_ROOM = (errno.ENOSPC, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 # Columns that are text in every table: read as text even where every value looks like a number.
@@ -422,10 +423,14 @@ def scratch_directory(
             if is_dead:
                 shutil.rmtree(leftover, ignore_errors=True)
     try:
-        made = tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True)
-        with made as name, _locked(name):
-            os.makedirs(name, mode=0o700, exist_ok=True)  # taken for a leftover before the lock
-            yield Path(name)
+        for tries_left in reversed(range(_TRIES)):
+            made = tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True)
+            with made as name, _locked(name) as is_ours:
+                # Before it is locked, somebody else may take it for a leftover and remove it. Where
+                # nothing can be locked, nobody does.
+                if (is_ours and os.path.isdir(name)) or not tries_left:
+                    yield Path(name)
+                    return
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -295,3 +296,15 @@ def test_sigterm_is_ctrl_c_and_what_a_killed_process_leaves_is_collected(tmp_pat
         assert not left.exists()
         with scratch_directory(tmp_path, ".hetero_lab-"):
             assert alive.exists()
+
+
+def test_no_scratch_directory_is_taken_for_a_leftover(tmp_path):
+    def work(_):
+        for _ in range(100):
+            with scratch_directory(tmp_path) as place:
+                (place / "content").write_text("x")
+                assert (place / "content").read_text() == "x"
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert not [*tmp_path.iterdir()]

@@ -91,6 +91,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         self.cluster, self.every_host = cluster, every_host
         self._open = contextlib.ExitStack()
         self._expected: set[str] = set()  # variants whose reference outputs are kept
+        self._setting_up = threading.Lock()
 
     def __exit__(self, *error: Any) -> None:
         self._open.__exit__(*error)  # passed on, as scratch_directory names a full disk
@@ -185,7 +186,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return WorkerProcess(self._set_up_with(blobs or {}), self.conditions.workers)
 
     def _set_up_with(self, blobs: Mapping[str, str]) -> SetUp:
-        return msgspec.structs.replace(self._set_up, blobs=dict(blobs))
+        with self._setting_up:  # several benches start at once
+            set_up = self._set_up
+        return msgspec.structs.replace(set_up, blobs=dict(blobs))
 
     def _is_ready(self, timeout_s: float) -> bool:
         """Wait up to ``timeout_s``; tell whether a bench can be started soon."""

@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 
-from hetero_lab.measure import worker_process
+from hetero_lab.devices.bound import bind
+from hetero_lab.measure import session, worker_process
 from hetero_lab.measure.requests import Release, SetUp
 from hetero_lab.measure.session import StoppedError, SweepControl
 from hetero_lab.measure.worker_process import WORKER, WorkerError, WorkerProcess
@@ -212,3 +215,22 @@ def test_a_stopped_sweep_has_no_worker_left(set_up):
 def test_each_compile_has_two_cores(monkeypatch, n_cores, at_once):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(n_cores)), raising=False)
     assert compiles_at_once() == at_once
+
+
+def test_benches_that_start_at_once_share_one_set_up(monkeypatch):
+    write, written = session.write_set_up, []
+
+    def slowly(directory, bound, arrays):
+        written.append(directory)
+        time.sleep(0.2)
+        return write(directory, bound, arrays)
+
+    monkeypatch.setattr(session, "write_set_up", slowly)
+    bound = bind("digits_inception")
+    with (
+        session.Session({"m": bound}, session.Conditions()) as opened,
+        ThreadPoolExecutor(3) as pool,
+    ):
+        for bench in list(pool.map(lambda _: opened.start(), range(3))):
+            bench.close()
+    assert len(written) == 1
