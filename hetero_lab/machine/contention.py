@@ -1,8 +1,8 @@
 """Contention: how fast each model of a set is, from what it is alone and beside one other.
 
 What another model adds to the time of a request adds up over the others, as in round robin. Not so
-for a way that leaves half of the cores free: its threads move to free ones, so that the worst of
-the others counts, until all together keep more cores busy than there are.
+for a way with few threads, which move to free cores: what is added there grows less, as the root
+of the sum of squares.
 
 A model that is as busy as it can be adds the same however slow it has become, since it always has a
 request that waits. One whose requests arrive by a clock adds as much less as it is less busy than
@@ -21,7 +21,6 @@ _LEAST = 1e-3  # of the rate alone
 SLOWEST = 0.01  # of the requests, whose latency decides
 _ROUNDS = 20  # of the fixed point, which halves its error in each
 _EXHAUSTIVE = 5000  # assignments that are all scored
-_ROOM = 0.6  # of the cores, up to which a way's threads find free ones
 _OTHER_HARDWARE = 0.1  # what one adds on other hardware, until it is measured
 
 
@@ -29,20 +28,16 @@ _OTHER_HARDWARE = 0.1  # what one adds on other hardware, until it is measured
 class Used:
     """One model of a set: its rate alone on its way, what it is asked for, and what it uses.
 
-    ``asked_per_s`` is ``None`` for a demand that is as busy as it can be; ``cores`` are those that
-    it keeps busy alone; ``takes_s`` is one request alone.
+    ``asked_per_s`` is ``None`` for a demand that is as busy as it can be; ``takes_s`` is one
+    request alone; ``moves`` says that its threads move to free cores.
     """
 
     key: str
     alone_per_s: float
     asked_per_s: float | None
     hardware: frozenset[str]
-    cores: float
-    takes_s: float = 0.0
-
-    def moves(self, n_cores: int) -> bool:
-        """Whether its threads move to free cores."""
-        return self.hardware == {"CPU"} and self.cores <= _ROOM * n_cores
+    takes_s: float
+    moves: bool = False
 
     @property
     def wanted(self) -> float:
@@ -73,27 +68,25 @@ def added(one: Used, other: Used, pair: Pair) -> tuple[float, float]:
     return _OTHER_HARDWARE, 1.0
 
 
-def together(used: Sequence[Used], pair: Pair, n_cores: int) -> np.ndarray:
+def together(used: Sequence[Used], pair: Pair) -> np.ndarray:
     """Return the share of its rate alone that each model of a set could reach, shape ``[n]``."""
     n = len(used)
     adds, busy = np.zeros((n, n)), np.ones((n, n))
     for i, j in itertools.permutations(range(n), 2):
         adds[i, j], busy[i, j] = added(used[i], used[j], pair)
     wanted = np.array([one.wanted for one in used])
-    cores = np.array([one.cores for one in used])
     is_closed = np.array([one.asked_per_s is None for one in used])
-    moves = [one.moves(n_cores) for one in used]
+    moves = [one.moves for one in used]
     share = np.ones(n)
     for _ in range(_ROUNDS):
         does = np.minimum(share, wanted)
         pressed = adds * np.where(is_closed, 1.0, np.minimum(1.0, does / busy))
-        over = (cores * np.where(is_closed, 1.0, does)).sum() / n_cores - 1.0
-        worst = np.maximum(pressed.max(axis=1), over)
-        share = (share + 1.0 / (1.0 + np.where(moves, worst, pressed.sum(axis=1)))) / 2.0
+        several = np.where(moves, np.sqrt((pressed**2).sum(axis=1)), pressed.sum(axis=1))
+        share = (share + 1.0 / (1.0 + several)) / 2.0
     return share
 
 
-def tails_s(used: Sequence[Used], pair: Pair, n_cores: int) -> np.ndarray:
+def tails_s(used: Sequence[Used], pair: Pair) -> np.ndarray:
     """Return what the others add to the slowest hundredth of each model's requests, in s, ``[n]``.
 
     A request meets another model with the probability that one of its requests is under way, and
@@ -111,8 +104,7 @@ def tails_s(used: Sequence[Used], pair: Pair, n_cores: int) -> np.ndarray:
             for other in others
         ]  # fmt: skip
         probability = np.where(here, meets, 1.0 - np.array(meets)).prod(axis=1)
-        added_s = here * adds
-        total = added_s.max(axis=1, initial=0.0) if one.moves(n_cores) else added_s.sum(axis=1)
+        total = (here * adds).sum(axis=1)
         order = np.argsort(total)
         at = np.searchsorted(probability[order].cumsum(), 1.0 - SLOWEST)
         found[i] = total[order[min(at, len(order) - 1)]]

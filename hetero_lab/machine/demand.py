@@ -24,6 +24,7 @@ from hetero_lab.runtime.runners import Execution
 # A directory's name on Windows, too, where some names are devices.
 _NAME = re.compile(r"(?!(con|prn|aux|nul|(com|lpt)\d)$)[a-z0-9_][a-z0-9_-]*", re.I | re.A)
 _FEW = 3 / 8  # of the cores: 6 of 16
+_ROOM = 0.6  # of the cores, up to which threads find free ones
 _LEFT = 2  # cores left free for the threads that drive other devices
 _MANY = 8  # cores, from which on that is worth a way of its own
 
@@ -133,6 +134,13 @@ class Way:
     def one_key(self) -> str:
         """Identifies it with one request in flight, however many its demand has."""
         return self.key if self.trial.requests == 1 else f"{self.key}-1"
+
+    @property
+    def has_few_threads(self) -> bool:
+        """Whether it leaves cores of the CPU free for others."""
+        properties = self.placed.placement.device_properties.get("CPU", {})
+        n = properties.get("INFERENCE_NUM_THREADS")
+        return self.hardware() == {"CPU"} and n is not None and int(n) <= _ROOM * available_cores()
 
     def hardware(self) -> frozenset[str]:
         """Return the devices that its work lands on; an emulated one is its base."""

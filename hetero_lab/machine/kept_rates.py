@@ -16,21 +16,19 @@ _MOST_LATENCIES = 1000
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Results per second of ways that were driven together, by key.
-
-    Of one alone there are also its latencies and the cores that it kept busy.
-    """
+    """Results per second of ways that were driven together, by key; of one alone its latencies."""
 
     keys: tuple[str, ...]
     per_s: tuple[float, ...]
     latencies_us: tuple[float, ...] = ()
-    cores: float = 0.0
 
     def __post_init__(self) -> None:  # they may come from a file
-        others = (*self.latencies_us, self.cores)
         if not 1 <= len(self.keys) == len(self.per_s) <= 2:
             raise ValueError("rates are of one way or of two")
-        if not (all(0.0 < rate < math.inf for rate in self.per_s) and max(others) < math.inf):
+        if not (
+            all(0.0 < rate < math.inf for rate in self.per_s)
+            and max(self.latencies_us, default=0.0) < math.inf
+        ):
             raise ValueError("a rate is above 0 and finite")
 
 
@@ -60,11 +58,11 @@ class KeptRates:
         if rates.keys != (keys := tuple(sorted(rates.keys))):
             rates = Rates(keys, rates.per_s[::-1])
         n, mean = self._n.get(keys, 0), self._mean.get(keys, rates)
-        means = zip((*mean.per_s, mean.cores), (*rates.per_s, rates.cores), strict=True)
-        *per_s, cores = ((n * old + new) / (n + 1) for old, new in means)
+        means = zip(mean.per_s, rates.per_s, strict=True)
+        per_s = tuple((n * old + new) / (n + 1) for old, new in means)
         latencies = rates.latencies_us if n == 0 else (*mean.latencies_us, *rates.latencies_us)
         self._n[keys] = n + 1
-        self._mean[keys] = Rates(keys, tuple(per_s), latencies, cores)
+        self._mean[keys] = Rates(keys, per_s, latencies)
 
     def n(self, *keys: str) -> int:
         """Return how often ways were driven together."""
@@ -82,7 +80,7 @@ class KeptRates:
         rates = Rates(tuple(keys), tuple(one.rate_per_s for one in driven))
         if len(driven) == 1:
             latencies = driven[0].latencies_us[:_MOST_LATENCIES]
-            rates = Rates(rates.keys, rates.per_s, latencies, driven[0].cores)
+            rates = Rates(rates.keys, rates.per_s, latencies)
         self._add(rates)
         if self._file is not None:
             with self._file.open("a", encoding="utf-8") as file:

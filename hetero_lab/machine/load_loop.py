@@ -41,7 +41,6 @@ class LoadWindow:
         self.behind: list[float] = []
         self.n_wrong = 0
         self.error: BaseException | None = None
-        self.cores = 0.0
         self._numbers, self._lock = itertools.count(), threading.Lock()
         self.period = 1.0 / load.rate_per_s if load.rate_per_s else 0.0
         self.first = begins - WARM_S + load.phase * self.period
@@ -102,7 +101,6 @@ class LoadWindow:
         return Driven(
             rate_per_s=served / (self.ends - self.begins),
             latencies_us=tuple(1e6 * (ended - due) for due, _, ended in within),
-            cores=self.cores,
             n_due=n_due,
             behind_us=1e6 * float(np.median(self.behind)) if self.behind else 0.0,
             n_wrong=self.n_wrong,
@@ -134,14 +132,10 @@ def keep_busy(
     gc.disable()
     try:
         time.sleep(max(0.0, begins - WARM_S - now()))
-        began_s, used_s = now(), time.process_time()
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        cores = (time.process_time() - used_s) / (now() - began_s)
-        for window in windows:
-            window.cores = cores
     finally:
         if collecting:
             gc.enable()

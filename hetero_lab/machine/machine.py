@@ -37,7 +37,7 @@ from hetero_lab.machine.race import FINALISTS, LOOKS, Race, Together, Turn, best
 from hetero_lab.measure.loads import Driven, Load
 from hetero_lab.measure.session import Conditions, Session
 from hetero_lab.measure.worker_process import WorkerError
-from hetero_lab.measure.workers import Workers, available_cores
+from hetero_lab.measure.workers import Workers
 from hetero_lab.model.language import refuse_language_model
 from hetero_lab.placement.memory_limits import (
     MemoryLimit,
@@ -350,10 +350,6 @@ class Inquiry:
         kept = self.kept.get(way.one_key)
         return float(np.percentile(kept.latencies_us, percentile)) if kept else np.inf
 
-    def _cores(self, way: Way) -> float:
-        kept = self.kept.get(way.key)
-        return kept.cores if kept else 0.0
-
     def _prune(self, name: str) -> None:
         """Keep the fastest ways of a model; one of hopeless rate helps no set."""
         ways, alone = self.ways[name], self.alone[name]
@@ -427,29 +423,24 @@ class Inquiry:
 
     def _predicted(self, chosen: Mapping[str, str]) -> dict[str, float]:
         """Return the share of its rate alone, on its way, that each model could reach."""
-        shares = together(self._used(chosen), self._pair, available_cores())
+        shares = together(self._used_by(chosen), self._pair)
         return dict(zip(chosen, shares.tolist(), strict=True))
 
-    def _used(self, chosen: Mapping[str, str]) -> list[Used]:
-        return [
-            Used(
-                self.ways[name][label].key,
-                self.known[name, label].per_s,
-                self.demands[name].rate_per_s,
-                self.hardware[name, label],
-                self._cores(self.ways[name][label]),
-                self.known[name, label].median_us / 1e6,
-            )
-            for name, label in chosen.items()
-        ]
+    def _used_by(self, chosen: Mapping[str, str]) -> list[Used]:
+        return [self._used[each] for each in chosen.items()]
 
     @cached_property
-    def hardware(self) -> dict[tuple[str, str], frozenset[str]]:
-        """The hardware of each way of each model."""
+    def _used(self) -> dict[tuple[str, str], Used]:
         return {
-            (name, label): way.hardware()
-            for name, ways in self.ways.items()
-            for label, way in ways.items()
+            (name, label): Used(
+                self.ways[name][label].key,
+                known.per_s,
+                self.demands[name].rate_per_s,
+                self.ways[name][label].hardware(),
+                known.median_us / 1e6,
+                self.ways[name][label].has_few_threads,
+            )
+            for (name, label), known in self.known.items()
         }
 
     def _sets(self) -> list[Together]:
@@ -511,7 +502,7 @@ class Inquiry:
     def foretold_p99_us(self, chosen: Mapping[str, str]) -> dict[str, float]:
         """Foretell the 99th percentile of the latency of each model of a set."""
         could = self._could(chosen)
-        tails = tails_s(self._used(chosen), self._pair, available_cores())
+        tails = tails_s(self._used_by(chosen), self._pair)
         return {
             name: foretold_p99_us(
                 could[name], self.demands[name], self.known[name, label], float(tail_s)

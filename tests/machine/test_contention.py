@@ -10,8 +10,8 @@ from hetero_lab.machine.contention import Used, search, tails_s, together
 GPU, CPU = frozenset({"GPU"}), frozenset({"CPU"})
 
 
-def on(hardware, alone=100.0, asked=None, cores=16.0, key="") -> Used:
-    return Used(key or f"{id(object())}", alone, asked, hardware, cores)
+def on(hardware, alone=100.0, asked=None, key="", moves=False) -> Used:
+    return Used(key, alone, asked, hardware, 1.0 / alone, moves)
 
 
 def turns_of_two(one: Used, other: Used):
@@ -30,46 +30,45 @@ def pairs(used, rate):
 
 def test_models_that_take_turns_share_a_device_as_round_robin_does():
     used = [on(GPU, alone, key=str(alone)) for alone in (100.0, 200.0, 400.0)]
-    shares = together(used, pairs(used, turns_of_two), 16)
+    shares = together(used, pairs(used, turns_of_two))
     each = 1.0 / sum(1.0 / one.alone_per_s for one in used)  # requests of each per second
     np.testing.assert_allclose(shares, [each / one.alone_per_s for one in used], rtol=1e-3)
 
 
-def test_threads_that_find_free_cores_feel_the_worst_of_the_others_only():
-    few = [on(CPU, 100.0, cores=4.0, key=name) for name in "abcd"]
-    shares = together(few, pairs(few, lambda one, other: 90.0), 16)
-    np.testing.assert_allclose(shares, 0.9, rtol=1e-3)
-    too_many = [on(CPU, 100.0, cores=8.0, key=name) for name in "abcd"]
-    shares = together(too_many, pairs(too_many, lambda one, other: 90.0), 16)
-    np.testing.assert_allclose(shares, 0.5, rtol=1e-3)  # 32 cores are wanted of 16
+def test_threads_that_find_free_cores_feel_less_than_the_sum_of_the_others():
+    few = [on(CPU, 100.0, moves=True, key=name) for name in "abcde"]
+    shares = together(few, pairs(few, lambda one, other: 80.0))
+    np.testing.assert_allclose(shares, 1 / 1.5, rtol=1e-3)  # four times 0.25
+    many = [on(CPU, 100.0, key=name) for name in "abcde"]
+    shares = together(many, pairs(many, lambda one, other: 80.0))
+    np.testing.assert_allclose(shares, 1 / 2, rtol=1e-3)
 
 
 def test_a_model_by_a_clock_adds_as_little_as_it_is_busy():
     closed, idle = on(GPU, 100.0, key="a"), on(GPU, 100.0, asked=5.0, key="b")
-    share, of_idle = together([closed, idle], pairs([closed, idle], turns_of_two), 16)
+    share, of_idle = together([closed, idle], pairs([closed, idle], turns_of_two))
     assert share == pytest.approx(1 / 1.1, rel=0.01)  # b would add as much as a, at half its rate
     assert of_idle == pytest.approx(0.5, rel=0.01)  # what b could have, if it asked for more
 
 
 def test_the_slowest_requests_meet_those_that_are_rarely_busy():
     one, often, rarely = (
-        Used(key, 100.0, asked, GPU, 0.0, 0.01)
-        for key, asked in (("a", 10.0), ("b", 40.0), ("c", 0.1))
+        on(GPU, 100.0, asked, key) for key, asked in (("a", 10.0), ("b", 40.0), ("c", 0.1))
     )
     known = pairs([one, often, rarely], turns_of_two)
-    tails = tails_s([one, often], known, 16)
+    tails = tails_s([one, often], known)
     np.testing.assert_allclose(tails, [0.01, 0.01], rtol=1e-6)  # one request of the other
-    assert tails_s([one, rarely], known, 16)[0] == 0.0  # they meet in 2 of 1,000
-    assert tails_s([one, often, often], known, 16)[0] == pytest.approx(0.02)
+    assert tails_s([one, rarely], known)[0] == 0.0  # they meet in 2 of 1,000
+    assert tails_s([one, often, often], known)[0] == pytest.approx(0.02)
 
 
 def test_what_was_not_measured_is_supposed():
     same, other = on(GPU, key="a"), on(GPU, 300.0, key="b")
     apart = on(CPU, key="c")
     nothing = {}.get
-    shares = together([same, other], lambda a, b: nothing((a, b)), 16)
+    shares = together([same, other], lambda a, b: nothing((a, b)))
     np.testing.assert_allclose(shares, [0.75, 0.25], rtol=1e-3)
-    shares = together([same, apart], lambda a, b: nothing((a, b)), 16)
+    shares = together([same, apart], lambda a, b: nothing((a, b)))
     assert min(shares) > 0.9
 
 

@@ -545,7 +545,7 @@ def honest(at: Path) -> None:
     command = [sys.executable, ROOT / "tests" / "interop" / "benchmark_app_runs.py", at, *_REPORTS]
     subprocess.run(command, check=True, capture_output=True)
     (at / "machine").mkdir()
-    rates = [{"keys": ["a"], "per_s": [9.5], "latencies_us": [1e5], "cores": 1.5}]
+    rates = [{"keys": ["a"], "per_s": [9.5], "latencies_us": [1e5]}]
     rates += [{"keys": ["a", "b"], "per_s": [9.0, 4.0]}]
     lines = ["here", *map(json.dumps, rates), ""]
     (at / "machine" / "rates.jsonl").write_text("\n".join(lines))
