@@ -36,7 +36,7 @@ ANNEXES = {
     "deploy": {"accuracy", "llm"},
     "interop": {"debug"},
     "advise": {"accuracy", "deploy", "interop"},
-    "machine": {"advise", "deploy", "interop"},
+    "machine": {"deploy", "interop"},
 }  # fmt: skip
 
 # Lists of public names. The package's own imports what people type from everywhere.

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from hetero_lab.advise.advice import Judged, by_label
 from hetero_lab.devices.bound import BoundModel
 from hetero_lab.devices.devices import precisions, supported_ops, takes_ratio
@@ -19,10 +17,9 @@ from hetero_lab.model.opgraph import NOT_OPS, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.memory_limits import (
     MemoryLimit,
-    MemoryTable,
     excess_text,
+    held_bytes,
     memory_pools,
-    placement_memory,
 )
 from hetero_lab.placement.placement import Placement, PlacementLike, resolve
 from hetero_lab.placement.priorities import priority_orders
@@ -164,19 +161,6 @@ def _variations(device: str, requests: int, core: ov.Core) -> dict[str, dict[str
     elif is_cpu and (os.cpu_count() or 1) > 1:
         found[" · 1 thread"] = {"INFERENCE_NUM_THREADS": 1}
     return found
-
-
-def held_bytes(graph: OpGraph, placement: Placement, devices: Sequence[str]) -> np.ndarray:
-    """Return the bytes of weights, states and boundary tensors of ``devices``, shape ``[n, 3]``.
-
-    A device that is not split from others holds all weights and states.
-    """
-    if not placement.direct:
-        return placement_memory(graph, placement.affinity, devices)
-    table = MemoryTable.of(graph)
-    states = int(table.n_bytes[table.first_tensor[table.states]].sum())
-    whole = [graph.weight_bytes, states, 0]
-    return np.array([whole if device in placement.devices else [0, 0, 0] for device in devices])
 
 
 def over_limit(

@@ -1,8 +1,8 @@
-"""The commands: call the library with the given options, and write the files.
+"""What the commands do: call the library with the given options, and write the files.
 
 Each takes the parsed options and returns the library's result, for the command line and for the
 magics, where the model, the affinity and the costs may be variables of the notebook. Most commands
-are one call of a public function.
+are one call of a public function and need none; the table of all is in main.py.
 """
 
 from __future__ import annotations

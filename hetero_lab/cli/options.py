@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import hetero_lab as hl
 from hetero_lab.cli import values
 from hetero_lab.errors import ArgumentError, did_you_mean
-from hetero_lab.executors import EXECUTORS
+from hetero_lab.executor_names import EXECUTORS
 
 
 @dataclass(frozen=True)

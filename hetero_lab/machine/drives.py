@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from hetero_lab.clock import unix_now
-from hetero_lab.machine.demand import Way
 from hetero_lab.machine.load_loop import WARM_S
+from hetero_lab.machine.ways import Way
 from hetero_lab.measure.bench import AnyBench
 from hetero_lab.measure.loads import Driven, Load
 from hetero_lab.measure.requests import Compile, Drive, Request

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetero_lab.advise.candidates import held_bytes
 from hetero_lab.arguments import check_whole
 from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.devices.core import shared_core
 from hetero_lab.errors import ArgumentError, MeasurementError, PlanError, unknown
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.machine.contention import Used, search, tails_s, together
-from hetero_lab.machine.demand import Demand, Way, check_demands, ways_of
+from hetero_lab.machine.demand import Demand, check_demands
 from hetero_lab.machine.drives import Drives
 from hetero_lab.machine.goal import (
     DEADLINES,
@@ -34,6 +33,7 @@ from hetero_lab.machine.goal import (
 from hetero_lab.machine.kept_rates import KeptRates
 from hetero_lab.machine.machine_plan import ALL_AUTO, OWN_BEST, MachinePlan
 from hetero_lab.machine.race import FINALISTS, LOOKS, Race, Together, Turn, best_of
+from hetero_lab.machine.ways import Way, ways_of
 from hetero_lab.measure.loads import Driven, Load
 from hetero_lab.measure.session import Conditions, Session
 from hetero_lab.measure.worker_process import WorkerError
@@ -44,6 +44,7 @@ from hetero_lab.placement.memory_limits import (
     Pools,
     excess_bytes,
     excess_text,
+    held_bytes,
     memory_pools,
 )
 from hetero_lab.placement.priorities import order_of

@@ -16,7 +16,8 @@ from hetero_lab.errors import warn
 from hetero_lab.fetch import file_digest
 from hetero_lab.interop.nearest_recipe import recipe_for
 from hetero_lab.machine import run_machine
-from hetero_lab.machine.demand import Demand, Way
+from hetero_lab.machine.demand import Demand
+from hetero_lab.machine.ways import Way
 from hetero_lab.runtime.stored_placement import standalone
 from hetero_lab.tables import write_json, write_text
 

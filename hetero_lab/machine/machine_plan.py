@@ -15,9 +15,9 @@ import numpy as np
 from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.errors import MeasurementError, names_at_hand
 from hetero_lab.intervals import Noise
-from hetero_lab.machine.demand import Way
 from hetero_lab.machine.goal import DEADLINES, SHARE, Alone, Goal, holds, pooled
 from hetero_lab.machine.race import LEAST_TURNS, NOT_MEASURED, Together, Turn, best_of, ratio_of
+from hetero_lab.machine.ways import Way
 from hetero_lab.placement.placement import Placement
 from hetero_lab.result import Result
 from hetero_lab.results.evidence import ALIKE, AS_FAST, SLOWER, TOLERANCE, UNDECIDED

@@ -27,7 +27,7 @@ from hetero_lab.errors import (
     names_at_hand,
     shorten,
 )
-from hetero_lab.executors import HETERO
+from hetero_lab.executor_names import HETERO
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity

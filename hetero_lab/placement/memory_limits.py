@@ -25,6 +25,7 @@ from hetero_lab.model.blocks import block_range
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import SubgraphCollector
+from hetero_lab.placement.placement import Placement
 from hetero_lab.placement.topology import topology
 from hetero_lab.tables import bytes_text, frame_of
 
@@ -167,6 +168,19 @@ def placement_memory(graph: OpGraph, affinity: Affinity, devices: Sequence[str])
     placed = np.array([number[affinity[op.name]] for op in graph], dtype=np.int64)
     _, ids = SubgraphCollector.of(graph).split(placed)
     return MemoryTable.of(graph).held_bytes(placed, ids, len(devices))
+
+
+def held_bytes(graph: OpGraph, placement: Placement, devices: Sequence[str]) -> np.ndarray:
+    """Return the bytes of weights, states and boundary tensors of ``devices``, shape ``[n, 3]``.
+
+    A device that is not split from others holds all weights and states.
+    """
+    if not placement.direct:
+        return placement_memory(graph, placement.affinity, devices)
+    table = MemoryTable.of(graph)
+    states = int(table.n_bytes[table.first_tensor[table.states]].sum())
+    whole = [graph.weight_bytes, states, 0]
+    return np.array([whole if device in placement.devices else [0, 0, 0] for device in devices])
 
 
 class MemoryTable:

@@ -15,7 +15,7 @@ import msgspec
 from hetero_lab.devices.bound import BoundModel
 from hetero_lab.devices.emulation import EmulatedDevice
 from hetero_lab.devices.virtual import parse_virtual
-from hetero_lab.executors import HETERO
+from hetero_lab.executor_names import HETERO
 from hetero_lab.intervals import At, in_common, turn_level
 from hetero_lab.model.language import Scenario
 from hetero_lab.placement.affinity import Affinity

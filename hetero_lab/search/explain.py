@@ -12,7 +12,7 @@ from hetero_lab.costs.difference import Difference, Measurement, compare_placeme
 from hetero_lab.devices.bound import bind
 from hetero_lab.devices.emulation import bases_of, storable
 from hetero_lab.errors import ArgumentError, names_at_hand, shorten
-from hetero_lab.executors import HETERO
+from hetero_lab.executor_names import HETERO
 from hetero_lab.intervals import (
     Estimate,
     Series,

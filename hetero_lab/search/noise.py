@@ -1,4 +1,4 @@
-"""A/A runs: how much two compiles of one placement differ on a device."""
+"""A/A runs: how much two compiles of one placement differ on a device; intervals.py uses it."""
 
 from __future__ import annotations
 
