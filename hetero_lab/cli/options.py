@@ -135,6 +135,7 @@ class OptionParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse unknown options, and name the one that was probably meant."""
+        self._refuse_twice(args or ())
         try:
             given, unknown = super().parse_known_args(args, namespace)
         except ArgumentError:
@@ -144,6 +145,20 @@ class OptionParser(argparse.ArgumentParser):
             raise
         self._refuse(unknown)
         return given, unknown
+
+    def _refuse_twice(self, args: Sequence[str]) -> None:
+        """Refuse an option whose second value would replace the first without a word."""
+        seen: set[str] = set()
+        for text in args:
+            action = self._option_string_actions.get(text.partition("=")[0])
+            if action is None or type(action).__name__ != "_StoreAction":
+                continue
+            if action.dest in seen:
+                raise ArgumentError(
+                    f"{'/'.join(action.option_strings)} is given twice, and the second would "
+                    f"replace the first. Give it once; {self.prog} -h shows its form."
+                )
+            seen.add(action.dest)
 
     def _refuse(self, unknown: Sequence[str]) -> None:
         if unknown:

@@ -72,7 +72,7 @@ def content_of(given: Namespace, name: str, result: Any, said: str) -> dict[str,
         content = shown.to_dict() if hasattr(shown, "to_dict") else {"verdict": said}
     return {
         **content,
-        "next": re.findall(r"^Next: +(.*?)(?:, with .*)?$", said, re.MULTILINE),
+        "next": re.findall(r"^Next: +(.*)$", said, re.MULTILINE),
         "written": {name: path for name in _WRITTEN if (path := vars(given).get(name))},
     }
 
@@ -200,8 +200,10 @@ def freeze_text(given: Namespace, target: Path) -> str:
     run = command_line("python", str(target / "run.py"))
     made = "" if given.input else " Its inputs were generated; give your own with --input."
     return (
-        f"{target} holds the model, its placement, an example input and run.py.{made}\n"
-        f"Next: {run}, with openvino and numpy alone"
+        f"{target} holds the model, its placement, an example input and run.py, which needs "
+        f"openvino and numpy alone.{made}\n"
+        f"Next:       {run}\n"
+        f"Next:       {command_line('hetero-lab', 'verify', str(target))}"
     )
 
 

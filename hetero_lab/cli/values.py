@@ -189,7 +189,10 @@ def read_placement(path: str | os.PathLike[str], model: Any) -> hl.Placement:
     """Read a placement from a model's file that carries one, or an affinity of that model."""
     if Path(path).suffix.lower() == ".xml":
         return hl.read_placement(path)
-    return hl.Placement(read_affinity(path, model), label=Path(path).name)
+    affinity = read_affinity(path, model)
+    if len(affinity.devices) == 1:  # it is that device, by whatever file
+        return hl.Placement(affinity, affinity.devices[0], direct=True)
+    return hl.Placement(affinity, label=Path(path).name)
 
 
 def _once(found: Mapping[str, Any], key: str, option: str) -> None:

@@ -76,7 +76,9 @@ class LatencyPromise(msgspec.Struct, frozen=True, kw_only=True):
     def reference(self) -> str:
         """The reference in words."""
         alone = self.reference_properties.get("INFERENCE_NUM_THREADS") == 1
-        return f"one core of {self.reference_device}" if alone else self.reference_device
+        precision = self.reference_properties.get("INFERENCE_PRECISION_HINT")
+        device = f"one core of {self.reference_device}" if alone else self.reference_device
+        return f"{device} in {precision}" if precision else device
 
     def __str__(self) -> str:
         return (

@@ -57,7 +57,7 @@ def reference_for(placement: Placement, baseline: Placement | None) -> Reference
         device = baseline.devices[0]
         properties = dict(baseline.device_properties.get(device, {}))
     own = dict(placement.device_properties.get(device, {}))
-    is_same = placement.direct and placement.devices == (device,) and own == properties
+    is_same = placement.devices == (device,) and own == properties
     return ONE_CORE if is_same else (device, properties)
 
 

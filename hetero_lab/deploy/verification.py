@@ -406,8 +406,10 @@ def _partition(contract: Contract, seen: ObservedRun) -> Checked:
         return OK, f"whole, on {here}"
     devices = [[subgraph.device for subgraph in of.subgraphs] for of in (now, then)]
     here, promised = (
-        f"{len(names)}{noun} ({names_at_hand(names, 8)})"
-        for names, noun in zip(devices, (" subgraphs", ""), strict=True)
+        f"{count} ({names_at_hand(names, 8)})"
+        for names, count in zip(
+            devices, (count_of(len(devices[0]), "subgraph"), len(devices[1])), strict=True
+        )
     )
     if now == then:
         return OK, here

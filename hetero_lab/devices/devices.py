@@ -214,7 +214,7 @@ def device_of_ops(
 
 
 def _warn_of_misspelt_types(bound: BoundModel, spec: EmulatedDevice) -> None:
-    """Warn once of op types of an emulated device that look like misspelt ones of the model."""
+    """Warn once of op types of an emulated device that look misspelt, or that no opset knows."""
     here = {op.type for op in bound.graph}
     named = spec.unsupported | (spec.supported or frozenset())
     for op_type in sorted(named - here):
@@ -224,10 +224,11 @@ def _warn_of_misspelt_types(bound: BoundModel, spec: EmulatedDevice) -> None:
         _looked_at.add(key)
         same_letters = op_type.lower() in {known.lower() for known in here}
         meant = did_you_mean(op_type, sorted(here - named))
-        if meant and (same_letters or op_type.lower() not in _types_of_opsets()):
+        is_known = op_type.lower() in _types_of_opsets()
+        if not is_known or (meant and same_letters):
             warn(
                 f"The emulated {spec.name} names the op type {shorten(op_type)}, which no op of "
-                f"this model has.{meant}"
+                f"this model has.{meant or ' OpenVINO knows no such type either.'}"
             )
 
 

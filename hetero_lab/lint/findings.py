@@ -269,18 +269,19 @@ def summary_lines(findings: pd.DataFrame, most: int) -> list[str]:
     """Summarise the result of :func:`hetero_lab.lint`, one line for each of the first causes."""
     if not len(findings):
         return ["No findings."]
-    lines = []
+    lines, other = [], ""
     if findings["rule"].iloc[0] == SUBGRAPHS:
         lines = [f"{findings['finding'].iloc[0]} {findings['advice'].iloc[0]}"]
         if findings["remedy"].iloc[0] and len(findings) > 1:
             lines.append("The change above may remove the findings below.")
+            other = "other "
         findings = findings.iloc[1:]
     groups = list(findings.groupby("cause", sort=False))
     for cause, group in groups[:most]:
         rules = ", ".join(f"{n} {rule}" for rule, n in group["rule"].value_counts().items())
         lines.append(
             f"{count_of(len(group), 'finding')} ({rules}): {cause}. "
-            f"{_best_remedy(group.to_dict('records'))}"
+            f"{_best_remedy(group.to_dict('records')) or f'No {other}remedy is worth it.'}"
         )
     if len(groups) > most:
         lines.append(f"… {count_of(len(groups) - most, 'more cause')}.")
@@ -294,4 +295,4 @@ def _best_remedy(findings: list[dict[Any, Any]]) -> str:
             saving = "" if saved_us is None else f", predicted to save {saved_us:,.0f} µs"
             (device,) = set(remedy.values())
             return f"Best remedy: {names_at_hand(list(remedy), 2)} to {device}{saving}."
-    return "No remedy is worth it."
+    return ""

@@ -13,7 +13,7 @@ from hetero_lab.results.profile_data import Generation, ProfileData
 from hetero_lab.results.profile_tables import build_tables, tally, time_parts, transitions
 from hetero_lab.runtime.counters import Counter, executed_precisions, reorders_us
 from hetero_lab.runtime.inputs import GENERATED
-from hetero_lab.runtime.reference import VERDICTS, agreement_notes
+from hetero_lab.runtime.reference import VERDICTS, agreement_notes, rounded_much
 from hetero_lab.tables import bytes_text, interval_text, number, text_table, time_text
 from hetero_lab.terminal import count_of, one_line
 
@@ -24,6 +24,8 @@ _WIDTH = 30
 _MOST_ROWS = 20
 _MOST_NAMED = 3
 _MUCH = 0.25  # the least share of the latency that is worth a sentence
+_SOME = 0.1  # and half a sentence
+_BEYOND = 1.05  # of the latency: two compiles differ by that much
 
 
 def text(profile: ProfileData, *, tables: bool = True, counters: bool = True) -> str:
@@ -98,16 +100,24 @@ def cause(profile: ProfileData) -> str:
     """
     if not profile.counters or profile.spans or counted_beyond(profile):
         return ""
-    parts = time_parts(profile.counters, profile.latency.median_us)
-    return overhead(profile) or _share(profile, parts["ops_us"], "are ops")
+    us = profile.latency.median_us
+    beside_us, said = _beside_ops(profile)
+    much = f"; {time_text(beside_us)} {said}" if beside_us >= _SOME * us else ""
+    ops_us = time_parts(profile.counters, us)["ops_us"]
+    return overhead(profile) or _share(profile, ops_us, f"are ops{much}")
 
 
 def overhead(profile: ProfileData) -> str:
     """Say as :func:`cause` which part beside the ops takes most; empty if that is little."""
     if not profile.counters or profile.spans or counted_beyond(profile):
         return ""
-    us = profile.latency.median_us
-    parts = time_parts(profile.counters, us)
+    us, said = _beside_ops(profile)
+    return _share(profile, us, said) if us >= _MUCH * profile.latency.median_us else ""
+
+
+def _beside_ops(profile: ProfileData) -> tuple[float, str]:
+    """Return the part beside the ops that takes most, in µs, and what it is."""
+    parts = time_parts(profile.counters, profile.latency.median_us)
     reorders, rest = parts["reorders_us"], parts["rest_us"]
     said = "are the runtime's, neither ops nor reorders"
     most = rest
@@ -120,7 +130,7 @@ def overhead(profile: ProfileData) -> str:
         )
     elif reorders > rest:
         most, said = reorders, "are reorders"
-    return _share(profile, most, said) if most >= _MUCH * us else ""
+    return most, said
 
 
 def _share(profile: ProfileData, part_us: float, said: str) -> str:
@@ -134,9 +144,9 @@ def cautions(profile: ProfileData) -> Iterator[str]:
 
 
 def counted_beyond(profile: ProfileData) -> str:
-    """Say that the counters add up to more than the latency, if they do."""
+    """Say that the counters add up to clearly more than the latency, if they do."""
     counted_us = sum(counter.real_time_us for counter in profile.counters)
-    if counted_us <= profile.latency.median_us:
+    if counted_us <= _BEYOND * profile.latency.median_us:
         return ""
     return (
         f"The times of ops add up to {time_text(counted_us)}, more than the latency: take them as "
@@ -201,6 +211,8 @@ def _outputs_verdict(profile: ProfileData) -> str:
         return f"{wrong} of {outputs} wrong"
     if "undecided" in verdicts:
         return f"{verdicts.count('undecided')} of {outputs} undecided"
+    if much := max(rounded_much(profile.agreement), default=0.0):
+        return f"rounding changes its outputs by up to {much:.0%}"
     return "outputs within rounding" if "rounding" in verdicts else "outputs equal to the reference"
 
 

@@ -117,6 +117,13 @@ def origins(graph: OpGraph) -> list[Origin]:
     return found
 
 
+def rounded_much(agreement: Iterable[Agreement]) -> list[float]:
+    """Return the relative errors that rounding explains, and that a user should hear of."""
+    return [
+        a.relative_error for a in agreement if a.verdict == "rounding" and a.relative_error > _MUCH
+    ]
+
+
 def agreement_notes(agreement: Iterable[Agreement], argument: str = "inputs=") -> Iterator[str]:
     """Say which outputs are random, rounded a lot, have NaN in the reference, or no values at all.
 
@@ -139,7 +146,7 @@ def agreement_notes(agreement: Iterable[Agreement], argument: str = "inputs=") -
             f"NaN or infinite in the reference, too: up to {worst.not_finite:.1%} of "
             f"{names_at_hand(dict.fromkeys(a.output for a in partly), 4)}. The rest was compared."
         )
-    rounded = [a for a in known if a.verdict == "rounding" and a.relative_error > _MUCH]
+    rounded = [a for a in known if rounded_much([a])]
     if rounded:
         worst = max(rounded, key=lambda a: a.relative_error)
         yield (

@@ -35,7 +35,7 @@ def ran(directory, line):
 
 def following(said):
     """Return each command that is printed as the next one."""
-    return re.findall(r"^Next: +(.*?)(?:, with .*)?$", said, re.MULTILINE)
+    return re.findall(r"^Next: +(.*)$", said, re.MULTILINE)
 
 
 FROM = ["-d", "HETERO:ACC,CPU", "--emulate"]
@@ -52,6 +52,7 @@ FROM = ["-d", "HETERO:ACC,CPU", "--emulate"]
         (["sweep", "--turns", "2", "-d", "CPU"], []),
         (["simplify", *FROM, "ACC:unsupported=Concat"], ["profile", "optimize"]),
         (["advise", "-b", "15", *SPLIT], ["advise", "verify"]),
+        (["freeze", "deploy", "-d", "CPU"], ["verify"]),
         (["plan", "-b", "5", "--affinity-out", "plan.json", *SPLIT], ["apply"]),
     ],
     ids=lambda words: " ".join(words[:1]),
@@ -60,8 +61,7 @@ def test_the_next_command_works(first, then, tmp_path):
     command, *options = first
     said = ran(tmp_path, command_line(PROGRAM, command, MODEL, *options))
     for expected in then:
-        (line,) = following(said)
-        assert expected in line.partition(" ")[2]
+        (line,) = [line for line in following(said) if expected in line.partition(" ")[2]]
         # A search of the default length takes two minutes; the last one says which it takes.
         short = TURNS if expected in ("optimize", "profile") else []
         said = ran(tmp_path, " ".join([line, *short]))

@@ -378,6 +378,8 @@ def test_the_reference_is_another_device_or_one_core(deployed):
     assert reference_for(split, accelerated) == ("VERACC", {})
     assert reference_for(alone, None)[1]["INFERENCE_NUM_THREADS"] == 1
     assert reference_for(alone, alone) == reference_for(alone, None)
+    by_hetero = hl.Placement(hl.Affinity.uniform(model, "CPU"), "best.json")
+    assert reference_for(by_hetero, None) == reference_for(alone, None)
     # With other properties it is not the baseline that the user knows.
     assert reference_for(alone.with_properties({"CPU": F32}), alone) == ("CPU", {})
 

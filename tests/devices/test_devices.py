@@ -168,7 +168,13 @@ def test_an_op_type_that_looks_misspelt_is_told(asked, meant):
     assert found["ACC_SPELLS"].all()
 
 
+def test_an_op_type_that_no_opset_knows_is_told():
+    hl.emulate("ACC_SPELLS", unsupported={"Resize"})  # ONNX's name
+    with pytest.warns(HeteroLabWarning, match="'Resize', which no op .* OpenVINO knows no such"):
+        hl.support(convolutions(), ["ACC_SPELLS"])
+
+
 def test_an_op_type_that_the_model_lacks_is_not_told(recwarn):
-    hl.emulate("ACC_SPELLS", unsupported={"PRelu", "Softmax", "Nothing"})
+    hl.emulate("ACC_SPELLS", unsupported={"PRelu", "Softmax"})
     hl.support(convolutions(), ["ACC_SPELLS"])
     assert not [w for w in recwarn if issubclass(w.category, HeteroLabWarning)]

@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import openvino as ov
+import pandas as pd
 import pytest
 from counting_core import torn_by_a_file
 from hand_costs import flat_costs
@@ -20,7 +21,7 @@ import hetero_lab as hl
 from hetero_lab.costs.cost_model import BoundaryCost, CostModel, LostFusion
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PlanError
 from hetero_lab.lint.context import Finding, LintContext
-from hetero_lab.lint.findings import find_problems, most_remedies
+from hetero_lab.lint.findings import find_problems, most_remedies, summary_lines
 from hetero_lab.lint.lint import lint
 from hetero_lab.lint.quantized_blocks import quantized_blocks
 from hetero_lab.lint.rules import fusion_pairs
@@ -637,3 +638,12 @@ def test_wrong_numbers_are_findings_while_their_ops_are_together():
 )
 def test_fewer_remedies_are_tried_on_a_large_model(n_nodes, most):
     assert most_remedies(n_nodes) == most
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_no_other_remedy_is_worth_it_beside_one_for_all_subgraphs(first):
+    whole = ("many-subgraphs", "warning", "9 subgraphs.", "Move 'a' to CPU.", {"a": "CPU"}, "")
+    alone = ("tiny-subgraph", "info", "2 ops.", "Leave it.", {}, "a cause")
+    columns = ["rule", "severity", "finding", "advice", "remedy", "cause"]
+    lines = summary_lines(pd.DataFrame([whole] * first + [alone], columns=columns), 3)
+    assert lines[-1].endswith(f"No {'other ' * first}remedy is worth it.")

@@ -13,6 +13,7 @@ from hetero_lab.results.profile_data import Throughput
 from hetero_lab.runtime.reference import Agreement
 
 EQUAL, ROUNDING = ("a", "equal", 1e-6, "f32"), ("b", "rounding", 0.01, "f16")
+MUCH = ("f", "rounding", 0.77, "bf16")
 UNDECIDED, WRONG = ("c", "undecided", 0.0, "f32"), ("d", "different", 0.5, "f32")
 NAN = ("e", "not a number", 2.0, "f16")
 
@@ -35,6 +36,8 @@ def line_of(profile: Any, start: str) -> str:
         ((), "its outputs were not compared", ""),
         ((EQUAL,), "outputs equal to the reference", "a: equal (relative error 1e-06, in f32)"),
         ((ROUNDING, EQUAL), "outputs within rounding", "b: rounding (relative error 0.01, in f16)"),
+        ((MUCH, EQUAL), "rounding changes its outputs by up to 77%",
+         "f: rounding (relative error 0.77, in bf16)"),
         ((EQUAL, UNDECIDED), "1 of 2 outputs undecided", "c: undecided"),
         ((WRONG, ROUNDING), "1 of 2 outputs wrong", "d: different (relative error 0.5, in f32)"),
         ((NAN, WRONG, EQUAL), "2 of 3 outputs wrong", "e: not a number (relative error 2, in f16)"),
@@ -53,6 +56,7 @@ def test_outputs_are_judged_by_the_worst(rows, verdict, worst):
     ("op_us", "reorder_us", "cause"),
     [
         (90.0, 5.0, "90 µs of 103 µs are ops."),
+        (80.0, 12.0, "80 µs of 103 µs are ops; 12 µs are reorders."),
         (60.0, 40.0, "40 µs of 103 µs are reorders."),
         (30.0, 33.0, "40 µs of 103 µs are the runtime's, neither ops nor reorders."),
         (90.0, 20.0, ""),  # more than the latency: the counters do not tell
