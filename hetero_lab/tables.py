@@ -491,6 +491,7 @@ _HEADERS = {
     "median_us": "latency", "cost_us": "saves", "p90_us": "90 % within", "p99_us": "99 % within",
     "throughput_per_s": "per second", "execution_devices": "ran on", "verdict": "outputs",
     "boundary_bytes": "crosses", "first_inference_ms": "first inference", "gain_us": "gain",
+    "regret_us": "against the plan", "margin_us": "may be off by",
 }  # fmt: skip
 
 

@@ -9,13 +9,13 @@ import os
 import re
 from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hetero_lab as hl
 from hetero_lab.cli.options import OPTIONS
-from hetero_lab.tables import SCHEMA_VERSION, number, records, text_table
+from hetero_lab.tables import SCHEMA_VERSION, records, text_table, time_text
 from hetero_lab.terminal import columns, command_line, count_of, first_of
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ def plan_lines(planned: Planned) -> Iterator[str]:
     proof = "proven best" if plan.gap == 0 else f"at most {plan.relative_gap:.1%} from the best"
     low, high = plan.interval_us
     if high < math.inf:
-        yield f"       predicted (90 %): {number(low)} to {number(high)} µs"
+        yield f"       predicted (90 %): {time_text(low)} to {time_text(high)}"
     yield f"       {proof} for {plan.objective} by these costs ({plan.method})"
     yield f"Costs: {planned.source}"
     yield f"       {costs.origin[0].lower()}{costs.origin[1:].removesuffix('.')}"
@@ -279,19 +279,22 @@ def plan_lines(planned: Planned) -> Iterator[str]:
     alone = {baseline.label for baseline in plan.baselines}
     yield from (f"{d} alone cannot run every op." for d in costs.devices if d not in alone)
     yield from _findings(planned)
-    yield str(hl.hotspots(costs, placement=plan.affinity))
+    spots = hl.hotspots(costs, placement=plan.affinity)
+    if planned.source == MEASURED:  # which warned of the notes of the costs
+        spots = replace(spots, notes=tuple(n for n in spots.notes if n not in costs.notes))
+    yield str(spots)
     yield from (f"Written: {path}" for path in planned.written)
 
 
 def _baselines(planned: Planned) -> str:
-    rows = [["PLACEMENT", "PREDICTED µs", "AGAINST THE PLAN"]]
+    rows = [["PLACEMENT", "PREDICTED TIME", "AGAINST THE PLAN"]]
     us = planned.plan.predicted_us
     for row in planned.plan.to_frame().to_dict("records"):
         ratio = f"{row['predicted_us'] / us - 1.0:+.1%}" if us and row["label"] != "plan" else ""
         if ratio and 0.0 < row["margin_us"] < math.inf:
             same = ", too close to be told apart" * (row["label"] in planned.plan.undecided)
             ratio += f" ± {row['margin_us'] / us:.1%}{same}"
-        rows.append([row["label"], number(row["predicted_us"]), ratio])
+        rows.append([row["label"], time_text(row["predicted_us"]), ratio])
     return columns(rows)
 
 

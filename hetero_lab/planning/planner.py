@@ -30,7 +30,7 @@ from hetero_lab.planning.milp import even_choice, milp
 from hetero_lab.planning.min_cut import min_cut
 from hetero_lab.planning.pairwise import Choice, Pairwise
 from hetero_lab.result import Framed
-from hetero_lab.tables import frame_of
+from hetero_lab.tables import frame_of, time_text
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
@@ -139,10 +139,32 @@ class Plan(Framed):
             f"{', interrupted' if self.interrupted else ''})"
         )
 
+    def _answer(self) -> str:
+        low, high = self.interval_us
+        what = "time between two requests" if self.objective == THROUGHPUT else "latency"
+        sure = f" (90 %: {time_text(low)} to {time_text(high)})" if high < math.inf else ""
+        where = placed(self.affinity, self.n_subgraphs)
+        return f"{where}: predicted {what} {time_text(self.predicted_us)}{sure}."
+
+    def _sentences(self) -> list[str]:
+        said = ["Proven: no allowed placement is predicted to be faster."]
+        if self.gap:
+            said = [f"Not proven best: another may be predicted {time_text(self.gap)} faster."]
+        if self.interval_us[1] < math.inf and self.undecided:
+            names = names_at_hand(self.undecided)
+            said.append(f"{names} may be as fast: the difference is within the error.")
+        return [*said, *["Ctrl-C ended the search."] * self.interrupted]
+
     def to_frame(self) -> pd.DataFrame:
         """Return one row for the plan, its bound and each baseline."""
         rows = [("plan", self.predicted_us, 0.0), ("lower bound", self.lower_bound_us, -self.gap)]
         return plan_frame([(*row, 0.0) for row in rows], self.baselines)
+
+
+def placed(affinity: Affinity, n_subgraphs: int) -> str:
+    """Say what a plan places where: ``Place 62 ops on ACC, 22 ops on CPU, in 11 subgraphs``."""
+    counts = ", ".join(f"{count_of(n, 'op')} on {d}" for d, n in affinity.counts().items())
+    return f"Place {counts}, in {count_of(n_subgraphs, 'subgraph')}"
 
 
 def plan_frame(

@@ -38,10 +38,10 @@ from hetero_lab.model.opgraph import OpGraph, related
 from hetero_lab.placement.overlap import predict_overlapping, sources
 from hetero_lab.placement.partition import Partition
 from hetero_lab.planning.pairwise import Pairwise
-from hetero_lab.planning.planner import Baseline, check_budget, plan_frame, plan_graph
+from hetero_lab.planning.planner import Baseline, check_budget, placed, plan_frame, plan_graph
 from hetero_lab.planning.timeline import Span, critical_path
 from hetero_lab.result import Framed
-from hetero_lab.tables import frame_of
+from hetero_lab.tables import frame_of, time_text
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
@@ -174,6 +174,14 @@ class SchedulePlan(Framed):
             f"by {self.method}, {self.affinity!r}"
             f"{', interrupted' if self.interrupted else ''})"
         )
+
+    def _answer(self) -> str:
+        where = placed(self.affinity, self.n_subgraphs)
+        how = ", side by side" * (self.n_subgraphs > 1)
+        return f"{where}{how}: predicted latency {time_text(self.predicted_us)}."
+
+    def _sentences(self) -> list[str]:
+        return ["Ctrl-C ended the search."] * self.interrupted
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row for the plan and each baseline; ``schedule`` has its own table."""

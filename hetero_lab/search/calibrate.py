@@ -426,14 +426,17 @@ class Calibration:
         if not self._is_coarse:
             return
         allowed = f"{limit} allowed {count_of(len(self.observed), 'placement')} to learn from"
+        validated = "nothing validates the predictions"
+        if self.validating:
+            n_kept = count_of(len(self.validating), "other")
+            validated = f"the predictions are validated on {n_kept} only"
         if self.layers is None:
             yield (
                 f"{allowed}: ops that any device fuses are one unit, the cost of a boundary is "
-                "mostly assumed, and nothing validates the predictions. A larger budget makes the "
-                "cost model finer."
+                f"mostly assumed, and {validated}. A larger budget makes the cost model finer."
             )
         elif self._validates and not self.validating:
-            yield f"{allowed}: nothing validates the predictions. A larger budget does."
+            yield f"{allowed}: {validated}. A larger budget does."
 
     def _check_devices(self) -> None:
         """Raise MeasurementError if all placements that use some device failed."""

@@ -290,8 +290,10 @@ def _priced(found: Hotspots, costs: CostModel) -> Hotspots:
     watch, rows = Stopwatch.start(_MOVING_S), list[Hotspot]()
     for row in found.rows:
         fits = [d for d in costs.devices if row.ops and able[d].issuperset(row.ops)]
-        at = {device: costs.devices.index(device) for device in fits}
-        predicted = {d: sum(costs.op_us[op][at[d]] or 0.0 for op in row.ops) for d in fits}
+        nodes = [costs.graph.index_of[op] for op in row.ops]
+        # In whole nanoseconds, as the placement is predicted.
+        ns = costs.objective.op_ns[nodes].sum(axis=0)
+        predicted = {d: int(ns[costs.devices.index(d)]) / 1000.0 for d in fits}
         row = replace(row, predicted_us=predicted)
         for device in (d for d in fits if d != row.device and not watch.is_over):
             moved = now.moved(dict.fromkeys(row.ops, device))

@@ -33,6 +33,7 @@ from hetero_lab.views.theme import (
 # Not a colour that stands for a device: a placement uses several.
 _POINT = "#b0413e"
 _BAND = 0.05
+_FEW_POINTS = 5  # fewer are no evidence for R²
 
 
 def predicted_measured(costs: CostModel) -> go.Figure:
@@ -48,6 +49,12 @@ def predicted_measured(costs: CostModel) -> go.Figure:
     least, most = min(times, default=0.0), max(times, default=1.0)
     room = 0.08 * (most - least) or 0.08 * most or 1.0
     ends = [max(0.0, least - room), most + room]
+    bars = [(row.predicted_us, row.predicted_us / f, row.predicted_us * f) for f, row in sure]
+    reached = [us for bar in bars for us in bar if math.isfinite(us)]
+    heights = [
+        min([ends[0], *(max(0.0, us - room) for us in reached)]),
+        max([ends[1], *(us + room for us in reached)]),
+    ]
     figure = ThemedFigure()
     figure.add_scatter(
         x=ends, y=ends, mode="lines", name="predicted = measured",
@@ -61,12 +68,7 @@ def predicted_measured(costs: CostModel) -> go.Figure:
     figure.add_scatter(
         x=[row.measured_us for row in rows],
         y=[row.predicted_us for row in rows],
-        error_y=error_bars(
-            [(row.predicted_us, row.predicted_us / f, row.predicted_us * f) for f, row in sure],
-            color=_POINT,
-            thickness=1,
-            width=3,
-        ),
+        error_y=error_bars(bars, color=_POINT, thickness=1, width=3),
         mode="markers",
         name="placement",
         showlegend=False,
@@ -82,7 +84,7 @@ def predicted_measured(costs: CostModel) -> go.Figure:
             text="Not validated: calibrate with a larger budget", showarrow=False,
             x=0.5, y=0.5, xref="paper", yref="paper",
         )  # fmt: skip
-    axis = {"gridcolor": GRID, "zeroline": False, "range": ends, "ticklabelstandoff": 4}
+    axis = {"gridcolor": GRID, "zeroline": False, "ticklabelstandoff": 4}
     return finish(
         figure,
         f"Predicted, measured: {_errors(costs) if rows else 'not validated'}",
@@ -90,14 +92,16 @@ def predicted_measured(costs: CostModel) -> go.Figure:
         f"{count_of(len(rows), 'placement')} that the fit has not seen",
         660,
         (80, 30, 100, 60),
-        x={**axis, "title": "measured latency (µs)"},
-        y={**axis, "title": "predicted latency (µs)", "automargin": True},
+        x={**axis, "range": ends, "title": "measured latency (µs)"},
+        y={**axis, "range": heights, "title": "predicted latency (µs)", "automargin": True},
         width=700,
     )
 
 
 def _errors(costs: CostModel) -> str:
     mape = f"MAPE {costs.mape:.1%}"
+    if len(costs.validation_rows) < _FEW_POINTS:
+        return mape
     try:
         r2 = f"{costs.r2:.3f}".replace("-", "−")
     except PlanError:  # all took the same time

@@ -104,7 +104,7 @@ def contents_of(result: Any) -> Contents:
                 figures, heading, {"Validation": result.validation, **_hotspots(result)}
             )
         case SchedulePlan():
-            return Contents({schedule: result}, "A plan for the parallel executor")
+            return Contents({schedule: result})
         case Difference():
             heading = f"From {result.before.label} to {result.after.label}"
             tables = {"Boundaries": result.boundaries, "Subgraphs": result.subgraphs}
@@ -346,11 +346,15 @@ def _model_of(result: Any) -> str:
     return getattr(getattr(next(profiles, result), "graph", None), "name", "")
 
 
+_KINDS = {"CostModel": "Costs", "SchedulePlan": "Plan", "Optimized": "Answer"}
+
+
 def _links(results: Iterable[Any], headings: Iterable[str]) -> str:
     """Link to each section: by the name of a profile, by the kind of another result."""
     links = []
     for index, (result, heading) in enumerate(zip(results, headings, strict=True)):
         kind = type(result).__name__ if isinstance(result, Displayed) else heading
+        kind = _KINDS.get(kind, kind)
         name = result.configuration if isinstance(result, Profile) else kind
         links.append(f'<a href="#result-{index}">{html.escape(squeeze(name, 60))}</a>')
     return f"<nav>{' '.join(links)}</nav>\n"

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import openvino as ov
 import pytest
 from hand_costs import flat_costs
+from html_outline import Outline
 from openvino import opset13 as opset
 from plain_openvino import edit_placement
 from small_models import chain
 
 import hetero_lab as hl
+from hetero_lab.cli import main as cli
 from hetero_lab.costs.cost_model import CostModel
+from hetero_lab.errors import warn
 from hetero_lab.model.read import prepare
-from hetero_lab.tables import number
+from hetero_lab.tables import time_text
 
 EMULATE = ["--emulate", "PLANACC:unsupported=Softmax"]
 MODEL = "digits_inception"
@@ -56,16 +61,43 @@ def test_a_plan_from_stored_costs(costs_file, tmp_path, said):
     lines = text.splitlines()
     assert "elsewhere, OpenVINO 2026.4" in text
     cpu = costs.predict_us(hl.Affinity.uniform(MODEL, "CPU"))
-    rows = {
-        line.split()[0]: line.split()[1] for line in lines if line.startswith(("plan ", "CPU "))
-    }
-    assert rows == {"plan": number(plan.predicted_us), "CPU": number(cpu)}
-    assert f"lower bound {number(plan.lower_bound_us)}" in " ".join(text.split())
+    table = " ".join(text.split())
+    assert f" plan {time_text(plan.predicted_us)} " in table
+    assert f" CPU {time_text(cpu)} " in table
+    assert f"lower bound {time_text(plan.lower_bound_us)}" in table
     assert "greedy" in text
     assert "PLANACC alone cannot run every op." in text
     assert "Lint:" in text
     assert lines[-2] == f"Written: {out}"
     assert lines[-1].startswith(f"Next:  hetero-lab apply {MODEL} {out}")
+
+
+def test_the_page_of_a_plan_says_it_in_words(costs_file, tmp_path, said):
+    file = tmp_path / "plan.html"
+    said("plan", MODEL, "--costs", costs_file, "--html", str(file), *EMULATE)
+    page = Outline(file.read_text(encoding="utf-8")).text
+    plan = hl.plan(MODEL, made_costs())
+    heading = page["h2"][0]
+    assert heading.startswith("Place ")
+    assert heading.endswith(f": predicted latency {time_text(plan.predicted_us)}.")
+    assert "Proven: no allowed placement is predicted to be faster." in page["p"]
+    assert [name for name in page["a"] if name.strip()] == ["Plan", "Costs"]
+    assert {"against the plan", "may be off by"} <= {*page["th"]}
+
+
+def test_a_note_of_new_costs_is_said_once(said, capsys, monkeypatch):
+    note = "The time allowed 1 placement."
+    known = replace(made_costs(), notes=(note,))
+
+    @functools.wraps(hl.calibrate)
+    def calibrate(*_, **options):
+        warn(note, hl.BudgetWarning)
+        return known
+
+    monkeypatch.setattr(hl, "calibrate", calibrate)
+    assert cli.main(["plan", MODEL, "-d", "PLANACC,CPU", *EMULATE]) == 0
+    both = capsys.readouterr()
+    assert (both.out + both.err).count(note) == 1
 
 
 def test_pins_and_limits_reach_the_plan(costs_file, tmp_path, said, refused):

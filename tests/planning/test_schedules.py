@@ -259,7 +259,9 @@ def test_tables():
     assert repr(made.schedule) == (
         "Schedule(12.0 µs, 1 subgraph, 1 on the critical path, idle µs: A 0.0, B 12.0)"
     )
-    assert "subgraph0" in made._repr_html_()
+    html = made._repr_html_()
+    assert "Place 3 ops on A, in 1 subgraph: predicted latency 12 µs." in html
+    assert "subgraph0" in html
 
 
 # -- hl.plan: one function for both executors ---------------------------------------------------

@@ -107,6 +107,14 @@ def test_without_time_the_costs_are_those_of_the_reference_and_say_so(digits):
     assert hl.plan(digits, coarse, budget_s=TIMELESS).predicted_us > 0
 
 
+def test_what_validates_coarse_costs_is_counted(digits, few_placements, monkeypatch):
+    monkeypatch.setattr(calibrating.Calibration, "_is_coarse", property(lambda self: True))
+    for validate, said in [(2, "the predictions are validated on 2 others only"), (0, "nothing")]:
+        with pytest.warns(hl.BudgetWarning, match=f"is mostly assumed, and {said}"):
+            coarse = hl.calibrate(digits, ["ACC", "CPU"], budget_s=None, validate=validate, **QUICK)
+        assert len(coarse.validation) == validate
+
+
 def test_what_is_computed_from_constants_goes_with_its_op(digits):
     """ACC can run convolutions, but not what makes f32 of compressed weights."""
     compressed = hl.compress_weights(digits)

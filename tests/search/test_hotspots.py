@@ -56,6 +56,12 @@ def test_a_gain_is_the_difference_of_two_predictions(monkeypatch):
     assert {"ACC_predicted_us", "CPU_predicted_us", "move_to"} <= {*frame.columns}
 
 
+def test_an_op_has_one_predicted_time_on_its_device():
+    costs = flat_costs(small_graph(), op_us=(125.49977, 1.0))  # 125 µs, or 125.500: 126 µs
+    for row in hl.hotspots(costs).rows:
+        assert row.us == row.predicted_us[row.device]
+
+
 def test_where_no_move_gains_none_is_named():
     slower = dict.fromkeys(("matmul", "relu", "add"), (1.0, 50.0))
     found = hl.hotspots(flat_costs(small_graph(), slower, lacks={"Softmax"}))

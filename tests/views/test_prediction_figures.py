@@ -21,8 +21,8 @@ COSTS = validated(("<b>1</b>", 110.0, 100.0), ("2", 190.0, 200.0), ("3", 300.0, 
 
 def test_the_figure_says_how_good_it_is():
     figure = hl.views.predicted_measured(COSTS)
-    # (10 % + 5 % + 0 %) / 3; 1 − (100 + 100) / 20000
-    assert "MAPE 5.0%, R² 0.990" in figure.layout.title.text
+    # (10 % + 5 % + 0 %) / 3
+    assert figure.layout.title.text == "Predicted, measured: MAPE 5.0%"
     points = figure.data[-1]
     assert list(points.x) == [100.0, 200.0, 300.0]
     assert list(points.y) == [110.0, 190.0, 300.0]
@@ -34,9 +34,22 @@ def test_the_figure_says_how_good_it_is():
 
 
 def test_r2_is_left_out_where_it_is_not_defined():
-    figure = hl.views.predicted_measured(validated(("only", 10.0, 10.0)))
-    assert "MAPE 0.0%" in figure.layout.title.text
-    assert "R²" not in figure.layout.title.text
+    exact = [(str(n), 10.0 + n, 10.0 + n) for n in range(4)]
+    figure = hl.views.predicted_measured(validated(*exact, ("5", 20.0, 20.0)))
+    assert "MAPE 0.0%, R² 1.000" in figure.layout.title.text
+    for rows in (exact, [("same", 10.0, 10.0)] * 5):
+        figure = hl.views.predicted_measured(validated(*rows))
+        assert "MAPE 0.0%" in figure.layout.title.text
+        assert "R²" not in figure.layout.title.text
+
+
+def test_the_intervals_lie_within_the_frame():
+    figure = hl.views.predicted_measured(validated(("1", 110.0, 100.0), ("2", 290.0, 300.0)))
+    low, high = figure.layout.yaxis.range
+    points = figure.data[-1]
+    assert all(y + up < high for y, up in zip(points.y, points.error_y.array, strict=True))
+    below = points.error_y.arrayminus
+    assert all(y - down > low for y, down in zip(points.y, below, strict=True))
 
 
 def test_what_was_not_validated_is_drawn_and_says_so():
