@@ -50,14 +50,14 @@ def reference_for(placement: Placement, baseline: Placement | None) -> Reference
     """Return the device that the latency of a placement is promised relative to.
 
     It is the baseline if that is a device alone, by default the CPU. A placement that is this
-    device itself is compared with one core of the CPU in f32.
+    device itself, every op of it, is compared with one core of the CPU in f32.
     """
     device, properties = "CPU", {}
     if baseline is not None and baseline.direct and baseline.virtual is None:
         device = baseline.devices[0]
         properties = dict(baseline.device_properties.get(device, {}))
     own = dict(placement.device_properties.get(device, {}))
-    is_same = placement.direct and placement.devices == (device,) and own == properties
+    is_same = placement.devices == (device,) and own == properties
     return ONE_CORE if is_same else (device, properties)
 
 
