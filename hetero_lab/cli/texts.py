@@ -72,7 +72,7 @@ def content_of(given: Namespace, name: str, result: Any, said: str) -> dict[str,
         content = shown.to_dict() if hasattr(shown, "to_dict") else {"verdict": said}
     return {
         **content,
-        "next": re.findall(r"^Next: +(.*?)(?:, with .*)?$", said, re.MULTILINE),
+        "next": re.findall(r"^Next: +(.*)$", said, re.MULTILINE),
         "written": {name: path for name in _WRITTEN if (path := vars(given).get(name))},
     }
 
@@ -164,7 +164,13 @@ def optimize_text(given: Namespace, best: hl.types.Optimized) -> str:
     lines = [str(best)]
     if given.table:
         lines += ["", best.sweep.report(), best.history.to_string(index=False)]
-    return "\n".join([*lines, _with_affinity(given, "freeze", unused("deploy"))])
+    owners = tuple(device + end for device in best.placement.devices for end in ":.")
+    kept = {
+        name: [text for text in vars(given).get(name) or [] if text.startswith(owners)]
+        for name in ("emulate", "property")
+    }
+    needed = Namespace(**{**vars(given), **kept})
+    return "\n".join([*lines, _with_affinity(needed, "freeze", unused("deploy"))])
 
 
 def _with_affinity(given: Namespace, command: str, *more: str) -> str:
@@ -196,12 +202,13 @@ def machine_text(given: Namespace, plan: hl.types.MachinePlan) -> str:
 
 
 def freeze_text(given: Namespace, target: Path) -> str:
-    """Say how to run a frozen placement."""
-    run = command_line("python", str(target / "run.py"))
+    """Say how to run a frozen placement, and how to prove it again."""
     made = "" if given.input else " Its inputs were generated; give your own with --input."
     return (
-        f"{target} holds the model, its placement, an example input and run.py.{made}\n"
-        f"Next: {run}, with openvino and numpy alone"
+        f"{target} holds the model, its placement, an example input and run.py, which needs "
+        f"openvino and numpy alone.{made}\n"
+        f"Next: {command_line('python', str(target / 'run.py'))}\n"
+        f"Next: {command_line('hetero-lab', 'verify', str(target))}"
     )
 
 
