@@ -289,14 +289,17 @@ def plan_lines(planned: Planned) -> Iterator[str]:
 
 
 def _baselines(planned: Planned) -> str:
+    from hetero_lab.planning.planner import GREEDY
+
     rows = [["PLACEMENT", "PREDICTED µs", "AGAINST THE PLAN"]]
-    us = planned.plan.predicted_us
+    us, own = planned.plan.predicted_us, f"HETERO:{','.join(planned.costs.devices)}"
     for row in planned.plan.to_frame().to_dict("records"):
         ratio = f"{row['predicted_us'] / us - 1.0:+.1%}" if us and row["label"] != "plan" else ""
         if ratio and 0.0 < row["margin_us"] < math.inf:
             same = ", too close to be told apart" * (row["label"] in planned.plan.undecided)
             ratio += f" ± {row['margin_us'] / us:.1%}{same}"
-        rows.append([row["label"], number(row["predicted_us"]), ratio])
+        name = own if row["label"] == GREEDY else row["label"]
+        rows.append([name, number(row["predicted_us"]), ratio])
     return columns(rows)
 
 

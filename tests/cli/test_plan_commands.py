@@ -61,7 +61,8 @@ def test_a_plan_from_stored_costs(costs_file, tmp_path, said):
     }
     assert rows == {"plan": number(plan.predicted_us), "CPU": number(cpu)}
     assert f"lower bound {number(plan.lower_bound_us)}" in " ".join(text.split())
-    assert "greedy" in text
+    assert "\nHETERO:PLANACC,CPU " in text
+    assert "greedy" not in text
     assert "PLANACC alone cannot run every op." in text
     assert "Lint:" in text
     assert lines[-2] == f"Written: {out}"
