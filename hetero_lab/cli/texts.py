@@ -164,7 +164,13 @@ def optimize_text(given: Namespace, best: hl.types.Optimized) -> str:
     lines = [str(best)]
     if given.table:
         lines += ["", best.sweep.report(), best.history.to_string(index=False)]
-    return "\n".join([*lines, _with_affinity(given, "freeze", unused("deploy"))])
+    owners = tuple(device + end for device in best.placement.devices for end in ":.")
+    kept = {
+        name: [text for text in vars(given).get(name) or [] if text.startswith(owners)]
+        for name in ("emulate", "property")
+    }
+    needed = Namespace(**{**vars(given), **kept})
+    return "\n".join([*lines, _with_affinity(needed, "freeze", unused("deploy"))])
 
 
 def _with_affinity(given: Namespace, command: str, *more: str) -> str:
@@ -196,13 +202,12 @@ def machine_text(given: Namespace, plan: hl.types.MachinePlan) -> str:
 
 
 def freeze_text(given: Namespace, target: Path) -> str:
-    """Say how to run a frozen placement."""
-    run = command_line("python", str(target / "run.py"))
+    """Say how to run a frozen placement, and how to prove it again."""
     made = "" if given.input else " Its inputs were generated; give your own with --input."
     return (
         f"{target} holds the model, its placement, an example input and run.py, which needs "
         f"openvino and numpy alone.{made}\n"
-        f"Next:       {run}\n"
+        f"Next:       {command_line('python', str(target / 'run.py'))}\n"
         f"Next:       {command_line('hetero-lab', 'verify', str(target))}"
     )
 
@@ -287,14 +292,17 @@ def plan_lines(planned: Planned) -> Iterator[str]:
 
 
 def _baselines(planned: Planned) -> str:
+    from hetero_lab.planning.planner import GREEDY
+
     rows = [["PLACEMENT", "PREDICTED TIME", "AGAINST THE PLAN"]]
-    us = planned.plan.predicted_us
+    us, own = planned.plan.predicted_us, f"HETERO:{','.join(planned.costs.devices)}"
     for row in planned.plan.to_frame().to_dict("records"):
         ratio = f"{row['predicted_us'] / us - 1.0:+.1%}" if us and row["label"] != "plan" else ""
         if ratio and 0.0 < row["margin_us"] < math.inf:
             same = ", too close to be told apart" * (row["label"] in planned.plan.undecided)
             ratio += f" ± {row['margin_us'] / us:.1%}{same}"
-        rows.append([row["label"], time_text(row["predicted_us"]), ratio])
+        name = own if row["label"] == GREEDY else row["label"]
+        rows.append([name, time_text(row["predicted_us"]), ratio])
     return columns(rows)
 
 

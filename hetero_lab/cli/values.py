@@ -187,12 +187,11 @@ def share_or_none(text: str) -> float | str:
 
 def read_placement(path: str | os.PathLike[str], model: Any) -> hl.Placement:
     """Read a placement from a model's file that carries one, or an affinity of that model."""
+    from hetero_lab.placement.placement import named
+
     if Path(path).suffix.lower() == ".xml":
         return hl.read_placement(path)
-    affinity = read_affinity(path, model)
-    if len(affinity.devices) == 1:  # it is that device, by whatever file
-        return hl.Placement(affinity, affinity.devices[0], direct=True)
-    return hl.Placement(affinity, label=Path(path).name)
+    return named(read_affinity(path, model), Path(path).name)
 
 
 def _once(found: Mapping[str, Any], key: str, option: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from hetero_lab.devices.properties import PRECISION_HINT
 from hetero_lab.errors import OutputPathError, StoredFileError, names_at_hand, shorten
 from hetero_lab.fetch import file_digest
 from hetero_lab.model.naming import input_name
@@ -74,16 +75,16 @@ class LatencyPromise(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reference(self) -> str:
-        """The reference in words."""
+        """The reference in words: ``in f32 on one core of CPU``."""
+        precision = self.reference_properties.get(PRECISION_HINT)
         alone = self.reference_properties.get("INFERENCE_NUM_THREADS") == 1
-        precision = self.reference_properties.get("INFERENCE_PRECISION_HINT")
-        device = f"one core of {self.reference_device}" if alone else self.reference_device
-        return f"{device} in {precision}" if precision else device
+        core = f"one core of {self.reference_device}" if alone else self.reference_device
+        return f"in {precision} on {core}" if precision else f"on {core}"
 
     def __str__(self) -> str:
         return (
             f"{self.ratio:.3f} ({self.ratio_ci95_low:.3f} to {self.ratio_ci95_high:.3f}) of the "
-            f"time on {self.reference}"
+            f"time {self.reference}"
         )
 
 

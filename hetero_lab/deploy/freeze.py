@@ -52,7 +52,8 @@ from hetero_lab.model.language import (
     tokenizer_files,
 )
 from hetero_lab.model.read import Source
-from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, named, resolve
 from hetero_lab.progress import Progress
 from hetero_lab.results.environment import current_environment, noise_here, wait_until_quiet
 from hetero_lab.results.evidence import TOLERANCE
@@ -120,8 +121,8 @@ def freeze(
         The measured accuracy, to be kept in the contract.
     tolerance
         The share by which the latency may be worse than promised. The promise is relative to the
-        CPU alone, or to one core of it where the placement is the CPU alone; it is measured in
-        several processes. With ``None`` no latency is promised.
+        CPU alone, or to one core of it in f32 where the placement is the CPU alone; it is measured
+        in several processes. With ``None`` no latency is promised.
     progress
         Show how many processes have run, if it takes more than two seconds.
 
@@ -150,6 +151,8 @@ def freeze(
     ...     sorted(path.name for path in directory.iterdir())[:4]
     ['contract.json', 'inputs.npz', 'model.bin', 'model.xml']
     """
+    if isinstance(placement, Affinity):
+        placement = named(placement, "affinity")
     placed = resolve(bind(model, core), placement)
     return freeze_placed(
         placed,

@@ -50,7 +50,7 @@ def reference_for(placement: Placement, baseline: Placement | None) -> Reference
     """Return the device that the latency of a placement is promised relative to.
 
     It is the baseline if that is a device alone, by default the CPU. A placement that is this
-    device itself is compared with one core of the CPU in f32.
+    device itself, every op of it, is compared with one core of the CPU in f32.
     """
     device, properties = "CPU", {}
     if baseline is not None and baseline.direct and baseline.virtual is None:

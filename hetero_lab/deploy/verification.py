@@ -405,17 +405,13 @@ def _partition(contract: Contract, seen: ObservedRun) -> Checked:
             return UNKNOWN, "this OpenVINO does not report the partition"
         return OK, f"whole, on {here}"
     devices = [[subgraph.device for subgraph in of.subgraphs] for of in (now, then)]
-    here, promised = (
-        f"{count} ({names_at_hand(names, 8)})"
-        for names, count in zip(
-            devices, (count_of(len(devices[0]), "subgraph"), len(devices[1])), strict=True
-        )
-    )
+    listed = [f"({names_at_hand(names, 8)})" for names in devices]
+    here = f"{count_of(len(devices[0]), 'subgraph')} {listed[0]}"
     if now == then:
         return OK, here
     if devices[0] == devices[1]:
         return BROKEN, f"{here}, not wired as promised"
-    return BROKEN, f"{here}, promised were {promised}"
+    return BROKEN, f"{here}, promised were {len(devices[1])} {listed[1]}"
 
 
 def _outputs(directory: str | os.PathLike[str], contract: Contract, seen: ObservedRun) -> Checked:

@@ -300,6 +300,13 @@ def resolve(bound: BoundModel, placement: PlacementLike) -> BoundPlacement:
     return BoundPlacement(bound, resolved)
 
 
+def named(affinity: Affinity, label: str) -> Placement:
+    """Return an affinity with a label; wholly of one device it is that device and has its name."""
+    if len(affinity.devices) == 1:
+        return Placement(affinity, affinity.devices[0], direct=True)
+    return Placement(affinity, label)
+
+
 def carried_over(graph: OpGraph, placement: PlacementLike) -> PlacementLike:
     """Return a placement as it is, or carried to this variant if it was made for another."""
     affinity = placement.affinity if isinstance(placement, Placement) else placement

@@ -151,7 +151,7 @@ class Plan(Framed):
         if self.gap:
             said = [f"Not proven best: another may be predicted {time_text(self.gap)} faster."]
         if self.interval_us[1] < math.inf and self.undecided:
-            names = names_at_hand(self.undecided)
+            names = names_at_hand(self.undecided).replace(f"'{GREEDY}'", "HETERO's own choice")
             said.append(f"{names} may be as fast: the difference is within the error.")
         return [*said, *["Ctrl-C ended the search."] * self.interrupted]
 

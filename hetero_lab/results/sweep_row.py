@@ -25,7 +25,8 @@ class Row:
 
     ``run`` is the run of the row, if rows of several runs are shown that cannot be ranked together,
     and ``evaluation`` the accuracy, in a sweep with data. ``needs_s`` is how long all rows left out
-    by the budget are expected to take; 0 for a measured row.
+    by the budget are expected to take; 0 for a measured row. ``name`` is what its configuration
+    says in place of the label.
     """
 
     label: str
@@ -45,11 +46,13 @@ class Row:
     host: str = ""
     evaluation: Evaluation | None = None
     needs_s: float = 0.0
+    name: str = ""
 
     @property
     def configuration(self) -> str:
-        """The label with the precision of its devices, if it was measured."""
-        return self.scaled_profile.configuration if self.scaled_profile else self.label
+        """The name with the precision of its devices, if it was measured."""
+        named = self.name or self.label
+        return self.scaled_profile.configuration if self.scaled_profile else named
 
     @property
     def emulation(self) -> str:
@@ -77,10 +80,10 @@ class Row:
         """The profile with its samples on the scale of the latency: a report tells one number."""
         ratio, level = self.series.ratio, self.reference_latency
         if self.profile is None or ratio is None or level is None:
-            return self.profile and replace(self.profile, label=self.label)
+            return self.profile and replace(self.profile, label=self.name or self.label)
         own = self.profile.latency
         latency = own.scaled(level.median_us * ratio.middle / own.median_us)
-        return replace(self.profile, label=self.label, latency=latency)
+        return replace(self.profile, label=self.name or self.label, latency=latency)
 
     @property
     def levels_us(self) -> list[float]:

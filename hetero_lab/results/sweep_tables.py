@@ -173,9 +173,10 @@ _RAW = ["median_us", "p90_us", "ci95_low_us", "ci95_high_us"]
 
 def _summary(row: Row, reference: str, *, evaluated: bool, generates: bool) -> dict[str, Any]:
     profile, scaled = row.profile, row.scaled_profile
-    measured: dict[str, Any] = {"configuration": row.label}
+    measured: dict[str, Any] = {"configuration": row.name or row.label}
     if scaled is not None:  # under the name of the row that was measured
-        measured = profile_tables.summary_row(replace(scaled, label=row.same_as or row.label))
+        named = row.name or row.same_as or row.label
+        measured = profile_tables.summary_row(replace(scaled, label=named))
     ratio, low, high, _ = row.series.ratio if profile and row.series.ratio else [None] * 4
     median = measured.get("median_us")
     settled = row.sustained_us[-len(row.sustained_us) // 3 :]

@@ -511,6 +511,7 @@ class _Optimization:
             store=store,
         )
         rows = dict(zip(placements, made.rows, strict=True))
+        rows[GREEDY] = replace(rows[GREEDY], name=f"HETERO:{','.join(self.costs.devices)}")
         if not any(rows[label].profile is not None for label in baselines):
             if made.interrupted:
                 raise KeyboardInterrupt

@@ -11,6 +11,7 @@ from openvino import opset13 as op
 import hetero_lab as hl
 from hetero_lab.cli import main as cli
 from hetero_lab.cli.texts import unused
+from hetero_lab.deploy.contract import read_contract
 
 MODEL = "digits_inception"
 EMULATE = ["--emulate", "ASKACC:unsupported=Concat,Softmax"]
@@ -74,8 +75,21 @@ def test_explain_takes_devices_and_files_and_writes_a_page(said, tmp_path):
 
 
 def test_freeze_writes_what_apply_reads(said, tmp_path):
-    said("freeze", MODEL, str(tmp_path / "frozen"), *SPLIT, "--tolerance", "none")
-    assert set(hl.read_placement(tmp_path / "frozen").devices) == {"ASKACC", "CPU"}
+    frozen = tmp_path / "frozen"
+    lines = said("freeze", MODEL, str(frozen), *SPLIT, "--tolerance", "none").splitlines()
+    assert set(hl.read_placement(frozen).devices) == {"ASKACC", "CPU"}
+    assert [line.split()[0::2] for line in lines[1:]] == [
+        ["Next:", str(frozen / "run.py")],
+        ["Next:", "verify"],
+    ]
+
+
+def test_a_file_that_is_wholly_on_the_cpu_is_frozen_as_the_cpu(said, tmp_path):
+    file, frozen = str(tmp_path / "best.json"), str(tmp_path / "frozen")
+    hl.Affinity.uniform(MODEL, "CPU").to_json(file)
+    said("freeze", MODEL, frozen, "--affinity", file, "--tolerance", "none")
+    assert read_contract(frozen).label == "CPU"
+    assert hl.read_placement(frozen).direct
 
 
 def test_the_answer_comes_first_and_is_short(said, tmp_path):
@@ -127,7 +141,9 @@ def test_optimize_writes_what_freeze_takes(said, tmp_path):
     ).splitlines()  # fmt: skip
     assert len(lines) <= 16
     assert lines[-1].startswith(f"Next:       hetero-lab freeze {MODEL} deploy --affinity {out}")
-    assert len(hl.Affinity.from_json(out).ops) == 92
+    found = hl.Affinity.from_json(out)
+    assert len(found.ops) == 92
+    assert ("--emulate" in lines[-1]) == ("ASKACC" in found.devices)
     assert "plotly-graph-div" in page.read_text("utf-8")
 
 

@@ -65,7 +65,7 @@ def test_a_plan_from_stored_costs(costs_file, tmp_path, said):
     assert f" plan {time_text(plan.predicted_us)} " in table
     assert f" CPU {time_text(cpu)} " in table
     assert f"lower bound {time_text(plan.lower_bound_us)}" in table
-    assert "greedy" in text
+    assert "\nHETERO:PLANACC,CPU " in text
     assert "PLANACC alone cannot run every op." in text
     assert "Lint:" in text
     assert lines[-2] == f"Written: {out}"

@@ -14,6 +14,7 @@ import sys
 import time
 import warnings
 from collections import Counter
+from dataclasses import replace
 from pathlib import PureWindowsPath
 from xml.etree import ElementTree
 
@@ -40,6 +41,7 @@ from hetero_lab.deploy.deployed_run import ObservedRun, observe
 from hetero_lab.deploy.freeze import freeze_placed
 from hetero_lab.deploy.promised_latency import (
     OK,
+    ONE_CORE,
     UNDECIDED,
     UNKNOWN,
     judged_latency,
@@ -57,7 +59,7 @@ from hetero_lab.errors import (
 from hetero_lab.fetch import cache_dir
 from hetero_lab.intervals import Noise, ratio_of_runs
 from hetero_lab.model.read import prepare
-from hetero_lab.placement.placement import resolve
+from hetero_lab.placement.placement import named, resolve
 from hetero_lab.results.environment import is_busy
 from hetero_lab.runtime.stored_placement import read_stored
 from hetero_lab.tables import read_csv
@@ -369,6 +371,23 @@ def test_a_contract_of_an_older_version(deployed, copy):
     assert latency(timed(1.0), None).status == "not promised"
 
 
+def test_an_affinity_of_one_device_is_that_device(tmp_path):
+    whole = hl.Affinity.uniform("digits_inception", "CPU")
+    made = hl.freeze("digits_inception", whole, tmp_path, tolerance=None)
+    assert read_contract(made).label == "CPU"
+    mine = hl.Placement(whole, "mine")  # its author's words, and HETERO, are kept
+    made = hl.freeze("digits_inception", mine, tmp_path, tolerance=None)
+    assert read_contract(made).label == "mine"
+    assert "1 subgraph ('CPU')" in str(hl.verify(made, turns=3))
+
+
+def test_the_reference_is_told_with_its_precision():
+    device, properties = ONE_CORE
+    one_core = msgspec.structs.replace(PROMISE, reference_properties=dict(properties))
+    assert str(one_core).endswith(" of the time in f32 on one core of CPU")
+    assert str(PROMISE).endswith(f" of the time on {device}")
+
+
 def test_the_reference_is_another_device_or_one_core(deployed):
     model = hl.load("digits_inception")
     alone = hl.Placement(hl.Affinity.uniform(model, "CPU"), "CPU", direct=True)
@@ -378,8 +397,8 @@ def test_the_reference_is_another_device_or_one_core(deployed):
     assert reference_for(split, accelerated) == ("VERACC", {})
     assert reference_for(alone, None)[1]["INFERENCE_NUM_THREADS"] == 1
     assert reference_for(alone, alone) == reference_for(alone, None)
-    by_hetero = hl.Placement(hl.Affinity.uniform(model, "CPU"), "best.json")
-    assert reference_for(by_hetero, None) == reference_for(alone, None)
+    for wholly in (replace(alone, direct=False), named(alone.affinity, "file.json")):
+        assert reference_for(wholly, None) == reference_for(alone, None)
     # With other properties it is not the baseline that the user knows.
     assert reference_for(alone.with_properties({"CPU": F32}), alone) == ("CPU", {})
 

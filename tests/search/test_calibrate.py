@@ -139,10 +139,12 @@ def test_optimize_without_time_returns_a_measured_baseline(digits, tmp_path):
     # The proof measured greedy, and the row of the answer is that one.
     said = "Measured: 1 placement to learn from, 0 of them planned, and 1 in the proof"
     assert replace(best, split=None).searched == f"{said}."
-    assert replace(best, split=greedy).searched.startswith(f"{said}; the fastest split, greedy (")
+    split = replace(best, split=greedy).searched
+    assert split.startswith(f"{said}; the fastest split, HETERO:ACC,CPU (")
     drawn = contents_of(replace(best, split=greedy)).figures[placement_graph]
-    assert drawn.label == "greedy, not taken"
+    assert drawn.label == "HETERO:ACC,CPU, not taken"
     assert rows.loc["optimized", "configuration"] == rows.loc["greedy", "configuration"]
+    assert str(rows.loc["greedy", "configuration"]).startswith("HETERO:ACC,CPU (")
     trial = optimizing.Proposal(1, "plan 1.1", 12.0, 13.0, 2)
     history = replace(best, trials=(trial,)).history
     assert history.to_dict("records") == [trial._asdict()]
