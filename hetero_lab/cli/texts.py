@@ -8,7 +8,7 @@ import math
 import os
 import re
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,13 +164,21 @@ def optimize_text(given: Namespace, best: hl.types.Optimized) -> str:
     lines = [str(best)]
     if given.table:
         lines += ["", best.sweep.report(), best.history.to_string(index=False)]
-    owners = tuple(device + end for device in best.placement.devices for end in ":.")
-    kept = {
-        name: [text for text in vars(given).get(name) or [] if text.startswith(owners)]
+    needed = Namespace(**{**vars(given), **_needed(given, best.placement.devices)})
+    return "\n".join([*lines, _with_affinity(needed, "freeze", unused("deploy"))])
+
+
+def _needed(given: Namespace, devices: Sequence[str]) -> dict[str, list[str]]:
+    """Return what was emulated and set of these devices, and of HETERO between them."""
+    owners = [*devices, *["HETERO"] * (len(devices) > 1)]
+    return {
+        name: [
+            text
+            for text in vars(given).get(name) or []
+            if any(text == owner or text.startswith((f"{owner}:", f"{owner}.")) for owner in owners)
+        ]
         for name in ("emulate", "property")
     }
-    needed = Namespace(**{**vars(given), **kept})
-    return "\n".join([*lines, _with_affinity(needed, "freeze", unused("deploy"))])
 
 
 def _with_affinity(given: Namespace, command: str, *more: str) -> str:

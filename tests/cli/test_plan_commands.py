@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import xml.etree.ElementTree as ET
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from plain_openvino import edit_placement
 from small_models import chain
 
 import hetero_lab as hl
-from hetero_lab.cli import main as cli
+from hetero_lab.cli import main as cli, texts
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.errors import warn
 from hetero_lab.model.read import prepare
@@ -255,3 +256,19 @@ def test_plan_then_apply(tmp_path, said):
     said("apply", MODEL, plan, *emulate)
     planned = hl.plan(MODEL, hl.CostModel.from_json(costs)).affinity
     assert hl.Affinity.from_json(plan).counts() == planned.counts()
+
+
+@pytest.mark.parametrize(
+    ("devices", "emulate", "properties"),
+    [
+        (["CPU"], [], ["CPU.A=1"]),
+        (["ACC", "CPU"], ["ACC"], ["CPU.A=1", "HETERO.B=2"]),
+        (["NPX"], ["NPX:base=CPU"], []),
+    ],
+)
+def test_what_follows_emulates_and_sets_what_the_answer_uses(devices, emulate, properties):
+    given = Namespace(
+        emulate=["ACC", "NPX:base=CPU", "ACC2"], property=["CPU.A=1", "HETERO.B=2", "ACC2.C=3"]
+    )
+    needed = texts._needed(given, devices)
+    assert needed == {"emulate": emulate, "property": properties}
