@@ -61,8 +61,9 @@ class Displayed:
         What is missing, or no finite number, is None. Units are the suffixes of the columns.
         """
         tables = getattr(self, "tables", None) or self._shown()
+        said = [self._answer(), *self._sentences()]
         return {
-            "verdict": str(getattr(self, "verdict", self)),
+            "verdict": str(getattr(self, "verdict", " ".join(filter(None, said)))),
             "notes": [str(note) for note in getattr(self, "notes", ())],
             "tables": {name or "summary": records(frame) for name, frame in tables.items()},
         }

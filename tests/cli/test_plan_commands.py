@@ -59,6 +59,7 @@ def test_a_plan_from_stored_costs(costs_file, tmp_path, said):
     assert {op for op in affinity.ops if affinity[op] == "CPU"} >= set(softmax)
     plan = hl.plan(MODEL, costs)
     assert plan.affinity == affinity
+    assert plan.to_dict()["verdict"].startswith("Place ")
     lines = text.splitlines()
     assert "elsewhere, OpenVINO 2026.4" in text
     cpu = costs.predict_us(hl.Affinity.uniform(MODEL, "CPU"))
