@@ -79,7 +79,7 @@ def expand(
         labelled = list(_with_simplified(next(iter(models.values())), labelled))
     own, properties = _dimensions(grid or {})
     settings = list(_settings(properties, next(iter(models.values())).core))
-    ways = [
+    executions = [
         Execution(executor, n, scenario=scenario)
         for executor in own["executor"]
         for n in own["requests"]
@@ -94,19 +94,21 @@ def expand(
                 placed = BoundPlacement(bound, replace(placed.placement, label=given))
             for suffix, changes in settings:
                 changed = _with_properties(placed, changes)
-                for way, cached in itertools.product(ways, own["model_cache"]):
-                    way.check(changed)
+                for execution, cached in itertools.product(executions, own["model_cache"]):
+                    execution.check(changed)
                     parts = [
                         placed.label or "placement",
                         name if many else "",
                         suffix,
-                        way.executor if way.executor != HETERO else "",
-                        f"{way.requests} requests" if way.requests > 1 else "",
+                        execution.executor if execution.executor != HETERO else "",
+                        f"{execution.requests} requests" if execution.requests > 1 else "",
                         FROM_CACHE if cached else "",
                     ]
                     label = " · ".join(filter(None, parts))
                     trials.append(
-                        trial_of(changed, label, name, way, model_cache=cached, problem=problem)
+                        trial_of(
+                            changed, label, name, execution, model_cache=cached, problem=problem
+                        )
                     )
         if baselines and not problem:
             alone = Execution(scenario=scenario)
@@ -292,7 +294,7 @@ def trial_of(
     placed: BoundPlacement,
     label: str,
     variant: str,
-    way: Execution,
+    execution: Execution,
     *,
     baseline: bool = False,
     model_cache: bool = False,
@@ -307,12 +309,12 @@ def trial_of(
         affinity,
         {d: {k: str(v) for k, v in sorted(p.items())} for d, p in properties},
         placed.direct,
-        way.requests,
+        execution.requests,
     ]
-    if way.executor != HETERO:
-        identity.append(way.executor)
-    if way.scenario is not None:
-        identity.append(asdict(way.scenario))
+    if execution.executor != HETERO:
+        identity.append(execution.executor)
+    if execution.scenario is not None:
+        identity.append(asdict(execution.scenario))
     if model_cache:
         identity.append(FROM_CACHE)
     return Trial(
@@ -323,11 +325,11 @@ def trial_of(
         devices=tuple(placed.placement.devices),
         device_properties={d: storable(p) for d, p in properties},
         direct=placed.direct,
-        requests=way.requests,
+        requests=execution.requests,
         baseline=baseline,
         problem=problem,
-        executor=way.executor,
-        scenario=way.scenario,
+        executor=execution.executor,
+        scenario=execution.scenario,
         model_cache=model_cache,
     )
 
