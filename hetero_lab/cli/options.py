@@ -135,7 +135,7 @@ class OptionParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse unknown options, and name the one that was probably meant."""
-        self._refuse_twice(args or ())
+        self._refuse_devices_twice(args or ())
         try:
             given, unknown = super().parse_known_args(args, namespace)
         except ArgumentError:
@@ -146,19 +146,16 @@ class OptionParser(argparse.ArgumentParser):
         self._refuse(unknown)
         return given, unknown
 
-    def _refuse_twice(self, args: Sequence[str]) -> None:
-        """Refuse an option whose second value would replace the first without a word."""
-        seen: set[str] = set()
-        for text in args:
-            action = self._option_string_actions.get(text.partition("=")[0])
-            if action is None or type(action).__name__ != "_StoreAction":
-                continue
-            if action.dest in seen:
+    def _refuse_devices_twice(self, args: Sequence[str]) -> None:
+        """Refuse devices that would replace others, where somebody meant to add them."""
+        options = [self._option_string_actions.get(text.partition("=")[0]) for text in args]
+        given = [option.dest for option in options if option is not None]
+        for name in ("device", "devices"):
+            if given.count(name) > 1:
                 raise ArgumentError(
-                    f"{'/'.join(action.option_strings)} is given twice, and the second would "
-                    f"replace the first. Give it once; {self.prog} -h shows its form."
+                    f"-d is given twice, and the second would replace the first. Give it once; "
+                    f"{self.prog} -h shows its form."
                 )
-            seen.add(action.dest)
 
     def _refuse(self, unknown: Sequence[str]) -> None:
         if unknown:

@@ -52,7 +52,7 @@ FROM = ["-d", "HETERO:ACC,CPU", "--emulate"]
         (["sweep", "--turns", "2", "-d", "CPU"], []),
         (["simplify", *FROM, "ACC:unsupported=Concat"], ["profile", "optimize"]),
         (["advise", "-b", "15", *SPLIT], ["advise", "verify"]),
-        (["freeze", "deploy", "-d", "CPU"], ["verify"]),
+        (["freeze", "deploy", "-d", "CPU"], ["run.py"]),
         (["plan", "-b", "5", "--affinity-out", "plan.json", *SPLIT], ["apply"]),
     ],
     ids=lambda words: " ".join(words[:1]),

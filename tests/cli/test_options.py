@@ -30,10 +30,11 @@ def test_all_options_at_once():
     assert (given.csv, given.export, given.input) == ("f.csv", "d", "i.npz")
 
 
-@pytest.mark.parametrize("twice", ["-d ACC,CPU -d CPU", "-d CPU --device=ACC", "-b 3 -b 4"])
-def test_an_option_that_would_replace_another_is_refused(twice):
+@pytest.mark.parametrize("twice", ["-d HETERO:ACC,CPU -d CPU", "-d CPU --device=ACC"])
+def test_devices_that_would_replace_others_are_refused(twice):
     with pytest.raises(ArgumentError, match="is given twice"):
         parsed("m.onnx", *twice.split())
+    assert parsed("m.onnx", "-d", "CPU", "-b", "3", "-b", "4").budget == 4  # the last one counts
 
 
 @pytest.mark.parametrize(
