@@ -349,7 +349,8 @@ class Inquiry:
     def _latency_us(self, way: Way, percentile: float = 50.0) -> float:
         """Return a percentile of the latencies of one request at a time."""
         kept = self.kept.get(way.one_key)
-        return float(np.percentile(kept.latencies_us, percentile)) if kept else np.inf
+        latencies_us = kept.latencies_us if kept else ()
+        return float(np.percentile(latencies_us, percentile)) if latencies_us else np.inf
 
     def _prune(self, name: str) -> None:
         """Keep the fastest ways of a model; one of hopeless rate helps no set."""

@@ -16,7 +16,7 @@ from hetero_lab.devices.bound import bind
 from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabError, PlanError
 from hetero_lab.machine.load_loop import LoadWindow, window_at
 from hetero_lab.machine.machine import Inquiry, inquiry_on
-from hetero_lab.measure.loads import Load
+from hetero_lab.measure.loads import Driven, Load
 from hetero_lab.runtime.timing import Stopwatch
 
 FEW = {"INFERENCE_NUM_THREADS": 1, "ENABLE_CPU_PINNING": False}
@@ -157,6 +157,14 @@ def test_a_rate_that_no_process_can_produce_ends_the_growing_rates(monkeypatch):
         plan = inquiry.plan()
     assert not plan.loads
     assert "more than a process here can produce" in plan.left_out["1.25 times the rates"]
+
+
+def test_a_way_that_is_kept_without_latencies_takes_for_ever():
+    demand = hl.Demand("digits_inception", ways=["CPU"])
+    with inquiry_on({"m": demand}, ["CPU"], watch=Stopwatch.start(None)) as inquiry:
+        way = inquiry.ways["m"]["CPU"]
+        inquiry.kept.keep([way.one_key], [Driven(rate_per_s=9.0, latencies_us=())])
+        assert inquiry._latency_us(way) == np.inf
 
 
 def test_placements_of_one_label_are_two_ways():
