@@ -1,4 +1,4 @@
-"""How long to measure, and what a time budget allows.
+"""When a sweep stops: how many turns are enough, and what a time budget allows.
 
 The estimate is based on the first compile and the first inference. Every placement gets its
 least turns before any gets more. If the time is too short for that, turns become fewer, then
@@ -9,16 +9,22 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from hetero_lab.arguments import check_positive, check_whole
+from hetero_lab.intervals import Noise, known_within
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
 
 WARM_UP_S, WARM_UP_INFERENCES = 0.3, 30  # at most, and before two turns in a row can agree
 _ENOUGH = 0.75  # share of the placements covered by the sparsest plan
 LEAST_TURNS = 8
+_PRECISE_TURNS = 20  # the spread of fewer turns is too uncertain to stop by
+_MOST_TURNS = 500  # more tell nothing that the noise between two compiles does not hide
+
+# The turns of a placement and of the reference in the same rounds, in µs, and their noise.
+Pair: TypeAlias = tuple[Sequence[float], Sequence[float], Noise]
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,16 @@ class RunOptions:
     def target(self) -> int:
         """The least number of turns of each placement."""
         return self.turns or LEAST_TURNS
+
+    def needs_another(self, n_rounds: int, group: Iterable[Pair]) -> bool:
+        """Tell whether a group needs a round more than ``n_rounds`` for the precision asked for."""
+        if self.turns is not None or n_rounds >= _MOST_TURNS:
+            return False
+        return any(
+            len(ours) < _PRECISE_TURNS or not known_within(self.precision, ours, reference, noise)
+            for ours, reference, noise in group
+            if len(ours) >= 2  # else there is no interval that could narrow
+        )
 
 
 @dataclass(frozen=True)

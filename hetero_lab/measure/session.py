@@ -170,11 +170,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
             except KeyboardInterrupt:
                 interrupted = True
                 has_turns = any(isinstance(record, Turn) for record in records)
-                warn(
-                    "Interrupted"
-                    + "; the turns that were measured are kept" * has_turns
-                    + (", and the same call goes on from there." if store else ".")
-                )
+                kept = "; the turns that were measured are kept" if has_turns else ""
+                more = ", and the same call goes on from there" if store else ""
+                warn(f"Interrupted{kept}{more}.")
         graphs = {name: bound.graph for name, bound in self.models.items()}
         return sweep_from(header, records, graphs, interrupted=interrupted)
 

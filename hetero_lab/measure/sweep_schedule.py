@@ -1,4 +1,4 @@
-"""What a sweep measures next: groups of placements, turns in random order, the budget, failures.
+"""What a sweep measures next: groups of placements, turns in random order, failures.
 
 The schedule has no device, process or clock. It yields steps; whoever carries one out tells it the
 time and the answers before asking for the next.
@@ -15,13 +15,14 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from hetero_lab.intervals import Noise, known_within, turn_level
+from hetero_lab.intervals import Noise, turn_level
 from hetero_lab.measure import requests
 from hetero_lab.measure.budget import (
     FULL,
     LEAST,
     WARM_UP_S,
     Durations,
+    Pair,
     RunOptions,
     TurnLength,
     TurnPlan,
@@ -39,8 +40,6 @@ from hetero_lab.results.records import (
     Trial,
 )
 
-_PRECISE_TURNS = 20  # the spread of fewer turns is too uncertain to stop by
-MOST_TURNS = 500  # more tell nothing that the noise between two compiles does not hide
 _LOOK_SHARE = 0.05  # share of the budget for a first estimate of the inference time
 _END_S = 0.1  # reserved for ending the workers and reading the records
 _COUNTED_INFERENCES = 36  # inferences to read the counters of one placement
@@ -287,12 +286,7 @@ class SweepSchedule:
         n_later = later.n_groups(self.group_size)
         reserve_s = 1.2 * max(self._plan_s(later), n_later * (self._elapsed_s - began_s))
         deadline_s = self._elapsed_s + min(self.left_s / (n_later + 1), self.left_s - reserve_s)
-        while (
-            self.options.turns is None
-            and number < MOST_TURNS
-            and self._elapsed_s < deadline_s
-            and not self._is_precise
-        ):
+        while self._elapsed_s < deadline_s and self.options.needs_another(number, self._pairs):
             if not (yield from self._round(group, number, shuffle)):
                 return
             number += 1
@@ -411,15 +405,9 @@ class SweepSchedule:
         return self._n_turns(key) < target
 
     @property
-    def _is_precise(self) -> bool:
-        """Whether all ratios of this group are known to the precision that was asked for."""
+    def _pairs(self) -> Iterator[Pair]:
+        """The turns of this group's placements beside those of the reference, if it is alive."""
         others = [key for key in self._alive if key != self.reference]
         for key in others if self.reference in self._alive else ():
-            ours, beside = self.ledger.paired(key, self.reference)
-            if len(ours) < 2:
-                continue
             noise = self.noise(self.trials[key].runs_on | self.trials[self.reference].runs_on)
-            precision = self.options.precision
-            if len(ours) < _PRECISE_TURNS or not known_within(precision, ours, beside, noise):
-                return False
-        return True
+            yield *self.ledger.paired(key, self.reference), noise

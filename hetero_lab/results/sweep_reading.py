@@ -238,7 +238,7 @@ class _Builder:
                 *_wrong_notes(rows),
                 *agreement_notes(a for row in rows if row.profile for a in row.profile.agreement),
                 *_all_notes(self._records, rows),
-                *[f"{GENERATED}."] * (self._header.generated and bool(rows)),
+                *([f"{GENERATED}."] if self._header.generated and rows else []),
             ),
             interrupted=self._interrupted,
             clock_mhz=float(np.median(known)) if known else None,

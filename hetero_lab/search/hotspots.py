@@ -246,8 +246,9 @@ def _measured(profile: Profile, every: Sequence[Profile]) -> Hotspots:
         if ops[name] or us
     ]
     n_unknown = len(profile.affinity.ops) - sum(len(row.ops) for row in rows)
-    untold = f"The counters do not tell the time of {count_of(n_unknown, 'op')}."
-    notes = [*filter(None, [counted_beyond(profile)]), *[untold] * (n_unknown > 0)]
+    notes = [*filter(None, [counted_beyond(profile)])]
+    if n_unknown > 0:
+        notes.append(f"The counters do not tell the time of {count_of(n_unknown, 'op')}.")
     emulated = dict(profile.environment.emulated)
     return Hotspots(tuple(rows), profile.graph, profile.affinity, tuple(notes), emulated=emulated)
 
