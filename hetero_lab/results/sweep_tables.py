@@ -20,7 +20,7 @@ from hetero_lab.terminal import count_of, one_line
 if TYPE_CHECKING:
     import pandas as pd
 
-_MOST_ROWS = 5  # in the short text
+_MOST_ROWS, _MORE = 5, "… "  # of the short text, and what begins the number of the others
 _NOISY = 10.0  # an interval whose ends are so many times apart comes from noise alone
 # Tables that hold those of all profiles, under the names that they have there.
 _OF_EACH = {
@@ -76,6 +76,8 @@ def text(
     few = None if most is None else most // 2
     for listed, noun in ((failures, "failure"), (list(remarks), "note")):
         lines += [*listed[:few], *_more(len(listed), few, noun)]
+    if any(line.startswith(_MORE) for line in lines):
+        lines.append("The sweep's report() shows all, on the command line --table.")
     return "\n".join(lines) + "\n"
 
 
@@ -113,7 +115,7 @@ def verdict(tables: Tables) -> str:
 
 
 def _more(n: int, most: int | None, noun: str) -> list[str]:
-    return [f"… {count_of(n - most, f'more {noun}')}"] if most is not None and n > most else []
+    return [f"{_MORE}{count_of(n - most, f'more {noun}')}"] if most is not None and n > most else []
 
 
 def shown(tables: Tables) -> dict[str, pd.DataFrame]:
