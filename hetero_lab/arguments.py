@@ -22,6 +22,9 @@ from typing import Any, Literal, TypeVar
 from hetero_lab.errors import ArgumentError, HeteroLabError, did_you_mean, shorten
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+# What executor= may be: OpenVINO's own HETERO (or one device), or the parallel one.
+HETERO, PARALLEL = "hetero", "parallel"
+EXECUTORS = (HETERO, PARALLEL)
 # The largest number allowed, by name, since one name means the same everywhere. Larger ones would
 # overflow, or never end.
 _MOST = {
