@@ -16,8 +16,8 @@ import pytest
 from other_process import run_python
 
 import hetero_lab as hl
+from hetero_lab.devices.core import DEVICES, add_devices
 from hetero_lab.errors import HeteroLabWarning
-from hetero_lab.extensions import DEVICES, add_devices
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "tests" / "example_extension"
