@@ -84,7 +84,7 @@ def checked(function: _F) -> _F:
     """Return a function that checks the kinds and bounds of its arguments first.
 
     Of a class, its constructor does. Public functions are wrapped at the door
-    (:mod:`hetero_lab.facade`); methods and constructors that users call wear it as a decorator,
+    (:mod:`hetero_lab.lookup`); methods and constructors that users call wear it as a decorator,
     so that a class is one and the same however it was reached.
     """
     if isinstance(function, type):

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hetero_lab as hl
-from hetero_lab.annexes import annex
 from hetero_lab.arguments import check_whole
 from hetero_lab.cli import machine_config, options, values
 from hetero_lab.cli.texts import MEASURED, Planned
@@ -37,6 +36,7 @@ from hetero_lab.errors import (
     warn,
 )
 from hetero_lab.fetch import cache_dir
+from hetero_lab.lookup import annex
 from hetero_lab.tables import check_directory, check_writable, make_directory, write_csv, write_text
 from hetero_lab.terminal import text_of
 
