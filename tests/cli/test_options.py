@@ -37,6 +37,10 @@ def test_devices_that_would_replace_others_are_refused(twice):
     assert parsed("m.onnx", "-d", "CPU", "-b", "3", "-b", "4").budget == 4  # the last one counts
 
 
+def emulated(texts):
+    return values.emulation(texts[0])
+
+
 @pytest.mark.parametrize(
     ("read", "texts", "expected"),
     [
@@ -53,12 +57,24 @@ def test_devices_that_would_replace_others_are_refused(twice):
         # Fixes keep their order, and the last wins.
         (values.fixes, ["a=b=CPU", "^c$=ACC", "a=b=ACC"], {"^c$": "ACC", "a=b": "ACC"}),
         (values.pins, ["^a=b=GPU"], {"^a=b": "GPU"}),
-        (
-            values.memory_limit,
-            ["GPU.0,CPU=6GiB", "CPU=1"],
-            {("GPU.0", "CPU"): "6GiB", ("CPU",): "1"},
-        ),
+        (values.memory_limit, ["G.0,C=6GiB", "C=1"], {("G.0", "C"): "6GiB", ("C",): "1"}),
         (values.grid, ["CPU.A=1,x"], {"CPU.A": [1, "x"]}),
+        (
+            emulated,
+            ["ACC:supported=MatMul"],
+            {"name": "ACC", "properties": {}, "supported": {"MatMul"}},
+        ),
+        (
+            emulated,
+            ["C:unsupported=Softmax:base=CPU:faster_by=auto:N=2:ENABLE_CPU_PINNING=False"],
+            {
+                "name": "C",
+                "properties": {"N": 2, "ENABLE_CPU_PINNING": False},
+                "unsupported": {"Softmax"},
+                "base": "CPU",
+                "faster_by": "auto",
+            },
+        ),
     ],
 )
 def test_values(read, texts, expected):
@@ -78,19 +94,6 @@ def test_paths_of_windows_stay_whole():
     assert PureWindowsPath(given.csv).parts == ("..", "t.csv")
 
 
-def test_emulation():
-    first = values.emulation("ACC:supported=Convolution,MatMul")
-    assert first == {"name": "ACC", "supported": {"Convolution", "MatMul"}, "properties": {}}
-    text = "C:unsupported=Softmax:base=CPU:faster_by=auto:NUM_STREAMS=2:ENABLE_CPU_PINNING=False"
-    assert values.emulation(text) == {
-        "name": "C",
-        "unsupported": {"Softmax"},
-        "base": "CPU",
-        "faster_by": "auto",
-        "properties": {"NUM_STREAMS": 2, "ENABLE_CPU_PINNING": False},
-    }
-
-
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -107,38 +110,25 @@ def test_split_line(line, words):
 
 
 @pytest.mark.parametrize(
-    ("read", "texts", "fact"),
+    ("read", "texts", "fact", "once"),
     [
-        (values.shapes, "x x= =1 x=1,-3 x=1,,2 x=1.5 x=?,3 x=²", "--shape"),
-        (values.properties, "CPU A=1 CPU.A CPU.=1 .A=1 CPU.A=", "--property"),
-        (values.fixes, "a a= =CPU", "--fix"),
-        (values.memory_limit, "GPU =2GiB GPU=", "NAME=VALUE"),
-        (values.grid, "speed speed=", "DEVICE.KEY=VALUE1,VALUE2"),
+        (values.shapes, "x x= =1 x=1,-3 x=1,,2 x=1.5 x=?,3 x=²", "--shape", "x=1"),
+        (values.properties, "CPU A=1 CPU.A CPU.=1 .A=1 CPU.A=", "--property", "CPU.A=1"),
+        (values.fixes, "a a= =CPU", "--fix", ""),
+        (values.memory_limit, "GPU =2GiB GPU=", "NAME=VALUE", "GPU=1"),
+        (values.grid, "speed speed=", "DEVICE.KEY=VALUE1,VALUE2", "a=1"),
+        (emulated, ":base=CPU A:Softmax A:supported= A:suported=Softmax A:base=C:base=D", "--", ""),
     ],
 )
-def test_what_is_no_value(read, texts, fact):
-    for text in texts.split():
+def test_what_is_no_value(read, texts, fact, once):
+    for text in ["", *texts.split()]:
         with pytest.raises(ArgumentError, match=fact):
             read([text])
+    if once:
+        with pytest.raises(ArgumentError, match="twice"):
+            read([once, once])
     with pytest.raises(ArgumentError, match="name the input of each shape"):
         values.shapes(["1,3", "x=2"])
-
-
-def test_what_is_no_emulated_device():
-    texts = ":base=CPU A:Softmax A:supported= A:suported=Softmax A:base=C:base=D"
-    for text in ["", *texts.split()]:
-        with pytest.raises(ArgumentError, match="--emulate"):
-            values.emulation(text)
-
-
-def test_given_twice():
-    for read, text in (
-        (values.shapes, "x=1"),
-        (values.properties, "CPU.A=1"),
-        (values.memory_limit, "GPU=1"),
-    ):
-        with pytest.raises(ArgumentError, match="twice"):
-            read([text, text])
 
 
 def test_sentences_name_options_in_place_of_arguments():
