@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -89,12 +88,10 @@ def test_what_is_broken_or_named_twice_is_left_out_and_named(install):
 
 
 USE = """
-import json, sys
-import hetero_lab as hl
-before = "hetero_lab_example" in sys.modules
-devices = list(hl.devices()["device"])
-profile = hl.profile("digits_inception", "HETERO:ACCELERATOR,CPU", iterations=5, progress=False)
-print(json.dumps({"before": before, "devices": devices}))
+import sys, hetero_lab as hl
+assert "hetero_lab_example" not in sys.modules
+assert "ACCELERATOR" in list(hl.devices()["device"])
+hl.profile("digits_inception", "HETERO:ACCELERATOR,CPU", iterations=5, progress=False)
 """
 
 
@@ -106,6 +103,3 @@ def test_the_example_package_is_installed_and_used(tmp_path):
     path = os.pathsep.join([str(tmp_path / "site"), str(ROOT)])
     done = run_python(USE, cwd=tmp_path, PYTHONPATH=path)
     assert "is left out" not in done.stderr
-    seen = json.loads(done.stdout.splitlines()[-1])
-    assert seen["before"] is False
-    assert "ACCELERATOR" in seen["devices"]

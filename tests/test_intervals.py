@@ -187,6 +187,7 @@ def test_the_noise_of_compiles_is_found_below_that_of_turns_and_of_the_machine(
     assert noise.n_compiles == 24 * 6
     assert noise.is_measured
     # That of one model is all relative.
+    rng = np.random.default_rng(1)
     noise = compile_noise([compiles(1000.0, 0.03, 0.0, rng) for _ in range(6)])
     assert noise.relative == pytest.approx(0.03, rel=0.35)
     assert noise.absolute_us == 0.0

@@ -9,7 +9,6 @@ import pytest
 from openvino import opset13 as op
 
 import hetero_lab as hl
-from hetero_lab.cli import main as cli
 from hetero_lab.cli.texts import unused
 from hetero_lab.deploy.contract import read_contract
 
@@ -135,23 +134,6 @@ def test_optimize_writes_what_freeze_takes(said, tmp_path):
     assert len(found.ops) == 92
     assert ("--emulate" in lines[-1]) == ("ASKACC" in found.devices)
     assert "plotly-graph-div" in page.read_text("utf-8")
-
-
-def test_every_command_with_a_result_writes_a_page():
-    commands = {name: command.parser() for name, command in cli.COMMANDS.items()}
-    with_page = {name for name, sub in commands.items() if "--html" in sub.format_usage()}
-    assert set(commands) - with_page == {
-        "demo",
-        "devices",
-        "doctor",
-        "samples",
-        "export",
-        "freeze",
-        "noise",
-    }
-    searches = {name for name, sub in commands.items() if "--budget" in sub.format_help()}
-    isolated = {name for name, sub in commands.items() if "--no-isolate" in sub.format_usage()}
-    assert isolated == searches - {"noise", "investigate", "machine"}  # the others always isolate
 
 
 @pytest.mark.slow
