@@ -9,35 +9,11 @@ from openvino.op.util import Variable, VariableInfo
 
 # Names of ops that break what does not quote, escape or bound them.
 NASTY_NAMES = (
-    'quote"d',
-    "it's",
-    "a/b\\c",
-    "<script>alert(1)</script>",
-    "new\nline",
-    "carriage\rreturn",
-    "both\r\nof them",
-    "\r",
-    "=1+1",
-    "+plus",
-    "-minus",
-    "@at",
-    "'apostrophe",
-    "'=both",
-    "\ttab",
-    "ünï/中文",
-    "rocket 🚀",
-    "comma,semicolon;",
-    " blanks ",
-    "nan",
-    "NA",
-    "1",
-    "1.50",
-    "True",
-    "&amp;{x}%s",
-    "subgraph7: fake",
-    "Result_5",
-    "x" * 10_000,
-)
+    'quote"d', "it's", "a/b\\c", "<script>alert(1)</script>", "new\nline", "carriage\rreturn",
+    "both\r\nof them", "\r", "=1+1", "+plus", "-minus", "@at", "'apostrophe", "'=both", "\ttab",
+    "ünï/中文", "rocket 🚀", "comma,semicolon;", " blanks ", "nan", "NA", "1", "1.50", "True",
+    "&amp;{x}%s", "subgraph7: fake", "Result_5", "x" * 10_000,
+)  # fmt: skip
 
 
 def variable(name: str, *sizes: int, kind: ov.Type = ov.Type.f32) -> Variable:
@@ -60,10 +36,8 @@ def two_parts() -> ov.Model:
     """Build relu of one input and abs of another: two weakly connected components."""
     x = op.parameter([1, 4], np.float32, name="x")
     y = op.parameter([1, 4], np.float32, name="y")
-    results = [
-        op.result(op.relu(x, name="relu"), name="first"),
-        op.result(op.abs(y, name="abs"), name="second"),
-    ]
+    ends = {"first": op.relu(x, name="relu"), "second": op.abs(y, name="abs")}
+    results = [op.result(value, name=name) for name, value in ends.items()]
     return ov.Model(results, [x, y], "two_parts")
 
 
@@ -167,11 +141,7 @@ def identities() -> ov.Model:
     last, passed = opset16.identity(hidden), opset16.identity(x)
     last.output(0).set_names({"named"})
     passed.output(0).set_names({"a_copy"})
-    results = [
-        op.result(inner, name="r0"),
-        op.result(last, name="r1"),
-        op.result(passed, name="r2"),
-    ]
+    results = [op.result(y, name=f"r{i}") for i, y in enumerate([inner, last, passed])]
     return ov.Model(results, [x], "identities")
 
 
@@ -210,13 +180,8 @@ def odd_ends() -> ov.Model:
     relu = op.relu(x, name="relu")
     doubled = op.add(relu, relu, name="doubled")
     constant = op.constant(np.array([3, 1, 2], np.float32), name="constant")
-    results = [
-        op.result(through, name="passed"),
-        op.result(doubled, name="sum"),
-        op.result(constant, name="fixed"),
-        op.result(relu, name="once"),
-        op.result(relu, name="twice"),
-    ]
+    ends = {"passed": through, "sum": doubled, "fixed": constant, "once": relu, "twice": relu}
+    results = [op.result(value, name=name) for name, value in ends.items()]
     return ov.Model(results, [x, unused, through], "odd_ends")
 
 
