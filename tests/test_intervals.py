@@ -199,6 +199,7 @@ def test_the_largest_noise_is_assumed_if_any_is():
     assert largest_noise([]) == ASSUMED_NOISE
     assert largest_noise([measured, ASSUMED_NOISE]) == Noise(0.02, 1.9)
     assert not largest_noise([measured, ASSUMED_NOISE]).is_measured
+    assert measured.when_busy == Noise(0.04, 1.0, 12, "2026-01-01")
     assert str(measured) == "2.00% and 0.5 µs (measured on 12 compiles)"
     assert str(ASSUMED_NOISE) == "0.50% and 1.9 µs (assumed)"
 
@@ -208,11 +209,6 @@ def test_a_ratio_of_what_does_not_vary():
     for factor, p in ((1.0, 1.0), (2.0, 0.0)):
         found = paired_ratio([factor * 10.0] * 4, [10.0] * 4, exact)
         assert found == pytest.approx((factor, factor, factor, p))
-
-
-def test_beside_other_work_compiles_differ_twice_as_much():
-    noise = Noise(relative=0.01, absolute_us=3.0, n_compiles=5)
-    assert noise.when_busy == Noise(relative=0.02, absolute_us=6.0, n_compiles=5)
 
 
 def test_a_change_between_processes_by_hand():

@@ -17,12 +17,6 @@ EMULATE = "CLIACC:unsupported=Softmax,Sigmoid"
 FEW = ["-n", "10", "-w", "0", "--no-counters"]
 
 
-def start(*arguments: str, cwd=None) -> subprocess.Popen:
-    command = [sys.executable, "-m", "hetero_lab", *arguments]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, cwd=cwd, encoding="utf-8", **pipes)
-
-
 def test_profile_writes_files_and_says_nothing_when_quiet(capsys, tmp_path):
     arguments = ["profile", "digits_inception", "-d", "HETERO:CLIACC,CPU", "--emulate", EMULATE]
     arguments += ["-q", *FEW, "--fix", "^head_=CPU"]
@@ -103,8 +97,10 @@ def test_help_needs_no_runtime():
 @pytest.mark.slow
 def test_demo(tmp_path):
     (tmp_path / "hetero_lab_demo").mkdir()  # an existing directory is fine
-    out, err = start("demo", cwd=tmp_path).communicate()
-    assert "Traceback" not in err
+    command = [sys.executable, "-m", "hetero_lab", "demo"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8")
+    out = done.stdout
+    assert "Traceback" not in done.stderr
     for expected in ("ACC is emulated", "8 subgraphs", "3 subgraphs", "hetero-lab devices"):
         assert expected in out
     made = tmp_path / "hetero_lab_demo"
