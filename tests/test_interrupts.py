@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import functools
 import os
 import signal
@@ -237,14 +236,6 @@ def test_a_library_that_hears_nothing_is_left_behind():
         interruptible(solve)
     assert not ended.is_set()
     presses.join()
-
-
-@pytest.mark.timeout(30)
-def test_an_interrupt_that_ends_no_system_call_is_heard():
-    """As on Windows, where Ctrl-C leaves the main thread in a wait."""
-    threading.Timer(0.2, _thread.interrupt_main).start()
-    with pytest.raises(KeyboardInterrupt):
-        interruptible(threading.Event().wait, 100.0)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM that can be handled")

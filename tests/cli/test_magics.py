@@ -88,14 +88,14 @@ def test_properties_shape_input_and_files_quietly_into_a_variable(run, shell, tm
     result, out, err = run(
         f"%hetero_profile model -d CPU -q -v kept {FEW} --shape image=1,1,8,8"
         f" --property CPU.INFERENCE_PRECISION_HINT=f32 --input {tmp_path}/in.npz"
-        f" --csv {tmp_path}/row.csv --export {tmp_path}/all"
+        f" --csv {tmp_path}/row.csv --export {tmp_path}/all/of/it"
     )
     assert result.success, err
     assert out == err == ""
     kept = shell.user_ns["kept"]
     assert {a.precision for a in kept.agreement} == {"f32"}
     assert (tmp_path / "row.csv").read_text().count("\n") == 2
-    assert hl.read_profile(tmp_path / "all").latency == kept.latency
+    assert hl.read_profile(tmp_path / "all/of/it").latency == kept.latency
 
 
 @pytest.mark.parametrize(

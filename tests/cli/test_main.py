@@ -14,19 +14,6 @@ from hetero_lab.cli import main as cli
 from hetero_lab.measure import bench
 
 EMULATE = "CLIACC:unsupported=Softmax,Sigmoid"
-FEW = ["-n", "10", "-w", "0", "--no-counters"]
-
-
-def test_profile_writes_files_and_says_nothing_when_quiet(capsys, tmp_path):
-    arguments = ["profile", "digits_inception", "-d", "HETERO:CLIACC,CPU", "--emulate", EMULATE]
-    arguments += ["-q", *FEW, "--fix", "^head_=CPU"]
-    arguments += ["--csv", f"{tmp_path}/row.csv", "--export", f"{tmp_path}/a/b"]
-    assert cli.main(arguments) == 0
-    assert capsys.readouterr() == ("", "")
-    expected = hl.Affinity.automatic("digits_inception", ["CLIACC", "CPU"])
-    expected = expected.fix(patterns={"^head_": "CPU"})
-    assert hl.read_profile(tmp_path / "a" / "b").affinity == expected
-    assert len(pd.read_csv(tmp_path / "row.csv")) == 1
 
 
 def test_emulated_device_that_is_faster_sets_its_base_apart(monkeypatch, capsys):
