@@ -19,8 +19,7 @@ from pathlib import Path
 
 import platformdirs
 import pytest
-from slow_index import SlowIndex, make_wheel, only_from
-from small_disk import disk_of
+from slow_index import SlowIndex, disk_of, make_wheel, only_from
 
 from hetero_lab import fetch as fetching
 from hetero_lab.errors import SampleError
