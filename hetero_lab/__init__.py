@@ -1,7 +1,7 @@
 """hetero_lab: a laboratory for OpenVINO's HETERO device.
 
 See which op runs where and what every boundary costs, change it, and measure the change. The
-names below are imported when they are first used (:mod:`hetero_lab.facade`); ``import hetero_lab``
+names below are imported when they are first used (:mod:`hetero_lab.lookup`); ``import hetero_lab``
 alone is quick. Functions for language models are in :mod:`hetero_lab.llm`, those for files of
 other tools in :mod:`hetero_lab.interop`, and the classes of results in :mod:`hetero_lab.types`.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab import facade
+from hetero_lab import lookup
 
 # This is the list of public names.
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-facade.attach(__name__)
+lookup.attach(__name__)
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -22,6 +22,9 @@ from typing import Any, Literal, TypeVar
 from hetero_lab.errors import ArgumentError, HeteroLabError, did_you_mean, shorten
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+# What executor= may be: OpenVINO's own HETERO (or one device), or the parallel one.
+HETERO, PARALLEL = "hetero", "parallel"
+EXECUTORS = (HETERO, PARALLEL)
 # The largest number allowed, by name, since one name means the same everywhere. Larger ones would
 # overflow, or never end.
 _MOST = {
@@ -81,7 +84,7 @@ def checked(function: _F) -> _F:
     """Return a function that checks the kinds and bounds of its arguments first.
 
     Of a class, its constructor does. Public functions are wrapped at the door
-    (:mod:`hetero_lab.facade`); methods and constructors that users call wear it as a decorator,
+    (:mod:`hetero_lab.lookup`); methods and constructors that users call wear it as a decorator,
     so that a class is one and the same however it was reached.
     """
     if isinstance(function, type):

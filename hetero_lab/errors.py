@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from hetero_lab.terminal import one_line, plain_text
+from hetero_lab.terminal import first_of, one_line, plain_text
 
 _LONGEST = 400  # characters of an error of the runtime in a message
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -153,9 +153,7 @@ def _cut(text: str) -> str:
 
 def names_at_hand(names: Iterable[str], most: int = 8) -> str:
     """List the first ``most`` names for a message."""
-    every = list(names)
-    shown = ", ".join(shorten(name) for name in every[:most])
-    return shown + (f" and {len(every) - most} more" if len(every) > most else "")
+    return first_of([shorten(name) for name in names], most)
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -52,8 +52,8 @@ def last_interrupted() -> Any:
 @contextlib.contextmanager
 def sigterm_as_ctrl_c() -> Generator[None, None, None]:
     """Let SIGTERM, which would end this process as it is, do in a block what Ctrl-C does."""
-    ends = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    if ends := ends and threading.current_thread() is threading.main_thread():
+    ends = _is_main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if ends:
         signal.signal(signal.SIGTERM, _interrupt)
     try:
         yield
@@ -80,24 +80,22 @@ def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
     def call(*args: _P.args, **options: _P.kwargs) -> _T:
         __tracebackhide__ = True
         global _last, _seen
-        handler = signal.getsignal(signal.SIGINT)
-        in_main = threading.current_thread() is threading.main_thread()
-        listening = in_main and handler in (signal.default_int_handler, _on_signal)
-        if listening:
+        handler, again = _own_handler(), contextlib.nullcontext()
+        if handler:
             if handler is not _on_signal:  # else a call inside another would forget what that saw
                 _seen = False
             signal.signal(signal.SIGINT, _on_signal)
+            again = _dropped_ones_again()
         try:
-            again = _dropped_ones_again() if listening else contextlib.nullcontext()
             with sigterm_as_ctrl_c(), again:
                 result = function(*args, **options)
         except KeyboardInterrupt as stop:
             _last = partial_of(stop)
             raise
         finally:
-            if listening:
+            if handler:
                 signal.signal(signal.SIGINT, handler)
-        if not (listening and _seen):
+        if not (handler and _seen):
             return result
         _last = result
         raise KeyboardInterrupt(
@@ -108,18 +106,26 @@ def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
     return call
 
 
+def _own_handler() -> Any:
+    """Return who hears Ctrl-C; ``None`` if other code does, and outside of the main thread."""
+    handler, is_main = signal.getsignal(signal.SIGINT), _is_main_thread()
+    return handler if is_main and handler in (signal.default_int_handler, _on_signal) else None
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
 @contextlib.contextmanager
 def deferred(*, goes_on: bool = False) -> Generator[Callable[[], bool], None, None]:
     """Let Ctrl-C wait until a block is over; yields a function that tells whether it came.
 
-    For steps that belong together and are short, or end by themselves when it came. What follows
-    ``goes_on`` with what it has; :func:`guarded` ends the call in ``KeyboardInterrupt``
-    nevertheless. As there, a handler set by other code is left alone.
+    For steps that are short, or end by themselves when it came. What follows ``goes_on`` with what
+    it has; :func:`guarded` ends the call in ``KeyboardInterrupt`` nevertheless.
     """
     global _seen
-    handler = signal.getsignal(signal.SIGINT)
-    in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or handler not in (signal.default_int_handler, _on_signal):
+    handler = _own_handler()
+    if not handler:
         yield lambda: False
         return
     came: list[FrameType | None] = []
@@ -135,15 +141,9 @@ def deferred(*, goes_on: bool = False) -> Generator[Callable[[], bool], None, No
 
 
 class UntilInterrupted(contextlib.AbstractContextManager["UntilInterrupted"]):
-    """A block that Ctrl-C ends without ending the call, where something is worth keeping.
+    """A block that Ctrl-C ends without ending the call, which ``interrupted`` tells.
 
-    ``interrupted`` tells whether it did. Where there is nothing to keep yet, ``KeyboardInterrupt``
-    passes, as it does outside of the block.
-
-    Parameters
-    ----------
-    worth_keeping
-        Tells, when Ctrl-C comes, whether anything was done by then.
+    Where nothing is ``worth_keeping`` yet, ``KeyboardInterrupt`` passes.
     """
 
     def __init__(self, worth_keeping: Callable[[], object] = lambda: True):
@@ -230,7 +230,7 @@ def interruptible(function: Callable[_P, _T], *args: _P.args, **options: _P.kwar
     The library has to release the interpreter's lock. After Ctrl-C it continues in its own
     thread, so it also needs a time limit of its own.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if not _is_main_thread():
         return function(*args, **options)
     done: Future[_T] = Future()
 

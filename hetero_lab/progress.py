@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any, cast
 
 from tqdm.auto import tqdm
@@ -114,12 +113,7 @@ class Progress(AbstractContextManager["Progress"]):
             _, bar, _ = cast(Any, self._bar).container.children
             bar.max, bar.layout.width = total, None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(failed=kind is not None)
 
     def _tick(self) -> None:

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any
 
 from hetero_lab.errors import (
     ArgumentError,
@@ -49,14 +49,8 @@ _WORDS = frozenset({
     "execution_devices", "executor", "host", "latency", "openvino_version", "precision",
     "properties", "status", "target", "verdict",
 })  # fmt: skip
-_AGAIN_S = (
-    0.01,
-    0.02,
-    0.05,
-    0.1,
-    0.2,
-    0.5,
-)  # until a reader, or what looks for viruses, has closed a file
+# Waits until a reader, or what looks for viruses, has closed a file.
+_AGAIN_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 _TRIES = 20  # to make a directory that nobody takes for a leftover
 _NO_ROOM = (errno.ENOSPC, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC))
 
@@ -125,11 +119,8 @@ def write_csv(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
 def csv_text(frame: pd.DataFrame) -> str:
     """Return a table as CSV."""
     safe = frame.copy()
-    for column in safe.columns:
-        if _is_text(safe[column]):
-            safe[column] = [protect(v) if isinstance(v, str) else v for v in safe[column]]
-    safe.columns = [protect(str(column)) for column in safe.columns]
-    return safe.to_csv(index=False, lineterminator="\n", quoting=_quoting(safe))
+    quoting = csv.QUOTE_NONNUMERIC if _changed_text(safe, protect) else csv.QUOTE_MINIMAL
+    return safe.to_csv(index=False, lineterminator="\n", quoting=quoting)
 
 
 def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
@@ -158,10 +149,7 @@ def parse_csv(text: str) -> pd.DataFrame:
         encoding_errors="surrogatepass",
         **exact,
     )
-    frame.columns = [unprotect(str(column)) for column in frame.columns]
-    for column in frame.columns:
-        if _is_text(frame[column]):
-            frame[column] = [unprotect(v) if isinstance(v, str) else v for v in frame[column]]
+    _changed_text(frame, unprotect)
     return frame
 
 
@@ -198,9 +186,9 @@ def read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     data = load_json(path, f"{name} cannot be read as a stored {kind}")
     if not isinstance(data, dict) or data.get("kind") != kind:
         raise StoredFileError(f"{name} is not a stored {kind}.")
-    if data.get("schema_version") != SCHEMA_VERSION:
+    if (version := data.get("schema_version")) != SCHEMA_VERSION:
         raise StoredFileError(
-            f"{name} has schema version {repr(data.get('schema_version'))[:20]}; "
+            f"{name} has schema version {repr(version)[:20]}; "
             f"this release reads version {SCHEMA_VERSION}."
         )
     with reading(path, kind):
@@ -613,11 +601,10 @@ def number(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def _is_text(column: pd.Series) -> bool:
-    import pandas as pd
-
-    return pd.api.types.is_string_dtype(column.dtype) or column.dtype == object
-
-
-def _quoting(frame: pd.DataFrame) -> Literal[0, 2]:
-    return csv.QUOTE_NONNUMERIC if any(_is_text(frame[c]) for c in frame) else csv.QUOTE_MINIMAL
+def _changed_text(frame: pd.DataFrame, change: Callable[[str], str]) -> list[str]:
+    """Change the text and the headings of a table; return the columns that hold text."""
+    texts = list(frame.select_dtypes(["object", "string"]).columns)
+    for column in texts:
+        frame[column] = [change(v) if isinstance(v, str) else v for v in frame[column]]
+    frame.columns = [change(str(column)) for column in frame.columns]
+    return texts

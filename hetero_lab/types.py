@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hetero_lab import facade
+from hetero_lab import lookup
 
 if TYPE_CHECKING:
     from hetero_lab.accuracy.classify import Classification as Classification
@@ -51,4 +51,4 @@ if TYPE_CHECKING:
     from hetero_lab.search.hotspots import Hotspots as Hotspots
     from hetero_lab.search.optimize import Optimized as Optimized
 
-facade.attach(__name__)
+lookup.attach(__name__)

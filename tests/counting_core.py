@@ -1,14 +1,21 @@
-"""A real Core that keeps account of its compiles, and placements in f32."""
+"""A real Core that keeps account of its compiles, placements in f32, and kernels in int8."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import openvino as ov
 
 import hetero_lab as hl
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
+_INT8 = re.compile(r"_[iu]8$", re.IGNORECASE)
+# What HETERO adds at a boundary, or the plugin where it quantises, is no op of the model.
+_HELPERS = ("Reorder", "Convert", "Subgraph", "Reshape", "Transpose")
+COUNTED = {"PERF_COUNT": True}
 
 
 class CountingCore(ov.Core):
@@ -53,3 +60,20 @@ def torn_by_a_file(affinity: hl.Affinity, path: Path) -> hl.Affinity:
 def in_f32(affinity: hl.Affinity, label: str = "f32", direct: bool = False) -> hl.Placement:
     """Return a placement that runs in f32 on every device."""
     return hl.Placement(affinity, label, dict.fromkeys(affinity.devices, F32), direct=direct)
+
+
+def int8_kernels(compiled: ov.CompiledModel, inputs: Any) -> Counter[str]:
+    """Run a model that was compiled with counters; return node type → kernels in int8."""
+    request = compiled.create_infer_request()
+    request.infer(inputs)
+    return Counter(
+        info.node_type
+        for info in request.get_profiling_info()
+        if _INT8.search(info.exec_type) and info.node_type not in _HELPERS
+    )
+
+
+def heavy(kernels: Counter[str]) -> int:
+    """Count the convolutions and matmuls among them."""
+    wanted = ("Convolution", "GroupConvolution", "FullyConnected", "MatMul")
+    return sum(n for kind, n in kernels.items() if kind.startswith(wanted))

@@ -27,7 +27,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
@@ -48,23 +47,11 @@ _WIDE = (
 )
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a notebook ended; ``error`` is empty if it ran to its end."""
-
-    notebook: str
-    condition: str
-    took_s: float
-    error: str
-
-
-def run(notebook: Path, condition: str) -> Outcome:
-    """Run a notebook, in a directory of its own, under one of :data:`CONDITIONS`."""
-    started = time.monotonic()
+def run(notebook: Path, condition: str) -> str:
+    """Run a notebook, in a directory of its own; return its error, empty if it ran to its end."""
     with tempfile.TemporaryDirectory() as directory:
         error = _in_jupyterlab if condition == "jupyterlab" else _in_nbclient
-        said = error(notebook, condition, Path(directory))
-    return Outcome(notebook.stem, condition, time.monotonic() - started, said)
+        return error(notebook, condition, Path(directory))
 
 
 def _in_nbclient(notebook: Path, condition: str, directory: Path) -> str:
@@ -165,11 +152,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for path in chosen:
         for condition in given.conditions:
             for _ in range(given.times):
-                outcome = run(path, condition)
+                began = time.monotonic()
+                error = run(path, condition)
+                took_s, said = time.monotonic() - began, error.strip().partition("\n")[0][:200]
                 done += 1
-                failed += bool(outcome.error)
-                said = outcome.error.strip().partition("\n")[0][:200] or "well"
-                print(f"{path.stem:30}{condition:12}{outcome.took_s:9.0f}  {said}", flush=True)
+                failed += bool(error)
+                print(f"{path.stem:30}{condition:12}{took_s:9.0f}  {said or 'well'}", flush=True)
     print(f"{done - failed} of {done} ran to their end.")
     return 1 if failed else 0
 

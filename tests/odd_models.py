@@ -12,22 +12,7 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
-from compared_models import (
-    branched,
-    constant,
-    growing,
-    looped,
-    nested,
-    parameter,
-    product,
-    random_models,
-    recurrent,
-    running_sum,
-    two_states,
-    uniform,
-)
 from openvino import opset13 as op, opset15
-from openvino.op.util import Variable, VariableInfo
 from small_models import (
     NASTY_NAMES,
     chain,
@@ -43,9 +28,18 @@ from small_models import (
     passed_through,
     stateful,
     two_parts,
+    variable,
 )
 
 Build = Callable[[], ov.Model]
+
+
+def parameter(*shape: int, kind: Any = np.float32, name: str = "x") -> Any:
+    return op.parameter(list(shape), kind, name=name)
+
+
+def constant(value: Any, kind: Any = np.float32) -> Any:
+    return op.constant(np.array(value, kind))
 
 
 def over(
@@ -64,17 +58,57 @@ def made(build: Callable[..., ov.Model], /, *given: Any, **named: Any) -> Build:
     return lambda: build(*given, **named)
 
 
+def of_types(prefix: str, build: Callable[[ov.Type], ov.Model], kinds: str) -> dict[str, Build]:
+    """Return a builder for each type."""
+    return {f"{prefix} {kind}": made(build, getattr(ov.Type, kind)) for kind in kinds.split()}
+
+
 # States
+
+
+def running_sum() -> ov.Model:
+    x, state = parameter(1), variable("sum", 1)
+    total = op.add(x, op.read_value(constant([40]), state))
+    return ov.Model([op.result(total, name="y")], [op.assign(total, state)], [x], "running_sum")
+
+
+def two_states() -> ov.Model:
+    x, slow, fast = parameter(1, 4), variable("slow", 1, 4), variable("fast", 1, 4)
+    decayed = op.add(op.multiply(op.read_value(constant([[1, 2, 3, 4]]), slow), constant(0.5)), x)
+    total = op.add(op.read_value(constant(np.zeros((1, 4))), fast), op.tanh(decayed))
+    results = [op.result(total, name="total"), op.result(op.relu(decayed), name="decayed")]
+    return ov.Model(results, [op.assign(decayed, slow), op.assign(total, fast)], [x], "two_states")
+
+
+def growing() -> ov.Model:
+    """Keep all that was ever given: the state and the second output grow."""
+    x, state = parameter(1, 4), variable("kept", -1, 4)
+    kept = op.concat([op.read_value(op.constant(np.zeros((0, 4), np.float32)), state), x], 0)
+    summed = op.reduce_sum(kept, constant([0], np.int64), True)
+    results = [op.result(summed, name="summed"), op.result(kept, name="kept")]
+    return ov.Model(results, [op.assign(kept, state)], [x], "growing")
+
+
+def recurrent() -> ov.Model:
+    rng, x = np.random.default_rng(0), parameter(1, 4)
+    states = variable("hidden", 1, 8), variable("cell", 1, 8)
+    read = [op.read_value(constant(np.zeros((1, 8))), state) for state in states]
+    weights = (constant(rng.normal(size=(32, n))) for n in (4, 8))
+    cell = op.lstm_cell(x, *read, *weights, constant(np.zeros(32)), 8)
+    written = [op.add(cell.output(i), constant(0)) for i in (0, 1)]
+    assigns = [op.assign(value, state) for value, state in zip(written, states, strict=True)]
+    out = op.result(op.softmax(cell.output(0), 1), name="y")
+    return ov.Model([out], assigns, [x], "recurrent")
+
+
+STATEFUL = (running_sum, two_states, growing, recurrent)
 
 
 def state_of(kind: ov.Type, *shape: int, step: Callable[[Any], Any], given: bool = True) -> Build:
     """Build a state that ``step`` changes, and that is an output; an input beside, if ``given``."""
 
     def build() -> ov.Model:
-        info = VariableInfo()
-        info.data_shape, info.data_type = ov.PartialShape(list(shape)), kind
-        info.variable_id = "state"
-        state, x = Variable(info), parameter(1, 4)
+        state, x = variable("state", *shape, kind=kind), parameter(1, 4)
         first = op.constant(np.ones(shape), dtype=kind)
         after = step(op.read_value(first, state))
         results = [op.result(after, name="after")]
@@ -85,16 +119,9 @@ def state_of(kind: ov.Type, *shape: int, step: Callable[[Any], Any], given: bool
     return build
 
 
-def _state(*sizes: int) -> Variable:
-    info = VariableInfo()
-    info.data_shape, info.data_type = ov.PartialShape(list(sizes)), ov.Type.f32
-    info.variable_id = "state"
-    return Variable(info)
-
-
 def unread_state() -> ov.Model:
     """Build a state that no output depends on."""
-    x, state = parameter(1, 4), _state(1, 4)
+    x, state = parameter(1, 4), variable("state", 1, 4)
     kept = op.add(op.read_value(constant(np.zeros((1, 4))), state), x)
     out = op.result(op.relu(op.tanh(x)), name="y")
     return ov.Model([out], [op.assign(kept, state)], [x], "unread")
@@ -102,21 +129,21 @@ def unread_state() -> ov.Model:
 
 def sink_only() -> ov.Model:
     """Build a state and no output at all."""
-    x, state = parameter(1, 4), _state(1, 4)
+    x, state = parameter(1, 4), variable("state", 1, 4)
     kept = op.add(op.read_value(constant(np.zeros((1, 4))), state), op.relu(x))
     return ov.Model([], [op.assign(kept, state)], [x], "sink_only")
 
 
 def written_first() -> ov.Model:
     """Build a state whose initial value is computed from the input."""
-    x, state = parameter(1, 4), _state(1, 4)
+    x, state = parameter(1, 4), variable("state", 1, 4)
     total = op.add(op.read_value(op.tanh(x), state), x)
     return ov.Model([op.result(total, name="y")], [op.assign(total, state)], [x], "first")
 
 
 def last_input() -> ov.Model:
     """Build the sum of the last two inputs: a state that is written straight from an input."""
-    x, state = parameter(1, 4), _state(1, 4)
+    x, state = parameter(1, 4), variable("state", 1, 4)
     total = op.add(op.read_value(constant(np.zeros((1, 4))), state), op.relu(x))
     return ov.Model([op.result(total, name="y")], [op.assign(x, state)], [x], "last_input")
 
@@ -125,12 +152,89 @@ def state_in_body() -> ov.Model:
     """Build an If whose branch keeps a state."""
 
     def then(x: Any) -> Any:
-        return op.add(x, op.read_value(constant(np.ones((1, 16))), _state(1, 16)))
+        return op.add(x, op.read_value(constant(np.ones((1, 16))), variable("state", 1, 16)))
 
     return branched(then)
 
 
-# Bodies
+# Bodies and random ops
+
+
+def branched(then: Callable[[Any], Any], *, size: int = 16) -> ov.Model:
+    """Put ``then`` into the branch of an If that is taken."""
+    x = parameter(1, size)
+    return ov.Model([op.result(_if(x, then, size), name="y")], [x], "branched")
+
+
+def _if(x: Any, then: Callable[[Any], Any], size: int) -> Any:
+    total = op.reduce_sum(x, constant([0, 1], np.int64), False)
+    inner, other = parameter(1, size, name="inner"), parameter(1, size, name="other")
+    bodies = [ov.Model([op.result(then(inner))], [inner], "then")]
+    bodies.append(ov.Model([op.result(op.relu(other))], [other], "else"))
+    node = op.if_op(op.greater(total, constant(-1e9)).output(0))
+    node.set_then_body(bodies[0])
+    node.set_else_body(bodies[1])
+    node.set_input(x.output(0), inner, other)
+    return node.set_output(*(body.results[0] for body in bodies))
+
+
+def nested(then: Callable[[Any], Any]) -> ov.Model:
+    return branched(lambda x: _if(x, then, 16))
+
+
+def looped(step: Callable[[Any], Any], turns: Any = None) -> ov.Model:
+    """Do ``step`` in a Loop: three times, or as often as an input says."""
+    x, inner, turn = parameter(1, 16), parameter(1, 16, name="inner"), parameter(kind=np.int64)
+    yes = op.constant(np.array(True))
+    body = ov.Model([op.result(step(inner)), op.result(yes)], [turn, inner], "body")
+    loop = op.loop(constant(3, np.int64) if turns is None else turns, yes)
+    loop.set_function(body)
+    loop.set_special_body_ports([0, 1])
+    loop.set_merged_input(inner, x.output(0), body.results[0].output(0))
+    out = op.result(loop.get_iter_value(body.results[0].output(0), -1), name="y")
+    return ov.Model([out], [x] if turns is None else [x, turns], "looped")
+
+
+def product(x: Any) -> Any:
+    weights = np.random.default_rng(1).normal(size=(16, 16)).astype(np.float32)
+    return op.matmul(op.matmul(x, op.constant(weights), False, False), weights, False, False)
+
+
+def uniform(*shape: int, seed: int = 0) -> Any:
+    sizes = constant(list(shape), np.int64)
+    return op.random_uniform(sizes, constant(0), constant(1), "f32", seed, seed)
+
+
+def noisy(x: Any) -> Any:
+    return op.add(x, uniform(1, 16))
+
+
+def _of(make: Callable[[Any], Any], name: str) -> ov.Model:
+    x = parameter(1, 16)
+    results = [op.result(make(x), name="y"), op.result(op.negative(x), name="sure")]
+    return ov.Model(results, [x], name)
+
+
+def dropout(x: Any) -> Any:
+    kept = op.convert(op.greater(uniform(1, 16), constant(0.5)), "f32")
+    return op.multiply(op.add(op.abs(x), constant(1)), kept)
+
+
+def random_models() -> dict[str, ov.Model]:
+    """Return models whose output ``y`` is random, and ``sure``, if there is one, is not."""
+    return {
+        "uniform": _of(noisy, "uniform"),
+        "seeded": _of(lambda x: op.add(x, uniform(1, 16, seed=7)), "seeded"),
+        "dropout": _of(dropout, "dropout"),
+        "integers": _of(lambda x: op.convert(op.multiply(noisy(x), constant(1e6)), "i32"), "ints"),
+        "branch": branched(noisy),
+        "nested": nested(noisy),
+        "loop": looped(noisy),
+    }  # fmt: skip
+
+
+def random_of(name: str) -> ov.Model:
+    return random_models()[name]
 
 
 def scanned(step: Callable[[Any], Any] = op.tanh) -> ov.Model:
@@ -146,19 +250,6 @@ def scanned(step: Callable[[Any], Any] = op.tanh) -> ov.Model:
     last = scan.get_iter_value(body.results[0].output(0), -1)
     every = scan.get_concatenated_slices(body.results[1].output(0), 0, 1, 1, -1, 0)
     return ov.Model([op.result(last, name="last"), op.result(every, name="all")], [x], "scanned")
-
-
-def turns_given() -> ov.Model:
-    """Build a Loop whose number of turns is an input."""
-    x, n, inner = parameter(1, 4), parameter(kind=np.int64, name="n"), parameter(1, 4, name="in")
-    yes, turn = op.constant(np.array(True)), parameter(kind=np.int64, name="turn")
-    body = ov.Model([op.result(op.tanh(inner)), op.result(yes)], [turn, inner], "body")
-    loop = op.loop(n, yes)
-    loop.set_function(body)
-    loop.set_special_body_ports([0, 1])
-    loop.set_merged_input(inner, x.output(0), body.results[0].output(0))
-    out = op.result(loop.get_iter_value(body.results[0].output(0), -1), name="y")
-    return ov.Model([out], [x, n], "turns_given")
 
 
 def convolved(x: Any) -> Any:
@@ -239,25 +330,10 @@ def ids_of_nothing() -> ov.Model:
     return ov.Model([out], [x], "unused")
 
 
-def twins() -> ov.Model:
-    """Build two equal branches of eight ops."""
-
-    def branch(x: Any) -> Any:
-        for number in range(8):
-            x = (op.relu, op.tanh, op.sigmoid, op.abs)[number % 4](x)
-        return x
-
-    return over(lambda x: op.add(branch(x), branch(x)), 1, 4)
-
-
-def deep() -> ov.Model:
-    """Build a chain of 300 ops."""
-    return chain(*(f"op{number}" for number in range(300)))
-
-
-def same_output_twice() -> ov.Model:
-    """Build two results of one port, and of one input."""
-    return over(lambda x: [*[op.relu(x, name="relu").output(0)] * 2, x, x], 1, 4)
+def branch(x: Any) -> Any:
+    for number in range(8):
+        x = (op.relu, op.tanh, op.sigmoid, op.abs)[number % 4](x)
+    return x
 
 
 def many_names() -> ov.Model:
@@ -301,26 +377,16 @@ def hostile_names() -> ov.Model:
     return model
 
 
-def unused_ports() -> ov.Model:
-    """Build ops some of whose outputs nobody reads."""
-
-    def make(x: Any) -> list[Any]:
-        parts = op.split(x, op.constant(1), 4)
-        top = op.topk(x, op.constant(2), 1, "max", "value")
-        return [op.relu(parts.output(2)), op.tanh(top.output(0))]
-
-    return over(make, 1, 4)
+def unused_ports(x: Any) -> list[Any]:
+    parts = op.split(x, op.constant(1), 4)
+    top = op.topk(x, op.constant(2), 1, "max", "value")
+    return [op.relu(parts.output(2)), op.tanh(top.output(0))]
 
 
-def shapes_computed() -> ov.Model:
-    """Build a reshape whose sizes come out of ShapeOf."""
-
-    def make(x: Any) -> Any:
-        columns = op.gather(op.shape_of(x), constant([1], np.int64), constant(0, np.int64))
-        sizes = op.concat([columns, constant([-1], np.int64)], 0)
-        return op.tanh(op.reshape(op.relu(x), sizes, False))
-
-    return over(make, 2, 4)
+def shapes_computed(x: Any) -> Any:
+    columns = op.gather(op.shape_of(x), constant([1], np.int64), constant(0, np.int64))
+    sizes = op.concat([columns, constant([-1], np.int64)], 0)
+    return op.tanh(op.reshape(op.relu(x), sizes, False))
 
 
 class Twice(ov.Op):
@@ -345,11 +411,6 @@ class Twice(ov.Op):
     def has_evaluate(self) -> bool:
         """Whether it can be computed: yes."""
         return True
-
-
-def extended() -> ov.Model:
-    """Build an op of an extension between others."""
-    return over(lambda x: op.tanh(Twice([op.relu(x).output(0)]).output(0)), 1, 4)
 
 
 # Sizes and numbers that depend on numbers
@@ -377,40 +438,25 @@ def boxes() -> ov.Model:
     return ov.Model(results, [given, scores], "boxes")
 
 
-def distinct() -> ov.Model:
-    """Build a Unique of rounded values: a count that depends on the numbers."""
-
-    def make(x: Any) -> list[Any]:
-        found = op.unique(op.round(op.multiply(x, constant(4)), "half_to_even"))
-        return [op.relu(found.output(0)), found.output(3)]
-
-    return over(make, 8)
+def distinct(x: Any) -> list[Any]:
+    found = op.unique(op.round(op.multiply(x, constant(4)), "half_to_even"))
+    return [op.relu(found.output(0)), found.output(3)]
 
 
-def positions() -> ov.Model:
-    """Build integer positions of the largest, in several forms."""
-
-    def make(x: Any) -> list[Any]:
-        top = op.topk(op.relu(x), constant(2, np.int64), 1, "max", "index", "i64")
-        least = op.topk(op.tanh(x), constant(1, np.int64), 1, "min", "value", "i32")
-        return [top.output(1), op.squeeze(least.output(1), constant([1], np.int64))]
-
-    return over(make, 2, 8)
+def positions(x: Any) -> list[Any]:
+    top = op.topk(op.relu(x), constant(2, np.int64), 1, "max", "index", "i64")
+    least = op.topk(op.tanh(x), constant(1, np.int64), 1, "min", "value", "i32")
+    return [top.output(1), op.squeeze(least.output(1), constant([1], np.int64))]
 
 
-def quantised() -> ov.Model:
-    """Build a convolution between FakeQuantize ops."""
-
+def quantised(x: Any) -> Any:
     def levels(x: Any, low: float, high: float) -> Any:
         ends = [constant(low), constant(high)]
         return op.fake_quantize(x, *ends, *ends, 256)
 
-    def make(x: Any) -> Any:
-        weights = np.linspace(-1, 1, 36, dtype=np.float32).reshape(4, 1, 3, 3)
-        done = op.convolution(levels(x, 0, 1), levels(op.constant(weights), -1, 1), *[[1, 1]] * 4)
-        return op.tanh(op.relu(done))
-
-    return over(make, 1, 1, 8, 8)
+    weights = op.constant(np.linspace(-1, 1, 36, dtype=np.float32).reshape(4, 1, 3, 3))
+    done = op.convolution(levels(x, 0, 1), levels(weights, -1, 1), *[[1, 1]] * 4)
+    return op.tanh(op.relu(done))
 
 
 def weights_of(kind: ov.Type, users: int = 1) -> ov.Model:
@@ -433,14 +479,6 @@ def drawn(kind: str, seed: int) -> ov.Model:
         1,
         4,
     )
-
-
-def _zero(*shape: int) -> Any:
-    return op.constant(np.zeros(shape, np.float32))
-
-
-def _number(value: float) -> Any:
-    return constant(value)
 
 
 ODD_MODELS: dict[str, Build] = {
@@ -471,12 +509,14 @@ ODD_MODELS: dict[str, Build] = {
     "If of a convolution": made(branched, convolved),
     "If in an If": made(nested, product),
     "Loop of MatMuls": made(looped, product),
-    "Loop of given turns": turns_given,
+    "Loop of given turns": lambda: looped(op.tanh, parameter(kind=np.int64, name="n")),
     "TensorIterator": scanned,
     # sizes
     "no rows": made(over, op.relu, 0, 4),
     "no rows, twice": made(over, lambda x: op.tanh(op.relu(x)), 2, 0),
-    "an empty constant": made(over, lambda x: op.tanh(op.concat([_zero(0, 4), x], 0)), 2, 4),
+    "an empty constant": made(
+        over, lambda x: op.tanh(op.concat([constant(np.zeros((0, 4))), x], 0)), 2, 4
+    ),
     "an empty output": made(
         over,
         lambda x: op.tanh(op.slice(op.relu(x), *(constant([v], np.int64) for v in (0, 0, 1, 0)))),
@@ -494,37 +534,16 @@ ODD_MODELS: dict[str, Build] = {
     "a constant of text": made(over, lambda x: [_text("cat", "dog"), op.relu(x)], 1, 4),
     "text packed": made(over, packed, 1, 4),
     # types
-    "in f64": made(in_type, ov.Type.f64),
-    "in f16": made(in_type, ov.Type.f16),
-    "in bf16": made(in_type, ov.Type.bf16),
-    "in f8e4m3": made(in_type, ov.Type.f8e4m3),
-    "in f8e5m2": made(in_type, ov.Type.f8e5m2),
-    "in u4": made(in_type, ov.Type.u4),
-    "in i4": made(in_type, ov.Type.i4),
-    "in u1": made(in_type, ov.Type.u1),
-    "in nf4": made(in_type, ov.Type.nf4),
-    "out bf16": made(out_type, ov.Type.bf16),
-    "out f8e4m3": made(out_type, ov.Type.f8e4m3),
-    "out f8e5m2": made(out_type, ov.Type.f8e5m2),
-    "out u4": made(out_type, ov.Type.u4),
-    "out i4": made(out_type, ov.Type.i4),
-    "out u1": made(out_type, ov.Type.u1),
-    "out nf4": made(out_type, ov.Type.nf4),
-    "a constant of bf16": made(constant_of, ov.Type.bf16),
-    "a constant of f8e8m0": made(constant_of, ov.Type.f8e8m0),
-    "a constant of f4e2m1": made(constant_of, ov.Type.f4e2m1),
-    "a constant of u1": made(constant_of, ov.Type.u1),
-    "a constant of u2": made(constant_of, ov.Type.u2),
-    "a constant of u3": made(constant_of, ov.Type.u3),
-    "a constant of u6": made(constant_of, ov.Type.u6),
-    "a constant of nf4": made(constant_of, ov.Type.nf4),
+    **of_types("in", in_type, "f64 f16 bf16 f8e4m3 f8e5m2 u4 i4 u1 nf4"),
+    **of_types("out", out_type, "bf16 f8e4m3 f8e5m2 u4 i4 u1 nf4"),
+    **of_types("a constant of", constant_of, "bf16 f8e8m0 f4e2m1 u1 u2 u3 u6 nf4"),
     "every integer and bool": integers,
     "weights of u4": made(weights_of, ov.Type.u4),
     "weights of i4, shared": made(weights_of, ov.Type.i4, 2),
     "weights of nf4": made(weights_of, ov.Type.nf4),
     "weights of i8": made(compressed, ov.Type.i8),
     "weights of f8e4m3": made(compressed, ov.Type.f8e4m3),
-    "quantised": quantised,
+    "quantised": made(over, quantised, 1, 1, 8, 8),
     # structure
     "no inputs": nothing_given,
     "only an unused input": ids_of_nothing,
@@ -533,27 +552,31 @@ ODD_MODELS: dict[str, Build] = {
     "a constant alone": constant_only,
     "two parts": two_parts,
     "odd ends": odd_ends,
-    "one output twice": same_output_twice,
+    "one output twice": made(
+        over, lambda x: [*[op.relu(x, name="relu").output(0)] * 2, x, x], 1, 4
+    ),
     "outputs of several names": many_names,
     "unnamed": unnamed,
     "one name for all": same_names,
     "empty names": no_name,
     "hostile names": hostile_names,
-    "twin branches": twins,
-    "a deep chain": deep,
-    "unused ports": unused_ports,
+    "twin branches": made(over, lambda x: op.add(branch(x), branch(x)), 1, 4),
+    "a deep chain": made(chain, *(f"op{number}" for number in range(300))),
+    "unused ports": made(over, unused_ports, 1, 4),
     "Identity ops": identities,
     "all folded": foldable,
-    "sizes out of ShapeOf": shapes_computed,
+    "sizes out of ShapeOf": made(over, shapes_computed, 2, 4),
     "ids of a table": embedding,
-    "an extension": extended,
+    "an extension": made(
+        over, lambda x: op.tanh(Twice([op.relu(x).output(0)]).output(0)), 1, 4
+    ),
     # random
-    "uniform": lambda: random_models()["uniform"],
-    "uniform with a seed": lambda: random_models()["seeded"],
-    "dropout": lambda: random_models()["dropout"],
-    "random integers": lambda: random_models()["integers"],
-    "random in an If": lambda: random_models()["branch"],
-    "random in a Loop": lambda: random_models()["loop"],
+    "uniform": made(random_of, "uniform"),
+    "uniform with a seed": made(random_of, "seeded"),
+    "dropout": made(random_of, "dropout"),
+    "random integers": made(random_of, "integers"),
+    "random in an If": made(random_of, "branch"),
+    "random in a Loop": made(random_of, "loop"),
     "Multinomial": made(drawn, "i32", 0),
     "Multinomial with a seed": made(drawn, "i64", 5),
     # sizes and values that depend on values
@@ -561,16 +584,16 @@ ODD_MODELS: dict[str, Build] = {
     "columns of 1 to 8": bounded,
     "any rank": any_rank,
     "NonZero": dynamic_inside,
-    "Unique": distinct,
+    "Unique": made(over, distinct, 8),
     "suppressed boxes": boxes,
-    "positions": positions,
+    "positions": made(over, positions, 2, 8),
     "some NaN": made(logarithm, 0.5),
     "all NaN": made(logarithm, 2.0),
-    "to infinity": made(over, lambda x: op.exp(op.add(op.relu(x), _number(100))), 1, 4),
-    "some to infinity": made(over, lambda x: op.exp(op.multiply(op.relu(x), _number(150))), 1, 64),
+    "to infinity": made(over, lambda x: op.exp(op.add(op.relu(x), constant(100))), 1, 4),
+    "some to infinity": made(over, lambda x: op.exp(op.multiply(op.relu(x), constant(150))), 1, 64),
     "0 / 0": made(over, lambda x: op.divide(op.subtract(x, x), op.subtract(x, x)), 1, 4),
-    "near the largest f32": made(over, lambda x: op.tanh(op.multiply(x, _number(3e38))), 1, 4),
-    "near the least f32": made(over, lambda x: op.relu(op.multiply(x, _number(1e-42))), 1, 4),
+    "near the largest f32": made(over, lambda x: op.tanh(op.multiply(x, constant(3e38))), 1, 4),
+    "near the least f32": made(over, lambda x: op.relu(op.multiply(x, constant(1e-42))), 1, 4),
     "a huge constant": made(over, lambda x: [op.constant(np.ones((4 << 20,), np.float32)),
         op.tanh(op.relu(x))], 1, 4),
 }  # fmt: skip

@@ -1,12 +1,16 @@
-"""Small wheels, and a package index on this machine that stops in the middle of one."""
+"""Small wheels, a package index here that stops in the middle of one, and small disks."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import os
+import shutil
+import subprocess
+import sys
 import threading
 import zipfile
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -100,3 +104,23 @@ class SlowIndex:
                 pass
 
         return Handler
+
+
+@contextlib.contextmanager
+def mounted(place: Path, *arguments: str) -> Iterator[Path]:
+    """Mount at a new directory; skip the test where that is not allowed."""
+    if sys.platform != "linux" or os.geteuid() != 0 or not shutil.which("mount"):
+        pytest.skip("mounting a file system of one's own needs Linux and root")
+    place.mkdir()
+    done = subprocess.run(["mount", *arguments, str(place)], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"mount is not permitted here: {done.stderr.decode().strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def disk_of(place: Path, size: str) -> contextlib.AbstractContextManager[Path]:
+    """Mount a file system of a size in memory."""
+    return mounted(place, "-t", "tmpfs", "-o", f"size={size},nr_inodes=1k", "tmpfs")

@@ -9,41 +9,17 @@ from openvino.op.util import Variable, VariableInfo
 
 # Names of ops that break what does not quote, escape or bound them.
 NASTY_NAMES = (
-    'quote"d',
-    "it's",
-    "a/b\\c",
-    "<script>alert(1)</script>",
-    "new\nline",
-    "carriage\rreturn",
-    "both\r\nof them",
-    "\r",
-    "=1+1",
-    "+plus",
-    "-minus",
-    "@at",
-    "'apostrophe",
-    "'=both",
-    "\ttab",
-    "ünï/中文",
-    "rocket 🚀",
-    "comma,semicolon;",
-    " blanks ",
-    "nan",
-    "NA",
-    "1",
-    "1.50",
-    "True",
-    "&amp;{x}%s",
-    "subgraph7: fake",
-    "Result_5",
-    "x" * 10_000,
-)
+    'quote"d', "it's", "a/b\\c", "<script>alert(1)</script>", "new\nline", "carriage\rreturn",
+    "both\r\nof them", "\r", "=1+1", "+plus", "-minus", "@at", "'apostrophe", "'=both", "\ttab",
+    "ünï/中文", "rocket 🚀", "comma,semicolon;", " blanks ", "nan", "NA", "1", "1.50", "True",
+    "&amp;{x}%s", "subgraph7: fake", "Result_5", "x" * 10_000,
+)  # fmt: skip
 
 
-def variable(name: str, *sizes: int) -> Variable:
-    """Return a variable of f32; -1 is an unknown size."""
+def variable(name: str, *sizes: int, kind: ov.Type = ov.Type.f32) -> Variable:
+    """Return a variable; -1 is an unknown size."""
     info = VariableInfo()
-    info.data_shape, info.data_type = ov.PartialShape(list(sizes)), ov.Type.f32
+    info.data_shape, info.data_type = ov.PartialShape(list(sizes)), kind
     info.variable_id = name
     return Variable(info)
 
@@ -60,10 +36,8 @@ def two_parts() -> ov.Model:
     """Build relu of one input and abs of another: two weakly connected components."""
     x = op.parameter([1, 4], np.float32, name="x")
     y = op.parameter([1, 4], np.float32, name="y")
-    results = [
-        op.result(op.relu(x, name="relu"), name="first"),
-        op.result(op.abs(y, name="abs"), name="second"),
-    ]
+    ends = {"first": op.relu(x, name="relu"), "second": op.abs(y, name="abs")}
+    results = [op.result(value, name=name) for name, value in ends.items()]
     return ov.Model(results, [x, y], "two_parts")
 
 
@@ -167,11 +141,7 @@ def identities() -> ov.Model:
     last, passed = opset16.identity(hidden), opset16.identity(x)
     last.output(0).set_names({"named"})
     passed.output(0).set_names({"a_copy"})
-    results = [
-        op.result(inner, name="r0"),
-        op.result(last, name="r1"),
-        op.result(passed, name="r2"),
-    ]
+    results = [op.result(y, name=f"r{i}") for i, y in enumerate([inner, last, passed])]
     return ov.Model(results, [x], "identities")
 
 
@@ -210,16 +180,52 @@ def odd_ends() -> ov.Model:
     relu = op.relu(x, name="relu")
     doubled = op.add(relu, relu, name="doubled")
     constant = op.constant(np.array([3, 1, 2], np.float32), name="constant")
-    results = [
-        op.result(through, name="passed"),
-        op.result(doubled, name="sum"),
-        op.result(constant, name="fixed"),
-        op.result(relu, name="once"),
-        op.result(relu, name="twice"),
-    ]
+    ends = {"passed": through, "sum": doubled, "fixed": constant, "once": relu, "twice": relu}
+    results = [op.result(value, name=name) for name, value in ends.items()]
     return ov.Model(results, [x, unused, through], "odd_ends")
 
 
 def all_of(model: ov.Model) -> list[str]:
     """Return the friendly names of all nodes."""
     return [node.get_friendly_name() for node in model.get_ordered_ops()]
+
+
+# Models on which OpenVINO 2026.4.1's CPU plugin crashes
+
+_RNG = np.random.default_rng(0)
+
+
+def attention(layers: int = 3) -> ov.Model:
+    """Layers of one-head attention: SIGSEGV in the query."""
+    x = given = op.parameter([1, 16, 32], np.float32, name="x")
+    for number in range(layers):
+        weights = [_RNG.standard_normal((32, 32)).astype(np.float32) / 10 for _ in "qkv"]
+        q, k, v = (op.matmul(x, op.constant(w), False, False) for w in weights)
+        seen = op.softmax(op.matmul(q, k, False, True), -1)
+        x = op.add(x, op.matmul(seen, v, False, False), name=f"add{number}")
+    return ov.Model([op.result(x)], [given], "attention")
+
+
+def empty_indices() -> ov.Model:
+    """A Gather without indices: SIGFPE in the compile."""
+    x = op.parameter([4, 3], np.float32, name="x")
+    taken = op.gather(x, op.constant(np.zeros(0, np.int64)), op.constant(np.int64(0)))
+    return ov.Model([op.result(op.relu(taken))], [x], "gather")
+
+
+def empty_rows() -> ov.Model:
+    """A Gather of columns where there are no rows: SIGFPE in the compile."""
+    x = op.parameter([0, 3], np.float32, name="x")
+    taken = op.gather(x, op.constant(np.array([0, 1])), op.constant(np.int64(1)))
+    return ov.Model([op.result(taken)], [x], "rows")
+
+
+def empty_batch() -> ov.Model:
+    """An LSTMSequence of batch 0: SIGFPE in the compile."""
+    x = op.parameter([0, 3, 4], np.float32, name="x")
+    states = [op.parameter([0, 1, 8], np.float32, name=name) for name in "hc"]
+    weights = [_RNG.standard_normal((1, 32, n)).astype(np.float32) for n in (4, 8)]
+    lengths, bias = op.constant(np.zeros(0, np.int32)), op.constant(np.zeros((1, 32), np.float32))
+    given = [*states, lengths, *map(op.constant, weights), bias]
+    lstm = op.lstm_sequence(x, *given, 8, "FORWARD")
+    return ov.Model([op.result(lstm.output(0))], [x, *states], "lstm")

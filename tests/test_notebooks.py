@@ -22,10 +22,6 @@ def text_of(path):
     return "\n".join(c.source for c in cells if c.cell_type == "markdown")
 
 
-def test_there_are_notebooks():
-    assert "01_quickstart" in [path.stem for path in NOTEBOOKS]
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_has_calls_for_any_kernel_a_picture_and_no_outputs(path):
     notebook = nbformat.read(path, as_version=4)
@@ -40,6 +36,7 @@ def test_a_notebook_has_calls_for_any_kernel_a_picture_and_no_outputs(path):
             lines = ["pass" if line.startswith("%") else line for line in cell.source.splitlines()]
             found = [n for n in ast.walk(ast.parse("\n".join(lines))) if isinstance(n, defined)]
             assert not found, f"{path.name} defines something in: {cell.source}"
+    assert len(text_of(path).split()) <= MOST_WORDS
     code = "\n".join(cell.source for cell in cells)
     assert "hl.views." in code
     # The devices are chosen once.
@@ -47,15 +44,10 @@ def test_a_notebook_has_calls_for_any_kernel_a_picture_and_no_outputs(path):
     assert not re.search(r"HETERO:ACC|\[\"ACC\", \"CPU\"\]", code)
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_read_in_minutes(path):
-    assert len(text_of(path).split()) <= MOST_WORDS
-
-
 def test_they_are_one_course():
     numbers = [path.name[:2] for path in NOTEBOOKS]
     assert len(set(numbers)) == len(numbers)
-    assert numbers[0] == "01"
+    assert NOTEBOOKS[0].stem == "01_quickstart"
     for path, following in zip(NOTEBOOKS, [*NOTEBOOKS[1:], NOTEBOOKS[0]], strict=True):
         text = text_of(path)
         headings = re.findall(r"^## (.*)$", text, flags=re.M)

@@ -32,11 +32,16 @@ def drawn(capsys) -> list[str]:
     return [line.strip() for line in capsys.readouterr().err.split("\r") if line.strip()]
 
 
-def test_nothing_is_drawn_before_two_seconds(seconds, terminal):
-    with Progress("evaluate", show=True, total=10, unit="examples") as progress:
+@pytest.mark.parametrize(("show", "waits_s"), [(True, 0.5), (False, 5.0)])
+def test_nothing_is_drawn_before_two_seconds_or_if_it_is_not_wanted(
+    seconds, terminal, show, waits_s
+):
+    with Progress("evaluate", show=show, total=10, unit="examples") as progress:
         for _ in range(3):
             progress.advance()
-            seconds(0.5)
+            seconds(waits_s)
+        progress.step("second", total=3)
+        progress.note("text")
     assert drawn(terminal) == []
 
 
@@ -89,15 +94,6 @@ def test_while_one_step_lasts_the_line_is_kept_going(seconds, terminal):
         while not (lines := drawn(terminal)):  # the other thread looks every half second
             time.sleep(0.05)
     assert lines[0].startswith("compile: ")
-
-
-def test_show_false_draws_nothing(seconds, terminal):
-    with Progress("evaluate", show=False, total=10) as progress:
-        seconds(5)
-        progress.step("second", total=3)
-        progress.advance()
-        progress.note("text")
-    assert drawn(terminal) == []
 
 
 def test_the_line_is_taken_away_from_a_terminal(seconds, terminal):

@@ -210,17 +210,14 @@ def test_the_code_for_ones_own_model_runs_for_one_without_matmul(beside_a_model)
     assert hl.verify("deploy").ok
 
 
-def test_no_paragraph_of_the_readme_is_long():
-    text = re.sub(r"```.*?```", "", README.read_text("utf-8"), flags=re.DOTALL)
-    paragraphs = [each for each in text.split("\n\n") if not each.lstrip().startswith("|")]
+def test_pages_and_paragraphs_are_short():
+    def prose(page: Path) -> str:
+        return re.sub(r"^ *```.*?^ *```$", "", page.read_text("utf-8"), flags=re.M | re.DOTALL)
+
+    pages = [prose(page) for page in WRITTEN if page.name not in ("modules.md", "SKILL.md")]
+    assert sum(len(page.split()) for page in pages) <= 16_000
+    paragraphs = [each for each in prose(README).split("\n\n") if not each.lstrip().startswith("|")]
     assert [each for each in paragraphs if len(each) > 400] == []
-
-
-def test_pages_are_short():
-    generated = ("modules.md", "SKILL.md")
-    pages = [page.read_text("utf-8") for page in WRITTEN if page.name not in generated]
-    prose = (re.sub(r"^ *```.*?^ *```$", "", page, flags=re.M | re.DOTALL) for page in pages)
-    assert sum(len(page.split()) for page in prose) <= 16_000
 
 
 @pytest.mark.slow

@@ -52,11 +52,8 @@ def left_over(directory: Path) -> list[str]:
 def test_protection_comes_off_again(text):
     assert unprotect(protect(text)) == text
     assert not protect(text).startswith(("=", "+", "-", "@", "\t", "\r"))
-
-
-def test_ordinary_text_is_left_alone():
-    for text in ("conv1", "a=b", "1-2", "", " =x"):
-        assert protect(text) == text
+    for ordinary in ("conv1", "a=b", "1-2", "", " =x"):
+        assert protect(ordinary) == ordinary
     assert unprotect("'tis") == "'tis"
 
 
@@ -86,26 +83,15 @@ def test_csv_there_and_back(tmp_path_factory, names, data):
     np.testing.assert_array_equal(back["time_us"].to_numpy(dtype=float), floats)
 
 
-def test_no_cell_begins_like_a_formula_and_numbers_stay_numbers(tmp_path):
-    path = tmp_path / "table.csv"
-    write_csv(path, pd.DataFrame({"op": ["=1+1", "@x", "-2"], "time_us": [-1.5, -2.0, 3.0]}))
-    assert path.read_text().splitlines() == [
-        '"op","time_us"', "\"'=1+1\",-1.5", "\"'@x\",-2.0", "\"'-2\",3.0",
-    ]  # fmt: skip
-    back = read_csv(path)
-    assert back["op"].tolist() == ["=1+1", "@x", "-2"]
-    assert back["time_us"].tolist() == [-1.5, -2.0, 3.0]
-
-
-def test_text_that_looks_like_a_number_stays_text(tmp_path):
-    names = ["1", "1.50", "nan", "NA", "", "None", "True", "1e5", "007"]
-    write_csv(tmp_path / "t.csv", pd.DataFrame({"op": names, "n": range(len(names))}))
-    assert read_csv(tmp_path / "t.csv")["op"].tolist() == names
-
-
-def test_a_hole_is_a_hole_and_not_a_zero(tmp_path):
-    write_csv(tmp_path / "t.csv", pd.DataFrame({"op": ["a", "b"], "time_us": [None, 0.0]}))
-    assert read_csv(tmp_path / "t.csv")["time_us"].isna().tolist() == [True, False]
+def test_formulas_are_protected_numbers_and_text_stay_and_a_hole_is_no_zero(tmp_path):
+    names = ["=1+1", "@x", "-2", "1", "1.50", "nan", "NA", "", "None", "True", "1e5", "007"]
+    times = [-1.5, -2.0, None, 0.0, *range(8)]
+    write_csv(tmp_path / "t.csv", pd.DataFrame({"op": names, "time_us": times}))
+    lines = (tmp_path / "t.csv").read_text().splitlines()
+    assert lines[1:4] == ['"\'=1+1",-1.5', '"\'@x",-2.0', '"\'-2",""']
+    back = read_csv(tmp_path / "t.csv")
+    assert back["op"].tolist() == names
+    np.testing.assert_array_equal(back["time_us"], np.array(times, float))
 
 
 @pytest.mark.parametrize(
@@ -130,19 +116,16 @@ def test_what_a_spreadsheet_saved(tmp_path, edit):
 
 
 @pytest.mark.parametrize(
-    "content", [None, b"", b"\xff\xfe\x00bad", b'a,b\n1,"2\n', b"a,b\n1,2,3\n1\n1,2,3,4\n"]
+    "content", [None, b"", b"\xff\xfe\x00bad", b'a,b\n1,"2\n', b"a,b\n1,2,3\n1\n1,2,3,4\n", "."]
 )
 def test_a_file_that_is_no_table(tmp_path, content):
     path = tmp_path / "broken.csv"
-    if content is not None:
+    if content == ".":
+        path.mkdir()
+    elif content is not None:
         path.write_bytes(content)
     with pytest.raises(StoredFileError, match=r"broken.csv' is not a CSV table"):
         read_csv(path)
-
-
-def test_a_directory_is_no_table(tmp_path):
-    with pytest.raises(StoredFileError, match="is not a CSV table"):
-        read_csv(tmp_path)
 
 
 # -- JSON ------------------------------------------------------------------------------------
@@ -192,24 +175,18 @@ def test_json_takes_no_nan(tmp_path):
 # -- whole or not at all -----------------------------------------------------------------------
 
 
+class Broken:
+    def __str__(self) -> str:
+        raise RuntimeError("power cut")
+
+
 def test_a_failure_in_the_middle_leaves_the_old_file(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("old")
     with pytest.raises(RuntimeError, match="power cut"), whole_file(path) as temporary:
         temporary.write_text("half")
         raise RuntimeError("power cut")
-    assert path.read_text() == "old"
-    assert left_over(tmp_path) == []
-
-
-def test_a_table_that_cannot_be_written_leaves_the_old_file(tmp_path):
-    class Broken:
-        def __str__(self) -> str:
-            raise RuntimeError("no text")
-
-    path = tmp_path / "t.csv"
-    path.write_text("old")
-    with pytest.raises(RuntimeError, match="no text"):
+    with pytest.raises(RuntimeError, match="power cut"):
         write_csv(path, pd.DataFrame({"op": ["a", Broken()]}))
     assert path.read_text() == "old"
     assert left_over(tmp_path) == []
@@ -259,7 +236,7 @@ TABLE_TEXT = '"op","n"\n"conv1",1\n"\'=cmd",2\n'
 
 
 @pytest.mark.skipif(os.name != "posix", reason="special files of POSIX")
-def test_a_pipe_is_written_through_and_stays(tmp_path):
+def test_a_pipe_and_a_device_are_written_through_and_stay(tmp_path):
     pipe, read = tmp_path / "pipe", []
     os.mkfifo(pipe)
     check_writable(pipe)  # without waiting for a reader
@@ -270,10 +247,6 @@ def test_a_pipe_is_written_through_and_stays(tmp_path):
     assert read == [TABLE_TEXT]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     assert left_over(tmp_path) == []
-
-
-@pytest.mark.skipif(os.name != "posix", reason="special files of POSIX")
-def test_a_device_is_written_through_and_stays():
     write_csv("/dev/null", TABLE)
     write_parquet("/dev/null", TABLE)
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
@@ -342,13 +315,9 @@ def test_a_link_is_followed_and_stays(tmp_path, there):
     assert link.is_symlink()
     assert target.read_text() == TABLE_TEXT
     assert left_over(tmp_path) == []
-
-
-@pytest.mark.skipif(os.name != "posix", reason="symbolic links")
-def test_a_link_to_nowhere_is_refused(tmp_path):
-    (tmp_path / "link.csv").symlink_to(tmp_path / "missing" / "t.csv")
+    (tmp_path / "astray.csv").symlink_to(tmp_path / "missing" / "t.csv")
     with pytest.raises(OutputPathError, match="does not exist"):
-        write_csv(tmp_path / "link.csv", TABLE)
+        write_csv(tmp_path / "astray.csv", TABLE)
 
 
 def test_places_where_no_file_can_be(tmp_path):
@@ -405,18 +374,15 @@ def test_html_escapes_cells_headings_and_caption():
     for cell, name in zip(found.cells[1:], NASTY_NAMES, strict=True):
         assert cell == (name if len(name) <= 200 else one_line(name, 200))
     assert "<script" not in table
+    first = html_table(pd.DataFrame({"n": range(100)}), most=60)
+    assert Outline(first).cells[-1].startswith("59")
+    assert "… 40 more rows" in first
 
 
 @given(TEXT.filter(bool))
 def test_html_of_any_text_is_one_cell(text):
     found = Outline(html_table(pd.DataFrame({"op": [text]})))
     assert found.tags == ["table", "tr", "th", "tr", "td"]
-
-
-def test_html_shows_the_first_rows_and_says_how_many_more():
-    table = html_table(pd.DataFrame({"n": range(100)}), most=60)
-    assert Outline(table).cells[-1].startswith("59")
-    assert "… 40 more rows" in table
 
 
 def test_a_table_that_is_not_there():

@@ -28,17 +28,13 @@ def test_nothing_that_a_terminal_or_a_log_obeys_is_left(text, shown):
     assert plain_text(shown) == shown
 
 
-def test_names_that_begin_alike_stay_different_when_they_are_shortened():
+def test_names_stay_different_and_on_one_line_when_they_are_shortened():
     ops = [f"F0::If_0_then_branch__Inline_0__/encoder/layer.{n}/Conv" for n in range(3)]
     for short in (one_line, shorten):
         assert len({short(op, 40) for op in ops}) == 3
         assert {len(short(op, 40)) for op in ops} == {40}
     assert one_line(f"{'/a' * 40} (bf16, default)", 40).endswith("… (bf16, default)")
-
-
-def test_names_and_cells_stay_on_one_line():
     assert one_line("a\n::b") == "a : :b"
-    assert columns([["x", "y"], ["1\n2", "3"]]) == "x    y\n1 2  3"
 
 
 @pytest.mark.parametrize(
@@ -72,5 +68,6 @@ def test_a_table_wider_than_a_narrow_terminal_has_a_line_a_cell(monkeypatch):
     rows = [["NAME", "TASK"], ["one", "which digit a picture shows"], ["two", ""]]
     monkeypatch.setenv("COLUMNS", "80")
     assert columns(rows).splitlines()[0] == "NAME  TASK"
+    assert columns([["x", "y"], ["1\n2", "3"]]) == "x    y\n1 2  3"
     monkeypatch.setenv("COLUMNS", "25")
     assert columns(rows) == "name: one\ntask: which digit a picture shows\n\nname: two\n"

@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hetero_lab as hl
-from hetero_lab.annexes import annex
 from hetero_lab.arguments import check_whole
-from hetero_lab.cli import machine_config, options, values
+from hetero_lab.cli import options, values
 from hetero_lab.cli.texts import MEASURED, Planned
 from hetero_lab.errors import (
     ArgumentError,
@@ -37,6 +36,7 @@ from hetero_lab.errors import (
     warn,
 )
 from hetero_lab.fetch import cache_dir
+from hetero_lab.lookup import annex
 from hetero_lab.tables import check_directory, check_writable, make_directory, write_csv, write_text
 from hetero_lab.terminal import text_of
 
@@ -134,7 +134,7 @@ def advise(given: Namespace) -> Any:
 
 def machine(given: Namespace) -> Any:
     """Plan several models on one machine, as a file says; options win over the file."""
-    asked = machine_config.read_machine(given.config)
+    asked = values.read_machine(given.config)
     if given.deploy is not None:  # before minutes of measuring
         for name, demand in asked["demands"].items():
             annex("deploy")(os.path.join(given.deploy, name), demand.model)

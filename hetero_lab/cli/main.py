@@ -19,11 +19,11 @@ from operator import attrgetter
 from typing import Any
 
 import hetero_lab as hl
-from hetero_lab.annexes import annex
 from hetero_lab.cli import commands, texts
 from hetero_lab.cli.options import OPTIONS, OptionParser, spelled
 from hetero_lab.errors import ArgumentError, HeteroLabError, did_you_mean
 from hetero_lab.interrupts import deferred, sigterm_as_ctrl_c
+from hetero_lab.lookup import annex
 from hetero_lab.terminal import plain_text
 
 FAILED, ERROR, NOT_KNOWN, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141

@@ -16,9 +16,9 @@ from operator import not_
 from typing import Any, NoReturn
 
 import hetero_lab as hl
+from hetero_lab.arguments import EXECUTORS
 from hetero_lab.cli import values
 from hetero_lab.errors import ArgumentError, did_you_mean
-from hetero_lab.executor_names import EXECUTORS
 
 
 @dataclass(frozen=True)

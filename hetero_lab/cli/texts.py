@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOST_TYPES = 12
+_LEAD = "Next:       "
 # Options that the next command gets again, if it has them.
 _REPEATED = [
     "--shape", "--input", "--property", "--objective", "--memory-limit", "--pin", "--emulate",
@@ -98,37 +99,33 @@ def profile_text(given: Namespace, profile: hl.types.Profile) -> str:
 
 
 def after_profile(given: Namespace, profile: hl.types.Profile) -> list[str]:
-    """Return the next command."""
+    """Return the next command, if any."""
     from hetero_lab.placement.priorities import device_list
 
-    lines: list[str] = []
-    if profile.generation is not None:  # neither command takes a language model
-        return lines
+    if profile.generation is not None:  # no command takes a language model
+        return []
     if differs(profile) and given.device is not None:
-        lines.append(f"Next:       {again(given, 'find-wrong', '-d', given.device)}")
-    elif "Moving " in profile.few_subgraphs and given.affinity is None:  # a change leaves fewer
-        lines.append(f"Next:       {again(given, 'simplify', *_placed(given))}")
-    elif profile.partition.n_subgraphs > 1:
-        asked = device_list(given.device) if given.device else ()
-        used = sorted(profile.affinity.devices, key="CPU".__eq__)  # others fall back to it
-        devices = ",".join(dict.fromkeys([*asked, *used]))
-        lines.append(f"Next:       {again(given, 'optimize', '-d', devices)}")
-    return lines
+        return [again(given, "find-wrong", "-d", given.device)]
+    if "Moving " in profile.few_subgraphs and given.affinity is None:  # a change leaves fewer
+        return [again(given, "simplify", *_placed(given))]
+    if profile.partition.n_subgraphs <= 1:
+        return []
+    asked = device_list(given.device) if given.device else ()
+    used = sorted(profile.affinity.devices, key="CPU".__eq__)  # others fall back to it
+    return [again(given, "optimize", "-d", ",".join(dict.fromkeys([*asked, *used])))]
 
 
 def _placed(given: Namespace) -> list[str]:
     """Return the options that name the placement, for another command on it."""
     names = {"-d": "device", "--affinity": "affinity", "--fix": "fix", "--property": "property"}
-    values = ((option, vars(given).get(name) or []) for option, name in names.items())
-    each = ((option, [v] if isinstance(v, str) else v) for option, v in values)
-    return [word for option, texts in each for text in texts for word in (option, text)]
+    return [word for flag, name in names.items() for word in _given_words(given, flag, name)]
 
 
-def _finding_lines(findings: pd.DataFrame, most: int) -> list[str]:
-    # Not above: help should not load the runtime.
-    from hetero_lab.lint.findings import summary_lines
-
-    return summary_lines(findings, most)
+def _given_words(given: Namespace, flag: str, name: str) -> Iterator[str]:
+    """Yield an option as often as it was given, with its values."""
+    value = vars(given).get(name) or []
+    for text in value if isinstance(value, list) else [value]:
+        yield from (flag, str(text))
 
 
 def differs(profile: hl.types.Profile) -> bool:
@@ -152,11 +149,11 @@ def sweep_text(given: Namespace, sweep: hl.types.Sweep) -> str:
         kept = [w for old, w in words if old not in _BUDGET and not w.startswith(_BUDGET)]
         return (
             f"Nothing was measured within the {begun:g} s of --budget.\n{text}\n"
-            f"Next:       {command_line('hetero-lab', 'sweep', *kept, '-b', str(longer))}"
+            f"{_next('hetero-lab', 'sweep', *kept, '-b', str(longer))}"
         )
     if "," not in given.devices:
         return text
-    return f"{text}\nNext:       {again(given, 'optimize', '-d', given.devices)}"
+    return f"{text}\n{again(given, 'optimize', '-d', given.devices)}"
 
 
 def optimize_text(given: Namespace, best: hl.types.Optimized) -> str:
@@ -185,26 +182,26 @@ def _with_affinity(given: Namespace, command: str, *more: str) -> str:
     """Return the next command with the affinity that was found, or how to keep that."""
     if given.affinity_out is None:  # nor can the cache be written
         return "Keep it with --affinity-out FILE."
-    return f"Next:       {again(given, command, *more, '--affinity', given.affinity_out)}"
+    return again(given, command, *more, "--affinity", given.affinity_out)
 
 
 def advise_text(given: Namespace, advice: Any) -> str:
     """Report the advice, and how to deploy or to verify it."""
     said = str(advice).rstrip("\n")
-    if given.deploy is None:
-        words = command_line("hetero-lab", "advise", *given.words, "--deploy", unused("deploy"))
-        return f"{said}\nNext:       {words}"
-    return f"{said}\nNext:       {command_line('hetero-lab', 'verify', given.deploy)}"
+    return f"{said}\n{_deploy_or_verify(given, 'advise')}"
+
+
+def _deploy_or_verify(given: Namespace, command: str) -> str:
+    if given.deploy is not None:
+        return _next("hetero-lab", "verify", given.deploy)
+    return _next("hetero-lab", command, *given.words, "--deploy", unused("deploy"))
 
 
 def machine_text(given: Namespace, plan: hl.types.MachinePlan) -> str:
     """Report the plan of a machine and its models, and how to deploy or to verify it."""
     lines = [str(plan).rstrip("\n")]
-    if plan.chosen.seen and given.deploy is None:
-        words = command_line("hetero-lab", "machine", *given.words, "--deploy", unused("deploy"))
-        lines.append(f"Next:       {words}")
-    elif plan.chosen.seen:
-        lines.append(f"Next:       {command_line('hetero-lab', 'verify', given.deploy)}")
+    if plan.chosen.seen:
+        lines.append(_deploy_or_verify(given, "machine"))
     shown = [name for name in _OF_MACHINE if plan.summary.get(name) is not None]
     return "\n".join([*lines, "", text_table(plan.summary[shown].dropna(axis=1, how="all"))])
 
@@ -215,8 +212,7 @@ def freeze_text(given: Namespace, target: Path) -> str:
     return (
         f"{target} holds the model, its placement, an example input and run.py, which needs "
         f"openvino and numpy alone.{made}\n"
-        f"Next:       {command_line('python', str(target / 'run.py'))}\n"
-        f"Next:       {command_line('hetero-lab', 'verify', str(target))}"
+        f"{_next('python', str(target / 'run.py'))}\n{_next('hetero-lab', 'verify', str(target))}"
     )
 
 
@@ -253,21 +249,22 @@ def simplify_text(given: Namespace, found: Any) -> str:
 def lint_text(given: Namespace, findings: pd.DataFrame) -> str:
     """Report the findings by cause, or list every finding."""
     from hetero_lab.lint.context import SUBGRAPHS
+    from hetero_lab.lint.findings import summary_lines  # not above: help loads no runtime
 
-    lines = _finding_lines(findings, most=10)
+    lines = summary_lines(findings, 10)
     if given.table and len(findings):
         names = [n for n in ("severity", "rule", "cost_us", "finding") if n in findings]
         said = findings.assign(finding=findings["finding"] + " " + findings["advice"])
         lines += ["", text_table(said.loc[:, names])]
     if len(findings) and findings["rule"].iloc[0] == SUBGRAPHS and findings["remedy"].iloc[0]:
-        lines.append(f"Next:       {again(given, 'simplify', *_placed(given))}")
+        lines.append(again(given, "simplify", *_placed(given)))
     return "\n".join(lines)
 
 
 def plan_text(given: Namespace, planned: Planned) -> str:
     """Report the plan and how to measure it."""
     file = given.affinity_out
-    next_ = [] if file is None else [f"Next:  {again(given, 'apply', file)}"]
+    next_ = [] if file is None else [again(given, "apply", file, lead="Next:  ")]
     return "\n".join([*plan_lines(planned), *next_])
 
 
@@ -315,12 +312,14 @@ def _baselines(planned: Planned) -> str:
 
 
 def _findings(planned: Planned) -> Iterator[str]:
+    from hetero_lab.lint.findings import summary_lines
+
     if planned.findings is None:
         yield f"Lint:  not checked. {planned.unchecked}"
     elif not len(planned.findings):
         yield "Lint:  nothing found"
     else:
-        first, *rest = _finding_lines(planned.findings, most=2)
+        first, *rest = summary_lines(planned.findings, 2)
         yield f"Lint:  {first}"
         yield from (f"       {line}" for line in rest)
 
@@ -331,13 +330,15 @@ def unused(name: str) -> str:
     return next(free for free in names if not os.path.lexists(free))
 
 
-def again(given: Namespace, command: str, *more: str) -> str:
+def _next(*words: str, lead: str = _LEAD) -> str:
+    return f"{lead}{command_line(*words)}"
+
+
+def again(given: Namespace, command: str, *more: str, lead: str = _LEAD) -> str:
     """Return another command on the model of this one, with those options that it has as well."""
     flags = {OPTIONS[name].flags.split()[-1] for name in given.options_of[command].split()}
     repeated: list[str] = []
     for flag in _REPEATED:
-        value = vars(given).get(flag[2:].replace("-", "_"))
-        if value and flag in flags and flag not in more:
-            texts = value if isinstance(value, list) else [value]
-            repeated += [word for text in texts for word in (flag, str(text))]
-    return command_line("hetero-lab", command, given.model, *more, *repeated)
+        if flag in flags and flag not in more:
+            repeated += _given_words(given, flag, flag[2:].replace("-", "_"))
+    return _next("hetero-lab", command, given.model, *more, *repeated, lead=lead)

@@ -12,8 +12,8 @@ import numpy as np
 
 from hetero_lab.costs.objective import LATENCY, Objective, PlacementCost, check_devices
 from hetero_lab.errors import AffinityError, did_you_mean, shorten
-from hetero_lab.grouping import grouped
 from hetero_lab.intervals import Estimate
+from hetero_lab.model.opgraph import grouped
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, predict
 from hetero_lab.result import Framed

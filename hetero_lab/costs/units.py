@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from scipy.cluster.hierarchy import DisjointSet
 
 from hetero_lab.errors import PlanError, names_at_hand, shorten
-from hetero_lab.grouping import grouped
 from hetero_lab.model.blocks import Blocks, find_blocks
-from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.opgraph import OpGraph, grouped
 
 
 def split_into_units(

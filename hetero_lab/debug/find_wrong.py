@@ -17,9 +17,9 @@ from hetero_lab.debug.wrong_sets import WrongSetSearch
 from hetero_lab.devices.bound import bind
 from hetero_lab.devices.emulation import plugins_of
 from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabError, names_at_hand
-from hetero_lab.grouping import grouped
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.language import refuse_language_model
+from hetero_lab.model.opgraph import grouped
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import PlacementLike, resolve
 from hetero_lab.progress import Progress

@@ -10,7 +10,7 @@ from hetero_lab.debug.expected import Expected, SetResult
 from hetero_lab.debug.minimal_sets import disjoint_sets, overlapping_sets
 from hetero_lab.debug.wrong import WrongSet
 from hetero_lab.errors import CompileError, names_at_hand
-from hetero_lab.grouping import grouped
+from hetero_lab.model.opgraph import grouped
 from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime.pieces import cut_pieces

@@ -1,13 +1,19 @@
-"""The shared Core, and how long a Core is kept."""
+"""The shared Core, the devices that other installed packages bring, and how long a Core is kept.
+
+A package names its devices as entry points. One that fails, or whose name another package has, is
+left out with a warning that names its package.
+"""
 
 from __future__ import annotations
 
 import functools
+from importlib.metadata import EntryPoint, entry_points
 
 import openvino as ov
 
-from hetero_lab.extensions import add_devices
+from hetero_lab.errors import last_line, shorten, warn
 
+DEVICES = "hetero_lab.devices"  # the group of entry points
 _kept: dict[int, ov.Core] = {}
 _shared: list[ov.Core] = []
 
@@ -18,6 +24,33 @@ def shared_core() -> ov.Core:
         _shared.append(ov.Core())  # first, because an extension may ask for the shared Core
         add_devices(_shared[0])
     return _shared[0]
+
+
+def add_devices(core: ov.Core) -> None:
+    """Let other packages register their devices on a Core."""
+    taken: dict[str, str] = {}
+    for entry in sorted(entry_points(group=DEVICES), key=lambda e: (_package_of(e), e.name)):
+        package = _package_of(entry)
+        first = taken.setdefault(entry.name, package)
+        if first != package:
+            _leave_out(entry, f"has the name of another one, of the package {shorten(first)}")
+            continue
+        try:
+            entry.load()(core)
+        except Exception as error:
+            kind, text = type(error).__name__, last_line(error)
+            _leave_out(entry, f"failed ({kind if text == kind else f'{kind}: {text}'})")
+
+
+def _package_of(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else "unknown"
+
+
+def _leave_out(entry: EntryPoint, why: str) -> None:
+    warn(
+        f"{shorten(entry.name)} of {DEVICES} is left out: it {why}. It comes with the package "
+        f"{shorten(_package_of(entry))}; update or uninstall that."
+    )
 
 
 @functools.cache

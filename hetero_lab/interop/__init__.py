@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hetero_lab import facade
+from hetero_lab import lookup
 
 if TYPE_CHECKING:
     from hetero_lab.interop.benchmark_app import read_benchmark_app as read_benchmark_app
@@ -16,4 +16,4 @@ if TYPE_CHECKING:
         recordings as recordings,
     )
 
-facade.attach(__name__)
+lookup.attach(__name__)

@@ -33,10 +33,9 @@ from hetero_lab.errors import (
     unknown,
     warn,
 )
-from hetero_lab.grouping import grouped
 from hetero_lab.lint.context import ERROR, INFO, Finding
 from hetero_lab.lint.lint import to_frame
-from hetero_lab.model.opgraph import CONSTANT, NOT_OPS, Op, OpGraph
+from hetero_lab.model.opgraph import CONSTANT, NOT_OPS, Op, OpGraph, grouped
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity, of_type
 from hetero_lab.placement.partition import (

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hetero_lab.grouping import grouped
 from hetero_lab.lint.context import Draft, LintContext, together
 from hetero_lab.lint.rules import HEAVY, fusion_pairs
-from hetero_lab.model.opgraph import CONSTANT, OpGraph
+from hetero_lab.model.opgraph import CONSTANT, OpGraph, grouped
 from hetero_lab.terminal import count_of
 
 FAKE_QUANTIZE = "FakeQuantize"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hetero_lab import facade
+from hetero_lab import lookup
 
 if TYPE_CHECKING:
     from hetero_lab.llm.generation import detokenize as detokenize, tokenize as tokenize
@@ -16,4 +16,4 @@ if TYPE_CHECKING:
     from hetero_lab.llm.layer_memory import measure_memory as measure_memory
     from hetero_lab.model.static_phases import static_phases as static_phases
 
-facade.attach(__name__)
+lookup.attach(__name__)

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from hetero_lab.arguments import check_whole
+from hetero_lab.arguments import HETERO, PARALLEL, check_whole
 from hetero_lab.devices.bound import bind
 from hetero_lab.devices.properties import check_properties
 from hetero_lab.errors import MeasurementError, PropertyError, shorten, warn
-from hetero_lab.executor_names import HETERO, PARALLEL
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.intervals import Latency
 from hetero_lab.measure.requests import (

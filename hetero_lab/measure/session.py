@@ -18,11 +18,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hetero_lab.annexes import annex
 from hetero_lab.devices.bound import BoundModel
 from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.devices.guard import suspect
 from hetero_lab.errors import ArgumentError, warn
+from hetero_lab.lookup import annex
 from hetero_lab.measure.bench import AnyBench, Bench, write_set_up
 from hetero_lab.measure.bench_pool import BenchPool
 from hetero_lab.measure.budget import RunOptions

@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.annexes import annex
 from hetero_lab.devices.core import shared_core
 from hetero_lab.errors import ArgumentError
+from hetero_lab.lookup import annex
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.session import Conditions, Session, SweepControl
 from hetero_lab.measure.trial_grid import Placements, Variant, bind_variants, expand

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from hetero_lab.arguments import HETERO
 from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.devices.devices import check_device, supported_ops
 from hetero_lab.devices.emulation import storable
@@ -27,7 +28,6 @@ from hetero_lab.errors import (
     names_at_hand,
     shorten,
 )
-from hetero_lab.executor_names import HETERO
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity

@@ -7,14 +7,12 @@ picture; none of it needs the runtime.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
-
-from hetero_lab.grouping import grouped
 
 PARAMETER, CONSTANT, RESULT = "Parameter", "Constant", "Result"
 NOT_OPS = frozenset({PARAMETER, CONSTANT, RESULT})  # nodes whose device is never chosen
@@ -25,7 +23,7 @@ CONVOLUTIONS = frozenset(
     ["Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData"]
 )
 
-T = TypeVar("T")
+K, T = TypeVar("K", bound=Hashable), TypeVar("T")
 
 
 class Tensor(msgspec.Struct, frozen=True, array_like=True):
@@ -239,6 +237,14 @@ class OpGraph:
         return seen
 
 
+def grouped(pairs: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
+    """Return the values of each key in the order of the pairs, keys by their first pair."""
+    found: dict[K, list[T]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
+
+
 def related(graph: OpGraph, own: Sequence[int]) -> tuple[list[int], list[int]]:
     """Return, for each node, the bits of itself and of all nodes before it, and of all after it."""
     above, below = list(own), list(own)
@@ -262,8 +268,8 @@ def work_of(graph: OpGraph, op: Op) -> float:
         weights = shapes[1] or (1,)
         if op.type in CONVOLUTIONS and len(weights) > 1:
             # Each output (of a transposed convolution: each input) meets every channel's kernel.
-            grouped = op.type.startswith("Group")
-            kernel = sizes[1] / math.prod(weights[: 2 if grouped else 1])
+            n_outer = 2 if op.type.startswith("Group") else 1
+            kernel = sizes[1] / math.prod(weights[:n_outer])
             met = sizes[0] if op.type.endswith("BackpropData") else sizes[2]
             return max(1.0, met * kernel)
     bytes_moved = [tensor.n_bytes or 0 for tensor in (*read, *op.outputs)]

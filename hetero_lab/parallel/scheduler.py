@@ -32,8 +32,7 @@ import openvino as ov
 from hetero_lab import interrupts
 from hetero_lab.clock import now
 from hetero_lab.errors import ClosedError, HeteroLabError
-from hetero_lab.grouping import grouped
-from hetero_lab.model.opgraph import PARAMETER
+from hetero_lab.model.opgraph import PARAMETER, grouped
 from hetero_lab.planning.timeline import Span
 from hetero_lab.runtime.compiled import failed_inference
 from hetero_lab.runtime.exported import ask

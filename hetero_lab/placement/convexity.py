@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from hetero_lab.grouping import grouped
+from hetero_lab.model.opgraph import grouped
 from hetero_lab.placement.topology import CutCache, Topology, separated_parts
 
 Memo: TypeAlias = CutCache[tuple[int, ...], tuple[int, ...]]  # nodes of a subgraph → cut edges

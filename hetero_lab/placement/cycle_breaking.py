@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from hetero_lab.grouping import grouped
+from hetero_lab.model.opgraph import grouped
 from hetero_lab.placement.topology import CutCache, Topology, separated_parts, strong_components
 
 _STATES = 32  # about how many of the states that a whole graph passes through are memoised

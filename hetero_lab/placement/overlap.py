@@ -17,8 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from hetero_lab.grouping import grouped
-from hetero_lab.model.opgraph import CONSTANT, PARAMETER, OpGraph, related, work_of
+from hetero_lab.model.opgraph import CONSTANT, PARAMETER, OpGraph, grouped, related, work_of
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_of_split, predict, torn_path
 

@@ -22,8 +22,7 @@ from msgspec import structs
 
 from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.errors import names_at_hand
-from hetero_lab.grouping import grouped
-from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph
+from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph, grouped
 from hetero_lab.model.read import Source
 from hetero_lab.placement import convexity, cycle_breaking
 from hetero_lab.placement.affinity import Affinity

@@ -16,7 +16,7 @@ from operator import itemgetter
 import numpy as np
 
 from hetero_lab.costs.objective import LATENCY
-from hetero_lab.grouping import grouped
+from hetero_lab.model.opgraph import grouped
 from hetero_lab.planning.constraints import Placed, Problem
 
 _PATIENCE = 1500  # moves to try without a pairwise gain: one may save a cut of HETERO's

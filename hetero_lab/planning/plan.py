@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, overload
 
+from hetero_lab.arguments import EXECUTORS, HETERO, PARALLEL
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.costs.objective import LATENCY
 from hetero_lab.errors import ArgumentError
-from hetero_lab.executor_names import EXECUTORS, HETERO, PARALLEL
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.memory_limits import MemoryLimit
 from hetero_lab.planning.planner import Plan, plan_graph

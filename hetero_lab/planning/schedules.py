@@ -32,9 +32,8 @@ from scipy.cluster.hierarchy import DisjointSet
 from scipy.optimize import root_scalar
 
 from hetero_lab.clock import now
-from hetero_lab.grouping import grouped
 from hetero_lab.interrupts import UntilInterrupted
-from hetero_lab.model.opgraph import OpGraph, related
+from hetero_lab.model.opgraph import OpGraph, grouped, related
 from hetero_lab.placement.overlap import predict_overlapping, sources
 from hetero_lab.placement.partition import Partition
 from hetero_lab.planning.pairwise import Pairwise

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hetero_lab.executor_names import HETERO
+from hetero_lab.arguments import HETERO
 from hetero_lab.intervals import Latency
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import OpGraph, graph_from_json, graph_to_json

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.executor_names import HETERO
+from hetero_lab.arguments import HETERO
 from hetero_lab.placement.partition import boundary_size
 from hetero_lab.results.environment import busy_note
 from hetero_lab.results.profile_data import Generation, ProfileData

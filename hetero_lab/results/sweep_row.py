@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from hetero_lab.executor_names import HETERO
+from hetero_lab.arguments import HETERO
 from hetero_lab.intervals import Estimate, Latency, Series, centred
 from hetero_lab.results.environment import emulation
 from hetero_lab.results.evaluation import Evaluation

@@ -15,8 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 from hetero_lab.errors import MeasurementError
-from hetero_lab.grouping import grouped
-from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.opgraph import OpGraph, grouped
 from hetero_lab.placement.partition import Partition
 
 _MICROSECOND = timedelta(microseconds=1)

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import openvino as ov
 
 from hetero_lab.errors import warn
-from hetero_lab.grouping import grouped
+from hetero_lab.model.opgraph import grouped
 from hetero_lab.placement.partition import Boundary, Partition, Subgraph, Wiring, reordered
 from hetero_lab.runtime.placed_model import header_text
 

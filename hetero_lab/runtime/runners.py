@@ -18,13 +18,12 @@ import numpy as np
 import openvino as ov
 
 from hetero_lab import clock
-from hetero_lab.annexes import annex
-from hetero_lab.arguments import check_whole
+from hetero_lab.arguments import EXECUTORS, HETERO, PARALLEL, check_whole
 from hetero_lab.devices.bound import BoundModel
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, unknown
-from hetero_lab.executor_names import EXECUTORS, HETERO, PARALLEL
-from hetero_lab.grouping import grouped
+from hetero_lab.lookup import annex
 from hetero_lab.model.language import Scenario, check_scenario, language_model
+from hetero_lab.model.opgraph import grouped
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.planning.timeline import Span
 from hetero_lab.runtime.compiled import (

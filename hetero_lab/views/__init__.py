@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hetero_lab import facade
+from hetero_lab import lookup
 
 if TYPE_CHECKING:
     from hetero_lab.accuracy.accuracy_figures import (
@@ -40,4 +40,4 @@ if TYPE_CHECKING:
         where_time_goes as where_time_goes,
     )
 
-facade.attach(__name__)
+lookup.attach(__name__)

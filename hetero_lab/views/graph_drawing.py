@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import plotly.graph_objects as go
 
-from hetero_lab.annexes import annex_for
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.errors import ArgumentError, MeasurementError
+from hetero_lab.lookup import annex_for
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, PlacementLike

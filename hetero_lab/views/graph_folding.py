@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from hetero_lab.errors import ArgumentError, did_you_mean, names_at_hand, shorten
-from hetero_lab.grouping import grouped
+from hetero_lab.model.opgraph import grouped
 from hetero_lab.terminal import count_of
 from hetero_lab.views.graph_data import GraphBox, GraphData, GraphEdge, GraphNode
 from hetero_lab.views.theme import SEVERAL, squeeze

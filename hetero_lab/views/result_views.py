@@ -15,10 +15,10 @@ from typing import Any, TypeAlias
 import pandas as pd
 import plotly.graph_objects as go
 
-from hetero_lab.annexes import annex, annex_for
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.costs.difference import Difference
 from hetero_lab.errors import ArgumentError
+from hetero_lab.lookup import annex, annex_for
 from hetero_lab.planning.schedules import SchedulePlan
 from hetero_lab.result import Displayed, Result
 from hetero_lab.results.environment import Environment

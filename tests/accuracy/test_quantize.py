@@ -6,7 +6,7 @@ import logging
 import numpy as np
 import openvino as ov
 import pytest
-from int8_kernels import COUNTED, heavy, int8_kernels
+from counting_core import COUNTED, heavy, int8_kernels
 from openvino import opset13 as op
 from small_models import chain
 

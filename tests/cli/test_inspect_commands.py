@@ -9,7 +9,6 @@ import pytest
 from openvino import opset13 as op
 
 import hetero_lab as hl
-from hetero_lab.cli import main as cli
 from hetero_lab.cli.texts import unused
 from hetero_lab.deploy.contract import read_contract
 
@@ -74,22 +73,18 @@ def test_explain_takes_devices_and_files_and_writes_a_page(said, tmp_path):
     assert "plotly-graph-div" in page.read_text("utf-8")
 
 
-def test_freeze_writes_what_apply_reads(said, tmp_path):
-    frozen = tmp_path / "frozen"
-    lines = said("freeze", MODEL, str(frozen), *SPLIT, "--tolerance", "none").splitlines()
+def test_freeze_writes_what_apply_reads_and_a_file_wholly_on_the_cpu_as_the_cpu(said, tmp_path):
+    frozen, cpu, file = (str(tmp_path / name) for name in ("frozen", "cpu", "best.json"))
+    lines = said("freeze", MODEL, frozen, *SPLIT, "--tolerance", "none").splitlines()
     assert set(hl.read_placement(frozen).devices) == {"ASKACC", "CPU"}
     assert [line.split()[0::2] for line in lines[1:]] == [
-        ["Next:", str(frozen / "run.py")],
+        ["Next:", f"{frozen}/run.py"],
         ["Next:", "verify"],
     ]
-
-
-def test_a_file_that_is_wholly_on_the_cpu_is_frozen_as_the_cpu(said, tmp_path):
-    file, frozen = str(tmp_path / "best.json"), str(tmp_path / "frozen")
     hl.Affinity.uniform(MODEL, "CPU").to_json(file)
-    said("freeze", MODEL, frozen, "--affinity", file, "--tolerance", "none")
-    assert read_contract(frozen).label == "CPU"
-    assert hl.read_placement(frozen).direct
+    said("freeze", MODEL, cpu, "--affinity", file, "--tolerance", "none")
+    assert read_contract(cpu).label == "CPU"
+    assert hl.read_placement(cpu).direct
 
 
 def test_the_answer_comes_first_and_is_short(said, tmp_path):
@@ -112,23 +107,17 @@ def test_the_answer_comes_first_and_is_short(said, tmp_path):
     assert "Total time: " in long
 
 
-def test_the_next_command_keeps_the_order_of_the_devices(said):
+def test_the_next_command_keeps_the_order_of_the_devices_and_names_a_new_directory(
+    said, tmp_path, monkeypatch
+):
     split = ["--emulate", "ORDACC:unsupported=Multiply", "-n", "2", "-w", "0", "--no-reference"]
     answer = said("profile", MODEL, "-d", "HETERO: ORDACC, CPU", *split)
     assert "Next:       hetero-lab optimize digits_inception -d ORDACC,CPU" in answer
-
-
-def test_the_next_directory_is_a_new_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert unused("deploy") == "deploy"
     for name in ("deploy", "deploy-2"):
         (tmp_path / name).mkdir()
     assert unused("deploy") == "deploy-3"
-
-
-def test_a_shape_needs_no_name_where_there_is_one_input(said):
-    assert said("lint", MODEL, "-d", "CPU", "--shape", "2,1,8,8") == "No findings.\n"
-    assert hl.load(MODEL, shapes=[2, 1, 8, 8]).input("image").shape == ov.Shape([2, 1, 8, 8])
 
 
 @pytest.mark.slow
@@ -147,28 +136,10 @@ def test_optimize_writes_what_freeze_takes(said, tmp_path):
     assert "plotly-graph-div" in page.read_text("utf-8")
 
 
-def test_every_command_with_a_result_writes_a_page():
-    commands = {name: command.parser() for name, command in cli.COMMANDS.items()}
-    with_page = {name for name, sub in commands.items() if "--html" in sub.format_usage()}
-    assert set(commands) - with_page == {
-        "demo",
-        "devices",
-        "doctor",
-        "samples",
-        "export",
-        "freeze",
-        "noise",
-    }
-    searches = {name for name, sub in commands.items() if "--budget" in sub.format_help()}
-    isolated = {name for name, sub in commands.items() if "--no-isolate" in sub.format_usage()}
-    assert isolated == searches - {"noise", "investigate", "machine"}  # the others always isolate
-
-
 @pytest.mark.slow
 def test_a_verified_directory_has_a_page(said, tmp_path):
-    page = tmp_path / "verify.html"
-    hl.freeze(MODEL, "CPU", tmp_path / "frozen", tolerance=None)
-    said("verify", str(tmp_path / "frozen"), "--html", str(page))
+    page, frozen = tmp_path / "verify.html", hl.freeze(MODEL, "CPU", tmp_path / "f", tolerance=None)
+    said("verify", str(frozen), "--html", str(page))
     text = page.read_text("utf-8")
     assert "keeps its contract with OpenVINO" in text
     assert ">partition<" in text
@@ -191,10 +162,11 @@ def test_a_flat_affinity_is_read_with_the_model_of_the_command(said, tmp_path):
     said("lint", file, "--affinity", str(flat), *emulate)
 
 
-def test_the_shape_of_a_scalar(said, tmp_path):
+def test_a_shape_needs_no_name_where_there_is_one_input(said, tmp_path):
+    assert said("lint", MODEL, "-d", "CPU", "--shape", "2,1,8,8") == "No findings.\n"
+    assert hl.load(MODEL, shapes=[2, 1, 8, 8]).input("image").shape == ov.Shape([2, 1, 8, 8])
     x = op.parameter(ov.PartialShape.dynamic(), np.float32, name="x")
-    ov.save_model(ov.Model([op.result(op.relu(x), name="out")], [x], "s"), tmp_path / "s.xml")
+    scalar = str(tmp_path / "s.xml")
+    ov.save_model(ov.Model([op.result(op.relu(x), name="out")], [x], "s"), scalar)
     for shape in ("[]", "x=[]"):
-        assert "CPU can run all 1 op" in said(
-            "support", str(tmp_path / "s.xml"), "-d", "CPU", "--shape", shape
-        )
+        assert "CPU can run all 1 op" in said("support", scalar, "-d", "CPU", "--shape", shape)

@@ -74,13 +74,20 @@ def test_answers_of_commands_that_fetch_are_of_their_schemas(tmp_path, monkeypat
     assert answers["bisect"]["exit_code"] == 3  # no release brought it: not known
 
 
-def test_a_refusal_is_json_too(capsys):
-    code = main(["profile", "nope", "-d", "CPU", "--json"])
+@pytest.mark.parametrize(
+    ("words", "kind", "says"),
+    [
+        (["profile", "nope", "-d", "CPU"], "ModelError", "no sample has that name"),
+        (["sweep", "digits_inception", "--depth", "3"], "ArgumentError", "--depth"),
+    ],
+)
+def test_a_refusal_is_json_too(capsys, words, kind, says):
+    code = main([*words, "--json"])
     out, err = capsys.readouterr()
-    answer = check(out, "profile", code)
-    assert answer["error"]["type"] == "ModelError"
-    assert "no sample has that name" in answer["error"]["message"]
-    assert "no sample has that name" in err
+    error = check(out, words[0], code)["error"]
+    assert error["type"] == kind
+    assert says in error["message"]
+    assert says in err
 
 
 def test_a_note_on_the_side_is_among_the_notes(tmp_path, capsys):
@@ -91,16 +98,11 @@ def test_a_note_on_the_side_is_among_the_notes(tmp_path, capsys):
     assert "batch of 'x' is dynamic" in note
 
 
-def test_an_option_that_is_not_there_is_json_too(capsys):
-    code = main(["sweep", "digits_inception", "--depth", "3", "--json"])
-    assert "--depth" in check(capsys.readouterr().out, "sweep", code)["error"]["message"]
-
-
 def started(directory, *words, **environment):
     return subprocess.Popen(
         [sys.executable, "-m", "hetero_lab", *words, "--json"], cwd=directory, text=True,
         env=environment_of_a_child(**environment), stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
     )  # fmt: skip
 
 
@@ -148,14 +150,8 @@ def test_what_is_printed_is_whole_although_ctrl_c_comes(tmp_path, unbuffered):
 
 
 def test_a_reader_that_has_gone_costs_no_file(tmp_path):
-    command = [sys.executable, "-m", "hetero_lab", "support", "digits_inception", "--json"]
-    process = subprocess.Popen(
-        [*command, "--csv", "support.csv"], cwd=tmp_path, env=environment_of_a_child(),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
+    process = started(tmp_path, "support", "digits_inception", "--csv", "support.csv")
     process.stdout.close()
-    assert process.stderr is not None
     assert "Traceback" not in process.stderr.read()
     assert process.wait(timeout=60) == 141
     assert (tmp_path / "support.csv").exists()
@@ -163,12 +159,6 @@ def test_a_reader_that_has_gone_costs_no_file(tmp_path):
 
 def test_numbers_that_json_lacks_are_null():
     frame = pd.DataFrame({"a": [1.5, float("nan")], "b": [np.int64(3), None], "op": [("x",), ()]})
-    assert records(frame) == [
-        {"a": 1.5, "b": 3, "op": ["x"]},
-        {"a": None, "b": None, "op": []},
-    ]
-    assert json_value({"r": float("inf"), 1: np.float32(0.5), "t": pd.NaT}) == {
-        "r": None,
-        "1": 0.5,
-        "t": None,
-    }
+    assert records(frame) == [{"a": 1.5, "b": 3, "op": ["x"]}, {"a": None, "b": None, "op": []}]
+    given = {"r": float("inf"), 1: np.float32(0.5), "t": pd.NaT}
+    assert json_value(given) == {"r": None, "1": 0.5, "t": None}

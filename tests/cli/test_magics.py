@@ -3,6 +3,7 @@
 import signal
 
 import numpy as np
+import openvino as ov
 import pytest
 
 import hetero_lab as hl
@@ -50,8 +51,12 @@ def test_shows_the_result_and_returns_nothing(run, shell, monkeypatch):
     shown = []
     monkeypatch.setattr("hetero_lab.cli.magics.display", shown.append)
     shell.run_cell(f"%hetero_profile model -d CPU {FEW}").raise_error()
-    assert [type(s).__name__ for s in shown] == ["Profile"]
-    assert "<table" in shown[0]._repr_html_()
+    (profile,) = shown
+    assert isinstance(profile, hl.types.Profile)
+    assert "<table" in profile._repr_html_()
+    result, out, _ = run("%hetero_profile -h")
+    assert result.success
+    assert "--property DEVICE.KEY=VALUE" in out
 
 
 def test_returns_the_profile_with_o(run, shell):
@@ -83,14 +88,14 @@ def test_properties_shape_input_and_files_quietly_into_a_variable(run, shell, tm
     result, out, err = run(
         f"%hetero_profile model -d CPU -q -v kept {FEW} --shape image=1,1,8,8"
         f" --property CPU.INFERENCE_PRECISION_HINT=f32 --input {tmp_path}/in.npz"
-        f" --csv {tmp_path}/row.csv --export {tmp_path}/all"
+        f" --csv {tmp_path}/row.csv --export {tmp_path}/all/of/it"
     )
     assert result.success, err
     assert out == err == ""
     kept = shell.user_ns["kept"]
     assert {a.precision for a in kept.agreement} == {"f32"}
     assert (tmp_path / "row.csv").read_text().count("\n") == 2
-    assert hl.read_profile(tmp_path / "all").latency == kept.latency
+    assert hl.read_profile(tmp_path / "all/of/it").latency == kept.latency
 
 
 @pytest.mark.parametrize(
@@ -121,12 +126,6 @@ def test_error_is_one_paragraph_without_traceback(run, shell, line, fact, monkey
     assert len(err.strip().splitlines()) == 1
 
 
-def test_help(run):
-    result, out, _ = run("%hetero_profile -h")
-    assert result.success
-    assert "--property DEVICE.KEY=VALUE" in out
-
-
 @pytest.mark.parametrize("step", [ReadCounters, Compare])
 def test_interrupted_after_the_timing_keeps_the_latency(run, shell, monkeypatch, step):
     answer = bench.Bench.answer
@@ -146,21 +145,14 @@ def test_interrupted_after_the_timing_keeps_the_latency(run, shell, monkeypatch,
     assert "Note: Interrupted after the timing" in err
 
 
-def test_a_variable_may_hold_a_path(run, shell, tmp_path):
-    import openvino as ov
-
+def test_a_variable_may_hold_a_path_and_a_device_is_emulated(run, shell, tmp_path):
     ov.save_model(shell.user_ns["model"], tmp_path / "m.xml", compress_to_fp16=False)
     shell.user_ns["where"] = tmp_path / "m.xml"
-    result, out, err = run(f"%hetero_profile where -d CPU {FEW}")
-    assert result.success, err
-    assert "digits_inception" in out
-
-
-def test_a_device_is_emulated_by_the_magic(run, shell):
-    result, _, err = run(
-        f"%hetero_profile model -d HETERO:LINEACC,CPU --emulate LINEACC:unsupported=Softmax {FEW}"
+    result, out, err = run(
+        f"%hetero_profile where -d HETERO:LINEACC,CPU --emulate LINEACC:unsupported=Softmax {FEW}"
         " -v emulated"
     )
     assert result.success, err
+    assert "digits_inception" in out
     assert shell.user_ns["emulated"].partition.n_subgraphs == 2
     assert "LINEACC" in set(hl.devices()["device"])

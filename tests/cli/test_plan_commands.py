@@ -51,8 +51,9 @@ def other_model(tmp_path) -> str:
 
 
 def test_a_plan_from_stored_costs(costs_file, tmp_path, said):
-    out = str(tmp_path / "plan.json")
-    text = said("plan", MODEL, "--costs", costs_file, "--affinity-out", out, *EMULATE)
+    out, file = str(tmp_path / "plan.json"), tmp_path / "plan.html"
+    written = ["--affinity-out", out, "--html", str(file)]
+    text = said("plan", MODEL, "--costs", costs_file, *written, *EMULATE)
     affinity = hl.Affinity.from_json(out)
     costs = made_costs()
     softmax = [op.name for op in costs.graph if op.type == "Softmax"]
@@ -70,15 +71,9 @@ def test_a_plan_from_stored_costs(costs_file, tmp_path, said):
     assert "\nHETERO:PLANACC,CPU " in text
     assert "PLANACC alone cannot run every op." in text
     assert "Lint:" in text
-    assert lines[-2] == f"Written: {out}"
+    assert lines[-3:-1] == [f"Written: {out}", f"Written: {file}"]
     assert lines[-1].startswith(f"Next:  hetero-lab apply {MODEL} {out}")
-
-
-def test_the_page_of_a_plan_says_it_in_words(costs_file, tmp_path, said):
-    file = tmp_path / "plan.html"
-    said("plan", MODEL, "--costs", costs_file, "--html", str(file), *EMULATE)
     page = Outline(file.read_text(encoding="utf-8")).text
-    plan = hl.plan(MODEL, made_costs())
     heading = page["h2"][0]
     assert heading.startswith("Place ")
     assert heading.endswith(f": predicted latency {time_text(plan.predicted_us)}.")
@@ -102,7 +97,7 @@ def test_a_note_of_new_costs_is_said_once(said, capsys, monkeypatch):
     assert (both.out + both.err).count(note) == 1
 
 
-def test_pins_and_limits_reach_the_plan(costs_file, tmp_path, said, refused):
+def test_pins_limits_and_the_solver_reach_the_plan(costs_file, tmp_path, said, refused):
     out = str(tmp_path / "plan.csv")
     arguments = [
         "plan", MODEL, "--costs", costs_file, "--affinity-out", out, *EMULATE, "-q",
@@ -111,16 +106,14 @@ def test_pins_and_limits_reach_the_plan(costs_file, tmp_path, said, refused):
     assert said(*arguments) == ""
     affinity = hl.Affinity.from_csv(out)
     assert {affinity[op] for op in affinity.ops if op.startswith("mixed1/")} == {"CPU"}
-    err = refused(*arguments, "--memory-limit", "CPU=1")
-    assert "No placement keeps within memory_limit" in err
-    err = refused(*arguments, "--memory-limit", "PLANACC,CPU=1")
-    assert "memory_limit (PLANACC and CPU 1 B): " in err
-
-
-def test_a_solver_is_chosen_by_name(costs_file, said, refused):
-    arguments = ["plan", MODEL, "--costs", costs_file, *EMULATE, "--solver"]
-    assert "(milp, repaired)" in said(*arguments, "milp")
-    assert "no solver 'milk'. Did you mean 'milp'?" in refused(*arguments, "milk")
+    for option, value, says in [
+        ("--memory-limit", "CPU=1", "No placement keeps within memory_limit"),
+        ("--memory-limit", "PLANACC,CPU=1", "memory_limit (PLANACC and CPU 1 B): "),
+        ("--solver", "milk", "no solver 'milk'. Did you mean 'milp'?"),
+    ]:
+        assert says in refused(*arguments, option, value)
+    solved = said("plan", MODEL, "--costs", costs_file, *EMULATE, "--solver", "milp")
+    assert "(milp, repaired)" in solved
 
 
 def test_a_plan_for_devices_of_another_machine_is_linted_by_what_the_costs_know(

@@ -9,10 +9,9 @@ import sys
 import numpy as np
 import openvino as ov
 import pytest
-from crashing_models import attention, empty_batch, empty_indices, empty_rows
 from random_models import random_model
 from slices import sliced
-from small_models import chain
+from small_models import attention, chain, empty_batch, empty_indices, empty_rows
 
 import hetero_lab as hl
 from hetero_lab.devices import guard

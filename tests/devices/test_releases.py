@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from filelock import FileLock
-from small_disk import disk_of
+from slow_index import disk_of
 
 from hetero_lab.devices import releases
 from hetero_lab.devices.releases import interpreter, known_releases, without_zeros

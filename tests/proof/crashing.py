@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import hetero_lab as hl
-from tests.crashing_models import attention, empty_batch, empty_indices, empty_rows
+from tests.small_models import attention, empty_batch, empty_indices, empty_rows
 
 SPLIT = "HETERO:ACC,CPU"
 

@@ -256,7 +256,7 @@ def machine_file(file: Path) -> Any:
 
 def machine_config(file: Path) -> Any:
     """Read what a machine is asked for, as the command line does."""
-    from hetero_lab.cli.machine_config import read_machine
+    from hetero_lab.cli.values import read_machine
 
     return read_machine(file)
 

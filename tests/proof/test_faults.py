@@ -20,7 +20,7 @@ import psutil
 import pytest
 from counting_core import core_with_acc
 from other_process import run_python
-from small_disk import disk_of, mounted
+from slow_index import disk_of, mounted
 from small_models import convolutions
 
 import hetero_lab as hl
@@ -231,7 +231,7 @@ int gettimeofday(struct timeval *restrict now, void *restrict zone) {
 PRELUDE = """
 import sys, time
 sys.path[:0] = [{root!r}, {root!r} + "/tests"]
-from small_disk import disk_of, mounted
+from slow_index import disk_of, mounted
 from small_models import convolutions
 import hetero_lab as hl
 hl.emulate("ACC", unsupported={{"Softmax"}})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import compared_models as models
 import numpy as np
+import odd_models as models
 import openvino as ov
 import pytest
 from openvino import opset13 as op

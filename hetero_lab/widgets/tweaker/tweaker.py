@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import ipywidgets
 
-from hetero_lab.annexes import annex, annex_for
 from hetero_lab.arguments import checked
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.devices.bound import BoundModel, bind
@@ -25,6 +24,7 @@ from hetero_lab.errors import (
 )
 from hetero_lab.lint.context import KnownFaults
 from hetero_lab.lint.lint import able_ops, to_frame
+from hetero_lab.lookup import annex, annex_for
 from hetero_lab.measure.session import SweepControl
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity, greedy
