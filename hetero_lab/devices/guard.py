@@ -24,9 +24,14 @@ from typing import Annotated, Any
 import msgspec
 import openvino as ov
 
-from hetero_lab.devices.bound import BoundModel
-from hetero_lab.devices.core import runtime_version
-from hetero_lab.devices.emulation import bases_of, emulated_devices, plugin_call, storable
+from hetero_lab.devices.core import (
+    BoundModel,
+    bases_of,
+    emulated_devices,
+    plugin_call,
+    runtime_version,
+    storable,
+)
 from hetero_lab.devices.guarded import ANSWER, MODEL
 from hetero_lab.errors import CompileError, CrashError, DeviceError, HeteroLabError
 from hetero_lab.fetch import cache_dir

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from hetero_lab.devices.core import scratch_core
+from hetero_lab.devices.core import emulated_devices, scratch_core, storable
 from hetero_lab.devices.devices import FLOATS, RATIO, precisions, property_of, takes_ratio
-from hetero_lab.devices.emulation import emulated_devices, storable
 from hetero_lab.errors import PropertyError, did_you_mean, last_line, names_at_hand, shorten
 
 # The plugins obey these, but do not list them in SUPPORTED_PROPERTIES.

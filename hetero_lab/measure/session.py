@@ -19,8 +19,7 @@ import msgspec
 import numpy as np
 
 from hetero_lab.annexes import annex
-from hetero_lab.devices.bound import BoundModel
-from hetero_lab.devices.emulation import emulated_devices
+from hetero_lab.devices.core import BoundModel, emulated_devices
 from hetero_lab.devices.guard import suspect
 from hetero_lab.errors import ArgumentError, warn
 from hetero_lab.measure.bench import AnyBench, Bench, write_set_up

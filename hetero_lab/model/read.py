@@ -1,21 +1,23 @@
-"""Any source → a prepared ov.Model, and ov.Model → OpGraph.
+"""Any source → a prepared ov.Model, and the names of its nodes, inputs and outputs.
 
 A prepared model has static input shapes, folded constants (compressed weights stay compressed) and
 unique friendly names. Otherwise most placements of real models could not be compiled. A language
 model keeps its dynamic shapes.
+
+Names are the same at every reading of a file. The runtime numbers nameless nodes consecutively
+across all models of a process (``Constant_4711``), so anything stored under such a name would fit
+one reading only.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
+import mmap
 import os
 import re
 import shutil
-import threading
-import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -36,22 +38,15 @@ from hetero_lab.errors import (
 )
 from hetero_lab.model.extension_ops import FILES, core_with_ops, unknown_op
 from hetero_lab.model.language import forget_notes, is_language_model, note_surroundings
-from hetero_lab.model.naming import (
-    input_name,
-    make_names_unique,
-    name_the_nameless,
-    names_of_file,
-    port_names,
-    unique,
-)
 from hetero_lab.model.opgraph import (
     CONSTANT,
     NOT_CONSTANT_SOURCES,
     PARAMETER,
     RESULT,
-    Op,
     OpGraph,
-    Tensor,
+    bodies_of,
+    fingerprint_of,
+    op_graph,
 )
 from hetero_lab.samples.catalogue import sample, sample_names, sample_path
 from hetero_lab.terminal import pasted, text_of
@@ -69,9 +64,9 @@ _STRUCTURE_BYTES = 1 << 20  # more than the XML of most models
 # Sizes of dynamic inputs, tried for an example: of pictures, and of others.
 _LIKELY_SIZES = ((224, 128), (128, 128), (512, 512), (16, 16), (1, 1), ("N", "N"))
 _NONE = (None, {})  # no shapes; [] is that of a scalar
-_SAMPLED = 256  # values of each constant that tell whether a model was changed
-_lock = threading.Lock()
-_graphs: weakref.WeakKeyDictionary[ov.Model, tuple[str, OpGraph]] = weakref.WeakKeyDictionary()
+_NUMBERED = re.compile(r"^[A-Za-z]\w*_\d+$", re.ASCII)
+_NUMBER = re.compile(rb"_\d")  # part of every numbered name
+_IN_A_NAME = frozenset(byte for byte in range(256) if re.match(rb"\w", bytes([byte])))
 
 
 @dataclass(frozen=True)
@@ -177,8 +172,8 @@ def _prepare(source: str | os.PathLike[str] | ov.Model, shapes: Shapes | None) -
     _fold_constants(model)
     _copy_shared_decompression(model)
     make_names_unique(model.get_ordered_ops())
-    fingerprint = _fingerprint(model)
-    model.set_rt_info(f"{fingerprint}:{_fingerprint(model, sampled=True)}", _MARK)
+    fingerprint = fingerprint_of(model)
+    model.set_rt_info(f"{fingerprint}:{fingerprint_of(model, sampled=True)}", _MARK)
     return PreparedModel(model, op_graph(model), fingerprint)
 
 
@@ -201,43 +196,6 @@ def save(model: ov.Model, path: Path) -> None:
         if shutil.disk_usage(path.parent).free < 2 * weight_bytes(model) + _STRUCTURE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         raise
-
-
-def op_graph(model: ov.Model) -> OpGraph:
-    """Take the frozen picture of a model with unique friendly names."""
-    structure = _fingerprint(model, sampled=True)
-    with _lock:
-        known = _graphs.get(model)
-    if known is not None and known[0] == structure:
-        return known[1]
-    graph = _picture(model, lambda node: node.get_friendly_name())
-    with _lock:
-        _graphs[model] = (structure, graph)
-    return graph
-
-
-def _picture(model: ov.Model, name_of: Callable[[Any], str]) -> OpGraph:
-    nodes = model.get_ordered_ops()
-    index_of = {name_of(node): index for index, node in enumerate(nodes)}
-    ops = tuple(
-        Op(
-            index,
-            name_of(node),
-            node.get_type_name(),
-            tuple((index_of[name_of(s.get_node())], s.get_index()) for s in node.input_values()),
-            tuple(map(_tensor, node.outputs())),
-            _variable(node),
-            # Friendly names are unique in a prepared model, but not inside its bodies.
-            tuple(_picture(body, lambda inner: inner.get_name()) for body in _bodies(node)),
-        )
-        for index, node in enumerate(nodes)
-    )
-    return OpGraph(
-        name=model.get_friendly_name(),
-        ops=ops,
-        parameters=tuple(index_of[name_of(node)] for node in model.get_parameters()),
-        results=tuple(index_of[name_of(node)] for node in model.get_results()),
-    )
 
 
 def _path(source: str | os.PathLike[str]) -> tuple[Path, dict[str, Sequence[int]]]:
@@ -561,7 +519,7 @@ def _copy_shared_decompression(model: ov.Model) -> None:
         if kind in (CONSTANT, RESULT):
             continue
         known = [s.get_type_name() == CONSTANT or s.get_name() in reader_of for s in sources]
-        if sources and all(known) and kind not in NOT_CONSTANT_SOURCES and not _bodies(node):
+        if sources and all(known) and kind not in NOT_CONSTANT_SOURCES and not bodies_of(node):
             reader_of[node.get_name()] = None
             continue
         for port, source in enumerate(node.input_values()):
@@ -588,62 +546,108 @@ def _upstream(node: Any, among: Collection[str]) -> set[str]:
     )
 
 
-def _tensor(output: Any) -> Tensor:
-    partial = output.get_partial_shape()
-    element_type = output.get_element_type()
-    kind = element_type.get_type_name()
-    shape = None if partial.is_dynamic else tuple(int(d) for d in partial.to_shape())
-    n_bytes = None
-    if shape is not None and kind not in ("string", "dynamic", "undefined"):
-        n_bytes = -(-int(np.prod(shape, dtype=np.int64)) * element_type.bitwidth // 8)
-    return Tensor(shape, kind, n_bytes, min(filter(None, output.get_names()), default=""))
-
-
-def _variable(node: Any) -> str | None:
-    if node.get_type_name() in ("ReadValue", "Assign", "ReadValueWithSubgraph"):
-        return str(node.get_attributes().get("variable_id", node.get_friendly_name()))
-    return None
-
-
 def _prepared_mark(model: ov.Model) -> str | None:
     if not model.has_rt_info(_MARK):
         return None
     fingerprint, _, structure = model.get_rt_info(_MARK).astype(str).rpartition(":")
-    return fingerprint if structure == _fingerprint(model, sampled=True) else None
+    return fingerprint if structure == fingerprint_of(model, sampled=True) else None
 
 
-def _fingerprint(model: ov.Model, sampled: bool = False) -> str:
-    """Hash structure, names and weights, without the names of parameters and results.
+def names_of_file(nodes: Iterable[Any], path: Path) -> set[str]:
+    """Return the friendly names that the file itself holds, not those made up while reading it."""
+    names = {node.get_friendly_name() for node in nodes}
+    path = path / "saved_model.pb" if path.is_dir() else path
+    # OpenVINO's own format names every node; other files hold the names that they give.
+    numbered = {name for name in names if _NUMBERED.match(name)}
+    if path.suffix.lower() == ".xml" or not numbered or not os.path.getsize(path):
+        return names
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return names - numbered | _held(data, numbered)
 
-    A ``sampled`` hash tells whether a model was changed since it was marked. It is computed at
-    every use of a model, so it covers these names too, but only a sample of each constant.
-    """
-    digest = hashlib.blake2b(digest_size=16)
-    nodes = model.get_ordered_ops()
-    index_of = {node.get_friendly_name(): index for index, node in enumerate(nodes)}
+
+def name_the_nameless(nodes: Iterable[Any], known: set[str]) -> None:
+    """Number the nodes whose name is made up and not ``known``, type by type, in order."""
+    nameless, taken = [], set()
     for node in nodes:
+        name = node.get_friendly_name()
+        if "\0" in name:  # where a file would end it
+            name = name.replace("\0", "\N{SYMBOL FOR NULL}")
+            node.set_friendly_name(name)
+        if _NUMBERED.match(name) and name not in known:
+            nameless.append(node)
+        else:
+            taken.add(name)
+    counts: dict[str, int] = {}
+    for node in nameless:
         kind = node.get_type_name()
-        name = node.get_friendly_name() if sampled or kind not in (PARAMETER, RESULT) else ""
-        wires = [
-            (index_of[s.get_node().get_friendly_name()], s.get_index()) for s in node.input_values()
-        ]
-        outputs = [(str(o.get_partial_shape()), str(o.get_element_type())) for o in node.outputs()]
-        attributes = sorted((k, str(v)) for k, v in node.get_attributes().items())
-        line = repr((kind, name, wires, outputs, attributes))
-        digest.update(line.encode("utf-8", "surrogatepass"))
-        if kind == CONSTANT and "string" not in str(node.get_element_type()):  # it has numbers
-            values = np.ascontiguousarray(node.get_data()).reshape(-1)
-            step = max(1, values.size // _SAMPLED) if sampled else 1
-            digest.update(np.ascontiguousarray(values[::step]).view(np.uint8).data)
-        for body in _bodies(node):
-            digest.update(_fingerprint(body, sampled).encode())
-    return digest.hexdigest()
+        while True:
+            # The runtime never makes up a name with a dot, so it is not taken for one later.
+            name = f"{kind}.{counts.setdefault(kind, 0)}"
+            counts[kind] += 1
+            if name not in taken:
+                break
+        node.set_friendly_name(name)
 
 
-def _bodies(node: Any) -> list[ov.Model]:
-    """Return the models inside an If, Loop or TensorIterator."""
-    if node.get_type_name() == "If":
-        return [node.get_function(0), node.get_function(1)]
-    if hasattr(node, "get_function"):
-        return [node.get_function()]
-    return []
+def make_names_unique(nodes: Iterable[Any]) -> None:
+    """Number repeated names; the first node keeps its own."""
+    every = list(nodes)
+    taken = {node.get_friendly_name() for node in every}
+    seen: set[str] = set()
+    for node in every:
+        name = node.get_friendly_name()
+        if name in seen:
+            name = unique(name, taken)
+            node.set_friendly_name(name)
+            taken.add(name)
+        seen.add(name)
+
+
+def unique(name: str, taken: set[str]) -> str:
+    """Return the name, with a number appended if it is taken."""
+    new, count = name, 1
+    while new in taken:
+        count += 1
+        new = f"{name}_{count}"
+    return new
+
+
+def input_name(port: Any) -> str:
+    """Name an input or output: its first tensor name, else the friendly name of its node.
+
+    A Result without a tensor name of its own would show the runtime's made-up one. Files keep no
+    tensor name that is empty.
+    """
+    return min(filter(None, port.get_names()), default=port.get_node().get_friendly_name())
+
+
+def port_names(port: Any) -> set[str]:
+    """Return all names by which an input or output may be called."""
+    return {*port.get_names(), port.get_node().get_friendly_name()}
+
+
+def output_names(model: ov.Model) -> list[str]:
+    """Name the outputs in order: first tensor name, else the Result's, made unique."""
+    names: list[str] = []
+    for port in model.outputs:
+        names.append(unique(input_name(port), set(names)))
+    return names
+
+
+def _held(data: mmap.mmap, names: set[str]) -> set[str]:
+    """Return the names that a file holds as strings of their own, with their lengths before them.
+
+    All names are sought in one pass: files are large, and models have thousands of nodes.
+    """
+    wanted, found = {name.encode() for name in names}, set[bytes]()
+    lengths = {len(name) for name in wanted}
+    for number in _NUMBER.finditer(data):
+        at = number.start()
+        for start in range(at - 1, max(at - max(lengths), 0), -1):
+            if data[start] not in _IN_A_NAME:
+                break
+            # Protobuf puts one byte before a short string, flatbuffers four: mostly zeros.
+            length = data[start - 1] or int.from_bytes(data[max(start - 4, 0) : start], "little")
+            if length in lengths and data[start : start + length] in wanted:
+                found.add(data[start : start + length])
+    return {name.decode() for name in found}

@@ -1,40 +1,53 @@
-"""What HETERO does by itself with a model and several GPUs, and why, without a compile."""
+"""What HETERO does by itself with a model and several GPUs, and why, without a compile.
+
+The GPU plugin claims a first part of the model, in topological order, as large as its
+QUERY_MODEL_RATIO says; the policy PIPELINE_PARALLEL only sets that ratio. Both rules follow
+OpenVINO 2026.4 (``query_model_update``, ``get_supported_nodes``; Apache-2.0, see NOTICE). The cut
+leaves out the plugin's own transformations, so it is an estimate.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hetero_lab.devices.bound import BoundModel, bind
-from hetero_lab.devices.device_memory import total_bytes
-from hetero_lab.devices.devices import RATIO, check_device, device_names, takes_ratio
-from hetero_lab.devices.emulation import storable
+from hetero_lab.devices.core import BoundModel, bind, storable
+from hetero_lab.devices.devices import RATIO, check_device, device_names, takes_ratio, total_bytes
 from hetero_lab.devices.properties import merged_properties
 from hetero_lab.errors import ArgumentError, PropertyError
-from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.opgraph import CONSTANT, NOT_OPS, OpGraph
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.memory_limits import check_planned, parse_bytes, placement_memory
 from hetero_lab.placement.partition import predict
-from hetero_lab.placement.placement import Placement, own_affinity
-from hetero_lab.placement.priorities import device_list
-from hetero_lab.placement.ratios import (
+from hetero_lab.placement.placement import (
     PIPELINE_PARALLEL,
     POLICY,
     PRIORITIES,
-    Asked,
+    Placement,
     check_policy,
-    first_part,
-    policy_ratio,
-    unplaced_bytes,
+    own_affinity,
 )
+from hetero_lab.placement.priorities import device_list
 from hetero_lab.result import Framed
-from hetero_lab.tables import frame_of
+from hetero_lab.tables import bytes_text, frame_of
 
 if TYPE_CHECKING:
     import openvino as ov
     import pandas as pd
+
+_ROOM = 1.2  # memory that HETERO expects a model to need, by the bytes of its weights
+_NEAR = 0.05  # a cut is within this share of the size that was asked for
+
+
+class Asked(NamedTuple):
+    """The ratio that a device is asked to take, and the reason; without one, all that it runs."""
+
+    ratio: float | None
+    rule: str
+
 
 _TAKES_ALL = Asked(None, "all that it supports of what is left")
 _LEFT = "left"
@@ -275,4 +288,82 @@ def _shares(
     return tuple(
         DeviceShare(d, memory.get(d), unplaced_bytes(graph, ops), *asked[d], counts.get(d, 0), *own)
         for d, ops, own in zip(devices, left, held, strict=True)
+    )
+
+
+def policy_ratio(device: str, weight_bytes: int, memory: Mapping[str, int]) -> Asked:
+    """Return the ratio that PIPELINE_PARALLEL gives to a device that is not the last one.
+
+    ``weight_bytes`` are those of the constants that no device has yet; ``memory`` is the total
+    memory of the devices that have nothing yet, CPU among them if it is listed.
+    """
+    own, needed = memory[device], _ROOM * weight_bytes
+    gpus = sum(n_bytes for other, n_bytes in memory.items() if not other.startswith("CPU"))
+    has, needs = bytes_text(own), bytes_text(weight_bytes)
+    if own >= needed:
+        return Asked(1.0, f"all, because its {has} are at least 1.2 times the {needs} of weights")
+    if gpus >= needed or "CPU" in memory:
+        if own > weight_bytes:
+            return Asked(1.0, f"all, because its {has} are more than the {needs} of weights")
+        return Asked(own / needed, f"{has} / (1.2 × {needs})")
+    return Asked(own / gpus, f"{has} / the {bytes_text(gpus)} of all GPUs left")
+
+
+def unplaced_bytes(graph: OpGraph, ops: Collection[int]) -> int:
+    """Return the bytes of the constants that some ops use, as HETERO counts them.
+
+    An element of fewer than 8 bits counts as a byte.
+    """
+    above = {p for i in ops for p, _ in graph.ops[i].inputs if p in graph.constant_side}
+    sources = [graph.ops[index] for index in graph.reach(above, forward=False)]
+    tensors = [op.outputs[0] for op in sources if op.type == CONSTANT]
+    return sum(max(t.n_bytes, math.prod(t.shape or ())) for t in tensors if t.n_bytes is not None)
+
+
+def first_part(graph: OpGraph, ops: Collection[int], ratio: float | None) -> set[int]:
+    """Return the first of some ops, as many as a ratio of their size asks for.
+
+    Sizes are bytes of constants, and cuts are between them. (The plugin would count MatMuls, but
+    its transformations leave none.) Of the cuts near the ratio, the one that hands on least is
+    taken.
+    """
+    order = sorted(ops)
+    if ratio is None or ratio >= 1.0:
+        return set(order)
+    sizes = _constant_bytes(graph, order)
+    wanted, before, at = ratio * sum(sizes), 0, 0
+    cuts: list[tuple[bool, int, int]] = []  # whether it is too small, elements handed on, ops
+    for number, size in enumerate([*sizes, 0]):
+        if (size or number == len(order)) and number:
+            if before > (1.0 + _NEAR) * wanted:
+                break
+            if before >= (1.0 - _NEAR) * wanted:
+                cuts.append((False, _handed_on(graph, order[:number]), number))
+            at = number
+        before += size
+    return set(order[: min(cuts)[2] if cuts else at])
+
+
+def _constant_bytes(graph: OpGraph, order: Sequence[int]) -> list[int]:
+    """Return the bytes of the constants that each op is the first one to use."""
+    seen: set[int] = set()
+    sizes = []
+    for index in order:
+        above = [p for p, _ in graph.ops[index].inputs if p in graph.constant_side]
+        new = graph.reach(above, forward=False) - seen
+        seen |= new
+        found = [graph.ops[i] for i in new]
+        sizes.append(sum(op.outputs[0].n_bytes or 0 for op in found if op.type == CONSTANT))
+    return sizes
+
+
+def _handed_on(graph: OpGraph, first: Sequence[int]) -> int:
+    inside = set(first)
+    return sum(
+        math.prod(graph.ops[index].outputs[0].shape or ())
+        for index in first
+        if any(
+            use.index not in inside and graph.ops[use.index].type not in NOT_OPS
+            for use in graph.consumers[index]
+        )
     )

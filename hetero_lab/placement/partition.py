@@ -2,10 +2,9 @@
 
 The rule is that of OpenVINO's HETERO plugin (``SubgraphCollector``, 2026.4; Apache-2.0, see
 NOTICE), reimplemented on arrays: neighbours of equal affinity merge; while some subgraph depends on
-itself through another one, it is split at the inputs that close the cycle (``convexity``);
-remaining cycles are split node by node inside the strongly connected components
-(``cycle_breaking``). Constants are copied, never cut, but one constant that two parts of a device
-share joins them.
+itself through another one, it is split at the inputs that close the cycle; remaining cycles are
+split node by node inside the strongly connected components (``cycles``). Constants are copied,
+never cut, but one constant that two parts of a device share joins them.
 """
 
 from __future__ import annotations
@@ -20,13 +19,20 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
-from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.core import BoundModel, bind
 from hetero_lab.errors import names_at_hand
 from hetero_lab.grouping import grouped
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph
 from hetero_lab.model.read import Source
-from hetero_lab.placement import convexity, cycle_breaking
 from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.cycles import (
+    ConvexityMemo,
+    ConvexityRepair,
+    CycleBreaking,
+    CycleMemo,
+    Rank,
+    uncut_ranks,
+)
 from hetero_lab.placement.placement import (
     BoundPlacement,
     Knowledge,
@@ -141,8 +147,8 @@ class SubgraphCollector:
 
     def __init__(self, graph: OpGraph):
         self.topology: Topology = topology(graph)
-        self.convexity_memo: convexity.Memo = convexity.Memo()
-        self.cycle_memo: cycle_breaking.Memo = cycle_breaking.Memo()
+        self.convexity_memo: ConvexityMemo = ConvexityMemo()
+        self.cycle_memo: CycleMemo = CycleMemo()
 
     @classmethod
     def of(cls, graph: OpGraph) -> SubgraphCollector:
@@ -150,8 +156,8 @@ class SubgraphCollector:
         return graph.derived(cls)
 
     @cached_property
-    def _uncut_ranks(self) -> list[cycle_breaking.Rank]:
-        return cycle_breaking.uncut_ranks(self.topology)
+    def _uncut_ranks(self) -> list[Rank]:
+        return uncut_ranks(self.topology)
 
     def split(self, devices: np.ndarray) -> Cut:
         """Cut the graph where HETERO cuts it, in close to linear time.
@@ -168,14 +174,14 @@ class SubgraphCollector:
         # Only nodes of cyclic subgraphs can need a further cut. Numbers of subgraphs change with
         # each stage, so components are found anew after the repair.
         flags = bytearray(cut.tobytes())
-        repair = convexity.ConvexityRepair(top, flags, ids.tolist(), self.convexity_memo)
+        repair = ConvexityRepair(top, flags, ids.tolist(), self.convexity_memo)
         repair.repair(np.flatnonzero(components[ids] >= 0).tolist())
         cut = np.frombuffer(flags, dtype=bool)
         ids = connected(top, cut)
         components = self._cyclic_components(cut, ids)
         if components is not None:
             flags = bytearray(flags)
-            cycle_breaking.CycleBreaking(
+            CycleBreaking(
                 top, flags, ids, components, self._uncut_ranks, self.cycle_memo
             ).break_cycles()
             cut = np.frombuffer(flags, dtype=bool)

@@ -9,19 +9,20 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from hetero_lab.arguments import checked
-from hetero_lab.devices.bound import BoundModel, bind
-from hetero_lab.devices.device_memory import free_bytes
+from hetero_lab.devices.core import BoundModel, bind, emulated_devices, storable
 from hetero_lab.devices.devices import (
     RATIO,
+    VirtualDevice,
     check_device,
     device_names,
     device_of_ops,
+    free_bytes,
+    parse_virtual,
     supported_ops,
     unsupported_message,
+    virtual_device,
 )
-from hetero_lab.devices.emulation import emulated_devices, storable
 from hetero_lab.devices.properties import check_properties, merged_properties
-from hetero_lab.devices.virtual import VirtualDevice, parse_virtual, virtual_device
 from hetero_lab.errors import (
     AffinityError,
     ArgumentError,
@@ -37,17 +38,16 @@ from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.affinity import Affinity, first_able, greedy, labels_of
 from hetero_lab.placement.priorities import Priorities, device_list
-from hetero_lab.placement.ratios import (
-    PRIORITIES,
-    check_own_properties,
-    check_shares,
-    share_ratios,
-)
 from hetero_lab.placement.recipes import recipe
 from hetero_lab.placement.topology import islands
 
 if TYPE_CHECKING:
     import openvino as ov
+
+
+POLICY, PRIORITIES = "MODEL_DISTRIBUTION_POLICY", "MULTI_DEVICE_PRIORITIES"
+PIPELINE_PARALLEL = "PIPELINE_PARALLEL"
+_ALL = 1.0 - 1e-6  # shares add up to at least this
 
 
 @checked
@@ -368,6 +368,44 @@ def _check(bound: BoundModel, placement: Placement) -> None:
             )
     if placement.priorities:
         _check_divided(bound, placement)
+
+
+def share_ratios(shares: Sequence[float]) -> list[float]:
+    """Return the ratios that give each device its share of a model; the last one needs none."""
+    return [share / sum(shares[number:]) for number, share in enumerate(shares[:-1])]
+
+
+def check_shares(shares: Sequence[Any], devices: Sequence[str]) -> list[float]:
+    """Return the shares as numbers; ArgumentError unless each device has one and they make 1."""
+    example = f"for instance {[round(1 / len(devices), 2)] * len(devices)}"
+    numbers = [float(share) for share in shares if isinstance(share, (int, float))]
+    if not len(numbers) == len(shares) == len(devices):
+        message = f"shares= has a number for each of the {len(devices)} devices, {example}."
+        raise ArgumentError(message)
+    if not all(share > 0.0 for share in numbers) or not _ALL <= sum(numbers) <= 2.0 - _ALL:
+        raise ArgumentError(
+            f"The shares {numbers} add up to {sum(numbers):.3g}. They have to be above 0 and add "
+            f"up to 1, {example}. To leave a device empty, do not name it."
+        )
+    return numbers
+
+
+def check_own_properties(properties: Mapping[str, Any]) -> None:
+    """Raise PropertyError unless these are properties of HETERO, for it to divide a model."""
+    if PRIORITIES not in properties or set(properties) - {PRIORITIES, POLICY}:
+        raise PropertyError(
+            f"Properties of HETERO are {PRIORITIES} (the devices between which it divides a model "
+            f"by itself) and, with it, {POLICY}, not {names_at_hand(properties)}. "
+            "hetero_lab.distribution(model, 'HETERO:GPU.0,GPU.1', policy=…).placement has both."
+        )
+    check_policy(properties.get(POLICY))
+
+
+def check_policy(policy: str | None) -> None:
+    """Raise PropertyError unless HETERO runs this policy."""
+    if policy not in (None, PIPELINE_PARALLEL):
+        message = f"HETERO has no policy {shorten(str(policy))}, only {PIPELINE_PARALLEL!r}."
+        raise PropertyError(message)
 
 
 def divided(

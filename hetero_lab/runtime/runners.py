@@ -20,7 +20,7 @@ import openvino as ov
 from hetero_lab import clock
 from hetero_lab.annexes import annex
 from hetero_lab.arguments import check_whole
-from hetero_lab.devices.bound import BoundModel
+from hetero_lab.devices.core import BoundModel
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, unknown
 from hetero_lab.executor_names import EXECUTORS, HETERO, PARALLEL
 from hetero_lab.grouping import grouped

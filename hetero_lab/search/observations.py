@@ -14,7 +14,7 @@ import numpy as np
 
 from hetero_lab.costs.counter_costs import ENTERS, LEAVES, Conversion, ExecutedNode, Observation
 from hetero_lab.costs.design import on_first_able
-from hetero_lab.devices.bound import BoundModel
+from hetero_lab.devices.core import BoundModel
 from hetero_lab.errors import MeasurementError
 from hetero_lab.executor_names import EXECUTORS, PARALLEL
 from hetero_lab.grouping import grouped

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero_lab.devices.device_memory import peak_bytes, reset_peak
+from hetero_lab.devices.devices import peak_bytes, reset_peak
 
 
 def test_the_peak_holds_what_was_used_in_between():

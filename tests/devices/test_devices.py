@@ -9,7 +9,7 @@ from small_models import chain, convolutions, embedding
 import hetero_lab as hl
 from hetero_lab import progress
 from hetero_lab.devices import devices
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.devices.devices import (
     _hint,
     check_device,

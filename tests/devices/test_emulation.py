@@ -10,9 +10,8 @@ from counting_core import F32, core_with_acc, in_f32
 from small_models import chain, convolutions, diamond
 
 import hetero_lab as hl
-from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.core import EmulatedDevice, emulated_devices, register, shared_core
 from hetero_lab.devices.devices import precisions
-from hetero_lab.devices.emulation import EmulatedDevice, emulated_devices, register
 from hetero_lab.errors import ArgumentError, DeviceError, PropertyError
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime.inputs import generate_inputs

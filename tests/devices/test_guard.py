@@ -16,7 +16,7 @@ from small_models import chain
 
 import hetero_lab as hl
 from hetero_lab.devices import guard
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.devices.devices import device_of_ops
 from hetero_lab.errors import CompileError, CrashError, DeviceError
 from hetero_lab.processes import FORK_SERVER

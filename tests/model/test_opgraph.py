@@ -21,8 +21,8 @@ from small_models import (
     variable,
 )
 
-from hetero_lab.model.opgraph import OpGraph, graph_from_json, graph_to_json, work_of
-from hetero_lab.model.read import op_graph, prepare
+from hetero_lab.model.opgraph import OpGraph, graph_from_json, graph_to_json, op_graph, work_of
+from hetero_lab.model.read import prepare
 
 
 def graph_of(model: ov.Model) -> OpGraph:

@@ -34,8 +34,14 @@ from small_models import (
 import hetero_lab as hl
 from hetero_lab.cli import values
 from hetero_lab.errors import HeteroLabWarning, ModelError
-from hetero_lab.model.naming import input_name, name_the_nameless, names_of_file, output_names
-from hetero_lab.model.read import op_graph, prepare
+from hetero_lab.model.opgraph import op_graph
+from hetero_lab.model.read import (
+    input_name,
+    name_the_nameless,
+    names_of_file,
+    output_names,
+    prepare,
+)
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.samples import onnx_wire
 

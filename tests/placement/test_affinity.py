@@ -21,7 +21,7 @@ from small_models import (
 )
 
 import hetero_lab as hl
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.devices.devices import supported_ops
 from hetero_lab.errors import (
     AffinityError,

@@ -8,7 +8,7 @@ from counting_core import F32, core_with_acc
 from small_models import chain, convolutions, two_parts
 
 import hetero_lab as hl
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.errors import ArgumentError, DeviceError, PropertyError
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.placement import BoundPlacement, resolve

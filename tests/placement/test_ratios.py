@@ -13,15 +13,9 @@ from planning.random_costs import GraphMaker
 
 import hetero_lab as hl
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PropertyError
-from hetero_lab.model.read import op_graph
-from hetero_lab.placement.ratios import (
-    check_own_properties,
-    check_shares,
-    first_part,
-    policy_ratio,
-    share_ratios,
-    unplaced_bytes,
-)
+from hetero_lab.model.opgraph import op_graph
+from hetero_lab.placement.distribution import first_part, policy_ratio, unplaced_bytes
+from hetero_lab.placement.placement import check_own_properties, check_shares, share_ratios
 from hetero_lab.placement.recipes import RUNTIMES
 from hetero_lab.placement.topology import islands
 
