@@ -27,8 +27,8 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import InitVar, dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -140,11 +140,9 @@ class ConvexityRepair:
             for edge, user in outs[node]:
                 # Edges that leave the subgraph were counted above.
                 if user <= last and not (inside and cut[edge]):
-                    if user in depends:
-                        depends[user] += 1
-                    else:
-                        depends[user] = 1
+                    if user not in depends:
                         stack.append(user)
+                    depends[user] = depends.get(user, 0) + 1
         return depends
 
     def _recount(self, cuts: list[tuple[int, int, int]], left: list[list[int]]) -> list[int]:
@@ -195,15 +193,11 @@ class ConvexityRepair:
                     frontier.append((edge, node, user))
         cuts: list[tuple[int, int, int]] = []
         unsure: list[tuple[int, int, int]] = []
-        for crossing in frontier:
-            edge, node, user = crossing
-            leaf = top.single_use[edge] and bits.plain[node] and not top.graph_input[node]
-            if leaf:
+        for edge, node, user in frontier:
+            if top.single_use[edge] and bits.plain[node] and not top.graph_input[node]:
                 continue
-            if bits.above[node] & common or self._reenters(user):
-                cuts.append(crossing)
-            else:
-                unsure.append(crossing)
+            closes = bits.above[node] & common or self._reenters(user)
+            (cuts if closes else unsure).append((edge, node, user))
         # The unsure ones need the exact set of entries that reach a node through other subgraphs.
         # That walk over the graph is the expensive part, so it comes last.
         if unsure:
@@ -314,24 +308,27 @@ def uncut_ranks(top: Topology) -> list[Rank]:
     return sorted(_rank(top, node, p, False) for node, p in enumerate(producers) if p)
 
 
-@dataclass(eq=False)
 class CycleBreaking:
     """Cut the cycles of subgraphs, each within a strongly connected component of subgraphs.
 
-    It takes over ``cut``, a flag for each edge, and ``uncut_ranks``, those of :func:`uncut_ranks`.
+    It takes over ``cut``, a flag for each edge, and ``uncut``, the ranks of :func:`uncut_ranks`.
     ``subgraphs`` is the subgraph of each node; ``components`` the strongly connected component of
     each subgraph, -1 if it is not cyclic.
     """
 
-    top: Topology
-    cut: bytearray
-    subgraphs: InitVar[np.ndarray]
-    components: InitVar[np.ndarray]
-    uncut_ranks: list[Rank]
-    memo: CycleMemo
-
-    def __post_init__(self, subgraphs: np.ndarray, components: np.ndarray) -> None:
-        top = self.top
+    def __init__(
+        self,
+        top: Topology,
+        cut: bytearray,
+        subgraphs: np.ndarray,
+        components: np.ndarray,
+        uncut: list[Rank],
+        memo: CycleMemo,
+    ):
+        self.top = top
+        self.cut = cut
+        self.uncut = uncut
+        self.memo = memo
         self.ids: list[int] = subgraphs.tolist()
         # Results and private constants are not members: they follow their anchor.
         self.members: dict[int, set[int]] = {}
@@ -343,12 +340,9 @@ class CycleBreaking:
                 self.members.setdefault(self.ids[node], set()).add(node)
                 self.cyclic[node] = 1
                 self.n_cyclic += 1
-        self.next_id: int = len(components)
+        self.next_id = self.next_component = len(components)
         self.component_of: dict[int, int] = {s: int(components[s]) for s in self.members}
-        self.size: dict[int, int] = {}
-        for component in self.component_of.values():
-            self.size[component] = self.size.get(component, 0) + 1
-        self.next_component: int = len(components)
+        self.size: Counter[int] = Counter(self.component_of.values())
         self.rank: dict[int, Rank] = {}
         self.heap: list[Rank] = []
         self.n_passed: int = 0  # ranks skipped for good: the node reads a cut edge, or is acyclic
@@ -420,29 +414,26 @@ class CycleBreaking:
 
     def _first(self) -> int | None:
         """Return the node to cut out next."""
-        rank = None
         while self.heap:
-            rank = self.heap[0]
-            node = rank[-1]
-            if self.rank.get(node) == rank and self._subgraph(node) in self.component_of:
+            node = self.heap[0][-1]
+            if self.rank.get(node) == self.heap[0] and self._subgraph(node) in self.component_of:
                 break
-            rank = None
             heapq.heappop(self.heap)
-        if rank is None or rank[0]:  # no cycle re-enters: a node with no cut input may rank lower
-            uncut = self._first_uncut()
-            rank = uncut if rank is None or (uncut is not None and uncut < rank) else rank
-        return None if rank is None else rank[-1]
+        ranks = self.heap[:1]
+        if not ranks or ranks[0][0]:  # no cycle re-enters: a node with no cut input may rank lower
+            ranks += self._first_uncut()
+        return min(ranks)[-1] if ranks else None
 
-    def _first_uncut(self) -> Rank | None:
-        """Return the lowest rank among cyclic nodes without a cut input."""
-        while self.n_cyclic and self.n_passed < len(self.uncut_ranks):
-            rank = self.uncut_ranks[self.n_passed]
+    def _first_uncut(self) -> list[Rank]:
+        """Return the lowest rank among cyclic nodes without a cut input, if there is one."""
+        while self.n_cyclic and self.n_passed < len(self.uncut):
+            rank = self.uncut[self.n_passed]
             node = rank[-1]
             uncut = not any(self.cut[edge] for edge, _ in self.top.all_ins[node])
             if uncut and self._subgraph(node) in self.component_of:
-                return rank
+                return [rank]
             self.n_passed += 1
-        return None
+        return []
 
     def _subgraph(self, node: int) -> int:
         return self.ids[self.top.anchor[node]]
@@ -526,9 +517,7 @@ class CycleBreaking:
                 if self.cut[edge] and self.ids[other] != subgraph:
                     yield self.ids[other]
 
-    def _walk(
-        self, start: int, component: int, upwards: bool, until: int | None
-    ) -> set[int] | None:
+    def _walk(self, start: int, component: int, upwards: bool, until: int) -> set[int] | None:
         """Return all above (or below) a subgraph in its component; None if ``until`` is one."""
         found = {start}
         queue = [start]

@@ -9,15 +9,15 @@ leaves out the plugin's own transformations, so it is an estimate.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hetero_lab.devices.core import BoundModel, bind, storable
 from hetero_lab.devices.devices import RATIO, check_device, device_names, takes_ratio, total_bytes
 from hetero_lab.devices.properties import merged_properties
 from hetero_lab.errors import ArgumentError, PropertyError
-from hetero_lab.model.opgraph import CONSTANT, NOT_OPS, OpGraph
+from hetero_lab.model.opgraph import CONSTANT, NOT_OPS, Op, OpGraph
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.memory_limits import check_planned, parse_bytes, placement_memory
@@ -40,16 +40,9 @@ if TYPE_CHECKING:
 
 _ROOM = 1.2  # memory that HETERO expects a model to need, by the bytes of its weights
 _NEAR = 0.05  # a cut is within this share of the size that was asked for
-
-
-class Asked(NamedTuple):
-    """The ratio that a device is asked to take, and the reason; without one, all that it runs."""
-
-    ratio: float | None
-    rule: str
-
-
-_TAKES_ALL = Asked(None, "all that it supports of what is left")
+# The ratio that a device is asked to take, and the reason; without a ratio, all that it runs.
+Asked: TypeAlias = tuple[float | None, str]
+_TAKES_ALL: Asked = None, "all that it supports of what is left"
 _LEFT = "left"
 
 
@@ -183,8 +176,7 @@ def distribution(
     for device, n_bytes in (memory or {}).items():
         check_planned("memory names", device, devices)
         known[device] = parse_bytes(n_bytes, "memory")
-    here = device_names(bound.core)
-    elsewhere = [device for device in known if device not in here]
+    elsewhere = known.keys() - set(device_names(bound.core))
     for device in devices:
         if device not in elsewhere:
             check_device(device, bound.core)
@@ -200,15 +192,18 @@ def distribution(
     own = {device: storable(given) for device, given in (device_properties or {}).items()}
     asked, affinity = _asked(bound, devices, known if policy else {}, own, bool(elsewhere))
     # Only ratios make true what would be with another memory.
-    ratios = {d: {RATIO: a.ratio} for d, a in asked.items() if memory and a.ratio is not None}
-    of_hetero = {
-        PRIORITIES: ",".join(devices),
-        **({POLICY: policy} if policy and not memory else {}),
-    }
+    of_hetero = {PRIORITIES: ",".join(devices)}
+    if policy and not memory:
+        of_hetero[POLICY] = policy
+    ratios = _ratios(asked) if memory else {}
     properties = merged_properties(own, ratios, {"HETERO": of_hetero})
     made = Placement(affinity, policy or f"HETERO:{','.join(devices)}", properties)
     shares = _shares(bound.graph, known, asked, affinity)
     return Distribution(policy, shares, made, bool(elsewhere))
+
+
+def _ratios(asked: Mapping[str, Asked]) -> dict[str, dict[str, float]]:
+    return {d: {RATIO: ratio} for d, (ratio, _) in asked.items() if ratio is not None}
 
 
 def _of_placement(bound: BoundModel, placement: Placement, policy: str | None) -> Distribution:
@@ -224,7 +219,7 @@ def _of_placement(bound: BoundModel, placement: Placement, policy: str | None) -
         given = {d: p for d, p in placement.device_properties.items() if d != "HETERO"}
         return distribution(bound, devices, own[POLICY], device_properties=given, core=bound.core)
     ratios = {device: placement.device_properties.get(device, {}).get(RATIO) for device in devices}
-    asked = {d: Asked(r, "its share") if r else _TAKES_ALL for d, r in ratios.items()}
+    asked = {d: (r, "its share") if r else _TAKES_ALL for d, r in ratios.items()}
     shares = _shares(bound.graph, _totals(bound, devices), asked, placement.affinity)
     return Distribution(None, shares, placement)
 
@@ -256,12 +251,11 @@ def _asked(
             asked[device] = _TAKES_ALL
         left.pop(device, None)
         if estimated:
-            part = first_part(graph, unplaced, asked[device].ratio)
+            part = first_part(graph, unplaced, asked[device][0])
             moved = {graph.ops[index].name: device for index in part}
             affinity = Affinity.from_graph(graph, {**affinity, **moved})
         else:
-            ratios = {d: {RATIO: a.ratio} for d, a in asked.items() if a.ratio is not None}
-            affinity = own_affinity(bound, devices, merged_properties(properties, ratios))
+            affinity = own_affinity(bound, devices, merged_properties(properties, _ratios(asked)))
     return asked, affinity
 
 
@@ -301,12 +295,12 @@ def policy_ratio(device: str, weight_bytes: int, memory: Mapping[str, int]) -> A
     gpus = sum(n_bytes for other, n_bytes in memory.items() if not other.startswith("CPU"))
     has, needs = bytes_text(own), bytes_text(weight_bytes)
     if own >= needed:
-        return Asked(1.0, f"all, because its {has} are at least 1.2 times the {needs} of weights")
+        return 1.0, f"all, because its {has} are at least 1.2 times the {needs} of weights"
     if gpus >= needed or "CPU" in memory:
         if own > weight_bytes:
-            return Asked(1.0, f"all, because its {has} are more than the {needs} of weights")
-        return Asked(own / needed, f"{has} / (1.2 × {needs})")
-    return Asked(own / gpus, f"{has} / the {bytes_text(gpus)} of all GPUs left")
+            return 1.0, f"all, because its {has} are more than the {needs} of weights"
+        return own / needed, f"{has} / (1.2 × {needs})"
+    return own / gpus, f"{has} / the {bytes_text(gpus)} of all GPUs left"
 
 
 def unplaced_bytes(graph: OpGraph, ops: Collection[int]) -> int:
@@ -314,9 +308,7 @@ def unplaced_bytes(graph: OpGraph, ops: Collection[int]) -> int:
 
     An element of fewer than 8 bits counts as a byte.
     """
-    above = {p for i in ops for p, _ in graph.ops[i].inputs if p in graph.constant_side}
-    sources = [graph.ops[index] for index in graph.reach(above, forward=False)]
-    tensors = [op.outputs[0] for op in sources if op.type == CONSTANT]
+    tensors = [op.outputs[0] for op in _constants_of(graph, ops)]
     return sum(max(t.n_bytes, math.prod(t.shape or ())) for t in tensors if t.n_bytes is not None)
 
 
@@ -344,16 +336,21 @@ def first_part(graph: OpGraph, ops: Collection[int], ratio: float | None) -> set
     return set(order[: min(cuts)[2] if cuts else at])
 
 
+def _constants_of(graph: OpGraph, ops: Iterable[int]) -> list[Op]:
+    """Return the constants that some ops use, directly or through ops computed from them."""
+    above = {p for i in ops for p, _ in graph.ops[i].inputs if p in graph.constant_side}
+    sources = (graph.ops[index] for index in graph.reach(above, forward=False))
+    return [op for op in sources if op.type == CONSTANT]
+
+
 def _constant_bytes(graph: OpGraph, order: Sequence[int]) -> list[int]:
     """Return the bytes of the constants that each op is the first one to use."""
     seen: set[int] = set()
     sizes = []
     for index in order:
-        above = [p for p, _ in graph.ops[index].inputs if p in graph.constant_side]
-        new = graph.reach(above, forward=False) - seen
-        seen |= new
-        found = [graph.ops[i] for i in new]
-        sizes.append(sum(op.outputs[0].n_bytes or 0 for op in found if op.type == CONSTANT))
+        new = [op for op in _constants_of(graph, [index]) if op.index not in seen]
+        seen.update(op.index for op in new)
+        sizes.append(sum(op.outputs[0].n_bytes or 0 for op in new))
     return sizes
 
 

@@ -217,13 +217,13 @@ def displaced(able, **devices):
 
 def test_what_is_refused_is_a_cause_and_what_goes_along_a_consequence():
     able = {"GPU": set(NAMES) - {"b"}, "CPU": set(NAMES)}
-    assert displaced(able, b="CPU") == {"b": Displacement("GPU", True)}
+    assert displaced(able, b="CPU") == {"b": Displacement("GPU")}
     both = displaced(able, b="CPU", c="CPU")
-    assert both == {"b": Displacement("GPU", True), "c": Displacement("GPU", False, ("b",))}
+    assert both == {"b": Displacement("GPU"), "c": Displacement("GPU", ("b",))}
     assert str(both["b"]) == "GPU cannot run it"
     assert str(both["c"]) == "GPU could run it; it is placed with 'b'"
     # What the user chose is neither.
-    assert displaced(able, b="CPU", d="CPU") == {"b": Displacement("GPU", True)}
+    assert displaced(able, b="CPU", d="CPU") == {"b": Displacement("GPU")}
     assert displaced({"GPU": set(NAMES), "CPU": set(NAMES)}, d="CPU") == {}
     assert displaced({"CPU": set(NAMES)}, b="CPU") == {}  # of GPU nothing is known
 
@@ -232,12 +232,12 @@ def test_of_three_devices_the_first_that_could_is_named():
     able = {"NPU": {"c"}, "GPU": {"c", "d"}, "CPU": set(NAMES)}
     here = displaced(able, c="CPU", d="CPU", e="CPU")
     assert here == {
-        "a": Displacement("NPU", True),
-        "b": Displacement("NPU", True),
-        "d": Displacement("GPU", False, ("e",)),  # c is not next to a cause
-        "e": Displacement("NPU", True),
+        "a": Displacement("NPU"),
+        "b": Displacement("NPU"),
+        "d": Displacement("GPU", ("e",)),  # c is not next to a cause
+        "e": Displacement("NPU"),
     }
-    assert displaced(able, a="GPU", b="GPU", c="GPU", d="GPU")["e"] == Displacement("NPU", True)
+    assert displaced(able, a="GPU", b="GPU", c="GPU", d="GPU")["e"] == Displacement("NPU")
 
 
 # -- the rule of the plugin --------------------------------------------------------------------

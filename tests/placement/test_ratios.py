@@ -45,7 +45,7 @@ def layers(count: int = 10, size: int = 16) -> ov.Model:
     ],
 )
 def test_the_policy_compares_weights_with_total_memory(memory, ratio):
-    assert policy_ratio("GPU.0", 1000, memory).ratio == pytest.approx(ratio)
+    assert policy_ratio("GPU.0", 1000, memory)[0] == pytest.approx(ratio)
 
 
 def test_shares_become_ratios_of_what_is_left():
