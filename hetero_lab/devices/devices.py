@@ -88,8 +88,9 @@ def devices(*, core: ov.Core | None = None) -> pd.DataFrame:
     emulated = emulated_devices(core)
     here = device_names(core)
     rows = [_device_row(core, name, emulated.get(name)) for name in here]
+    kinds = {name.partition(".")[0] for name in here}
     for plugin in _PLUGINS_OF_THE_WHEEL:
-        if not any(name == plugin or name.startswith(f"{plugin}.") for name in here):
+        if plugin not in kinds:
             why = why_unavailable(plugin, core=core)
             rows.append({"device": plugin, "available": False, "problem": why})
     return frame_of(rows, _COLUMNS).fillna("")

@@ -319,8 +319,7 @@ def _picture(model: ov.Model, name_of: Callable[[Any], str]) -> OpGraph:
 
 
 def _tensor(output: Any) -> Tensor:
-    partial = output.get_partial_shape()
-    element_type = output.get_element_type()
+    partial, element_type = output.get_partial_shape(), output.get_element_type()
     kind = element_type.get_type_name()
     shape = None if partial.is_dynamic else tuple(int(d) for d in partial.to_shape())
     n_bytes = None

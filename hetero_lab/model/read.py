@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import mmap
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -244,8 +246,7 @@ def _read(path: Path, shapes: Shapes | None) -> ov.Model:
     try:
         return core_with_ops().read_model(path)
     except Exception as error:
-        unconverted = _UNCONVERTED in str(error)
-        converted = _convert(path, shapes) if unconverted and shapes else None
+        converted = _convert(path, shapes) if shapes and _UNCONVERTED in str(error) else None
         if converted is not None:
             return converted
         # A message that only repeats the file's name says nothing about the cause.
@@ -259,9 +260,10 @@ def _read(path: Path, shapes: Shapes | None) -> ov.Model:
 def _convert(path: Path, shapes: Shapes | None) -> ov.Model | None:
     """Read a model whose ops can only be converted once the shapes of the inputs are known."""
     frontend, unconverted = _unconverted(path)
-    places = {name: place for place in unconverted.get_inputs() for name in place.get_names()}
+    inputs = unconverted.get_inputs()
+    places = {name: place for place in inputs for name in place.get_names()}
     if not isinstance(shapes, Mapping):
-        shapes = dict.fromkeys(places, shapes or ()) if len(unconverted.get_inputs()) == 1 else {}
+        shapes = dict.fromkeys(places, shapes or ()) if len(inputs) == 1 else {}
     for name in shapes:
         if name not in places:
             raise ModelError(unknown("The model has no input", name, places, "Inputs"))
@@ -331,6 +333,7 @@ def _set_static_shapes(model: ov.Model, shapes: Shapes) -> None:
                 f"Inputs: {_describe_inputs(model)}."
             )
         shapes = {names[0]: shapes}
+    partials = [port.get_partial_shape() for port in model.inputs]
     for key, shape in shapes.items():
         index = next((i for i, p in enumerate(model.inputs) if key in port_names(p)), None)
         if index is None:
@@ -338,43 +341,36 @@ def _set_static_shapes(model: ov.Model, shapes: Shapes) -> None:
                 f"The model has no input {shorten(str(key))}."
                 f"{did_you_mean(str(key), names)} Inputs: {_describe_inputs(model)}."
             )
-        given[index] = _checked_shape(names[index], model.inputs[index].get_partial_shape(), shape)
-    new: dict[Any, ov.PartialShape] = {
-        model.inputs[index]: ov.PartialShape(shape) for index, shape in given.items()
-    }
-    open_ends = {
-        names[index]: (port, port.get_partial_shape())
-        for index, port in enumerate(model.inputs)
-        if port.get_partial_shape().is_dynamic and index not in given
-    }
+        given[index] = _checked_shape(names[index], partials[index], shape)
+    new = {index: ov.PartialShape(shape) for index, shape in given.items()}
+    open_ends = {i: p for i, p in enumerate(partials) if p.is_dynamic and i not in given}
     if any(
         partial.rank.is_dynamic or any(size.is_dynamic for size in list(partial)[1:])
-        for _, partial in open_ends.values()
+        for partial in open_ends.values()
     ):
-        examples = _example_shapes(model, given)
         raise ModelError(
             f"The model has dynamic inputs: {_describe_inputs(model)}. HETERO needs static "
-            f"shapes. {_how_to_give(examples)}"
+            f"shapes. {_how_to_give(_example_shapes(model, given))}"
         )
-    batches = [_nearest(1, next(iter(partial))) for _, partial in open_ends.values()]
-    for batch, (port, partial) in zip(batches, open_ends.values(), strict=True):
-        new[port] = ov.PartialShape([batch, *list(partial)[1:]])
-    if batches:
+    if open_ends:
+        batches = [_nearest(1, next(iter(partial))) for partial in open_ends.values()]
+        for batch, (index, partial) in zip(batches, open_ends.items(), strict=True):
+            new[index] = ov.PartialShape([batch, *list(partial)[1:]])
         sizes = batches if len({*batches}) > 1 else batches[:1]
         warn(
-            f"The batch of {names_at_hand(open_ends)} is dynamic and was set to "
+            f"The batch of {names_at_hand(names[i] for i in open_ends)} is dynamic and was set to "
             f"{', '.join(map(str, sizes))}. To set another, load the model with shapes=."
         )
-    if new:
-        try:
-            model.reshape(new)
-        except Exception as error:
-            shown = {names[i]: shape for i, shape in given.items()}
-            why = reason(error).partition(". ")[0].rstrip(".")
-            raise ModelError(
-                f"The model cannot take the shapes {shown}: {why}. Inputs: "
-                f"{_describe_inputs(model)}."
-            ) from error
+    if not new:
+        return
+    try:
+        model.reshape(new)
+    except Exception as error:
+        shown = {names[i]: shape for i, shape in given.items()}
+        why = reason(error).partition(". ")[0].rstrip(".")
+        raise ModelError(
+            f"The model cannot take the shapes {shown}: {why}. Inputs: {_describe_inputs(model)}."
+        ) from error
 
 
 def _checked_shape(name: str, partial: ov.PartialShape, shape: Sequence[int]) -> list[int]:
@@ -417,12 +413,11 @@ def _example_shape(partial: ov.PartialShape, of_picture: Any, size: Any) -> list
     if partial.rank.is_dynamic:
         return [size]
     sizes = list(partial)
-    likely = [size] * len(sizes)
-    for first in [i for i, d in enumerate(sizes) if d.is_dynamic][:1]:
-        likely[first] = 1
+    first = next((i for i, d in enumerate(sizes) if d.is_dynamic), None)
+    likely = [1 if i == first else size for i in range(len(sizes))]
     if len(sizes) == 4 and sizes[-1].is_dynamic:
         likely = [1, 3, of_picture, of_picture]
-    return [_nearest(likely[i], d) for i, d in enumerate(sizes)]
+    return list(map(_nearest, likely, sizes))
 
 
 def _nearest(size: Any, dimension: ov.Dimension) -> Any:
@@ -577,16 +572,12 @@ def name_the_nameless(nodes: Iterable[Any], known: set[str]) -> None:
             nameless.append(node)
         else:
             taken.add(name)
-    counts: dict[str, int] = {}
+    numbers: dict[str, Iterator[int]] = defaultdict(itertools.count)
     for node in nameless:
         kind = node.get_type_name()
-        while True:
-            # The runtime never makes up a name with a dot, so it is not taken for one later.
-            name = f"{kind}.{counts.setdefault(kind, 0)}"
-            counts[kind] += 1
-            if name not in taken:
-                break
-        node.set_friendly_name(name)
+        # The runtime never makes up a name with a dot, so it is not taken for one later.
+        names = (f"{kind}.{number}" for number in numbers[kind])
+        node.set_friendly_name(next(name for name in names if name not in taken))
 
 
 def make_names_unique(nodes: Iterable[Any]) -> None:
@@ -605,11 +596,8 @@ def make_names_unique(nodes: Iterable[Any]) -> None:
 
 def unique(name: str, taken: set[str]) -> str:
     """Return the name, with a number appended if it is taken."""
-    new, count = name, 1
-    while new in taken:
-        count += 1
-        new = f"{name}_{count}"
-    return new
+    names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+    return next(new for new in names if new not in taken)
 
 
 def input_name(port: Any) -> str:
