@@ -61,19 +61,15 @@ def keep(core: ov.Core) -> ov.Core:
 
 
 def runtime_version() -> str:
-    """Return the version of the OpenVINO runtime."""
     return str(ov.get_version())
 
 
 @dataclass(frozen=True)
 class BoundModel(PreparedModel):
-    """A prepared model with its Core."""
-
     core: ov.Core
 
     @cached_property
     def output_names(self) -> tuple[str, ...]:
-        """The names of its outputs in order."""
         return tuple(output_names(self.model))
 
 
@@ -126,12 +122,10 @@ def register(spec: EmulatedDevice, core: ov.Core) -> None:
 
 
 def emulated_devices(core: ov.Core) -> dict[str, EmulatedDevice]:
-    """Return the emulated devices of a core by name."""
     return dict(_registries.get(core, {}))
 
 
 def bases_of(devices: Iterable[str], core: ov.Core) -> dict[str, str]:
-    """Return the base of each emulated device among some."""
     specs = emulated_devices(core)
     return {device: specs[device].base for device in devices if device in specs}
 

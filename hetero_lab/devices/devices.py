@@ -385,8 +385,9 @@ class VirtualDevice:
         target = self._named([names[d] for d in self.devices])
         if self.kind == "BATCH":
             return target, {**by_device.get(self.devices[0], {}), **own}
-        inner = {names[d]: dict(by_device[d]) for d in self.devices if by_device.get(d)}
-        return target, {**own, **({"DEVICE_PROPERTIES": inner} if inner else {})}
+        if inner := {names[d]: dict(by_device[d]) for d in self.devices if by_device.get(d)}:
+            own["DEVICE_PROPERTIES"] = inner
+        return target, own
 
 
 def virtual_device(name: str, core: ov.Core) -> VirtualDevice | None:
@@ -424,8 +425,8 @@ def parse_virtual(name: str) -> VirtualDevice | None:
 def named_by_plugin(core: ov.Core) -> dict[str, str]:
     """Return the emulated device behind each name that OpenVINO may give to its plugin."""
     specs = emulated_devices(core)
-    found = {plugin_of(spec)[1]: name for name, spec in specs.items()}
-    return {**found, **{f"{name}.0": name for name in specs}}
+    behind = {plugin_of(spec)[1]: name for name, spec in specs.items()}
+    return behind | {f"{name}.0": name for name in specs}
 
 
 def total_bytes(core: ov.Core, device: str) -> int | None:
@@ -472,12 +473,10 @@ def reset_peak() -> bool:
 
 def peak_bytes() -> int:
     """Return the peak resident memory of this process in bytes."""
-    told = status_bytes("VmHWM:")
-    if told is not None:
-        return told
-    info = psutil.Process().memory_info()
+    if (peak := status_bytes("VmHWM:")) is not None:
+        return peak
     if sys.platform == "win32":
-        return int(info.peak_wset)
+        return int(psutil.Process().memory_info().peak_wset)
     import resource
 
     unit = 1 if sys.platform == "darwin" else 1024
@@ -486,7 +485,8 @@ def peak_bytes() -> int:
 
 def status_bytes(key: str) -> int | None:
     """Return a size that Linux reports for this process; ``None`` elsewhere."""
-    lines: list[str] = []
     with contextlib.suppress(OSError):
-        lines = _STATUS.read_text("ascii", "replace").splitlines()
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(key)), None)
+        for line in _STATUS.read_text("ascii", "replace").splitlines():
+            if line.startswith(key):
+                return int(line.split()[1]) * 1024
+    return None

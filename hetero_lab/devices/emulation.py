@@ -18,7 +18,7 @@ from hetero_lab.devices.core import (
     storable,
 )
 from hetero_lab.devices.devices import precisions
-from hetero_lab.devices.properties import check_properties
+from hetero_lab.devices.properties import PRECISION_HINT, check_properties
 from hetero_lab.errors import ArgumentError, DeviceError, names_at_hand, shorten
 
 _RESERVED = {*PLUGIN_OF, "AUTO", "MULTI", "HETERO", "BATCH", "PROXY", "TEMPLATE"}
@@ -106,7 +106,7 @@ def emulate(
     if "" in (claimed or denied):
         raise ArgumentError("An op type has a name, for instance 'Softmax', not ''.")
     faster, contrast = _difference(core, base, faster_by)
-    given = check_properties(base, {} if properties is None else properties, core=core)
+    given = check_properties(base, properties or {}, core=core)
     spec = EmulatedDevice(
         name=name,
         base=base,
@@ -126,16 +126,16 @@ def _difference(
         return {}, {}
     low = [precision for precision in precisions(base, core=core) if precision != "f32"]
     if faster_by != "threads" and low:
-        return {"INFERENCE_PRECISION_HINT": low[0]}, {"INFERENCE_PRECISION_HINT": "f32"}
+        return {PRECISION_HINT: low[0]}, {PRECISION_HINT: "f32"}
     if faster_by == "precision":
         raise ArgumentError(
             f"{base} has no floating-point precision below f32 here. Use faster_by='threads'."
         )
-    # A split on CPU devices obeys thread numbers only with these two.
+    # A split on CPU devices obeys thread numbers only with the first two.
     free = {
         "EXCLUSIVE_ASYNC_REQUESTS": False,
         "ENABLE_CPU_PINNING": False,
-        "INFERENCE_PRECISION_HINT": "f32",
+        PRECISION_HINT: "f32",
     }
     cores = os.cpu_count() or 1
     return {**free, "INFERENCE_NUM_THREADS": cores}, {**free, "INFERENCE_NUM_THREADS": 1}

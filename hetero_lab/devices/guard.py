@@ -76,7 +76,7 @@ def first_query(
 
 
 def suspect(fingerprint: str) -> None:
-    """Remember a crash of a model that was seen elsewhere, for instance in a worker on a GPU."""
+    """Remember a crash of a model, perhaps seen elsewhere, for instance in a worker on a GPU."""
     _crashed.add(fingerprint)
 
 
@@ -136,7 +136,7 @@ def _verdict(
                     write_text(path, msgspec.json.encode(found).decode())
         _verdicts[path.name] = found
         if found.crash:
-            _crashed.add(bound.fingerprint)
+            suspect(bound.fingerprint)
     return found, answer
 
 

@@ -89,15 +89,12 @@ def _check_value(device: str, real: str, key: str, value: Any, *, readable: bool
             f"{key} of {device} can name a file. A placement may come from a file itself, so it "
             "names none; give such a property to OpenVINO where the model is compiled."
         )
+    is_bool, expected = isinstance(value, bool), ""
     if isinstance(now, bool):
-        right = isinstance(value, bool) or str(value).upper() in _TRUE_FALSE
-        expected = "True or False"
+        expected = "" if is_bool or str(value).upper() in _TRUE_FALSE else "True or False"
     elif isinstance(now, int) and not isinstance(value, str):
-        right = isinstance(value, int) and not isinstance(value, bool)
-        expected = "a whole number"
-    else:
-        right, expected = True, ""
-    if not right:
+        expected = "a whole number" if is_bool or not isinstance(value, int) else ""
+    if expected:
         raise PropertyError(f"{problem}: expected {expected}, not {type(value).__name__}.")
     if refusal := _refusal(real, key, value, readable=readable):
         raise PropertyError(f"{problem}. The runtime refuses it: {refusal}.")

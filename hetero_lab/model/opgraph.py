@@ -65,19 +65,16 @@ class Op:
     bodies: tuple[OpGraph, ...] = field(default=(), compare=False, repr=False)
 
     def is_any_of(self, types: Collection[str]) -> bool:
-        """Return whether this op, or one in its bodies, has one of some types."""
         inner = (op for body in self.bodies for op in body)
         return self.type in types or any(op.is_any_of(types) for op in inner)
 
     @property
     def element_types(self) -> frozenset[str]:
-        """The element types of its outputs, and of those in its bodies."""
         inner = (op.element_types for body in self.bodies for op in body)
         return frozenset(tensor.element_type for tensor in self.outputs).union(*inner)
 
     @property
     def is_graph_input(self) -> bool:
-        """Whether this is a Parameter or a Constant."""
         return self.type in (PARAMETER, CONSTANT)
 
     def tensor_name(self, port: int) -> str:
@@ -372,7 +369,6 @@ def bodies_of(node: Any) -> list[ov.Model]:
 
 
 def graph_to_json(graph: OpGraph) -> dict[str, Any]:
-    """Return a graph as plain data."""
     return {
         "name": graph.name,
         "ops": [

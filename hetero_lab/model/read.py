@@ -185,7 +185,6 @@ def is_guarded(model: ov.Model) -> bool:
 
 
 def weight_bytes(model: ov.Model) -> int:
-    """Return the size of all constants of a model."""
     return sum(n.get_data().nbytes for n in model.get_ops() if n.get_type_name() == CONSTANT)
 
 

@@ -369,7 +369,6 @@ class CycleBreaking:
             self.cut[edge] = 1
 
     def _state(self) -> bytes:
-        """Return a digest of the cyclic nodes and of their cut edges."""
         cyclic, cut = np.frombuffer(self.cyclic, bool), np.frombuffer(self.cut, bool)
         relevant = cut & (cyclic[self.top.source] | cyclic[self.top.target])
         return hashlib.blake2b(cyclic.tobytes() + relevant.tobytes(), digest_size=16).digest()

@@ -225,7 +225,6 @@ def _of_placement(bound: BoundModel, placement: Placement, policy: str | None) -
 
 
 def _totals(bound: BoundModel, devices: Sequence[str]) -> dict[str, int]:
-    """Return the total memory of the GPUs that are here."""
     asked = {device: total_bytes(bound.core, device) for device in devices if "GPU" in device}
     return {device: n_bytes for device, n_bytes in asked.items() if n_bytes}
 

@@ -141,7 +141,6 @@ def pools_text(devices: Sequence[str], pools: Pools) -> str:
 
 
 def names_of(devices: Sequence[str], pool: Pool) -> str:
-    """Write the devices of a pool for a message."""
     names = " and ".join(devices[number] for number in pool.devices)
     return names if pool.boundaries else f"weights on {names}"
 
@@ -184,8 +183,6 @@ def held_bytes(graph: OpGraph, placement: Placement, devices: Sequence[str]) -> 
 
 
 class MemoryTable:
-    """The bytes of a graph's weights, states and tensors, and who uses them, as arrays."""
-
     def __init__(self, graph: OpGraph):
         self.graph = graph
         counts = [0, *(len(op.outputs) for op in graph)]
@@ -198,7 +195,6 @@ class MemoryTable:
 
     @classmethod
     def of(cls, graph: OpGraph) -> MemoryTable:
-        """Return the table that is kept with a graph."""
         return graph.derived(cls)
 
     def held_bytes(self, devices: np.ndarray, ids: np.ndarray, n_devices: int) -> np.ndarray:

@@ -75,7 +75,6 @@ def _numbers(graph: OpGraph, blocks: list[_OverlapGroup]) -> np.ndarray:
 
 
 def _order(graph: OpGraph, blocks: list[_OverlapGroup], block_of: dict[int, int]) -> Iterable[int]:
-    """Return the blocks in an order in which they can run."""
     sorter: TopologicalSorter[int] = TopologicalSorter()
     for n, block in enumerate(blocks):
         producers = {p for index in block.ops for p, _ in graph.ops[index].inputs if p in block_of}

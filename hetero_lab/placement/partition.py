@@ -154,7 +154,6 @@ class SubgraphCollector:
 
     @classmethod
     def of(cls, graph: OpGraph) -> SubgraphCollector:
-        """Return the collector that is kept with a graph."""
         return graph.derived(cls)
 
     @cached_property
@@ -278,7 +277,6 @@ def partition_of_split(graph: OpGraph, affinity: Affinity, ids: np.ndarray) -> P
 
 
 def devices_of(graph: OpGraph, affinity: Affinity) -> list[str]:
-    """Return the device of every node."""
     affinity.check_model(graph)
     devices = [affinity[op.name] for op in graph.ops]
     # A Result is where its producer is, whatever its own affinity says.

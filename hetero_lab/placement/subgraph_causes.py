@@ -113,7 +113,6 @@ class Division:
         return len(np.unique(parts[self.placeable])), is_cyclic
 
     def n_subgraphs(self, choice: np.ndarray) -> int:
-        """Return the number of subgraphs that are compiled."""
         return len(self.subgraphs(choice)[2])
 
     def priorities(self) -> tuple[int, ...]:

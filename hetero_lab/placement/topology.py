@@ -50,7 +50,6 @@ class Topology:
 
     @property
     def n_nodes(self) -> int:
-        """Number of nodes."""
         return len(self.graph_input)
 
     def between_devices(self, devices: np.ndarray) -> np.ndarray:
