@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hetero_lab.deploy.freeze import freeze as freeze
     from hetero_lab.deploy.verify import verify as verify
     from hetero_lab.devices.devices import devices as devices, support as support
-    from hetero_lab.devices.registration import emulate as emulate
+    from hetero_lab.devices.emulation import emulate as emulate
     from hetero_lab.doctor.doctor import doctor as doctor
     from hetero_lab.errors import (
         BudgetWarning as BudgetWarning,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hetero_lab.debug.refusals import Refusals as Refusals
     from hetero_lab.debug.wrong import Wrong as Wrong
     from hetero_lab.deploy.verification import Across as Across, Verification as Verification
-    from hetero_lab.devices.emulation import EmulatedDevice as EmulatedDevice
+    from hetero_lab.devices.core import EmulatedDevice as EmulatedDevice
     from hetero_lab.doctor.doctor import Diagnosis as Diagnosis
     from hetero_lab.interop.benchmark_app import BenchmarkReport as BenchmarkReport
     from hetero_lab.interop.dot_dumps import HeteroDumps as HeteroDumps

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from hetero_lab.deploy import run_frozen
-from hetero_lab.devices.bound import BoundModel
-from hetero_lab.model.naming import input_name
+from hetero_lab.devices.core import BoundModel
+from hetero_lab.model.read import input_name
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.processes import environment_of_a_child
 from hetero_lab.runtime.inputs import given_or_generated

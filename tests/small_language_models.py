@@ -8,7 +8,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as op
 
-from hetero_lab.model.naming import input_name
+from hetero_lab.model.read import input_name
 from hetero_lab.model.static_phases import StaticPhases
 from hetero_lab.runtime.compiled import CompiledPlacement
 from hetero_lab.runtime.tensors import to_tensor

@@ -10,8 +10,7 @@ from counting_core import core_with_acc
 from odd_models import ODD_MODELS, RANDOM_MODELS, SHAPES, Twice
 
 import hetero_lab as hl
-from hetero_lab.model.naming import input_name
-from hetero_lab.model.read import prepare
+from hetero_lab.model.read import input_name, prepare
 
 # Of batches, blocks, and outputs that cannot be compared.
 pytestmark = pytest.mark.filterwarnings("ignore::hetero_lab.errors.HeteroLabWarning")

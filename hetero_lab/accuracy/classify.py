@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetero_lab.arguments import check_whole
-from hetero_lab.devices.bound import BoundModel, bind
-from hetero_lab.devices.emulation import bases_of
+from hetero_lab.devices.core import BoundModel, bases_of, bind
 from hetero_lab.errors import ArgumentError, ModelError, SampleError, names_at_hand, shorten, warn
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.core import BoundModel, bind
 from hetero_lab.errors import ArgumentError, HeteroLabError, names_at_hand, shorten
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.opgraph import OpGraph

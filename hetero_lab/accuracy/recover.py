@@ -13,8 +13,7 @@ import numpy as np
 
 from hetero_lab.accuracy.evaluate import judge
 from hetero_lab.costs.cost_model import CostModel
-from hetero_lab.devices.bound import bind
-from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.devices.devices import check_device, supported_ops
 from hetero_lab.errors import (
     ArgumentError,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hetero_lab.accuracy.evaluate import check_labels, judge
-from hetero_lab.devices.bound import BoundModel
+from hetero_lab.devices.core import BoundModel
 from hetero_lab.errors import HeteroLabError
 from hetero_lab.progress import Progress
 from hetero_lab.results.evaluation import completed, recorded_answers

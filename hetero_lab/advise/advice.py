@@ -15,7 +15,7 @@ import numpy as np
 
 from hetero_lab.deploy.contract import AccuracyPromise
 from hetero_lab.deploy.freeze import freeze_placed
-from hetero_lab.devices.bound import BoundModel
+from hetero_lab.devices.core import BoundModel
 from hetero_lab.errors import MeasurementError, names_at_hand
 from hetero_lab.intervals import Latency
 from hetero_lab.placement.placement import Placement, resolve

@@ -22,8 +22,7 @@ from hetero_lab.advise.kept_files import KeptFiles, digest
 from hetero_lab.arguments import HETERO, PARALLEL
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.costs.objective import LATENCY, THROUGHPUT, check_objective
-from hetero_lab.devices.bound import BoundModel, bind
-from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.core import BoundModel, bind, shared_core
 from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabError, MeasurementError
 from hetero_lab.fetch import file_digest
 from hetero_lab.interrupts import UntilInterrupted, bringing

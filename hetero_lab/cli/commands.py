@@ -157,7 +157,7 @@ def export(given: Namespace) -> str:
 
 def apply(given: Namespace) -> Any:
     """Run a stored affinity or a frozen placement, compare its outputs, time it."""
-    from hetero_lab.devices.bound import bind
+    from hetero_lab.devices.core import bind
     from hetero_lab.model.read import prepare
 
     if not os.path.exists(given.stored):
@@ -199,7 +199,7 @@ def prepared(given: Namespace) -> PreparedModel:
 
 def _shapes_in(frozen: str) -> dict[str, list[int]] | None:
     """Return the shapes of a frozen model, if it is there."""
-    from hetero_lab.model.naming import input_name
+    from hetero_lab.model.read import input_name
     from hetero_lab.runtime.stored_placement import MODEL_FILE
 
     check_directory(frozen)
@@ -277,7 +277,7 @@ _MADE: dict[str, Callable[[Namespace], Any]] = {
 
 def _start(given: Namespace) -> hl.Placement:
     """Return the placement before fixes."""
-    from hetero_lab.devices.bound import bind
+    from hetero_lab.devices.core import bind
     from hetero_lab.placement.placement import resolve
 
     if given.affinity is None:
@@ -361,7 +361,7 @@ def _checked(given: Namespace, costs: hl.CostModel) -> hl.CostModel:
 
 def _check_pins(given: Namespace) -> None:
     """Refuse wrong limits and pins before a minute of measuring."""
-    from hetero_lab.devices.bound import bind
+    from hetero_lab.devices.core import bind
     from hetero_lab.devices.devices import supported_ops
     from hetero_lab.planning.constraints import check_constraints
 

@@ -18,10 +18,8 @@ from hetero_lab.debug.placed_runs import BudgetOverError, PlacedRuns, exact_prop
 from hetero_lab.debug.refusals import smallest_ops
 from hetero_lab.debug.reproducer import CompileCall, Reproducer, Symptom, failure
 from hetero_lab.debug.wrong import Wrong
-from hetero_lab.devices.bound import bind
-from hetero_lab.devices.core import scratch_core
+from hetero_lab.devices.core import bases_of, bind, plugins_of, scratch_core
 from hetero_lab.devices.devices import property_of
-from hetero_lab.devices.emulation import bases_of, plugins_of
 from hetero_lab.devices.properties import merged_properties
 from hetero_lab.errors import AffinityError, CompileError, HeteroLabError, MeasurementError
 from hetero_lab.llm.generation import generation_precision

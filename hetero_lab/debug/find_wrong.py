@@ -14,8 +14,7 @@ from hetero_lab.debug.rounding import Rounding, relative_error, relative_to
 from hetero_lab.debug.ways_around import WayOut, WaysAround
 from hetero_lab.debug.wrong import Kind, OpError, Wrong, WrongSet
 from hetero_lab.debug.wrong_sets import WrongSetSearch
-from hetero_lab.devices.bound import bind
-from hetero_lab.devices.emulation import plugins_of
+from hetero_lab.devices.core import bind, plugins_of
 from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabError, names_at_hand
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.language import refuse_language_model

@@ -16,7 +16,7 @@ from hetero_lab.debug.expected import check_tolerance
 from hetero_lab.debug.placed_runs import BudgetOverError, PlacedRuns
 from hetero_lab.debug.reproducer import Reproducer, Symptom
 from hetero_lab.debug.wrong import Wrong
-from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.core import BoundModel, bind
 from hetero_lab.devices.devices import device_names
 from hetero_lab.devices.releases import releases_between
 from hetero_lab.errors import (

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from hetero_lab.debug.transparent import TransparentModel, with_tensors_as_outputs
-from hetero_lab.devices.bound import BoundModel
-from hetero_lab.devices.core import scratch_core
+from hetero_lab.devices.core import BoundModel, bases_of, emulated_devices, scratch_core
 from hetero_lab.devices.devices import property_of
-from hetero_lab.devices.emulation import bases_of, emulated_devices
 from hetero_lab.devices.properties import PRECISION_HINT
 from hetero_lab.errors import CompileError, ModelError, last_line, names_at_hand
 from hetero_lab.measure.bench import read_arrays, write_arrays

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hetero_lab.debug.minimal_sets import disjoint_sets
 from hetero_lab.debug.placed_runs import PlacedRuns
-from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.core import BoundModel, bind
 from hetero_lab.devices.devices import check_device, device_names, supported_ops
 from hetero_lab.errors import CompileError, DeviceError, names_at_hand, shorten
 from hetero_lab.interrupts import UntilInterrupted

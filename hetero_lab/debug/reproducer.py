@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_lab.debug import show_fault
-from hetero_lab.devices.emulation import storable
+from hetero_lab.devices.core import storable
 from hetero_lab.model.read import save
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.results.environment import Environment

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph
-from hetero_lab.model.read import PreparedModel, op_graph
+from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph, op_graph
+from hetero_lab.model.read import PreparedModel
 from hetero_lab.runtime.pieces import (
     FLOATS,
     TensorKey,

@@ -17,8 +17,7 @@ import msgspec
 from hetero_lab.devices.properties import PRECISION_HINT
 from hetero_lab.errors import OutputPathError, StoredFileError, names_at_hand, shorten
 from hetero_lab.fetch import file_digest
-from hetero_lab.model.naming import input_name
-from hetero_lab.model.read import Source, prepare
+from hetero_lab.model.read import Source, input_name, prepare
 from hetero_lab.results.environment import Environment
 from hetero_lab.results.evidence import TOLERANCE
 from hetero_lab.runtime.exported import parse_header

@@ -35,7 +35,7 @@ from hetero_lab.deploy.promised_latency import (
     promised,
     reference_for,
 )
-from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.core import BoundModel, bind
 from hetero_lab.errors import ArgumentError, CompileError, shorten, warn
 from hetero_lab.llm.generation import (
     generate,

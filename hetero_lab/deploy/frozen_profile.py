@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from hetero_lab.clock import now
-from hetero_lab.devices.bound import BoundModel
-from hetero_lab.devices.device_memory import peak_bytes, reset_peak
+from hetero_lab.devices.core import BoundModel
+from hetero_lab.devices.devices import peak_bytes, reset_peak
 from hetero_lab.errors import CompileError, StoredFileError, last_line, shorten
 from hetero_lab.intervals import Latency
 from hetero_lab.placement.partition import partition_of

@@ -42,7 +42,7 @@ from hetero_lab.deploy.verification import (
     of_machine,
     other_hardware,
 )
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.devices.releases import interpreter
 from hetero_lab.errors import (
     ArgumentError,

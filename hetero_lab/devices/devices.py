@@ -1,32 +1,52 @@
-"""Which devices are here, and which ops each of them supports."""
+"""Which devices are here, which ops each of them supports, how much memory it has.
+
+Virtual devices, AUTO, MULTI and BATCH, run a whole model on devices that they choose, and ignore
+affinities. AUTO and MULTI cannot start an emulated device by its alias ("get_default_context is not
+supported"), so they get the name of its plugin behind the proxy. They distinguish hardware by its
+full name: MULTI over a device and its emulation runs on only one of them.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import importlib
 import re
+import shutil
+import sys
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import openvino as ov
+import psutil
 
-from hetero_lab.devices.bound import BoundModel, bind
-from hetero_lab.devices.core import shared_core
-from hetero_lab.devices.emulation import EmulatedDevice, emulated_devices
+from hetero_lab.devices.core import (
+    BoundModel,
+    EmulatedDevice,
+    bind,
+    emulated_devices,
+    plugin_of,
+    shared_core,
+)
 from hetero_lab.devices.guard import first_query
 from hetero_lab.errors import DeviceError, did_you_mean, last_line, names_at_hand, shorten, warn
 from hetero_lab.model.opgraph import NOT_OPS
 from hetero_lab.model.read import Source
+from hetero_lab.processes import run_child
 from hetero_lab.progress import Progress
 from hetero_lab.tables import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
+VIRTUAL = ("AUTO", "MULTI", "BATCH")
+_NUMBERED = re.compile(r"(?P<device>[^()]+)(\((?P<number>[1-9][0-9]*)\))?")
 _PLUGINS_OF_THE_WHEEL = ("CPU", "GPU", "NPU")
-_OVER_DEVICES = ("HETERO", "AUTO", "MULTI", "BATCH")
+_OVER_DEVICES = ("HETERO", *VIRTUAL)
 RATIO = "QUERY_MODEL_RATIO"  # the part of a model that HETERO lets a device claim
 FLOATS = {"BF16": "bf16", "FP16": "f16", "FP32": "f32"}
 _NOT_INTEL = (
@@ -42,6 +62,7 @@ _SUPPORT_CACHE_SIZE = 256
 _support_cache: weakref.WeakKeyDictionary[ov.Core, dict[Any, dict[str, str]]] = (
     weakref.WeakKeyDictionary()
 )
+_CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 _looked_at: set[tuple[str, str, str]] = set()  # fingerprint, emulated device, op type
 
 
@@ -67,8 +88,9 @@ def devices(*, core: ov.Core | None = None) -> pd.DataFrame:
     emulated = emulated_devices(core)
     here = device_names(core)
     rows = [_device_row(core, name, emulated.get(name)) for name in here]
+    kinds = {name.partition(".")[0] for name in here}
     for plugin in _PLUGINS_OF_THE_WHEEL:
-        if not any(name == plugin or name.startswith(f"{plugin}.") for name in here):
+        if plugin not in kinds:
             why = why_unavailable(plugin, core=core)
             rows.append({"device": plugin, "available": False, "problem": why})
     return frame_of(rows, _COLUMNS).fillna("")
@@ -310,3 +332,161 @@ def unsupported_message(devices: Sequence[str], ops: Sequence[tuple[str, str]]) 
         f"naming one behind it, HETERO:{','.join(devices)},…; "
         "hetero_lab.support(model, devices) shows the ops that each device runs."
     )
+
+
+@dataclass(frozen=True)
+class VirtualDevice:
+    """``AUTO:GPU,CPU``, ``MULTI:GPU,CPU`` or ``BATCH:GPU(8)``.
+
+    ``numbers`` holds for each device the batch size, or the most requests that MULTI keeps in
+    flight on it (``MULTI:GPU(3),CPU(1)``); ``None`` where OpenVINO chooses.
+    """
+
+    kind: str
+    devices: tuple[str, ...]
+    numbers: tuple[int | None, ...]
+
+    def __str__(self) -> str:
+        return self._named(self.devices)
+
+    def _named(self, devices: Sequence[str]) -> str:
+        numbered = [
+            device if number is None else f"{device}({number})"
+            for device, number in zip(devices, self.numbers, strict=True)
+        ]
+        return f"{self.kind}:{','.join(numbered)}"
+
+    def check(self, bound: BoundModel) -> None:
+        """Raise DeviceError if a device is named twice, or would run ops that it does not support.
+
+        OpenVINO itself skips a real device that lacks an op, but no emulated one.
+        """
+        twice = sorted({d for d in self.devices if self.devices.count(d) > 1})
+        if twice:
+            raise DeviceError(f"{self} names {names_at_hand(twice)} twice.")
+        for device in self.devices:
+            if device not in emulated_devices(bound.core):
+                continue
+            able = supported_ops(bound, device)
+            lacks = [op.name for op in bound.graph if op.name not in able]
+            if lacks:
+                raise DeviceError(
+                    f"{device} is emulated and does not claim {names_at_hand(lacks)}, but "
+                    f"{self} would still run them there. Leave {device} out of {self.kind}."
+                )
+
+    def compile_call(
+        self, by_device: Mapping[str, Mapping[str, Any]], core: ov.Core
+    ) -> tuple[str, dict[str, Any]]:
+        """Return the device's name as OpenVINO takes it, and the properties of the compile."""
+        specs = emulated_devices(core)
+        names = {d: plugin_of(specs[d])[1] if d in specs else d for d in self.devices}
+        own = dict(by_device.get(self.kind, {}))
+        target = self._named([names[d] for d in self.devices])
+        if self.kind == "BATCH":
+            return target, {**by_device.get(self.devices[0], {}), **own}
+        if inner := {names[d]: dict(by_device[d]) for d in self.devices if by_device.get(d)}:
+            own["DEVICE_PROPERTIES"] = inner
+        return target, own
+
+
+def virtual_device(name: str, core: ov.Core) -> VirtualDevice | None:
+    """Read a name as :func:`parse_virtual` does; a bare ``AUTO`` means all devices."""
+    if name in ("AUTO", "MULTI"):
+        emulated = emulated_devices(core)
+        name = f"{name}:{','.join(d for d in device_names(core) if d not in emulated)}"
+    return parse_virtual(name)
+
+
+def parse_virtual(name: str) -> VirtualDevice | None:
+    """Read a virtual device; ``None`` for other devices, DeviceError for a broken one."""
+    kind, _, rest = name.partition(":")
+    if kind not in VIRTUAL:
+        return None
+    parts = [part.strip() for part in rest.split(",") if part.strip()]
+    if not parts and kind != "BATCH":
+        raise DeviceError(f"{shorten(name)} names no device, as in '{kind}:GPU,CPU'.")
+    matches = [_NUMBERED.fullmatch(part) for part in parts]
+    if kind == "BATCH" and (len(parts) != 1 or None in matches):
+        raise DeviceError(
+            f"{shorten(name)} is not a device of BATCH. It takes one device, perhaps with a batch "
+            "size: 'BATCH:GPU' or 'BATCH:GPU(8)'."
+        )
+    found = [(match["device"].strip(), match["number"]) for match in matches if match]
+    if len(found) < len(parts) or (kind == "AUTO" and any(number for _, number in found)):
+        raise DeviceError(
+            f"{shorten(name)} is not a device of {kind}. Only MULTI takes a number of requests "
+            "for each device: 'MULTI:GPU(3),CPU(1)'."
+        )
+    numbers = tuple(int(number) if number else None for _, number in found)
+    return VirtualDevice(kind, tuple(device for device, _ in found), numbers)
+
+
+def named_by_plugin(core: ov.Core) -> dict[str, str]:
+    """Return the emulated device behind each name that OpenVINO may give to its plugin."""
+    specs = emulated_devices(core)
+    behind = {plugin_of(spec)[1]: name for name, spec in specs.items()}
+    return behind | {f"{name}.0": name for name in specs}
+
+
+def total_bytes(core: ov.Core, device: str) -> int | None:
+    """Return the memory of a GPU; ``None`` for other devices."""
+    return property_of(core, device, "GPU_DEVICE_TOTAL_MEM_SIZE")
+
+
+def free_bytes(core: ov.Core, device: str) -> int:
+    """Return the memory that is free: of the machine, or of a graphics card of its own.
+
+    A plugin knows only what this process has allocated on a card. NVIDIA's driver also tells what
+    other processes hold.
+    """
+    machine = psutil.virtual_memory().available
+    total = total_bytes(core, device)
+    if total is None or not has_own_memory(device, core):
+        return min(machine, total or machine)
+    own = property_of(core, device, "GPU_MEMORY_STATISTICS") or {}
+    left = max(0, total - sum(n for kind, n in own.items() if kind != "usm_host"))
+    return min(left, _free_by_driver(property_of(core, device, "DEVICE_PCI_INFO")) or left)
+
+
+def _free_by_driver(pci: Any) -> int | None:
+    """Return the free memory of NVIDIA's card at a place of the bus; ``None`` for other cards."""
+    place = re.findall(r"(?:bus|device): *(\w+)", str(pci))  # "bus: 0 device: 0x6 function: 0"
+    command = ["nvidia-smi", "--query-gpu=pci.bus_id,memory.free", "--format=csv,noheader,nounits"]
+    if len(place) < 2 or shutil.which(command[0]) is None:
+        return None
+    for line in run_child(command, timeout_s=10).stdout.splitlines():
+        found = re.fullmatch(r"\w+:(\w+):(\w+)\.\w+, (\d+)", line)  # 00000000:00:06.0, 143156
+        if found and [int(n, 16) for n in found.groups()[:2]] == [int(n, 16) for n in place]:
+            return int(found[3]) << 20
+    return None
+
+
+def reset_peak() -> bool:
+    """Reset the peak; return ``False`` if the system cannot, so that it counts from the start."""
+    try:
+        _CLEAR.write_bytes(b"5")
+    except OSError:
+        return False
+    return True
+
+
+def peak_bytes() -> int:
+    """Return the peak resident memory of this process in bytes."""
+    if (peak := status_bytes("VmHWM:")) is not None:
+        return peak
+    if sys.platform == "win32":
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def status_bytes(key: str) -> int | None:
+    """Return a size that Linux reports for this process; ``None`` elsewhere."""
+    with contextlib.suppress(OSError):
+        for line in _STATUS.read_text("ascii", "replace").splitlines():
+            if line.startswith(key):
+                return int(line.split()[1]) * 1024
+    return None

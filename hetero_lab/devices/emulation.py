@@ -1,101 +1,141 @@
-"""Emulated devices: a real plugin under a second name.
-
-OpenVINO's proxy can register a plugin again under an alias. That is a real second device: HETERO
-splits, compiles and runs over it, with a precision and threads of its own. It shares the cores with
-its base, so its timings do not predict those of an accelerator.
-"""
+"""Register an emulated device, or change one: its name, its op types and its properties."""
 
 from __future__ import annotations
 
-import weakref
+import os
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import openvino as ov
 
-from hetero_lab.devices.core import keep
-
-PLUGIN_OF = {
-    "CPU": "openvino_intel_cpu_plugin",
-    "GPU": "openvino_intel_gpu_plugin",
-    "NPU": "openvino_intel_npu_plugin",
-}
-_registries: weakref.WeakKeyDictionary[ov.Core, dict[str, EmulatedDevice]] = (
-    weakref.WeakKeyDictionary()
+from hetero_lab.devices.core import (
+    PLUGIN_OF,
+    EmulatedDevice,
+    emulated_devices,
+    register,
+    shared_core,
+    storable,
 )
+from hetero_lab.devices.devices import precisions
+from hetero_lab.devices.properties import PRECISION_HINT, check_properties
+from hetero_lab.errors import ArgumentError, DeviceError, names_at_hand, shorten
+
+_RESERVED = {*PLUGIN_OF, "AUTO", "MULTI", "HETERO", "BATCH", "PROXY", "TEMPLATE"}
 
 
-@dataclass(frozen=True)
-class EmulatedDevice:
-    """The specification of an emulated device; properties are plain values.
+def emulate(
+    name: str,
+    base: str = "CPU",
+    *,
+    supported: Iterable[str] | None = None,
+    unsupported: Iterable[str] | None = None,
+    properties: Mapping[str, Any] | None = None,
+    faster_by: Literal["auto", "precision", "threads"] | None = None,
+    core: ov.Core | None = None,
+) -> EmulatedDevice:
+    """Register an emulated device, or change one that is registered: the last call wins.
 
-    ``contrast`` has properties for the base device that make the two really different: f32 there
-    and a lower precision here, or one thread there and more here.
+    Parameters
+    ----------
+    name
+        The new device's name: upper-case letters, digits and ``_``, for instance ``"ACC"``.
+    base
+        The device whose plugin runs it.
+    supported, unsupported
+        Op types that it claims, or does not claim; give at most one of the two. Types that no
+        opset knows are accepted.
+    properties
+        The device's defaults, for instance ``{"INFERENCE_PRECISION_HINT": "bf16"}``. Those of
+        a placement win over them.
+    faster_by
+        ``"precision"`` lets it run in the lowest floating-point precision that the base has,
+        ``"threads"`` on all cores, ``"auto"`` in whichever way this machine supports. The returned
+        specification's ``contrast`` holds the properties to give to the base for comparison.
+
+    Returns
+    -------
+    EmulatedDevice
+
+    Raises
+    ------
+    DeviceError
+        The name is taken or cannot be used, or the base is not here.
+    ArgumentError
+        Both ``supported`` and ``unsupported`` are given, or ``faster_by`` is impossible here.
+    PropertyError
+        A property that the base does not know.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> acc.base, sorted(acc.unsupported)
+    ('CPU', ['Softmax'])
     """
-
-    name: str
-    base: str
-    supported: frozenset[str] | None = None
-    unsupported: frozenset[str] = frozenset()
-    properties: Mapping[str, Any] = field(default_factory=dict)
-    contrast: Mapping[str, Any] = field(default_factory=dict)
-
-    def allows(self, op_type: str) -> bool:
-        """Return whether the emulated device claims this op type."""
-        if self.supported is not None:
-            return op_type in self.supported
-        return op_type not in self.unsupported
-
-
-def plugin_of(spec: EmulatedDevice) -> tuple[str, str]:
-    """Return the plugin's library and the name that it is registered under behind the proxy."""
-    return PLUGIN_OF[spec.base], f"{spec.name}_{spec.base}"
-
-
-def plugin_call(spec: EmulatedDevice) -> tuple[str, str, dict[str, str]]:
-    """Return the arguments with which a Core registers its plugin."""
-    library, internal = plugin_of(spec)
-    proxy = {"ALIAS": spec.name, "PRIORITY": "0", "INTERNAL_NAME": internal}
-    return library, internal, {f"PROXY_CONFIGURATION_{key}": text for key, text in proxy.items()}
-
-
-def register(spec: EmulatedDevice, core: ov.Core) -> None:
-    """Register a checked specification on a core, for instance in a worker process."""
-    keep(core)
-    registry = _registries.setdefault(core, {})
-    if spec.name not in registry:
-        core.register_plugin(*plugin_call(spec))
-    registry[spec.name] = spec
-
-
-def emulated_devices(core: ov.Core) -> dict[str, EmulatedDevice]:
-    """Return the emulated devices of a core by name."""
-    return dict(_registries.get(core, {}))
-
-
-def bases_of(devices: Iterable[str], core: ov.Core) -> dict[str, str]:
-    """Return the base of each emulated device among some."""
-    specs = emulated_devices(core)
-    return {device: specs[device].base for device in devices if device in specs}
-
-
-def plugins_of(devices: Iterable[str], core: ov.Core) -> dict[str, tuple[str, str]]:
-    """Return the :func:`plugin_of` each emulated device among some."""
-    specs = emulated_devices(core)
-    return {device: plugin_of(specs[device]) for device in devices if device in specs}
+    core = core or shared_core()
+    registry = emulated_devices(core)
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
+        raise DeviceError(
+            f"An emulated device cannot be called {shorten(str(name))}: "
+            "use upper-case letters, digits and _, for instance 'ACC'."
+        )
+    if name in _RESERVED or (name in core.available_devices and name not in registry):
+        raise DeviceError(f"{name!r} is a device or plugin of OpenVINO itself; take another name.")
+    taken = {f"{known}_{spec.base}": known for known, spec in registry.items()}
+    if name in taken or f"{name}_{base}" in registry:
+        raise DeviceError(
+            f"{name!r} and {taken.get(name, f'{name}_{base}')!r} conflict: OpenVINO also "
+            "registers an emulated device as its name, _ and its base. Take another name."
+        )
+    if base not in PLUGIN_OF or base not in core.available_devices:
+        bases = [device for device in core.available_devices if device in PLUGIN_OF]
+        raise DeviceError(
+            f"{base!r} cannot be the base of an emulated device. "
+            f"Bases here: {names_at_hand(bases)}."
+        )
+    if name in registry and registry[name].base != base:
+        raise DeviceError(
+            f"{name!r} is already emulated on {registry[name].base}; OpenVINO cannot move a "
+            "registered name. Take another name, or another core."
+        )
+    if supported is not None and unsupported is not None:
+        raise ArgumentError("Give either supported= or unsupported=, not both.")
+    claimed = None if supported is None else frozenset(supported)
+    denied = frozenset(unsupported or ())
+    if "" in (claimed or denied):
+        raise ArgumentError("An op type has a name, for instance 'Softmax', not ''.")
+    faster, contrast = _difference(core, base, faster_by)
+    given = check_properties(base, properties or {}, core=core)
+    spec = EmulatedDevice(
+        name=name,
+        base=base,
+        supported=claimed,
+        unsupported=denied,
+        properties=check_properties(base, storable({**faster, **given}), core=core),
+        contrast=contrast,
+    )
+    register(spec, core)
+    return spec
 
 
-def storable(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return properties with the runtime's types and enums as text that it accepts."""
-    return {key: _storable(value) for key, value in properties.items()}
-
-
-def _storable(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return storable(value)
-    if isinstance(value, ov.Type):
-        return value.get_type_name()
-    if isinstance(value, ov.properties.log.Level):
-        return {"NO": "LOG_NONE", "ERR": "LOG_ERROR"}.get(value.name, f"LOG_{value.name}")
-    return value if isinstance(value, bool | int | float | str) else getattr(value, "name", value)
+def _difference(
+    core: ov.Core, base: str, faster_by: str | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    if faster_by is None:
+        return {}, {}
+    low = [precision for precision in precisions(base, core=core) if precision != "f32"]
+    if faster_by != "threads" and low:
+        return {PRECISION_HINT: low[0]}, {PRECISION_HINT: "f32"}
+    if faster_by == "precision":
+        raise ArgumentError(
+            f"{base} has no floating-point precision below f32 here. Use faster_by='threads'."
+        )
+    # A split on CPU devices obeys thread numbers only with the first two.
+    free = {
+        "EXCLUSIVE_ASYNC_REQUESTS": False,
+        "ENABLE_CPU_PINNING": False,
+        PRECISION_HINT: "f32",
+    }
+    cores = os.cpu_count() or 1
+    return {**free, "INFERENCE_NUM_THREADS": cores}, {**free, "INFERENCE_NUM_THREADS": 1}

@@ -24,9 +24,14 @@ from typing import Annotated, Any
 import msgspec
 import openvino as ov
 
-from hetero_lab.devices.bound import BoundModel
-from hetero_lab.devices.core import runtime_version
-from hetero_lab.devices.emulation import bases_of, emulated_devices, plugin_call, storable
+from hetero_lab.devices.core import (
+    BoundModel,
+    bases_of,
+    emulated_devices,
+    plugin_call,
+    runtime_version,
+    storable,
+)
 from hetero_lab.devices.guarded import ANSWER, MODEL
 from hetero_lab.errors import CompileError, CrashError, DeviceError, HeteroLabError
 from hetero_lab.fetch import cache_dir
@@ -71,7 +76,7 @@ def first_query(
 
 
 def suspect(fingerprint: str) -> None:
-    """Remember a crash of a model that was seen elsewhere, for instance in a worker on a GPU."""
+    """Remember a crash of a model, perhaps seen elsewhere, for instance in a worker on a GPU."""
     _crashed.add(fingerprint)
 
 
@@ -131,7 +136,7 @@ def _verdict(
                     write_text(path, msgspec.json.encode(found).decode())
         _verdicts[path.name] = found
         if found.crash:
-            _crashed.add(bound.fingerprint)
+            suspect(bound.fingerprint)
     return found, answer
 
 

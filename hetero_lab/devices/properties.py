@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from hetero_lab.devices.core import scratch_core
+from hetero_lab.devices.core import emulated_devices, scratch_core, storable
 from hetero_lab.devices.devices import FLOATS, RATIO, precisions, property_of, takes_ratio
-from hetero_lab.devices.emulation import emulated_devices, storable
 from hetero_lab.errors import PropertyError, did_you_mean, last_line, names_at_hand, shorten
 
 # The plugins obey these, but do not list them in SUPPORTED_PROPERTIES.
@@ -90,15 +89,12 @@ def _check_value(device: str, real: str, key: str, value: Any, *, readable: bool
             f"{key} of {device} can name a file. A placement may come from a file itself, so it "
             "names none; give such a property to OpenVINO where the model is compiled."
         )
+    is_bool, expected = isinstance(value, bool), ""
     if isinstance(now, bool):
-        right = isinstance(value, bool) or str(value).upper() in _TRUE_FALSE
-        expected = "True or False"
+        expected = "" if is_bool or str(value).upper() in _TRUE_FALSE else "True or False"
     elif isinstance(now, int) and not isinstance(value, str):
-        right = isinstance(value, int) and not isinstance(value, bool)
-        expected = "a whole number"
-    else:
-        right, expected = True, ""
-    if not right:
+        expected = "a whole number" if is_bool or not isinstance(value, int) else ""
+    if expected:
         raise PropertyError(f"{problem}: expected {expected}, not {type(value).__name__}.")
     if refusal := _refusal(real, key, value, readable=readable):
         raise PropertyError(f"{problem}. The runtime refuses it: {refusal}.")

@@ -27,9 +27,8 @@ from distributed.comm.addressing import get_address_host
 from filelock import FileLock
 
 from hetero_lab.clock import now
-from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.core import EmulatedDevice, register, shared_core
 from hetero_lab.devices.devices import check_device
-from hetero_lab.devices.emulation import EmulatedDevice, register
 from hetero_lab.errors import (
     ArgumentError,
     DeviceError,

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.devices.bound import bind
-from hetero_lab.devices.emulation import bases_of
+from hetero_lab.devices.core import bases_of, bind
 from hetero_lab.errors import ArgumentError, StoredFileError, shorten, warn
 from hetero_lab.model.read import Source
 from hetero_lab.placement.partition import Partition, one_subgraph, partition_of, reordered

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.arguments import check_positive
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.errors import CompileError, StoredFileError, shorten
-from hetero_lab.model.naming import unique
-from hetero_lab.model.read import Source, save
+from hetero_lab.model.read import Source, save, unique
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.processes import environment_of_a_child, run_child

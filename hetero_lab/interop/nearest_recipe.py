@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.errors import DeviceError
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import greedy

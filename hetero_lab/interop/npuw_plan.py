@@ -21,7 +21,7 @@ from msgspec import structs
 from hetero_lab.arguments import checked
 from hetero_lab.costs.difference import Difference, compare_placements
 from hetero_lab.debug.placed_runs import PlacedRuns
-from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.core import BoundModel, bind
 from hetero_lab.devices.properties import PRECISION_HINT
 from hetero_lab.errors import (
     AffinityError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.core import BoundModel, bind
 from hetero_lab.devices.devices import supported_ops
 from hetero_lab.lint.context import (
     EMPTY_DEVICE,
@@ -21,8 +21,7 @@ from hetero_lab.model.opgraph import NOT_OPS
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import affinity_and_partition
-from hetero_lab.placement.placement import Placement, PlacementLike
-from hetero_lab.placement.ratios import POLICY
+from hetero_lab.placement.placement import POLICY, Placement, PlacementLike
 from hetero_lab.planning.simplify import FEW, Simplified, simplified
 from hetero_lab.tables import frame_of
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from hetero_lab import clock
 from hetero_lab.arguments import check_whole
-from hetero_lab.devices.bound import BoundModel
+from hetero_lab.devices.core import BoundModel
 from hetero_lab.errors import InputError, ModelError, names_at_hand
 from hetero_lab.llm.tokenizer import Tokenizer
 from hetero_lab.model.language import LanguageModel, Scenario, directory_of, language_model

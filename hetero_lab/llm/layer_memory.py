@@ -12,8 +12,7 @@ from scipy.optimize import nnls
 
 from hetero_lab.costs.cost_model import CostModel, MeasuredBytes
 from hetero_lab.costs.design import placed
-from hetero_lab.devices.bound import BoundModel, bind
-from hetero_lab.devices.emulation import bases_of
+from hetero_lab.devices.core import BoundModel, bases_of, bind
 from hetero_lab.errors import MeasurementError, PlanError, names_at_hand
 from hetero_lab.measure.requests import MeasureMemory
 from hetero_lab.measure.session import Conditions, Session

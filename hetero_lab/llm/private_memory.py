@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from hetero_lab.devices.bound import BoundModel
-from hetero_lab.devices.device_memory import status_bytes
+from hetero_lab.devices.core import BoundModel
+from hetero_lab.devices.devices import status_bytes
 from hetero_lab.errors import MeasurementError
 from hetero_lab.llm.generation import TokenSession, steps
 from hetero_lab.model.language import LanguageModel, Scenario, language_model

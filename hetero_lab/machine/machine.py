@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetero_lab.arguments import check_whole
-from hetero_lab.devices.bound import BoundModel, bind
-from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.core import BoundModel, bind, shared_core
 from hetero_lab.errors import ArgumentError, MeasurementError, PlanError, unknown
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.machine.contention import Used, search, tails_s, together

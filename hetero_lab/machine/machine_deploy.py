@@ -11,7 +11,7 @@ from typing import Any
 from hetero_lab.deploy import machine_file
 from hetero_lab.deploy.contract import check_vacant
 from hetero_lab.deploy.freeze import freeze_placed
-from hetero_lab.devices.emulation import emulated_devices
+from hetero_lab.devices.core import emulated_devices
 from hetero_lab.errors import warn
 from hetero_lab.fetch import file_digest
 from hetero_lab.interop.nearest_recipe import recipe_for

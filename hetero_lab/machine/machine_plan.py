@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from hetero_lab.devices.emulation import emulated_devices
+from hetero_lab.devices.core import emulated_devices
 from hetero_lab.errors import MeasurementError, names_at_hand
 from hetero_lab.intervals import Noise
 from hetero_lab.machine.goal import DEADLINES, SHARE, Alone, Goal, holds, pooled

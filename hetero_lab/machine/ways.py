@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hetero_lab.devices.bound import BoundModel
+from hetero_lab.devices.core import BoundModel, emulated_devices
 from hetero_lab.devices.devices import supported_ops
-from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.errors import DeviceError, HeteroLabError, shorten
 from hetero_lab.machine.demand import Demand
 from hetero_lab.measure.trial_grid import trial_of

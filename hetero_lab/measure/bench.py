@@ -16,10 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hetero_lab.clock import now
-from hetero_lab.devices.bound import BoundModel, bind
-from hetero_lab.devices.core import shared_core
-from hetero_lab.devices.device_memory import peak_bytes, reset_peak
-from hetero_lab.devices.emulation import emulated_devices, register
+from hetero_lab.devices.core import BoundModel, bind, emulated_devices, register, shared_core
+from hetero_lab.devices.devices import peak_bytes, reset_peak
 from hetero_lab.errors import MeasurementError, OutputPathError, warn
 from hetero_lab.lookup import annex
 from hetero_lab.measure import requests

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from hetero_lab.arguments import HETERO, PARALLEL, check_whole
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.devices.properties import check_properties
 from hetero_lab.errors import MeasurementError, PropertyError, shorten, warn
 from hetero_lab.interrupts import UntilInterrupted

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Generic, TypeVar, Union, cast, get_args
 
 import msgspec
 
-from hetero_lab.devices.emulation import EmulatedDevice
+from hetero_lab.devices.core import EmulatedDevice
 from hetero_lab.measure.loads import Driven, Load
 from hetero_lab.model.language import Scenario
 from hetero_lab.results.records import Compiled, Counters, StoredSpan, Trial, Turn

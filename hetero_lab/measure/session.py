@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hetero_lab.devices.bound import BoundModel
+from hetero_lab.devices.core import BoundModel, emulated_devices
 from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.devices.guard import suspect
 from hetero_lab.errors import ArgumentError, warn

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from hetero_lab.arguments import HETERO
-from hetero_lab.devices.bound import BoundModel, bind
-from hetero_lab.devices.devices import check_device, supported_ops
+from hetero_lab.devices.core import BoundModel, bind, storable
+from hetero_lab.devices.devices import VIRTUAL, check_device, supported_ops, virtual_device
 from hetero_lab.devices.emulation import storable
 from hetero_lab.devices.properties import merged_properties
-from hetero_lab.devices.virtual import KINDS, virtual_device
 from hetero_lab.errors import (
     ArgumentError,
     HeteroLabError,
@@ -260,7 +259,7 @@ def _settings(
                 f"{names_at_hand(_DIMENSIONS)}, 'DEVICE.PROPERTY' and '*.PROPERTY' (all "
                 "devices), for instance 'CPU.INFERENCE_PRECISION_HINT'."
             )
-        if device not in ("*", *KINDS):
+        if device not in ("*", *VIRTUAL):
             check_device(device, core)
         axes.append([(f"{dimension}={value}", device, key, value) for value in values])
     for combination in itertools.product(*axes):
@@ -345,7 +344,7 @@ def _baselines(
             devices = list(asked.devices)
         elif isinstance(asked, Placement):
             own = asked.labelled().device_properties
-            devices = [d for d in (*asked.devices, *own) if d not in KINDS]
+            devices = [d for d in (*asked.devices, *own) if d not in VIRTUAL]
         else:
             virtual = virtual_device(str(asked).strip(), bound.core)
             devices = virtual.devices if virtual else device_list(str(asked), bound.core)

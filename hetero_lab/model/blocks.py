@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from hetero_lab.errors import AffinityError, shorten, warn
-from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.opgraph import OpGraph, grouped
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.tables import frame_of
 
@@ -30,6 +30,7 @@ _BEFORE, _AFTER = "before", "after"
 _RANGE = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?")
 
 _Signature: TypeAlias = "tuple[str, tuple[bool, ...], int]"
+_Kinded: TypeAlias = "tuple[int, ...]"  # an op, at the end
 
 
 @dataclass(frozen=True)
@@ -236,11 +237,14 @@ def _matched(skeleton: _Skeleton, starts: Sequence[int], repeated: range) -> dic
     taken: set[int] = set()
 
     def pair(op: int, other: int, number: int) -> bool:
-        if op == other or op in before or other in taken:
-            return False
-        if skeleton.signatures[op] != skeleton.signatures[other]:
-            return False
-        if block.get(op, number) != number or block.get(other, number - 1) != number - 1:
+        if (
+            op == other
+            or op in before
+            or other in taken
+            or skeleton.signatures[op] != skeleton.signatures[other]
+            or block.get(op, number) != number
+            or block.get(other, number - 1) != number - 1
+        ):
             return False
         before[op] = other
         taken.add(other)
@@ -262,7 +266,9 @@ def _matched(skeleton: _Skeleton, starts: Sequence[int], repeated: range) -> dic
         new = new or [
             (op, other, number)
             for later, earlier, number in levels
-            for op, other in _alike(skeleton, at[later], at[earlier], most)
+            for op, other in _alike(
+                skeleton, [(op,) for op in at[later]], [(op,) for op in at[earlier]], most
+            )
             if pair(op, other, number)
         ]
     while new:
@@ -273,10 +279,12 @@ def _matched(skeleton: _Skeleton, starts: Sequence[int], repeated: range) -> dic
             for port, producer in skeleton.reads[op]:
                 if port in ports and pair(producer, ports[port], number):
                     upwards.append((producer, ports[port], number))
-                    new.append((producer, ports[port], number))
+                    new.append(upwards[-1])
         found = []
         for op, other, number in new:
-            for user, counterpart in _users_alike(skeleton, op, other, before, taken):
+            users = [use for use in skeleton.uses[op] if use[-1] not in before]
+            counterparts = [use for use in skeleton.uses[other] if use[-1] not in taken]
+            for user, counterpart in _alike(skeleton, users, counterparts, len(users)):
                 if pair(user, counterpart, number):
                     found.append((user, counterpart, number))
         new = found
@@ -284,31 +292,19 @@ def _matched(skeleton: _Skeleton, starts: Sequence[int], repeated: range) -> dic
 
 
 def _alike(
-    skeleton: _Skeleton, ops: Iterable[int], others: Iterable[int], most: int
+    skeleton: _Skeleton, ops: Iterable[_Kinded], others: Iterable[_Kinded], most: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield pairs of ops of one kind, if both sides have equally many, and at ``most`` so many."""
-    kinds: dict[_Signature, tuple[list[int], list[int]]] = {}
-    for side, some in enumerate((ops, others)):
-        for op in some:
-            kinds.setdefault(skeleton.signatures[op], ([], []))[side].append(op)
-    for own, counterparts in kinds.values():
-        if len(own) == len(counterparts) <= most:
-            yield from zip(own, counterparts, strict=True)
+    """Yield pairs of ops of one kind, if both sides have equally many, and at ``most`` so many.
 
-
-def _users_alike(
-    skeleton: _Skeleton, op: int, other: int, before: dict[int, int], taken: set[int]
-) -> Iterator[tuple[int, int]]:
-    """Yield pairs of users that read two ops in the same way, if both have equally many."""
-    groups: dict[tuple[int, int, _Signature], tuple[list[int], list[int]]] = {}
-    for side, (index, known) in enumerate(((op, before), (other, taken))):
-        for output, port, user in skeleton.uses[index]:
-            if user not in known:
-                key = (output, port, skeleton.signatures[user])
-                groups.setdefault(key, ([], []))[side].append(user)
-    for users, counterparts in groups.values():
-        if len(users) == len(counterparts):
-            yield from zip(users, counterparts, strict=True)
+    Each op comes with what else its counterpart has to share.
+    """
+    own, counterparts = (
+        grouped(((*shared, skeleton.signatures[op]), op) for *shared, op in some)
+        for some in (ops, others)
+    )
+    for kind, alike in own.items():
+        if len(alike) == len(counterparts.get(kind, ())) <= most:
+            yield from zip(alike, counterparts[kind], strict=True)
 
 
 def _without_fragments(block: dict[int, int]) -> dict[int, int]:
@@ -326,7 +322,8 @@ def _total(skeleton: _Skeleton, block: dict[int, int]) -> Blocks:
     for path in graph.stateful_paths:
         users = [user for i in path for _, _, user in skeleton.uses[i]]
         known = [block[i] for i in path if i in block] or [block[i] for i in users if i in block]
-        block.update(dict.fromkeys(path, min(known)) if known else {})
+        if known:
+            block.update(dict.fromkeys(path, min(known)))
     below: set[int] = set()
     for index in graph.placeable:
         if any(p in block or p in below for _, p in skeleton.reads[index]):

@@ -209,9 +209,8 @@ def directory_of(model: ov.Model) -> Path | None:
 def tokenizer_files(model: ov.Model) -> list[Path]:
     """Return the files of the tokenizer beside a language model."""
     directory = directory_of(model)
-    if directory is None:
-        return []
-    return [directory / name for name in TOKENIZER_FILES if (directory / name).is_file()]
+    files = [directory / name for name in TOKENIZER_FILES] if directory else []
+    return [file for file in files if file.is_file()]
 
 
 def forget_notes(model: ov.Model) -> None:

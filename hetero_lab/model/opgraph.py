@@ -1,18 +1,25 @@
 """OpGraph: a frozen, pure picture of a model's ops and tensors.
 
 Everything that reasons about placement (partition, lint, planners, views) works on this
-picture; none of it needs the runtime.
+picture; only taking it needs the runtime.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
+import threading
+import weakref
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
+import numpy as np
+
+if TYPE_CHECKING:
+    import openvino as ov
 
 PARAMETER, CONSTANT, RESULT = "Parameter", "Constant", "Result"
 NOT_OPS = frozenset({PARAMETER, CONSTANT, RESULT})  # nodes whose device is never chosen
@@ -22,6 +29,10 @@ NOT_CONSTANT_SOURCES = RANDOM | {"ReadValue"}
 CONVOLUTIONS = frozenset(
     ["Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData"]
 )
+
+_SAMPLED = 256  # values of each constant that tell whether a model was changed
+_lock = threading.Lock()
+_graphs: weakref.WeakKeyDictionary[ov.Model, tuple[str, OpGraph]] = weakref.WeakKeyDictionary()
 
 K, T = TypeVar("K", bound=Hashable), TypeVar("T")
 
@@ -52,19 +63,16 @@ class Op:
     bodies: tuple[OpGraph, ...] = field(default=(), compare=False, repr=False)
 
     def is_any_of(self, types: Collection[str]) -> bool:
-        """Return whether this op, or one in its bodies, has one of some types."""
         inner = (op for body in self.bodies for op in body)
         return self.type in types or any(op.is_any_of(types) for op in inner)
 
     @property
     def element_types(self) -> frozenset[str]:
-        """The element types of its outputs, and of those in its bodies."""
         inner = (op.element_types for body in self.bodies for op in body)
         return frozenset(tensor.element_type for tensor in self.outputs).union(*inner)
 
     @property
     def is_graph_input(self) -> bool:
-        """Whether this is a Parameter or a Constant."""
         return self.type in (PARAMETER, CONSTANT)
 
     def tensor_name(self, port: int) -> str:
@@ -276,8 +284,97 @@ def work_of(graph: OpGraph, op: Op) -> float:
     return max(1.0, float(sum(bytes_moved)))
 
 
+def op_graph(model: ov.Model) -> OpGraph:
+    """Take the frozen picture of a model with unique friendly names."""
+    structure = fingerprint_of(model, sampled=True)
+    with _lock:
+        known = _graphs.get(model)
+    if known is not None and known[0] == structure:
+        return known[1]
+    graph = _picture(model, lambda node: node.get_friendly_name())
+    with _lock:
+        _graphs[model] = (structure, graph)
+    return graph
+
+
+def _picture(model: ov.Model, name_of: Callable[[Any], str]) -> OpGraph:
+    nodes = model.get_ordered_ops()
+    index_of = {name_of(node): index for index, node in enumerate(nodes)}
+    ops = tuple(
+        Op(
+            index,
+            name_of(node),
+            node.get_type_name(),
+            tuple((index_of[name_of(s.get_node())], s.get_index()) for s in node.input_values()),
+            tuple(map(_tensor, node.outputs())),
+            _variable(node),
+            # Friendly names are unique in a prepared model, but not inside its bodies.
+            tuple(_picture(body, lambda inner: inner.get_name()) for body in bodies_of(node)),
+        )
+        for index, node in enumerate(nodes)
+    )
+    return OpGraph(
+        name=model.get_friendly_name(),
+        ops=ops,
+        parameters=tuple(index_of[name_of(node)] for node in model.get_parameters()),
+        results=tuple(index_of[name_of(node)] for node in model.get_results()),
+    )
+
+
+def _tensor(output: Any) -> Tensor:
+    partial, element_type = output.get_partial_shape(), output.get_element_type()
+    kind = element_type.get_type_name()
+    shape = None if partial.is_dynamic else tuple(int(d) for d in partial.to_shape())
+    n_bytes = None
+    if shape is not None and kind not in ("string", "dynamic", "undefined"):
+        n_bytes = -(-int(np.prod(shape, dtype=np.int64)) * element_type.bitwidth // 8)
+    return Tensor(shape, kind, n_bytes, min(filter(None, output.get_names()), default=""))
+
+
+def _variable(node: Any) -> str | None:
+    if node.get_type_name() in ("ReadValue", "Assign", "ReadValueWithSubgraph"):
+        return str(node.get_attributes().get("variable_id", node.get_friendly_name()))
+    return None
+
+
+def fingerprint_of(model: ov.Model, sampled: bool = False) -> str:
+    """Hash structure, names and weights, without the names of parameters and results.
+
+    A ``sampled`` hash tells whether a model was changed since it was marked. It is computed at
+    every use of a model, so it covers these names too, but only a sample of each constant.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    nodes = model.get_ordered_ops()
+    index_of = {node.get_friendly_name(): index for index, node in enumerate(nodes)}
+    for node in nodes:
+        kind = node.get_type_name()
+        name = node.get_friendly_name() if sampled or kind not in (PARAMETER, RESULT) else ""
+        wires = [
+            (index_of[s.get_node().get_friendly_name()], s.get_index()) for s in node.input_values()
+        ]
+        outputs = [(str(o.get_partial_shape()), str(o.get_element_type())) for o in node.outputs()]
+        attributes = sorted((k, str(v)) for k, v in node.get_attributes().items())
+        line = repr((kind, name, wires, outputs, attributes))
+        digest.update(line.encode("utf-8", "surrogatepass"))
+        if kind == CONSTANT and "string" not in str(node.get_element_type()):  # it has numbers
+            values = np.ascontiguousarray(node.get_data()).reshape(-1)
+            step = max(1, values.size // _SAMPLED) if sampled else 1
+            digest.update(np.ascontiguousarray(values[::step]).view(np.uint8).data)
+        for body in bodies_of(node):
+            digest.update(fingerprint_of(body, sampled).encode())
+    return digest.hexdigest()
+
+
+def bodies_of(node: Any) -> list[ov.Model]:
+    """Return the models inside an If, Loop or TensorIterator."""
+    if node.get_type_name() == "If":
+        return [node.get_function(0), node.get_function(1)]
+    if hasattr(node, "get_function"):
+        return [node.get_function()]
+    return []
+
+
 def graph_to_json(graph: OpGraph) -> dict[str, Any]:
-    """Return a graph as plain data."""
     return {
         "name": graph.name,
         "ops": [

@@ -1,21 +1,25 @@
-"""Any source → a prepared ov.Model, and ov.Model → OpGraph.
+"""Any source → a prepared ov.Model, and the names of its nodes, inputs and outputs.
 
 A prepared model has static input shapes, folded constants (compressed weights stay compressed) and
 unique friendly names. Otherwise most placements of real models could not be compiled. A language
 model keeps its dynamic shapes.
+
+Names are the same at every reading of a file. The runtime numbers nameless nodes consecutively
+across all models of a process (``Constant_4711``), so anything stored under such a name would fit
+one reading only.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
+import itertools
+import mmap
 import os
 import re
 import shutil
-import threading
-import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -36,22 +40,15 @@ from hetero_lab.errors import (
 )
 from hetero_lab.model.extension_ops import FILES, core_with_ops, unknown_op
 from hetero_lab.model.language import forget_notes, is_language_model, note_surroundings
-from hetero_lab.model.naming import (
-    input_name,
-    make_names_unique,
-    name_the_nameless,
-    names_of_file,
-    port_names,
-    unique,
-)
 from hetero_lab.model.opgraph import (
     CONSTANT,
     NOT_CONSTANT_SOURCES,
     PARAMETER,
     RESULT,
-    Op,
     OpGraph,
-    Tensor,
+    bodies_of,
+    fingerprint_of,
+    op_graph,
 )
 from hetero_lab.samples.catalogue import sample, sample_names, sample_path
 from hetero_lab.terminal import pasted, text_of
@@ -69,9 +66,9 @@ _STRUCTURE_BYTES = 1 << 20  # more than the XML of most models
 # Sizes of dynamic inputs, tried for an example: of pictures, and of others.
 _LIKELY_SIZES = ((224, 128), (128, 128), (512, 512), (16, 16), (1, 1), ("N", "N"))
 _NONE = (None, {})  # no shapes; [] is that of a scalar
-_SAMPLED = 256  # values of each constant that tell whether a model was changed
-_lock = threading.Lock()
-_graphs: weakref.WeakKeyDictionary[ov.Model, tuple[str, OpGraph]] = weakref.WeakKeyDictionary()
+_NUMBERED = re.compile(r"^[A-Za-z]\w*_\d+$", re.ASCII)
+_NUMBER = re.compile(rb"_\d")  # part of every numbered name
+_IN_A_NAME = frozenset(byte for byte in range(256) if re.match(rb"\w", bytes([byte])))
 
 
 @dataclass(frozen=True)
@@ -177,8 +174,8 @@ def _prepare(source: str | os.PathLike[str] | ov.Model, shapes: Shapes | None) -
     _fold_constants(model)
     _copy_shared_decompression(model)
     make_names_unique(model.get_ordered_ops())
-    fingerprint = _fingerprint(model)
-    model.set_rt_info(f"{fingerprint}:{_fingerprint(model, sampled=True)}", _MARK)
+    fingerprint = fingerprint_of(model)
+    model.set_rt_info(f"{fingerprint}:{fingerprint_of(model, sampled=True)}", _MARK)
     return PreparedModel(model, op_graph(model), fingerprint)
 
 
@@ -188,7 +185,6 @@ def is_guarded(model: ov.Model) -> bool:
 
 
 def weight_bytes(model: ov.Model) -> int:
-    """Return the size of all constants of a model."""
     return sum(n.get_data().nbytes for n in model.get_ops() if n.get_type_name() == CONSTANT)
 
 
@@ -201,43 +197,6 @@ def save(model: ov.Model, path: Path) -> None:
         if shutil.disk_usage(path.parent).free < 2 * weight_bytes(model) + _STRUCTURE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         raise
-
-
-def op_graph(model: ov.Model) -> OpGraph:
-    """Take the frozen picture of a model with unique friendly names."""
-    structure = _fingerprint(model, sampled=True)
-    with _lock:
-        known = _graphs.get(model)
-    if known is not None and known[0] == structure:
-        return known[1]
-    graph = _picture(model, lambda node: node.get_friendly_name())
-    with _lock:
-        _graphs[model] = (structure, graph)
-    return graph
-
-
-def _picture(model: ov.Model, name_of: Callable[[Any], str]) -> OpGraph:
-    nodes = model.get_ordered_ops()
-    index_of = {name_of(node): index for index, node in enumerate(nodes)}
-    ops = tuple(
-        Op(
-            index,
-            name_of(node),
-            node.get_type_name(),
-            tuple((index_of[name_of(s.get_node())], s.get_index()) for s in node.input_values()),
-            tuple(map(_tensor, node.outputs())),
-            _variable(node),
-            # Friendly names are unique in a prepared model, but not inside its bodies.
-            tuple(_picture(body, lambda inner: inner.get_name()) for body in _bodies(node)),
-        )
-        for index, node in enumerate(nodes)
-    )
-    return OpGraph(
-        name=model.get_friendly_name(),
-        ops=ops,
-        parameters=tuple(index_of[name_of(node)] for node in model.get_parameters()),
-        results=tuple(index_of[name_of(node)] for node in model.get_results()),
-    )
 
 
 def _path(source: str | os.PathLike[str]) -> tuple[Path, dict[str, Sequence[int]]]:
@@ -286,8 +245,7 @@ def _read(path: Path, shapes: Shapes | None) -> ov.Model:
     try:
         return core_with_ops().read_model(path)
     except Exception as error:
-        unconverted = _UNCONVERTED in str(error)
-        converted = _convert(path, shapes) if unconverted and shapes else None
+        converted = _convert(path, shapes) if shapes and _UNCONVERTED in str(error) else None
         if converted is not None:
             return converted
         # A message that only repeats the file's name says nothing about the cause.
@@ -301,9 +259,10 @@ def _read(path: Path, shapes: Shapes | None) -> ov.Model:
 def _convert(path: Path, shapes: Shapes | None) -> ov.Model | None:
     """Read a model whose ops can only be converted once the shapes of the inputs are known."""
     frontend, unconverted = _unconverted(path)
-    places = {name: place for place in unconverted.get_inputs() for name in place.get_names()}
+    inputs = unconverted.get_inputs()
+    places = {name: place for place in inputs for name in place.get_names()}
     if not isinstance(shapes, Mapping):
-        shapes = dict.fromkeys(places, shapes or ()) if len(unconverted.get_inputs()) == 1 else {}
+        shapes = dict.fromkeys(places, shapes or ()) if len(inputs) == 1 else {}
     for name in shapes:
         if name not in places:
             raise ModelError(unknown("The model has no input", name, places, "Inputs"))
@@ -373,6 +332,7 @@ def _set_static_shapes(model: ov.Model, shapes: Shapes) -> None:
                 f"Inputs: {_describe_inputs(model)}."
             )
         shapes = {names[0]: shapes}
+    partials = [port.get_partial_shape() for port in model.inputs]
     for key, shape in shapes.items():
         index = next((i for i, p in enumerate(model.inputs) if key in port_names(p)), None)
         if index is None:
@@ -380,43 +340,36 @@ def _set_static_shapes(model: ov.Model, shapes: Shapes) -> None:
                 f"The model has no input {shorten(str(key))}."
                 f"{did_you_mean(str(key), names)} Inputs: {_describe_inputs(model)}."
             )
-        given[index] = _checked_shape(names[index], model.inputs[index].get_partial_shape(), shape)
-    new: dict[Any, ov.PartialShape] = {
-        model.inputs[index]: ov.PartialShape(shape) for index, shape in given.items()
-    }
-    open_ends = {
-        names[index]: (port, port.get_partial_shape())
-        for index, port in enumerate(model.inputs)
-        if port.get_partial_shape().is_dynamic and index not in given
-    }
+        given[index] = _checked_shape(names[index], partials[index], shape)
+    new = {index: ov.PartialShape(shape) for index, shape in given.items()}
+    open_ends = {i: p for i, p in enumerate(partials) if p.is_dynamic and i not in given}
     if any(
         partial.rank.is_dynamic or any(size.is_dynamic for size in list(partial)[1:])
-        for _, partial in open_ends.values()
+        for partial in open_ends.values()
     ):
-        examples = _example_shapes(model, given)
         raise ModelError(
             f"The model has dynamic inputs: {_describe_inputs(model)}. HETERO needs static "
-            f"shapes. {_how_to_give(examples)}"
+            f"shapes. {_how_to_give(_example_shapes(model, given))}"
         )
-    batches = [_nearest(1, next(iter(partial))) for _, partial in open_ends.values()]
-    for batch, (port, partial) in zip(batches, open_ends.values(), strict=True):
-        new[port] = ov.PartialShape([batch, *list(partial)[1:]])
-    if batches:
+    if open_ends:
+        batches = [_nearest(1, next(iter(partial))) for partial in open_ends.values()]
+        for batch, (index, partial) in zip(batches, open_ends.items(), strict=True):
+            new[index] = ov.PartialShape([batch, *list(partial)[1:]])
         sizes = batches if len({*batches}) > 1 else batches[:1]
         warn(
-            f"The batch of {names_at_hand(open_ends)} is dynamic and was set to "
+            f"The batch of {names_at_hand(names[i] for i in open_ends)} is dynamic and was set to "
             f"{', '.join(map(str, sizes))}. To set another, load the model with shapes=."
         )
-    if new:
-        try:
-            model.reshape(new)
-        except Exception as error:
-            shown = {names[i]: shape for i, shape in given.items()}
-            why = reason(error).partition(". ")[0].rstrip(".")
-            raise ModelError(
-                f"The model cannot take the shapes {shown}: {why}. Inputs: "
-                f"{_describe_inputs(model)}."
-            ) from error
+    if not new:
+        return
+    try:
+        model.reshape(new)
+    except Exception as error:
+        shown = {names[i]: shape for i, shape in given.items()}
+        why = reason(error).partition(". ")[0].rstrip(".")
+        raise ModelError(
+            f"The model cannot take the shapes {shown}: {why}. Inputs: {_describe_inputs(model)}."
+        ) from error
 
 
 def _checked_shape(name: str, partial: ov.PartialShape, shape: Sequence[int]) -> list[int]:
@@ -459,12 +412,11 @@ def _example_shape(partial: ov.PartialShape, of_picture: Any, size: Any) -> list
     if partial.rank.is_dynamic:
         return [size]
     sizes = list(partial)
-    likely = [size] * len(sizes)
-    for first in [i for i, d in enumerate(sizes) if d.is_dynamic][:1]:
-        likely[first] = 1
+    first = next((i for i, d in enumerate(sizes) if d.is_dynamic), None)
+    likely = [1 if i == first else size for i in range(len(sizes))]
     if len(sizes) == 4 and sizes[-1].is_dynamic:
         likely = [1, 3, of_picture, of_picture]
-    return [_nearest(likely[i], d) for i, d in enumerate(sizes)]
+    return list(map(_nearest, likely, sizes))
 
 
 def _nearest(size: Any, dimension: ov.Dimension) -> Any:
@@ -561,7 +513,7 @@ def _copy_shared_decompression(model: ov.Model) -> None:
         if kind in (CONSTANT, RESULT):
             continue
         known = [s.get_type_name() == CONSTANT or s.get_name() in reader_of for s in sources]
-        if sources and all(known) and kind not in NOT_CONSTANT_SOURCES and not _bodies(node):
+        if sources and all(known) and kind not in NOT_CONSTANT_SOURCES and not bodies_of(node):
             reader_of[node.get_name()] = None
             continue
         for port, source in enumerate(node.input_values()):
@@ -588,62 +540,101 @@ def _upstream(node: Any, among: Collection[str]) -> set[str]:
     )
 
 
-def _tensor(output: Any) -> Tensor:
-    partial = output.get_partial_shape()
-    element_type = output.get_element_type()
-    kind = element_type.get_type_name()
-    shape = None if partial.is_dynamic else tuple(int(d) for d in partial.to_shape())
-    n_bytes = None
-    if shape is not None and kind not in ("string", "dynamic", "undefined"):
-        n_bytes = -(-int(np.prod(shape, dtype=np.int64)) * element_type.bitwidth // 8)
-    return Tensor(shape, kind, n_bytes, min(filter(None, output.get_names()), default=""))
-
-
-def _variable(node: Any) -> str | None:
-    if node.get_type_name() in ("ReadValue", "Assign", "ReadValueWithSubgraph"):
-        return str(node.get_attributes().get("variable_id", node.get_friendly_name()))
-    return None
-
-
 def _prepared_mark(model: ov.Model) -> str | None:
     if not model.has_rt_info(_MARK):
         return None
     fingerprint, _, structure = model.get_rt_info(_MARK).astype(str).rpartition(":")
-    return fingerprint if structure == _fingerprint(model, sampled=True) else None
+    return fingerprint if structure == fingerprint_of(model, sampled=True) else None
 
 
-def _fingerprint(model: ov.Model, sampled: bool = False) -> str:
-    """Hash structure, names and weights, without the names of parameters and results.
+def names_of_file(nodes: Iterable[Any], path: Path) -> set[str]:
+    """Return the friendly names that the file itself holds, not those made up while reading it."""
+    names = {node.get_friendly_name() for node in nodes}
+    path = path / "saved_model.pb" if path.is_dir() else path
+    # OpenVINO's own format names every node; other files hold the names that they give.
+    numbered = {name for name in names if _NUMBERED.match(name)}
+    if path.suffix.lower() == ".xml" or not numbered or not os.path.getsize(path):
+        return names
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return names - numbered | _held(data, numbered)
 
-    A ``sampled`` hash tells whether a model was changed since it was marked. It is computed at
-    every use of a model, so it covers these names too, but only a sample of each constant.
-    """
-    digest = hashlib.blake2b(digest_size=16)
-    nodes = model.get_ordered_ops()
-    index_of = {node.get_friendly_name(): index for index, node in enumerate(nodes)}
+
+def name_the_nameless(nodes: Iterable[Any], known: set[str]) -> None:
+    """Number the nodes whose name is made up and not ``known``, type by type, in order."""
+    nameless, taken = [], set()
     for node in nodes:
+        name = node.get_friendly_name()
+        if "\0" in name:  # where a file would end it
+            name = name.replace("\0", "\N{SYMBOL FOR NULL}")
+            node.set_friendly_name(name)
+        if _NUMBERED.match(name) and name not in known:
+            nameless.append(node)
+        else:
+            taken.add(name)
+    numbers: dict[str, Iterator[int]] = defaultdict(itertools.count)
+    for node in nameless:
         kind = node.get_type_name()
-        name = node.get_friendly_name() if sampled or kind not in (PARAMETER, RESULT) else ""
-        wires = [
-            (index_of[s.get_node().get_friendly_name()], s.get_index()) for s in node.input_values()
-        ]
-        outputs = [(str(o.get_partial_shape()), str(o.get_element_type())) for o in node.outputs()]
-        attributes = sorted((k, str(v)) for k, v in node.get_attributes().items())
-        line = repr((kind, name, wires, outputs, attributes))
-        digest.update(line.encode("utf-8", "surrogatepass"))
-        if kind == CONSTANT and "string" not in str(node.get_element_type()):  # it has numbers
-            values = np.ascontiguousarray(node.get_data()).reshape(-1)
-            step = max(1, values.size // _SAMPLED) if sampled else 1
-            digest.update(np.ascontiguousarray(values[::step]).view(np.uint8).data)
-        for body in _bodies(node):
-            digest.update(_fingerprint(body, sampled).encode())
-    return digest.hexdigest()
+        # The runtime never makes up a name with a dot, so it is not taken for one later.
+        names = (f"{kind}.{number}" for number in numbers[kind])
+        node.set_friendly_name(next(name for name in names if name not in taken))
 
 
-def _bodies(node: Any) -> list[ov.Model]:
-    """Return the models inside an If, Loop or TensorIterator."""
-    if node.get_type_name() == "If":
-        return [node.get_function(0), node.get_function(1)]
-    if hasattr(node, "get_function"):
-        return [node.get_function()]
-    return []
+def make_names_unique(nodes: Iterable[Any]) -> None:
+    """Number repeated names; the first node keeps its own."""
+    every = list(nodes)
+    taken = {node.get_friendly_name() for node in every}
+    seen: set[str] = set()
+    for node in every:
+        name = node.get_friendly_name()
+        if name in seen:
+            name = unique(name, taken)
+            node.set_friendly_name(name)
+            taken.add(name)
+        seen.add(name)
+
+
+def unique(name: str, taken: set[str]) -> str:
+    """Return the name, with a number appended if it is taken."""
+    names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+    return next(new for new in names if new not in taken)
+
+
+def input_name(port: Any) -> str:
+    """Name an input or output: its first tensor name, else the friendly name of its node.
+
+    A Result without a tensor name of its own would show the runtime's made-up one. Files keep no
+    tensor name that is empty.
+    """
+    return min(filter(None, port.get_names()), default=port.get_node().get_friendly_name())
+
+
+def port_names(port: Any) -> set[str]:
+    """Return all names by which an input or output may be called."""
+    return {*port.get_names(), port.get_node().get_friendly_name()}
+
+
+def output_names(model: ov.Model) -> list[str]:
+    """Name the outputs in order: first tensor name, else the Result's, made unique."""
+    names: list[str] = []
+    for port in model.outputs:
+        names.append(unique(input_name(port), set(names)))
+    return names
+
+
+def _held(data: mmap.mmap, names: set[str]) -> set[str]:
+    """Return the names that a file holds as strings of their own, with their lengths before them.
+
+    All names are sought in one pass: files are large, and models have thousands of nodes.
+    """
+    wanted, found = {name.encode() for name in names}, set[bytes]()
+    lengths = {len(name) for name in wanted}
+    for number in _NUMBER.finditer(data):
+        at = number.start()
+        for start in range(at - 1, max(at - max(lengths), 0), -1):
+            if data[start] not in _IN_A_NAME:
+                break
+            # Protobuf puts one byte before a short string, flatbuffers four: mostly zeros.
+            length = data[start - 1] or int.from_bytes(data[max(start - 4, 0) : start], "little")
+            if length in lengths and data[start : start + length] in wanted:
+                found.add(data[start : start + length])
+    return {name.decode() for name in found}

@@ -124,13 +124,8 @@ def static_phases(model: Source, scenario: Scenario) -> StaticPhases:
             "prompt, so that a static model could not read a shorter one. Export it with the "
             "logits of every token."
         )
-    return StaticPhases(
-        prefill=prefill,
-        decode=_phase(model, known, axes, scenario.batch, 1, past),
-        scenario=scenario,
-        language=known,
-        axes=axes,
-    )
+    decode = _phase(model, known, axes, scenario.batch, 1, past)
+    return StaticPhases(prefill, decode, scenario, known, axes)
 
 
 def _axis(info: Any) -> int:
@@ -234,8 +229,8 @@ def graph_at_context(prepared: PreparedModel, context_tokens: int, batch: int = 
         )
         return Tensor(shape, tensor.element_type, -(-prod(shape) * bits // 8), tensor.name)
 
-    ops = tuple(
+    ops = (
         replace(op, outputs=tuple(sized(t, op, port) for port, t in enumerate(op.outputs)))
         for op in graph
     )
-    return replace(graph, ops=ops)
+    return replace(graph, ops=tuple(ops))

@@ -20,7 +20,7 @@ import openvino as ov
 
 from hetero_lab.arguments import check_whole, checked
 from hetero_lab.clock import now
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.errors import ArgumentError
 from hetero_lab.model.language import language_model
 from hetero_lab.model.read import Source

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hetero_lab.arguments import checked
-from hetero_lab.devices.bound import BoundModel, bind
-from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.core import BoundModel, bind, shared_core
 from hetero_lab.devices.devices import check_device, supported_ops, unsupported_message
 from hetero_lab.errors import (
     AffinityError,
@@ -28,7 +27,7 @@ from hetero_lab.errors import (
     unknown,
 )
 from hetero_lab.model.blocks import device_by_block, find_blocks
-from hetero_lab.model.opgraph import NOT_OPS, Op, OpGraph
+from hetero_lab.model.opgraph import NOT_OPS, Op, OpGraph, grouped
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.result import Framed
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     import openvino as ov
     import pandas as pd
 
+_COLUMNS = ["node", "type", "device", "leader"]
 _MIN_SHARE = 0.5  # of a variant's ops must be known; with fewer, it counts as another model
 _QUANTIZER_TYPES = frozenset(["FakeQuantize", "Convert", "Multiply", "Subtract"])
 
@@ -202,12 +202,11 @@ class Affinity(Framed, Mapping[str, str]):
         graph = prepare(model).graph
         ops = [graph.ops[index].name for index in graph.placeable]
         left_out = [name for name in ops if name not in devices]
-        unknown = [name for name in devices if name not in graph.index_of]
-        if left_out or unknown:
+        if wrong := left_out or [name for name in devices if name not in graph.index_of]:
             what = "leaves out" if left_out else "names, but the model does not have,"
             raise AffinityError(
-                f"The mapping {what} {names_at_hand(left_out or unknown)}. It has to name the "
-                f"device of each of the {len(ops)} ops."
+                f"The mapping {what} {names_at_hand(wrong)}. It has to name the device of each of "
+                f"the {len(ops)} ops."
             )
         # No op decides for an input or a constant that is an output itself: any device will do.
         otherwise = next(iter(devices.values()), "CPU")
@@ -222,7 +221,7 @@ class Affinity(Framed, Mapping[str, str]):
 
     @classmethod
     def on_one(cls, graph: OpGraph, device: str) -> Affinity:
-        """Put every node of a graph on one device, whose name is not checked."""
+        """Put every node of a graph on one device; nothing is checked."""
         return cls.from_graph(graph, lambda _name: device)
 
     @classmethod
@@ -256,10 +255,10 @@ class Affinity(Framed, Mapping[str, str]):
     def _shown(self) -> Mapping[str, pd.DataFrame]:
         types = {node.name: node.type for node in self._nodes}
         rows = []
-        for device, n_ops in self.counts().items():
-            kinds = Counter(types[op] for op in self.ops if self._devices[op] == device)
-            of_each = [f"{n} {kind}" for kind, n in kinds.most_common()]
-            rows.append((device, n_ops, first_of(of_each, 8, "types")))
+        for device, ops in grouped((self[op], op) for op in self.ops).items():
+            kinds = Counter(types[op] for op in ops).most_common()
+            listed = first_of([f"{n} {kind}" for kind, n in kinds], 8, "types")
+            rows.append((device, len(ops), listed))
         return {"": frame_of(rows, ["device", "n_ops", "types"])}
 
     @property
@@ -270,13 +269,8 @@ class Affinity(Framed, Mapping[str, str]):
     @property
     def ops(self) -> tuple[str, ...]:
         """Names of the ops whose device can be chosen, in topological order."""
-        types = {node.name: node.type for node in self._nodes}
-        return tuple(
-            node.name
-            for node in self._nodes
-            if node.type not in NOT_OPS
-            and (node.leader == node.name or types[node.leader] not in NOT_OPS)
-        )
+        leads = {node.name for node in self._nodes if node.type not in NOT_OPS}
+        return tuple(node.name for node in self._nodes if {node.name, node.leader} <= leads)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -403,11 +397,7 @@ class Affinity(Framed, Mapping[str, str]):
     def diff(self, before: Affinity) -> pd.DataFrame:
         """List the ops on another device than in ``before``: ``op``, ``before``, ``after``."""
         self._check_names(before)
-        rows = [
-            (name, before[name], self._devices[name])
-            for name in self.ops
-            if before[name] != self._devices[name]
-        ]
+        rows = [(name, before[name], self[name]) for name in self.ops if before[name] != self[name]]
         return frame_of(rows, ["op", "before", "after"]).astype("str")
 
     def check_model(self, graph: OpGraph) -> None:
@@ -415,22 +405,26 @@ class Affinity(Framed, Mapping[str, str]):
         self._check_names(graph.index_of)
 
     def _check_names(self, expected: Mapping[str, Any]) -> None:
-        given, model = set(self._devices), set(expected)
-        if given == model:
+        if self._devices.keys() == expected.keys():
             return
+        foreign = sorted(self._devices.keys() - expected.keys())
+        lacking = sorted(expected.keys() - self._devices.keys())
+
+        def shown(names: list[str]) -> str:
+            return f" ({names_at_hand(names, 3)})" if names else ""
+
         raise AffinityError(
-            "This affinity belongs to another model: "
-            f"{len(given - model)} of its nodes are not in the model"
-            + (f" ({names_at_hand(sorted(given - model), 3)})" if given - model else "")
-            + f", {len(model - given)} of the model's are not in it"
-            + (f" ({names_at_hand(sorted(model - given), 3)})" if model - given else "")
-            + ". Make one with hetero_lab.Affinity.automatic(model, 'HETERO:…')."
+            f"This affinity belongs to another model: {len(foreign)} of its nodes are not in the "
+            f"model{shown(foreign)}, {len(lacking)} of the model's are not in it{shown(lacking)}. "
+            "Make one with hetero_lab.Affinity.automatic(model, 'HETERO:…')."
         )
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per node: ``node``, ``type``, ``device``, ``leader``."""
-        rows = [(n.name, n.type, self._devices[n.name], n.leader) for n in self._nodes]
-        return frame_of(rows, ["node", "type", "device", "leader"]).astype("str")
+        return frame_of(self._rows(), _COLUMNS).astype("str")
+
+    def _rows(self) -> list[list[str]]:
+        return [[n.name, n.type, self._devices[n.name], n.leader] for n in self._nodes]
 
     @checked
     def to_json(self, file: str | os.PathLike[str], *, flat: bool = False) -> None:
@@ -443,8 +437,8 @@ class Affinity(Framed, Mapping[str, str]):
             kept = {*self.ops, *(node.leader for node in self._nodes)}
             write_json(file, {name: d for name, d in self._devices.items() if name in kept})
             return
-        rows = [[n.name, n.type, self._devices[n.name], n.leader] for n in self._nodes]
-        write_json(file, {"kind": "affinity", "schema_version": SCHEMA_VERSION, "nodes": rows})
+        stored = {"kind": "affinity", "schema_version": SCHEMA_VERSION, "nodes": self._rows()}
+        write_json(file, stored)
 
     @classmethod
     @checked
@@ -503,14 +497,13 @@ class Affinity(Framed, Mapping[str, str]):
             The file is missing or is not an affinity.
         """
         frame = read_csv(file)
-        missing = {"node", "type", "device", "leader"} - set(frame.columns)
+        missing = set(_COLUMNS) - set(frame.columns)
         if missing:
             raise StoredFileError(
                 f"{shorten(os.fspath(file))} is not an affinity: it has no column "
                 f"{names_at_hand(sorted(missing))}."
             )
-        rows = frame[["node", "type", "device", "leader"]].astype("str").to_numpy().tolist()
-        return cls._from_rows(rows, file)
+        return cls._from_rows(frame[_COLUMNS].astype("str").to_numpy().tolist(), file)
 
     @classmethod
     def _from_rows(cls, rows: Any, file: str | os.PathLike[str]) -> Affinity:
@@ -545,12 +538,9 @@ class Affinity(Framed, Mapping[str, str]):
         nodes = {node.name: node for node in self._nodes}
         for name, device in ops.items():
             if name not in nodes:
-                is_type = any(node.type == name for node in self._nodes)
-                meant = (
-                    f" For an op type, types={{{shorten(str(name))}: {shorten(str(device))}}}."
-                    if is_type
-                    else did_you_mean(str(name), self.ops)
-                )
+                meant = did_you_mean(str(name), self.ops)
+                if any(node.type == name for node in self._nodes):
+                    meant = f" For an op type, types={{{shorten(name)}: {shorten(str(device))}}}."
                 raise AffinityError(
                     f"No op is called {shorten(str(name))}.{meant} Ops: {names_at_hand(self.ops)}."
                 )
@@ -604,9 +594,9 @@ def first_able(graph: OpGraph, supported: Mapping[str, Collection[str]]) -> Affi
     """Put each op on the first of the devices that supports it; DeviceError if none does."""
     order = list(supported)
     members: dict[int, list[str]] = {leader: [] for leader in graph.leader}
-    for op in graph:
+    for op, leader in zip(graph, graph.leader, strict=True):
         if op.type not in NOT_OPS:
-            members[graph.leader[op.index]].append(op.name)
+            members[leader].append(op.name)
     devices: dict[str, str] = {}
     unsupported: list[str] = []
     for index, names in members.items():

@@ -1,42 +1,48 @@
-"""What HETERO does by itself with a model and several GPUs, and why, without a compile."""
+"""What HETERO does by itself with a model and several GPUs, and why, without a compile.
+
+The GPU plugin claims a first part of the model, in topological order, as large as its
+QUERY_MODEL_RATIO says; the policy PIPELINE_PARALLEL only sets that ratio. Both rules follow
+OpenVINO 2026.4 (``query_model_update``, ``get_supported_nodes``; Apache-2.0, see NOTICE). The cut
+leaves out the plugin's own transformations, so it is an estimate.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hetero_lab.devices.bound import BoundModel, bind
-from hetero_lab.devices.device_memory import total_bytes
-from hetero_lab.devices.devices import RATIO, check_device, device_names, takes_ratio
-from hetero_lab.devices.emulation import storable
+from hetero_lab.devices.core import BoundModel, bind, storable
+from hetero_lab.devices.devices import RATIO, check_device, device_names, takes_ratio, total_bytes
 from hetero_lab.devices.properties import merged_properties
 from hetero_lab.errors import ArgumentError, PropertyError
-from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.opgraph import CONSTANT, NOT_OPS, Op, OpGraph
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.memory_limits import check_planned, parse_bytes, placement_memory
 from hetero_lab.placement.partition import predict
-from hetero_lab.placement.placement import Placement, own_affinity
-from hetero_lab.placement.priorities import device_list
-from hetero_lab.placement.ratios import (
+from hetero_lab.placement.placement import (
     PIPELINE_PARALLEL,
     POLICY,
     PRIORITIES,
-    Asked,
+    Placement,
     check_policy,
-    first_part,
-    policy_ratio,
-    unplaced_bytes,
+    own_affinity,
 )
+from hetero_lab.placement.priorities import device_list
 from hetero_lab.result import Framed
-from hetero_lab.tables import frame_of
+from hetero_lab.tables import bytes_text, frame_of
 
 if TYPE_CHECKING:
     import openvino as ov
     import pandas as pd
 
-_TAKES_ALL = Asked(None, "all that it supports of what is left")
+_ROOM = 1.2  # memory that HETERO expects a model to need, by the bytes of its weights
+_NEAR = 0.05  # a cut is within this share of the size that was asked for
+# The ratio that a device is asked to take, and the reason; without a ratio, all that it runs.
+Asked: TypeAlias = tuple[float | None, str]
+_TAKES_ALL: Asked = None, "all that it supports of what is left"
 _LEFT = "left"
 
 
@@ -170,8 +176,7 @@ def distribution(
     for device, n_bytes in (memory or {}).items():
         check_planned("memory names", device, devices)
         known[device] = parse_bytes(n_bytes, "memory")
-    here = device_names(bound.core)
-    elsewhere = [device for device in known if device not in here]
+    elsewhere = known.keys() - set(device_names(bound.core))
     for device in devices:
         if device not in elsewhere:
             check_device(device, bound.core)
@@ -187,15 +192,18 @@ def distribution(
     own = {device: storable(given) for device, given in (device_properties or {}).items()}
     asked, affinity = _asked(bound, devices, known if policy else {}, own, bool(elsewhere))
     # Only ratios make true what would be with another memory.
-    ratios = {d: {RATIO: a.ratio} for d, a in asked.items() if memory and a.ratio is not None}
-    of_hetero = {
-        PRIORITIES: ",".join(devices),
-        **({POLICY: policy} if policy and not memory else {}),
-    }
+    of_hetero = {PRIORITIES: ",".join(devices)}
+    if policy and not memory:
+        of_hetero[POLICY] = policy
+    ratios = _ratios(asked) if memory else {}
     properties = merged_properties(own, ratios, {"HETERO": of_hetero})
     made = Placement(affinity, policy or f"HETERO:{','.join(devices)}", properties)
     shares = _shares(bound.graph, known, asked, affinity)
     return Distribution(policy, shares, made, bool(elsewhere))
+
+
+def _ratios(asked: Mapping[str, Asked]) -> dict[str, dict[str, float]]:
+    return {d: {RATIO: ratio} for d, (ratio, _) in asked.items() if ratio is not None}
 
 
 def _of_placement(bound: BoundModel, placement: Placement, policy: str | None) -> Distribution:
@@ -211,13 +219,12 @@ def _of_placement(bound: BoundModel, placement: Placement, policy: str | None) -
         given = {d: p for d, p in placement.device_properties.items() if d != "HETERO"}
         return distribution(bound, devices, own[POLICY], device_properties=given, core=bound.core)
     ratios = {device: placement.device_properties.get(device, {}).get(RATIO) for device in devices}
-    asked = {d: Asked(r, "its share") if r else _TAKES_ALL for d, r in ratios.items()}
+    asked = {d: (r, "its share") if r else _TAKES_ALL for d, r in ratios.items()}
     shares = _shares(bound.graph, _totals(bound, devices), asked, placement.affinity)
     return Distribution(None, shares, placement)
 
 
 def _totals(bound: BoundModel, devices: Sequence[str]) -> dict[str, int]:
-    """Return the total memory of the GPUs that are here."""
     asked = {device: total_bytes(bound.core, device) for device in devices if "GPU" in device}
     return {device: n_bytes for device, n_bytes in asked.items() if n_bytes}
 
@@ -243,12 +250,11 @@ def _asked(
             asked[device] = _TAKES_ALL
         left.pop(device, None)
         if estimated:
-            part = first_part(graph, unplaced, asked[device].ratio)
+            part = first_part(graph, unplaced, asked[device][0])
             moved = {graph.ops[index].name: device for index in part}
             affinity = Affinity.from_graph(graph, {**affinity, **moved})
         else:
-            ratios = {d: {RATIO: a.ratio} for d, a in asked.items() if a.ratio is not None}
-            affinity = own_affinity(bound, devices, merged_properties(properties, ratios))
+            affinity = own_affinity(bound, devices, merged_properties(properties, _ratios(asked)))
     return asked, affinity
 
 
@@ -275,4 +281,85 @@ def _shares(
     return tuple(
         DeviceShare(d, memory.get(d), unplaced_bytes(graph, ops), *asked[d], counts.get(d, 0), *own)
         for d, ops, own in zip(devices, left, held, strict=True)
+    )
+
+
+def policy_ratio(device: str, weight_bytes: int, memory: Mapping[str, int]) -> Asked:
+    """Return the ratio that PIPELINE_PARALLEL gives to a device that is not the last one.
+
+    ``weight_bytes`` are those of the constants that no device has yet; ``memory`` is the total
+    memory of the devices that have nothing yet, CPU among them if it is listed.
+    """
+    own, needed = memory[device], _ROOM * weight_bytes
+    gpus = sum(n_bytes for other, n_bytes in memory.items() if not other.startswith("CPU"))
+    has, needs = bytes_text(own), bytes_text(weight_bytes)
+    if own >= needed:
+        return 1.0, f"all, because its {has} are at least 1.2 times the {needs} of weights"
+    if gpus >= needed or "CPU" in memory:
+        if own > weight_bytes:
+            return 1.0, f"all, because its {has} are more than the {needs} of weights"
+        return own / needed, f"{has} / (1.2 × {needs})"
+    return own / gpus, f"{has} / the {bytes_text(gpus)} of all GPUs left"
+
+
+def unplaced_bytes(graph: OpGraph, ops: Collection[int]) -> int:
+    """Return the bytes of the constants that some ops use, as HETERO counts them.
+
+    An element of fewer than 8 bits counts as a byte.
+    """
+    tensors = [op.outputs[0] for op in _constants_of(graph, ops)]
+    return sum(max(t.n_bytes, math.prod(t.shape or ())) for t in tensors if t.n_bytes is not None)
+
+
+def first_part(graph: OpGraph, ops: Collection[int], ratio: float | None) -> set[int]:
+    """Return the first of some ops, as many as a ratio of their size asks for.
+
+    Sizes are bytes of constants, and cuts are between them. (The plugin would count MatMuls, but
+    its transformations leave none.) Of the cuts near the ratio, the one that hands on least is
+    taken.
+    """
+    order = sorted(ops)
+    if ratio is None or ratio >= 1.0:
+        return set(order)
+    sizes = _constant_bytes(graph, order)
+    wanted, before, at = ratio * sum(sizes), 0, 0
+    cuts: list[tuple[bool, int, int]] = []  # whether it is too small, elements handed on, ops
+    for number, size in enumerate([*sizes, 0]):
+        if (size or number == len(order)) and number:
+            if before > (1.0 + _NEAR) * wanted:
+                break
+            if before >= (1.0 - _NEAR) * wanted:
+                cuts.append((False, _handed_on(graph, order[:number]), number))
+            at = number
+        before += size
+    return set(order[: min(cuts)[2] if cuts else at])
+
+
+def _constants_of(graph: OpGraph, ops: Iterable[int]) -> list[Op]:
+    """Return the constants that some ops use, directly or through ops computed from them."""
+    above = {p for i in ops for p, _ in graph.ops[i].inputs if p in graph.constant_side}
+    sources = (graph.ops[index] for index in graph.reach(above, forward=False))
+    return [op for op in sources if op.type == CONSTANT]
+
+
+def _constant_bytes(graph: OpGraph, order: Sequence[int]) -> list[int]:
+    """Return the bytes of the constants that each op is the first one to use."""
+    seen: set[int] = set()
+    sizes = []
+    for index in order:
+        new = [op for op in _constants_of(graph, [index]) if op.index not in seen]
+        seen.update(op.index for op in new)
+        sizes.append(sum(op.outputs[0].n_bytes or 0 for op in new))
+    return sizes
+
+
+def _handed_on(graph: OpGraph, first: Sequence[int]) -> int:
+    inside = set(first)
+    return sum(
+        math.prod(graph.ops[index].outputs[0].shape or ())
+        for index in first
+        if any(
+            use.index not in inside and graph.ops[use.index].type not in NOT_OPS
+            for use in graph.consumers[index]
+        )
     )

@@ -141,15 +141,14 @@ def pools_text(devices: Sequence[str], pools: Pools) -> str:
 
 
 def names_of(devices: Sequence[str], pool: Pool) -> str:
-    """Write the devices of a pool for a message."""
     names = " and ".join(devices[number] for number in pool.devices)
     return names if pool.boundaries else f"weights on {names}"
 
 
 def excess_bytes(held: np.ndarray, pools: Pools) -> dict[Pool, int]:
     """Return by how much bytes ``[devices, 3]`` exceed each limit; within it, it is left out."""
-    over = {pool: int(pool.held_bytes(held)) - limit for pool, limit in pools.items()}
-    return {pool: excess for pool, excess in over.items() if excess > 0}
+    over = ((pool, int(pool.held_bytes(held)) - limit) for pool, limit in pools.items())
+    return {pool: excess for pool, excess in over if excess > 0}
 
 
 def excess_text(devices: Sequence[str], held: np.ndarray, pools: Pools) -> str:
@@ -184,23 +183,18 @@ def held_bytes(graph: OpGraph, placement: Placement, devices: Sequence[str]) -> 
 
 
 class MemoryTable:
-    """The bytes of a graph's weights, states and tensors, and who uses them, as arrays."""
-
     def __init__(self, graph: OpGraph):
         self.graph = graph
         counts = [0, *(len(op.outputs) for op in graph)]
+        sizes = [t.n_bytes or 0 for op in graph for t in op.outputs]
+        states = [op.index for op in graph if op.type == "ReadValue"]
         # For each node the number of its first tensor; at the end the number of all.
         self.first_tensor: np.ndarray = np.cumsum(counts, dtype=np.int64)
-        self.n_bytes: np.ndarray = np.array(
-            [t.n_bytes or 0 for op in graph for t in op.outputs], np.int64
-        )
-        self.states: np.ndarray = np.array(
-            [op.index for op in graph if op.type == "ReadValue"], np.int64
-        )
+        self.n_bytes: np.ndarray = np.array(sizes, np.int64)
+        self.states: np.ndarray = np.array(states, np.int64)
 
     @classmethod
     def of(cls, graph: OpGraph) -> MemoryTable:
-        """Return the table that is kept with a graph."""
         return graph.derived(cls)
 
     def held_bytes(self, devices: np.ndarray, ids: np.ndarray, n_devices: int) -> np.ndarray:

@@ -74,7 +74,6 @@ def _numbers(graph: OpGraph, blocks: list[_OverlapGroup]) -> np.ndarray:
 
 
 def _order(graph: OpGraph, blocks: list[_OverlapGroup], block_of: dict[int, int]) -> Iterable[int]:
-    """Return the blocks in an order in which they can run."""
     sorter: TopologicalSorter[int] = TopologicalSorter()
     for n, block in enumerate(blocks):
         producers = {p for index in block.ops for p, _ in graph.ops[index].inputs if p in block_of}
@@ -141,7 +140,7 @@ def _merged(graph: OpGraph, blocks: list[_OverlapGroup], work: np.ndarray) -> li
                 elif (source := block_of.get(producer, n)) != n:
                     users[source].add(n)
     pairs = {(a, b) for a, every in enumerate(users) for b in every}
-    pairs |= {pair for every in readers.values() for pair in pairwise(every)}
+    pairs.update(pair for every in readers.values() for pair in pairwise(every))
     into = list(range(len(blocks)))  # the block that each one was merged into
     while True:
         pairs = {(into[a], into[b]) for a, b in pairs if into[a] != into[b]}
@@ -166,7 +165,7 @@ def _merged(graph: OpGraph, blocks: list[_OverlapGroup], work: np.ndarray) -> li
                 one.work + other.work,
             )
             into = [a if n == b else n for n in into]
-            users[a] = (users[a] | users[b]) - {a, b}
+            users[a] |= users[b]
             users[b] = set()
             for every in users:
                 if b in every:

@@ -2,14 +2,14 @@
 
 The rule is that of OpenVINO's HETERO plugin (``SubgraphCollector``, 2026.4; Apache-2.0, see
 NOTICE), reimplemented on arrays: neighbours of equal affinity merge; while some subgraph depends on
-itself through another one, it is split at the inputs that close the cycle (``convexity``);
-remaining cycles are split node by node inside the strongly connected components
-(``cycle_breaking``). Constants are copied, never cut, but one constant that two parts of a device
-share joins them.
+itself through another one, it is split at the inputs that close the cycle; remaining cycles are
+split node by node inside the strongly connected components (``cycles``). Constants are copied,
+never cut, but one constant that two parts of a device share joins them.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,12 +20,19 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
-from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.core import BoundModel, bind
 from hetero_lab.errors import names_at_hand
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph, grouped
 from hetero_lab.model.read import Source
-from hetero_lab.placement import convexity, cycle_breaking
 from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.cycles import (
+    ConvexityMemo,
+    ConvexityRepair,
+    CycleBreaking,
+    CycleMemo,
+    Rank,
+    uncut_ranks,
+)
 from hetero_lab.placement.placement import (
     BoundPlacement,
     Knowledge,
@@ -41,6 +48,10 @@ from hetero_lab.terminal import count_of
 if TYPE_CHECKING:
     import openvino as ov
     import pandas as pd
+
+
+_Entry: TypeAlias = tuple[str | int, ...]
+Cut: TypeAlias = "tuple[np.ndarray, np.ndarray]"  # whether each edge is cut; subgraph of each node
 
 
 class Subgraph(msgspec.Struct, frozen=True, array_like=True):
@@ -75,8 +86,8 @@ class Wiring(msgspec.Struct, frozen=True, array_like=True):
     An entry is ``("model", index)`` of the model's ports, or ``("tensor", op, port)``.
     """
 
-    inputs: tuple[tuple[str | int, ...], ...]
-    outputs: tuple[tuple[str | int, ...], ...]
+    inputs: tuple[_Entry, ...]
+    outputs: tuple[_Entry, ...]
 
 
 @dataclass(frozen=True)
@@ -132,25 +143,21 @@ class Partition(Framed):
         return frame_of(rows, ["subgraph", "device", "n_ops", "ops"])
 
 
-Cut: TypeAlias = "tuple[np.ndarray, np.ndarray]"  # whether each edge is cut; subgraph of each node
-
-
 class SubgraphCollector:
     """Splits one graph for any placement, and remembers the cuts that placements share."""
 
     def __init__(self, graph: OpGraph):
         self.topology: Topology = topology(graph)
-        self.convexity_memo: convexity.Memo = convexity.Memo()
-        self.cycle_memo: cycle_breaking.Memo = cycle_breaking.Memo()
+        self.convexity_memo: ConvexityMemo = ConvexityMemo()
+        self.cycle_memo: CycleMemo = CycleMemo()
 
     @classmethod
     def of(cls, graph: OpGraph) -> SubgraphCollector:
-        """Return the collector that is kept with a graph."""
         return graph.derived(cls)
 
     @cached_property
-    def _uncut_ranks(self) -> list[cycle_breaking.Rank]:
-        return cycle_breaking.uncut_ranks(self.topology)
+    def _uncut_ranks(self) -> list[Rank]:
+        return uncut_ranks(self.topology)
 
     def split(self, devices: np.ndarray) -> Cut:
         """Cut the graph where HETERO cuts it, in close to linear time.
@@ -161,28 +168,31 @@ class SubgraphCollector:
         top = self.topology
         cut = top.between_devices(devices)
         ids = connected(top, cut)
-        components = self._cyclic_components(cut, ids)
-        if components is None:  # no subgraph depends on itself: the usual case
+        components = self.cyclic_components(cut, ids)
+        if components is None:  # the usual case
             return cut, ids
         # Only nodes of cyclic subgraphs can need a further cut. Numbers of subgraphs change with
         # each stage, so components are found anew after the repair.
         flags = bytearray(cut.tobytes())
-        repair = convexity.ConvexityRepair(top, flags, ids.tolist(), self.convexity_memo)
+        repair = ConvexityRepair(top, flags, ids.tolist(), self.convexity_memo)
         repair.repair(np.flatnonzero(components[ids] >= 0).tolist())
         cut = np.frombuffer(flags, dtype=bool)
         ids = connected(top, cut)
-        components = self._cyclic_components(cut, ids)
+        components = self.cyclic_components(cut, ids)
         if components is not None:
             flags = bytearray(flags)
-            cycle_breaking.CycleBreaking(
+            CycleBreaking(
                 top, flags, ids, components, self._uncut_ranks, self.cycle_memo
             ).break_cycles()
             cut = np.frombuffer(flags, dtype=bool)
             ids = connected(top, cut)
         return cut, ids
 
-    def _cyclic_components(self, cut: np.ndarray, ids: np.ndarray) -> np.ndarray | None:
-        """Number the strongly connected components of several subgraphs; -1 for the others."""
+    def cyclic_components(self, cut: np.ndarray, ids: np.ndarray) -> np.ndarray | None:
+        """Number the strongly connected components of several subgraphs, -1 for the others.
+
+        ``None`` if there is none: no subgraph depends on itself through another one.
+        """
         top = self.topology
         n = int(ids.max()) + 1 if len(ids) else 0
         labels = strong_components(ids[top.source[cut]], ids[top.target[cut]], n)
@@ -256,18 +266,16 @@ def predict(graph: OpGraph, affinity: Affinity, levels: Sequence[int] | None = N
     numbers: dict[tuple[str, int], int] = {}
     apart = zip(devices, levels or [0] * len(devices), strict=True)
     numbered = [numbers.setdefault(key, len(numbers)) for key in apart]
-    return _collect(graph, devices, SubgraphCollector.of(graph).split(np.array(numbered)))
+    return _collect(graph, devices, *SubgraphCollector.of(graph).split(np.array(numbered)))
 
 
 def partition_of_split(graph: OpGraph, affinity: Affinity, ids: np.ndarray) -> Partition:
     """Do as :func:`predict`, given the subgraph number of every node."""
     top = topology(graph)
-    cut = ids[top.source] != ids[top.target]
-    return _collect(graph, devices_of(graph, affinity), (cut, ids))
+    return _collect(graph, devices_of(graph, affinity), ids[top.source] != ids[top.target], ids)
 
 
 def devices_of(graph: OpGraph, affinity: Affinity) -> list[str]:
-    """Return the device of every node."""
     affinity.check_model(graph)
     devices = [affinity[op.name] for op in graph.ops]
     # A Result is where its producer is, whatever its own affinity says.
@@ -283,10 +291,11 @@ def one_subgraph(predicted: Partition, device: str) -> Partition:
     return Partition((Subgraph(device, tuple(ops)),), ())
 
 
-def _collect(graph: OpGraph, devices: Sequence[str], parts: Cut) -> Partition:
+def _collect(
+    graph: OpGraph, devices: Sequence[str], cut: np.ndarray, numbers: np.ndarray
+) -> Partition:
     """Order the subgraphs as they run and list the tensors that cross between them."""
-    top, (cut, numbers) = topology(graph), parts
-    ids = numbers.tolist()
+    top, ids = topology(graph), numbers.tolist()
     crossing: dict[tuple[int, int], list[int]] = {}  # tensor → receiving subgraphs
     for edge in np.flatnonzero(cut & ~top.from_constant).tolist():
         producer, source_port = int(top.source[edge]), top.source_port[edge]
@@ -295,20 +304,19 @@ def _collect(graph: OpGraph, devices: Sequence[str], parts: Cut) -> Partition:
             receivers = dict.fromkeys(ids[u.index] for u in users if ids[u.index] != ids[producer])
             crossing[producer, source_port] = list(receivers)
     crossing = {tensor: receivers for tensor, receivers in crossing.items() if receivers}
-    feeds: dict[int, set[int]] = {}
-    for (producer, _), receivers in crossing.items():
-        feeds.setdefault(ids[producer], set()).update(receivers)
-    inputs: dict[int, list[tuple[str | int, ...]]] = {}
-    outputs: dict[int, list[tuple[str | int, ...]]] = {}
+    inputs: dict[int, list[_Entry]] = defaultdict(list)
+    outputs: dict[int, list[_Entry]] = defaultdict(list)
     for number, index in enumerate(graph.parameters):
-        inputs.setdefault(ids[index], []).append(("model", number))
+        inputs[ids[index]].append(("model", number))
     for number, index in enumerate(graph.results):
-        outputs.setdefault(ids[index], []).append(("model", number))
+        outputs[ids[index]].append(("model", number))
+    feeds: dict[int, set[int]] = defaultdict(set)
     for (producer, port), receivers in crossing.items():
+        feeds[ids[producer]].update(receivers)
         entry = ("tensor", graph.ops[producer].name, port)
-        outputs.setdefault(ids[producer], []).append(entry)
+        outputs[ids[producer]].append(entry)
         for receiver in receivers:
-            inputs.setdefault(receiver, []).append(entry)
+            inputs[receiver].append(entry)
     members = grouped((subgraph, index) for index, subgraph in enumerate(ids))
     sinks = {ids[op.index] for op in graph if op.type == "Assign"}
     # A group of nodes without inputs, outputs or sinks holds constants alone, which are copied to
@@ -335,7 +343,7 @@ def _collect(graph: OpGraph, devices: Sequence[str], parts: Cut) -> Partition:
         )
         for (producer, port), receivers in crossing.items()
     )
-    wiring = tuple(Wiring(tuple(inputs.get(s, ())), tuple(outputs.get(s, ()))) for s in order)
+    wiring = tuple(Wiring(tuple(inputs[s]), tuple(outputs[s])) for s in order)
     home = tuple(position.get(subgraph, -1) for subgraph in ids)
     return Partition(subgraphs, crossings, wiring, home=home)
 
@@ -400,15 +408,18 @@ def reordered(predicted: Partition, order: list[int]) -> Partition:
 
 @dataclass(frozen=True, slots=True)
 class Displacement:
-    """Why an op is not on its preferred device.
+    """Why an op is not on its preferred device, which is an earlier one.
 
-    ``is_cause`` says that ``device``, an earlier one, cannot run the op; otherwise it can, and the
-    op went along with ``causes``, which are next to it.
+    That cannot run the op, or the op went along with ``causes``, which are next to it.
     """
 
     device: str
-    is_cause: bool
     causes: tuple[str, ...] = ()
+
+    @property
+    def is_cause(self) -> bool:
+        """Whether the device cannot run the op."""
+        return not self.causes
 
     def __str__(self) -> str:
         if self.is_cause:
@@ -440,9 +451,9 @@ def displacements(
         }
         for op, device in first_able.items():
             if device is None:
-                found[op] = Displacement(earlier[0], is_cause=True)
+                found[op] = Displacement(earlier[0])
                 continue
             beside = (graph.ops[i].name for i in graph.neighbours(graph.index_of[op]))
             if causes := tuple(name for name in beside if first_able.get(name, "") is None):
-                found[op] = Displacement(device, is_cause=False, causes=causes)
+                found[op] = Displacement(device, causes)
     return found

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from hetero_lab.arguments import checked
-from hetero_lab.devices.bound import BoundModel, bind
-from hetero_lab.devices.device_memory import free_bytes
+from hetero_lab.devices.core import BoundModel, bind, emulated_devices, storable
 from hetero_lab.devices.devices import (
     RATIO,
+    VirtualDevice,
     check_device,
     device_names,
     device_of_ops,
+    free_bytes,
+    parse_virtual,
     supported_ops,
     unsupported_message,
+    virtual_device,
 )
-from hetero_lab.devices.emulation import emulated_devices, storable
 from hetero_lab.devices.properties import check_properties, merged_properties
-from hetero_lab.devices.virtual import VirtualDevice, parse_virtual, virtual_device
 from hetero_lab.errors import (
     AffinityError,
     ArgumentError,
@@ -37,17 +38,16 @@ from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.affinity import Affinity, first_able, greedy, labels_of
 from hetero_lab.placement.priorities import Priorities, device_list
-from hetero_lab.placement.ratios import (
-    PRIORITIES,
-    check_own_properties,
-    check_shares,
-    share_ratios,
-)
 from hetero_lab.placement.recipes import recipe
 from hetero_lab.placement.topology import islands
 
 if TYPE_CHECKING:
     import openvino as ov
+
+
+POLICY, PRIORITIES = "MODEL_DISTRIBUTION_POLICY", "MULTI_DEVICE_PRIORITIES"
+PIPELINE_PARALLEL = "PIPELINE_PARALLEL"
+_ALL = 1.0 - 1e-6  # shares add up to at least this
 
 
 @checked
@@ -198,8 +198,7 @@ class Placement:
         >>> exact.with_properties({"CPU": {"NUM_STREAMS": "1"}}).device_properties
         {'CPU': {'INFERENCE_PRECISION_HINT': 'f32', 'NUM_STREAMS': '1'}}
         """
-        together = merged_properties(self.device_properties, changes)
-        return replace(self, device_properties=together)
+        return replace(self, device_properties=merged_properties(self.device_properties, changes))
 
     def __repr__(self) -> str:
         return f"Placement({self.label!r}, {self.affinity!r})"
@@ -217,32 +216,26 @@ class BoundPlacement:
 
     @property
     def graph(self) -> OpGraph:
-        """The model's graph."""
         return self.bound.graph
 
     @property
     def core(self) -> ov.Core:
-        """The Core that compiles it."""
         return self.bound.core
 
     @property
     def affinity(self) -> Affinity:
-        """The device of every node."""
         return self.placement.affinity
 
     @property
     def label(self) -> str:
-        """Its name in tables."""
         return self.placement.label
 
     @property
     def direct(self) -> bool:
-        """Whether it is compiled without HETERO."""
         return self.placement.direct
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices that may run it."""
         return self.placement.devices
 
     @cached_property
@@ -282,10 +275,8 @@ def resolve(bound: BoundModel, placement: PlacementLike) -> BoundPlacement:
     AffinityError for an affinity of another model, DeviceError for a device that is not here or
     does not support an op placed on it, and PropertyError for a wrong device property.
     """
-    if isinstance(placement, Priorities):
-        placement = str(placement)
-    if isinstance(placement, str):
-        resolved = _from_text(bound, placement)
+    if isinstance(placement, str | Priorities):
+        resolved = _from_text(bound, str(placement))
     elif isinstance(placement, Affinity):
         resolved = Placement(placement, label="affinity")
     elif isinstance(placement, Placement):
@@ -337,6 +328,10 @@ def _from_text(bound: BoundModel, text: str) -> Placement:
     return Placement(Affinity.on_one(bound.graph, text), text, direct=True)
 
 
+def _refused(affinity: Affinity, device: str, able: Collection[str]) -> list[str]:
+    return [name for name in affinity.ops if affinity[name] == device and name not in able]
+
+
 def _check(bound: BoundModel, placement: Placement) -> None:
     affinity, graph, core = placement.affinity, bound.graph, bound.core
     affinity.check_model(graph)
@@ -346,14 +341,9 @@ def _check(bound: BoundModel, placement: Placement) -> None:
     if virtual is not None:
         virtual.check(bound)
     for device in () if virtual else affinity.devices:
-        able = supported_ops(bound, device)
-        refused = [
-            (name, graph.op(name).type)
-            for name in affinity.ops
-            if affinity[name] == device and name not in able
-        ]
-        if refused:
-            raise DeviceError(unsupported_message([device], refused))
+        if refused := _refused(affinity, device, supported_ops(bound, device)):
+            typed = [(name, graph.op(name).type) for name in refused]
+            raise DeviceError(unsupported_message([device], typed))
     for device, properties in placement.device_properties.items():
         if device == "HETERO":
             check_own_properties(properties)
@@ -368,6 +358,46 @@ def _check(bound: BoundModel, placement: Placement) -> None:
             )
     if placement.priorities:
         _check_divided(bound, placement)
+
+
+def share_ratios(shares: Sequence[float]) -> list[float]:
+    """Return the ratios that give each device its share of a model; the last one needs none."""
+    return [share / sum(shares[number:]) for number, share in enumerate(shares[:-1])]
+
+
+def check_shares(shares: Sequence[Any], devices: Sequence[str]) -> list[float]:
+    """Return the shares as numbers; ArgumentError unless each device has one and they make 1."""
+    example = f"for instance {[round(1 / len(devices), 2)] * len(devices)}"
+    numbers = [float(share) for share in shares if isinstance(share, (int, float))]
+    if not len(numbers) == len(shares) == len(devices):
+        raise ArgumentError(
+            f"shares= has a number for each of the {len(devices)} devices, {example}."
+        )
+    if not all(share > 0.0 for share in numbers) or not _ALL <= sum(numbers) <= 2.0 - _ALL:
+        raise ArgumentError(
+            f"The shares {numbers} add up to {sum(numbers):.3g}. They have to be above 0 and add "
+            f"up to 1, {example}. To leave a device empty, do not name it."
+        )
+    return numbers
+
+
+def check_own_properties(properties: Mapping[str, Any]) -> None:
+    """Raise PropertyError unless these are properties of HETERO, for it to divide a model."""
+    if PRIORITIES not in properties or set(properties) - {PRIORITIES, POLICY}:
+        raise PropertyError(
+            f"Properties of HETERO are {PRIORITIES} (the devices between which it divides a model "
+            f"by itself) and, with it, {POLICY}, not {names_at_hand(properties)}. "
+            "hetero_lab.distribution(model, 'HETERO:GPU.0,GPU.1', policy=…).placement has both."
+        )
+    check_policy(properties.get(POLICY))
+
+
+def check_policy(policy: str | None) -> None:
+    """Raise PropertyError unless HETERO runs this policy."""
+    if policy not in (None, PIPELINE_PARALLEL):
+        raise PropertyError(
+            f"HETERO has no policy {shorten(str(policy))}, only {PIPELINE_PARALLEL!r}."
+        )
 
 
 def divided(
@@ -403,23 +433,20 @@ def own_affinity(
             f"{last_line(error.__cause__ or error)}. hetero_lab.fit_blocks and Affinity.by_block "
             "label its ops instead."
         ) from error.__cause__
-    ops = [graph.ops[index] for index in graph.placeable]
-    refused = [(op.name, op.type) for op in ops if op.name not in claimed]
-    if refused:
+    ops = (graph.ops[index] for index in graph.placeable)
+    if refused := [(op.name, op.type) for op in ops if op.name not in claimed]:
         raise DeviceError(unsupported_message(devices, refused))
     return Affinity.from_graph(graph, lambda op: claimed.get(op, devices[-1]))
 
 
 def _check_divided(bound: BoundModel, placement: Placement) -> None:
-    parts = islands(bound.graph)
-    if parts > 1:
+    if (parts := islands(bound.graph)) > 1:
         raise AffinityError(
             f"{shorten(bound.graph.name)} has {parts} parts that are not connected, and HETERO by "
             "itself swaps inputs or outputs of such a model. Use placement.labelled()."
         )
     now = own_affinity(bound, placement.priorities, BoundPlacement(bound, placement).properties)
-    moved = [op for op in now.ops if now[op] != placement.affinity[op]]
-    if moved:
+    if moved := [op for op in now.ops if now[op] != placement.affinity[op]]:
         raise AffinityError(
             f"HETERO divides this model by itself and would place {len(moved)} ops otherwise than "
             f"the affinity says, for instance {shorten(moved[0])}. placement.labelled() keeps to "
@@ -462,14 +489,13 @@ def affinity_elsewhere(
         return None
     affinity.check_model(bound.graph)
     for device in affinity.devices:
-        if device in known.devices:
-            able = known.supports(device)
-            refused = [n for n in affinity.ops if affinity[n] == device and n not in able]
-            if refused:
-                raise DeviceError(
-                    f"By its costs, {device} does not support {len(refused)} of the ops placed on "
-                    f"it, for instance {refused[0]}."
-                )
+        if device not in known.devices:
+            continue
+        if refused := _refused(affinity, device, known.supports(device)):
+            raise DeviceError(
+                f"By its costs, {device} does not support {len(refused)} of the ops placed on it, "
+                f"for instance {refused[0]}."
+            )
     return affinity
 
 
@@ -529,8 +555,7 @@ def block_cuts(
     placements = []
     for cut, (first, second) in itertools.product(cuts, itertools.permutations(every, 2)):
         above, below = block_range(0, cut), block_range(cut + 1, n_blocks - 1)
-        sides = (first if block <= cut else second for block in found.of_op)
-        by_name = dict(zip((op.name for op in graph.ops), sides, strict=True))
-        affinity = Affinity.from_graph(graph, by_name)
+        sides = {op.name: first if found.of_op[op.index] <= cut else second for op in graph}
+        affinity = Affinity.from_graph(graph, sides)
         placements.append(Placement(affinity, f"{above} {first}, {below} {second}"))
     return placements

@@ -79,10 +79,7 @@ def device_list(text: str | Sequence[str], core: ov.Core | None = None) -> tuple
 
 
 def order_of(devices: Sequence[str] | None, core: ov.Core) -> tuple[str, ...]:
-    """Return devices, all that are here by default; the CPU is last: others fall back to it.
-
-    DeviceError, if one is not here, or named twice.
-    """
+    """Return devices, all that are here by default; the CPU is last: others fall back to it."""
     names = Priorities.parse(device_names(core) if devices is None else devices, core).devices
     return tuple(sorted(names, key=lambda name: name == "CPU"))
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hetero_lab.errors import names_at_hand
-from hetero_lab.model.opgraph import CONSTANT, NOT_OPS, OpGraph
+from hetero_lab.model.opgraph import CONSTANT, NOT_OPS, OpGraph, grouped
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import SubgraphCollector, devices_of
-from hetero_lab.placement.topology import connected, islands, strong_components, topology
+from hetero_lab.placement.topology import connected, islands, topology
 from hetero_lab.terminal import count_of, first_of, one_line
 
 _MOST_TYPES = 3  # of culprits in a sentence
@@ -106,16 +106,12 @@ class Division:
 
     def components(self, choice: np.ndarray) -> tuple[int, bool]:
         """Return how many connected parts of one device there are, and whether in a cycle."""
-        top = self.topology
-        cut = top.between_devices(choice)
-        parts = connected(top, cut)
-        n = int(parts.max()) + 1
-        strong = strong_components(parts[top.source[cut]], parts[top.target[cut]], n)
-        is_cyclic = int(strong.max()) + 1 < n
+        cut = self.topology.between_devices(choice)
+        parts = connected(self.topology, cut)
+        is_cyclic = self.collector.cyclic_components(cut, parts) is not None
         return len(np.unique(parts[self.placeable])), is_cyclic
 
     def n_subgraphs(self, choice: np.ndarray) -> int:
-        """Return the number of subgraphs that are compiled."""
         return len(self.subgraphs(choice)[2])
 
     def priorities(self) -> tuple[int, ...]:
@@ -183,15 +179,13 @@ def _lacking(
     """Blame the op types that a device lacks, as few as explain most of the subgraphs."""
     graph = division.graph
 
-    def without(culprits: set[int]) -> int:
+    def without(culprits: Collection[int]) -> int:
         able = division.able.copy()
         able[device] = division.able_without(device, culprits)
         freed = division.leader[list(culprits)]
         return division.n_subgraphs(division.moved(freed, division.first_able(order, able)))
 
-    of_type: dict[str, set[int]] = {}
-    for index in sorted(lacking):
-        of_type.setdefault(graph.ops[index].type, set()).add(index)
+    of_type = grouped((graph.ops[index].type, index) for index in sorted(lacking))
     types = sorted(of_type, key=lambda name: -len(of_type[name]))
     types = types[: max(2, min(_MOST_TRIED, _NODES_TRIED // len(graph)))]
     n_without = {name: without(of_type[name]) for name in types}
@@ -201,7 +195,7 @@ def _lacking(
     left = n
     for name in sorted(types, key=lambda name: n_without[name]):
         named.append(name)
-        culprits |= of_type[name]
+        culprits.update(of_type[name])
         left = n_without[name] if len(named) == 1 else without(culprits)
         if n - left >= _ENOUGH * (n - everything):
             break

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
 
-from hetero_lab.model.opgraph import CONSTANT, RESULT, OpGraph
+from hetero_lab.model.opgraph import CONSTANT, RESULT, Op, OpGraph
 
 Key = TypeVar("Key")
 Cuts = TypeVar("Cuts")
@@ -50,7 +50,6 @@ class Topology:
 
     @property
     def n_nodes(self) -> int:
-        """Number of nodes."""
         return len(self.graph_input)
 
     def between_devices(self, devices: np.ndarray) -> np.ndarray:
@@ -94,9 +93,7 @@ def _topology(graph: OpGraph) -> Topology:
     n_uses = np.bincount(source[~to_result], minlength=len(graph))
     private_nodes = _private_nodes(graph, n_all)
     sinks = [op.index for op in graph if op.type == "Assign"]
-    ins: list[list[tuple[int, int]]] = [[] for _ in types]
-    outs: list[list[tuple[int, int]]] = [[] for _ in types]
-    all_ins: list[list[tuple[int, int]]] = [[] for _ in types]
+    ins, outs, all_ins = ([list[tuple[int, int]]() for _ in types] for _ in range(3))
     private: list[list[int]] = [[] for _ in types]
     for edge, (producer, user, _) in enumerate(edges):
         all_ins[user].append((edge, producer))
@@ -137,17 +134,15 @@ def _private_nodes(graph: OpGraph, n_uses: np.ndarray) -> set[int]:
     That op must have another input too: the constant then follows it into whichever subgraph the
     other input leads to, so it never changes where anything is cut, and can be left out.
     """
-    found: set[int] = set()
+    user_of: dict[int, Op] = {}
     for op in graph:
         if op.index in graph.constant_side and n_uses[op.index] == 1:
             user = graph.ops[graph.consumers[op.index][0].index]
-            whole = all(producer in found for producer, _ in op.inputs)
-            if whole and user.type != RESULT:
-                found.add(op.index)
+            if user.type != RESULT and all(producer in user_of for producer, _ in op.inputs):
+                user_of[op.index] = user
     private: set[int] = set()
-    for index in sorted(found, reverse=True):  # each after its user
-        user = graph.ops[graph.consumers[index][0].index]
-        if user.index in private or any(producer not in found for producer, _ in user.inputs):
+    for index, user in reversed(user_of.items()):  # each after its user
+        if user.index in private or any(producer not in user_of for producer, _ in user.inputs):
             private.add(index)
     return private
 
@@ -200,7 +195,7 @@ def separated_parts(
     done: list[list[int]] = []
     turn = 0
     while len(active) > 1:
-        turn = turn % len(active)
+        turn %= len(active)
         group = active[turn]
         queue = waiting[group]
         if not queue:
@@ -244,8 +239,8 @@ class CutCache(dict[Key, Cuts]):
 
 def islands(graph: OpGraph) -> int:
     """Return into how many parts a model falls whose inputs or ops no tensor connects."""
-    top, constant = topology(graph), list(graph.constant_side)
+    top = topology(graph)
     inside = np.ones(len(graph), dtype=bool)
-    inside[constant] = False
+    inside[list(graph.constant_side)] = False
     ids = connected(top, ~inside[top.source])
     return len(set(ids[inside].tolist()))

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from hetero_lab.costs.units import repeated_layers
-from hetero_lab.devices.bound import BoundModel, bind
-from hetero_lab.devices.device_memory import free_bytes
+from hetero_lab.devices.core import BoundModel, bind
+from hetero_lab.devices.devices import free_bytes
 from hetero_lab.errors import PlanError
 from hetero_lab.model.blocks import Blocks
 from hetero_lab.model.opgraph import CONSTANT, RESULT, OpGraph
 from hetero_lab.model.read import Source
 from hetero_lab.model.static_phases import graph_at_context
 from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.distribution import first_part
 from hetero_lab.placement.memory_limits import (
     DeviceMemory,
     MemoryLimit,
@@ -33,7 +34,6 @@ from hetero_lab.placement.memory_limits import (
 )
 from hetero_lab.placement.placement import Placement, divided
 from hetero_lab.placement.priorities import Priorities
-from hetero_lab.placement.ratios import first_part
 from hetero_lab.result import Framed
 from hetero_lab.tables import bytes_text
 

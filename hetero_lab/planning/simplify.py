@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.core import BoundModel, bind
 from hetero_lab.devices.devices import supported_ops
 from hetero_lab.errors import ArgumentError
 from hetero_lab.model.blocks import find_blocks

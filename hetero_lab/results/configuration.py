@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from hetero_lab.devices.devices import VIRTUAL
 from hetero_lab.devices.properties import PRECISION_HINT
-from hetero_lab.devices.virtual import KINDS
 
 _ASKED_BY = frozenset({PRECISION_HINT, "EXECUTION_MODE_HINT"})
 # A grid's part of a label, which the name says more shortly.
@@ -29,7 +29,7 @@ def configuration(
     used = precisions or hints
     asked = {device for device, own in properties.items() if _ASKED_BY & own.keys()}
     # A GPU may be reported by its number, and asked for through AUTO.
-    default = {d: not {d, d.split(".")[0], *KINDS} & asked for d, name in used.items() if name}
+    default = {d: not {d, d.split(".")[0], *VIRTUAL} & asked for d, name in used.items() if name}
     if not default:
         return label
     words = list({*used.values()})

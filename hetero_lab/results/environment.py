@@ -22,9 +22,8 @@ from filelock import FileLock
 
 from hetero_lab import __version__
 from hetero_lab.clock import now
-from hetero_lab.devices.core import runtime_version
+from hetero_lab.devices.core import bases_of, emulated_devices, runtime_version
 from hetero_lab.devices.devices import full_name
-from hetero_lab.devices.emulation import bases_of, emulated_devices
 from hetero_lab.errors import StoredFileError, warn
 from hetero_lab.fetch import cache_dir
 from hetero_lab.intervals import Noise, assumed_noise, largest_noise

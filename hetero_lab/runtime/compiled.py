@@ -13,11 +13,10 @@ import openvino as ov
 from msgspec import structs
 
 from hetero_lab.clock import now
-from hetero_lab.devices.bound import BoundModel, bind
-from hetero_lab.devices.emulation import storable
+from hetero_lab.devices.core import BoundModel, bind, storable
+from hetero_lab.devices.devices import named_by_plugin
 from hetero_lab.devices.guard import check_compile
 from hetero_lab.devices.properties import OF_THE_CORE, PRECISION_HINT, check_properties
-from hetero_lab.devices.virtual import named_by_plugin
 from hetero_lab.errors import (
     AffinityError,
     CompileError,
@@ -27,8 +26,8 @@ from hetero_lab.errors import (
     shorten,
     warn,
 )
-from hetero_lab.model.opgraph import OpGraph
-from hetero_lab.model.read import PreparedModel, Source, op_graph
+from hetero_lab.model.opgraph import OpGraph, op_graph
+from hetero_lab.model.read import PreparedModel, Source
 from hetero_lab.placement.affinity import Affinity, labels_of
 from hetero_lab.placement.partition import Partition, partition_of, predict, torn_path
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve

@@ -12,9 +12,8 @@ import openvino as ov
 
 from hetero_lab.arguments import check_whole
 from hetero_lab.errors import InputError, names_at_hand, shorten, unknown
-from hetero_lab.model.naming import input_name, port_names
 from hetero_lab.model.opgraph import Tensor
-from hetero_lab.model.read import PreparedModel
+from hetero_lab.model.read import PreparedModel, input_name, port_names
 from hetero_lab.runtime.placed_model import read_npz
 from hetero_lab.runtime.tensors import array_type, checked_input, ml_dtypes_name
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import openvino as ov
 
-from hetero_lab.devices.bound import BoundModel
+from hetero_lab.devices.core import BoundModel
 from hetero_lab.devices.properties import PRECISION_HINT
 from hetero_lab.errors import ArgumentError, CompileError, last_line, names_at_hand
 from hetero_lab.model.opgraph import NOT_OPS, OpGraph

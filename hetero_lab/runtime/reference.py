@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from hetero_lab.devices.bound import BoundModel
+from hetero_lab.devices.core import BoundModel, emulated_devices
 from hetero_lab.devices.devices import device_names, supported_ops
-from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.devices.properties import PRECISION_HINT
 from hetero_lab.errors import (
     DeviceError,

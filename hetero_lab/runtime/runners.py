@@ -19,7 +19,7 @@ import openvino as ov
 
 from hetero_lab import clock
 from hetero_lab.arguments import EXECUTORS, HETERO, PARALLEL, check_whole
-from hetero_lab.devices.bound import BoundModel
+from hetero_lab.devices.core import BoundModel
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, unknown
 from hetero_lab.lookup import annex
 from hetero_lab.model.language import Scenario, check_scenario, language_model

@@ -14,9 +14,7 @@ from typing import Any
 import msgspec
 import openvino as ov
 
-from hetero_lab.devices.bound import bind
-from hetero_lab.devices.core import runtime_version
-from hetero_lab.devices.emulation import emulated_devices, plugin_of
+from hetero_lab.devices.core import bind, emulated_devices, plugin_of, runtime_version
 from hetero_lab.errors import (
     AffinityError,
     ArgumentError,
@@ -27,9 +25,8 @@ from hetero_lab.errors import (
     shorten,
 )
 from hetero_lab.model.language import forget_notes, is_language_model, language_model
-from hetero_lab.model.naming import input_name
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
-from hetero_lab.model.read import Source, prepare, save as save_ir
+from hetero_lab.model.read import Source, input_name, prepare, save as save_ir
 from hetero_lab.placement.affinity import Affinity, labels_of
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve

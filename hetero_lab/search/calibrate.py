@@ -24,10 +24,8 @@ from hetero_lab.costs.design import (
 )
 from hetero_lab.costs.fitting import adjust, first_tokens, fit, with_prefill
 from hetero_lab.costs.units import block_units, check_supported, inseparable_ops, split_into_units
-from hetero_lab.devices.bound import bind
-from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.core import bases_of, bind, shared_core
 from hetero_lab.devices.devices import has_own_memory
-from hetero_lab.devices.emulation import bases_of
 from hetero_lab.devices.properties import check_properties
 from hetero_lab.errors import (
     BudgetWarning,

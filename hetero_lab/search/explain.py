@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from hetero_lab.arguments import HETERO
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.costs.difference import Difference, Measurement, compare_placements
-from hetero_lab.devices.bound import bind
-from hetero_lab.devices.emulation import bases_of, storable
+from hetero_lab.devices.core import bases_of, bind, storable
 from hetero_lab.errors import ArgumentError, names_at_hand, shorten
 from hetero_lab.intervals import (
     Estimate,

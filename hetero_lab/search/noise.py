@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetero_lab.devices.bound import BoundModel, bind
-from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.core import BoundModel, bind, shared_core
 from hetero_lab.devices.devices import check_device
 from hetero_lab.errors import ArgumentError, MeasurementError
 from hetero_lab.intervals import ASSUMED_NOISE, Noise, compile_noise

@@ -15,7 +15,7 @@ import numpy as np
 from hetero_lab.arguments import EXECUTORS, PARALLEL
 from hetero_lab.costs.counter_costs import ENTERS, LEAVES, Conversion, ExecutedNode, Observation
 from hetero_lab.costs.design import on_first_able
-from hetero_lab.devices.bound import BoundModel
+from hetero_lab.devices.core import BoundModel
 from hetero_lab.errors import MeasurementError
 from hetero_lab.measure.budget import FULL, RunOptions
 from hetero_lab.measure.profile import opened_bench

@@ -15,8 +15,7 @@ from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.costs.counter_costs import Observation
 from hetero_lab.costs.design import cut_at, lone_cuts
 from hetero_lab.costs.objective import LATENCY, THROUGHPUT, check_objective
-from hetero_lab.devices.bound import bind
-from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.devices.devices import supported_ops
 from hetero_lab.errors import MeasurementError, names_at_hand
 from hetero_lab.interrupts import UntilInterrupted, bringing

@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hetero_lab.costs.cost_model import CostModel
-from hetero_lab.devices.bound import bind
-from hetero_lab.devices.emulation import bases_of
+from hetero_lab.devices.core import bases_of, bind
 from hetero_lab.errors import ArgumentError, names_at_hand
 from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.opgraph import PARAMETER, RESULT, Op, OpGraph, Tensor

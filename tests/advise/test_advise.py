@@ -27,8 +27,7 @@ from hetero_lab.advise.candidates import (
     fast_and_accurate,
 )
 from hetero_lab.cli.main import main
-from hetero_lab.devices.bound import bind
-from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.devices.devices import precisions
 from hetero_lab.errors import DeviceError, MeasurementError
 from hetero_lab.measure.session import Conditions

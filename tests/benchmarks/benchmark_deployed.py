@@ -22,7 +22,7 @@ import numpy as np
 
 import hetero_lab as hl
 from hetero_lab.clock import now
-from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.core import BoundModel, bind
 from tests.plain_openvino import PlainProcess, frozen
 from tests.real_gpu.networks import model_file, short_name
 from tests.scripts import F32, options

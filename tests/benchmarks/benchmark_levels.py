@@ -27,7 +27,7 @@ import numpy as np
 
 import hetero_lab as hl
 from hetero_lab.costs.design import scattered_affinities
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from tests.plain_openvino import PlainProcess, frozen
 from tests.scripts import F32, options
 

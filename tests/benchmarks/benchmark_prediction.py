@@ -43,7 +43,7 @@ import hetero_lab as hl
 from hetero_lab.costs import fitting
 from hetero_lab.costs.counter_costs import Observation
 from hetero_lab.costs.design import scattered_affinities
-from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.core import BoundModel, bind
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
 from tests.plain_openvino import PlainProcess, frozen

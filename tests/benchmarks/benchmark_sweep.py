@@ -20,8 +20,7 @@ import openvino as ov
 import psutil
 
 import hetero_lab as hl
-from hetero_lab.devices.bound import bind
-from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.measure import worker_process
 from hetero_lab.measure.budget import WARM_UP_S
 from hetero_lab.measure.workers import GROUP_SIZE

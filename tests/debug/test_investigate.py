@@ -16,7 +16,7 @@ from hetero_lab.debug import placed_runs
 from hetero_lab.debug.cause import Evidence
 from hetero_lab.debug.investigate import _arrays, search_cause
 from hetero_lab.debug.reproducer import Symptom, failure
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.errors import ArgumentError, MeasurementError
 from hetero_lab.runtime.timing import Stopwatch
 from tests.debug.broken_device import Broken

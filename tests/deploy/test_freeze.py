@@ -18,7 +18,7 @@ import hetero_lab as hl
 from hetero_lab.cli.main import main
 from hetero_lab.deploy.freeze import write_frozen
 from hetero_lab.deploy.frozen_profile import profile_frozen
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.errors import InputError, OutputPathError
 from hetero_lab.model.language import language_model, tokenizer_files
 from hetero_lab.model.read import prepare

@@ -15,8 +15,8 @@ from openvino import opset13 as op
 
 import hetero_lab as hl
 from hetero_lab.deploy import run_frozen
-from hetero_lab.devices.emulation import PLUGIN_OF, EmulatedDevice, plugin_of
-from hetero_lab.devices.registration import _RESERVED
+from hetero_lab.devices.core import PLUGIN_OF, EmulatedDevice, plugin_of
+from hetero_lab.devices.emulation import _RESERVED
 from hetero_lab.errors import PropertyError, StoredFileError
 from hetero_lab.runtime.place_ops import check_plugins, check_properties
 from hetero_lab.runtime.placed_model import file_of, read_npz

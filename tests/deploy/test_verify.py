@@ -49,7 +49,7 @@ from hetero_lab.deploy.promised_latency import (
     reference_for,
 )
 from hetero_lab.deploy.verification import ContractPart, Verification, judged
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.errors import (
     ArgumentError,
     HeteroLabWarning,

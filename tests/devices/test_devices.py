@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import re
 import time
 
+import numpy as np
 import pytest
 from counting_core import core_with_acc
 from small_models import chain, convolutions, embedding
@@ -9,14 +11,16 @@ from small_models import chain, convolutions, embedding
 import hetero_lab as hl
 from hetero_lab import progress
 from hetero_lab.devices import devices
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.devices.devices import (
     _hint,
     check_device,
     device_names,
     has_own_memory,
     is_foreign_gpu,
+    peak_bytes,
     precisions,
+    reset_peak,
     supported_ops,
     why_unavailable,
 )
@@ -39,31 +43,24 @@ def test_a_gpu_of_another_vendor_is_known_by_its_name(device, full_name, is_fore
 
 def test_devices_has_a_row_for_each_device_and_each_plugin_without_one(core):
     frame = hl.devices(core=core).set_index("device")
-    assert frame.loc["CPU", "available"]
-    assert frame.loc["CPU", "full_name"]
-    assert frame.loc["CPU", "type"] == "integrated"
-    assert "FP32" in frame.loc["CPU", "capabilities"]
-    assert frame.loc["CPU", "emulated_on"] == ""
-    assert frame.loc["CPU", "problem"] == ""
-    assert frame.loc["ACC", "available"]
-    assert frame.loc["ACC", "emulated_on"] == "CPU"
+    cpu = frame.loc["CPU"]
+    assert (cpu["available"], cpu["type"], cpu["emulated_on"], cpu["problem"]) == (
+        True, "integrated", "", "",
+    )  # fmt: skip
+    assert cpu["full_name"]
+    assert "FP32" in cpu["capabilities"]
+    assert frame.loc["ACC", ["available", "emulated_on"]].tolist() == [True, "CPU"]
     for plugin in ("GPU", "NPU"):
-        rows = [name for name in frame.index if name.partition(".")[0] == plugin]
-        assert rows
-        if not frame.loc[rows[0], "available"]:
-            problem = frame.loc[rows[0], "problem"]
-            assert problem
-            assert "\n" not in problem
-            assert why_unavailable(plugin, core=core) == problem
+        row = next(row for name, row in frame.iterrows() if str(name).partition(".")[0] == plugin)
+        if not row["available"]:
+            assert row["problem"]
+            assert "\n" not in row["problem"]
+            assert why_unavailable(plugin, core=core) == row["problem"]
 
 
-@pytest.mark.parametrize("device", ["CPU", "ACC", "NPU"])
-def test_a_device_that_does_not_call_itself_discrete_has_no_memory_of_its_own(core, device):
+def test_a_device_that_does_not_call_itself_discrete_has_no_memory_of_its_own(core):
     """Nor has one that is emulated on the CPU, or one that is not asked because it is not here."""
-    assert not has_own_memory(device, core)
-
-
-def test_device_names(core):
+    assert not any(has_own_memory(device, core) for device in ("CPU", "ACC", "NPU"))
     assert device_names(core)[:2] == ["ACC", "CPU"]
 
 
@@ -71,23 +68,17 @@ def test_device_names(core):
     ("name", "says"),
     [
         ("FOO", "'FOO' is not a device here"),
-        ("cpu", "Did you mean 'CPU'"),
         ("acc", "Did you mean 'ACC'"),
         ("", "'' is not a device here"),
         ("HETERO", "'HETERO' is not a device here"),
         ("ACC.0", "'ACC.0' is not a device here"),
-        ("CPU,ACC", "'CPU,ACC' is not a device here"),
         ("HETERO:ACC,CPU", "This takes a list of devices"),
-        ("CPU_FP32", "Did you mean 'CPU'"),
         ("CPU.BF16", "Did you mean 'CPU'"),
         (" CPU", "Did you mean 'CPU'"),
         ("CPU(4)", "Did you mean 'CPU'"),
-        ("ACC CPU", "Did you mean 'ACC,CPU'"),
         ("acc;cpu", "Did you mean 'ACC,CPU'"),
         ("HETERO_ACC_CPU", "Did you mean 'HETERO:ACC,CPU'"),
-        ("HETERO ACC", "Did you mean 'HETERO:ACC'"),
         ("HETRO:CPU", "Did you mean 'HETERO:CPU'"),
-        ("hetero:ACC", "Did you mean 'HETERO:ACC'"),
         ("auto:CPU", "Did you mean 'AUTO:CPU'"),
         ("auto", "Did you mean 'AUTO'"),
         ("GPU_0", "is not a device here. Run `hetero-lab doctor` to see why"),
@@ -97,12 +88,9 @@ def test_device_names(core):
     ],
 )
 def test_an_unknown_device_is_named_with_those_at_hand(core, name, says):
-    with pytest.raises(DeviceError) as caught:
+    ways_out = r".*Devices: ACC, CPU.*hetero_lab\.emulate\(\)"
+    with pytest.raises(DeviceError, match=re.escape(says) + ways_out):
         check_device(name, core)
-    message = str(caught.value)
-    assert says in message
-    assert "Devices: ACC, CPU" in message
-    assert "hetero_lab.emulate()" in message
 
 
 def test_a_number_is_written_behind_a_dot():
@@ -127,17 +115,11 @@ def test_support_lists_ops_in_topological_order_without_constants_and_ends():
     core = core_with_acc(unsupported={"Softmax", "Relu"})
     frame = hl.support(convolutions(), ["ACC", "CPU"], core=core)
     assert frame.columns.tolist() == ["op", "op_type", "ACC", "CPU"]
-    expected = [
-        "conv1", "bias1", "relu1", "softmax", "conv2", "bias2", "relu2",
-    ]  # fmt: skip
-    assert frame["op"].tolist() == expected
+    assert " ".join(frame["op"]) == "conv1 bias1 relu1 softmax conv2 bias2 relu2"
     assert frame["ACC"].tolist() == [True, True, False, False, True, True, False]
     assert frame["ACC"].dtype == bool
     assert frame["CPU"].all()
-
-
-def test_support_takes_one_device_as_text_and_asks_each_model_anew(core):
-    assert hl.support(chain("r"), "CPU", core=core)["CPU"].tolist() == [True]
+    # One device as text; each model is asked anew.
     assert hl.support(embedding(), "CPU", core=core)["op"].tolist() == ["narrow", "wrap", "gather"]
 
 
@@ -160,21 +142,34 @@ def test_precisions_hold_f32(core):
         precisions("XPU", core=core)
 
 
-@pytest.mark.parametrize(("asked", "meant"), [("Reluu", "Relu"), ("relu", "Relu")])
-def test_an_op_type_that_looks_misspelt_is_told(asked, meant):
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("Reluu", "Did you mean 'Relu'"),
+        ("relu", "Did you mean 'Relu'"),
+        ("Resize", "OpenVINO knows no such"),  # ONNX's name
+    ],
+)
+def test_an_op_type_that_looks_misspelt_or_that_no_opset_knows_is_told(asked, told):
     hl.emulate("ACC_SPELLS", unsupported={asked})
-    with pytest.warns(HeteroLabWarning, match=f"'{asked}', which no op .* Did you mean '{meant}'"):
+    with pytest.warns(HeteroLabWarning, match=f"'{asked}', which no op .* {told}"):
         found = hl.support(convolutions(), ["ACC_SPELLS"])
     assert found["ACC_SPELLS"].all()
-
-
-def test_an_op_type_that_no_opset_knows_is_told():
-    hl.emulate("ACC_SPELLS", unsupported={"Resize"})  # ONNX's name
-    with pytest.warns(HeteroLabWarning, match="'Resize', which no op .* OpenVINO knows no such"):
-        hl.support(convolutions(), ["ACC_SPELLS"])
 
 
 def test_an_op_type_that_the_model_lacks_is_not_told(recwarn):
     hl.emulate("ACC_SPELLS", unsupported={"PRelu", "Softmax"})
     hl.support(convolutions(), ["ACC_SPELLS"])
     assert not [w for w in recwarn if issubclass(w.category, HeteroLabWarning)]
+
+
+def test_the_peak_of_memory_holds_what_was_used_in_between():
+    anew = reset_peak()
+    assert isinstance(anew, bool)
+    before = peak_bytes()
+    assert before > 1_000_000
+    used = np.ones(50_000_000, np.uint8)
+    assert used.sum() == 50_000_000
+    del used
+    # Where the peak counts since the start of the process, it may have been higher already.
+    assert peak_bytes() - before > (40_000_000 if anew else -1)

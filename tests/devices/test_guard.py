@@ -9,13 +9,14 @@ import sys
 import numpy as np
 import openvino as ov
 import pytest
+from odd_models import Twice
 from random_models import random_model
 from slices import sliced
 from small_models import attention, chain, empty_batch, empty_indices, empty_rows
 
 import hetero_lab as hl
 from hetero_lab.devices import guard
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.devices.devices import device_of_ops
 from hetero_lab.errors import CompileError, CrashError, DeviceError
 from hetero_lab.processes import FORK_SERVER
@@ -133,26 +134,6 @@ def test_nothing_is_asked_twice(digits, no_process):
         forget()
 
 
-class Twice(ov.Op):
-    """An op that only this process knows."""
-
-    def __init__(self, inputs=None):
-        super().__init__(self, inputs)
-
-    def validate_and_infer_types(self):
-        self.set_output_type(0, self.get_input_element_type(0), self.get_input_partial_shape(0))
-
-    def clone_with_new_inputs(self, new_inputs):
-        return Twice(new_inputs)
-
-    def evaluate(self, outputs, inputs):
-        np.asarray(outputs[0].data)[...] = 2 * inputs[0].data
-        return True
-
-    def has_evaluate(self):
-        return True
-
-
 def test_an_op_of_an_extension_is_asked_here(own_core, no_process):
     x = ov.opset13.parameter([4], np.float32, name="x")
     model = ov.Model([ov.opset13.result(Twice([x.output(0)]).output(0))], [x], "twice")
@@ -177,7 +158,7 @@ def test_an_op_of_an_extension_is_asked_here(own_core, no_process):
 )
 def test_a_killed_process_is_no_crash_of_the_model(words, told, ends, own_core):
     ends(words)
-    model = hl.load(chain("a", "b"))
+    model = chain("a", "b")
     with pytest.raises(DeviceError, match=f"{told}.*says nothing about the model") as error:
         hl.support(model, ["CPU"], core=own_core)
     assert not isinstance(error.value, CrashError)
@@ -189,8 +170,7 @@ def test_a_killed_process_is_no_crash_of_the_model(words, told, ends, own_core):
 @pytest.mark.parametrize("words", ["SIGKILL answer", "SIGSEGV answer", "memory answer"])
 def test_what_ends_once_is_tried_again(words, ends, own_core):
     ends(words)
-    model = hl.load(chain("a", "b"))
-    assert hl.support(model, ["CPU"], core=own_core)["CPU"].all()
+    assert hl.support(chain("a", "b"), ["CPU"], core=own_core)["CPU"].all()
 
 
 def test_a_tampered_verdict_is_not_believed(own_core, tmp_path):
@@ -223,8 +203,8 @@ def test_it_can_be_turned_off_for_all_or_for_one_model(digits, no_process, monke
 def test_without_a_fork_server_a_process_is_started(monkeypatch, own_core):
     monkeypatch.setattr(FORK_SERVER, "_is_refused", True)
     with pytest.raises(CrashError, match="SIGSEGV"):
-        hl.support(hl.load(attention()), ["CPU"], core=own_core)
-    assert hl.support(hl.load(chain("a", "b")), ["CPU"], core=own_core)["CPU"].all()
+        hl.support(attention(), ["CPU"], core=own_core)
+    assert hl.support(chain("a", "b"), ["CPU"], core=own_core)["CPU"].all()
 
 
 @pytest.mark.slow

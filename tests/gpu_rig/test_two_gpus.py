@@ -20,10 +20,10 @@ from openvino import opset13 as op
 
 import hetero_lab as hl
 from hetero_lab.advise.candidates import candidates_for
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.errors import AffinityError, ArgumentError, PlanError, PropertyError
+from hetero_lab.placement.distribution import first_part
 from hetero_lab.placement.placement import resolve
-from hetero_lab.placement.ratios import first_part
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.inputs import generate_inputs
 from tests.other_process import run_python

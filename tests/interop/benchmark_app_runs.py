@@ -15,7 +15,7 @@ from openvino.tools.benchmark import benchmark
 from openvino.tools.benchmark.main import main
 
 import hetero_lab as hl
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime.compiled import labelled_clone

@@ -12,7 +12,7 @@ from small_models import chain
 
 import hetero_lab as hl
 from hetero_lab.clock import unix_now
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabError, PlanError
 from hetero_lab.machine.load_loop import LoadWindow, window_at
 from hetero_lab.machine.machine import Inquiry, inquiry_on

@@ -23,7 +23,7 @@ from small_models import convolutions
 import hetero_lab as hl
 from hetero_lab.cli.main import main
 from hetero_lab.deploy import run_frozen
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.errors import (
     HeteroLabWarning,
     MeasurementError,

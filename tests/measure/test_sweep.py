@@ -30,8 +30,7 @@ from small_models import chain
 
 import hetero_lab as hl
 from hetero_lab import clock
-from hetero_lab.devices.bound import bind
-from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.errors import (
     ArgumentError,
     HeteroLabWarning,

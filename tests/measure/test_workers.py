@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.measure import session, worker_process
 from hetero_lab.measure.requests import Release, SetUp
 from hetero_lab.measure.session import StoppedError, SweepControl

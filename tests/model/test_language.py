@@ -46,18 +46,17 @@ def test_an_exported_directory_tells_its_context(tmp_path):
 
 
 def test_what_is_no_language_model_is_told():
-    with pytest.raises(ModelError, match="has the inputs 'x'"):
-        language_model(stateful())
-    with pytest.raises(ModelError, match="has no states"):
-        language_model(dynamic(-1, 4))
-    odd = decoder(1)
+    odd, nameless = decoder(1), decoder(1)
     odd.inputs[0].set_names({"inputs_embeds"})
-    with pytest.raises(ModelError, match="has the inputs 'inputs_embeds'"):
-        language_model(odd)
-    nameless = decoder(1)
     nameless.outputs[0].set_names({"hidden"})
-    with pytest.raises(ModelError, match=r"no output 'logits'\. Outputs: 'hidden'"):
-        language_model(nameless)
+    for model, says in (
+        (stateful(), "has the inputs 'x'"),
+        (dynamic(-1, 4), "has no states"),
+        (odd, "has the inputs 'inputs_embeds'"),
+        (nameless, r"no output 'logits'\. Outputs: 'hidden'"),
+    ):
+        with pytest.raises(ModelError, match=says):
+            language_model(model)
 
 
 def test_a_dynamic_model_without_states_still_needs_shapes():
@@ -89,12 +88,13 @@ def test_inputs_of_a_step_and_a_prompt():
     prompt = known.prompt(scenario, seed=1)
     assert prompt.shape == (2, 3)
     assert known.check_prompt(prompt.astype(np.int32), scenario).dtype == np.int64
-    with pytest.raises(InputError, match=r"shape \[2, 3\]"):
-        known.check_prompt(prompt[:1], scenario)
-    with pytest.raises(InputError, match="from 0 to 96"):
-        known.check_prompt(prompt + VOCABULARY, scenario)
-    with pytest.raises(InputError, match="from 0; the prompt has ids from -"):
-        replace(known, vocabulary=None).check_prompt(prompt - VOCABULARY, scenario)
+    for model, wrong, says in (
+        (known, prompt[:1], r"shape \[2, 3\]"),
+        (known, prompt + VOCABULARY, "from 0 to 96"),
+        (replace(known, vocabulary=None), prompt - VOCABULARY, "from 0; the prompt has ids from -"),
+    ):
+        with pytest.raises(InputError, match=says):
+            model.check_prompt(wrong, scenario)
 
 
 def test_a_broadcast_that_asks_for_the_size_0_keeps_the_size_it_has():
@@ -108,9 +108,8 @@ def test_a_broadcast_that_asks_for_the_size_0_keeps_the_size_it_has():
     model.validate_nodes_and_infer_types()
     assert 0 in [d.get_length() for d in broadcast.get_output_partial_shape(0) if d.is_static]
     loaded = hl.load(model)
-    made = next(
-        n for n in loaded.get_ops() if n.get_friendly_name() == broadcast.get_friendly_name()
-    )
+    name = broadcast.get_friendly_name()
+    made = next(n for n in loaded.get_ops() if n.get_friendly_name() == name)
     assert str(made.get_output_partial_shape(0)) == "[?,2,2,?,8]"
     assert ids.get_partial_shape().is_dynamic
 
@@ -119,8 +118,6 @@ def test_a_broadcast_that_asks_for_the_size_0_keeps_the_size_it_has():
 
 
 SCENARIO = hl.Scenario(prompt_tokens=9, new_tokens=7)
-
-
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 
 
@@ -134,6 +131,13 @@ def sessions(model, scenario):
     return CompiledSession(whole), StaticSession(phases, prefill, decode)
 
 
+def generated_alike(known, dynamic, static, prompt, new_tokens) -> None:
+    expected = generate(dynamic, known, prompt, new_tokens)
+    made = generate(static, known, prompt, new_tokens)
+    assert made.token_ids.tolist() == expected.token_ids.tolist()
+    assert np.allclose(made.logits, expected.logits, atol=1e-4)
+
+
 @pytest.mark.parametrize("empty_from", ["inputs", "layer", "constant"])
 def test_static_models_generate_the_tokens_of_the_dynamic_one(empty_from):
     model = hl.load(decoder(2, empty_from=empty_from))
@@ -141,10 +145,7 @@ def test_static_models_generate_the_tokens_of_the_dynamic_one(empty_from):
     dynamic, static = sessions(model, SCENARIO)
     for n_tokens in (9, 4, 1):  # shorter prompts are filled up
         prompt = known.prompt(hl.Scenario(n_tokens, SCENARIO.new_tokens), seed=n_tokens)
-        expected = generate(dynamic, known, prompt, SCENARIO.new_tokens)
-        made = generate(static, known, prompt, SCENARIO.new_tokens)
-        assert made.token_ids.tolist() == expected.token_ids.tolist()
-        assert np.allclose(made.logits, expected.logits, atol=1e-4)
+        generated_alike(known, dynamic, static, prompt, SCENARIO.new_tokens)
 
 
 def test_several_sequences_and_more_tokens_than_the_models_were_made_for():
@@ -153,9 +154,7 @@ def test_several_sequences_and_more_tokens_than_the_models_were_made_for():
     known = language_model(model)
     dynamic, static = sessions(model, scenario)
     prompt = known.prompt(scenario, seed=1)
-    expected = generate(dynamic, known, prompt, scenario.new_tokens)
-    made = generate(static, known, prompt, scenario.new_tokens)
-    assert made.token_ids.tolist() == expected.token_ids.tolist()
+    generated_alike(known, dynamic, static, prompt, scenario.new_tokens)
     with pytest.raises(InputError, match="prompts of at most 5 tokens"):
         generate(static, known, known.prompt(hl.Scenario(6, 2, batch=3), seed=0), 2)
     with pytest.raises(InputError, match="9 in all"):
@@ -169,9 +168,8 @@ def test_the_models_are_static_and_without_states():
     assert not phases.decode.get_variables()
     shapes = {port.get_any_name(): list(port.shape) for port in phases.decode.inputs}
     assert "beam_idx" not in shapes
-    assert shapes["input_ids"] == [1, 1]
-    assert shapes["attention_mask"] == [1, 16]
-    assert shapes["past.3"] == [1, 2, 15, 8]
+    expected = {"input_ids": [1, 1], "attention_mask": [1, 16], "past.3": [1, 2, 15, 8]}
+    assert shapes.items() >= expected.items()
     made = {port.get_any_name(): list(port.shape) for port in phases.prefill.outputs}
     assert (made["logits"], made["present.3"]) == ([1, 9, 97], [1, 2, 9, 8])
     assert all("past" not in port.get_any_name() for port in phases.prefill.inputs)

@@ -21,8 +21,8 @@ from small_models import (
     variable,
 )
 
-from hetero_lab.model.opgraph import OpGraph, graph_from_json, graph_to_json, work_of
-from hetero_lab.model.read import op_graph, prepare
+from hetero_lab.model.opgraph import OpGraph, graph_from_json, graph_to_json, op_graph, work_of
+from hetero_lab.model.read import prepare
 
 
 def graph_of(model: ov.Model) -> OpGraph:
@@ -46,11 +46,8 @@ def test_the_graph_is_the_model(seed):
     assert [op.name for op in graph] == [node.get_friendly_name() for node in nodes]
     assert [op.type for op in graph] == [node.get_type_name() for node in nodes]
     for op_, node in zip(graph, nodes, strict=True):
-        wires = [(graph.ops[p].name, port) for p, port in op_.inputs]
-        assert wires == [
-            (source.get_node().get_friendly_name(), source.get_index())
-            for source in node.input_values()
-        ]
+        sources = [(s.get_node().get_friendly_name(), s.get_index()) for s in node.input_values()]
+        assert [(graph.ops[p].name, port) for p, port in op_.inputs] == sources
         assert all(producer < op_.index for producer, _ in op_.inputs)
         for tensor, output in zip(op_.outputs, node.outputs(), strict=True):
             assert tensor.shape == tuple(output.get_shape())
@@ -97,10 +94,9 @@ def test_json_that_is_no_graph(change):
 
 def test_a_graph_is_frozen_and_can_be_sent():
     graph = graph_of(convolutions())
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        graph.name = "other"
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        graph.ops[0].name = "other"
+    for frozen in (graph, graph.ops[0]):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            frozen.name = "other"
     assert pickle.loads(pickle.dumps(graph)) == graph
     assert len(graph) == len(list(graph)) == len(graph.ops)
     assert repr(graph) == "OpGraph('convolutions', 7 ops, 13 nodes)"
@@ -140,12 +136,12 @@ def test_constants_parameters_and_results_follow():
     for i in (0, 1):
         assert leads[f"matmul{i}"] == leads[f"out{i}"] == f"matmul{i}"
     leads = leaders(graph_of(odd_ends()))
-    assert leads["x"] == leads["once"] == leads["twice"] == leads["relu"] == "relu"
-    assert leads["sum"] == leads["doubled"] == "doubled"
     # What no op uses leads itself, and its result follows it.
-    assert leads["unused"] == "unused"
-    assert leads["passed"] == leads["through"] == "through"
-    assert leads["fixed"] == leads["constant"] == "constant"
+    for leader, *followers in (
+        ("relu", "x", "once", "twice"), ("doubled", "sum"), ("unused",), ("through", "passed"),
+        ("constant", "fixed"),
+    ):  # fmt: skip
+        assert {leads[name] for name in (leader, *followers)} == {leader}
 
 
 def test_a_stateful_path_is_one():

@@ -15,7 +15,7 @@ from small_models import convolutions, dynamic_inside, odd_ends, stateful
 
 import hetero_lab as hl
 from hetero_lab.cli import main as cli
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.errors import AffinityError, HeteroLabWarning
 from hetero_lab.measure import profile as profiling
 from hetero_lab.measure.bench import Bench

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 
 import numpy as np
 import openvino as ov
@@ -21,7 +22,7 @@ from small_models import (
 )
 
 import hetero_lab as hl
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.devices.devices import supported_ops
 from hetero_lab.errors import (
     AffinityError,
@@ -68,13 +69,10 @@ def test_priorities_are_read(core, text):
         ("HETERO", "'HETERO' names no device"),
         ([], "names no device"),
         ("HETERO:ACC,,CPU", "has an empty place"),
-        ("HETERO:,CPU", "has an empty place"),
-        ("HETERO:ACC,", "has an empty place"),
         ("HETERO:CPU,ACC,CPU", "names 'CPU' twice"),
         ("HETERO:cpu", "Did you mean 'CPU'"),
-        ("HETERO:ACC,XPU", "'XPU' is not a device here"),
-        ("hetero:CPU", "'hetero:CPU' is not a device here"),
         ("HETERO:HETERO", "'HETERO' is not a device here"),
+        ("hetero:CPU", "'hetero:CPU' is not a device here"),
     ],
 )
 def test_wrong_priorities(core, text, says):
@@ -82,16 +80,13 @@ def test_wrong_priorities(core, text, says):
         lambda: Priorities.parse(text, core),
         lambda: Affinity.automatic(two_parts(), text, core=core),
     ):
-        with pytest.raises(DeviceError) as caught:
-            call()
-        assert says in str(caught.value)
         absent = "a device here" in says or "Did you mean" in says
-        assert ("Devices: ACC, CPU" if absent else "HETERO:GPU,CPU") in str(caught.value)
+        way_out = "Devices: ACC, CPU" if absent else "HETERO:GPU,CPU"
+        with pytest.raises(DeviceError, match=f"{says}.*{way_out}"):
+            call()
 
 
 def test_bare_hetero_takes_the_cores_priorities(own_core):
-    with pytest.raises(DeviceError, match="'HETERO' names no device"):
-        Priorities.parse("HETERO", own_core)
     own_core.set_property("HETERO", {"MULTI_DEVICE_PRIORITIES": "CPU,ACC"})
     assert Priorities.parse("HETERO", own_core) == Priorities(("CPU", "ACC"))
     compiled = hl.compile(two_parts(), "HETERO", core=own_core)
@@ -133,12 +128,9 @@ def test_automatic_is_what_the_supports_say(seed):
 def test_no_device_supports_some_op(priorities, says):
     core = core_with_acc(supported={"Convolution"})
     hl.emulate("BCC", supported={"Convolution"}, core=core)
-    with pytest.raises(DeviceError) as caught:
+    ways_out = rf".*affinity\.fix\(ops={{.*{priorities},….*hetero_lab\.support\("
+    with pytest.raises(DeviceError, match=f"^{re.escape(says)}{ways_out}"):
         Affinity.automatic(convolutions(), priorities, core=core)
-    message = str(caught.value)
-    assert message.startswith(says)
-    for way_out in ("affinity.fix(ops={", "hetero_lab.support(", f"{priorities},…"):
-        assert way_out in message
 
 
 def test_a_stateful_path_goes_where_all_of_it_is_supported():
@@ -185,26 +177,23 @@ def test_fix_by_name_type_and_pattern(core, cpu):
     assert set(cpu.values()) == {"CPU"}
     with pytest.raises(TypeError):
         cpu["conv1"] = "ACC"
-
-
-def test_names_win_over_patterns_over_types(core, cpu):
-    fixed = cpu.fix(
-        ops={"relu2": "CPU"},
-        patterns={"2$": "ACC", "conv": "CPU"},
-        types={"Relu": "ACC"},
-        core=core,
-    )
+    # Names win over patterns, the later pattern over an earlier one, patterns over types.
+    patterns, types = {"2$": "ACC", "conv": "CPU"}, {"Relu": "ACC"}
+    fixed = cpu.fix(ops={"relu2": "CPU"}, patterns=patterns, types=types, core=core)
     assert moved(fixed, cpu) == ["relu1", "bias2"]
 
 
 def test_a_whole_subgraph_is_fixed(core, cpu):
     mixed = cpu.fix(ops={"softmax": "ACC"}, core=core)
-    partition = hl.partition(convolutions(), mixed, core=core)
-    back = mixed.fix(subgraphs={partition.subgraphs[1]: "CPU"}, core=core)
-    assert back == cpu
+    first, second, _ = hl.partition(convolutions(), mixed, core=core).subgraphs
+    assert mixed.fix(subgraphs={second: "CPU"}, core=core) == cpu
     # A type wins over a subgraph.
-    both = cpu.fix(subgraphs={partition.subgraphs[0]: "ACC"}, types={"Add": "CPU"}, core=core)
+    both = cpu.fix(subgraphs={first: "ACC"}, types={"Add": "CPU"}, core=core)
     assert moved(both, cpu) == ["conv1", "relu1"]
+    # A subgraph of another model.
+    other = hl.partition(chain("r", "s"), "HETERO:CPU", core=core).subgraphs[0]
+    with pytest.raises(AffinityError, match="No op is called 'r'"):
+        cpu.fix(subgraphs={other: "ACC"}, core=core)
 
 
 def test_constants_parameters_and_results_go_with_their_ops_and_fixing_them_changes_nothing(
@@ -223,12 +212,12 @@ def test_constants_parameters_and_results_go_with_their_ops_and_fixing_them_chan
 
 
 def test_an_op_of_a_stateful_path_moves_the_path(core):
-    model = stateful()
-    before = Affinity.uniform(model, "CPU", core=core)
-    for name in ("read", "sum", "middle", "assign"):
-        assert moved(before.fix(ops={name: "ACC"}, core=core), before) == [
-            "read", "sum", "middle", "assign",
-        ]  # fmt: skip
+    before, path = (
+        Affinity.uniform(stateful(), "CPU", core=core),
+        ["read", "sum", "middle", "assign"],
+    )
+    for name in path:
+        assert moved(before.fix(ops={name: "ACC"}, core=core), before) == path
     assert moved(before.fix(ops={"after": "ACC"}, core=core), before) == ["after"]
     with pytest.raises(AffinityError, match=r"'read' and 'sum' belong to one stateful path"):
         before.fix(ops={"read": "ACC", "sum": "CPU"}, core=core)
@@ -248,22 +237,14 @@ def test_an_op_of_a_stateful_path_moves_the_path(core):
         ({"ops": ["conv1"]}, ArgumentError, "ops= is a mapping of text to text"),
         ({"types": []}, ArgumentError, "For instance {'MatMul': 'CPU'}"),
         ({"ops": {"conv1": "cpu"}}, DeviceError, "Did you mean 'CPU'"),
-        ({"ops": {"conv1": ""}}, DeviceError, "'' is not a device here"),
         ({"ops": {"conv1": None}}, DeviceError, "'None' is not a device here"),
         ({"types": {"Relu": "HETERO:ACC,CPU"}}, DeviceError, "is not a device here"),
     ],
 )
 def test_fixes_that_cannot_be_meant(core, cpu, fixes, kind, says):
-    with pytest.raises(kind) as caught:
+    with pytest.raises(kind, match=re.escape(says)) as caught:
         cpu.fix(**fixes, core=core)
-    assert says in str(caught.value)
     assert isinstance(caught.value, ValueError)
-
-
-def test_a_subgraph_of_another_model(core, cpu):
-    other = hl.partition(chain("r", "s"), "HETERO:CPU", core=core).subgraphs[0]
-    with pytest.raises(AffinityError, match="No op is called 'r'"):
-        cpu.fix(subgraphs={other: "ACC"}, core=core)
 
 
 # -- value semantics ---------------------------------------------------------------------------
@@ -272,10 +253,8 @@ def test_a_subgraph_of_another_model(core, cpu):
 def test_affinities_compare_by_value(core, cpu):
     again = Affinity.uniform(convolutions(), "CPU", core=core)
     other = cpu.fix(ops={"conv1": "ACC"}, core=core)
-    assert cpu == again
-    assert hash(cpu) == hash(again)
+    assert cpu == again == other.fix(ops={"conv1": "CPU"}, core=core)
     assert cpu != other
-    assert cpu == other.fix(ops={"conv1": "CPU"}, core=core)
     assert len({cpu, again, other}) == 2
     assert cpu != dict(cpu)
 
@@ -319,16 +298,12 @@ def test_files_there_and_back(core, tmp_path, model, kind):
     assert back.fix(ops={first: "ACC"}, core=core) == affinity.fix(ops={first: "ACC"}, core=core)
 
 
-def test_an_edited_csv_moves_an_op_and_its_followers(core, tmp_path, cpu):
+def test_an_edited_csv_moves_an_op_and_its_followers_but_parts_no_path(core, tmp_path, cpu):
     path = tmp_path / "a.csv"
     cpu.to_csv(path)
     text = path.read_text().replace('"conv1","Convolution","CPU"', '"conv1","Convolution","ACC"')
     path.write_text(text)
     assert Affinity.from_csv(path) == cpu.fix(ops={"conv1": "ACC"}, core=core)
-
-
-def test_an_edit_that_parts_a_stateful_path(core, tmp_path):
-    path = tmp_path / "a.csv"
     Affinity.uniform(stateful(), "CPU", core=core).to_csv(path)
     path.write_text(path.read_text().replace('"sum","Add","CPU"', '"sum","Add","ACC"'))
     with pytest.raises(StoredFileError, match=r"'sum' is on ACC, but goes with 'read' on CPU"):
@@ -382,7 +357,6 @@ def nodes_json(nodes) -> str:
         ("json", "{}", "is not a stored affinity"),
         ("json", "garbage", "cannot be read as a stored affinity"),
         ("json", nodes_json([]), "lists no node"),
-        ("json", nodes_json(None), "lists no node"),
         ("json", nodes_json({"a": "CPU"}), "lists no node"),
         ("json", nodes_json([["a", "Relu", "CPU"]]), "is not a node"),
         ("json", nodes_json([["a", "Relu", 5, "a"]]), "is not a node"),
@@ -399,9 +373,8 @@ def nodes_json(nodes) -> str:
 def test_a_broken_file(tmp_path, kind, content, says):
     path = tmp_path / f"broken.{kind}"
     path.write_text(content)
-    with pytest.raises(StoredFileError) as caught:
+    with pytest.raises(StoredFileError, match=says) as caught:
         getattr(Affinity, f"from_{kind}")(path)
-    assert says in str(caught.value)
     assert f"broken.{kind}" in str(caught.value)
 
 
@@ -410,6 +383,7 @@ def test_from_graph_takes_a_function_or_a_mapping():
     by_name = {"top": "CPU", "left": "ACC", "right": "CPU", "join": "ACC"}
     made = Affinity.from_graph(graph, by_name)
     assert on(made) == by_name
+    assert len(made) == len(list(made)) == len(graph)
     assert Affinity.from_graph(graph, by_name.get) == made
 
 
@@ -437,9 +411,8 @@ def int8(f32):
 
 
 def test_ops_keep_their_device_and_quantisers_go_with_their_users(f32, int8, core):
-    original = hl.Affinity.uniform(f32, "CPU", core=core).fix(
-        patterns={"^mixed2/": "ACC", "^head": "ACC"}, core=core
-    )
+    cpu = hl.Affinity.uniform(f32, "CPU", core=core)
+    original = cpu.fix(patterns={"^mixed2/|^head": "ACC"}, core=core)
     carried = original.carried_to(int8)
     graph = prepare(int8).graph
     carried.check_model(graph)
@@ -454,21 +427,16 @@ def test_ops_keep_their_device_and_quantisers_go_with_their_users(f32, int8, cor
 
 
 def test_the_way_back_leaves_the_new_ops_out(f32, int8, core):
-    affinity = hl.Affinity.uniform(int8, "CPU", core=core).fix(
-        patterns={"mixed3": "ACC"}, core=core
-    )
-    back = affinity.carried_to(f32)
+    cpu = hl.Affinity.uniform(int8, "CPU", core=core)
+    back = cpu.fix(patterns={"mixed3": "ACC"}, core=core).carried_to(f32)
     assert set(back) == set(prepare(f32).graph.index_of)
-    assert back["mixed3/concat"] == "ACC"
-    assert back["mixed1/concat"] == "CPU"
+    assert (back["mixed1/concat"], back["mixed3/concat"]) == ("CPU", "ACC")
     assert back.carried_to(f32) == back
 
 
 def test_another_model_is_refused(f32, core):
-    affinity = hl.Affinity.uniform(f32, "CPU", core=core)
-    for other in (chain("a", "b"), diamond(), convolutions()):
-        with pytest.raises(AffinityError, match=r"belongs to another model: it knows 0 of \d ops"):
-            affinity.carried_to(other)
+    with pytest.raises(AffinityError, match="belongs to another model: it knows 0 of 4 ops"):
+        hl.Affinity.uniform(f32, "CPU", core=core).carried_to(diamond())
 
 
 # -- by block ----------------------------------------------------------------------------------
@@ -528,30 +496,21 @@ def labelled(**devices):
     return model
 
 
-@pytest.mark.parametrize("loaded", [False, True])
-def test_labels_of_a_model_are_a_placement(core, loaded):
+def test_labels_of_a_model_are_a_placement(core):
     model = labelled(a="ACC", b="CPU", c="ACC")
-    affinity = Affinity.of(hl.load(model) if loaded else model)
-    assert {op: affinity[op] for op in "abc"} == {"a": "ACC", "b": "CPU", "c": "ACC"}
+    affinity = Affinity.of(model)
+    assert on(affinity) == {"a": "ACC", "b": "CPU", "c": "ACC"}
+    assert Affinity.of(hl.load(model)) == affinity
     compiled = hl.compile(model, affinity, core=core)
     assert (compiled.partition.n_subgraphs, compiled.as_predicted) == (3, True)
 
 
-@pytest.mark.parametrize("devices", [{}, {"a": "ACC", "c": "CPU"}])
-def test_labels_that_are_no_placement(devices):
-    with pytest.raises(AffinityError, match="leaves out .*'b'"):
-        Affinity.of(labelled(**devices))
-
-
-def test_labels_that_are_not_used_are_named(core):
+def test_labels_that_are_no_placement_or_not_used_are_named(core):
+    for devices in ({}, {"a": "ACC", "c": "CPU"}):
+        with pytest.raises(AffinityError, match="leaves out .*'b'"):
+            Affinity.of(labelled(**devices))
     model = labelled(b="CPU")
     with pytest.warns(HeteroLabWarning, match=r"labels .*'CPU'.* not used.*Affinity\.of"):
         hl.compile(model, "HETERO:ACC,CPU", core=core)
     hl.compile(model, "CPU", core=core)  # OpenVINO uses none there either
     hl.compile(chain("a", "b", "c"), "HETERO:ACC,CPU", core=core)
-
-
-def test_an_affinity_has_every_node():
-    graph = prepare(diamond()).graph
-    affinity = Affinity.on_one(graph, "A")
-    assert len(affinity) == len(list(affinity)) == len(graph)

@@ -23,8 +23,7 @@ def asked(*sizes: int | str, devices: tuple[str, ...] = TWO, policy: str | None 
 
 def test_a_model_that_fits_leaves_the_second_gpu_empty():
     found = asked("24GiB", "24GiB")
-    assert found.empty == ("GPU.8",)
-    assert found.ratios == {"GPU.7": 1.0}
+    assert (found.ratios, found.empty) == ({"GPU.7": 1.0}, ("GPU.8",))
     assert found.sentence.startswith("GPU.8 stays empty under PIPELINE_PARALLEL: GPU.7")
     findings = hl.lint("digits_inception", hl.Affinity.uniform("digits_inception", "CPU"))
     assert "empty-device" not in set(findings["rule"])
@@ -34,14 +33,18 @@ def test_a_model_that_does_not_fit_is_divided_by_memory():
     weights = asked("24GiB", "24GiB").shares[0].left_bytes
     found = asked(weights // 2, weights)
     assert found.ratios["GPU.7"] == pytest.approx(0.5 / 1.2, rel=1e-4)
-    table = found.to_frame()
-    assert list(table["device"]) == list(TWO)
-    held = table["weight_bytes"] / weights
-    assert 0.3 < held[0] < 0.45
-    assert table["left_bytes"].tolist()[0] == weights
-    assert table["left_bytes"].tolist()[1] >= table["weight_bytes"].tolist()[1]
+    table = found.to_frame().set_index("device")
+    assert list(table.index) == list(TWO)
+    assert 0.3 < table.loc["GPU.7", "weight_bytes"] / weights < 0.45
+    assert table.loc["GPU.7", "left_bytes"] == weights
+    assert table.loc["GPU.8", "left_bytes"] >= table.loc["GPU.8", "weight_bytes"]
     assert found.estimated
     assert "about GPU.7 39%" in found.sentence
+    # The CPU takes what no GPU holds.
+    found = asked(weights // 4, weights // 4, devices=(*TWO, "CPU"))
+    assert [share.ratio is None for share in found.shares] == [False, False, True]
+    assert all(share.n_ops for share in found.shares)
+    assert not found.empty
 
 
 def test_a_device_holds_weights_states_and_boundary_tensors():
@@ -56,18 +59,9 @@ def test_a_device_holds_weights_states_and_boundary_tensors():
     assert (row["weight_bytes"], row["state_bytes"], row["boundary_bytes"]) == (400, 50, 7)
 
 
-def test_the_cpu_takes_what_no_gpu_holds():
-    weights = asked("24GiB", "24GiB").shares[0].left_bytes
-    found = asked(weights // 4, weights // 4, devices=(*TWO, "CPU"))
-    assert [share.ratio is None for share in found.shares] == [False, False, True]
-    assert all(share.n_ops for share in found.shares)
-    assert not found.empty
-
-
 def test_without_a_policy_the_first_device_takes_all():
     found = asked("1MiB", "1MiB", policy=None)
-    assert found.ratios == {}
-    assert found.empty == ("GPU.8",)
+    assert (found.ratios, found.empty) == ({}, ("GPU.8",))
 
 
 @pytest.mark.parametrize(
@@ -105,15 +99,10 @@ def test_a_placement_that_hetero_divides_is_explained():
     found = hl.distribution(model, divided)
     assert found.placement is divided
     assert (found.policy, found.ratios, found.empty) == (None, {}, ("CPU",))
-    first, second = found.shares
-    weights = sum(op.outputs[0].n_bytes for op in prepare(model).graph if op.type == "Constant")
-    assert (first.device, first.n_ops, first.left_bytes) == (
-        acc,
-        len(divided.affinity.ops),
-        weights,
-    )
-    assert first.total_bytes == first.weight_bytes == weights
-    assert (second.device, second.n_ops, second.total_bytes, second.left_bytes) == ("CPU", 0, 0, 0)
+    weights, n_ops = prepare(model).graph.weight_bytes, len(divided.affinity.ops)
+    assert [(s.device, s.n_ops, s.total_bytes, s.left_bytes) for s in found.shares] == [
+        (acc, n_ops, weights, weights), ("CPU", 0, 0, 0),
+    ]  # fmt: skip
     with pytest.raises(ArgumentError, match="has its own policy"):
         hl.distribution(model, divided, PIPELINE)
     with pytest.raises(ArgumentError, match="are labelled"):
@@ -140,10 +129,3 @@ def test_a_placement_with_a_policy_keeps_the_properties_of_its_devices(monkeypat
     assert again.placement.device_properties[devices[0]] == exact
     ratio = {"QUERY_MODEL_RATIO": 1.0}  # stands for the policy, which is not asked as well
     assert cut_with == [{devices[0]: exact | ratio}] * 4
-
-
-def test_a_device_holds_weights_states_and_boundaries():
-    share = DeviceShare(
-        "A", None, 0, None, "", 1, weight_bytes=100, state_bytes=20, boundary_bytes=3
-    )
-    assert share.total_bytes == 123

@@ -41,15 +41,15 @@ def test_an_op_that_waits_for_another_device_holds_back_no_other():
     assert parts(predict(graph, affinity)) == {("head", "left"), ("right", "tail")}
     found = predict_overlapping(graph, affinity)
     assert parts(found) == {("head",), ("left",), ("right",), ("tail",)}
-    assert [(s.index, s.device) for s in found.subgraphs] == [
-        (0, "ACC"), (1, "ACC"), (2, "CPU"), (3, "CPU"),
-    ]  # fmt: skip
-
-
-def test_little_work_is_not_worth_a_subgraph():
-    graph = fork(100)
-    affinity = placed(graph, {"head", "left"})
-    assert predict_overlapping(graph, affinity) == predict(graph, affinity)
+    assert [s.index for s in found.subgraphs] == [0, 1, 2, 3]
+    assert [s.device for s in found.subgraphs] == ["ACC", "ACC", "CPU", "CPU"]
+    # What has a tensor of unknown shape stays whole, and so does what is little work.
+    unknown = fork(MUCH, "NonZero", None)
+    affinity = placed(unknown, {"head", "left"})
+    assert ("right", "tail") in parts(predict_overlapping(unknown, affinity))
+    little = fork(100)
+    affinity = placed(little, {"head", "left"})
+    assert predict_overlapping(little, affinity) == predict(little, affinity)
 
 
 @pytest.mark.parametrize("accelerated", [(), (0, 1), (2, 3), (1, 3)])
@@ -87,28 +87,19 @@ def test_random_graphs_are_cut_finer_and_without_cycles(least_work, monkeypatch)
         made = [maker.add("Parameter"), maker.add("Parameter")]
         for number in range(rng.randint(2, 30)):
             inputs = [rng.choice(made[-8:]) for _ in range(rng.randint(1, 3))]
-            made.append(
-                maker.add("Concat", inputs, name=f"op{number}", n_bytes=rng.choice((1, 99)))
-            )
+            n_bytes = rng.choice((1, 99))
+            made.append(maker.add("Concat", inputs, name=f"op{number}", n_bytes=n_bytes))
         graph = maker.graph()
-        n_coarse, n_fine = check(
-            graph, placed(graph, {o.name for o in graph if rng.random() < 0.4})
-        )
+        accelerated = {op.name for op in graph if rng.random() < 0.4}
+        n_coarse, n_fine = check(graph, placed(graph, accelerated))
         coarse, fine = coarse + n_coarse, fine + n_fine
     assert coarse == fine if least_work > 300 else coarse < fine
 
 
-def test_what_has_a_tensor_of_unknown_shape_stays_whole():
-    graph = fork(MUCH, "NonZero", None)
-    affinity = placed(graph, {"head", "left"})
-    assert ("right", "tail") in parts(predict_overlapping(graph, affinity))
-
-
 @pytest.mark.parametrize("seed", sliced(range(60), quick=10))
 def test_models_of_the_runtime(seed, monkeypatch):
-    monkeypatch.setattr(
-        overlap, "WORK_OF_A_SUBGRAPH", float(np.random.default_rng(seed).choice([0, 500]))
-    )
+    least_work = float(np.random.default_rng(seed).choice([0, 500]))
+    monkeypatch.setattr(overlap, "WORK_OF_A_SUBGRAPH", least_work)
     graph = prepare(random_model(seed)).graph
     n_coarse, n_fine = check(graph, random_affinity(graph, ["ACC", "CPU"], seed))
     assert n_fine >= n_coarse
@@ -155,9 +146,7 @@ def test_each_turn_is_a_subgraph():
     assert torn_path(graph, predict(graph, affinity))
     cut = predict_overlapping(graph, affinity)
     assert [s.device for s in cut.subgraphs] == ["A", "B", "A", "B", "A"]
-
-
-def test_where_hetero_tears_nothing_its_cut_is_kept():
+    # Where HETERO tears nothing, its cut is kept.
     graph = prepare(stateful()).graph
     affinity = random_affinity(graph, ["A"], 0)
     assert predict_overlapping(graph, affinity) == predict(graph, affinity)

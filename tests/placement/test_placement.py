@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import openvino as ov
 import pytest
@@ -8,7 +9,7 @@ from counting_core import F32, core_with_acc
 from small_models import chain, convolutions, two_parts
 
 import hetero_lab as hl
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.errors import ArgumentError, DeviceError, PropertyError
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.placement import BoundPlacement, resolve
@@ -46,21 +47,20 @@ def test_every_form_of_a_placement_is_understood(core):
     ],
 )
 def test_what_is_no_placement(core, placement, kind, says):
-    with pytest.raises(kind) as caught:
+    with pytest.raises(kind, match=says):
         resolve(bind(two_parts(), core), placement)
-    assert says in str(caught.value)
 
 
 def test_an_op_on_a_device_that_does_not_support_it():
     core = core_with_acc(unsupported={"Softmax", "Relu"})
     model = prepare(convolutions())
+    says = (
+        "ACC does not support 3 of the ops placed on it: 'relu1 (Relu)', 'softmax (Softmax)', "
+        "'relu2 (Relu)'. Give them to another device: with affinity.fix(ops="
+    )
     for placement in ("ACC", hl.Affinity.uniform(model, "ACC", core=core)):
-        with pytest.raises(DeviceError) as caught:
+        with pytest.raises(DeviceError, match=re.escape(says)):
             resolve(bind(model, core), placement)
-        message = str(caught.value)
-        assert "ACC does not support 3 of the ops placed on it" in message
-        assert "'relu1 (Relu)', 'softmax (Softmax)', 'relu2 (Relu)'" in message
-        assert "affinity.fix(ops=" in message
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,8 @@ def test_an_op_on_a_device_that_does_not_support_it():
 def test_wrong_properties(core, properties, kind, says):
     model = prepare(two_parts())
     affinity = hl.Affinity.uniform(model, "CPU", core=core)
-    with pytest.raises(kind) as caught:
+    with pytest.raises(kind, match=re.escape(says)):
         resolve(bind(model, core), hl.Placement(affinity, device_properties=properties))
-    assert says in str(caught.value)
 
 
 def test_a_placements_properties_win_over_the_emulations(own_core):

@@ -13,15 +13,9 @@ from planning.random_costs import GraphMaker
 
 import hetero_lab as hl
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PropertyError
-from hetero_lab.model.read import op_graph
-from hetero_lab.placement.ratios import (
-    check_own_properties,
-    check_shares,
-    first_part,
-    policy_ratio,
-    share_ratios,
-    unplaced_bytes,
-)
+from hetero_lab.model.opgraph import op_graph
+from hetero_lab.placement.distribution import first_part, policy_ratio, unplaced_bytes
+from hetero_lab.placement.placement import check_own_properties, check_shares, share_ratios
 from hetero_lab.placement.recipes import RUNTIMES
 from hetero_lab.placement.topology import islands
 
@@ -51,29 +45,22 @@ def layers(count: int = 10, size: int = 16) -> ov.Model:
     ],
 )
 def test_the_policy_compares_weights_with_total_memory(memory, ratio):
-    assert policy_ratio("GPU.0", 1000, memory).ratio == pytest.approx(ratio)
+    assert policy_ratio("GPU.0", 1000, memory)[0] == pytest.approx(ratio)
 
 
-def test_shares_become_ratios_of_what_is_left():
+def test_shares_become_ratios_of_what_is_left_and_add_up():
     assert share_ratios([0.2, 0.3, 0.5]) == pytest.approx([0.2, 0.375])
     assert check_shares([0.4, 0.6], ["GPU.0", "GPU.1"]) == [0.4, 0.6]
+    for shares in ([0.4, 0.7], [1.0, 0.0], [1.2, -0.2], [0.5], ["a", "b"], []):
+        with pytest.raises(ArgumentError, match=r"for each of the 2|add up to"):
+            check_shares(shares, ["GPU.0", "GPU.1"])
 
 
-@pytest.mark.parametrize("shares", [[0.4, 0.7], [1.0, 0.0], [1.2, -0.2], [0.5], ["a", "b"], []])
-def test_shares_that_do_not_add_up_are_refused(shares):
-    with pytest.raises(ArgumentError, match=r"for each of the 2|add up to"):
-        check_shares(shares, ["GPU.0", "GPU.1"])
-
-
-@pytest.mark.parametrize(("ratio", "count"), [(0.1, 1), (0.5, 5), (0.34, 3), (0.08, 0), (1.0, 10)])
-def test_a_ratio_takes_the_first_layers(ratio, count):
+def test_a_ratio_takes_the_first_layers_and_leaves_the_bytes_of_the_others():
     graph = op_graph(layers())
-    taken = {graph.ops[index].name for index in first_part(graph, graph.placeable, ratio)}
-    assert taken == {f"{kind}{index}" for kind in "mr" for index in range(count)}
-
-
-def test_bytes_left_are_those_of_what_is_not_placed():
-    graph = op_graph(layers())
+    for ratio, count in [(0.1, 1), (0.5, 5), (0.34, 3), (0.08, 0), (1.0, 10)]:
+        taken = {graph.ops[index].name for index in first_part(graph, graph.placeable, ratio)}
+        assert taken == {f"{kind}{index}" for kind in "mr" for index in range(count)}
     assert unplaced_bytes(graph, range(len(graph))) == 10 * 16 * 16 * 4
     left = [index for index in graph.placeable if graph.ops[index].name[1:] >= "7"]
     assert unplaced_bytes(graph, left) == 3 * 16 * 16 * 4
@@ -92,15 +79,11 @@ def test_recipes_say_the_same_everywhere():
         "GPU.1": {"EXCLUSIVE_ASYNC_REQUESTS": False},
         "HETERO": {"MULTI_DEVICE_PRIORITIES": "GPU.0,GPU.1"},
     }
-    devices = {name: properties[name] for name in ("GPU.0", "GPU.1")}
     halves = hl.Placement(hl.Affinity.uniform("digits_inception", "CPU"), "", properties)
-    python = halves.recipe("python")
-    called = ast.parse(python).body[0]
-    assert isinstance(called, ast.Assign)
-    assert isinstance(called.value, ast.Call)
+    called: Any = ast.parse(halves.recipe("python")).body[0]
     target, given = (ast.literal_eval(argument) for argument in called.value.args[1:])
     assert target == "HETERO:GPU.0,GPU.1"
-    assert given == {"DEVICE_PROPERTIES": devices}
+    assert given == {"DEVICE_PROPERTIES": {d: properties[d] for d in ("GPU.0", "GPU.1")}}
     for_gpu_0 = '"DEVICE_PROPERTIES_GPU.0": "{QUERY_MODEL_RATIO:0.4,EXCLUSIVE_ASYNC_REQUESTS:NO}"'
     assert for_gpu_0 in halves.recipe("benchmark_app")
     every = halves.recipe()

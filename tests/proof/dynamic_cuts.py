@@ -16,7 +16,7 @@ import numpy as np
 import openvino as ov
 
 import hetero_lab as hl
-from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.core import BoundModel, bind
 from hetero_lab.errors import AffinityError
 from hetero_lab.model.language import language_model
 from hetero_lab.placement.affinity import Affinity

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from itertools import product
 
 import hetero_lab as hl
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.errors import AffinityError
 from hetero_lab.llm.generation import generate
 from hetero_lab.model.language import language_model

@@ -17,8 +17,7 @@ import numpy as np
 import openvino as ov
 
 import hetero_lab as hl
-from hetero_lab.devices.bound import bind
-from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.devices.devices import precisions
 from hetero_lab.errors import AffinityError, HeteroLabError
 from hetero_lab.model.read import PreparedModel, prepare

@@ -24,8 +24,7 @@ from hetero_lab.costs.cost_model import CostModel  # noqa: E402
 from hetero_lab.debug.find_wrong import search_wrong  # noqa: E402
 from hetero_lab.debug.placed_runs import PlacedRuns  # noqa: E402
 from hetero_lab.debug.wrong import Wrong  # noqa: E402
-from hetero_lab.devices.bound import bind  # noqa: E402
-from hetero_lab.devices.core import shared_core  # noqa: E402
+from hetero_lab.devices.core import bind, shared_core  # noqa: E402
 from hetero_lab.devices.devices import precisions  # noqa: E402
 from hetero_lab.model.read import PreparedModel, prepare  # noqa: E402
 from hetero_lab.placement.affinity import Affinity  # noqa: E402

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 
 import hetero_lab as hl
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.opgraph import OpGraph, work_of
 from hetero_lab.placement.affinity import Affinity, first_able

@@ -21,7 +21,7 @@ import hetero_lab as hl
 from hetero_lab.debug.bisection import bisect
 from hetero_lab.deploy.frozen_profile import profile_frozen
 from hetero_lab.devices import releases
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.errors import (
     AffinityError,
     HeteroLabError,

@@ -6,9 +6,10 @@ import ast
 import json
 from pathlib import Path
 
-from tests.proof.mutants import __main__ as sampler, executed
+from tests.proof.mutants import __main__ as sampler
 from tests.proof.mutants.mutations import Mutant, mutants_by_function, sample
 from tests.proof.mutants.noting import with_notes
+from tests.runtime.test_compared_outputs import executed
 
 SOURCE = '''
 def chosen(values: list[int], most: int = 3) -> list[int]:

@@ -24,7 +24,8 @@ from hetero_lab.errors import (
     ModelError,
     PropertyError,
 )
-from hetero_lab.model.read import PreparedModel, op_graph
+from hetero_lab.model.opgraph import op_graph
+from hetero_lab.model.read import PreparedModel
 from hetero_lab.placement.affinity import Node
 from hetero_lab.runtime.inputs import generate_inputs
 

@@ -36,8 +36,7 @@ from odd_models import ODD_MODELS, RANDOM_MODELS, SHAPES, Twice  # noqa: E402
 
 import hetero_lab as hl  # noqa: E402
 from hetero_lab.devices.core import shared_core  # noqa: E402
-from hetero_lab.model.naming import input_name, output_names  # noqa: E402
-from hetero_lab.model.read import prepare  # noqa: E402
+from hetero_lab.model.read import input_name, output_names, prepare  # noqa: E402
 from hetero_lab.runtime.inputs import generate_inputs  # noqa: E402
 
 SPLIT, DEVICES, MOST_S = "HETERO:ACC,CPU", ["ACC", "CPU"], 300

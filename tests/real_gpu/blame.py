@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 import hetero_lab as hl
-from hetero_lab.devices.bound import BoundModel
+from hetero_lab.devices.core import BoundModel
 from hetero_lab.placement.placement import Placement
 from tests.plain_openvino import PlainError, PlainProcess, frozen
 from tests.scripts import alone

@@ -25,7 +25,7 @@ import pandas as pd
 
 import hetero_lab as hl
 from hetero_lab.costs.design import scattered_affinities
-from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.core import BoundModel, bind
 from hetero_lab.devices.devices import supported_ops
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import Placement

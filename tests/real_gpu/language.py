@@ -43,13 +43,12 @@ import openvino as ov
 from openvino import opset13 as op
 
 import hetero_lab as hl
-from hetero_lab.devices.bound import bind
-from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.errors import HeteroLabError
 from hetero_lab.llm.generation import generate
 from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.language import language_model
-from hetero_lab.model.read import op_graph
+from hetero_lab.model.opgraph import op_graph
 from hetero_lab.model.static_phases import static_phases
 from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime.compiled import compile_placed

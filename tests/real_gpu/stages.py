@@ -29,7 +29,7 @@ import numpy as np
 
 import hetero_lab as hl
 from hetero_lab.costs.design import lone_cuts
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.model.opgraph import OpGraph, work_of
 from hetero_lab.runtime.inputs import given_or_generated
 from tests.real_gpu.mixed_networks import MIXED

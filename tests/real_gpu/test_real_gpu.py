@@ -21,7 +21,7 @@ from raw_openvino import (
 )
 
 import hetero_lab as hl
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.errors import CompileError, PropertyError, SampleError
 from hetero_lab.runtime.inputs import given_or_generated
 

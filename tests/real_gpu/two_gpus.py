@@ -31,8 +31,7 @@ import openvino as ov
 from openvino import opset13 as op
 
 import hetero_lab as hl
-from hetero_lab.devices.bound import BoundModel, bind
-from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.core import BoundModel, bind, shared_core
 from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.inputs import generate_inputs

@@ -8,7 +8,7 @@ import pytest
 from small_models import convolutions
 
 import hetero_lab as hl
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.intervals import Latency
 from hetero_lab.model.language import Scenario
 from hetero_lab.results.profile_data import Generation

@@ -16,8 +16,7 @@ from counting_core import in_f32, on_acc
 from small_models import convolutions, dynamic_inside, odd_ends
 
 import hetero_lab as hl
-from hetero_lab.devices.bound import bind
-from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.errors import ArgumentError, StoredFileError, StoreError
 from hetero_lab.measure.trial_grid import expand
 from hetero_lab.results.profile_data import to_json

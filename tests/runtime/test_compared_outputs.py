@@ -11,10 +11,10 @@ from openvino import opset13 as op
 import hetero_lab as hl
 from hetero_lab.debug.find_wrong import search_wrong
 from hetero_lab.debug.placed_runs import PlacedRuns
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.errors import HeteroLabWarning
-from hetero_lab.model.opgraph import RANDOM
-from hetero_lab.model.read import op_graph, prepare
+from hetero_lab.model.opgraph import RANDOM, op_graph
+from hetero_lab.model.read import prepare
 from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime import reference
 from hetero_lab.runtime.counters import Counter

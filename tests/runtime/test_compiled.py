@@ -22,15 +22,14 @@ from small_models import (
 
 import hetero_lab as hl
 from hetero_lab import clock
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.errors import (
     ArgumentError,
     CompileError,
     HeteroLabWarning,
     InputError,
 )
-from hetero_lab.model.naming import output_names
-from hetero_lab.model.read import prepare
+from hetero_lab.model.read import output_names, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Wiring, predict
 from hetero_lab.placement.placement import resolve

@@ -7,7 +7,7 @@ from counting_core import CountingCore
 from small_language_models import decoder
 
 import hetero_lab as hl
-from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.core import BoundModel, bind
 from hetero_lab.errors import AffinityError
 from hetero_lab.runtime.compiled import compile_placed
 from tests.proof.dynamic_cuts import moved, outcome, random_run

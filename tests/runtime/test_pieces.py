@@ -9,7 +9,7 @@ from openvino import opset13 as op
 from small_models import stateful
 
 import hetero_lab as hl
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.errors import ArgumentError
 from hetero_lab.placement.partition import Partition
 from hetero_lab.runtime.pieces import at_step, cut, new_states, readable

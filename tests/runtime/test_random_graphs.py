@@ -13,9 +13,8 @@ from slices import sliced
 from small_models import two_parts
 
 import hetero_lab as hl
-from hetero_lab.devices.bound import bind
-from hetero_lab.model.naming import output_names
-from hetero_lab.model.read import prepare
+from hetero_lab.devices.core import bind
+from hetero_lab.model.read import output_names, prepare
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
 from hetero_lab.runtime.reference import compare_with_reference, executed_precision
 from hetero_lab.samples.catalogue import sample, sample_names

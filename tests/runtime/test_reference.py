@@ -13,8 +13,7 @@ from openvino import opset13 as op
 from small_models import chain, convolutions, two_parts
 
 import hetero_lab as hl
-from hetero_lab.devices.bound import bind
-from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.devices.devices import precisions
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime import reference

@@ -25,8 +25,7 @@ from hetero_lab.errors import (
     OutputPathError,
     StoredFileError,
 )
-from hetero_lab.model.naming import output_names
-from hetero_lab.model.read import prepare
+from hetero_lab.model.read import output_names, prepare
 from hetero_lab.runtime import place_ops
 from hetero_lab.runtime.exported import parse_header
 from hetero_lab.runtime.placed_model import header_text

@@ -21,7 +21,7 @@ from hetero_lab.costs.counter_costs import (
     ExecutedNode,
     Observation,
 )
-from hetero_lab.devices.bound import bind
+from hetero_lab.devices.core import bind
 from hetero_lab.errors import MeasurementError
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.session import Conditions, SweepControl

@@ -13,8 +13,7 @@ import ipywidgets
 
 from hetero_lab.arguments import checked
 from hetero_lab.costs.cost_model import CostModel
-from hetero_lab.devices.bound import BoundModel, bind
-from hetero_lab.devices.emulation import emulated_devices
+from hetero_lab.devices.core import BoundModel, bind, emulated_devices
 from hetero_lab.errors import (
     AffinityError,
     ArgumentError,

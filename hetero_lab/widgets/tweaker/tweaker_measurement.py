@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.devices.bound import BoundModel
+from hetero_lab.devices.core import BoundModel
 from hetero_lab.errors import HeteroLabError, MeasurementError
 from hetero_lab.intervals import Estimate, Noise, Series
 from hetero_lab.measure.budget import LEAST_TURNS, RunOptions
