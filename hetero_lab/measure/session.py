@@ -19,7 +19,6 @@ import msgspec
 import numpy as np
 
 from hetero_lab.devices.core import BoundModel, emulated_devices
-from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.devices.guard import suspect
 from hetero_lab.errors import ArgumentError, warn
 from hetero_lab.lookup import annex

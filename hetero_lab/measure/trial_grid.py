@@ -17,7 +17,6 @@ import msgspec
 from hetero_lab.arguments import HETERO
 from hetero_lab.devices.core import BoundModel, bind, storable
 from hetero_lab.devices.devices import VIRTUAL, check_device, supported_ops, virtual_device
-from hetero_lab.devices.emulation import storable
 from hetero_lab.devices.properties import merged_properties
 from hetero_lab.errors import (
     ArgumentError,

@@ -15,7 +15,6 @@ import msgspec
 from hetero_lab.arguments import HETERO
 from hetero_lab.devices.core import BoundModel, EmulatedDevice
 from hetero_lab.devices.devices import parse_virtual
-from hetero_lab.devices.emulation import EmulatedDevice
 from hetero_lab.intervals import At, in_common, turn_level
 from hetero_lab.model.language import Scenario
 from hetero_lab.placement.affinity import Affinity

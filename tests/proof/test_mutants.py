@@ -6,10 +6,9 @@ import ast
 import json
 from pathlib import Path
 
-from tests.proof.mutants import __main__ as sampler
+from tests.proof.mutants import __main__ as sampler, executed
 from tests.proof.mutants.mutations import Mutant, mutants_by_function, sample
 from tests.proof.mutants.noting import with_notes
-from tests.runtime.test_compared_outputs import executed
 
 SOURCE = '''
 def chosen(values: list[int], most: int = 3) -> list[int]:
@@ -73,7 +72,7 @@ def test_what_means_the_same_is_no_mutant(tmp_path: Path):
 
 def test_a_sample_is_of_different_functions_and_the_same_for_a_seed():
     root = Path(__file__).parents[2]
-    paths = ["hetero_lab/intervals.py", "hetero_lab/model/opgraph.py"]
+    paths = ["hetero_lab/intervals.py", "hetero_lab/grouping.py"]
     drawn = sample(root, paths, 12, seed=1)
     assert drawn == sample(root, paths, 12, seed=1) != sample(root, paths, 12, seed=2)
     assert len({mutant.function for mutant in drawn}) == 12
