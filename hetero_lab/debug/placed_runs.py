@@ -28,7 +28,8 @@ from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime.compiled import check_crash, check_cuts, labelled_clone
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.pieces import TensorKey, cut_pieces, infer_once
+from hetero_lab.runtime.pieces import TensorKey, cut_pieces
+from hetero_lab.runtime.runners import infer_once
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import scratch_directory
 

@@ -35,8 +35,7 @@ from hetero_lab.errors import ClosedError, HeteroLabError
 from hetero_lab.grouping import grouped
 from hetero_lab.model.opgraph import PARAMETER
 from hetero_lab.planning.timeline import Span
-from hetero_lab.runtime.compiled import failed_inference
-from hetero_lab.runtime.exported import ask
+from hetero_lab.runtime.compiled import ask, failed_inference
 from hetero_lab.runtime.pieces import Submodel
 from hetero_lab.runtime.tensors import can_share, is_plain, to_array, to_tensor
 

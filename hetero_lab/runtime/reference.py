@@ -26,9 +26,8 @@ from hetero_lab.errors import (
 from hetero_lab.model.opgraph import CONSTANT, RANDOM, Op, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import BoundPlacement, Placement, resolve
-from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
+from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, reported
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.exported import reported
 from hetero_lab.runtime.inputs import digest_of
 from hetero_lab.runtime.pieces import FLOATS
 

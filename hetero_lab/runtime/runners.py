@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, TypeAlias
 
@@ -20,7 +20,11 @@ import openvino as ov
 from hetero_lab import clock
 from hetero_lab.annexes import annex
 from hetero_lab.arguments import check_whole
+from hetero_lab.clock import now
 from hetero_lab.devices.bound import BoundModel
+from hetero_lab.devices.emulation import storable
+from hetero_lab.devices.properties import PRECISION_HINT
+from hetero_lab.devices.virtual import named_by_plugin
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, unknown
 from hetero_lab.executor_names import EXECUTORS, HETERO, PARALLEL
 from hetero_lab.grouping import grouped
@@ -28,15 +32,14 @@ from hetero_lab.model.language import Scenario, check_scenario, language_model
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.planning.timeline import Span
 from hetero_lab.runtime.compiled import (
-    Chosen,
     CompiledPlacement,
-    chosen_by,
+    ask,
     compile_placed,
     inference_errors,
-    settle,
+    reported,
     warn_of_ignored,
 )
-from hetero_lab.runtime.counters import Counter, read_counters
+from hetero_lab.runtime.counters import Counter, read_counters, unjoined
 from hetero_lab.runtime.inputs import Inputs, given_or_generated
 from hetero_lab.runtime.reference import (
     Agreement,
@@ -44,10 +47,11 @@ from hetero_lab.runtime.reference import (
     compare_with_reference,
     executed_precision,
 )
-from hetero_lab.runtime.tensors import can_share, set_inputs, to_tensor
+from hetero_lab.runtime.tensors import can_share, infer, set_inputs, to_tensor
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, run_turn
 
 _COUNTER_TURNS = 3  # counters are a running mean, which needs a few turns to settle
+_SWITCH_S = 20.0  # AUTO gets at most this long to prepare its device
 
 
 @dataclass(frozen=True)
@@ -284,3 +288,89 @@ def times_between_results(
     run((TIMED_PER_TURN + 1) * requests, lambda: finished.append(clock.now_ns()))
     marks = np.sort(np.array(finished, dtype=np.int64))[requests - 1 :: requests]
     return tuple(float(gap) / 1e3 / requests for gap in np.diff(marks))
+
+
+def infer_once(
+    model: ov.Model,
+    target: str,
+    properties: Mapping[str, Any],
+    arrays: Sequence[np.ndarray],
+    core: ov.Core,
+) -> tuple[list[np.ndarray], dict[str, str], tuple[Counter, ...]]:
+    """Compile and infer once, or several times in a row if there are arrays for that.
+
+    The states are kept in between. Return the outputs in order, those of each inference after the
+    other, the precision hint of each device and, with PERF_COUNT among the properties, the counters
+    of submodels, which are not joined to ops.
+    """
+    compiled = core.compile_model(model, target, dict(properties))
+    request = compiled.create_infer_request()
+    outputs: list[np.ndarray] = []
+    n_inputs = len(compiled.inputs)
+    for start in range(0, len(arrays) or 1, n_inputs or 1):
+        outputs += infer(request, arrays[start : start + n_inputs])
+    hints = reported(compiled, PRECISION_HINT)
+    by_device = {device or target: str(hint) for device, hint in hints.items() if hint is not None}
+    counted = request.get_profiling_info() if properties.get("PERF_COUNT") else ()
+    return outputs, by_device, tuple(unjoined(info, hetero=True) for info in counted)
+
+
+# -- the runtime's choices -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The runtime's choices for a compiled placement, as it reports them.
+
+    ``devices`` execute it (EXECUTION_DEVICES); ``n_streams`` is the number of inferences that all
+    devices together run in parallel, ``n_requests`` the advised number of requests in flight
+    (OPTIMAL_NUMBER_OF_INFER_REQUESTS). ``from_cache`` tells whether it was loaded from the model
+    cache. ``None`` stands for a value that was not reported. ``precisions`` are those of the
+    devices (INFERENCE_PRECISION_HINT), "" where one is not reported.
+    """
+
+    devices: tuple[str, ...] = ()
+    n_streams: int | None = None
+    n_requests: int | None = None
+    from_cache: bool | None = None
+    precisions: Mapping[str, str] = field(default_factory=dict)
+
+
+def chosen_by(models: Sequence[ov.CompiledModel], core: ov.Core) -> Chosen:
+    """Read the runtime's choices from the compiled models of one placement."""
+    behind = named_by_plugin(core)
+    devices: dict[str, None] = {}
+    precisions: dict[str, str] = {}
+
+    def plain(name: object) -> str:
+        # Until the chosen device is ready, AUTO runs on another one and puts its name in brackets.
+        bare = str(name).strip("()")
+        return behind.get(bare, bare)
+
+    for model in models:
+        own = [plain(name) for name in ask(model, "EXECUTION_DEVICES") or ()]
+        devices.update(dict.fromkeys(own))
+        for name, value in reported(model, PRECISION_HINT).items():
+            device = plain(name) if name else next(iter(own), "")
+            precisions[device] = str(storable({"": value})[""] or "")
+    streams: list[Any] = [
+        n for model in models for n in reported(model, "NUM_STREAMS").values() or [None]
+    ]
+    requests = [ask(model, "OPTIMAL_NUMBER_OF_INFER_REQUESTS") for model in models]
+    cached = [ask(model, "LOADED_FROM_CACHE") for model in models]
+    return Chosen(
+        tuple(devices),
+        sum(map(int, streams)) if None not in streams else None,
+        min((int(n) for n in requests if n), default=None),
+        all(cached) if None not in cached else None,
+        precisions,
+    )
+
+
+def settle(model: ov.CompiledModel, infer: Callable[[], object]) -> None:
+    """Infer until AUTO has switched to its chosen device."""
+    until = now() + _SWITCH_S
+    while now() < until and any(
+        str(name).startswith("(") for name in ask(model, "EXECUTION_DEVICES") or ()
+    ):
+        infer()
