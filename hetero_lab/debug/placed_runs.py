@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from hetero_lab.clock import Stopwatch
 from hetero_lab.debug.transparent import TransparentModel, with_tensors_as_outputs
 from hetero_lab.devices.bound import BoundModel
 from hetero_lab.devices.core import scratch_core
@@ -30,7 +31,6 @@ from hetero_lab.runtime.compiled import check_crash, check_cuts, labelled_clone
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.pieces import TensorKey, cut_pieces
 from hetero_lab.runtime.runners import infer_once
-from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import scratch_directory
 
 if TYPE_CHECKING:

@@ -48,8 +48,10 @@ from hetero_lab.runtime.runners import (
     infer_once,
     open_runner,
     read_counted,
+    run_turn,
+    time_once,
+    warm_up,
 )
-from hetero_lab.runtime.timing import run_turn, time_once, warm_up
 from hetero_lab.tables import whole_file
 
 _SHOWN = 4  # inferences after which the timeline shows a warm model

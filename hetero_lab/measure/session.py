@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from hetero_lab.annexes import annex
+from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.bound import BoundModel
 from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.devices.guard import suspect
@@ -50,7 +51,6 @@ from hetero_lab.results.sweep_reading import sweep_from
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.runners import inputs_for
-from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import ReadData
 from hetero_lab.tables import make_directory, scratch_directory
 

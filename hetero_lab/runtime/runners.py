@@ -1,15 +1,18 @@
-"""Runners: a compiled placement with its inputs, ready to run on either executor.
+"""Runners: a compiled placement with its inputs, ready to be run and timed on either executor.
 
 ``hetero`` is OpenVINO's HETERO (or one device), ``parallel`` is
 :class:`~hetero_lab.parallel.executor.ParallelExecutor`. A runner infers requests, or generates with
-a language model.
+a language model. A turn is a few discarded inferences followed by the timed ones, without a pause:
+single inferences in between others find cold caches and look up to 40 % slower.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, TypeAlias
@@ -48,8 +51,12 @@ from hetero_lab.runtime.reference import (
     executed_precision,
 )
 from hetero_lab.runtime.tensors import can_share, infer, set_inputs, to_tensor
-from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, run_turn
 
+DISCARDED_PER_TURN = 2
+TIMED_PER_TURN = 10
+_STABLE = 0.05  # warm-up ends once two consecutive turns differ by less than this
+_MAX_WARMUP_S = 2.0
+_MIN_WARMUP_TURNS = 3
 _COUNTER_TURNS = 3  # counters are a running mean, which needs a few turns to settle
 _SWITCH_S = 20.0  # AUTO gets at most this long to prepare its device
 
@@ -275,21 +282,6 @@ def expected_outputs(
     return annex("expected tokens")(placed.bound, arrays[0], scenario)
 
 
-def times_between_results(
-    run: Callable[[int, Callable[[], None]], Any], requests: int
-) -> tuple[float, ...]:
-    """Keep ``requests`` inferences in flight; return the times per inference in µs.
-
-    ``run`` infers so many times and calls a function at each result. A sample is the time from one
-    result to the ``requests``-th after it, divided by ``requests``. The first ``requests`` results
-    fill the pipeline and do not count.
-    """
-    finished: list[int] = []
-    run((TIMED_PER_TURN + 1) * requests, lambda: finished.append(clock.now_ns()))
-    marks = np.sort(np.array(finished, dtype=np.int64))[requests - 1 :: requests]
-    return tuple(float(gap) / 1e3 / requests for gap in np.diff(marks))
-
-
 def infer_once(
     model: ov.Model,
     target: str,
@@ -374,3 +366,77 @@ def settle(model: ov.CompiledModel, infer: Callable[[], object]) -> None:
         str(name).startswith("(") for name in ask(model, "EXECUTION_DEVICES") or ()
     ):
         infer()
+
+
+# -- steady-state latency ------------------------------------------------------------------------
+
+Run: TypeAlias = Callable[[], object]
+
+
+def time_once(run: Run) -> float:
+    """Time one call in microseconds."""
+    started = clock.now_ns()
+    run()
+    return (clock.now_ns() - started) / 1e3
+
+
+def run_turn(
+    run: Run, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN
+) -> tuple[float, ...]:
+    """Run one turn and return the timed durations in microseconds."""
+    now_ns = clock.now_ns
+    samples = [0] * timed
+    collecting = gc.isenabled()
+    gc.disable()  # a collection in the middle would count as the model's time
+    try:
+        for _ in range(discarded):
+            run()
+        for index in range(timed):
+            started = now_ns()
+            run()
+            samples[index] = now_ns() - started
+    finally:
+        if collecting:
+            gc.enable()
+    return tuple(sample / 1e3 for sample in samples)
+
+
+def warm_up(run: Run, inferences: int | None = None, at_most_s: float = _MAX_WARMUP_S) -> int:
+    """Run until two turns agree within 5 %, or ``inferences`` times; return the number of runs."""
+    if inferences is not None:
+        for _ in range(inferences):
+            run()
+        return inferences
+    started, done, medians = now(), 0, [float("inf")]
+    while now() - started < at_most_s:
+        medians.append(float(np.median(run_turn(run, discarded=0))))
+        done += TIMED_PER_TURN
+        before, after = medians[-2:]
+        if len(medians) > _MIN_WARMUP_TURNS and abs(after - before) < _STABLE * before:
+            break
+    return done
+
+
+def turn_lengths(inferences: int | None) -> Iterator[int]:
+    """Yield the number of timed inferences of each turn, endlessly if no number is given."""
+    left = math.inf if inferences is None else inferences
+    while left:
+        # A small remainder joins the last turn, so that no turn is too short.
+        size = int(left) if left < 2 * TIMED_PER_TURN else TIMED_PER_TURN
+        yield size
+        left -= size
+
+
+def times_between_results(
+    run: Callable[[int, Callable[[], None]], Any], requests: int
+) -> tuple[float, ...]:
+    """Keep ``requests`` inferences in flight; return the times per inference in µs.
+
+    ``run`` infers so many times and calls a function at each result. A sample is the time from one
+    result to the ``requests``-th after it, divided by ``requests``. The first ``requests`` results
+    fill the pipeline and do not count.
+    """
+    finished: list[int] = []
+    run((TIMED_PER_TURN + 1) * requests, lambda: finished.append(clock.now_ns()))
+    marks = np.sort(np.array(finished, dtype=np.int64))[requests - 1 :: requests]
+    return tuple(float(gap) / 1e3 / requests for gap in np.diff(marks))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.devices.core import shared_core
 from hetero_lab.devices.devices import check_device
@@ -23,7 +24,6 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
 from hetero_lab.results.environment import keep_noise
 from hetero_lab.results.sweep_result import Sweep
-from hetero_lab.runtime.timing import Stopwatch
 
 if TYPE_CHECKING:
     import openvino as ov

@@ -13,6 +13,7 @@ import ipywidgets
 
 from hetero_lab.annexes import annex, annex_for
 from hetero_lab.arguments import checked
+from hetero_lab.clock import Stopwatch
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.devices.bound import BoundModel, bind
 from hetero_lab.devices.emulation import emulated_devices
@@ -35,7 +36,6 @@ from hetero_lab.planning.simplify import simplified
 from hetero_lab.result import Displayed
 from hetero_lab.results.environment import noise_here
 from hetero_lab.results.evidence import TOLERANCE
-from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.search.hotspots import Hotspots
 from hetero_lab.tables import time_text, write_csv
 from hetero_lab.widgets.last_picture import LastPicture
