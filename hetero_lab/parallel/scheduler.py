@@ -80,18 +80,15 @@ class Dataflow:
         self.with_own_outputs = {
             s.index
             for s in submodels
-            if any(
-                result.input_value(0).get_node().get_type_name() == PARAMETER
-                for result in s.model.get_results()
-            )
+            for result in s.model.get_results()
+            if result.input_value(0).get_node().get_type_name() == PARAMETER
         }
-        sources: list[set[int]] = [set() for _ in submodels]
+        edges = sorted({(source, target) for target, _, source, _ in self.from_others})
         self.users: list[list[int]] = [[] for _ in submodels]
-        for target, _, source, _ in self.from_others:
-            if source not in sources[target]:
-                sources[target].add(source)
-                self.users[source].append(target)
-        self.n_sources = [len(s) for s in sources]
+        self.n_sources = [0] * len(submodels)
+        for source, target in edges:
+            self.users[source].append(target)
+            self.n_sources[target] += 1
         self.first = [index for index, n in enumerate(self.n_sources) if not n]
 
     def upward_ranks(self, spent_s: Sequence[float]) -> list[float]:
@@ -257,9 +254,8 @@ class Scheduler:
 
     @property
     def timeline(self) -> tuple[Span, ...]:
-        """Start and end of the last 100,000 runs of subgraphs."""
         with self._state:
-            spans = tuple(self._spans)
+            spans = list(self._spans)
         return tuple(Span(*span) for span in spans)
 
     def call(self, arrays: Sequence[np.ndarray]) -> Outputs:

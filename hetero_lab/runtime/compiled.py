@@ -254,9 +254,9 @@ def compile_placed(
             compiled_from, predicted = labelled_clone(placed, predicted)
         check_crash(placed, compiled_from, config)
         compiled = core.compile_model(compiled_from, target, config)
+    except CompileError:  # it crashes
+        raise
     except Exception as error:
-        if isinstance(error, CompileError):  # it crashes
-            raise
         raise CompileError(
             f"The runtime refused the placement {shorten(placed.label)} on "
             f"{names_at_hand(placed.devices)}: {last_line(error)}."

@@ -13,6 +13,7 @@ import openvino as ov
 
 from hetero_lab.devices.bound import BoundModel
 from hetero_lab.errors import ArgumentError, CompileError, last_line, names_at_hand
+from hetero_lab.grouping import grouped
 from hetero_lab.model.opgraph import NOT_OPS, OpGraph
 from hetero_lab.placement.partition import Partition
 
@@ -69,10 +70,10 @@ def cut(
         results[entry] = ov.opset13.result(output)
     own_parameters, own_results = clone.get_parameters(), clone.get_results()
     given = {graph.ops[i].name for i in graph.parameters}
-    sinks: dict[int, list[Any]] = {}
-    for sink in clone.get_sinks():
-        home = partition.home[graph.index_of[sink.get_friendly_name()]]
-        sinks.setdefault(home, []).append(sink)
+    sinks = grouped(
+        (partition.home[graph.index_of[sink.get_friendly_name()]], sink)
+        for sink in clone.get_sinks()
+    )
     submodels = []
     for subgraph, wiring in zip(partition.subgraphs, partition.wiring, strict=True):
         index = subgraph.index

@@ -84,16 +84,15 @@ class Execution:
     def check(self, placed: BoundPlacement) -> None:
         """Raise for a placement that cannot run like this; warn of ignored properties."""
         check_scenario(placed.bound.model, self.scenario)
-        virtual = placed.placement.virtual
-        if self.executor == PARALLEL and virtual:
+        if self.executor != PARALLEL:
+            warn_of_ignored(placed)
+        elif virtual := placed.placement.virtual:
             raise ArgumentError(
                 f"{virtual} runs a whole model by itself: executor='parallel' takes an "
                 "affinity over devices."
             )
-        if self.executor == PARALLEL:
-            annex(PARALLEL).check(placed, self.requests)
         else:
-            warn_of_ignored(placed)
+            annex(PARALLEL).check(placed, self.requests)
 
 
 class CompiledSession:

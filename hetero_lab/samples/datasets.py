@@ -299,7 +299,6 @@ def find_files(n: int) -> list[tuple[Path, str]]:
 
 
 def roots() -> tuple[Path, ...]:
-    """Return the directories of the Python installation."""
     paths = sysconfig.get_paths()
     names = ("stdlib", "platstdlib", "purelib", "platlib", "include")
     return tuple(dict.fromkeys(Path(paths[name]).resolve() for name in names))
