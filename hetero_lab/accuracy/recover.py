@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_lab.accuracy.evaluate import judge
+from hetero_lab.clock import Stopwatch
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.devices.devices import check_device, supported_ops
@@ -36,7 +37,6 @@ from hetero_lab.results.evaluation import Evaluation, accuracy_columns
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.reference import Reference
-from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import Dataset, Examples, ReadData, read_data
 from hetero_lab.search.calibrate import calibrate_bound, check_device_properties
 from hetero_lab.search.observations import Search, searching

@@ -20,6 +20,7 @@ from hetero_lab.advise.candidates import (
 )
 from hetero_lab.advise.kept_files import KeptFiles, digest
 from hetero_lab.arguments import HETERO, PARALLEL
+from hetero_lab.clock import Stopwatch
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.costs.objective import LATENCY, THROUGHPUT, check_objective
 from hetero_lab.devices.core import BoundModel, bind, shared_core
@@ -41,7 +42,6 @@ from hetero_lab.results.evidence import BEST
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.runtime.inputs import Inputs, digest_of
 from hetero_lab.runtime.reference import Reference, reference_device
-from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import Correct, Dataset, Metric, ReadData, read_optional_data
 from hetero_lab.search.calibrate import check_device_properties
 from hetero_lab.search.observations import Search, searching

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_lab.clock import Stopwatch
 from hetero_lab.debug.find_wrong import search_wrong
 from hetero_lab.debug.minimal_sets import minimal_set
 from hetero_lab.debug.placed_runs import BudgetOverError, PlacedRuns, exact_properties
@@ -40,7 +41,6 @@ from hetero_lab.runtime.reference import (
     lowest_precision,
 )
 from hetero_lab.runtime.tensors import has_nan
-from hetero_lab.runtime.timing import Stopwatch
 
 _SHARE_OF_SETTINGS = 0.3  # of the budget that is left: the search for ops needs more compiles
 _SPEED_S = 20.0  # to compare two latencies: some dozens of turns of a model of milliseconds

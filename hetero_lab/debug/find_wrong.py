@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hetero_lab.clock import Stopwatch
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.debug.expected import SHARE, Expected, check_tolerance
 from hetero_lab.debug.placed_runs import BudgetOverError, PlacedRuns
@@ -26,7 +27,6 @@ from hetero_lab.results.environment import current_environment
 from hetero_lab.runtime.inputs import Inputs, given_or_generated
 from hetero_lab.runtime.pieces import TensorKey, outgoing
 from hetero_lab.runtime.reference import reference_device
-from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hetero_lab.clock import Stopwatch
 from hetero_lab.debug.bisection import Bisection, bisect
 from hetero_lab.debug.cause import CauseSearch, Evidence, Setting
 from hetero_lab.debug.expected import check_tolerance
@@ -38,7 +39,6 @@ from hetero_lab.progress import Progress
 from hetero_lab.result import Displayed
 from hetero_lab.runtime.inputs import Inputs, given_or_generated
 from hetero_lab.runtime.reference import reference_device
-from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import scratch_directory
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from hetero_lab.clock import Stopwatch
 from hetero_lab.debug.transparent import TransparentModel, with_tensors_as_outputs
 from hetero_lab.devices.core import BoundModel, bases_of, emulated_devices, scratch_core
 from hetero_lab.devices.devices import property_of
@@ -26,8 +27,8 @@ from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime.compiled import check_crash, check_cuts, labelled_clone
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.pieces import TensorKey, cut_pieces, infer_once
-from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.runtime.pieces import TensorKey, cut_pieces
+from hetero_lab.runtime.runners import infer_once
 from hetero_lab.tables import scratch_directory
 
 if TYPE_CHECKING:

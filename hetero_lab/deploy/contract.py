@@ -20,7 +20,7 @@ from hetero_lab.fetch import file_digest
 from hetero_lab.model.read import Source, input_name, prepare
 from hetero_lab.results.environment import Environment
 from hetero_lab.results.evidence import TOLERANCE
-from hetero_lab.runtime.exported import parse_header
+from hetero_lab.runtime.compiled import parse_header
 from hetero_lab.runtime.place_ops import check_plugins, check_properties
 from hetero_lab.runtime.placed_model import read_placed
 from hetero_lab.runtime.reference import TOLERANCE as TOLERANCE_OF

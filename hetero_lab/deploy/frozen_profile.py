@@ -18,9 +18,15 @@ from hetero_lab.results.profile_result import Profile
 from hetero_lab.runtime.compiled import CompiledPlacement
 from hetero_lab.runtime.inputs import Inputs, given_or_generated
 from hetero_lab.runtime.placed_model import load
-from hetero_lab.runtime.runners import CompiledSession, Runner
+from hetero_lab.runtime.runners import (
+    CompiledSession,
+    Runner,
+    run_turn,
+    time_once,
+    turn_lengths,
+    warm_up,
+)
 from hetero_lab.runtime.stored_placement import MODEL_FILE, StoredPlacement, read_stored
-from hetero_lab.runtime.timing import run_turn, time_once, turn_lengths, warm_up
 
 
 def profile_frozen(

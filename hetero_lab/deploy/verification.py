@@ -20,7 +20,7 @@ from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import prepare
 from hetero_lab.result import Result
 from hetero_lab.results.environment import Environment
-from hetero_lab.runtime.exported import parse_header
+from hetero_lab.runtime.compiled import parse_header
 from hetero_lab.runtime.reference import Agreement, compare
 from hetero_lab.runtime.stored_placement import MODEL_FILE, StoredPlacement
 from hetero_lab.tables import write_text

@@ -26,7 +26,7 @@ from distributed import CancelledError, Client, Event, Future, KilledWorker, get
 from distributed.comm.addressing import get_address_host
 from filelock import FileLock
 
-from hetero_lab.clock import now
+from hetero_lab.clock import Stopwatch, now
 from hetero_lab.devices.core import EmulatedDevice, register, shared_core
 from hetero_lab.devices.devices import check_device
 from hetero_lab.errors import (
@@ -59,7 +59,6 @@ from hetero_lab.results.records import (
     Turn,
     by_key,
 )
-from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import scratch_directory
 
 _ATTEMPTS = 3  # at a group whose task raises an error

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetero_lab.arguments import check_whole
+from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import BoundModel, bind, shared_core
 from hetero_lab.errors import ArgumentError, MeasurementError, PlanError, unknown
 from hetero_lab.interrupts import UntilInterrupted
@@ -49,7 +50,6 @@ from hetero_lab.placement.memory_limits import (
 from hetero_lab.placement.priorities import order_of
 from hetero_lab.progress import Progress
 from hetero_lab.results.environment import current_environment, noise_here
-from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import make_directory, time_text
 
 if TYPE_CHECKING:

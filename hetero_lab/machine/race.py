@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hetero_lab.clock import Stopwatch
 from hetero_lab.errors import HeteroLabError, MeasurementError
 from hetero_lab.intervals import Noise, Ratio, known_within, paired_ratio
 from hetero_lab.measure.loads import Driven
 from hetero_lab.results.evidence import BEST, UNDECIDED, judged
-from hetero_lab.runtime.timing import Stopwatch
 
 NOT_MEASURED = "not measured"
 LOOKS = 2  # turns of each set before the final

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from hetero_lab.arguments import HETERO, PARALLEL, check_whole
+from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import bind
 from hetero_lab.devices.properties import check_properties
 from hetero_lab.errors import MeasurementError, PropertyError, shorten, warn
@@ -46,8 +47,7 @@ from hetero_lab.results.records import Compiled, Trial, Turn
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.reference import agreement_notes
-from hetero_lab.runtime.runners import Execution
-from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, Stopwatch, turn_lengths
+from hetero_lab.runtime.runners import DISCARDED_PER_TURN, TIMED_PER_TURN, Execution, turn_lengths
 
 if TYPE_CHECKING:
     import openvino as ov

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import BoundModel, emulated_devices
 from hetero_lab.devices.guard import suspect
 from hetero_lab.errors import ArgumentError, warn
@@ -49,7 +50,6 @@ from hetero_lab.results.sweep_reading import sweep_from
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.runners import inputs_for
-from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import ReadData
 from hetero_lab.tables import make_directory, scratch_directory
 

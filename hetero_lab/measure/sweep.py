@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import shared_core
 from hetero_lab.errors import ArgumentError
 from hetero_lab.lookup import annex
@@ -17,7 +18,6 @@ from hetero_lab.model.language import Scenario
 from hetero_lab.model.read import Source
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.runtime.inputs import Inputs
-from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import Correct, Dataset, Metric, read_optional_data
 
 if TYPE_CHECKING:

@@ -8,14 +8,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hetero_lab.clock import now
+from hetero_lab.clock import Stopwatch, now
 from hetero_lab.measure.bench_pool import BenchPool
 from hetero_lab.measure.requests import Expect
 from hetero_lab.measure.sweep_schedule import Ask, Begin, Step, SweepSchedule
 from hetero_lab.progress import Progress
 from hetero_lab.results.environment import OtherWork, machine_state
 from hetero_lab.results.records import Call, State
-from hetero_lab.runtime.timing import Stopwatch
 
 _LOOK_S = 1.0  # between two looks at the machine, each of which takes some ms
 

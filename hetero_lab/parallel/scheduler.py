@@ -34,8 +34,7 @@ from hetero_lab.clock import now
 from hetero_lab.errors import ClosedError, HeteroLabError
 from hetero_lab.model.opgraph import PARAMETER, grouped
 from hetero_lab.planning.timeline import Span
-from hetero_lab.runtime.compiled import failed_inference
-from hetero_lab.runtime.exported import ask
+from hetero_lab.runtime.compiled import ask, failed_inference
 from hetero_lab.runtime.pieces import Submodel
 from hetero_lab.runtime.tensors import can_share, is_plain, to_array, to_tensor
 
@@ -80,18 +79,15 @@ class Dataflow:
         self.with_own_outputs = {
             s.index
             for s in submodels
-            if any(
-                result.input_value(0).get_node().get_type_name() == PARAMETER
-                for result in s.model.get_results()
-            )
+            for result in s.model.get_results()
+            if result.input_value(0).get_node().get_type_name() == PARAMETER
         }
-        sources: list[set[int]] = [set() for _ in submodels]
+        edges = sorted({(source, target) for target, _, source, _ in self.from_others})
         self.users: list[list[int]] = [[] for _ in submodels]
-        for target, _, source, _ in self.from_others:
-            if source not in sources[target]:
-                sources[target].add(source)
-                self.users[source].append(target)
-        self.n_sources = [len(s) for s in sources]
+        self.n_sources = [0] * len(submodels)
+        for source, target in edges:
+            self.users[source].append(target)
+            self.n_sources[target] += 1
         self.first = [index for index, n in enumerate(self.n_sources) if not n]
 
     def upward_ranks(self, spent_s: Sequence[float]) -> list[float]:
@@ -257,9 +253,8 @@ class Scheduler:
 
     @property
     def timeline(self) -> tuple[Span, ...]:
-        """Start and end of the last 100,000 runs of subgraphs."""
         with self._state:
-            spans = tuple(self._spans)
+            spans = list(self._spans)
         return tuple(Span(*span) for span in spans)
 
     def call(self, arrays: Sequence[np.ndarray]) -> Outputs:

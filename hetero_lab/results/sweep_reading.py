@@ -43,7 +43,7 @@ from hetero_lab.results.sweep_row import BUDGET_ENDED, INTERRUPTED, Row
 from hetero_lab.results.sweep_tables import distinct
 from hetero_lab.runtime.inputs import GENERATED
 from hetero_lab.runtime.reference import agreement_notes
-from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
+from hetero_lab.runtime.runners import DISCARDED_PER_TURN, TIMED_PER_TURN
 from hetero_lab.tables import Tables, number, reading
 from hetero_lab.terminal import count_of
 

@@ -74,12 +74,10 @@ def read_counters(
 
 def executed_ops_us(counters: Sequence[Counter]) -> dict[str, float]:
     """Return op → time of the node that ran it, in µs; 0 for ops inside another's node."""
-    times: dict[str, float] = {}
-    for counter in counters:
-        if counter.kind == "op":
-            times[counter.op] = times.get(counter.op, 0.0) + counter.real_time_us
-            for op in counter.fused_ops:
-                times.setdefault(op, 0.0)
+    ran = [counter for counter in counters if counter.kind == "op"]
+    times = dict.fromkeys((op for c in ran for op in (c.op, *c.fused_ops)), 0.0)
+    for counter in ran:
+        times[counter.op] += counter.real_time_us
     return times
 
 
@@ -99,7 +97,6 @@ def leaders(counters: Iterable[Counter]) -> dict[str, str]:
 
 
 def total_us(counters: Iterable[Counter], *kinds: str) -> float:
-    """Return the time of the counters of some kinds, in µs."""
     return float(sum(c.real_time_us for c in counters if c.kind in kinds))
 
 
@@ -126,12 +123,12 @@ def unjoined(info: Any, *, hetero: bool) -> Counter:
     exec_type = str(info.exec_type)
     precision = _PRECISION.search(exec_type)
     return Counter(
-        subgraph=int(match.group(1)) if match else 0,
+        subgraph=int(match[1]) if match else 0,
         device="",
-        node_name=match.group(2) if match else name,
+        node_name=match[2] if match else name,
         node_type=str(info.node_type),
         exec_type=exec_type,
-        precision=_PRECISIONS.get(precision.group(1), precision.group(1)) if precision else "",
+        precision=precision[1].lower().replace("fp", "f") if precision else "",
         status=str(info.status).rpartition(".")[2],
         # Not total_seconds(), which in pandas cuts off nanoseconds.
         real_time_us=info.real_time / _MICROSECOND,
@@ -206,7 +203,6 @@ _SAME_KERNEL = {
     "FullyConnected": "MatMul",
     "FullyConnectedCompressed": "MatMul",
 }
-_PRECISIONS = {"FP32": "f32", "FP16": "f16", "BF16": "bf16", "I8": "i8", "U8": "u8"}
 
 
 def _ports(
@@ -216,24 +212,20 @@ def _ports(
 
     The runtime's own names for boundaries have numbers that increase in the order of the wiring.
     """
-    named: dict[str, str] = {}
-    for index in (*graph.parameters, *graph.results):
-        named[graph.ops[index].name] = graph.ops[index].name
+    named = {graph.ops[i].name: graph.ops[i].name for i in (*graph.parameters, *graph.results)}
     if not partition.wiring:
         return named
+    made_up = {
+        (match[1], int(match[2]), row.node_name)
+        for row in rows
+        if row.node_name not in named and (match := _MADE_UP.match(row.node_name))
+    }
     wiring = partition.wiring[subgraph]
     for kind, entries in (("Parameter", wiring.inputs), ("Result", wiring.outputs)):
-        made_up = sorted(
-            {
-                (int(match.group(2)), row.node_name)
-                for row in rows
-                if row.node_name not in named and (match := _MADE_UP.match(row.node_name))
-                if match.group(1) == kind
-            }
-        )
+        own = [name for of_kind, _, name in sorted(made_up) if of_kind == kind]
         tensors = [entry for entry in entries if entry[0] == "tensor"]
-        if len(made_up) == len(tensors):
-            for (_, name), (_, op, port) in zip(made_up, tensors, strict=True):
+        if len(own) == len(tensors):
+            for name, (_, op, port) in zip(own, tensors, strict=True):
                 outputs = graph.op(str(op)).outputs
                 named[name] = str(op) if len(outputs) == 1 else f"{op}:{port}"
     return named

@@ -182,39 +182,33 @@ def _index_bound(port: Any) -> int | None:
             if key in seen:
                 continue
             seen.add(key)
-            bound = _bound_at(node, index)
+            kind, bound = node.get_type_name(), _bound_at(node, index)
             if bound is not None:
                 bounds.append(bound)
-            elif node.get_type_name() == "Concat" or (
-                node.get_type_name() in _CARRIERS and index == 0
-            ):
+            elif kind == "Concat" or (kind in _CARRIERS and index == 0):
                 queue += node.outputs()
-    return min(bounds) if bounds else None
+    return min(bounds, default=None)
 
 
 def _bound_at(node: Any, index: int) -> int | None:
     kind = node.get_type_name()
-    if kind in ("Gather", "GatherElements") and index == 1:
-        axis = 0
-        if kind == "Gather":
-            source = node.input_value(2).get_node()
-            if source.get_type_name() != "Constant":
-                return None
-            axis = int(np.ravel(source.get_data())[0])
-        else:
-            axis = int(node.get_attributes().get("axis", 0))
-        return _axis_size(node.input_value(0), axis)
+    if kind == "Gather" and index == 1:
+        return _axis_size(node, _constant(node.input_value(2)))
+    if kind == "GatherElements" and index == 1:
+        return _axis_size(node, int(node.get_attributes().get("axis", 0)))
     if kind.startswith("Embedding") and index > 0:
-        return _axis_size(node.input_value(0), 0)
-    if kind == "OneHot" and index == 0:
-        depth = node.input_value(1).get_node()
-        return int(np.ravel(depth.get_data())[0]) if depth.get_type_name() == "Constant" else None
-    return None
+        return _axis_size(node, 0)
+    return _constant(node.input_value(1)) if kind == "OneHot" and index == 0 else None
 
 
-def _axis_size(output: Any, axis: int) -> int | None:
-    shape = output.get_partial_shape()
-    if shape.rank.is_dynamic or list(shape)[axis].is_dynamic:
+def _constant(output: Any) -> int | None:
+    node = output.get_node()
+    return int(np.ravel(node.get_data())[0]) if node.get_type_name() == "Constant" else None
+
+
+def _axis_size(node: Any, axis: int | None) -> int | None:
+    shape = node.input_value(0).get_partial_shape()
+    if axis is None or shape.rank.is_dynamic or list(shape)[axis].is_dynamic:
         return None
     return int(list(shape)[axis].get_length())
 

@@ -12,13 +12,9 @@ import numpy as np
 import openvino as ov
 
 from hetero_lab.devices.core import BoundModel
-from hetero_lab.devices.properties import PRECISION_HINT
 from hetero_lab.errors import ArgumentError, CompileError, last_line, names_at_hand
-from hetero_lab.model.opgraph import NOT_OPS, OpGraph
+from hetero_lab.model.opgraph import NOT_OPS, OpGraph, grouped
 from hetero_lab.placement.partition import Partition
-from hetero_lab.runtime.counters import Counter, unjoined
-from hetero_lab.runtime.exported import reported
-from hetero_lab.runtime.tensors import infer
 
 # An op's name and the number of its output.
 TensorKey: TypeAlias = tuple[str, int]
@@ -73,10 +69,10 @@ def cut(
         results[entry] = ov.opset13.result(output)
     own_parameters, own_results = clone.get_parameters(), clone.get_results()
     given = {graph.ops[i].name for i in graph.parameters}
-    sinks: dict[int, list[Any]] = {}
-    for sink in clone.get_sinks():
-        home = partition.home[graph.index_of[sink.get_friendly_name()]]
-        sinks.setdefault(home, []).append(sink)
+    sinks = grouped(
+        (partition.home[graph.index_of[sink.get_friendly_name()]], sink)
+        for sink in clone.get_sinks()
+    )
     submodels = []
     for subgraph, wiring in zip(partition.subgraphs, partition.wiring, strict=True):
         index = subgraph.index
@@ -304,28 +300,3 @@ def build_model(results: list[Any], sinks: list[Any], parameters: list[Any], nam
     parts: list[Any] = [results, *([sinks] if sinks else []), parameters, name]
     build: Any = ov.Model  # its stubs lack the form with sinks
     return build(*parts)
-
-
-def infer_once(
-    model: ov.Model,
-    target: str,
-    properties: Mapping[str, Any],
-    arrays: Sequence[np.ndarray],
-    core: ov.Core,
-) -> tuple[list[np.ndarray], dict[str, str], tuple[Counter, ...]]:
-    """Compile and infer once, or several times in a row if there are arrays for that.
-
-    The states are kept in between. Return the outputs in order, those of each inference after the
-    other, the precision hint of each device and, with PERF_COUNT among the properties, the counters
-    of submodels, which are not joined to ops.
-    """
-    compiled = core.compile_model(model, target, dict(properties))
-    request = compiled.create_infer_request()
-    outputs: list[np.ndarray] = []
-    n_inputs = len(compiled.inputs)
-    for start in range(0, len(arrays) or 1, n_inputs or 1):
-        outputs += infer(request, arrays[start : start + n_inputs])
-    hints = reported(compiled, PRECISION_HINT)
-    by_device = {device or target: str(hint) for device, hint in hints.items() if hint is not None}
-    counted = request.get_profiling_info() if properties.get("PERF_COUNT") else ()
-    return outputs, by_device, tuple(unjoined(info, hetero=True) for info in counted)

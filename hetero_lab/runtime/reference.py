@@ -16,18 +16,12 @@ import numpy as np
 from hetero_lab.devices.core import BoundModel, emulated_devices
 from hetero_lab.devices.devices import device_names, supported_ops
 from hetero_lab.devices.properties import PRECISION_HINT
-from hetero_lab.errors import (
-    DeviceError,
-    HeteroLabError,
-    names_at_hand,
-    shorten,
-)
+from hetero_lab.errors import DeviceError, HeteroLabError, names_at_hand, shorten
 from hetero_lab.model.opgraph import CONSTANT, RANDOM, Op, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import BoundPlacement, Placement, resolve
-from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
+from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, reported
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.exported import reported
 from hetero_lab.runtime.inputs import digest_of
 from hetero_lab.runtime.pieces import FLOATS
 
@@ -173,7 +167,6 @@ class Reference:
 
     @cached_property
     def compiled(self) -> CompiledPlacement:
-        """The compiled model."""
         return compile_placed(self._placed)
 
 
@@ -274,7 +267,14 @@ def is_exact(array: np.ndarray) -> bool:
 
 def executed_precision(rows: Sequence[Counter], compiled: CompiledPlacement) -> str:
     """Return the lowest executed precision, or the lowest requested one without counters."""
-    return lowest_precision(rows, compiled.placed.graph, _asked_precisions(compiled))
+    placement = compiled.placed.placement
+    asked: list[object] = [
+        placement.device_properties.get(device, {}).get(PRECISION_HINT)
+        for device in placement.devices
+    ]
+    for model in compiled.compiled_models if None in asked else ():
+        asked += reported(model, PRECISION_HINT).values()
+    return lowest_precision(rows, compiled.placed.graph, asked)
 
 
 def lowest_precision(rows: Sequence[Counter], graph: OpGraph, hints: Iterable[object]) -> str:
@@ -289,7 +289,10 @@ def lowest_precision(rows: Sequence[Counter], graph: OpGraph, hints: Iterable[ob
         for row in rows
         if row.status == "EXECUTED"
         and row.precision
-        and (row.precision not in _FEW_BITS or (quantised and _is_arithmetic(row)))
+        and (
+            row.precision not in _FEW_BITS
+            or (quantised and row.node_type.lower().startswith(_ARITHMETIC))
+        )
     ]
     if executed and not any(op.bodies for op in graph):
         return _lowest(executed)
@@ -314,30 +317,25 @@ def quantised_ops(graph: OpGraph, *, dynamic: bool = True) -> frozenset[str]:
     """
     carriers: set[int] = set()
     stored: set[int] = set()  # constants of at most 8 bits, and the constants made from them
+    found: set[str] = set()
     for op in graph:
-        if op.index in graph.constant_side or op.type == CONSTANT:
-            few = any(tensor.element_type in _FEW_BITS for tensor in op.outputs)
-            if few or any(producer in stored for producer, _ in op.inputs):
-                stored.add(op.index)
-        reads = any(producer in carriers for producer, _ in op.inputs)
-        if op.index not in graph.constant_side and (
-            op.type == "FakeQuantize" or (reads and op.type in _KEEPS_VALUES)
-        ):
+        producers = {producer for producer, _ in op.inputs}
+        reads, reads_stored = bool(producers & carriers), bool(producers & stored)
+        hands_on = op.type == "FakeQuantize" or (reads and op.type in _KEEPS_VALUES)
+        is_constant = op.index in graph.constant_side
+        if hands_on and not is_constant:
             carriers.add(op.index)
-    return frozenset(
-        op.name
-        for op in graph
-        if op.index in carriers
-        or any(producer in carriers for producer, _ in op.inputs)
-        or any(quantised_ops(body, dynamic=dynamic) for body in op.bodies)
-        or (
-            dynamic and op.type == "MatMul" and any(producer in stored for producer, _ in op.inputs)
-        )
-    )
-
-
-def _is_arithmetic(row: Counter) -> bool:
-    return row.node_type.lower().startswith(_ARITHMETIC)
+        few = reads_stored or any(tensor.element_type in _FEW_BITS for tensor in op.outputs)
+        if few and (is_constant or op.type == CONSTANT):
+            stored.add(op.index)
+        if (
+            reads
+            or op.index in carriers
+            or (dynamic and op.type == "MatMul" and reads_stored)
+            or any(quantised_ops(body, dynamic=dynamic) for body in op.bodies)
+        ):
+            found.add(op.name)
+    return frozenset(found)
 
 
 def _rounds_to_8_bits(graph: OpGraph) -> bool:
@@ -356,17 +354,6 @@ def _rounds_to_8_bits(graph: OpGraph) -> bool:
 def _lowest(precisions: Iterable[str]) -> str:
     known = [precision for precision in precisions if precision in TOLERANCE]
     return max(known, key=lambda precision: TOLERANCE[precision], default="f32")
-
-
-def _asked_precisions(compiled: CompiledPlacement) -> list[object]:
-    placement = compiled.placed.placement
-    asked: list[object] = [
-        placement.device_properties.get(device, {}).get(PRECISION_HINT)
-        for device in placement.devices
-    ]
-    for model in compiled.compiled_models if None in asked else ():
-        asked += reported(model, PRECISION_HINT).values()
-    return asked
 
 
 def _compare_one(

@@ -1,16 +1,19 @@
-"""Runners: a compiled placement with its inputs, ready to run on either executor.
+"""Runners: a compiled placement with its inputs, ready to be run and timed on either executor.
 
 ``hetero`` is OpenVINO's HETERO (or one device), ``parallel`` is
 :class:`~hetero_lab.parallel.executor.ParallelExecutor`. A runner infers requests, or generates with
-a language model.
+a language model. A turn is a few discarded inferences followed by the timed ones, without a pause:
+single inferences in between others find cold caches and look up to 40 % slower.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, TypeAlias
 
@@ -19,7 +22,11 @@ import openvino as ov
 
 from hetero_lab import clock
 from hetero_lab.arguments import EXECUTORS, HETERO, PARALLEL, check_whole
+from hetero_lab.clock import now
 from hetero_lab.devices.core import BoundModel
+from hetero_lab.devices.devices import named_by_plugin
+from hetero_lab.devices.emulation import storable
+from hetero_lab.devices.properties import PRECISION_HINT
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, unknown
 from hetero_lab.lookup import annex
 from hetero_lab.model.language import Scenario, check_scenario, language_model
@@ -27,15 +34,14 @@ from hetero_lab.model.opgraph import grouped
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.planning.timeline import Span
 from hetero_lab.runtime.compiled import (
-    Chosen,
     CompiledPlacement,
-    chosen_by,
+    ask,
     compile_placed,
     inference_errors,
-    settle,
+    reported,
     warn_of_ignored,
 )
-from hetero_lab.runtime.counters import Counter, read_counters
+from hetero_lab.runtime.counters import Counter, read_counters, unjoined
 from hetero_lab.runtime.inputs import Inputs, given_or_generated
 from hetero_lab.runtime.reference import (
     Agreement,
@@ -43,10 +49,15 @@ from hetero_lab.runtime.reference import (
     compare_with_reference,
     executed_precision,
 )
-from hetero_lab.runtime.tensors import can_share, set_inputs, to_tensor
-from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, run_turn
+from hetero_lab.runtime.tensors import can_share, infer, set_inputs, to_tensor
 
+DISCARDED_PER_TURN = 2
+TIMED_PER_TURN = 10
+_STABLE = 0.05  # warm-up ends once two consecutive turns differ by less than this
+_MAX_WARMUP_S = 2.0
+_MIN_WARMUP_TURNS = 3
 _COUNTER_TURNS = 3  # counters are a running mean, which needs a few turns to settle
+_SWITCH_S = 20.0  # AUTO gets at most this long to prepare its device
 
 
 @dataclass(frozen=True)
@@ -72,16 +83,15 @@ class Execution:
     def check(self, placed: BoundPlacement) -> None:
         """Raise for a placement that cannot run like this; warn of ignored properties."""
         check_scenario(placed.bound.model, self.scenario)
-        virtual = placed.placement.virtual
-        if self.executor == PARALLEL and virtual:
+        if self.executor != PARALLEL:
+            warn_of_ignored(placed)
+        elif virtual := placed.placement.virtual:
             raise ArgumentError(
                 f"{virtual} runs a whole model by itself: executor='parallel' takes an "
                 "affinity over devices."
             )
-        if self.executor == PARALLEL:
-            annex(PARALLEL).check(placed, self.requests)
         else:
-            warn_of_ignored(placed)
+            annex(PARALLEL).check(placed, self.requests)
 
 
 class CompiledSession:
@@ -268,6 +278,151 @@ def expected_outputs(
     if scenario is None:
         return Reference(placed.bound)(arrays)
     return annex("expected tokens")(placed.bound, arrays[0], scenario)
+
+
+def infer_once(
+    model: ov.Model,
+    target: str,
+    properties: Mapping[str, Any],
+    arrays: Sequence[np.ndarray],
+    core: ov.Core,
+) -> tuple[list[np.ndarray], dict[str, str], tuple[Counter, ...]]:
+    """Compile and infer once, or several times in a row if there are arrays for that.
+
+    The states are kept in between. Return the outputs in order, those of each inference after the
+    other, the precision hint of each device and, with PERF_COUNT among the properties, the counters
+    of submodels, which are not joined to ops.
+    """
+    compiled = core.compile_model(model, target, dict(properties))
+    request = compiled.create_infer_request()
+    outputs: list[np.ndarray] = []
+    n_inputs = len(compiled.inputs)
+    for start in range(0, len(arrays) or 1, n_inputs or 1):
+        outputs += infer(request, arrays[start : start + n_inputs])
+    hints = reported(compiled, PRECISION_HINT)
+    by_device = {device or target: str(hint) for device, hint in hints.items() if hint is not None}
+    counted = request.get_profiling_info() if properties.get("PERF_COUNT") else ()
+    return outputs, by_device, tuple(unjoined(info, hetero=True) for info in counted)
+
+
+# -- the runtime's choices -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The runtime's choices for a compiled placement, as it reports them.
+
+    ``devices`` execute it (EXECUTION_DEVICES); ``n_streams`` is the number of inferences that all
+    devices together run in parallel, ``n_requests`` the advised number of requests in flight
+    (OPTIMAL_NUMBER_OF_INFER_REQUESTS). ``from_cache`` tells whether it was loaded from the model
+    cache. ``None`` stands for a value that was not reported. ``precisions`` are those of the
+    devices (INFERENCE_PRECISION_HINT), "" where one is not reported.
+    """
+
+    devices: tuple[str, ...] = ()
+    n_streams: int | None = None
+    n_requests: int | None = None
+    from_cache: bool | None = None
+    precisions: Mapping[str, str] = field(default_factory=dict)
+
+
+def chosen_by(models: Sequence[ov.CompiledModel], core: ov.Core) -> Chosen:
+    """Read the runtime's choices from the compiled models of one placement."""
+    behind = named_by_plugin(core)
+    devices: dict[str, None] = {}
+    precisions: dict[str, str] = {}
+
+    def plain(name: object) -> str:
+        # Until the chosen device is ready, AUTO runs on another one and puts its name in brackets.
+        bare = str(name).strip("()")
+        return behind.get(bare, bare)
+
+    for model in models:
+        own = [plain(name) for name in ask(model, "EXECUTION_DEVICES") or ()]
+        devices.update(dict.fromkeys(own))
+        for name, value in reported(model, PRECISION_HINT).items():
+            device = plain(name) if name else next(iter(own), "")
+            precisions[device] = str(storable({"": value})[""] or "")
+    streams: list[Any] = [
+        n for model in models for n in reported(model, "NUM_STREAMS").values() or [None]
+    ]
+    requests = [ask(model, "OPTIMAL_NUMBER_OF_INFER_REQUESTS") for model in models]
+    cached = [ask(model, "LOADED_FROM_CACHE") for model in models]
+    return Chosen(
+        tuple(devices),
+        sum(map(int, streams)) if None not in streams else None,
+        min((int(n) for n in requests if n), default=None),
+        all(cached) if None not in cached else None,
+        precisions,
+    )
+
+
+def settle(model: ov.CompiledModel, infer: Callable[[], object]) -> None:
+    """Infer until AUTO has switched to its chosen device."""
+    until = now() + _SWITCH_S
+    while now() < until and any(
+        str(name).startswith("(") for name in ask(model, "EXECUTION_DEVICES") or ()
+    ):
+        infer()
+
+
+# -- steady-state latency ------------------------------------------------------------------------
+
+Run: TypeAlias = Callable[[], object]
+
+
+def time_once(run: Run) -> float:
+    """Time one call in microseconds."""
+    started = clock.now_ns()
+    run()
+    return (clock.now_ns() - started) / 1e3
+
+
+def run_turn(
+    run: Run, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN
+) -> tuple[float, ...]:
+    """Run one turn and return the timed durations in microseconds."""
+    now_ns = clock.now_ns
+    samples = [0] * timed
+    collecting = gc.isenabled()
+    gc.disable()  # a collection in the middle would count as the model's time
+    try:
+        for _ in range(discarded):
+            run()
+        for index in range(timed):
+            started = now_ns()
+            run()
+            samples[index] = now_ns() - started
+    finally:
+        if collecting:
+            gc.enable()
+    return tuple(sample / 1e3 for sample in samples)
+
+
+def warm_up(run: Run, inferences: int | None = None, at_most_s: float = _MAX_WARMUP_S) -> int:
+    """Run until two turns agree within 5 %, or ``inferences`` times; return the number of runs."""
+    if inferences is not None:
+        for _ in range(inferences):
+            run()
+        return inferences
+    started, done, medians = now(), 0, [float("inf")]
+    while now() - started < at_most_s:
+        medians.append(float(np.median(run_turn(run, discarded=0))))
+        done += TIMED_PER_TURN
+        before, after = medians[-2:]
+        if len(medians) > _MIN_WARMUP_TURNS and abs(after - before) < _STABLE * before:
+            break
+    return done
+
+
+def turn_lengths(inferences: int | None) -> Iterator[int]:
+    """Yield the number of timed inferences of each turn, endlessly if no number is given."""
+    left = math.inf if inferences is None else inferences
+    while left:
+        # A small remainder joins the last turn, so that no turn is too short.
+        size = int(left) if left < 2 * TIMED_PER_TURN else TIMED_PER_TURN
+        yield size
+        left -= size
 
 
 def times_between_results(

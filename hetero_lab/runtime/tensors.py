@@ -152,5 +152,4 @@ def to_array(tensor: ov.Tensor) -> np.ndarray:
 
 
 def has_nan(arrays: Iterable[np.ndarray]) -> bool:
-    """Tell whether any of some arrays has a NaN."""
     return any(a.dtype.kind == "f" and bool(np.isnan(a).any()) for a in arrays)

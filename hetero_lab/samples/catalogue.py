@@ -106,7 +106,6 @@ def samples() -> pd.DataFrame:
 
 
 def sample_names() -> tuple[str, ...]:
-    """Return the names of the sample models."""
     return tuple(_manifest(datasets_dir()))
 
 

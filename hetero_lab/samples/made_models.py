@@ -86,7 +86,6 @@ def googlenet(light_model: bytes) -> bytes:
 
 
 def _draw(bits: np.random.PCG64, name: str, shape: list[int]) -> np.ndarray:
-    """Draw one tensor of weights or biases."""
     n = math.prod(shape)
     raw = np.asarray(bits.random_raw(-(-n // 4))).astype("<u8").view("<u2")[:n]
     whole = raw.astype(np.int64) - 2**15

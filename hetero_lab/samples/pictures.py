@@ -10,7 +10,6 @@ import math
 import os
 import warnings
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import PIL
@@ -101,7 +100,7 @@ def read_picture(
 
 def prepared(image: Image.Image, into: PictureInput, how: Preprocessing) -> np.ndarray:
     """Return a decoded picture as values of the input's shape and element type."""
-    fitted = _FITS[how.fit](image.convert("L" if into.n_channels == 1 else "RGB"), into)
+    fitted = _fitted(image.convert("L" if into.n_channels == 1 else "RGB"), into, how.fit)
     pixels = np.asarray(fitted, np.float32).reshape(fitted.height, fitted.width, into.n_channels)
     if how.bgr:
         pixels = pixels[..., ::-1]
@@ -114,38 +113,32 @@ def prepared(image: Image.Image, into: PictureInput, how: Preprocessing) -> np.n
     return np.ascontiguousarray(whole if into.channels_last else whole.transpose(2, 0, 1))[None]
 
 
-def _stretched(
-    image: Image.Image, into: PictureInput, filter: Image.Resampling = Image.Resampling.BILINEAR
-) -> Image.Image:
-    return image.resize((into.width, into.height), filter)
+def _fitted(image: Image.Image, into: PictureInput, fit: str) -> Image.Image:
+    width, box = into.width, None
+    if fit == "line":  # one that is wider than the input is squeezed, as PP-OCR does it
+        width = min(width, max(1, math.ceil(into.height * image.width / image.height)))
+    elif fit == "crop":
+        # The result is that of resizing the whole and then cropping it, but a very thin picture
+        # would grow huge in between.
+        scale = max(width / image.width, into.height / image.height) * 8 / 7
+        left, right = _middle(image.width, width, scale)
+        top, bottom = _middle(image.height, into.height, scale)
+        box = (left, top, right, bottom)
+    return image.resize((width, into.height), _FILTERS[fit], box)
 
 
-def _cropped(image: Image.Image, into: PictureInput) -> Image.Image:
-    scale = max(into.width / image.width, into.height / image.height) * 8 / 7
-    # The result is that of resizing the whole and then cropping it, but a very thin picture would
-    # grow huge in between.
-    box = []
-    for whole, kept in ((image.width, into.width), (image.height, into.height)):
-        resized = round(whole * scale)
-        begin = (resized - kept) // 2
-        box += [begin * whole / resized, (begin + kept) * whole / resized]
-    left, right, top, bottom = box
-    return image.resize(
-        (into.width, into.height), Image.Resampling.LANCZOS, box=(left, top, right, bottom)
-    )
+def _middle(whole: int, kept: int, scale: float) -> tuple[float, float]:
+    """Return where the middle of a side begins and ends that is ``kept`` long after scaling."""
+    resized = round(whole * scale)
+    begin = (resized - kept) // 2
+    return begin * whole / resized, (begin + kept) * whole / resized
 
 
-def _as_line(image: Image.Image, into: PictureInput) -> Image.Image:
-    # A picture that is wider than the input is squeezed, as PP-OCR does it.
-    width = min(into.width, max(1, math.ceil(into.height * image.width / image.height)))
-    return image.resize((width, into.height), Image.Resampling.BILINEAR)
-
-
-_FITS = {
-    "stretch": _stretched,
-    "average": partial(_stretched, filter=Image.Resampling.BOX),
-    "crop": _cropped,
-    "line": _as_line,
+_FILTERS = {
+    "stretch": Image.Resampling.BILINEAR,
+    "average": Image.Resampling.BOX,
+    "crop": Image.Resampling.LANCZOS,
+    "line": Image.Resampling.BILINEAR,
 }
 
 

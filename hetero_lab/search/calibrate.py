@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.arguments import check_whole
+from hetero_lab.clock import Stopwatch
 from hetero_lab.costs.cost_model import CostModel, ValidationRow
 from hetero_lab.costs.counter_costs import Observation, fusion_groups
 from hetero_lab.costs.design import (
@@ -49,7 +50,6 @@ from hetero_lab.planning.schedules import measured_contention, plan_schedule
 from hetero_lab.results.configuration import configuration
 from hetero_lab.results.environment import current_environment
 from hetero_lab.runtime.inputs import Inputs
-from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.search.observations import Observer, Search, isolated_nodes, searching
 from hetero_lab.terminal import count_of
 

@@ -12,6 +12,7 @@ from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
+from hetero_lab.clock import Stopwatch
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.costs.prediction import OPS
 from hetero_lab.errors import ArgumentError, MeasurementError
@@ -25,7 +26,6 @@ from hetero_lab.results.profile_report import counted_beyond
 from hetero_lab.results.profile_result import Profile
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.runtime.counters import executed_ops_us, leaders
-from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import frame_of, text_table, time_text
 from hetero_lab.terminal import count_of, one_line
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import BoundModel, bind, shared_core
 from hetero_lab.devices.devices import check_device
 from hetero_lab.errors import ArgumentError, MeasurementError
@@ -22,7 +23,6 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
 from hetero_lab.results.environment import keep_noise
 from hetero_lab.results.sweep_result import Sweep
-from hetero_lab.runtime.timing import Stopwatch
 
 if TYPE_CHECKING:
     import openvino as ov

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_lab.arguments import EXECUTORS, PARALLEL
+from hetero_lab.clock import Stopwatch
 from hetero_lab.costs.counter_costs import ENTERS, LEAVES, Conversion, ExecutedNode, Observation
 from hetero_lab.costs.design import on_first_able
 from hetero_lab.devices.core import BoundModel
@@ -32,7 +33,6 @@ from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import Row
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.runners import Execution
-from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import ReadData
 from hetero_lab.terminal import count_of
 

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hetero_lab.clock import Stopwatch
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.costs.counter_costs import Observation
 from hetero_lab.costs.design import cut_at, lone_cuts
@@ -34,7 +35,6 @@ from hetero_lab.results.evidence import BEST, FASTER, between, decide, fastest_f
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import Row
 from hetero_lab.runtime.inputs import Inputs
-from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.search.calibrate import Calibration, check_device_properties, check_devices
 from hetero_lab.search.observations import Search, searching
 from hetero_lab.tables import frame_of

@@ -27,6 +27,7 @@ from hetero_lab.advise.candidates import (
     fast_and_accurate,
 )
 from hetero_lab.cli.main import main
+from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.devices.devices import precisions
 from hetero_lab.errors import DeviceError, MeasurementError
@@ -37,7 +38,6 @@ from hetero_lab.planning.planner import plan_graph
 from hetero_lab.results.evidence import MAY_BE_BEST
 from hetero_lab.results.sweep_row import BUDGET_ENDED
 from hetero_lab.runtime.reference import Agreement
-from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import read_data
 from hetero_lab.search import optimize as optimizing
 from hetero_lab.search.observations import searching

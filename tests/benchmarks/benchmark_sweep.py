@@ -27,7 +27,7 @@ from hetero_lab.measure.workers import GROUP_SIZE
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
-from hetero_lab.runtime.timing import warm_up
+from hetero_lab.runtime.runners import warm_up
 from tests.scripts import options
 
 TURNS = 8

@@ -21,6 +21,7 @@ pytest.importorskip("distributed")
 from distributed import Client, LocalCluster, Nanny, Scheduler, SpecCluster
 
 import hetero_lab as hl
+from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import shared_core
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, MeasurementError, StoreError
 from hetero_lab.fleet import cluster as fleet_cluster
@@ -32,7 +33,6 @@ from hetero_lab.measure.workers import Workers
 from hetero_lab.results.environment import current_environment
 from hetero_lab.results.records import Failed, Header, Ledger, Trial, Turn, by_key
 from hetero_lab.results.store import read_store
-from hetero_lab.runtime.timing import Stopwatch
 
 REPO = Path(__file__).parents[2]
 HERE = platform.node()

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hetero_lab.clock import Stopwatch
 from hetero_lab.errors import MeasurementError
 from hetero_lab.intervals import Noise
 from hetero_lab.machine.race import FINALISTS, LOOKS, Race, Together, Turn, best_of
 from hetero_lab.measure.requests import Driven
-from hetero_lab.runtime.timing import Stopwatch
 
 NOISE = Noise(0.005, 0.0)  # costs are no times, so nothing in µs
 

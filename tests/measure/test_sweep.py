@@ -30,6 +30,7 @@ from small_models import chain
 
 import hetero_lab as hl
 from hetero_lab import clock
+from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.errors import (
     ArgumentError,
@@ -48,7 +49,6 @@ from hetero_lab.results.records import Compiled, Finished, Turn
 from hetero_lab.results.store import read_store
 from hetero_lab.results.sweep_reading import sweep_from
 from hetero_lab.runtime.inputs import generate_inputs
-from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import number
 
 ROOT = Path(__file__).parents[2]

@@ -14,6 +14,7 @@ import pytest
 from measure.scripted_answers import TIMES, answered, trials
 
 from hetero_lab import clock
+from hetero_lab.clock import Stopwatch
 from hetero_lab.intervals import ASSUMED_NOISE
 from hetero_lab.measure.bench_pool import BenchPool
 from hetero_lab.measure.budget import RunOptions
@@ -22,7 +23,6 @@ from hetero_lab.measure.sweep_schedule import SweepSchedule
 from hetero_lab.measure.worker_process import WorkerError
 from hetero_lab.measure.workers import Workers
 from hetero_lab.results.records import Call, Counters, Failed, Ledger, State, Turn, by_key
-from hetero_lab.runtime.timing import Stopwatch
 
 
 class Workshop:

@@ -8,7 +8,7 @@ from small_models import convolutions
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, DeviceError, PropertyError
-from hetero_lab.runtime.compiled import settle
+from hetero_lab.runtime.runners import settle
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 

@@ -12,12 +12,12 @@ import multiprocessing
 from dataclasses import replace
 
 import hetero_lab as hl
+from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import shared_core
 from hetero_lab.machine.machine import inquiry_on
 from hetero_lab.machine.race import Race, Together
 from hetero_lab.results.environment import noise_here
 from hetero_lab.results.evidence import FASTER, SLOWER
-from hetero_lab.runtime.timing import Stopwatch
 
 RACE_S = 14.0
 

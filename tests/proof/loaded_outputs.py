@@ -13,8 +13,8 @@ import argparse
 import itertools
 
 import hetero_lab as hl
+from hetero_lab.clock import Stopwatch
 from hetero_lab.machine.machine import inquiry_on
-from hetero_lab.runtime.timing import Stopwatch
 from tests import network_zoo
 
 NETWORKS = (

@@ -72,7 +72,7 @@ def test_what_means_the_same_is_no_mutant(tmp_path: Path):
 
 def test_a_sample_is_of_different_functions_and_the_same_for_a_seed():
     root = Path(__file__).parents[2]
-    paths = ["hetero_lab/intervals.py", "hetero_lab/grouping.py"]
+    paths = ["hetero_lab/intervals.py", "hetero_lab/results/evidence.py"]
     drawn = sample(root, paths, 12, seed=1)
     assert drawn == sample(root, paths, 12, seed=1) != sample(root, paths, 12, seed=2)
     assert len({mutant.function for mutant in drawn}) == 12

@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 
 import hetero_lab as hl
+from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import shared_core
 from hetero_lab.machine.goal import holds, pooled
 from hetero_lab.machine.machine import Inquiry, inquiry_on
 from hetero_lab.machine.race import Together, ratio_of
 from hetero_lab.results.environment import noise_here
-from hetero_lab.runtime.timing import Stopwatch
 from tests import network_zoo
 
 NETWORKS = ("yolo_dfl", "yolo_anchors", "unet", "ssd", "encoder", "ocr_svtr", "faces", "speech")

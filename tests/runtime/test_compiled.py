@@ -33,11 +33,17 @@ from hetero_lab.model.read import output_names, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Wiring, predict
 from hetero_lab.placement.placement import resolve
-from hetero_lab.runtime.compiled import check_ports, lonely_results, settle
-from hetero_lab.runtime.exported import match_header, observe, parse_header, reported
+from hetero_lab.runtime.compiled import (
+    check_ports,
+    lonely_results,
+    match_header,
+    observe,
+    parse_header,
+    reported,
+)
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.placed_model import header_text
-from hetero_lab.runtime.runners import CompiledSession, Execution
+from hetero_lab.runtime.runners import CompiledSession, Execution, settle
 
 
 def on_cpu(model, core, **elsewhere) -> Affinity:

@@ -27,7 +27,7 @@ from hetero_lab.errors import (
 )
 from hetero_lab.model.read import output_names, prepare
 from hetero_lab.runtime import place_ops
-from hetero_lab.runtime.exported import parse_header
+from hetero_lab.runtime.compiled import parse_header
 from hetero_lab.runtime.placed_model import header_text
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hetero_lab import clock
+from hetero_lab.clock import Stopwatch
 from hetero_lab.errors import ArgumentError
-from hetero_lab.runtime.timing import (
+from hetero_lab.runtime.runners import (
     DISCARDED_PER_TURN,
     TIMED_PER_TURN,
-    Stopwatch,
     run_turn,
     time_once,
     turn_lengths,

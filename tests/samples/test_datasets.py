@@ -12,12 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hetero_lab.errors import ArgumentError, SampleError
-from hetero_lab.samples import (
-    catalogue as samples,
-    datasets as labelled_data,
-    drawn_text,
-    file_types,
-)
+from hetero_lab.samples import catalogue as samples, datasets as labelled_data, drawn_text
 from hetero_lab.samples.catalogue import datasets_dir
 from hetero_lab.samples.datasets import Dataset, dataset
 
@@ -36,7 +31,10 @@ def data(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Dat
     """A data set, without what would need the model's files."""
     if request.param == "blazeface":
         pytest.importorskip("skimage")
-    classes = {"magika": tuple(sorted(set(file_types.TYPES.values()))), "ppocr_rec": ("a", "b")}
+    classes = {
+        "magika": tuple(sorted(set(labelled_data.FILE_TYPES.values()))),
+        "ppocr_rec": ("a", "b"),
+    }
     monkeypatch.setattr(labelled_data, "sample_labels", classes.get)
     return dataset(request.param)
 
@@ -132,7 +130,7 @@ _PIECES = st.lists(st.sampled_from([b" ", b"\n\t", b"a", b"\x00", b"xyz" * 500])
 
 @given(_PIECES.map(b"".join))
 def test_features_are_the_ends_without_white_space(content: bytes) -> None:
-    values = file_types.features(content, content)
+    values = labelled_data.features(content, content)
     assert values.shape == (1, 2048)
     assert values.dtype == np.int32
     begin = [*content[:4096].lstrip()[:1024]]
@@ -145,8 +143,8 @@ def test_features_are_the_ends_without_white_space(content: bytes) -> None:
 def test_features_of_a_file_are_those_of_its_content(tmp_path: Path, n: int) -> None:
     content = np.random.default_rng(n).integers(0, 256, n).astype(np.uint8).tobytes()
     (tmp_path / "f").write_bytes(content)
-    expected = file_types.features(content[:4096], content[-4096:] if n else b"")
-    np.testing.assert_array_equal(file_types.read_features(tmp_path / "f"), expected)
+    expected = labelled_data.features(content[:4096], content[-4096:] if n else b"")
+    np.testing.assert_array_equal(labelled_data.read_features(tmp_path / "f"), expected)
 
 
 def test_files_are_spread_over_the_types(tmp_path: Path, monkeypatch) -> None:
@@ -161,12 +159,12 @@ def test_files_are_spread_over_the_types(tmp_path: Path, monkeypatch) -> None:
     (root / "a" / "short.json").write_text("{}")
     (root / "a" / "LICENSE.md").write_text("# All rights, none reserved")
     (root / "a" / "link.css").symlink_to(root / "a" / "m0.py")
-    monkeypatch.setattr(file_types, "roots", lambda: (root,))
-    chosen = file_types.find_files(10)
+    monkeypatch.setattr(labelled_data, "roots", lambda: (root,))
+    chosen = labelled_data.find_files(10)
     assert Counter(kind for _, kind in chosen) == {"python": 7, "json": 3}
     assert {path.parent.name for path, _ in chosen} == {"a"}
-    assert file_types.find_files(10) == chosen
-    assert len(file_types.find_files(1000)) == 23
+    assert labelled_data.find_files(10) == chosen
+    assert len(labelled_data.find_files(1000)) == 23
 
 
 # Text and faces ---------------------------------------------------------------------------------

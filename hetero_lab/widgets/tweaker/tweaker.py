@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import ipywidgets
 
 from hetero_lab.arguments import checked
+from hetero_lab.clock import Stopwatch
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.devices.core import BoundModel, bind, emulated_devices
 from hetero_lab.errors import (
@@ -34,7 +35,6 @@ from hetero_lab.planning.simplify import simplified
 from hetero_lab.result import Displayed
 from hetero_lab.results.environment import noise_here
 from hetero_lab.results.evidence import TOLERANCE
-from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.search.hotspots import Hotspots
 from hetero_lab.tables import time_text, write_csv
 from hetero_lab.widgets.last_picture import LastPicture

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import BoundModel
 from hetero_lab.errors import HeteroLabError, MeasurementError
 from hetero_lab.intervals import Estimate, Noise, Series
@@ -22,7 +23,6 @@ from hetero_lab.results.environment import is_busy
 from hetero_lab.results.evidence import UNDECIDED, finding
 from hetero_lab.results.records import AnyRecord, Compiled, Ledger, State, Turn
 from hetero_lab.results.sweep_reading import foreign_cpus
-from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:

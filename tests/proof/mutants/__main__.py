@@ -39,7 +39,7 @@ from tests.proof.mutants.warm import Tree, Warm
 ROOT = Path(__file__).parents[3]
 # The pure rooms and the engine. A module at the top of the package is a room of its own.
 ROOMS = (
-    "intervals", "tables", "grouping", "placement", "costs", "planning", "lint", "results",
+    "intervals", "tables", "placement", "costs", "planning", "lint", "results",
     "runtime", "measure", "search",
 )  # fmt: skip
 KILLED_OF_SIX = 5
