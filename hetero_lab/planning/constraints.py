@@ -164,7 +164,7 @@ def nothing_fits(pairwise: Pairwise, pools: Pools) -> PlanError:
     for pool, limit in pools.items():
         members = list(pool.devices)
         elsewhere = np.asarray(np.delete(pairwise.allowed, members, axis=1).any(axis=1))
-        bound = [~elsewhere[list(term.users)].all() for term in pairwise.held]
+        bound = [~elsewhere[list(users)].all() for users in pairwise.held]
         held = int(pairwise.held_bytes[bound][:, members].sum(axis=0).min())
         if held > limit:
             ops = [op for unit in np.flatnonzero(~elsewhere) for op in pairwise.units[unit]]

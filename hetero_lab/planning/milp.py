@@ -22,7 +22,7 @@ from hetero_lab.costs.objective import LATENCY, THROUGHPUT
 from hetero_lab.errors import PlanError
 from hetero_lab.interrupts import interruptible
 from hetero_lab.placement.memory_limits import Pools
-from hetero_lab.planning.pairwise import Choice, Pairwise
+from hetero_lab.planning.pairwise import Pairwise, Term
 
 _INFEASIBLE = 2
 _MOST_US = 1e6  # sum of all costs as the solver sees them; its tolerances are absolute
@@ -37,12 +37,13 @@ def milp(
     *,
     memory_limit: Pools | None = None,
     budget_s: float = 60.0,
-) -> Choice | None:
+) -> tuple[np.ndarray, int] | None:
     """Minimise the pairwise part of the latency, or of the busiest device's time.
 
     The memory limits count constants and states once for each device that uses them, and boundary
-    tensors once for each device that makes or receives them. None if time ran out before any choice
-    was found. PlanError if no choice keeps within the limits, or some unit is allowed nowhere.
+    tensors once for each device that makes or receives them. Returns the choice and a proven lower
+    bound in ns; None if time ran out before any choice was found. PlanError if no choice keeps
+    within the limits, or some unit is allowed nowhere.
     """
     deadline = now() + budget_s
     pairwise = pairwise.restricted(np.ones_like(pairwise.allowed))
@@ -54,15 +55,15 @@ def milp(
         raise PlanError("No placement keeps within the memory limits.")
     if result.x is None:
         return None
-    devices = program.devices(result.x)
-    value = int(pairwise.values_ns(devices[None], objective)[0])
+    choice = program.choice(result.x)
+    value = int(pairwise.values_ns(choice[None], objective)[0])
     proven = result.mip_dual_bound
     bound = 0
     if proven is not None and np.isfinite(proven):
         # Costs are whole ns, so the bound may be rounded up, less the solver's tolerance.
         least = np.ceil((proven * 1000.0 - _TOLERANCE_NS) * program.scale)
         bound = int(least) + pairwise.objective.constant_ns
-    return Choice(tuple(devices.tolist()), value, max(0, min(bound, value)))
+    return choice, max(0, min(bound, value))
 
 
 def even_choice(pairwise: Pairwise, pools: Pools, budget_s: float) -> np.ndarray | None:
@@ -75,7 +76,7 @@ def even_choice(pairwise: Pairwise, pools: Pools, budget_s: float) -> np.ndarray
     program.limit_memory(pools)
     program.minimise_fullest()
     result = program.solve(deadline, gap=_EVEN_GAP)
-    return None if result.x is None else program.devices(result.x)
+    return None if result.x is None else program.choice(result.x)
 
 
 class _Program:
@@ -103,15 +104,7 @@ class _Program:
         # By device: variables, and the bytes of each.
         self.held: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self.boundaries: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self.handed: list[np.ndarray] = [
-            self._tensor(number) for number in range(len(pairwise.tensors))
-        ]
-        for pair in pairwise.pairs:
-            joint = self._joint(pair.first, pair.second)
-            apart = ~np.eye(n_devices, dtype=bool)
-            first, second = np.indices((n_devices, n_devices))
-            self._work_of(first[apart], joint[apart], pair.first_ns[first[apart]])
-            self._work_of(second[apart], joint[apart], pair.second_ns[second[apart]])
+        self.handed = [self._term(term) for term in pairwise.terms]
 
     def _variables(self, upper: np.ndarray) -> np.ndarray:
         start, self.n_variables = self.n_variables, self.n_variables + len(upper)
@@ -126,9 +119,6 @@ class _Program:
         self.low.append(np.full(count, low))
         self.high.append(np.full(count, high))
         self.n_rows += count
-
-    def _work_of(self, device: np.ndarray, variable: np.ndarray, ns: np.ndarray) -> None:
-        self.work.append((device.ravel(), variable.ravel(), ns.ravel()))
 
     def _joint(self, first: int, second: int) -> np.ndarray:
         """Return the variables "first on s and second on t", shape ``[devices, devices]``."""
@@ -146,9 +136,8 @@ class _Program:
         self.together[first, second] = joint
         return joint
 
-    def _tensor(self, number: int) -> np.ndarray:
+    def _term(self, term: Term) -> np.ndarray:
         """Return the variables "handed from s to t", shape ``[devices, devices]``."""
-        term = self.pairwise.tensors[number]
         n = self.pairwise.n_devices
         joints = [self._joint(term.source, user) for user in term.users]
         if len(joints) == 1:
@@ -158,9 +147,8 @@ class _Program:
             for joint in joints:
                 pair = np.column_stack([handed.ravel(), joint.ravel()])
                 self._add(pair, np.tile([1.0, -1.0], (n * n, 1)), 0.0, np.inf)
-        source, target = np.indices((n, n))
-        self._work_of(source, handed, term.leave_ns)
-        self._work_of(target, handed, term.enter_ns)
+        for device, ns in zip(np.indices((n, n)), (term.leave_ns, term.enter_ns), strict=True):
+            self.work.append((device.ravel(), handed.ravel(), ns.ravel()))
         return handed
 
     def limit_memory(self, pools: Pools) -> None:
@@ -177,14 +165,15 @@ class _Program:
     def _held(self, device: int) -> tuple[np.ndarray, np.ndarray]:
         """Return variables that are 1 for constants and states on a device, and their bytes."""
         if device not in self.held:
-            terms = [term for term in self.pairwise.held if term.n_bytes[device]]
-            variables = np.zeros(len(terms), dtype=np.int64)
-            for at, term in enumerate(terms):
-                variables[at] = self.on[term.users[0], device]
-                if len(term.users) > 1:
+            sizes = self.pairwise.held_bytes[:, device]
+            users_of = [u for u, size in zip(self.pairwise.held, sizes, strict=True) if size]
+            variables = np.zeros(len(users_of), dtype=np.int64)
+            for at, users in enumerate(users_of):
+                variables[at] = self.on[users[0], device]
+                if len(users) > 1:
                     variables[at] = self._variables(np.ones(1))[0]
-                    self._at_least(variables[at], [self.on[u, device] for u in term.users])
-            self.held[device] = variables, np.array([t.n_bytes[device] for t in terms], dtype=float)
+                    self._at_least(variables[at], [self.on[u, device] for u in users])
+            self.held[device] = variables, sizes[sizes > 0].astype(float)
         return self.held[device]
 
     def _handed(self, device: int) -> tuple[np.ndarray, np.ndarray]:
@@ -194,7 +183,7 @@ class _Program:
             others = [d for d in range(n) if d != device]
             variables: list[int] = []
             sizes: list[float] = []
-            for term, handed in zip(self.pairwise.tensors, self.handed, strict=True):
+            for term, handed in zip(self.pairwise.terms, self.handed, strict=True):
                 if term.n_bytes and others:
                     made = int(self._variables(np.ones(1))[0])
                     self._at_least(made, [handed[device, d] for d in others])
@@ -240,7 +229,7 @@ class _Program:
         self.costs = np.zeros(self.n_variables)
         self.costs[most] = 1.0
 
-    def devices(self, values: np.ndarray) -> np.ndarray:
+    def choice(self, values: np.ndarray) -> np.ndarray:
         """Return the device of each unit that the values of the variables mean."""
         share = values[: self.on.size].reshape(self.on.shape)
         return np.where(self.pairwise.allowed, share, -1.0).argmax(axis=1)

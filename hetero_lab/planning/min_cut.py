@@ -17,19 +17,21 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from hetero_lab.planning.pairwise import Choice, Pairwise
+from hetero_lab.planning.pairwise import Pairwise
 
 _MOST = 1 << 30  # flow and capacities; their sums must stay below 2**31
 
 
-def min_cut(pairwise: Pairwise, devices: tuple[int, int] = (0, 1), surcharge_ns: int = 0) -> Choice:
+def min_cut(
+    pairwise: Pairwise, devices: tuple[int, int] = (0, 1), surcharge_ns: int = 0
+) -> tuple[np.ndarray, int]:
     """Minimise the pairwise part of the latency over two devices, exactly.
 
-    Units may be allowed on one of the ``devices`` only. If the problem has more devices, the
-    choice is the best of those that use these two, and nothing is proven. Nor is it with
-    ``surcharge_ns``, which is added to the price of every tensor that is handed over: about the
-    cost of a subgraph gives choices with fewer subgraphs. PlanError if some unit is allowed on
-    neither device.
+    Returns the choice and a proven lower bound in ns on that part, 0 if nothing is proven. Units
+    may be allowed on one of the ``devices`` only. If the problem has more devices, the choice is
+    the best of those that use these two, and nothing is proven. Nor is it with ``surcharge_ns``,
+    which is added to the price of every tensor that is handed over: about the cost of a subgraph
+    gives choices with fewer subgraphs. PlanError if some unit is allowed on neither device.
     """
     first, second = devices
     allowed = pairwise.allowed[:, [first, second]]
@@ -44,20 +46,15 @@ def min_cut(pairwise: Pairwise, devices: tuple[int, int] = (0, 1), surcharge_ns:
         # Cut from the source a unit is on the second device, so that edge costs its time.
         network.add(network.source, unit, max(0, more) if on_second else None)
         network.add(unit, network.sink, max(0, -more) if on_first else None)
-    for term in pairwise.tensors:
-        there = int(term.leave_ns[first, second] + term.enter_ns[first, second])
-        back = int(term.leave_ns[second, first] + term.enter_ns[second, first])
-        network.add_tensor(term.source, term.users, there + surcharge_ns, forward=True)
-        network.add_tensor(term.source, term.users, back + surcharge_ns, forward=False)
-    for pair in pairwise.pairs:
-        a, b = pair.first, pair.second
-        network.add(a, b, int(pair.first_ns[first] + pair.second_ns[second]))
-        network.add(b, a, int(pair.first_ns[second] + pair.second_ns[first]))
-    on_source_side = network.cut()[:n_units]
-    chosen = tuple(np.where(on_source_side, first, second).tolist())
-    value = pairwise.value_ns(chosen)
-    exact = pairwise.n_devices == 2 and not surcharge_ns
-    return Choice(chosen, value, value if exact else 0)
+    for terms, more in ((pairwise.tensors, surcharge_ns), (pairwise.pairs, 0)):
+        for term in terms:
+            there = int(term.leave_ns[first, second] + term.enter_ns[first, second])
+            back = int(term.leave_ns[second, first] + term.enter_ns[second, first])
+            network.add_tensor(term.source, term.users, there + more, forward=True)
+            network.add_tensor(term.source, term.users, back + more, forward=False)
+    choice = np.where(network.cut()[:n_units], first, second)
+    is_exact = pairwise.n_devices == 2 and not surcharge_ns
+    return choice, pairwise.value_ns(choice) if is_exact else 0
 
 
 class Network:

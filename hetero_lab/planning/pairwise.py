@@ -7,7 +7,7 @@ units on different devices. Tensors within a unit cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -18,67 +18,26 @@ from hetero_lab.errors import PlanError, names_at_hand
 from hetero_lab.model.opgraph import CONSTANT, RESULT
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A device for each unit, its cost, and a proven lower bound on the cost of any choice.
-
-    ``value_ns`` is the pairwise part of the objective. A ``bound_ns`` of 0 proves nothing.
-    """
-
-    devices: tuple[int, ...]
-    value_ns: int
-    bound_ns: int
-
-
 @dataclass(frozen=True, eq=False)
-class TensorTerm:
-    """A tensor that unit ``source`` makes and ``users``, all different from it, read.
+class Term:
+    """The cost of units ``users`` that are not on the device of another unit, ``source``.
 
-    Or a layout that ``source`` chooses, with the users of all tensors that keep it. For each
-    (source device, target device), ``leave_ns`` is the producing device's work and ``enter_ns``
-    the receiving one's; both are 0 within a device.
+    ``source`` makes a tensor that they read, chooses the layout of several, or loses the fusion
+    with one user. For each (source device, target device), ``leave_ns`` is the source device's work
+    and ``enter_ns`` the target's; both are 0 within a device.
     """
 
     source: int
     users: tuple[int, ...]
     leave_ns: np.ndarray
     enter_ns: np.ndarray
-    n_bytes: int
+    n_bytes: int = 0
 
     def ns(self, device_of: Callable[[int], int]) -> int:
         """Return the cost of the term, given the device of each unit."""
         source = device_of(self.source)
         targets = {device_of(user) for user in self.users} - {source}
         return sum(int(self.leave_ns[source, t] + self.enter_ns[source, t]) for t in targets)
-
-
-@dataclass(frozen=True, eq=False)
-class PairTerm:
-    """Lost fusion between two units that are on different devices."""
-
-    first: int
-    second: int
-    first_ns: np.ndarray
-    second_ns: np.ndarray
-
-    def ns(self, device_of: Callable[[int], int]) -> int:
-        """Return the cost of the term, given the device of each unit."""
-        first, second = device_of(self.first), device_of(self.second)
-        return 0 if first == second else int(self.first_ns[first] + self.second_ns[second])
-
-
-@dataclass(frozen=True, eq=False)
-class HeldTerm:
-    """Constants and states that units share, by device: one that has any of the units holds all."""
-
-    users: tuple[int, ...]
-    weight_bytes: np.ndarray
-    state_bytes: np.ndarray
-
-    @property
-    def n_bytes(self) -> np.ndarray:
-        """Both together."""
-        return self.weight_bytes + self.state_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +48,8 @@ class Pairwise:
     units: tuple[tuple[str, ...], ...]
     time_ns: np.ndarray
     allowed: np.ndarray
-    tensors: tuple[TensorTerm, ...]
-    pairs: tuple[PairTerm, ...]
+    tensors: tuple[Term, ...]  # and layouts
+    pairs: tuple[Term, ...]  # that lose fusion
 
     @classmethod
     def build(cls, objective: Objective) -> Pairwise:
@@ -103,8 +62,8 @@ class Pairwise:
             units=tuple(unit.ops for unit in units),
             time_ns=whole_ns(np.where(allowed, time_us, 0.0)),
             allowed=allowed,
-            tensors=_tensor_terms(objective),
-            pairs=_pair_terms(objective),
+            tensors=_merged(_tensor_terms(objective)),
+            pairs=_merged(_pair_terms(objective)),
         )
 
     @property
@@ -139,8 +98,8 @@ class Pairwise:
         chosen = np.asarray(choice)
         own = int(self.time_ns[np.arange(len(chosen)), chosen].sum())
         device_of = chosen.tolist().__getitem__
-        terms = (term.ns(device_of) for term in (*self.tensors, *self.pairs))
-        return self.objective.constant_ns + own + sum(terms)
+        between = sum(term.ns(device_of) for term in self.terms)
+        return self.objective.constant_ns + own + between
 
     def values_ns(
         self, choices: np.ndarray, objective: str, subgraphs: np.ndarray | None = None
@@ -167,19 +126,21 @@ class Pairwise:
             return device if unit in moved else int(choice[unit])
 
         change = int(self.time_ns[units, device].sum() - self.time_ns[units, choice[units]].sum())
-        terms = {id(term): term for unit in units for term in self.terms_of[unit]}
-        return change + sum(term.ns(after) - term.ns(before) for term in terms.values())
+        terms = {term for unit in units for term in self.terms_of[unit]}
+        return change + sum(term.ns(after) - term.ns(before) for term in terms)
 
     @cached_property
-    def terms_of(self) -> list[list[TensorTerm | PairTerm]]:
+    def terms(self) -> tuple[Term, ...]:
+        """All terms between units."""
+        return *self.tensors, *self.pairs
+
+    @cached_property
+    def terms_of(self) -> list[list[Term]]:
         """For each unit, the terms that depend on its device."""
-        terms: list[list[TensorTerm | PairTerm]] = [[] for _ in self.units]
-        for tensor in self.tensors:
-            for unit in {tensor.source, *tensor.users}:
-                terms[unit].append(tensor)
-        for pair in self.pairs:
-            terms[pair.first].append(pair)
-            terms[pair.second].append(pair)
+        terms: list[list[Term]] = [[] for _ in self.units]
+        for term in self.terms:
+            for unit in (term.source, *term.users):
+                terms[unit].append(term)
         return terms
 
     @cached_property
@@ -191,27 +152,24 @@ class Pairwise:
     def busy_ns(self, choices: np.ndarray) -> np.ndarray:
         """Return each device's work, pairwise part, of many choices: ``[n, devices]``."""
         busy = np.zeros((len(choices), self.n_devices), dtype=np.int64)
-        for device in range(self.n_devices):
+        rows, devices = np.arange(len(choices)), range(self.n_devices)
+        for device in devices:
             times = np.where(choices == device, self.time_ns[:, device], 0)
             busy[:, device] = times.sum(axis=1)
-        for term in self.tensors:
-            source = choices[:, term.source]
-            for device in range(self.n_devices):
-                received = (choices[:, list(term.users)] == device).any(axis=1)
+        for term in self.terms:
+            source, users = choices[:, term.source], choices[:, list(term.users)]
+            for device in devices:
+                received = (users == device).any(axis=1)
                 busy[:, device] += np.where(received, term.enter_ns[source, device], 0)
-                leave = np.where(received, term.leave_ns[source, device], 0)
-                np.add.at(busy, (np.arange(len(choices)), source), leave)
-        for pair in self.pairs:
-            first, second = choices[:, pair.first], choices[:, pair.second]
-            apart = first != second
-            rows = np.arange(len(choices))
-            np.add.at(busy, (rows, first), np.where(apart, pair.first_ns[first], 0))
-            np.add.at(busy, (rows, second), np.where(apart, pair.second_ns[second], 0))
+                busy[rows, source] += np.where(received, term.leave_ns[source, device], 0)
         return busy
 
     @cached_property
-    def held(self) -> tuple[HeldTerm, ...]:
-        """Constants and states with the units that use them, those of equal use together."""
+    def held(self) -> dict[tuple[int, ...], np.ndarray]:
+        """Bytes of constants and of states by the units that use them, ``[2, devices]``.
+
+        A device that has any of the units holds all of it.
+        """
         objective = self.objective
         users: dict[int, set[int]] = {}
         for constant, op in zip(*objective.memory.constant_uses, strict=True):
@@ -220,11 +178,11 @@ class Pairwise:
         users |= {state: {int(objective.unit_of[state])} for state in states}
         measured = objective.measured_memory
         counted = [number for number, d in enumerate(objective.devices) if d not in measured]
-        sizes: dict[tuple[int, ...], np.ndarray] = {}  # [weights or states, devices]
+        held: dict[tuple[int, ...], np.ndarray] = {}
 
         def sizes_of(units: Iterable[int]) -> np.ndarray:
             nothing = np.zeros((2, self.n_devices), dtype=np.int64)
-            return sizes.setdefault(tuple(sorted(units)), nothing)
+            return held.setdefault(tuple(sorted(units)), nothing)
 
         for node, units in users.items() if counted else ():
             n_bytes = objective.graph.ops[node].outputs[0].n_bytes or 0
@@ -233,12 +191,12 @@ class Pairwise:
             number = objective.devices.index(device)
             for part in parts:
                 sizes_of(part.units)[:, number] += part.weight_bytes, part.state_bytes
-        return tuple(HeldTerm(key, *each) for key, each in sizes.items())
+        return held
 
     @cached_property
     def held_bytes(self) -> np.ndarray:
         """Bytes of each of ``held`` on each device, ``[terms, devices]``."""
-        sizes = [term.n_bytes for term in self.held]
+        sizes = [n_bytes.sum(axis=0) for n_bytes in self.held.values()]
         return np.array(sizes, dtype=np.int64).reshape(-1, self.n_devices)
 
     def least_bytes(
@@ -250,8 +208,8 @@ class Pairwise:
         """
         here = choices == device
         total = np.zeros(len(choices), dtype=np.int64)
-        for term in self.held:
-            total += here[:, list(term.users)].any(axis=1) * term.n_bytes[device]
+        for users, n_bytes in zip(self.held, self.held_bytes[:, device], strict=True):
+            total += here[:, list(users)].any(axis=1) * n_bytes
         for term in self.tensors if boundaries else ():
             made = here[:, term.source] & ~here[:, list(term.users)].all(axis=1)
             received = ~here[:, term.source] & here[:, list(term.users)].any(axis=1)
@@ -280,11 +238,10 @@ class Pairwise:
     def neighbours(self) -> tuple[tuple[int, ...], ...]:
         """For each unit, the units that it shares a term with."""
         near: list[set[int]] = [set() for _ in self.units]
-        pairs = [(term.source, user) for term in self.tensors for user in term.users]
-        pairs += [(pair.first, pair.second) for pair in self.pairs]
-        for first, second in pairs:
-            near[first].add(second)
-            near[second].add(first)
+        for term in self.terms:
+            for user in term.users:
+                near[term.source].add(user)
+                near[user].add(term.source)
         return tuple(tuple(sorted(units)) for units in near)
 
     def around(self, first: int, size: int) -> list[int]:
@@ -297,57 +254,58 @@ class Pairwise:
         return found[:size]
 
 
-def _tensor_terms(objective: Objective) -> tuple[TensorTerm, ...]:
-    graph, unit_of = objective.graph, objective.unit_of
+def _merged(terms: Iterable[Term]) -> tuple[Term, ...]:
+    """Add up the terms of the same units."""
+    merged: dict[tuple[int, tuple[int, ...]], Term] = {}
+    for term in terms:
+        key = term.source, term.users
+        old = merged.get(key)
+        merged[key] = (
+            term
+            if old is None
+            else Term(
+                *key,
+                old.leave_ns + term.leave_ns,
+                old.enter_ns + term.enter_ns,
+                old.n_bytes + term.n_bytes,
+            )
+        )
+    return tuple(merged.values())
+
+
+def _tensor_terms(objective: Objective) -> Iterator[Term]:
+    graph, unit_of, memory = objective.graph, objective.unit_of.tolist(), objective.memory
     users: dict[tuple[int, int], set[int]] = {}
     for op in graph:
         if op.type == RESULT:
             continue
         for producer, port in op.inputs:
-            source, user = int(unit_of[producer]), int(unit_of[op.index])
+            source, user = unit_of[producer], unit_of[op.index]
             if graph.ops[producer].type != CONSTANT and source != user and min(source, user) >= 0:
                 users.setdefault((producer, port), set()).add(user)
-    if not users:
-        return ()
-    first_tensor = objective.memory.first_tensor
-    n_devices = len(objective.devices)
-    tensor = np.array([first_tensor[producer] + port for producer, port in users])
-    source, target = (grid.ravel() for grid in np.indices((n_devices, n_devices)))
-    price, leave = objective.hand_over_ns(tensor[:, None], source, target)
-    shape = (len(tensor), n_devices, n_devices)
-    enter = np.where(source == target, 0, price - leave).reshape(shape)
-    merged: dict[tuple[int, tuple[int, ...]], TensorTerm] = {}
-
-    def add(source: int, users: set[int], leave: np.ndarray, enter: np.ndarray, size: int) -> None:
-        key = (source, tuple(sorted(users)))
-        apart = np.where(np.eye(n_devices, dtype=bool), 0, leave[:, None])
-        old = merged.get(key)
-        if old is not None:
-            apart, enter, size = apart + old.leave_ns, enter + old.enter_ns, size + old.n_bytes
-        merged[key] = TensorTerm(*key, apart, enter, size)
-
-    for row, ((producer, _), units) in enumerate(users.items()):
-        at, maker = tensor[row], int(unit_of[producer])
-        n_bytes = int(objective.memory.n_bytes[at])
-        add(maker, units, objective.pairwise_leave_ns[at], enter[row], n_bytes)
+    tensor = np.array([memory.first_tensor[producer] + port for producer, port in users], np.int64)
+    source, target = np.indices((len(objective.devices),) * 2)
+    apart = source != target
+    price, leave = objective.hand_over_ns(tensor[:, None, None], source, target)
+    enter = apart * (price - leave)
+    leave = apart * objective.pairwise_leave_ns[tensor][:, :, None]
+    n_bytes = memory.n_bytes[tensor].tolist()
+    for at, ((producer, _), units) in enumerate(users.items()):
+        yield Term(unit_of[producer], tuple(sorted(units)), leave[at], enter[at], n_bytes[at])
     for layout in objective.layouts:
-        unit = int(unit_of[layout.root])
-        others = {int(unit_of[user]) for user in layout.users} - {unit}
+        unit = unit_of[layout.root]
+        others = {unit_of[user] for user in layout.users} - {unit}
         if others:
-            add(unit, others, layout.leave_ns, np.zeros_like(enter[0]), 0)
-    return tuple(merged.values())
+            leave = apart * layout.leave_ns[:, None]
+            yield Term(unit, tuple(sorted(others)), leave, np.zeros_like(leave))
 
 
-def _pair_terms(objective: Objective) -> tuple[PairTerm, ...]:
-    merged: dict[tuple[int, int], PairTerm] = {}
-    for row, (first, second) in enumerate(objective.fused.tolist()):
-        a, b = int(objective.unit_of[first]), int(objective.unit_of[second])
-        first_ns, second_ns = objective.first_ns[row], objective.second_ns[row]
-        if a > b:
-            a, b, first_ns, second_ns = b, a, second_ns, first_ns
-        if a != b:
-            old = merged.get((a, b))
-            if old is not None:
-                first_ns, second_ns = first_ns + old.first_ns, second_ns + old.second_ns
-            merged[a, b] = PairTerm(a, b, first_ns, second_ns)
-    return tuple(merged.values())
+def _pair_terms(objective: Objective) -> Iterator[Term]:
+    apart = ~np.eye(len(objective.devices), dtype=bool)
+    prices = zip(objective.first_ns, objective.second_ns, strict=True)
+    for nodes, (first_ns, second_ns) in zip(objective.fused, prices, strict=True):
+        first, second = objective.unit_of[nodes].tolist()
+        if first > second:
+            first, second, first_ns, second_ns = second, first, second_ns, first_ns
+        if first != second:
+            yield Term(first, (second,), apart * first_ns[:, None], apart * second_ns)
