@@ -31,7 +31,7 @@ from hetero_lab.placement.memory_limits import (
     pools_text,
 )
 from hetero_lab.planning.exhaustive import runs, runs_ns
-from hetero_lab.planning.pairwise import Pairwise
+from hetero_lab.planning.problem import Pairwise
 from hetero_lab.result import Framed
 from hetero_lab.tables import bytes_text, frame_of
 

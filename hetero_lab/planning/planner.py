@@ -23,12 +23,10 @@ from hetero_lab.placement.memory_limits import (
     memory_pools,
     pools_text,
 )
-from hetero_lab.planning.constraints import Placed, Problem, apply_pins, nothing_fits
 from hetero_lab.planning.exhaustive import best_of_all, best_runs, least_fullest_bytes, small_enough
 from hetero_lab.planning.local_search import kick, repair, squeeze
-from hetero_lab.planning.milp import even_choice, milp
-from hetero_lab.planning.min_cut import min_cut
-from hetero_lab.planning.pairwise import Pairwise
+from hetero_lab.planning.pairwise_minimum import even_choice, milp, min_cut
+from hetero_lab.planning.problem import Pairwise, Placed, Problem, apply_pins, nothing_fits
 from hetero_lab.result import Framed
 from hetero_lab.tables import frame_of, time_text
 from hetero_lab.terminal import count_of

@@ -37,8 +37,8 @@ from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.opgraph import OpGraph, related
 from hetero_lab.placement.overlap import predict_overlapping, sources
 from hetero_lab.placement.partition import Partition
-from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.planner import Baseline, check_budget, placed, plan_frame, plan_graph
+from hetero_lab.planning.problem import Pairwise
 from hetero_lab.planning.timeline import Span, critical_path
 from hetero_lab.result import Framed
 from hetero_lab.tables import frame_of, time_text

@@ -24,7 +24,7 @@ from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import PlacementLike, affinity_elsewhere, resolve
 from hetero_lab.placement.subgraph_causes import Cause, Division, cause_of
-from hetero_lab.planning.min_cut import Network
+from hetero_lab.planning.pairwise_minimum import Network
 from hetero_lab.result import Result
 from hetero_lab.tables import bytes_text, frame_of
 from hetero_lab.terminal import count_of, one_line
