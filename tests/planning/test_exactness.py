@@ -25,10 +25,9 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.memory_limits import memory_pools
 from hetero_lab.planning import planner
 from hetero_lab.planning.exhaustive import best_runs, runs, small_enough
-from hetero_lab.planning.milp import milp
-from hetero_lab.planning.min_cut import min_cut
-from hetero_lab.planning.pairwise import Pairwise
+from hetero_lab.planning.pairwise_minimum import milp, min_cut
 from hetero_lab.planning.planner import plan_graph
+from hetero_lab.planning.problem import Pairwise
 
 VALUE = {"latency": latency_ns, "throughput": interval_ns}
 
@@ -436,7 +435,7 @@ def test_the_integer_program_can_be_asked_for(monkeypatch):
         given.append(options["options"]["time_limit"])
         return solve(*arguments, **options)
 
-    monkeypatch.setattr("hetero_lab.planning.milp.interruptible", noted)
+    monkeypatch.setattr("hetero_lab.planning.pairwise_minimum.interruptible", noted)
     plan = plan_graph(costs.graph, costs, solver="milp", budget_s=5)
     assert plan.method == "milp, repaired"
     assert given
