@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetero_lab.costs.cost_model import CostModel
+from hetero_lab.costs.design import repeated_layers
 from hetero_lab.costs.objective import LATENCY
-from hetero_lab.costs.units import repeated_layers
 from hetero_lab.errors import PlanError, did_you_mean, shorten
 from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.language import Scenario
