@@ -25,8 +25,8 @@ from hetero_lab.costs.cost_model import (
     Unit,
     ValidationRow,
 )
+from hetero_lab.costs.design import fused_pairs, split_into_units
 from hetero_lab.costs.prediction import Uncertainty
-from hetero_lab.costs.units import fused_pairs, split_into_units
 from hetero_lab.errors import AffinityError, PlanError, StoredFileError
 from hetero_lab.model.opgraph import OpGraph, Tensor
 from hetero_lab.planning.planner import plan_graph
