@@ -306,11 +306,11 @@ def _tensor_terms(objective: Objective) -> Iterator[Term]:
     n_bytes = memory.n_bytes[tensor].tolist()
     for at, ((producer, _), units) in enumerate(users.items()):
         yield Term(unit_of[producer], tuple(sorted(units)), leave[at], enter[at], n_bytes[at])
-    for layout in objective.layouts:
-        unit = unit_of[layout.root]
-        others = {unit_of[user] for user in layout.users} - {unit}
+    for root, readers, leave_ns in objective.layouts:
+        unit = unit_of[root]
+        others = {unit_of[user] for user in readers} - {unit}
         if others:
-            leave = apart * layout.leave_ns[:, None]
+            leave = apart * leave_ns[:, None]
             yield Term(unit, tuple(sorted(others)), leave, np.zeros_like(leave))
 
 

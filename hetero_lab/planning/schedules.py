@@ -208,25 +208,22 @@ def run_partition(costs: CostModel, devices: np.ndarray, partition: Partition) -
     where = [subgraph.device for subgraph in partition.subgraphs]
     begin = cost.constant_ns + cost.spread_ns + round(costs.executor_us * 1e3)
     spans = _spans_ns(work, where, waits, begin, costs.contention)
+    entries = [
+        ScheduledTask(
+            subgraph.index,
+            f"subgraph{subgraph.index}",
+            subgraph.device,
+            start / 1000.0,
+            end / 1000.0,
+            len(subgraph.ops),
+        )
+        for subgraph, (start, end) in zip(partition.subgraphs, spans, strict=True)
+    ]
     # Sorting is stable: subgraphs that take no time stay behind those that they wait for.
-    entries = sorted(
-        (
-            ScheduledTask(
-                index=subgraph.index,
-                task=f"subgraph{subgraph.index}",
-                device=subgraph.device,
-                start_us=start / 1000.0,
-                end_us=end / 1000.0,
-                n_ops=len(subgraph.ops),
-            )
-            for subgraph, (start, end) in zip(partition.subgraphs, spans, strict=True)
-        ),
-        key=lambda entry: (entry.start_us, entry.end_us),
-    )
-    run_of = {entry.index: entry for entry in entries}
-    runs = [Span(0, e.index, e.device, e.start_us / 1e6, e.end_us / 1e6) for e in entries]
+    ordered = sorted(entries, key=lambda entry: (entry.start_us, entry.end_us))
+    runs = [Span(0, e.index, e.device, e.start_us / 1e6, e.end_us / 1e6) for e in ordered]
     path = critical_path(runs, 0, waits) if runs else ()
-    return Schedule(costs.devices, tuple(entries), tuple(run_of[span.subgraph] for span in path))
+    return Schedule(costs.devices, tuple(ordered), tuple(entries[span.subgraph] for span in path))
 
 
 def _spans_ns(
