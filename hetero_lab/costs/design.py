@@ -387,4 +387,4 @@ def _segmented(
 def placed(graph: OpGraph, device_of: Mapping[str, str]) -> Affinity:
     """Return the affinity with these devices; other nodes follow their leaders."""
     some = next(iter(device_of.values()))
-    return Affinity.from_graph(graph, {op.name: device_of.get(op.name, some) for op in graph})
+    return Affinity.from_graph(graph, lambda op: device_of.get(op, some))

@@ -377,9 +377,8 @@ class Objective:
 
     def affinity(self, devices: np.ndarray) -> Affinity:
         """Return the affinity with these device numbers."""
-        names = [self.devices[number] for number in devices.tolist()]
-        by_name = {op.name: names[op.index] for op in self.graph}
-        return Affinity.from_graph(self.graph, by_name)
+        numbers, index_of = devices.tolist(), self.graph.index_of
+        return Affinity.from_graph(self.graph, lambda op: self.devices[numbers[index_of[op]]])
 
     @cached_property
     def _rows(self) -> np.ndarray:

@@ -187,11 +187,6 @@ def plan_graph(
     """Do as :func:`hetero_lab.plan` for HETERO, given the graph.
 
     With ``keep``, Ctrl-C returns the best plan so far. Without, ``KeyboardInterrupt`` passes.
-
-    The pairwise part is minimised by :func:`min_cut` for two devices and by :func:`milp` for more
-    devices or with limits. That choice, choices with a surcharge on hand-overs and the baselines
-    are repaired on the whole prediction. The best of them, kicked and repaired again, is the plan.
-    With the ``solver`` ``"milp"``, only that choice is repaired.
     """
     costs.check_graph(graph)
     _check_arguments(costs, objective, budget_s)
@@ -381,6 +376,11 @@ def _in_a_row(pairwise: Pairwise) -> np.ndarray:
 def _large(
     problem: Problem, more: Sequence[np.ndarray], only_milp: bool, by_layers: bool
 ) -> tuple[Placed, int, str]:
+    """Do as :func:`_best` where there are too many choices to look at all of them.
+
+    The choice that minimises the pairwise part, choices with a surcharge on hand-overs and the
+    baselines are repaired on the whole prediction. The best of them is kicked and repaired again.
+    """
     pairwise, until = problem.pairwise, problem.until
     two_free = pairwise.n_devices == 2 and problem.objective == LATENCY and not problem.pools
     can_cut = two_free and not only_milp

@@ -307,16 +307,15 @@ def plan_schedule(graph: OpGraph, costs: CostModel, *, budget_s: float = 20.0) -
     found = [(simulate(costs, affinity), label, affinity) for label, affinity in starts]
     ranked = sorted(found, key=lambda one: one[0].makespan_us)
     best, method, affinity = ranked[0]
-    starts = [(label, costs.objective.device_numbers(start)) for _, label, start in ranked]
-    improved: np.ndarray | None = None
+    objective = costs.objective
+    numbered = [(label, objective.device_numbers(start)) for _, label, start in ranked[:_STARTS]]
     until = UntilInterrupted()
     with until:
-        steps = () if latency.interrupted else _Climb(costs, deadline).steps(starts[:_STARTS])
+        steps = () if latency.interrupted else _Climb(costs, deadline).steps(numbered)
         for label, schedule, devices in steps:
             if schedule.makespan_us < best.makespan_us:
-                best, method, improved = schedule, f"{label}, improved", devices
-    if improved is not None:
-        affinity = costs.objective.affinity(improved)
+                how = f"{label}, improved"
+                best, method, affinity = schedule, how, objective.affinity(devices)
     parts_us = costs.predictor(affinity).evaluation.parts_us
     high_us = costs.uncertainty.interval(best.makespan_us, parts_us).high_us
     alone = next((one for one in ranked if len(one[2].devices) == 1), None)
@@ -358,15 +357,13 @@ class _Climb:
         self, starts: Iterable[tuple[str, np.ndarray]]
     ) -> Iterator[tuple[str, Schedule, np.ndarray]]:
         """Yield label, schedule and devices of each step from some starts on, and of the kicks."""
-        ends: list[tuple[str, Schedule, np.ndarray]] = []
+        ends: dict[str, tuple[str, Schedule, np.ndarray]] = {}
         for label, start in starts:
-            end = None
-            for step in self.run(start):
-                end = (label, *step)
-                yield end
-            ends += [] if end is None else [end]
+            for schedule, devices in self.run(start):
+                ends[label] = label, schedule, devices
+                yield ends[label]
         if ends:
-            label, schedule, devices = min(ends, key=lambda end: end[1].makespan_us)
+            label, schedule, devices = min(ends.values(), key=lambda end: end[1].makespan_us)
             yield from ((label, *step) for step in self.kick(schedule, devices))
 
     def run(self, devices: np.ndarray) -> Iterator[tuple[Schedule, np.ndarray]]:

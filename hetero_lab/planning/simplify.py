@@ -320,13 +320,9 @@ def _remedy(division: Division, trial: _Change) -> Remedy:
     names = tuple(graph.ops[i].name for i in moved)
     ends = " and ".join(one_line(name, _NAMED) for name in (names[:1] + names[-1:]))
     what = trial.label or (f"ops between {ends}" if len(names) > 2 else ends)
-    affinity = Affinity.from_graph(
-        graph, {op.name: devices[trial.choice[op.index]] for op in graph}
-    )
-    return Remedy(
-        what, " and ".join(to), names, trial.n_subgraphs, trial.boundary_bytes, trial.work_moved,
-        affinity,
-    )  # fmt: skip
+    affinity = Affinity.from_graph(graph, lambda op: devices[trial.choice[graph.index_of[op]]])
+    left = trial.n_subgraphs, trial.boundary_bytes, trial.work_moved
+    return Remedy(what, " and ".join(to), names, *left, affinity)
 
 
 @dataclass(frozen=True, eq=False)
