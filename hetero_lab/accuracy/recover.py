@@ -30,8 +30,8 @@ from hetero_lab.measure.session import Conditions
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, resolve
-from hetero_lab.planning.constraints import only
 from hetero_lab.planning.planner import plan_graph
+from hetero_lab.planning.problem import only
 from hetero_lab.result import Result
 from hetero_lab.results.evaluation import Evaluation, accuracy_columns
 from hetero_lab.results.sweep_result import Sweep

@@ -37,7 +37,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.memory_limits import MemoryLimit, memory_pools
 from hetero_lab.placement.placement import Placement, carried_over, resolve
 from hetero_lab.placement.priorities import order_of
-from hetero_lab.planning.constraints import check_constraints
+from hetero_lab.planning.problem import check_constraints
 from hetero_lab.results.evidence import BEST
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.runtime.inputs import Inputs, digest_of

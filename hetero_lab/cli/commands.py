@@ -363,7 +363,7 @@ def _check_pins(given: Namespace) -> None:
     """Refuse wrong limits and pins before a minute of measuring."""
     from hetero_lab.devices.core import bind
     from hetero_lab.devices.devices import supported_ops
-    from hetero_lab.planning.constraints import check_constraints
+    from hetero_lab.planning.problem import check_constraints
 
     bound, pins, devices = bind(prepared(given)), values.pins(given.pin), _devices(given)
     support = {device: supported_ops(bound, device) for device in devices}

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hetero_lab.costs.cost_model import LostFusion, Reorder
-from hetero_lab.costs.units import fused_pairs
+from hetero_lab.costs.design import fused_pairs
 from hetero_lab.model.opgraph import CONSTANT, CONVOLUTIONS, Op, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict

@@ -1,24 +1,153 @@
-"""Which placements to measure so that the costs of any other can be inferred from them.
+"""The design of a calibration: which ops stay together, and which placements to measure.
 
-Random placements hardly vary the work of each device, which leaves its weight undetermined. So the
-share of each device, the number of subgraphs and the places of the cuts are spread out on purpose,
-and cuts go through fusion groups as well as between them. Few random placements cut any given
-wire, so some placements cut every wire of a part of the model. Others divide the model by op types
-and by neighbourhoods, as device support and people do: some of these are fitted, others validate.
+Planning units are the ops that are always placed together, mostly because devices fuse them.
+
+The costs of any placement are inferred from those that were measured. Random placements hardly vary
+the work of each device, which leaves its weight undetermined. So the share of each device, the
+number of subgraphs and the places of the cuts are spread out on purpose, and cuts go through fusion
+groups as well as between them. Few random placements cut any given wire, so some placements cut
+every wire of a part of the model. Others divide the model by op types and by neighbourhoods, as
+device support and people do: some of these are fitted, others validate.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
+from scipy.cluster.hierarchy import DisjointSet
 
-from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.errors import PlanError, names_at_hand, shorten
+from hetero_lab.model.blocks import Blocks, find_blocks
+from hetero_lab.model.opgraph import OpGraph, grouped
 from hetero_lab.placement.affinity import Affinity
 
 _GOLDEN = 0.618033988749895
 _MIDDLING = 8  # switches
+
+
+def split_into_units(
+    graph: OpGraph,
+    support: Mapping[str, Collection[str]],
+    fusion_groups: Mapping[str, Iterable[Collection[str]]],
+    *,
+    coarse: bool = False,
+) -> tuple[tuple[str, ...], ...]:
+    """Divide the placeable ops into planning units.
+
+    A unit is a connected part of a fusion group whose ops have equal support: where a device does
+    not support one op of a group, the rest of the group can still go there. A stateful path is
+    always one unit.
+
+    ``support`` are the names of the ops that each device supports. ``fusion_groups`` are, for each
+    device, disjoint groups of ops that it executes as one node; it fuses no others. With
+    ``coarse``, ops that any device fuses stay together, which makes fewer units; otherwise, every
+    device that supports them must fuse them.
+
+    Returns op names of each unit in topological order, units in the order of their first op.
+    PlanError if no device supports some op or all of a stateful path, or two groups of a device
+    overlap.
+    """
+    devices = list(support)
+    pairs = fused_pairs(graph, {device: fusion_groups.get(device, ()) for device in devices})
+    in_path = {index for path in graph.stateful_paths for index in path}
+    able = {
+        index: tuple(d for d in devices if graph.ops[index].name in support[d])
+        for index in graph.placeable
+    }
+    check_supported(graph, support)
+    units = DisjointSet(graph.placeable)
+    for path in graph.stateful_paths:
+        if not set.intersection(*(set(able[index]) for index in path)):
+            names = names_at_hand(graph.ops[index].name for index in path)
+            raise PlanError(
+                f"{names} are one stateful path and go together, and none of "
+                f"{', '.join(devices)} supports all of them. Add a device that does, for "
+                "instance CPU."
+            )
+        for index in path:
+            units.merge(path[0], index)
+    for *names, fusing in pairs:
+        first, second = (graph.index_of[name] for name in names)
+        together = set(able[first]) & set(fusing)
+        enough = bool(together) if coarse else len(together) == len(able[first])
+        if enough and able[first] == able[second] and in_path.isdisjoint((first, second)):
+            units.merge(first, second)
+    return _members(graph, units.__getitem__)
+
+
+def check_supported(graph: OpGraph, support: Mapping[str, Collection[str]]) -> None:
+    """Raise PlanError for ops that no device supports, and for a model without any."""
+    placeable = [graph.ops[index].name for index in graph.placeable]
+    if not placeable:
+        raise PlanError(f"{shorten(graph.name)} has no ops to place; hetero_lab.profile times it.")
+    missing = [op for op in placeable if not any(op in able for able in support.values())]
+    if missing:
+        raise PlanError(
+            f"None of {', '.join(support)} supports {names_at_hand(missing)}. Add a device that "
+            "does, for instance CPU."
+        )
+
+
+def inseparable_ops(graph: OpGraph) -> tuple[tuple[str, ...], ...]:
+    """Return the names of ops that have to stay together: single ones, and stateful paths."""
+    return _members(graph, graph.leader.__getitem__)
+
+
+def _members(graph: OpGraph, leader: Callable[[int], int]) -> tuple[tuple[str, ...], ...]:
+    """Return the names of the placeable ops that have one leader, in topological order."""
+    found = grouped((leader(index), graph.ops[index].name) for index in graph.placeable)
+    return tuple(map(tuple, found.values()))
+
+
+def repeated_layers(graph: OpGraph, what_for: str) -> Blocks:
+    """Return the layers of a model; PlanError, with what they are needed for, if it has none."""
+    found = find_blocks(graph)
+    if not found.n_blocks:
+        raise PlanError(f"{shorten(graph.name)} has no repeated layers {what_for}")
+    return found
+
+
+def block_units(graph: OpGraph) -> tuple[tuple[str, ...], ...]:
+    """Return the ops before the layers, each layer, and the ops after; PlanError without layers."""
+    found = repeated_layers(graph, "between which a language model could be cut.")
+    units: list[list[str]] = [[] for _ in range(found.n_blocks + 2)]
+    for index in graph.placeable:
+        units[found.of_op[index] + 1].append(graph.ops[index].name)
+    return tuple(tuple(ops) for ops in units if ops)
+
+
+def fused_pairs(
+    graph: OpGraph, fusion_groups: Mapping[str, Iterable[Collection[str]]]
+) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+    """Return wires within a fusion group: producing op, receiving op, devices that fuse them."""
+    groups = {device: _group_of(device, every) for device, every in fusion_groups.items()}
+    placeable = set(graph.placeable)
+    pairs: dict[tuple[str, str], tuple[str, ...]] = {}
+    for op in graph:
+        for producer, _ in op.inputs:
+            if op.index in placeable and producer in placeable:
+                first, second = graph.ops[producer].name, op.name
+                fusing = tuple(
+                    device
+                    for device, group_of in groups.items()
+                    if first in group_of and group_of[first] == group_of.get(second)
+                )
+                if fusing:
+                    pairs[first, second] = fusing
+    return tuple((first, second, devices) for (first, second), devices in pairs.items())
+
+
+def _group_of(device: str, groups: Iterable[Collection[str]]) -> dict[str, int]:
+    """Return op → number of its group on a device."""
+    found: dict[str, int] = {}
+    for number, group in enumerate(groups):
+        twice = [op for op in group if op in found]
+        if twice:
+            raise PlanError(f"{names_at_hand(twice)} are in two fusion groups of {device}.")
+        found.update(dict.fromkeys(group, number))
+    return found
 
 
 def segmented_affinities(
@@ -98,7 +227,7 @@ def block_affinities(
 ) -> list[Affinity]:
     """Return up to ``n`` placements that change the device once, between two blocks.
 
-    ``units`` are as :func:`~hetero_lab.costs.units.block_units` returns them: the ops before
+    ``units`` are as :func:`~hetero_lab.costs.design.block_units` returns them: the ops before
     the first block and after the last one go with those. The first placement is cut in the middle;
     the pairs of devices take turns, in both directions.
     """
@@ -136,9 +265,9 @@ def scattered_affinities(
 
 def _types(graph: OpGraph, share: float, rng: np.random.Generator) -> set[int]:
     """Return the leaders of about a share of the op types."""
-    types = sorted({graph.ops[graph.leader[index]].type for index in graph.placeable})
-    kept = set(rng.permutation(types)[: max(1, round(share * len(types)))].tolist())
     leaders = {graph.leader[index] for index in graph.placeable}
+    types = sorted({graph.ops[leader].type for leader in leaders})
+    kept = set(rng.permutation(types)[: max(1, round(share * len(types)))].tolist())
     return {leader for leader in leaders if graph.ops[leader].type in kept}
 
 
@@ -257,4 +386,4 @@ def _segmented(
 def placed(graph: OpGraph, device_of: Mapping[str, str]) -> Affinity:
     """Return the affinity with these devices; other nodes follow their leaders."""
     some = next(iter(device_of.values()))
-    return Affinity.from_graph(graph, {op.name: device_of.get(op.name, some) for op in graph})
+    return Affinity.from_graph(graph, lambda op: device_of.get(op, some))

@@ -22,7 +22,7 @@ from msgspec import structs
 
 from hetero_lab.costs.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.costs.counter_costs import US_PER_BYTE, Observation, Parts, read_parts
-from hetero_lab.costs.units import split_into_units
+from hetero_lab.costs.design import split_into_units
 from hetero_lab.model.opgraph import OpGraph
 
 _HUBER = 1.5  # residuals beyond this many standard deviations count linearly
@@ -52,7 +52,7 @@ def fit(
     Each device must appear in an observation that has counters. If the model is only cut between
     ``layers``, these are the units, and those with the same op types take the same time on a
     device. By default, units are the ops that devices fuse;
-    :func:`~hetero_lab.costs.units.split_into_units` explains ``coarse``. ``own_memory`` means
+    :func:`~hetero_lab.costs.design.split_into_units` explains ``coarse``. ``own_memory`` means
     that tensors are copied into a memory of a device's own; its priors were chosen on a discrete
     GPU.
     """

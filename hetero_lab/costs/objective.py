@@ -185,19 +185,6 @@ class PlacementCost:
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
-    """The layout that node ``root`` chose and other ops keep; ``users`` read one of the tensors.
-
-    An op that may keep one of several layouts counts with the first. ``leave_ns`` is the least
-    cost of converting one of the tensors on each device.
-    """
-
-    root: int
-    users: tuple[int, ...]
-    leave_ns: np.ndarray
-
-
-@dataclass(frozen=True, eq=False)
 class Objective:
     """Cost terms in nanoseconds, as arrays over nodes, tensors and devices."""
 
@@ -319,14 +306,17 @@ class Objective:
         return MemoryTable.of(self.graph)
 
     @cached_property
-    def layouts(self) -> tuple[Layout, ...]:
+    def layouts(self) -> tuple[tuple[int, tuple[int, ...], np.ndarray], ...]:
         """Layouts that several tensors keep, if there are two devices.
 
-        Where one of their users is on the other device, at least one of the tensors is
-        converted on its way there. With more devices another one may have converted it.
+        Each is the node that chose it, the nodes that read one of the tensors, and the least cost
+        of converting one of them on each device. An op that may keep one of several layouts counts
+        with the first. Where one of the readers is on the other device, at least one of the tensors
+        is converted on its way there. With more devices another one may have converted it.
         """
         if len(self.devices) != 2:
             return ()
+        first_tensor = self.memory.first_tensor
         root_of: dict[int, int] = {}
         tensors: dict[int, list[int]] = {}
         pairs: list[tuple[int, int]] = self.keeps.tolist()
@@ -334,17 +324,16 @@ class Objective:
             root = root_of.get(above, above)
             if node not in root_of and self.chooses[root].any():
                 root_of[node] = root
-                kept = tensors.setdefault(root, [int(self.memory.first_tensor[root])])
-                kept.append(int(self.memory.first_tensor[node]))
+                tensors.setdefault(root, [int(first_tensor[root])]).append(int(first_tensor[node]))
         root_of_tensor = {tensor: root for root, kept in tensors.items() for tensor in kept}
         users: dict[int, set[int]] = {root: set() for root in tensors}
         for op in self.graph:
             for producer, port in op.inputs:
-                root = root_of_tensor.get(int(self.memory.first_tensor[producer]) + port)
+                root = root_of_tensor.get(int(first_tensor[producer]) + port)
                 if op.type != RESULT and root is not None:
                     users[root].add(op.index)
         return tuple(
-            Layout(root, tuple(sorted(users[root])), self.leave_ns[kept].min(axis=0))
+            (root, tuple(sorted(users[root])), self.leave_ns[kept].min(axis=0))
             for root, kept in tensors.items()
         )
 
@@ -352,7 +341,7 @@ class Objective:
     def pairwise_leave_ns(self) -> np.ndarray:
         """The pairwise part of ``leave_ns`` that is paid for each tensor by itself."""
         leave = np.where(self._is_keeper[self.producer, None], 0, self.leave_ns)
-        leave[[int(self.memory.first_tensor[layout.root]) for layout in self.layouts]] = 0
+        leave[[int(self.memory.first_tensor[root]) for root, *_ in self.layouts]] = 0
         return leave
 
     @cached_property
@@ -388,9 +377,8 @@ class Objective:
 
     def affinity(self, devices: np.ndarray) -> Affinity:
         """Return the affinity with these device numbers."""
-        names = [self.devices[number] for number in devices.tolist()]
-        by_name = {op.name: names[op.index] for op in self.graph}
-        return Affinity.from_graph(self.graph, by_name)
+        numbers, index_of = devices.tolist(), self.graph.index_of
+        return Affinity.from_graph(self.graph, lambda op: self.devices[numbers[index_of[op]]])
 
     @cached_property
     def _rows(self) -> np.ndarray:

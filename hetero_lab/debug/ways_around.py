@@ -14,8 +14,8 @@ from hetero_lab.errors import HeteroLabError, PlanError
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import Placement
-from hetero_lab.planning.constraints import only
 from hetero_lab.planning.planner import plan_graph
+from hetero_lab.planning.problem import only
 
 _MOST_WAYS_OUT = 8  # run at most: a compile each
 _MOST_CHOICES = 256  # priced at most, which takes milliseconds each: eight pairs have so many

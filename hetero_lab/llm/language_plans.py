@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetero_lab.costs.cost_model import CostModel
+from hetero_lab.costs.design import repeated_layers
 from hetero_lab.costs.objective import LATENCY
-from hetero_lab.costs.units import repeated_layers
 from hetero_lab.errors import PlanError, did_you_mean, shorten
 from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.language import Scenario
@@ -31,7 +31,7 @@ from hetero_lab.placement.memory_limits import (
     pools_text,
 )
 from hetero_lab.planning.exhaustive import runs, runs_ns
-from hetero_lab.planning.pairwise import Pairwise
+from hetero_lab.planning.problem import Pairwise
 from hetero_lab.result import Framed
 from hetero_lab.tables import bytes_text, frame_of
 
@@ -339,14 +339,12 @@ class _Runs:
     def is_held(self) -> np.ndarray:
         """Whether a device holds each of ``held``, ``[placements, terms, devices]``."""
         on = self.choices[:, :, None] == np.arange(self.pairwise.n_devices)
-        held = [on[:, list(term.users)].any(axis=1) for term in self.pairwise.held]
+        held = [on[:, list(users)].any(axis=1) for users in self.pairwise.held]
         return np.stack(held, axis=1)
 
     def held_bytes(self, is_held: np.ndarray) -> np.ndarray:
         """Return bytes of weights and states of each device, ``[placements, devices, 2]``."""
-        terms = self.pairwise.held
-        sizes = np.array([(t.weight_bytes, t.state_bytes) for t in terms], dtype=np.int64)
-        return np.einsum("ntd,tkd->ndk", is_held, sizes)
+        return np.einsum("ntd,tkd->ndk", is_held, [*self.pairwise.held.values()])
 
     @cached_property
     def boundary_bytes(self) -> np.ndarray:

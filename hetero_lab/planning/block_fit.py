@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from hetero_lab.costs.units import repeated_layers
+from hetero_lab.costs.design import repeated_layers
 from hetero_lab.devices.core import BoundModel, bind
 from hetero_lab.devices.devices import free_bytes
 from hetero_lab.errors import PlanError

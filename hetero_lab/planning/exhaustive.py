@@ -20,8 +20,7 @@ import numpy as np
 
 from hetero_lab.costs.objective import LATENCY
 from hetero_lab.placement.memory_limits import Pools
-from hetero_lab.planning.constraints import Placed, Problem
-from hetero_lab.planning.pairwise import Pairwise
+from hetero_lab.planning.problem import Pairwise, Placed, Problem
 
 _MOST_CHOICES = 600_000
 _MOST_CELLS = 24_000_000

@@ -17,7 +17,7 @@ import numpy as np
 
 from hetero_lab.costs.objective import LATENCY
 from hetero_lab.model.opgraph import grouped
-from hetero_lab.planning.constraints import Placed, Problem
+from hetero_lab.planning.problem import Placed, Problem
 
 _PATIENCE = 1500  # moves to try without a pairwise gain: one may save a cut of HETERO's
 _MANY_UNITS = 1000  # above it, single moves would take minutes; below, they end at better plans

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -23,12 +23,10 @@ from hetero_lab.placement.memory_limits import (
     memory_pools,
     pools_text,
 )
-from hetero_lab.planning.constraints import Placed, Problem, apply_pins, nothing_fits
 from hetero_lab.planning.exhaustive import best_of_all, best_runs, least_fullest_bytes, small_enough
 from hetero_lab.planning.local_search import kick, repair, squeeze
-from hetero_lab.planning.milp import even_choice, milp
-from hetero_lab.planning.min_cut import min_cut
-from hetero_lab.planning.pairwise import Choice, Pairwise
+from hetero_lab.planning.pairwise_minimum import even_choice, milp, min_cut
+from hetero_lab.planning.problem import Pairwise, Placed, Problem, apply_pins, nothing_fits
 from hetero_lab.result import Framed
 from hetero_lab.tables import frame_of, time_text
 from hetero_lab.terminal import count_of
@@ -189,11 +187,6 @@ def plan_graph(
     """Do as :func:`hetero_lab.plan` for HETERO, given the graph.
 
     With ``keep``, Ctrl-C returns the best plan so far. Without, ``KeyboardInterrupt`` passes.
-
-    The pairwise part is minimised by :func:`min_cut` for two devices and by :func:`milp` for more
-    devices or with limits. That choice, choices with a surcharge on hand-overs and the baselines
-    are repaired on the whole prediction. The best of them, kicked and repaired again, is the plan.
-    With the ``solver`` ``"milp"``, only that choice is repaired.
     """
     costs.check_graph(graph)
     _check_arguments(costs, objective, budget_s)
@@ -205,33 +198,33 @@ def plan_graph(
     deadline, until = now() + budget_s, UntilInterrupted(lambda: keep)
     whole = Pairwise.build(costs.objective)
     whole = whole.restricted(np.ones_like(whole.allowed))
-    search = _PlanSearch(
+    problem = Problem(
         pairwise=apply_pins(whole, pin or {}),
         objective=LATENCY if objective == BALANCED else objective,
         pools=memory_pools(costs.devices, memory_limit),
         deadline=deadline,
         until=until,
-        only_milp=solver is not None,
     )
+    starts: Sequence[np.ndarray] = ()
+    by_layers = costs.scenario is not None
     if objective == BALANCED:
-        search = search.balanced(budget_s)
-    if costs.scenario is not None or objective == THROUGHPUT:
-        starts, by_layers = best_runs(search.pairwise, search.pools, search.objective), True
-        if costs.scenario is None:  # one more start beside the others
-            starts, by_layers = starts[:1], False
-        search = replace(search, starts=starts, by_layers=by_layers)
-    best, bound_ns, method = search.run()
+        problem, starts = _balanced(problem, budget_s)
+    elif by_layers or objective == THROUGHPUT:
+        starts = best_runs(problem.pairwise, problem.pools, objective)
+        if not by_layers:  # one more start beside the others
+            starts = starts[:1]
+    best, bound_ns, method = _best(problem, starts, solver is not None, by_layers)
     estimate = costs.uncertainty.interval(best.value_ns / 1000.0, best.cost.parts_us)
     return Plan(
         affinity=costs.objective.affinity(best.devices),
         objective=objective,
         predicted_us=best.value_ns / 1000.0,
         lower_bound_us=min(bound_ns, best.value_ns) / 1000.0,
-        baselines=tuple(_baselines(replace(search, pairwise=whole), best, costs.uncertainty)),
+        baselines=tuple(_baselines(replace(problem, pairwise=whole), best, costs.uncertainty)),
         method=method,
         n_subgraphs=best.cost.n_subgraphs,
         memory_bytes=dict(
-            zip(costs.devices, search.held_bytes(best).sum(axis=1).tolist(), strict=True)
+            zip(costs.devices, problem.held_bytes(best).sum(axis=1).tolist(), strict=True)
         ),
         interval_us=(estimate.low_us, estimate.high_us),
         interrupted=until.interrupted,
@@ -297,194 +290,216 @@ def _baselines(problem: Problem, plan: Placed, uncertainty: Uncertainty) -> Iter
         yield Baseline(label, placed.value_ns / 1000.0, regret_us, affinity, margin_us)
 
 
-@dataclass(frozen=True, eq=False)
-class _PlanSearch(Problem):
-    only_milp: bool = False  # whether the integer program is the only one to use
-    starts: tuple[np.ndarray, ...] = ()  # further choices to begin from
-    by_layers: bool = False  # whether the units are the layers of a language model
+def _best(
+    problem: Problem, starts: Sequence[np.ndarray], only_milp: bool, by_layers: bool
+) -> tuple[Placed, int, str]:
+    """Return the best placement, a lower bound in ns and how it was found.
 
-    def run(self) -> tuple[Placed, int, str]:
-        """Return the best placement, a lower bound in ns and how it was found."""
-        if self.only_milp or not self._is_small():
-            return self._large()
-        best, bound_ns, in_time = best_of_all(self)
-        if best is None and in_time:
-            raise nothing_fits(self.pairwise, self.pools)
-        placed = [] if best is None else [best]
-        if not in_time:
-            simple = [self.place(choice) for _, choice in _simple_choices(self.pairwise)]
-            placed += [one for one in simple if not self.excess_bytes(one)]
-        if not placed:
-            raise self._not_found()
-        best = min(placed, key=_value_ns)
-        return best, bound_ns, "all choices, by branch and bound"
+    ``starts`` are further choices for the large method to begin from; ``by_layers``: the units are
+    the layers of a language model.
+    """
+    if only_milp or not _is_small(problem.pairwise):
+        return _large(problem, starts, only_milp, by_layers)
+    best, bound_ns, in_time = best_of_all(problem)
+    if best is None and in_time:
+        raise nothing_fits(problem.pairwise, problem.pools)
+    placed = [] if best is None else [best]
+    if not in_time:
+        simple = [problem.place(choice) for _, choice in _simple_choices(problem.pairwise)]
+        placed += [one for one in simple if not problem.excess_bytes(one)]
+    if not placed:
+        raise _not_found(problem)
+    return min(placed, key=_value_ns), bound_ns, "all choices, by branch and bound"
 
-    def balanced(self, budget_s: float) -> _PlanSearch:
-        """Return the same search among placements whose fullest device holds little too much."""
-        even: list[np.ndarray] = []
-        if self._is_small():
-            fullest = least_fullest_bytes(replace(self, deadline=now() + _EVEN_SHARE * budget_s))
-            if fullest is None:
-                raise nothing_fits(self.pairwise, self.pools)
-        else:
-            start = even_choice(self.pairwise, self.pools, _EVEN_SHARE * budget_s)
-            fullest, even = self._evened([self._in_a_row(), *([] if start is None else [start])])
-        return replace(self, pools={**self.pools, **self._shares(fullest)}, starts=tuple(even))
 
-    def _shares(self, fullest_bytes: int) -> dict[Pool, int]:
-        """Return a limit for the weights and states of each device."""
-        most = int(_UNEVEN * fullest_bytes)
-        return {Pool((d,), boundaries=False): most for d in range(self.pairwise.n_devices)}
+def _is_small(pairwise: Pairwise) -> bool:
+    free = int((pairwise.allowed.sum(axis=1) > 1).sum())
+    return free <= SMALL and small_enough(pairwise)
 
-    def _evened(self, choices: list[np.ndarray]) -> tuple[int, list[np.ndarray]]:
-        """Return the bytes of the fullest device in the most even of some choices, and that one.
 
-        Each choice is moved step by step to the bytes that it needs with each constant once on a
-        device.
-        """
-        found: list[tuple[int, np.ndarray]] = []
-        for choice in choices:
-            (held,) = self.pairwise.fullest_bytes(choice[None])
-            for shares in (self._shares(held), {}):
-                limited = replace(self, pools={**self.pools, **shares})
-                placed = squeeze(limited, self.place(choice))
-                if placed is not None:
-                    found.append((self.fullest_bytes(placed), placed.choice))
-                    break
-        if not found:
-            raise self._not_found()
-        fullest, choice = min(found, key=lambda one: one[0])
-        return fullest, [choice]
+def _balanced(problem: Problem, budget_s: float) -> tuple[Problem, list[np.ndarray]]:
+    """Keep a problem to placements whose fullest device holds little too much.
 
-    def _in_a_row(self) -> np.ndarray:
-        """Return the choice that gives each device in turn an equal part of the bytes."""
-        sizes = np.zeros(len(self.pairwise.units))
-        for term in self.pairwise.held:
-            sizes[term.users[0]] += term.n_bytes.max()
-        n = self.pairwise.n_devices
-        before = np.cumsum(sizes) - sizes / 2
-        wanted = np.minimum(before * n // max(1.0, sizes.sum()), n - 1)
-        distance = np.abs(np.arange(n) - wanted[:, None])
-        return np.where(self.pairwise.allowed, distance, n).argmin(axis=1)
+    Returns an even choice to start from too, if the problem is large.
+    """
+    pairwise, pools, even_s = problem.pairwise, problem.pools, _EVEN_SHARE * budget_s
+    starts: list[np.ndarray] = []
+    if _is_small(pairwise):
+        fullest = least_fullest_bytes(replace(problem, deadline=now() + even_s))
+        if fullest is None:
+            raise nothing_fits(pairwise, pools)
+    else:
+        even = even_choice(pairwise, pools, even_s)
+        placed = _evened(problem, [_in_a_row(pairwise), *([] if even is None else [even])])
+        fullest, starts = problem.fullest_bytes(placed), [placed.choice]
+    return _limited(problem, fullest), starts
 
-    def _is_small(self) -> bool:
-        free = int((self.pairwise.allowed.sum(axis=1) > 1).sum())
-        return free <= SMALL and small_enough(self.pairwise)
 
-    def _large(self) -> tuple[Placed, int, str]:
-        exact, starts = None, []
-        with self.until:
-            exact = self._exact()
-            starts += [] if exact is None else [np.array(exact.devices)]
-            starts += () if self.only_milp else self._surcharged()
-        method = "min_cut" if self._can_cut() else _MILP
-        if not self.only_milp or self.until.interrupted:
-            starts += [choice for _, choice in _simple_choices(self.pairwise)]
-            starts += self.starts
-            starts += [self._away()] if self.pools else []
-            starts = list({choice.astype(np.int64).tobytes(): choice for choice in starts}.values())
-        placed = [p for p in map(self.place, starts) if not self.excess_bytes(p)]
-        placed = sorted(placed or self._squeezed(starts), key=_value_ns)
-        best = placed[0]
-        if not self.until.interrupted:
-            with self.until:
-                for step in self._steps(placed):
-                    best = min(best, step, key=_value_ns)
-        bound = self._lower_bound(0 if exact is None else exact.bound_ns)
-        return best, bound, f"{method}, repaired"
+def _limited(problem: Problem, fullest_bytes: int) -> Problem:
+    """Limit the weights and states of each device to little more than these bytes."""
+    most, devices = int(_UNEVEN * fullest_bytes), range(problem.pairwise.n_devices)
+    shares = {Pool((device,), boundaries=False): most for device in devices}
+    return replace(problem, pools={**problem.pools, **shares})
 
-    def _steps(self, starts: list[Placed]) -> Iterator[Placed]:
-        """Yield each step of the repair of some starts and of the kicks that follow."""
-        if self.by_layers:
-            # Its graph is large, so that a prediction is slow, but its units are few.
-            yield from repair(self, starts[0], patience=0)
-            return
-        ends: list[Placed] = []
-        for start in starts[:_MOST_STARTS]:
-            # Half of the time is for the best start, half of the rest for the next one, and so on.
-            part = replace(self, deadline=(now() + self.deadline) / 2)
-            ends.append(start)
-            for ends[-1] in repair(part, start):
-                yield ends[-1]
-        yield from kick(self, min(ends, key=_value_ns))
 
-    def _can_cut(self) -> bool:
-        two_free = self.pairwise.n_devices == 2 and self.objective == LATENCY and not self.pools
-        return two_free and not self.only_milp
+def _evened(problem: Problem, choices: list[np.ndarray]) -> Placed:
+    """Return the most even placement that some choices lead to.
 
-    def _exact(self) -> Choice | None:
-        """Minimise the pairwise part; with memory limits until the real partition fits too."""
-        if self._can_cut():
-            return min_cut(self.pairwise)
-        pools = dict(self.pools)
-        first: Choice | None = None
-        for _ in range(_TIGHTENINGS):
-            if first is not None and self.is_late:
-                return first
-            left = max(0.1, (self.deadline - now()) * _SOLVER_SHARE)
-            try:
-                choice = milp(self.pairwise, self.objective, memory_limit=pools, budget_s=left)
-            except PlanError:
-                if not self.pools:
-                    raise
-                if first is None:
-                    raise nothing_fits(self.pairwise, self.pools) from None
-                return first  # the limits had been tightened too far
+    Each choice is moved step by step to the bytes that it needs with each constant once on a
+    device.
+    """
+    found: list[Placed] = []
+    for choice in choices:
+        (held,) = problem.pairwise.fullest_bytes(choice[None])
+        for limited in (_limited(problem, held), problem):
+            placed = squeeze(limited, problem.place(choice))
+            if placed is not None:
+                found.append(placed)
+                break
+    if not found:
+        raise _not_found(problem)
+    return min(found, key=problem.fullest_bytes)
+
+
+def _in_a_row(pairwise: Pairwise) -> np.ndarray:
+    """Return the choice that gives each device in turn an equal part of the bytes."""
+    sizes = np.zeros(len(pairwise.units))
+    for users, most in zip(pairwise.held, pairwise.held_bytes.max(axis=1), strict=True):
+        sizes[users[0]] += most
+    n = pairwise.n_devices
+    before = np.cumsum(sizes) - sizes / 2
+    wanted = np.minimum(before * n // max(1.0, sizes.sum()), n - 1)
+    distance = np.abs(np.arange(n) - wanted[:, None])
+    return np.where(pairwise.allowed, distance, n).argmin(axis=1)
+
+
+def _large(
+    problem: Problem, more: Sequence[np.ndarray], only_milp: bool, by_layers: bool
+) -> tuple[Placed, int, str]:
+    """Do as :func:`_best` where there are too many choices to look at all of them.
+
+    The choice that minimises the pairwise part, choices with a surcharge on hand-overs and the
+    baselines are repaired on the whole prediction. The best of them is kicked and repaired again.
+    """
+    pairwise, until = problem.pairwise, problem.until
+    two_free = pairwise.n_devices == 2 and problem.objective == LATENCY and not problem.pools
+    can_cut = two_free and not only_milp
+    exact: tuple[np.ndarray, int] | None = None
+    starts: list[np.ndarray] = []
+    with until:
+        exact = min_cut(pairwise) if can_cut else _program(problem)
+        starts += [] if exact is None else [exact[0]]
+        starts += () if only_milp else _surcharged(problem)
+    if not only_milp or until.interrupted:
+        starts += [choice for _, choice in _simple_choices(pairwise)]
+        starts += more
+        starts += [_away(problem)] if problem.pools else []
+        starts = list({choice.astype(np.int64).tobytes(): choice for choice in starts}.values())
+    placed = [p for p in map(problem.place, starts) if not problem.excess_bytes(p)]
+    placed = sorted(placed or [_squeezed(problem, starts)], key=_value_ns)
+    best = placed[0]
+    if not until.interrupted:
+        with until:
+            for step in _steps(problem, placed, by_layers):
+                best = min(best, step, key=_value_ns)
+    bound = _lower_bound(problem, 0 if exact is None else exact[1])
+    return best, bound, f"{'min_cut' if can_cut else _MILP}, repaired"
+
+
+def _steps(problem: Problem, starts: list[Placed], by_layers: bool) -> Iterator[Placed]:
+    """Yield each step of the repair of some starts and of the kicks that follow."""
+    if by_layers:
+        # Its graph is large, so that a prediction is slow, but its units are few.
+        yield from repair(problem, starts[0], patience=0)
+        return
+    ends: list[Placed] = []
+    for start in starts[:_MOST_STARTS]:
+        # Half of the time is for the best start, half of the rest for the next one, and so on.
+        part = replace(problem, deadline=(now() + problem.deadline) / 2)
+        ends.append(start)
+        for ends[-1] in repair(part, start):
+            yield ends[-1]
+    yield from kick(problem, min(ends, key=_value_ns))
+
+
+def _program(problem: Problem) -> tuple[np.ndarray, int] | None:
+    """Solve the integer program; with memory limits until the real partition fits too."""
+    pools = dict(problem.pools)
+    choice, bound_ns = None, 0
+    for _ in range(_TIGHTENINGS):
+        if choice is not None and problem.is_late:
+            break
+        left = max(0.1, (problem.deadline - now()) * _SOLVER_SHARE)
+        try:
+            found = milp(problem.pairwise, problem.objective, memory_limit=pools, budget_s=left)
+        except PlanError:
+            if not problem.pools:
+                raise
             if choice is None:
-                return first
-            bound = choice.bound_ns if first is None else first.bound_ns
-            first = Choice(choice.devices, choice.value_ns, bound)
-            over = self.excess_bytes(self.place(np.array(choice.devices)))
-            if not over:
-                return first
-            # Copies that the program does not see (a constant in two subgraphs of a device).
-            pools = {pool: max(0, limit - over.get(pool, 0)) for pool, limit in pools.items()}
-        return first
+                raise nothing_fits(problem.pairwise, problem.pools) from None
+            break  # the limits had been tightened too far
+        if found is None:
+            break
+        # Only the first program has the limits themselves.
+        bound_ns = found[1] if choice is None else bound_ns
+        choice = found[0]
+        over = problem.excess_bytes(problem.place(choice))
+        if not over:
+            break
+        # Copies that the program does not see (a constant in two subgraphs of a device).
+        pools = {pool: max(0, limit - over.get(pool, 0)) for pool, limit in pools.items()}
+    return None if choice is None else (choice, bound_ns)
 
-    def _surcharged(self) -> Iterator[np.ndarray]:
-        """Yield choices of two devices for which each hand-over costs about a subgraph more."""
-        fixed = self.pairwise.objective.subgraph_ns
-        for pair in itertools.combinations(range(self.pairwise.n_devices), 2):
-            if not self.pairwise.allowed[:, pair].any(axis=1).all():
-                continue
-            surcharges = {int(factor * fixed[list(pair)].max()) for factor in _SURCHARGES}
-            if self.pairwise.n_devices > 2 or self.objective != LATENCY:
-                surcharges.add(0)
-            for surcharge in sorted(surcharges):
-                if not self.is_late:
-                    yield np.array(min_cut(self.pairwise, pair, surcharge).devices)
 
-    def _away(self) -> np.ndarray:
-        """Return the choice that keeps off limited devices wherever it can."""
-        cost = np.where(self.pairwise.allowed, self.pairwise.time_ns.astype(float), np.inf)
-        cost[:, [number for pool in self.pools for number in pool.devices]] *= 2.0**60
-        return cost.argmin(axis=1)
+def _surcharged(problem: Problem) -> Iterator[np.ndarray]:
+    """Yield choices of two devices for which each hand-over costs about a subgraph more."""
+    pairwise = problem.pairwise
+    fixed = pairwise.objective.subgraph_ns
+    for pair in itertools.combinations(range(pairwise.n_devices), 2):
+        if not pairwise.allowed[:, pair].any(axis=1).all():
+            continue
+        surcharges = {int(factor * fixed[list(pair)].max()) for factor in _SURCHARGES}
+        if pairwise.n_devices > 2 or problem.objective != LATENCY:
+            surcharges.add(0)
+        for surcharge in sorted(surcharges):
+            if not problem.is_late:
+                yield min_cut(pairwise, pair, surcharge)[0]
 
-    def _squeezed(self, choices: list[np.ndarray]) -> list[Placed]:
-        """Return the first choice that can be moved step by step until it keeps to the limits."""
-        for choice in choices:
-            found = squeeze(self, self.place(choice))
-            if found is not None:
-                return [found]
-        raise self._not_found()
 
-    def _lower_bound(self, pairwise_ns: int) -> int:
-        """Add the subgraphs that any placement has to a bound of the pairwise part."""
-        objective = self.pairwise.objective
-        if self.objective != LATENCY:
-            return pairwise_ns
-        singles = [self.place(choice).value_ns for _, choice in _single_choices(self.pairwise)]
-        two_subgraphs = int(np.sort(objective.subgraph_ns)[:2].sum()) + int(objective.spread_ns(2))
-        return min([pairwise_ns + two_subgraphs, *singles])
+def _away(problem: Problem) -> np.ndarray:
+    """Return the choice that keeps off limited devices wherever it can."""
+    cost = np.where(problem.pairwise.allowed, problem.pairwise.time_ns.astype(float), np.inf)
+    cost[:, [number for pool in problem.pools for number in pool.devices]] *= 2.0**60
+    return cost.argmin(axis=1)
 
-    def _not_found(self) -> PlanError:
-        if self.until.interrupted:
-            raise KeyboardInterrupt
-        listed = pools_text(self.pairwise.objective.devices, self.pools)
-        limit = f" that keeps within memory_limit ({listed})" if listed else ""
-        if self.is_late:
-            return PlanError(
-                f"No placement{limit} was found in time. Give more time"
-                f"{' or raise a limit' if listed else ''}."
-            )
-        return PlanError(f"No placement{limit} was found. Raise a limit a little.")
+
+def _squeezed(problem: Problem, choices: list[np.ndarray]) -> Placed:
+    """Return the first choice that can be moved step by step until it keeps to the limits."""
+    for choice in choices:
+        found = squeeze(problem, problem.place(choice))
+        if found is not None:
+            return found
+    raise _not_found(problem)
+
+
+def _lower_bound(problem: Problem, pairwise_ns: int) -> int:
+    """Add the subgraphs that any placement has to a bound of the pairwise part."""
+    objective = problem.pairwise.objective
+    if problem.objective != LATENCY:
+        return pairwise_ns
+    singles = [problem.place(choice).value_ns for _, choice in _single_choices(problem.pairwise)]
+    two_subgraphs = int(np.sort(objective.subgraph_ns)[:2].sum()) + int(objective.spread_ns(2))
+    return min([pairwise_ns + two_subgraphs, *singles])
+
+
+def _not_found(problem: Problem) -> PlanError:
+    if problem.until.interrupted:
+        raise KeyboardInterrupt
+    listed = pools_text(problem.pairwise.objective.devices, problem.pools)
+    limit = f" that keeps within memory_limit ({listed})" if listed else ""
+    if problem.is_late:
+        return PlanError(
+            f"No placement{limit} was found in time. Give more time"
+            f"{' or raise a limit' if listed else ''}."
+        )
+    return PlanError(f"No placement{limit} was found. Raise a limit a little.")

@@ -36,8 +36,8 @@ from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.opgraph import OpGraph, grouped, related
 from hetero_lab.placement.overlap import predict_overlapping, sources
 from hetero_lab.placement.partition import Partition
-from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.planner import Baseline, check_budget, placed, plan_frame, plan_graph
+from hetero_lab.planning.problem import Pairwise
 from hetero_lab.planning.timeline import Span, critical_path
 from hetero_lab.result import Framed
 from hetero_lab.tables import frame_of, time_text
@@ -207,25 +207,22 @@ def run_partition(costs: CostModel, devices: np.ndarray, partition: Partition) -
     where = [subgraph.device for subgraph in partition.subgraphs]
     begin = cost.constant_ns + cost.spread_ns + round(costs.executor_us * 1e3)
     spans = _spans_ns(work, where, waits, begin, costs.contention)
+    entries = [
+        ScheduledTask(
+            subgraph.index,
+            f"subgraph{subgraph.index}",
+            subgraph.device,
+            start / 1000.0,
+            end / 1000.0,
+            len(subgraph.ops),
+        )
+        for subgraph, (start, end) in zip(partition.subgraphs, spans, strict=True)
+    ]
     # Sorting is stable: subgraphs that take no time stay behind those that they wait for.
-    entries = sorted(
-        (
-            ScheduledTask(
-                index=subgraph.index,
-                task=f"subgraph{subgraph.index}",
-                device=subgraph.device,
-                start_us=start / 1000.0,
-                end_us=end / 1000.0,
-                n_ops=len(subgraph.ops),
-            )
-            for subgraph, (start, end) in zip(partition.subgraphs, spans, strict=True)
-        ),
-        key=lambda entry: (entry.start_us, entry.end_us),
-    )
-    run_of = {entry.index: entry for entry in entries}
-    runs = [Span(0, e.index, e.device, e.start_us / 1e6, e.end_us / 1e6) for e in entries]
+    ordered = sorted(entries, key=lambda entry: (entry.start_us, entry.end_us))
+    runs = [Span(0, e.index, e.device, e.start_us / 1e6, e.end_us / 1e6) for e in ordered]
     path = critical_path(runs, 0, waits) if runs else ()
-    return Schedule(costs.devices, tuple(entries), tuple(run_of[span.subgraph] for span in path))
+    return Schedule(costs.devices, tuple(ordered), tuple(entries[span.subgraph] for span in path))
 
 
 def _spans_ns(
@@ -309,16 +306,15 @@ def plan_schedule(graph: OpGraph, costs: CostModel, *, budget_s: float = 20.0) -
     found = [(simulate(costs, affinity), label, affinity) for label, affinity in starts]
     ranked = sorted(found, key=lambda one: one[0].makespan_us)
     best, method, affinity = ranked[0]
-    starts = [(label, costs.objective.device_numbers(start)) for _, label, start in ranked]
-    improved: np.ndarray | None = None
+    objective = costs.objective
+    numbered = [(label, objective.device_numbers(start)) for _, label, start in ranked[:_STARTS]]
     until = UntilInterrupted()
     with until:
-        steps = () if latency.interrupted else _Climb(costs, deadline).steps(starts[:_STARTS])
+        steps = () if latency.interrupted else _Climb(costs, deadline).steps(numbered)
         for label, schedule, devices in steps:
             if schedule.makespan_us < best.makespan_us:
-                best, method, improved = schedule, f"{label}, improved", devices
-    if improved is not None:
-        affinity = costs.objective.affinity(improved)
+                how = f"{label}, improved"
+                best, method, affinity = schedule, how, objective.affinity(devices)
     parts_us = costs.predictor(affinity).evaluation.parts_us
     high_us = costs.uncertainty.interval(best.makespan_us, parts_us).high_us
     alone = next((one for one in ranked if len(one[2].devices) == 1), None)
@@ -360,15 +356,13 @@ class _Climb:
         self, starts: Iterable[tuple[str, np.ndarray]]
     ) -> Iterator[tuple[str, Schedule, np.ndarray]]:
         """Yield label, schedule and devices of each step from some starts on, and of the kicks."""
-        ends: list[tuple[str, Schedule, np.ndarray]] = []
+        ends: dict[str, tuple[str, Schedule, np.ndarray]] = {}
         for label, start in starts:
-            end = None
-            for step in self.run(start):
-                end = (label, *step)
-                yield end
-            ends += [] if end is None else [end]
+            for schedule, devices in self.run(start):
+                ends[label] = label, schedule, devices
+                yield ends[label]
         if ends:
-            label, schedule, devices = min(ends, key=lambda end: end[1].makespan_us)
+            label, schedule, devices = min(ends.values(), key=lambda end: end[1].makespan_us)
             yield from ((label, *step) for step in self.kick(schedule, devices))
 
     def run(self, devices: np.ndarray) -> Iterator[tuple[Schedule, np.ndarray]]:

@@ -22,9 +22,10 @@ from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.opgraph import OpGraph, work_of
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.memory_limits import MemoryTable
 from hetero_lab.placement.placement import PlacementLike, affinity_elsewhere, resolve
 from hetero_lab.placement.subgraph_causes import Cause, Division, cause_of
-from hetero_lab.planning.min_cut import Network
+from hetero_lab.planning.pairwise_minimum import Network
 from hetero_lab.result import Result
 from hetero_lab.tables import bytes_text, frame_of
 from hetero_lab.terminal import count_of, one_line
@@ -251,12 +252,13 @@ def simplified(
     """Do as :func:`simplify`, given the ops that each device supports."""
     affinity.check_model(graph)
     division = Division(graph, affinity, supported)
-    search = _Changes(division, _work(graph, affinity, costs), float(keep))
+    search = _Changes(division, _work(graph, affinity, costs), 1.0 - keep)
     search.run()
     now, *others = search.found.values()
-    allowed = [t for t in others if t.work_moved <= 1.0 - keep and t.n_subgraphs < now.n_subgraphs]
+    fewer = [trial for trial in others if trial.n_subgraphs < now.n_subgraphs]
+    allowed = [trial for trial in fewer if trial.work_moved <= search.most_moved]
     best = min(allowed, key=_worth, default=None)
-    listed = [trial for trial in _front(others) if trial.n_subgraphs < now.n_subgraphs][:_LISTED]
+    listed = _front(fewer)[:_LISTED]
     if best is not None and best not in listed:
         listed = sorted([*listed[: _LISTED - 1], best], key=_worth)
     remedies = tuple(_remedy(division, trial) for trial in (*listed, now))
@@ -318,13 +320,9 @@ def _remedy(division: Division, trial: _Change) -> Remedy:
     names = tuple(graph.ops[i].name for i in moved)
     ends = " and ".join(one_line(name, _NAMED) for name in (names[:1] + names[-1:]))
     what = trial.label or (f"ops between {ends}" if len(names) > 2 else ends)
-    affinity = Affinity.from_graph(
-        graph, {op.name: devices[trial.choice[op.index]] for op in graph}
-    )
-    return Remedy(
-        what, " and ".join(to), names, trial.n_subgraphs, trial.boundary_bytes, trial.work_moved,
-        affinity,
-    )  # fmt: skip
+    affinity = Affinity.from_graph(graph, lambda op: devices[trial.choice[graph.index_of[op]]])
+    left = trial.n_subgraphs, trial.boundary_bytes, trial.work_moved
+    return Remedy(what, " and ".join(to), names, *left, affinity)
 
 
 @dataclass(frozen=True, eq=False)
@@ -338,19 +336,14 @@ class _Change:
     work_moved: float
 
 
-@dataclass(eq=False)
 class _Changes:
     """Trials of changes; ``found`` has their outcomes by choice, the placement itself first."""
 
-    division: Division
-    work: np.ndarray
-    keep: float
-
-    def __post_init__(self) -> None:
+    def __init__(self, division: Division, work: np.ndarray, most_moved: float):
+        self.division, self.work, self.most_moved = division, work, most_moved
         self.found: dict[bytes, _Change] = {}
-        sizes = (t.n_bytes or 0 for op in self.division.graph for t in op.outputs)
-        self.tensor_bytes = np.array(list(sizes))
-        n = len(self.division.graph)
+        self.tensor_bytes = MemoryTable.of(division.graph).n_bytes
+        n = len(division.graph)
         self.n_plain, self.n_cyclic, self.n_merges = (
             max(least, min(most, nodes // n)) for nodes, least, most in (_PLAIN, _CYCLIC, _MERGES)
         )
@@ -367,7 +360,7 @@ class _Changes:
             for label, nodes in itertools.islice(self._sets(device), self.n_plain):
                 chosen = np.array([*nodes], dtype=np.int64)
                 choice = division.moved(chosen[division.able[device][chosen]], device)
-                keeps = (moved := self._moved(choice)) <= 1.0 - self.keep
+                keeps = (moved := self._moved(choice)) <= self.most_moved
                 if choice.tobytes() in seen or not (keeps or label):
                     continue
                 seen.add(choice.tobytes())
@@ -384,7 +377,7 @@ class _Changes:
         self._merge(start)
 
     def _key(self, trial: _Change) -> tuple[bool, int, int, float]:
-        return trial.work_moved > 1.0 - self.keep, *_worth(trial)
+        return trial.work_moved > self.most_moved, *_worth(trial)
 
     def _moved(self, choice: np.ndarray) -> float:
         return float(self.work[choice != self.division.start].sum())
@@ -414,8 +407,8 @@ class _Changes:
                 return None
             crossed = np.unique(division.topology.tensor[crossing])
             n_bytes = int(self.tensor_bytes[crossed].sum())
-            trial = _Change(label, choice, len(compiled), n_bytes, self._moved(choice))
-            self.found[key] = trial
+            moved = self._moved(choice)
+            self.found[key] = _Change(label, choice, len(compiled), n_bytes, moved)
         return self.found[key]
 
     def _sets(self, device: int) -> Iterator[tuple[str, Collection[int]]]:

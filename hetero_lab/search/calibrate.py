@@ -18,13 +18,16 @@ from hetero_lab.costs.counter_costs import Observation, fusion_groups
 from hetero_lab.costs.design import (
     alternating_affinities,
     block_affinities,
+    block_units,
+    check_supported,
+    inseparable_ops,
     middling_affinity,
     on_first_able,
     scattered_affinities,
     segmented_affinities,
+    split_into_units,
 )
 from hetero_lab.costs.fitting import adjust, first_tokens, fit, with_prefill
-from hetero_lab.costs.units import block_units, check_supported, inseparable_ops, split_into_units
 from hetero_lab.devices.core import bases_of, bind, shared_core
 from hetero_lab.devices.devices import has_own_memory
 from hetero_lab.devices.properties import check_properties

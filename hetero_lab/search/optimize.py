@@ -27,8 +27,8 @@ from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.memory_limits import MemoryLimit
 from hetero_lab.placement.placement import Placement
-from hetero_lab.planning.constraints import check_constraints
 from hetero_lab.planning.planner import GREEDY, Plan, keeps_limits, plan_graph
+from hetero_lab.planning.problem import check_constraints
 from hetero_lab.planning.simplify import simplified, simplified_placements
 from hetero_lab.result import Result
 from hetero_lab.results.evidence import BEST, FASTER, between, decide, fastest_first

@@ -20,9 +20,9 @@ from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import SubgraphCollector, predict
-from hetero_lab.planning.min_cut import min_cut
-from hetero_lab.planning.pairwise import Pairwise
+from hetero_lab.planning.pairwise_minimum import min_cut
 from hetero_lab.planning.planner import plan_graph as plan
+from hetero_lab.planning.problem import Pairwise
 from tests.big_graphs import by_type, transformer_graph
 from tests.hand_costs import flat_costs
 from tests.scripts import in_own_process, options

@@ -115,13 +115,6 @@ def test_what_moves_appears_and_vanishes():
     assert back.predicted_us == 5.3
 
 
-def test_two_placements_of_one_name_are_told_apart():
-    found = chain_difference()
-    after = dataclasses.replace(found.after, label=found.before.label)
-    alike = dataclasses.replace(found, after=after)
-    assert repr(alike).startswith("Both are called 'one': before is the first, after the second.")
-
-
 def test_sentences():
     assert repr(chain_difference()).splitlines() == [
         "Before is 'one', after is 'other'.",
@@ -135,8 +128,11 @@ def test_sentences():
     ]
 
 
-def test_a_predicted_difference_says_by_how_much_it_may_be_off():
+def test_sentences_tell_equal_names_apart_and_say_how_far_they_may_be_off():
     found = chain_difference()
+    after = dataclasses.replace(found.after, label=found.before.label)
+    alike = dataclasses.replace(found, after=after)
+    assert repr(alike).startswith("Both are called 'one': before is the first, after the second.")
     sure, unsure = (dataclasses.replace(found, margin_us=us) for us in (2.0, 8.0))
     assert "After is predicted 5.30 ± 2.00 µs faster (44.0 → 38.7 µs)" in repr(sure)
     assert "After is predicted 5.30 ± 8.00 µs faster, too little to tell them apart" in repr(unsure)
@@ -186,14 +182,11 @@ def test_sentences_about_measurements(changes, said):
     assert said in repr(chain_difference(measurement=measured))
 
 
-def test_without_counters_there_is_one_row():
+def test_what_was_not_given_is_said():
     measured = dataclasses.replace(MEASURED, ops_before_us=None, ops_after_us=None)
     found = chain_difference(priced=False, measurement=measured)
     assert found.measured["part"].tolist() == ["latency"]
     assert "predicted_us" not in found.measured
-
-
-def test_what_was_not_given_is_said():
     found = chain_difference(priced=False)
     for name in ("parts", "kinds", "predicted_us"):
         with pytest.raises(PlanError, match="calibrate"):

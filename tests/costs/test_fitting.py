@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
@@ -47,6 +47,12 @@ def single(graph: OpGraph) -> list[tuple[str, ...]]:
 
 def everywhere(graph: OpGraph) -> dict[str, frozenset[str]]:
     return {d: frozenset(op for (op,) in single(graph)) for d in DEVICES}
+
+
+def row(names: Iterable[str]) -> OpGraph:
+    maker = GraphMaker()
+    maker.chain(maker.add("Parameter"), names)
+    return maker.graph()
 
 
 def fused_chain(
@@ -257,9 +263,7 @@ def test_few_blocks_give_as_many_placements_as_there_are():
 
 @pytest.mark.parametrize(("n", "most_switches"), [(200, 8), (6, 3), (2, 1), (1, 1)])
 def test_a_middling_placement_gives_equal_shares_in_few_runs(n, most_switches):
-    maker = GraphMaker()
-    maker.chain(maker.add("Parameter"), {f"op{number}": 1.0 for number in range(n)})
-    graph = maker.graph()
+    graph = row(f"op{number}" for number in range(n))
     affinity = middling_affinity(graph, everywhere(graph), single(graph))
     devices = [affinity[op] for (op,) in single(graph)]
     assert sum(a != b for a, b in pairwise(devices)) <= most_switches
@@ -268,9 +272,7 @@ def test_a_middling_placement_gives_equal_shares_in_few_runs(n, most_switches):
 
 
 def test_random_placements_give_a_device_a_tenth_to_nine_tenths():
-    maker = GraphMaker()
-    maker.chain(maker.add("Parameter"), {f"op{number}": 1.0 for number in range(300)})
-    graph = maker.graph()
+    graph = row(f"op{number}" for number in range(300))
     made = segmented_affinities(graph, everywhere(graph), single(graph), 100)
     shares = [list(affinity.values()).count(DEVICES[0]) / 301 for affinity in made]
     assert len(made) == 100
@@ -320,19 +322,15 @@ def test_only_tensors_of_the_same_shape_count_but_for_pooling_and_joining():
     maker.add("Concat", [pooled, scale], name="joined", shape=(1, 16, 4, 5))
     two = maker.add("MaxPool", [conv], name="with_indices", shape=IMAGE, outputs=2)
     maker.add("Relu", [two], name="behind", shape=IMAGE)
+    # A tensor without extent in space has one layout only.
+    flat = maker.add("Convolution", [maker.add("Parameter")], name="flat", shape=(1, 64, 1, 1))
+    maker.add("Relu", [flat], name="relu", shape=(1, 64, 1, 1))
     assert kept_layouts(maker.graph()) == {
         "scaled": ("conv",),
         "multiply": ("conv",),
         "pool": ("conv",),
         "joined": ("pool",),
     }
-
-
-def test_a_tensor_without_extent_in_space_has_one_layout_only():
-    maker = GraphMaker()
-    conv = maker.add("Convolution", [maker.add("Parameter")], name="conv", shape=(1, 64, 1, 1))
-    maker.add("Relu", [conv], name="relu", shape=(1, 64, 1, 1))
-    assert kept_layouts(maker.graph()) == {}
 
 
 def test_what_entered_converted_says_nothing_of_leaving():
@@ -382,9 +380,7 @@ def test_a_time_is_guessed_from_the_four_nearest_examples_and_scaled_by_size():
 
 
 def test_what_no_counter_shows_is_in_proportion_to_the_other_device():
-    maker = GraphMaker()
-    maker.chain(maker.add("Parameter"), "abc", "Tanh")
-    graph = maker.graph()
+    graph = row("abc")
 
     def counted(device: str, **us: float) -> Observation:
         nodes = tuple(ExecutedNode((name,), device, time) for name, time in us.items())
@@ -400,18 +396,15 @@ def test_what_no_counter_shows_is_in_proportion_to_the_other_device():
 
 def test_how_far_the_constant_may_go_follows_the_shortest_latency():
     """A slow device whose counters tell all says nothing of what the quick one lacks."""
-    maker = GraphMaker()
-    maker.chain(maker.add("Parameter"), "a", "Tanh")
-    graph = maker.graph()
+    graph = row("a")
+
+    def seen(device: str, us: float, counted_us: float) -> Observation:
+        nodes = (ExecutedNode(("a",), device, counted_us),)
+        return Observation(device, uniform(graph, device), us, nodes)
 
     def constant_us(slow_us: float) -> float:
-        quick = Observation(
-            "q", uniform(graph, "ACC"), 180.0, (ExecutedNode(("a",), "ACC", 100.0),)
-        )
-        slow = Observation(
-            "s", uniform(graph, "CPU"), slow_us, (ExecutedNode(("a",), "CPU", slow_us),)
-        )
-        return fit(graph, everywhere(graph), [quick, slow]).constant_us
+        observed = [seen("ACC", 180.0, 100.0), seen("CPU", slow_us, slow_us)]
+        return fit(graph, everywhere(graph), observed).constant_us
 
     assert constant_us(1e5) == pytest.approx(constant_us(180.0), rel=0.1)
 

@@ -25,8 +25,8 @@ from hetero_lab.costs.cost_model import (
     Unit,
     ValidationRow,
 )
+from hetero_lab.costs.design import fused_pairs, split_into_units
 from hetero_lab.costs.prediction import Uncertainty
-from hetero_lab.costs.units import fused_pairs, split_into_units
 from hetero_lab.errors import AffinityError, PlanError, StoredFileError
 from hetero_lab.model.opgraph import OpGraph, Tensor
 from hetero_lab.planning.planner import plan_graph
@@ -100,21 +100,23 @@ def test_a_cost_model_reads_back_as_it_was(tmp_path):
 
 
 def test_validation_is_measured_by_hand():
-    costs = dataclasses.replace(
-        random_case(0),
-        validation_rows=(
-            ValidationRow("a", 110.0, 100.0, 3),
-            ValidationRow("b", 190.0, 200.0, 1),
-            ValidationRow("c", 300.0, 300.0, 2),
-        ),
-    )
+    def validated(*rows: tuple[str, float, float, int]) -> CostModel:
+        made = tuple(ValidationRow(*row) for row in rows)
+        return dataclasses.replace(random_case(0), validation_rows=made)
+
+    costs = validated(("a", 110.0, 100.0, 3), ("b", 190.0, 200.0, 1), ("c", 300.0, 300.0, 2))
     assert costs.validation["n_subgraphs"].dtype == np.int64
     assert costs.validation["n_subgraphs"].tolist() == [3, 1, 2]
     assert costs.mape == pytest.approx((0.1 + 0.05) / 3)
     assert costs.r2 == pytest.approx(1 - (100 + 100) / 20000)
     assert costs.validation["error"].tolist() == pytest.approx([0.1, -0.05, 0.0])
+    assert [validated().validation[name].dtype for name in ("predicted_us", "error")] == [float] * 2
     with pytest.raises(PlanError, match="not validated"):
-        _ = random_case(0).mape
+        _ = validated().mape
+    with pytest.raises(PlanError, match="took the same time"):
+        _ = validated(("a", 11.0, 10.0, 1), ("b", 11.0, 10.0, 1)).r2
+    with pytest.raises(PlanError, match="measured to take no time"):
+        validated(("a", 1.0, 0.0, 1))
 
 
 def test_broken_files_are_named(tmp_path):
@@ -182,15 +184,11 @@ def test_wrong_arguments_of_a_plan(arguments, message):
         plan_graph(costs.graph, costs, **arguments)
 
 
-def test_contradictory_pins_name_the_op():
-    costs = random_case(4)
-    op = costs.units[0].ops[0]
-    with pytest.raises(PlanError, match=op):
-        plan_graph(costs.graph, costs, pin={f"^{op}$": "A", op: "B"})
-
-
-def test_one_device_is_no_choice():
+def test_contradicting_pins_and_one_device_are_no_choice():
     costs = random_case(4, n_devices=2)
+    op = costs.units[0].ops[0]
+    with pytest.raises(PlanError, match=f"pins contradict each other.*{op}"):
+        plan_graph(costs.graph, costs, pin={f"^{op}$": "A", op: "B"})
     alone = CostModel(
         graph=costs.graph,
         devices=("A",),
@@ -200,13 +198,6 @@ def test_one_device_is_no_choice():
     )
     with pytest.raises(PlanError, match="knows A only|knows 'A' only"):
         plan_graph(alone.graph, alone)
-
-
-@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
-def test_costs_are_finite_and_not_negative(bad):
-    for name in ("constant_us", "spread_us", "executor_us"):
-        with pytest.raises(PlanError, match="Costs are finite and at least 0"):
-            dataclasses.replace(random_case(0), **{name: bad})
 
 
 ABC = [Unit((name,), (1.0, 1.0)) for name in "abc"]
@@ -240,6 +231,11 @@ ABC = [Unit((name,), (1.0, 1.0)) for name in "abc"]
         ({"units": (Unit(("x",), (1, 1)), *ABC)}, "'x' is not an op that can be placed"),
         ({"units": ABC[:2]}, "1 ops are in no unit: 'c'"),
         ({"constant_us": 1e13}, "add up to 1e.13 µs, too much to be counted in whole ns"),
+        *(
+            ({name: bad}, f"{bad!r} is not a cost. Costs are finite and at least 0")
+            for name in ("constant_us", "spread_us", "executor_us")
+            for bad in (-1.0, math.nan, math.inf)
+        ),
     ],
 )
 def test_a_cost_model_that_contradicts_itself_is_refused(change, said):
@@ -280,20 +276,6 @@ def test_the_costs_of_a_language_model_know_its_first_token(tmp_path):
     assert CostModel.from_json(tmp_path / "costs.json").predict_ttft_ms(affinity) == 0.044
 
 
-def test_how_well_predictions_fit_needs_placements_that_differ():
-    def costs(*measured_us: float) -> CostModel:
-        rows = tuple(ValidationRow("v", us + 1.0, us) for us in measured_us)
-        return dataclasses.replace(chain_costs(), validation_rows=rows)
-
-    assert costs(10.0, 20.0).r2 == pytest.approx(1.0 - 2.0 / 50.0)
-    assert costs(10.0, 20.0).mape == pytest.approx((0.1 + 0.05) / 2)
-    assert [costs().validation[name].dtype for name in ("predicted_us", "error")] == [float] * 2
-    with pytest.raises(PlanError, match="took the same time"):
-        costs(10.0, 10.0).r2  # noqa: B018
-    with pytest.raises(PlanError, match="measured to take no time"):
-        costs(0.0)
-
-
 def test_a_table_of_the_units_and_hand_overs_that_cost_more():
     costs = chain_costs()
     frame = costs.to_frame()
@@ -313,19 +295,19 @@ def test_memory_is_spread_over_more_subgraphs_for_less_and_less():
     ]  # fmt: skip
 
 
-def eltwise_chain() -> tuple[OpGraph, dict[bool, CostModel]]:
-    """Return conv → add → max → conv, and costs with a layout that is kept or not."""
+def eltwise_chain() -> dict[bool, CostModel]:
+    """Return costs of conv → add → max → conv with a layout that is kept or not."""
     maker = GraphMaker()
     at = maker.add("Parameter")
-    names = ("conv", "add", "max", "end")
-    for name, kind in zip(names, ("Convolution", "Add", "Maximum", "Convolution"), strict=True):
-        at = maker.add(kind, [at], name=name, n_bytes=100)
+    kinds = {"conv": "Convolution", "add": "Add", "max": "Maximum", "end": "Convolution"}
+    for name, kind in kinds.items():
+        at = maker.add(kind, [at], name=name)
     graph = maker.graph()
     leave = (50.0, 70.0)
-    costs = {
+    return {
         keeps: costs_by_op(
             graph,
-            dict.fromkeys(names, 1.0),
+            op_us=1.0,
             boundary_us=2.0,
             reorders=(
                 Reorder("conv", 0, leave, (0.0, 0.0)),
@@ -335,7 +317,6 @@ def eltwise_chain() -> tuple[OpGraph, dict[bool, CostModel]]:
         )
         for keeps in (True, False)
     }
-    return graph, costs
 
 
 @pytest.mark.parametrize(
@@ -350,20 +331,12 @@ def eltwise_chain() -> tuple[OpGraph, dict[bool, CostModel]]:
     ],
 )
 def test_a_layout_is_converted_where_it_leaves_the_op_that_chose_it(choice, kept, alone):
-    _, costs = eltwise_chain()
-    places = tuple("AB".index(device) for device in choice)
-    for model, expected in ((costs[True], kept), (costs[False], alone)):
-        affinity = affinity_of(model, places)
-        found = model.predict_us(affinity)
-        assert found == expected
-
-
-def test_only_what_reads_a_layout_keeps_it():
-    _, costs = eltwise_chain()
+    places = ["AB".index(device) for device in choice]
+    for keeps, costs in eltwise_chain().items():
+        assert costs.predict_us(affinity_of(costs, places)) == (kept if keeps else alone)
     wrong = Reorder("end", 0, (1.0, 1.0), (0.0, 0.0), ("conv",))
-    reorders = tuple(t for t in costs[True].reorders if t.op != "max")
     with pytest.raises(PlanError, match="'end' does not have the layout of 'conv'"):
-        dataclasses.replace(costs[True], reorders=(*reorders, wrong))
+        dataclasses.replace(costs, reorders=(wrong,))
 
 
 def test_a_unit_is_the_part_of_a_fusion_group_with_equal_support():

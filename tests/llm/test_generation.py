@@ -16,8 +16,7 @@ from small_models import chain
 import hetero_lab as hl
 from hetero_lab.cli import main as cli
 from hetero_lab.cli.texts import after_profile
-from hetero_lab.costs.design import block_affinities
-from hetero_lab.costs.units import block_units
+from hetero_lab.costs.design import block_affinities, block_units
 from hetero_lab.devices.core import bind
 from hetero_lab.errors import (
     AffinityError,

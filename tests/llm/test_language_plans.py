@@ -23,9 +23,8 @@ from small_models import stateful
 import hetero_lab as hl
 from hetero_lab.costs.cost_model import BoundaryCost, CostModel, MeasuredBytes
 from hetero_lab.costs.counter_costs import ExecutedNode, Observation, read_parts
-from hetero_lab.costs.design import block_affinities
+from hetero_lab.costs.design import block_affinities, block_units
 from hetero_lab.costs.fitting import _of_layers, fit, with_prefill
-from hetero_lab.costs.units import block_units
 from hetero_lab.errors import ArgumentError, PlanError
 from hetero_lab.model.opgraph import CONSTANT
 from hetero_lab.model.read import prepare

@@ -14,8 +14,8 @@ from msgspec import structs
 from scipy.cluster.hierarchy import DisjointSet
 
 from hetero_lab.costs.cost_model import BoundaryCost, CostModel, LostFusion, Reorder, Unit
+from hetero_lab.costs.design import block_units
 from hetero_lab.costs.objective import CostRow
-from hetero_lab.costs.units import block_units
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import Op, OpGraph, Tensor
 from hetero_lab.placement.affinity import Affinity

@@ -24,8 +24,8 @@ from hetero_lab.placement import overlap
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.overlap import predict_overlapping, sources
 from hetero_lab.placement.partition import predict
-from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.planner import plan_graph
+from hetero_lab.planning.problem import Pairwise
 from hetero_lab.planning.schedules import (
     Schedule,
     branches,

@@ -102,7 +102,7 @@ def test_a_note_holds_until_a_module_that_ran_changes(tmp_path: Path):
 
 
 def test_the_likeliest_tests_run_first():
-    place = ("hetero_lab/planning/pairwise.py", 9)
+    place = ("hetero_lab/planning/problem.py", 9)
     mutant = Mutant(place[0], 9, 9, "f", "guard", 0, 0, "", "", "")
 
     def seen(name: str, seconds: float, near: int) -> executed.Test:
@@ -110,7 +110,7 @@ def test_the_likeliest_tests_run_first():
             name, name.partition("::")[0], seconds, True, {place: near} if near else {}
         )
 
-    own, room = "tests/planning/test_pairwise.py::", "tests/planning/test_exactness.py::"
+    own, room = "tests/planning/test_problem.py::", "tests/planning/test_exactness.py::"
     tests = [
         seen("tests/search/test_optimize.py::quick", 0.1, 30),
         *(seen(f"{room}cases[{n}]", 0.1 + n, 12) for n in range(5)),

@@ -13,7 +13,7 @@ from small_language_models import decoder
 
 import hetero_lab as hl
 from hetero_lab.costs.cost_model import BoundaryCost, CostModel, Unit
-from hetero_lab.costs.units import block_units
+from hetero_lab.costs.design import block_units
 from hetero_lab.errors import MeasurementError
 from hetero_lab.model.read import prepare
 from hetero_lab.model.static_phases import graph_at_context

@@ -16,10 +16,9 @@ from hetero_lab.costs.objective import LATENCY
 from hetero_lab.errors import PlanError
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.planning import local_search, planner
-from hetero_lab.planning.constraints import Problem
 from hetero_lab.planning.local_search import kick, repair
-from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.planner import plan_graph
+from hetero_lab.planning.problem import Pairwise, Problem
 
 
 def with_a_state() -> CostModel:
