@@ -627,7 +627,6 @@ class AffinityTweaker(LastPicture):
             self.background.wait()
 
     def _keep(self, rows: list[Attempt], what_if: WhatIf, known: str) -> None:
-        """Put measurements into the history and show them."""
         if not rows:
             self.view.controls.say("Cancelled. The history is as it was.")
             return

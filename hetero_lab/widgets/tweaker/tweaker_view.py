@@ -233,10 +233,21 @@ class TweakerView:
 
     def refresh(self, history: Sequence[Attempt]) -> None:
         """Update everything but findings and hotspots, which follow a moment later."""
+        state, controls = self._state, self.controls
         with self.lock:
-            self.is_refreshing = True
+            affinity, self.is_refreshing = state.affinity, True
             try:
-                self._refresh(history)
+                if affinity != self._shown:
+                    self._show_affinity(affinity)
+                self.summary.tried = tried_rows(history, affinity)
+                self.board.selected = sorted(
+                    self.picture.place_of[name] for name in state.selection
+                )
+                self._show_selection()
+                controls.undo.disabled = not state.can_undo
+                controls.redo.disabled = not state.can_redo
+                made = state.step.cut
+                controls.show_cut(*((made, 0) if made else state.nearest_cut(controls.cut_devices)))
             finally:
                 self.is_refreshing = False
 
@@ -253,20 +264,6 @@ class TweakerView:
             if affinity == self._state.affinity:
                 for name, value in values.items():
                     setattr(self.panel, name, value)
-
-    def _refresh(self, history: Sequence[Attempt]) -> None:
-        state, controls = self._state, self.controls
-        affinity = state.affinity
-        if affinity != self._shown:
-            self._show_affinity(affinity)
-        self.summary.tried = tried_rows(history, affinity)
-        place_of = self.picture.place_of
-        self.board.selected = sorted(place_of[name] for name in state.selection)
-        self._show_selection()
-        controls.undo.disabled = not state.can_undo
-        controls.redo.disabled = not state.can_redo
-        made = state.step.cut
-        controls.show_cut(*((made, 0) if made else state.nearest_cut(controls.cut_devices)))
 
     def _show_affinity(self, affinity: Affinity) -> None:
         state, summary, panel = self._state, self.summary, self.panel
@@ -311,7 +308,6 @@ class TweakerView:
 
 
 def _mark_text(fault: Finding, op: str, device: str) -> str:
-    """Describe the fault of one op."""
     others = [other for other in fault.ops if other != op]
     beside = f" together with {names_at_hand(others)}" if others else ""
     return f"wrong numbers on {device}{beside}"
@@ -400,7 +396,6 @@ class Controls:
 
     @property
     def above(self) -> list[ipywidgets.Widget]:
-        """The rows above the board."""
         change = [*self.devices.values(), self.undo, self.redo]
         measure = [self.measure, self.until_decided, self.cancel, self.suggest, self.simplify]
         return [
@@ -419,7 +414,6 @@ class Controls:
 
     @property
     def below(self) -> list[ipywidgets.Widget]:
-        """The rows below the panel."""
         return [
             _row(self.path, self.export_kind, self.export, self.load),
             self.messages[FILES],
@@ -449,7 +443,6 @@ class Controls:
 
     @property
     def cut_devices(self) -> tuple[str, str]:
-        """The devices before and behind the cut."""
         return str(self.before.value), str(self.behind.value)
 
     def show_cut(self, cut: Cut, n_off: int) -> None:
@@ -458,7 +451,6 @@ class Controls:
         self.cut_note.value = f"{count_of(n_off, 'op')} not as in this cut" if n_off else ""
 
     def show_subgraphs(self, partition: Partition) -> None:
-        """Offer the subgraphs of a partition."""
         options = [("by subgraph …", -1)]
         options += [
             (f"{s.index} · {squeeze(s.device, 20)} · {count_of(len(s.ops), 'op')}", s.index)
