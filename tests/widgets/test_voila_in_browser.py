@@ -43,8 +43,7 @@ def test_both_widgets_answer_clicks(tmp_path, browser):
         assert tweaker.node("stem/relu").get_attribute("data-device") == "CPU"
         explorer.row("CPU").click()
         explorer.figure("on CPU ")
-        explorer.control("filter").fill("subgraphs<2")
-        explorer.control("filter").press("Enter")
+        explorer.enter("filter", "subgraphs<2")
         explorer.figure("1 of 3 measured placements")
         assert page.locator(".hl-no-kernel:visible").count() == 0
         ARTIFACTS.mkdir(exist_ok=True)
