@@ -168,7 +168,8 @@ def test_random_graphs_stay_without_circles(seed, fold):
     affinity = random_affinity(graph, ["A", "B"], seed)
     data = graph_data(graph, affinity, predict(graph, affinity))
     shown = Shown(fold).of(data)
-    check(shown, data)
+    assert shown.n_ops == data.n_ops
+    assert all(e.source < e.target for e in shown.edges)
     assert len(shown.nodes) < len(data.nodes)
 
 

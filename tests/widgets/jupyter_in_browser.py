@@ -159,6 +159,25 @@ def serving(module: Sequence[str], url: str, log: Path, **options: Any) -> Itera
 
 
 @contextlib.contextmanager
+def served_page(
+    browser: Any, module: Sequence[str], probe: str, log: Path, **options: Any
+) -> Iterator[Any]:
+    """Open what a module serves, once its ``probe`` answers; no script fails until the end."""
+    port, errors = free_port(), list[str]()
+    url = f"http://127.0.0.1:{port}"
+    with serving([*module, f"--port={port}"], f"{url}/{probe}", log, **options):
+        page = browser.new_page(viewport={"width": 1400, "height": 2200})
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.set_default_timeout(90_000)  # every cell runs before a click is answered
+        page.goto(url)
+        yield page
+        ARTIFACTS.mkdir(exist_ok=True)
+        page.screenshot(path=ARTIFACTS / f"{log.stem}.png", full_page=True)
+        page.close()
+    assert errors == []
+
+
+@contextlib.contextmanager
 def running_browser() -> Iterator[Any]:
     """Start the browser of this machine without a window; fail if there is none."""
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
