@@ -188,8 +188,7 @@ def test_assign_undo_redo(tweaking):
     tweaking.select(["relu"])
     tweaking.assign("CPU")
     assert devices(tweaking) == ["ACC", "CPU", "ACC", "CPU"]
-    assert tweaking.what_if.n_subgraphs == 4
-    assert tweaking.what_if.boundary_bytes == 48
+    assert (tweaking.what_if.n_subgraphs, tweaking.what_if.boundary_bytes) == (4, 48)
     tweaking.assign("CPU")  # changes nothing, so there is nothing more to undo
     tweaking.undo()
     assert tweaking.affinity == tweaking.automatic
