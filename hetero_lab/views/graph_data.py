@@ -38,7 +38,7 @@ from hetero_lab.runtime.counters import (
 )
 from hetero_lab.tables import bytes_text
 from hetero_lab.terminal import count_of, first_of
-from hetero_lab.views.theme import device_label, plain, squeeze, time_text
+from hetero_lab.views.theme import device_label, hover, plain, squeeze, time_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -458,65 +458,60 @@ def box_titles(data: GraphData) -> dict[int, tuple[str, ...]]:
 
 def box_hover(box: GraphBox, data: GraphData) -> str:
     n_ops = sum(data.node_of[index].n_ops for index in box.nodes)
+    what = f"<b>subgraph {box.index}</b> on {device_label(box.device, data.emulated)}"
     if box.n_subgraphs > 1:
-        lines = [f"<b>{box.n_subgraphs} subgraphs</b> from subgraph {box.index} on"]
-    else:
-        lines = [f"<b>subgraph {box.index}</b> on {device_label(box.device, data.emulated)}"]
-    lines.append(count_of(n_ops, "op") if n_ops else "it only copies")
-    if box.n_unseen:
-        lines.append(f"and {box.n_unseen} that are not shown")
-    took = data.box_us(box)
-    if took is not None:
-        lines.append(f"its ops take {_took(took, data)}")
-    return "<br>".join(lines)
+        what = f"<b>{box.n_subgraphs} subgraphs</b> from subgraph {box.index} on"
+    us = data.box_us(box)
+    return hover(
+        what,
+        count_of(n_ops, "op") if n_ops else "it only copies",
+        f"and {box.n_unseen} that are not shown" if box.n_unseen else "",
+        "" if us is None else f"its ops take {_took(us, data)}",
+    )
 
 
 def op_hover(node: GraphNode, data: GraphData) -> str:
     """Describe an op, or ops that are drawn as one."""
-    lines, is_group = [f"<b>{plain(node.name)}</b>"], node.kind == "group"
-    if is_group:
+    if is_group := node.kind == "group":
         counts = node.devices[:_MOST]
         devices = ", ".join(f"{n} on {device_label(d, data.emulated)}" for d, n in counts)
         types = [f"{plain(name, 30)} × {n}" for name, n in node.types]
-        lines += [f"{node.n_ops} ops folded: {devices}", first_of(types, _MOST, "types")]
+        about = [f"{node.n_ops} ops folded: {devices}", first_of(types, _MOST, "types")]
     else:
         where = f"{device_label(node.device, data.emulated)}, subgraph {node.subgraph}"
-        lines += [f"{plain(node.type)} on {where}", *_tensors(node.tensors)]
+        about = [f"{plain(node.type)} on {where}", *_tensors(node.tensors)]
     if node.leader:
-        lines.append(f"runs inside {plain(node.leader, 60)}, which has its time")
+        about.append(f"runs inside {plain(node.leader, 60)}, which has its time")
     elif node.time_us is not None:
-        lines.append(_took(node.time_us, data))
+        about.append(_took(node.time_us, data))
     elif data.is_timed and not is_group:
-        lines.append("the counters do not tell its time")
-    if node.precision:
-        lines.append(f"runs in {plain(node.precision)}")
-    if node.displaced and not is_group:
-        lines.append(plain(str(node.displaced)))
-    if node.fused:
-        lines.append(f"inside it run {first_of([plain(name, 40) for name in node.fused], _MOST)}")
-    if node.n_unseen:
-        lines.append(f"neighbours that are not shown: {node.n_unseen}")
-    return "<br>".join(lines)
+        about.append("the counters do not tell its time")
+    inside = first_of([plain(name, 40) for name in node.fused], _MOST)
+    return hover(
+        f"<b>{plain(node.name)}</b>",
+        *about,
+        f"runs in {plain(node.precision)}" if node.precision else "",
+        plain(str(node.displaced)) if node.displaced and not is_group else "",
+        f"inside it run {inside}" if node.fused else "",
+        f"neighbours that are not shown: {node.n_unseen}" if node.n_unseen else "",
+    )
 
 
 def port_hover(node: GraphNode) -> str:
-    return "<br>".join(
-        [f"<b>{plain(node.name)}</b>", f"model {node.kind}", *_tensors(node.tensors)]
-    )
+    return hover(f"<b>{plain(node.name)}</b>", f"model {node.kind}", *_tensors(node.tensors))
 
 
 def boundary_hover(edge: GraphEdge, data: GraphData) -> str:
     source, target = data.node_of[edge.source], data.node_of[edge.target]
-    lines = [
+    reorders = edge.reorder_us
+    return hover(
         f"<b>boundary</b> {first_of([plain(name, 60) for name in edge.tensors], _MOST)}",
         bytes_text(edge.n_bytes),
         f"from subgraph {source.subgraph} on {device_label(source.device, data.emulated)}",
         f"to subgraph {target.subgraph} on {device_label(target.device, data.emulated)}",
         f"read by {plain(target.name, 60)}",
-    ]
-    if edge.reorder_us is not None:
-        lines.append(f"reorders at it take {time_text(edge.reorder_us)}")
-    return "<br>".join(lines)
+        "" if reorders is None else f"reorders at it take {time_text(reorders)}",
+    )
 
 
 def _took(time_us: float, data: GraphData) -> str:

@@ -41,7 +41,6 @@ from hetero_lab.views.graph_layout import (
     TITLE_CHARACTER,
     Frame,
     Point,
-    Spacing,
     break_into_rows,
     lay_out,
 )
@@ -190,13 +189,15 @@ def _finished(drawing: _Drawing, width: int) -> go.Figure:
     data, page = drawing.data, drawing.page
     span = max(page.width, width)
     across = int(span) + 2 * (_EDGE + _MARGIN)
-    hints = [escape(note) for note in data.notes]
-    hints += ["area of a node: its time, none in a small dot"] if data.is_timed else []
-    if any(edge.is_boundary for edge in data.edges):
-        hints.append("width of a boundary: its bytes")
-    if page.n_rows > 1:
-        hints.append("the flow continues in the next row")
-    n_rows = _n_legend_rows(drawing.figure, across - 2 * _MARGIN) + len(lines_of(" · ".join(hints)))
+    crosses = any(edge.is_boundary for edge in data.edges)
+    hints = [
+        *map(escape, data.notes),
+        "area of a node: its time, none in a small dot" if data.is_timed else "",
+        "width of a boundary: its bytes" if crosses else "",
+        "the flow continues in the next row" if page.n_rows > 1 else "",
+    ]
+    subtitle = " · ".join(filter(None, hints))
+    n_rows = _n_legend_rows(drawing.figure, across - 2 * _MARGIN) + len(lines_of(subtitle))
     top = _TOP + _LEGEND_ROW * max(0, n_rows - 2)
     bottom = _MARGIN
     if drawing.by_time:
@@ -205,7 +206,7 @@ def _finished(drawing: _Drawing, width: int) -> go.Figure:
     return finish(
         drawing.figure,
         plain(data.title, 105),
-        " · ".join(hints),
+        subtitle,
         int(page.height) + top + bottom,
         (_MARGIN, _MARGIN, top, bottom),
         x={"visible": False, "range": [-_EDGE, span + _EDGE]},
@@ -237,10 +238,6 @@ def _n_legend_rows(figure: go.Figure, available: float) -> int:
             n_rows, used = n_rows + 1, 0
         used += entry
     return n_rows
-
-
-def _spacing(data: GraphData) -> Spacing:
-    return CROWDED if data.is_tangled else DENSE if data.is_big else ROOMY
 
 
 def node_radius(node: GraphNode, longest_us: float | None) -> float:
@@ -289,7 +286,8 @@ class _Drawing:
         self.exits = exit_labels(data)
         self.titles = box_titles(data)
         least_titles = {index: options[-1] for index, options in self.titles.items()}
-        strip = lay_out(data, self.radii, self.labels, self.exits, least_titles, _spacing(data))
+        spacing = CROWDED if data.is_tangled else DENSE if data.is_big else ROOMY
+        strip = lay_out(data, self.radii, self.labels, self.exits, least_titles, spacing)
         self.page = break_into_rows(strip, width)
         self.figure = ThemedFigure()
 

@@ -94,7 +94,7 @@ def lay_out(
     labels: Mapping[int, str],
     exit_labels: Mapping[int, str],
     box_titles: Mapping[int, str],
-    spacing: Spacing = ROOMY,
+    spacing: Spacing,
 ) -> Strip:
     """Lay a graph out on one strip.
 

@@ -47,6 +47,11 @@ def escape(text: str) -> str:
     return html.escape(text, quote=False).replace("$", "&#36;")
 
 
+def hover(*lines: str) -> str:
+    """Return the lines of a hover text that say something."""
+    return "<br>".join(filter(None, lines))
+
+
 def squeeze(text: str, most: int) -> str:
     """Put a text on one line, without characters that do not print and repeated blanks."""
     # The ends of a name tell more than its middle, and a very long name is not worth a full pass.

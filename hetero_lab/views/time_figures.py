@@ -30,6 +30,7 @@ from hetero_lab.views.theme import (
     device_styles,
     escape,
     finish,
+    hover,
     ink_on,
     latency_axis,
     latency_text,
@@ -442,10 +443,9 @@ def lanes(
 
 
 def _bar_hover(bar: Bar, style: DeviceStyle) -> str:
-    lines = [
+    return hover(
         f"<b>subgraph {bar.subgraph}</b> · {style.label}",
         f"{bar.duration_us:,.1f} µs, {bar.n_ops} ops",
         "on the critical path" if bar.critical else "",
         f"request {bar.request:+d}" if bar.request else "",
-    ]
-    return "<br>".join(filter(None, lines))
+    )

@@ -83,7 +83,7 @@ class BoardPicture:
         self, able: Mapping[str, frozenset[str]], costs: CostModel | None = None
     ) -> dict[str, Any]:
         """Return plain data for the board; it shows names as text, so they are not escaped."""
-        data = self._data
+        data, ops = self._data, self._graph.ops
         labels = node_labels(data)
         radii = {n.index: _RADIUS if n.kind == "op" else _PORT_RADIUS for n in data.nodes}
         spacing = DENSE if data.is_big else ROOMY
@@ -95,7 +95,7 @@ class BoardPicture:
         nodes = []
         for name, node in zip(self.names, data.nodes, strict=True):
             x, y = page.spots[node.index]
-            op, known = self._graph.ops[node.index], times.get(name)
+            op, known = ops[node.index], times.get(name)
             us = [known[column] for column in columns] if known else []
             nodes.append(
                 {
@@ -108,7 +108,10 @@ class BoardPicture:
                     "able": [d for d, device in enumerate(self._devices) if name in able[device]],
                     "us": [took and round(took, 2) for took in us],
                     "fused": squeeze(fused.get(name, ""), _LONGEST_NAME),
-                    "inputs": [self._tensor_text(*source) for source in op.inputs],
+                    "inputs": [
+                        f"{tensor_text(ops[i].outputs[port])} from {squeeze(ops[i].name, 60)}"
+                        for i, port in op.inputs
+                    ],
                     "outputs": [tensor_text(tensor) for tensor in op.outputs],
                     "attributes": [
                         [squeeze(key, 60), squeeze(text, _LONGEST_NAME)]
@@ -133,10 +136,6 @@ class BoardPicture:
             "nodes": nodes,
             "wires": wires,
         }
-
-    def _tensor_text(self, producer: int, port: int) -> str:
-        op = self._graph.ops[producer]
-        return f"{tensor_text(op.outputs[port])} from {squeeze(op.name, 60)}"
 
     def devices_of(self, affinity: Affinity) -> list[int]:
         number = {device: n for n, device in enumerate(self._devices)}

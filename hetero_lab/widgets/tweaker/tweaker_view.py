@@ -223,13 +223,9 @@ class TweakerView:
         self.board = Board(picture=picture.to_json(state.able, state.costs), palette=palette)
         self.summary = Panel(parts=["numbers", "history"])
         self.panel = Panel(parts=["findings", "hotspots"])
-        self.controls = Controls(
-            {look["device"]: look["label"] for look in palette},
-            state.op_types,
-            len(state.ops),
-        )
-        self.controls.has_costs = state.costs is not None
-        self.controls.show_busy(False, can_cancel=False)
+        labels = {look["device"]: look["label"] for look in palette}
+        has_costs = state.costs is not None
+        self.controls = Controls(labels, state.op_types, len(state.ops), has_costs)
 
     def refresh(self, history: Sequence[Attempt]) -> None:
         """Update everything but findings and hotspots, which follow a moment later."""
@@ -339,8 +335,10 @@ class Controls:
     selected by one of ``op_types``; the cut goes up to ``n_ops``. *Suggest* needs ``has_costs``.
     """
 
-    def __init__(self, labels: Mapping[str, str], op_types: Sequence[str], n_ops: int):
-        devices, self.has_costs = list(labels), True
+    def __init__(
+        self, labels: Mapping[str, str], op_types: Sequence[str], n_ops: int, has_costs: bool
+    ):
+        devices, self.has_costs = list(labels), has_costs
         types = [("by op type …", ""), *((squeeze(t, 40), t) for t in op_types)]
         text, choice = ipywidgets.Text, ipywidgets.Dropdown
         # Selecting
@@ -393,6 +391,7 @@ class Controls:
             FILES: ipywidgets.HTML(layout=_TWO_LINES),
         }
         self.show_progress(0.0, "")
+        self.show_busy(False, can_cancel=False)
 
     @property
     def above(self) -> list[ipywidgets.Widget]:
