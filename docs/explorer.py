@@ -14,12 +14,11 @@ import plotly.graph_objects as go
 from docs.course import figure_html
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.search.explain import explain_rows
+from hetero_lab.views.cost_figures import difference, time_by_op_type
 from hetero_lab.views.graph_drawing import placement_graph
-from hetero_lab.views.op_type_figures import time_by_op_type
-from hetero_lab.views.prediction_figures import difference
 from hetero_lab.views.sweep_figures import title_of
 from hetero_lab.views.time_figures import timeline
-from hetero_lab.widgets.explorer.explorer_figures import points_figure
+from hetero_lab.widgets.explorer.explorer import points_figure
 from hetero_lab.widgets.explorer.explorer_state import ExplorerState
 
 AXES = (("n_subgraphs", "median_us"), ("boundary_bytes", "median_us"), ("n_subgraphs", "p90_us"))

@@ -86,7 +86,7 @@ lookup.attach(__name__)
 def load_ipython_extension(shell: Any) -> None:
     """Register the magics; figures bring a static picture along where kaleido is installed."""
     from hetero_lab.cli.magics import HeteroMagics
-    from hetero_lab.views.static_pictures import add_static_pictures
+    from hetero_lab.views.theme import add_static_pictures
 
     shell.register_magics(HeteroMagics)
     add_static_pictures()

@@ -17,15 +17,13 @@ if TYPE_CHECKING:
         machine_shares as machine_shares,
         mutual_slowdown as mutual_slowdown,
     )
-    from hetero_lab.views.graph_drawing import placement_graph as placement_graph
-    from hetero_lab.views.op_type_figures import (
+    from hetero_lab.views.cost_figures import (
+        difference as difference,
         op_types_by_device as op_types_by_device,
+        predicted_measured as predicted_measured,
         time_by_op_type as time_by_op_type,
     )
-    from hetero_lab.views.prediction_figures import (
-        difference as difference,
-        predicted_measured as predicted_measured,
-    )
+    from hetero_lab.views.graph_drawing import placement_graph as placement_graph
     from hetero_lab.views.result_views import gallery as gallery, page as page
     from hetero_lab.views.sweep_figures import (
         hosts as hosts,

@@ -1,4 +1,4 @@
-"""Data of a placement graph: nodes, edges and subgraphs."""
+"""Data of a placement graph: nodes, edges, subgraphs; their labels and hover texts, escaped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.devices.core import bases_of, bind
 from hetero_lab.errors import ArgumentError, names_at_hand
 from hetero_lab.model.blocks import find_blocks
-from hetero_lab.model.opgraph import PARAMETER, RESULT, Op, OpGraph, Tensor
+from hetero_lab.model.opgraph import PARAMETER, RESULT, Op, OpGraph, Tensor, grouped
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import (
@@ -35,8 +35,8 @@ from hetero_lab.runtime.counters import (
     reorders_us,
 )
 from hetero_lab.tables import bytes_text
-from hetero_lab.terminal import count_of
-from hetero_lab.views.theme import squeeze, time_text
+from hetero_lab.terminal import count_of, first_of
+from hetero_lab.views.theme import device_label, hover, plain, squeeze, time_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +45,11 @@ Support: TypeAlias = "pd.DataFrame | CostModel"
 
 NO_SUBGRAPH = -1
 _TANGLED = 3  # wires for each node
+BIG = 160  # a graph of more ops than this has labels beside slow nodes only
+EXIT_LABEL_LIMIT = 60  # more boundaries than this have no bytes beside them
+_SLOW = 0.03  # an op with more than this share of the time has it in its label
+_MOST_MARKED = 40  # more ops than this that were searched for are not all named
+_MOST = 4  # tensors or names that are listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +84,10 @@ class GraphNode:
 
     @property
     def is_port(self) -> bool:
-        """Whether it is a model input or output."""
         return self.kind in ("input", "output")
 
     @property
     def n_ops(self) -> int:
-        """Number of ops that it stands for."""
         return 0 if self.is_port else len(self.ops) or 1
 
 
@@ -144,15 +147,13 @@ class GraphData:
 
     @cached_property
     def is_timed(self) -> bool:
-        """Whether the ops' times are known."""
         return any(node.time_us is not None for node in self.nodes)
 
     @cached_property
     def total_us(self) -> float:
         """Sum of the ops' known times in µs."""
-        if self.whole_us is not None:
-            return self.whole_us
-        return float(sum(node.time_us or 0.0 for node in self.nodes))
+        known_us = float(sum(node.time_us or 0.0 for node in self.nodes))
+        return known_us if self.whole_us is None else self.whole_us
 
     @property
     def is_tangled(self) -> bool:
@@ -160,13 +161,16 @@ class GraphData:
         return len(self.edges) > _TANGLED * len(self.nodes)
 
     @property
+    def is_big(self) -> bool:
+        """Whether it has so many ops that it is drawn densely, without most labels."""
+        return sum(not node.is_port for node in self.nodes) > BIG
+
+    @property
     def n_ops(self) -> int:
-        """Number of ops, folded ones included."""
         return sum(node.n_ops for node in self.nodes)
 
     @cached_property
     def node_of(self) -> dict[int, GraphNode]:
-        """Node by index."""
         return {node.index: node for node in self.nodes}
 
     def box_us(self, box: GraphBox) -> float | None:
@@ -236,17 +240,7 @@ def known_support(support: Support) -> dict[str, frozenset[str]]:
     }
 
 
-def times_by_device(costs: CostModel, devices: Sequence[str]) -> dict[str, list[float | None]]:
-    """Return the time of each op on each of ``devices`` in µs, where the cost model knows it."""
-    columns = [costs.devices.index(d) if d in costs.devices else None for d in devices]
-    return {
-        op: [None if at is None or (us := known[at]) is None else round(us, 2) for at in columns]
-        for op, known in costs.op_us.items()
-    }
-
-
 def structure(partition: Partition) -> str:
-    """Describe a partition in words."""
     subgraphs = count_of(partition.n_subgraphs, "subgraph")
     if not partition.boundaries:
         return subgraphs
@@ -285,23 +279,25 @@ def graph_data(
     displaced = {} if support is None else displacements(graph, partition, known_support(support))
     how = "observed" if partition.observed else "predicted"
     predicted_us = {} if costs is None or counters else _predicted_us(costs, graph, affinity)
+    if predicted_us:
+        notes = (*notes, "times of ops: predicted by the cost model")
     facts = _facts(counters, predicted_us)
-    nodes = tuple(
-        replace(
+    nodes = {
+        op.index: replace(
             _node(op, graph, affinity, where.get(op.index)),
             displaced=displaced.get(op.name),
             **facts.get(op.name, {}),
         )
         for op in graph
         if op.index in where or op.index not in graph.constant_side
-    )
+    }
     return GraphData(
         title=title or f"{squeeze(graph.name, 50)}: {structure(partition)} ({how})",
-        nodes=nodes,
-        edges=_edges(graph, {node.index: node for node in nodes}, partition, counters),
+        nodes=tuple(nodes.values()),
+        edges=_edges(graph, nodes, partition, counters),
         boxes=tuple(GraphBox(s.index, s.device, members[s.index]) for s in partition.subgraphs),
-        emulated=dict(emulated or {}),
-        notes=(*notes, *(["times of ops: predicted by the cost model"] if predicted_us else [])),
+        emulated=emulated or {},
+        notes=notes,
     )
 
 
@@ -336,9 +332,7 @@ def _members(graph: OpGraph, partition: Partition) -> dict[int, tuple[int, ...]]
     These are its ops, the tensors it hands over (computed weights too), and the model inputs and
     outputs of a subgraph that only copies.
     """
-    members: dict[int, set[int]] = {
-        s.index: {graph.index_of[op] for op in s.ops} for s in partition.subgraphs
-    }
+    members = {s.index: {graph.index_of[op] for op in s.ops} for s in partition.subgraphs}
     for boundary in partition.boundaries:
         index = graph.index_of[boundary.op]
         if index in graph.constant_side:
@@ -352,24 +346,21 @@ def _members(graph: OpGraph, partition: Partition) -> dict[int, tuple[int, ...]]
 
 
 def _node(op: Op, graph: OpGraph, affinity: Affinity, subgraph: Subgraph | None) -> GraphNode:
-    block = find_blocks(graph).numbered(op.index)
     kind = {PARAMETER: "input", RESULT: "output"}.get(op.type, "op")
     tensors = op.outputs
-    name = op.name
     if kind == "output":
         producer, port = op.inputs[0]
         tensors = (graph.ops[producer].outputs[port],)
-    if kind != "op":
-        name = tensors[0].name or op.name
+    block = find_blocks(graph).numbered(op.index) if kind == "op" else None
     return GraphNode(
         index=op.index,
         kind=kind,
-        name=name,
+        name=op.name if kind == "op" else tensors[0].name or op.name,
         type=op.type,
         device=subgraph.device if subgraph else affinity[op.name],
         subgraph=subgraph.index if subgraph else NO_SUBGRAPH,
         tensors=tensors,
-        block="" if block is None or kind != "op" else f"block {block}",
+        block="" if block is None else f"block {block}",
     )
 
 
@@ -383,27 +374,156 @@ def _edges(
     reorders = reorders_us(counters, partition)
     edges = []
     for node in drawn.values():
-        by_producer: dict[int, set[int]] = {}
-        for producer, port in graph.ops[node.index].inputs:
-            if producer in drawn:
-                by_producer.setdefault(producer, set()).add(port)
-        for producer, read in by_producer.items():
-            op, ports, ends = graph.ops[producer], sorted(read), (drawn[producer], node)
-            found = [boundaries.get((op.name, port)) for port in ports]
-            homes = {end.subgraph for end in ends}
+        for producer, read in grouped(graph.ops[node.index].inputs).items():
+            if producer not in drawn:
+                continue
+            op, ports = graph.ops[producer], sorted(set(read))
+            crossing = {port: boundaries.get((op.name, port)) for port in ports}
+            homes = {drawn[producer].subgraph, node.subgraph}
             crosses = len(homes) > 1 and NO_SUBGRAPH not in homes
-            measured = crosses and bool(counters)
+            took = sum(reorders[b.tensor] for b in crossing.values() if b)
             edges.append(
                 GraphEdge(
                     source=producer,
                     target=node.index,
                     tensors=tuple(
-                        b.tensor if b else op.tensor_name(port)
-                        for b, port in zip(found, ports, strict=True)
+                        b.tensor if b else op.tensor_name(p) for p, b in crossing.items()
                     ),
                     sizes=tuple(op.outputs[port].n_bytes for port in ports),
                     is_boundary=crosses,
-                    reorder_us=sum(reorders[b.tensor] for b in found if b) if measured else None,
+                    reorder_us=took if crosses and counters else None,
                 )
             )
     return tuple(edges)
+
+
+def node_labels(data: GraphData) -> dict[int, str]:
+    """Return the labels beside nodes, in lines."""
+    labels, is_big = {}, data.is_big
+    for node in data.nodes:
+        slow = bool(node.time_us) and (node.time_us or 0.0) > _SLOW * data.total_us
+        if node.kind == "group":
+            labels[node.index] = "\n".join(_group_label(node, slow))
+        elif node.index in data.marked and len(data.marked) <= _MOST_MARKED:
+            labels[node.index] = squeeze(node.name, 24)
+        elif slow or not is_big:
+            label = squeeze(node.type if node.kind == "op" else node.name, 18)
+            labels[node.index] = f"{label}\n{time_text(node.time_us or 0.0)}" if slow else label
+    return labels
+
+
+def _group_label(node: GraphNode, slow: bool) -> list[str]:
+    name = node.name if len(node.name) <= 20 else f"…{squeeze(node.name[-40:], 40)[-19:]}"
+    lines = [squeeze(name, 20), f"{node.n_ops} ops"]
+    if len(node.devices) > 1:
+        lines[1:] = [f"{n} on {squeeze(device, 14)}" for device, n in node.devices[:3]]
+    return [*lines, *([time_text(node.time_us or 0.0)] if slow else [])]
+
+
+def exit_labels(data: GraphData) -> dict[int, str]:
+    """Return the bytes of the tensors that leave a subgraph, by the op that makes them."""
+    sizes: dict[int, dict[str, int | None]] = {}
+    for edge in data.edges:
+        if edge.is_boundary:
+            found = sizes.setdefault(edge.source, {})
+            found.update(zip(edge.tensors, edge.sizes, strict=True))
+    if len(sizes) > EXIT_LABEL_LIMIT:
+        return {}
+    return {
+        op: bytes_text(sum(size or 0 for size in each.values()))
+        for op, each in sizes.items()
+        if None not in each.values()
+    }
+
+
+def box_titles(data: GraphData) -> dict[int, tuple[str, ...]]:
+    """Return titles of each subgraph, from long to the shortest that must fit."""
+    titles, is_big = {}, data.is_big
+    for box in data.boxes:
+        device = squeeze(box.device, 24)
+        took = data.box_us(box)
+        if box.n_unseen:
+            device += f", {count_of(box.n_unseen, 'more op')}"
+        options = [f"subgraph {box.index} · {device}", f"{box.index} · {device}"]
+        if box.n_subgraphs > 1:
+            options = [count_of(box.n_subgraphs, "subgraph"), str(box.index)]
+        if took is not None:
+            timed = [f"{option} · {time_text(took)}" for option in options]
+            options = [*timed, options[1]] if is_big else timed
+        titles[box.index] = tuple(options)
+    return titles
+
+
+def box_hover(box: GraphBox, data: GraphData) -> str:
+    n_ops = sum(data.node_of[index].n_ops for index in box.nodes)
+    what = f"<b>subgraph {box.index}</b> on {device_label(box.device, data.emulated)}"
+    if box.n_subgraphs > 1:
+        what = f"<b>{box.n_subgraphs} subgraphs</b> from subgraph {box.index} on"
+    us = data.box_us(box)
+    return hover(
+        what,
+        count_of(n_ops, "op") if n_ops else "it only copies",
+        f"and {box.n_unseen} that are not shown" if box.n_unseen else "",
+        "" if us is None else f"its ops take {_took(us, data)}",
+    )
+
+
+def op_hover(node: GraphNode, data: GraphData) -> str:
+    """Describe an op, or ops that are drawn as one."""
+    if is_group := node.kind == "group":
+        counts = node.devices[:_MOST]
+        devices = ", ".join(f"{n} on {device_label(d, data.emulated)}" for d, n in counts)
+        types = [f"{plain(name, 30)} × {n}" for name, n in node.types]
+        about = [f"{node.n_ops} ops folded: {devices}", first_of(types, _MOST, "types")]
+    else:
+        where = f"{device_label(node.device, data.emulated)}, subgraph {node.subgraph}"
+        about = [f"{plain(node.type)} on {where}", *_tensors(node.tensors)]
+    if node.leader:
+        about.append(f"runs inside {plain(node.leader, 60)}, which has its time")
+    elif node.time_us is not None:
+        about.append(_took(node.time_us, data))
+    elif data.is_timed and not is_group:
+        about.append("the counters do not tell its time")
+    inside = first_of([plain(name, 40) for name in node.fused], _MOST)
+    return hover(
+        f"<b>{plain(node.name)}</b>",
+        *about,
+        f"runs in {plain(node.precision)}" if node.precision else "",
+        plain(str(node.displaced)) if node.displaced and not is_group else "",
+        f"inside it run {inside}" if node.fused else "",
+        f"neighbours that are not shown: {node.n_unseen}" if node.n_unseen else "",
+    )
+
+
+def port_hover(node: GraphNode) -> str:
+    return hover(f"<b>{plain(node.name)}</b>", f"model {node.kind}", *_tensors(node.tensors))
+
+
+def boundary_hover(edge: GraphEdge, data: GraphData) -> str:
+    source, target = data.node_of[edge.source], data.node_of[edge.target]
+    reorders = edge.reorder_us
+    return hover(
+        f"<b>boundary</b> {first_of([plain(name, 60) for name in edge.tensors], _MOST)}",
+        bytes_text(edge.n_bytes),
+        f"from subgraph {source.subgraph} on {device_label(source.device, data.emulated)}",
+        f"to subgraph {target.subgraph} on {device_label(target.device, data.emulated)}",
+        f"read by {plain(target.name, 60)}",
+        "" if reorders is None else f"reorders at it take {time_text(reorders)}",
+    )
+
+
+def _took(time_us: float, data: GraphData) -> str:
+    share = f", {time_us / data.total_us:.1%} of all ops" if data.total_us else ""
+    return f"{time_text(time_us)}{share}"
+
+
+def _tensors(tensors: tuple[Tensor, ...]) -> list[str]:
+    lines = []
+    for tensor in tensors[:_MOST]:
+        shape = "shape not known"
+        if tensor.shape is not None:
+            shape = "×".join(map(str, tensor.shape)) or "scalar"
+        lines.append(f"{shape} {plain(tensor.element_type, 20)}, {bytes_text(tensor.n_bytes)}")
+    if len(tensors) > _MOST:
+        lines.append(f"and {len(tensors) - _MOST} more outputs")
+    return lines

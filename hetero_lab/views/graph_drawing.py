@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.errors import ArgumentError, MeasurementError
 from hetero_lab.lookup import annex_for
+from hetero_lab.model.opgraph import grouped
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, PlacementLike
@@ -18,13 +19,19 @@ from hetero_lab.placement.priorities import Priorities
 from hetero_lab.result import Framed
 from hetero_lab.results.profile_result import Profile
 from hetero_lab.tables import bytes_text
-from hetero_lab.views import graph_labels as graph_words
 from hetero_lab.views.graph_data import (
     GraphData,
     GraphEdge,
     GraphNode,
+    boundary_hover,
+    box_hover,
+    box_titles,
     data_of_placement,
     data_of_profile,
+    exit_labels,
+    node_labels,
+    op_hover,
+    port_hover,
 )
 from hetero_lab.views.graph_folding import AUTO, Fold, Shown
 from hetero_lab.views.graph_layout import (
@@ -34,7 +41,6 @@ from hetero_lab.views.graph_layout import (
     TITLE_CHARACTER,
     Frame,
     Point,
-    Spacing,
     break_into_rows,
     lay_out,
 )
@@ -63,6 +69,7 @@ _CROWDED = 150  # with more boundaries than this they are drawn thinner
 _FUSED, _SMALLEST, _LARGEST, _UNTIMED, _PORT = 2.6, 3.6, 16.0, 6.0, 3.5  # radii
 _TOP, _MARGIN, _EDGE = 104, 12, 12
 _COLOUR_BAR = 64  # height
+_SMALL = {"size": 10, "color": TEXT}
 _LEGEND_ROW, _LEGEND_ENTRY, _LETTER = 22, 45, 7  # height; width beside the text, of a letter
 # A white mark in an op says that it computes in less than f32.
 _MARKS = {"bf16": "circle", "f16": "diamond", "i8": "square", "u8": "triangle-up"}
@@ -160,7 +167,6 @@ def placement_graph(
 
 
 def draw(data: GraphData, width: int = WIDTH, color: str = "device") -> go.Figure:
-    """Draw the data of a placement graph."""
     drawing = _Drawing(data, width, color)
     styles = device_styles(data.devices, data.emulated)
     for style in styles.values():
@@ -183,13 +189,15 @@ def _finished(drawing: _Drawing, width: int) -> go.Figure:
     data, page = drawing.data, drawing.page
     span = max(page.width, width)
     across = int(span) + 2 * (_EDGE + _MARGIN)
-    hints = [escape(note) for note in data.notes]
-    hints += ["area of a node: its time, none in a small dot"] if data.is_timed else []
-    if any(edge.is_boundary for edge in data.edges):
-        hints.append("width of a boundary: its bytes")
-    if page.n_rows > 1:
-        hints.append("the flow continues in the next row")
-    n_rows = _n_legend_rows(drawing.figure, across - 2 * _MARGIN) + len(lines_of(" · ".join(hints)))
+    crosses = any(edge.is_boundary for edge in data.edges)
+    hints = [
+        *map(escape, data.notes),
+        "area of a node: its time, none in a small dot" if data.is_timed else "",
+        "width of a boundary: its bytes" if crosses else "",
+        "the flow continues in the next row" if page.n_rows > 1 else "",
+    ]
+    subtitle = " · ".join(filter(None, hints))
+    n_rows = _n_legend_rows(drawing.figure, across - 2 * _MARGIN) + len(lines_of(subtitle))
     top = _TOP + _LEGEND_ROW * max(0, n_rows - 2)
     bottom = _MARGIN
     if drawing.by_time:
@@ -198,7 +206,7 @@ def _finished(drawing: _Drawing, width: int) -> go.Figure:
     return finish(
         drawing.figure,
         plain(data.title, 105),
-        " · ".join(hints),
+        subtitle,
         int(page.height) + top + bottom,
         (_MARGIN, _MARGIN, top, bottom),
         x={"visible": False, "range": [-_EDGE, span + _EDGE]},
@@ -232,12 +240,6 @@ def _n_legend_rows(figure: go.Figure, available: float) -> int:
     return n_rows
 
 
-def _spacing(data: GraphData) -> Spacing:
-    if data.is_tangled:
-        return CROWDED
-    return DENSE if graph_words.is_big(data) else ROOMY
-
-
 def node_radius(node: GraphNode, longest_us: float | None) -> float:
     """Return a node's radius: its area is in proportion to its time, where times are known."""
     if node.is_port:
@@ -259,11 +261,9 @@ def _outline(f: Frame) -> list[list[Point]]:
     return [list(side) for side, gap in zip(pairwise(_corners(f)), is_open, strict=True) if not gap]
 
 
-def _spot(lines: Sequence[Sequence[Point]]) -> Point | None:
+def _spot(lines: Sequence[Sequence[Point]]) -> Point:
     """Return where to hover over a wire: before its end, where other wires are rarely near."""
-    if not lines:
-        return None
-    (x0, y0), (x1, y1) = lines[-1][-2:] if len(lines[-1]) > 1 else (lines[-1][0],) * 2
+    (x0, y0), (x1, y1) = lines[-1][-2:]
     return (x0 + x1) / 2, (y0 + y1) / 2
 
 
@@ -282,16 +282,16 @@ class _Drawing:
         self.by_time = color == "time"
         self.data = data
         self.radii = {node.index: node_radius(node, self.longest) for node in data.nodes}
-        self.labels = graph_words.node_labels(data)
-        self.exits = graph_words.exit_labels(data)
-        self.titles = graph_words.box_titles(data)
+        self.labels = node_labels(data)
+        self.exits = exit_labels(data)
+        self.titles = box_titles(data)
         least_titles = {index: options[-1] for index, options in self.titles.items()}
-        strip = lay_out(data, self.radii, self.labels, self.exits, least_titles, _spacing(data))
+        spacing = CROWDED if data.is_tangled else DENSE if data.is_big else ROOMY
+        strip = lay_out(data, self.radii, self.labels, self.exits, least_titles, spacing)
         self.page = break_into_rows(strip, width)
         self.figure = ThemedFigure()
 
     def add_boxes(self, style: DeviceStyle) -> None:
-        """Draw the subgraphs of a device."""
         devices = {box.index: box.device for box in self.data.boxes}
         own = [piece for piece in self.page.frames if devices[piece.index] == style.device]
         self.add_lines(
@@ -321,17 +321,15 @@ class _Drawing:
             name=f"boundary (the largest: {bytes_text(largest)})", legendgroup="boundary",
             legendrank=1001,
         )  # fmt: skip
-        spots = [(edge, _spot(self.routes([edge]))) for edge in boundaries]
-        known = [(edge, spot) for edge, spot in spots if spot]
-        self.figure.add_scatter(
-            x=[spot[0] for _, spot in known], y=[spot[1] for _, spot in known], mode="markers",
+        routed = [(edge, lines) for edge in boundaries if (lines := self.routes([edge]))]
+        self.add_points(
+            [_spot(lines) for _, lines in routed], "markers",
             marker={"size": 14, "color": BOUNDARY, "opacity": 0},
-            hovertext=[graph_words.boundary_hover(edge, self.data) for edge, _ in known],
+            hovertext=[boundary_hover(edge, self.data) for edge, _ in routed],
             showlegend=False, legendgroup="boundary",
         )  # fmt: skip
 
     def add_ops(self, style: DeviceStyle) -> None:
-        """Draw the ops of a device."""
         ops = [n for n in self.data.nodes if not n.is_port and n.device == style.device]
         marker: dict[str, Any] = {
             "size": [2 * self.radii[n.index] for n in ops], "color": style.colour, "opacity": 1,
@@ -341,27 +339,23 @@ class _Drawing:
             marker["coloraxis"] = "coloraxis"
         if any(n.kind == "group" for n in ops):
             marker["symbol"] = ["hexagon2" if n.kind == "group" else "circle" for n in ops]
-        hover = [graph_words.op_hover(n, self.data) for n in ops]
+        hover = [op_hover(n, self.data) for n in ops]
         legend = {"name": style.label, "legendgroup": style.device, "showlegend": not self.by_time}
         self.add_nodes(ops, marker, ["bottom center"] * len(ops), hover, **legend)
 
     def add_ports(self) -> None:
-        """Draw the inputs and outputs of the model."""
         ports = [n for n in self.data.nodes if n.is_port]
         marker = {"size": 2 * _PORT, "color": TEXT, "symbol": "square"}
         sides = ["middle left" if n.kind == "input" else "middle right" for n in ports]
-        hover = [graph_words.port_hover(n) for n in ports]
+        hover = [port_hover(n) for n in ports]
         self.add_nodes(ports, marker, sides, hover, name="model input or output", legendrank=1002)
 
     def add_precisions(self) -> None:
         """Mark the ops that compute in less than f32."""
         for precision, symbol in _MARKS.items():
             # A fused op runs as its leader does; a folded group may have several precisions.
-            own = [
-                n.index
-                for n in self.data.nodes
-                if not n.leader and precision in n.precision.split(", ")
-            ]
+            leading = (n for n in self.data.nodes if not n.leader)
+            own = [n.index for n in leading if precision in n.precision.split(", ")]
             self.add_marks(
                 own, f"computes in {precision}", 1003,
                 size=[max(_SMALLEST_MARK, _MARK * self.radii[i]) for i in own], symbol=symbol,
@@ -370,9 +364,8 @@ class _Drawing:
 
     def add_rings(self) -> None:
         """Ring the causes and consequences of displacement, and the ops searched for."""
-        displaced = [n for n in self.data.nodes if n.displaced]
-        causes = [n.index for n in displaced if n.displaced and n.displaced.is_cause]
-        others = [n.index for n in displaced if n.displaced and not n.displaced.is_cause]
+        displaced = grouped((n.displaced.is_cause, n.index) for n in self.data.nodes if n.displaced)
+        causes, others = displaced.get(True, []), displaced.get(False, [])
         for name, own, symbol, colour, room, rank in (
             ("cause: not supported where preferred", causes, "circle-open", CAUSE, 6, 1005),
             ("consequence: placed with a cause", others, "diamond-open", CONSEQUENCE, 8, 1005),
@@ -392,67 +385,58 @@ class _Drawing:
                 options = [f"{options[0]} (continued)", *options]
             places.append((f.left + 4 + 8 * f.opens_left, f.top + 9))
             texts.append(escape(next((o for o in options if len(o) <= room), options[-1])))
-            hover.append(graph_words.box_hover(boxes[f.index], self.data))
+            hover.append(box_hover(boxes[f.index], self.data))
         self.add_texts(places, texts, "middle right", hovertext=hover)
 
     def add_exits(self) -> None:
         """Write bytes just above the wires, where they leave a subgraph."""
-        known = [(self.page.exits[op], text) for op, text in self.exits.items()
-                 if op in self.page.exits]  # fmt: skip
-        places = [(x + 3, y - 2.5) for (x, y), _ in known]
-        self.add_texts(places, [text for _, text in known], "top right")
+        spots = (self.page.exits[op] for op in self.exits)
+        self.add_texts([(x + 3, y - 2.5) for x, y in spots], [*self.exits.values()], "top right")
 
     def add_texts(
         self, places: Sequence[Point], texts: Sequence[str], position: str, **hover: Any
     ) -> None:
-        """Write small texts."""
-        self.figure.add_scatter(
-            x=[x for x, _ in places], y=[y for _, y in places], mode="text", text=list(texts),
-            textposition=position, textfont={"size": 10, "color": TEXT}, showlegend=False, **hover,
+        self.add_points(
+            places, "text", text=texts, textposition=position, textfont=_SMALL, showlegend=False,
+            **hover,
         )  # fmt: skip
 
     def add_marks(self, own: Sequence[int], name: str, rank: int, **marker: Any) -> None:
-        """Put a mark on some nodes, if there are any."""
         if own:
             spots = [self.page.spots[i] for i in own]
-            self.figure.add_scatter(
-                x=[x for x, _ in spots], y=[y for _, y in spots], mode="markers", name=name,
-                legendrank=rank, marker=marker,
-            )  # fmt: skip
+            self.add_points(spots, "markers", name=name, legendrank=rank, marker=marker)
 
     def add_nodes(
         self,
         nodes: Sequence[GraphNode],
         marker: Mapping[str, Any],
-        positions: Sequence[str],
+        position: str | Sequence[str],
         hover: Sequence[str],
         **legend: Any,
     ) -> None:
-        """Draw nodes with their labels."""
-        spots = [self.page.spots[n.index] for n in nodes]
         texts = [escape(self.labels.get(n.index, "")).replace("\n", "<br>") for n in nodes]
-        self.figure.add_scatter(
-            x=[x for x, _ in spots], y=[y for _, y in spots],
-            mode="markers+text" if self.labels else "markers",
+        self.add_points(
+            [self.page.spots[n.index] for n in nodes],
+            "markers+text" if self.labels else "markers",
             marker={**marker, "line": {"width": 0}}, text=texts if self.labels else None,
-            textposition=list(positions), textfont={"size": 10, "color": TEXT},
-            hovertext=list(hover), customdata=[n.index for n in nodes], **legend,
+            textposition=position, textfont=_SMALL, hovertext=hover,
+            customdata=[n.index for n in nodes], **legend,
         )  # fmt: skip
 
+    def add_points(self, points: Sequence[Point], mode: str, **options: Any) -> None:
+        self.figure.add_scatter(
+            x=[x for x, _ in points], y=[y for _, y in points], mode=mode, **options
+        )
+
     def routes(self, edges: Iterable[GraphEdge]) -> list[Sequence[Point]]:
-        """Return the lines of some wires."""
         return [line for e in edges for line in self.page.routes.get((e.source, e.target), ())]
 
     def add_lines(
         self, lines: Iterable[Sequence[Point]], line: Mapping[str, Any], **more: Any
     ) -> None:
         """Put many lines into one trace, with gaps between them."""
-        xs: list[float | None] = []
-        ys: list[float | None] = []
-        for points in lines:
-            xs += [*(round(x, 1) for x, _ in points), None]
-            ys += [*(round(y, 1) for _, y in points), None]
-        if xs:
-            self.figure.add_scatter(
-                x=xs, y=ys, mode="lines", line=dict(line), **{"showlegend": False, **more},
-            )  # fmt: skip
+        points: list[Any] = []
+        for corners in lines:
+            points += [*((round(x, 1), round(y, 1)) for x, y in corners), (None, None)]
+        if points:
+            self.add_points(points, "lines", line=line, **{"showlegend": False, **more})

@@ -39,31 +39,29 @@ def neighbourhood(data: GraphData, op: str, hops: int) -> GraphData:
     centre = next((node.index for node in data.nodes if node.name == op), None)
     if centre is None:
         raise _no_such_op(data, str(op), f"{shorten(str(op))} is not in the graph.")
-    near: dict[int, set[int]] = {}
-    for edge in data.edges:
-        near.setdefault(edge.source, set()).add(edge.target)
-        near.setdefault(edge.target, set()).add(edge.source)
+    ends = [(edge.source, edge.target) for edge in data.edges]
+    near = grouped([*ends, *((target, source) for source, target in ends)])
     kept, border = {centre}, {centre}
     for _ in range(hops):
         border = {other for index in border for other in near.get(index, ())} - kept
         kept |= border
     nodes = tuple(
-        replace(node, n_unseen=len(near.get(node.index, set()) - kept))
+        replace(node, n_unseen=len(set(near.get(node.index, ())) - kept))
         for node in data.nodes
         if node.index in kept
     )
-    boxes = []
-    for box in data.boxes:
-        members = tuple(index for index in box.nodes if index in kept)
-        if members:
-            boxes.append(replace(box, nodes=members, n_unseen=len(box.nodes) - len(members)))
+    members = ((box, tuple(i for i in box.nodes if i in kept)) for box in data.boxes)
     n_ops = sum(node.n_ops for node in nodes)
     note = f"{n_ops} of {data.n_ops:,} ops: around {squeeze(op, 60)}, {count_of(hops, 'hop')}"
     return replace(
         data,
         nodes=nodes,
         edges=tuple(e for e in data.edges if e.source in kept and e.target in kept),
-        boxes=tuple(boxes),
+        boxes=tuple(
+            replace(box, nodes=inside, n_unseen=len(box.nodes) - len(inside))
+            for box, inside in members
+            if inside
+        ),
         marked=frozenset({centre}),
         notes=(*data.notes, note),
         whole_us=data.total_us if data.is_timed else None,
@@ -207,7 +205,8 @@ class Shown:
         """Fold everything except the given groups, and except matches in few groups."""
         if self.fold == NONE:
             return data
-        runs = {run_name(run): run for run in self._runs(data, grain[0])}
+        few_boxes = not isinstance(self.fold, str) or len(data.boxes) <= MOST_BOXES
+        runs = {} if few_boxes else _runs(data.boxes, grain[0])
         bundles = {i: name for name, run in runs.items() for box in run for i in box.nodes}
         opened = {name for i, name in bundles.items() if data.node_of[i].name in unfold}
         opened |= (set(unfold) & set(runs)) | _of_few(bundles, found)
@@ -221,14 +220,12 @@ class Shown:
         data = bundled(data, [run for name, run in runs.items() if name in closed])
         return contracted(data, {**groups, **bundles, **_ports(data)})
 
-    def _runs(self, data: GraphData, most: int) -> list[tuple[GraphBox, ...]]:
-        """Return the runs of subgraphs that are drawn as one, where there are too many."""
-        boxes = data.boxes
-        if not isinstance(self.fold, str) or len(boxes) <= MOST_BOXES:
-            return []
-        length = max(1, -(-len(boxes) // most))
-        runs = (boxes[i : i + length] for i in range(0, len(boxes), length))
-        return [run for run in runs if len(run) > 1]
+
+def _runs(boxes: Sequence[GraphBox], most: int) -> dict[str, Sequence[GraphBox]]:
+    """Return by name the runs of subgraphs that are drawn as one, ``most`` of equal length."""
+    length = -(-len(boxes) // most)
+    runs = (boxes[i : i + length] for i in range(0, len(boxes), length))
+    return {f"subgraphs {run[0].index} to {run[-1].index}": run for run in runs if len(run) > 1}
 
 
 def _of_few(groups: Mapping[int, str], found: Iterable[int]) -> set[str]:
@@ -260,7 +257,6 @@ def _ports(data: GraphData) -> dict[int, str]:
 def _fold(
     nodes: Sequence[GraphNode], fold: Fold, unfold: Collection[str], n_places: int
 ) -> dict[int, str]:
-    """Return the group of each op that is in one."""
     if not isinstance(fold, str):
         return {node.index: str(fold[node.name]) for node in nodes if node.name in fold}
     blocks = {node.index: node.block for node in nodes if node.block}
@@ -301,7 +297,7 @@ def _opened(
             gone.add(name)
         elif name in members:
             gone.update({groups[members[name]]} if members[name] in groups else ())
-        elif inside := _in_scope(data, name, fold):
+        elif fold in (SCOPE, AUTO) and (inside := _in_scope(data, name)):
             # Open already, but for the blocks that it is in or that are in it.
             gone.update(n.block for n in inside if n.block and groups.get(n.index) == n.block)
         else:
@@ -313,39 +309,26 @@ def _opened(
     return gone
 
 
-def _in_scope(data: GraphData, name: str, fold: Fold) -> list[GraphNode]:
-    """Return the nodes in a scope, if ops are folded by scopes."""
-    if fold not in (SCOPE, AUTO):
-        return []
+def _in_scope(data: GraphData, name: str) -> list[GraphNode]:
     inside = (node for node in data.nodes if node.name.startswith(name))
     return [node for node in inside if name in scopes_of(node.name)]
-
-
-def run_name(run: Sequence[GraphBox]) -> str:
-    """Name a run of subgraphs."""
-    return f"subgraphs {run[0].index} to {run[-1].index}"
 
 
 def bundled(data: GraphData, runs: Collection[Sequence[GraphBox]]) -> GraphData:
     """Draw runs of subgraphs as single boxes; in execution order, no wire leaves and comes back."""
     home = {index: run[0].index for run in runs for box in run for index in box.nodes}
-    boxes: list[GraphBox] = []
-    run_of = {box.index: run for run in runs for box in run}
-    for box in data.boxes:
-        run = run_of.get(box.index)
-        if run is None:
-            boxes.append(box)
-        elif box is run[0]:
-            devices = dict.fromkeys(each.device for each in run)
-            boxes.append(
-                GraphBox(
-                    index=box.index,
-                    device=box.device if len(devices) == 1 else SEVERAL,
-                    nodes=tuple(index for each in run for index in each.nodes),
-                    n_unseen=sum(each.n_unseen for each in run),
-                    n_subgraphs=len(run),
-                )
-            )
+    later = {box.index for run in runs for box in run[1:]}
+    whole = {
+        run[0].index: GraphBox(
+            index=run[0].index,
+            device=_one_of([box.device for box in run]),
+            nodes=tuple(index for box in run for index in box.nodes),
+            n_unseen=sum(box.n_unseen for box in run),
+            n_subgraphs=len(run),
+        )
+        for run in runs
+    }
+    boxes = tuple(whole.get(box.index, box) for box in data.boxes if box.index not in later)
     nodes = tuple(replace(n, subgraph=home[n.index]) if n.index in home else n for n in data.nodes)
     edges = tuple(
         replace(e, is_boundary=False)
@@ -353,7 +336,11 @@ def bundled(data: GraphData, runs: Collection[Sequence[GraphBox]]) -> GraphData:
         else e
         for e in data.edges
     )
-    return replace(data, nodes=nodes, edges=edges, boxes=tuple(boxes))
+    return replace(data, nodes=nodes, edges=edges, boxes=boxes)
+
+
+def _one_of(devices: Collection[str]) -> str:
+    return next(iter(devices)) if len(set(devices)) == 1 else SEVERAL
 
 
 def contracted(data: GraphData, groups: Mapping[int, str]) -> GraphData:
@@ -369,9 +356,10 @@ def contracted(data: GraphData, groups: Mapping[int, str]) -> GraphData:
     nodes = tuple(
         _group([data.node_of[i] for i in parts[part]], groups, n) for n, part in enumerate(order)
     )
-    sizes = [node.n_ops for node in nodes if node.kind == "group"]
-    into = count_of(len(sizes), "group")
-    notes = [f"{sum(sizes):,} of {data.n_ops:,} ops are folded into {into}"] if sizes else []
+    notes, sizes = data.notes, [node.n_ops for node in nodes if node.kind == "group"]
+    if sizes:
+        into = count_of(len(sizes), "group")
+        notes = (*notes, f"{sum(sizes):,} of {data.n_ops:,} ops are folded into {into}")
     return replace(
         data,
         nodes=nodes,
@@ -381,8 +369,7 @@ def contracted(data: GraphData, groups: Mapping[int, str]) -> GraphData:
             for box in data.boxes
         ),
         marked=frozenset(number[index] for index in data.marked),
-        notes=(*data.notes, *notes),
-        whole_us=data.total_us if data.is_timed else None,
+        notes=notes,
     )
 
 
@@ -464,7 +451,7 @@ def _group(members: Sequence[GraphNode], groups: Mapping[int, str], index: int) 
         kind="group",
         name=groups[first.index],
         type=types.most_common(1)[0][0],
-        device=ops[0].device if len(devices) == 1 else SEVERAL,
+        device=_one_of(devices),
         subgraph=first.subgraph,
         tensors=(),
         time_us=float(sum(known)) if known else None,

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from hetero_lab.views.graph_data import GraphBox, GraphData
-from hetero_lab.views.layered import Layers, Wire, assign_coordinates, find_layers
+from hetero_lab.views.layered import Layers, Wire, assign_coordinates
 
 CHARACTER, TITLE_CHARACTER = 6.0, 6.2  # width of a character of a label, of a title
 TITLE_HEIGHT = 16.0
@@ -24,6 +24,8 @@ _NODE_GAP = 4.0
 
 Point = tuple[float, float]
 Pair = tuple[int, int]
+# What a node takes with its label to each side of its middle: left, right, above and below.
+Extent = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,43 +48,15 @@ CROWDED = Spacing(across=3.0, lane=0.8, padding=4.0, turn=(20.0, 45.0))
 _TURN_INSIDE = (4.0, 34.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """The extent of a node with its label to each side of its middle."""
-
-    left: float
-    right: float
-    above: float
-    below: float
-
-    @property
-    def length(self) -> float:
-        """Size along the flow."""
-        return self.left + self.right
-
-    @property
-    def breadth(self) -> float:
-        """Size across the flow."""
-        return self.above + self.below
-
-    @property
-    def offset(self) -> float:
-        """From the middle of the extent to the middle of the node, across the flow."""
-        return (self.above - self.below) / 2
-
-
 def extent_of(kind: str, radius: float, label: str) -> Extent:
     """Return the extent of a node: label below, before a model input, behind an output."""
     lines = label.split("\n") if label else []
     width = CHARACTER * max(map(len, lines), default=0)
     if kind in ("op", "group"):
         half = max(radius + 4.5, width / 2 + 2.5)
-        below = radius + 3 + _LINE_HEIGHT * len(lines)
-        return Extent(half, half, radius + 3, below)
+        return half, half, radius + 3, radius + 3 + _LINE_HEIGHT * len(lines)
     beside, near, high = radius + 4 + width, radius + 2, max(radius, 4 if label else 0) + 3
-    if kind == "input":
-        return Extent(beside, near, high, high)
-    return Extent(near, beside, high, high)
+    return (beside, near, high, high) if kind == "input" else (near, beside, high, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +94,7 @@ def lay_out(
     labels: Mapping[int, str],
     exit_labels: Mapping[int, str],
     box_titles: Mapping[int, str],
-    spacing: Spacing = ROOMY,
+    spacing: Spacing,
 ) -> Strip:
     """Lay a graph out on one strip.
 
@@ -162,10 +136,9 @@ class _SubgraphBox:
 
 
 def _alone(index: int, extent: Extent) -> _SubgraphBox:
-    spot = (extent.left, extent.above)
-    return _SubgraphBox(
-        None, extent.length, extent.breadth, {index: spot}, {}, {index: (spot,)}, {index: (spot,)}
-    )
+    left, right, above, below = extent
+    spots, wire = {index: (left, above)}, {index: ((left, above),)}
+    return _SubgraphBox(None, left + right, above + below, spots, {}, wire, wire)
 
 
 def _inside(
@@ -176,10 +149,9 @@ def _inside(
     spacing: Spacing,
 ) -> _SubgraphBox:
     padding = spacing.padding
+    shortest += 2 * padding
     if not box.nodes:
-        return _SubgraphBox(
-            box.index, shortest + 2 * padding, TITLE_HEIGHT + 2 * padding, {}, {}, {}, {}
-        )
+        return _SubgraphBox(box.index, shortest, TITLE_HEIGHT + 2 * padding, {}, {}, {}, {})
     # The first and the last vertex are the borders, where wires from and to other boxes run.
     ops = sorted(box.nodes)
     number = {op: i + 1 for i, op in enumerate(ops)}
@@ -189,25 +161,25 @@ def _inside(
     into = sorted({e.target for e in data.edges if e.target in number and e.source not in number})
     edges = [(number[a], number[b]) for a, b in inner]
     edges += [(number[op], border) for op in out] + [(0, number[op]) for op in into]
-    offsets = [0.0, *(extents[op].offset for op in ops), 0.0]
+    sizes = [(0.0, 0.0, 0.0, 0.0), *(extents[op] for op in ops), (0.0, 0.0, 0.0, 0.0)]
+    # From the middle of an extent to the middle of its node, across the flow.
+    offsets = [(above - below) / 2 for _, _, above, below in sizes]
     wires = [Wire(a, b, offsets[a], offsets[b]) for a, b in edges]
-    breadths = [0.0, *(extents[op].breadth for op in ops), 0.0]
-    layers, middle = assign_coordinates(
-        find_layers(border + 1, edges), breadths, wires, _NODE_GAP, spacing.lane, {0, border}
-    )
+    breadths = [above + below for _, _, above, below in sizes]
+    borders = {0, border}
+    layers, middle = assign_coordinates(breadths, wires, _NODE_GAP, spacing.lane, borders)
     breadths += [spacing.lane] * (layers.n_ids - len(breadths))
     real = [i for i in range(1, layers.n_ids) if i != border]
     top = min(middle[i] - breadths[i] / 2 for i in real) - padding - TITLE_HEIGHT
     bottom = max(middle[i] + breadths[i] / 2 for i in real) + padding
     # From here on, levels are those of wires: an op's own middle, not that of its extent.
     level = [m - top + (offsets[i] if i <= border else 0.0) for i, m in enumerate(middle)]
-    lengths = [0.0, *(extents[op].length for op in ops), 0.0]
-    columns = _Columns(
-        layers, lengths, _bends(layers, edges, level, 0.25, _TURN_INSIDE, {0, border})
-    )
+    lengths = [left + right for left, right, _, _ in sizes]
+    bends = _bends(layers, wires, level, 0.25, _TURN_INSIDE, borders)
+    columns = _Columns(layers, lengths, bends)
     ranks = [columns.rank_of[i] for i in number.values()]
     columns.begin_at(padding - columns.starts[min(ranks)])
-    length = max(columns.ends[max(ranks)] + padding, shortest + 2 * padding)
+    length = max(columns.ends[max(ranks)] + padding, shortest)
     spots = {op: (columns.middle(i), level[i]) for op, i in number.items()}
     leaving, entering = {}, {}
     for op in out:
@@ -223,12 +195,8 @@ def _inside(
         breadth=bottom - top,
         spots=spots,
         inner={
-            (a, b): (
-                spots[a],
-                *columns.turns(layers.chain(number[a], number[b]), level),
-                spots[b],
-            )
-            for a, b in inner
+            (a, b): (spots[a], *columns.turns(layers.chain(*edge), level), spots[b])
+            for (a, b), edge in zip(inner, edges, strict=False)
         },
         leaving=leaving,
         entering=entering,
@@ -245,10 +213,8 @@ class _Columns:
         bends: Sequence[float],
         writing: Sequence[float] = (),
     ):
-        self.bends = bends
-        self.rank_of = layers.rank_of
-        self.starts: list[float] = []
-        self.ends: list[float] = []
+        self.bends, self.rank_of = bends, layers.rank_of
+        self.starts, self.ends = list[float](), list[float]()
         at = 0.0
         for r, rank in enumerate(layers.ranks):
             thickness = max((lengths[v] for v in rank if v < layers.n_vertices), default=0.0)
@@ -257,12 +223,10 @@ class _Columns:
             at += thickness + bends[r] + (writing[r] if writing else 0.0)
 
     def begin_at(self, start: float) -> None:
-        """Move all ranks."""
         self.starts = [at + start for at in self.starts]
         self.ends = [at + start for at in self.ends]
 
     def middle(self, vertex: int) -> float:
-        """Return the middle of a vertex's rank."""
         rank = self.rank_of[vertex]
         return (self.starts[rank] + self.ends[rank]) / 2
 
@@ -277,7 +241,7 @@ class _Columns:
 
 def _bends(
     layers: Layers,
-    edges: Sequence[Pair],
+    wires: Sequence[Wire],
     level: Sequence[float],
     slope: float,
     limits: tuple[float, float],
@@ -285,8 +249,8 @@ def _bends(
 ) -> list[float]:
     """Return the room after each rank in which its wires turn: more for steeper ones."""
     steepest = [0.0] * len(layers.ranks)
-    for edge in edges:
-        for a, b in pairwise(layers.chain(*edge)):
+    for wire in wires:
+        for a, b in pairwise(layers.chain(wire.source, wire.target)):
             if a not in ignored and b not in ignored:
                 rank = layers.rank_of[a]
                 steepest[rank] = max(steepest[rank], abs(level[a] - level[b]))
@@ -310,11 +274,9 @@ def _join(
         leaves = blocks[i].leaving[a][-1][1] - blocks[i].breadth / 2
         enters = blocks[j].entering[b][0][1] - blocks[j].breadth / 2
         wires.append(Wire(i, j, leaves, enters))
-    pairs = [(wire.source, wire.target) for wire in wires]
-    layers = find_layers(len(blocks), pairs)
     breadths = [block.breadth for block in blocks]
-    layers, middle = assign_coordinates(layers, breadths, wires, spacing.across, spacing.lane)
-    bends = _bends(layers, pairs, middle, 0.15, spacing.turn)
+    layers, middle = assign_coordinates(breadths, wires, spacing.across, spacing.lane)
+    bends = _bends(layers, wires, middle, 0.15, spacing.turn)
     rank_of = layers.rank_of
     writing = [8.0] * len(layers.ranks)  # a little room where a row may end
     for op, text in exit_labels.items():
@@ -360,8 +322,10 @@ def _moved(point: Point, by: Point) -> Point:
     return point[0] + by[0], point[1] + by[1]
 
 
-def _around(spot: Point, e: Extent) -> tuple[float, float, float, float]:
-    return spot[0] - e.left, spot[0] + e.right, spot[1] - e.above, spot[1] + e.below
+def _around(spot: Point, extent: Extent) -> tuple[float, float, float, float]:
+    left, right, above, below = extent
+    x, y = spot
+    return x - left, x + right, y - above, y + below
 
 
 def _beside(spot: Point, text: str) -> tuple[float, float, float, float]:
@@ -396,8 +360,9 @@ class Page:
 
 def break_into_rows(strip: Strip, width: float) -> Page:
     """Break a strip into rows of at most about ``width``, where few wires are broken."""
-    first = min([solid[0] for solid in strip.solids] + [f.left for f in strip.frames], default=0.0)
-    last = max([solid[1] for solid in strip.solids] + [f.right for f in strip.frames], default=1.0)
+    spans = [s[:2] for s in strip.solids] + [(f.left, f.right) for f in strip.frames]
+    first = min((left for left, _ in spans), default=0.0)
+    last = max((right for _, right in spans), default=1.0)
     cuts = choose_cuts(strip, first, last, width)
     rows = list(zip([first, *cuts], [*cuts, last], strict=True))
     curves = {pair: _curve(points) for pair, points in strip.routes.items()}
@@ -505,7 +470,6 @@ def choose_cuts(strip: Strip, first: float, last: float, width: float) -> list[f
 
 
 def _count(spans: Sequence[Point], first: float, n: int) -> np.ndarray:
-    """Count the spans around each step."""
     places = first + _STEP * np.arange(n + 1)
     left, right = np.sort(np.array(spans).reshape(-1, 2), axis=0).T
     return np.searchsorted(left, places) - np.searchsorted(right, places, "right")

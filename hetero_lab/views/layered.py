@@ -17,6 +17,8 @@ from statistics import median
 
 from scipy.optimize import isotonic_regression
 
+from hetero_lab.model.opgraph import grouped
+
 _SORTING_SWEEPS = 12
 _MOVING_SWEEPS = 12
 _STRAIGHTENING_PASSES = 3  # a line that was straightened makes room for others
@@ -105,18 +107,18 @@ class Link:
 
 
 def assign_coordinates(
-    layers: Layers,
     breadth: Sequence[float],
     wires: Sequence[Wire],
     gap: float,
     lane: float,
     ignored: Collection[int] = (),
 ) -> tuple[Layers, list[float]]:
-    """Return the layers in a better order, and the middle of everything across the flow.
+    """Return the layers in a good order, and the middle of everything across the flow.
 
     ``breadth`` is the size across the flow of each vertex, ``gap`` the free space beside vertices,
     ``lane`` the space of a passing wire. Nothing needs to be near ``ignored`` vertices.
     """
+    layers = find_layers(len(breadth), ((wire.source, wire.target) for wire in wires))
     work = _CoordinateAssignment(layers, breadth, find_links(layers, wires, ignored), gap, lane)
     work.pack()
     work.sort()
@@ -148,8 +150,6 @@ def find_links(layers: Layers, wires: Sequence[Wire], ignored: Collection[int]) 
 
 
 class _CoordinateAssignment:
-    """The positions while they are being found."""
-
     def __init__(
         self,
         layers: Layers,
@@ -158,16 +158,12 @@ class _CoordinateAssignment:
         gap: float,
         lane: float,
     ):
-        self.layers, self.links, self.gap = layers, links, gap
-        self.n = layers.n_vertices
+        self.links, self.gap, self.n = links, gap, layers.n_vertices
         self.size = [*breadth, *[lane] * (layers.n_ids - self.n)]
         self.ranks = [list(rank) for rank in layers.ranks]
         self.middle = [0.0] * layers.n_ids
-        self.before: list[list[Link]] = [[] for _ in self.size]
-        self.after: list[list[Link]] = [[] for _ in self.size]
-        for link in links:
-            self.before[link.b].append(link)
-            self.after[link.a].append(link)
+        self.before = grouped((link.b, link) for link in links)
+        self.after = grouped((link.a, link) for link in links)
 
     def pack(self) -> None:
         """Put the vertices of each rank side by side."""
@@ -177,7 +173,6 @@ class _CoordinateAssignment:
                 self.middle[vertex] = offset - offsets[-1] / 2
 
     def distance(self, a: int, b: int) -> float:
-        """Return the least distance of the middles of two neighbours."""
         both_pass = a >= self.n and b >= self.n
         return (self.size[a] + self.size[b]) / 2 + self.gap * (_SIDE_BY_SIDE if both_pass else 1)
 
@@ -204,18 +199,15 @@ class _CoordinateAssignment:
     def sweep(self, forward: bool, sort: bool = False, both: bool = False) -> None:
         """Move each rank near to the one before it, or after it, or to both."""
         for rank in self.ranks if forward else reversed(self.ranks):
-            wanted, weight = {}, {}
+            wanted, weight = {v: self.middle[v] for v in rank}, dict.fromkeys(rank, 0.1)
             for vertex in rank:
-                before = self.before[vertex] if forward or both else ()
-                after = self.after[vertex] if both or not forward else ()
+                before = self.before.get(vertex, ()) if forward or both else ()
+                after = self.after.get(vertex, ()) if both or not forward else ()
                 near = [(self.middle[link.a] + link.shift, link.weight) for link in before]
                 near += [(self.middle[link.b] - link.shift, link.weight) for link in after]
-                weight[vertex] = sum(pull for _, pull in near) or 0.1
-                wanted[vertex] = (
-                    sum(level * pull for level, pull in near) / weight[vertex]
-                    if near
-                    else self.middle[vertex]
-                )
+                if near:
+                    weight[vertex] = sum(pull for _, pull in near)
+                    wanted[vertex] = sum(level * pull for level, pull in near) / weight[vertex]
             if sort:
                 rank.sort(key=wanted.__getitem__)
             offsets = self.offsets(rank)

@@ -30,9 +30,13 @@ from hetero_lab.search.hotspots import hotspots
 from hetero_lab.search.optimize import Optimized
 from hetero_lab.tables import check_writable, html_table, time_text, write_text
 from hetero_lab.terminal import count_of
+from hetero_lab.views.cost_figures import (
+    difference,
+    op_types_by_device,
+    predicted_measured,
+    time_by_op_type,
+)
 from hetero_lab.views.graph_drawing import placement_graph
-from hetero_lab.views.op_type_figures import op_types_by_device, time_by_op_type
-from hetero_lab.views.prediction_figures import difference, predicted_measured
 from hetero_lab.views.sweep_figures import hosts, latency_ranking, placement_latency
 from hetero_lab.views.theme import NOT_IN_TURN, squeeze
 from hetero_lab.views.time_figures import (
@@ -74,11 +78,12 @@ def contents_of(result: Any) -> Contents:
             }
             return Contents(figures, tables=_hotspots(counted))
         case Sweep():
-            measured = [p for row in result.rows if (p := row.scaled_profile) is not None]
-            counted = result if any(profile.counters for profile in measured) else None
+            profiles = [row.profile for row in result.rows if row.profile is not None]
+            measured = result if profiles else None
+            counted = result if any(profile.counters for profile in profiles) else None
             figures = {
-                latency_ranking: result if measured else None,
-                placement_latency: result if measured else None,
+                latency_ranking: measured,
+                placement_latency: measured,
                 where_time_goes: counted,
                 hosts: result if len(result.hosts) > 1 else None,
                 **({annex("accuracy of a sweep"): result} if labelled(result) else {}),
@@ -143,8 +148,8 @@ def labelled(sweep: Sweep) -> Sweep | None:
 
 def varying(summary: pd.DataFrame) -> pd.DataFrame:
     """Leave out columns that are the same in all rows."""
-    text = summary.astype("str")
-    return summary.loc[:, [n for n in summary if n == "configuration" or text[n].nunique() > 1]]
+    varies = summary.astype("str").nunique() > 1
+    return summary.loc[:, varies | (summary.columns == "configuration")]
 
 
 def gallery(result: Shown) -> dict[str, go.Figure]:
@@ -167,7 +172,6 @@ def gallery(result: Shown) -> dict[str, go.Figure]:
 
 
 def drawn(result: Any) -> Iterator[tuple[str, go.Figure]]:
-    """Draw every view that applies to a result."""
     for view, subject in contents_of(result).figures.items():
         if subject is not None:
             yield view.__name__, view(subject)
@@ -220,7 +224,7 @@ def page_text(results: Shown | Iterable[Shown], title: str = "", notes: Sequence
     headings = [contents_of(result).heading for result in several]
     profiles = [result for result in several if isinstance(result, Profile)]
     numbers = itertools.count(1)
-    parts = [*_notes([*notes, *itertools.islice(_apart(several), _MOST_APART)])]
+    parts = [*_notes([*notes, *itertools.islice(_apart(several), 4)])]
     if 1 < len(profiles) == len(several):
         parts += _section(_side_by_side(profiles), [latency_samples(profiles)], numbers)
     if len(several) > 1:
@@ -244,24 +248,19 @@ def _embedded(figure: go.Figure, number: int) -> str:
     layout: Any = figure.layout
     least, layout.width = layout.width or 0, None  # narrower, labels would lie on each other
     drawn = figure.to_html(
-        full_html=False,
-        include_plotlyjs=number == 1,
-        config=_CONFIG,
-        div_id=f"figure-{number}",
+        full_html=False, include_plotlyjs=number == 1, config=_CONFIG, div_id=f"figure-{number}"
     )
     # It may scroll: by keys, too.
-    held = f'<div style="min-width:{least}px">{drawn}</div>'
-    label = f"figure {number}"
-    return f'<div class="figure" tabindex="0" role="group" aria-label="{label}">{held}</div>\n'
+    return (
+        f'<div class="figure" tabindex="0" role="group" aria-label="figure {number}">'
+        f'<div style="min-width:{least}px">{drawn}</div></div>\n'
+    )
 
 
 def _side_by_side(profiles: Sequence[Profile]) -> pd.DataFrame:
     frame = pd.DataFrame([summary_row(profile) for profile in profiles], columns=HEADLINE)
     frame.attrs.update(title="Side by side", notes=[f"These were {NOT_IN_TURN}."])
     return frame
-
-
-_MOST_APART = 4  # sentences
 
 
 def _apart(results: Sequence[Any]) -> Iterator[str]:
@@ -271,9 +270,9 @@ def _apart(results: Sequence[Any]) -> Iterator[str]:
         sweep, kind = getattr(result, "sweep", result), type(result).__name__.lower()
         rows = sweep.rows if isinstance(sweep, Sweep) else ()
         own = [
-            (row.scaled_profile, kind)
+            (profile, kind)
             for row in rows
-            if row.scaled_profile and row.requests == 1 and not row.same_as
+            if row.requests == 1 and not row.same_as and (profile := row.scaled_profile)
         ]
         own = [(result, kind)] if isinstance(result, Profile) else own
         for both in itertools.product(found, own):

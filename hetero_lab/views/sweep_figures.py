@@ -51,11 +51,9 @@ def with_shares(sweep: Sweep) -> pd.DataFrame:
     frame["label"] = [sweep.name_of(row) for row in sweep.rows]
     frame["configuration"] = [sweep.shown_name(row) for row in sweep.rows]
     counts = [row.profile.affinity.counts() if row.profile else {} for row in sweep.rows]
-    for device in dict.fromkeys(device for each in counts for device in each):
-        frame[f"{_SHARE}{device}"] = [
-            100.0 * each.get(device, 0) / (sum(each.values()) or 1) if each else math.nan
-            for each in counts
-        ]
+    n_ops = pd.DataFrame(counts, index=frame.index)
+    shares = (100.0 * n_ops.fillna(0)).div(n_ops.sum(axis="columns"), axis="index")
+    frame = frame.join(shares.add_prefix(_SHARE))
     frame[MOSTLY] = [max(each, key=lambda d: each[d]) if each else "" for each in counts]
     return frame
 
@@ -208,8 +206,8 @@ def axis_of(rows: pd.DataFrame, column: str) -> dict[str, Any]:
 
 def title_of(column: str) -> str:
     """Return an axis title with its unit: ``median_us`` is ``median (µs)``."""
-    if column.startswith("share "):
-        return f"share of the ops on {column.removeprefix('share ')} (%)"
+    if column.startswith(_SHARE):
+        return f"share of the ops on {column.removeprefix(_SHARE)} (%)"
     if column == "throughput_per_s":
         return "throughput (1/s)"
     name, _, unit = column.rpartition("_")
@@ -331,16 +329,11 @@ def latency_ranking(measured: Sweep | Result) -> go.Figure:
     shown = [sweep.shown_name(row) for row in sweep.ranked.rows]
     latencies = [interval_of(r) for r in rows]
     scale, axis = latency_axis(latencies)
-    names = [
-        f"{plain(name, 60)}{' ⌂' if r['baseline'] else ''}"
-        for name, r in zip(shown, rows, strict=True)
-    ]
     said = [judged.get(row["label"]) or f"group {row['group']}, {row['finding']}" for row in rows]
     may_be_best = [
         judged.get(row["label"]) in (BEST, *MAY_BE_BEST) if judged else row["group"] == 1
         for row in rows
     ]
-    fills = [_FIRST if first else CLEAR for first in may_be_best]
     subgraphs = [
         count_of(r["n_subgraphs"], "subgraph") + " · emulated" * bool(r["emulated"]) for r in rows
     ]
@@ -349,7 +342,10 @@ def latency_ranking(measured: Sweep | Result) -> go.Figure:
             orientation="h",
             y=list(range(len(rows))),
             x=[scale * r["median_us"] for r in rows],
-            marker={"color": fills, "line": {"color": LINE, "width": 1}},
+            marker={
+                "color": [_FIRST if first else CLEAR for first in may_be_best],
+                "line": {"color": LINE, "width": 1},
+            },
             error_x=error_bars(latencies, scale, color=TEXT, thickness=2),
             hovertext=[
                 f"<b>{plain(name, 200)}</b><br>{latency_text(interval_of(r))}<br>"
@@ -377,7 +373,12 @@ def latency_ranking(measured: Sweep | Result) -> go.Figure:
         130 + _ROW_PX * max(1, len(rows)),
         (20, 230, 80, 50),
         x=axis,
-        y=row_axis(names),
+        y=row_axis(
+            [
+                plain(name, 60) + (" ⌂" if row["baseline"] else "")
+                for name, row in zip(shown, rows, strict=True)
+            ]
+        ),
         bargap=0.3,
         showlegend=False,
     )

@@ -30,6 +30,7 @@ from hetero_lab.views.theme import (
     device_styles,
     escape,
     finish,
+    hover,
     ink_on,
     latency_axis,
     latency_text,
@@ -111,14 +112,14 @@ def histograms(profiles: Sequence[Profile]) -> tuple[list[float], list[list[int]
     Returns the edges of the bins in µs, and for each profile the number of samples in each bin. A
     few far outliers lie beyond the edges, since they would hide the rest.
     """
-    low = min(float(profile.latency.samples_us.min()) for profile in profiles)
-    high = max(_end(profile.latency.samples_us) for profile in profiles)
+    runs = [profile.latency.samples_us for profile in profiles]
+    low, high = min(float(samples.min()) for samples in runs), max(map(_end, runs))
     width = _round_width(max((high - low) / _BINS, low * 1e-3, 1e-3))
     # A sample on an edge belongs to the bin above, whatever rounding says.
     low, high = low / width + 1e-9, high / width + 1e-9
     edges = width * np.arange(np.floor(low), np.floor(high) + 2)
-    shifted = [profile.latency.samples_us + 1e-9 * width for profile in profiles]
-    return edges.tolist(), [np.histogram(samples, edges)[0].tolist() for samples in shifted]
+    counts = [np.histogram(samples + 1e-9 * width, edges)[0].tolist() for samples in runs]
+    return edges.tolist(), counts
 
 
 def _end(samples: np.ndarray) -> float:
@@ -168,7 +169,8 @@ def latency_samples(profiles: Profile | Sweep | Iterable[Profile]) -> go.Figure:
     figure = ThemedFigure()
     for place, (profile, counts) in enumerate(zip(chosen, counted, strict=True)):
         base, latency = -float(place), profile.latency
-        n_samples = len(latency)
+        n_samples, tall = len(latency), {"y0": base, "y1": base + 0.68}
+        median, start, end = (scale * us for us in (latency.median_us, *latency.ci95_us))
         figure.add_bar(
             x=[scale * (a + b) / 2 for a, b in bins],
             y=[_BARS_SHARE * n / n_samples / tallest for n in counts],
@@ -185,13 +187,11 @@ def latency_samples(profiles: Profile | Sweep | Iterable[Profile]) -> go.Figure:
             line={"width": 1, "color": GRID},
         )  # fmt: skip
         figure.add_shape(
-            type="rect", y0=base, y1=base + 0.68, fillcolor=TEXT, opacity=0.3, line={"width": 0},
-            **dict(zip(("x0", "x1"), [scale * end for end in latency.ci95_us], strict=True)),
+            type="rect", **tall, x0=start, x1=end, fillcolor=TEXT, opacity=0.3, line_width=0,
         )  # fmt: skip
         figure.add_shape(
-            type="line", x0=scale * latency.median_us, x1=scale * latency.median_us, y0=base,
-            y1=base + 0.68, line={"width": 2, "color": TEXT},
-        )  # fmt: skip
+            type="line", **tall, x0=median, x1=median, line={"width": 2, "color": TEXT}
+        )
         squares = " ".join(
             f'<span style="color:{styles[d].colour}">■</span> {styles[d].label}'
             for d in profile.affinity.devices
@@ -221,8 +221,8 @@ def latency_samples(profiles: Profile | Sweep | Iterable[Profile]) -> go.Figure:
 def _numbers(profile: Profile, n_beyond: int) -> str:
     latency = profile.latency
     median = latency_text((latency.median_us, *latency.ci95_us))
-    text = f"median {median} · p90 {time_text(latency.p90_us)}"
-    return text + (f" · {n_beyond} beyond the right edge" if n_beyond else "")
+    beyond = f" · {n_beyond} beyond the right edge" if n_beyond else ""
+    return f"median {median} · p90 {time_text(latency.p90_us)}{beyond}"
 
 
 # Not colours that stand for devices.
@@ -321,9 +321,9 @@ def bars(profile: Profile) -> list[Bar]:
         return _measured(profile)
     counters = counters_of(profile)
     found, at = [], 0.0
-    for subgraph in profile.partition.subgraphs:
-        took = sum(c.real_time_us for c in counters if c.subgraph == subgraph.index)
-        found.append(Bar(subgraph.index, subgraph.device, at, took, len(subgraph.ops)))
+    for s in profile.partition.subgraphs:
+        took = sum(c.real_time_us for c in counters if c.subgraph == s.index)
+        found.append(Bar(s.index, s.device, at, took, len(s.ops)))
         at += took
     return found
 
@@ -361,15 +361,15 @@ def timeline(profile: Profile) -> go.Figure:
     MeasurementError
         The profile has neither spans nor counters.
     """
-    measured = bool(profile.spans)
-    found = bars(profile)
-    return lanes(
-        found,
-        styles_of(profile),
-        title=f"Timeline of {plain(profile.configuration, 80)}{', measured' if measured else ''}",
-        subtitle=_subtitle(profile, found),
-        axis="time (µs)" if measured else "time by counters (µs)",
-    )
+    found, title = bars(profile), f"Timeline of {plain(profile.configuration, 80)}"
+    subtitle = "reconstructed from counters: order is real, start times are not measured"
+    axis = "time by counters (µs)"
+    if profile.spans:
+        n = len({bar.request for bar in found}) - 1
+        others = "1 other that was" if n == 1 else f"{n} others that were"
+        subtitle = "the request of median duration" + (f", and {others} in flight" if n else "")
+        title, axis = f"{title}, measured", "time (µs)"
+    return lanes(found, styles_of(profile), title=title, subtitle=subtitle, axis=axis)
 
 
 def schedule(plan: SchedulePlan) -> go.Figure:
@@ -442,17 +442,10 @@ def lanes(
     )
 
 
-def _subtitle(profile: Profile, found: list[Bar]) -> str:
-    if not profile.spans:
-        return "reconstructed from counters: order is real, start times are not measured"
-    n = len({bar.request for bar in found}) - 1
-    others = "1 other that was" if n == 1 else f"{n} others that were"
-    return "the request of median duration" + (f", and {others} in flight" if n else "")
-
-
 def _bar_hover(bar: Bar, style: DeviceStyle) -> str:
-    text = f"<b>subgraph {bar.subgraph}</b> · {style.label}<br>{bar.duration_us:,.1f} µs, "
-    text += f"{bar.n_ops} ops"
-    if bar.critical:
-        text += "<br>on the critical path"
-    return text if not bar.request else f"{text}<br>request {bar.request:+d}"
+    return hover(
+        f"<b>subgraph {bar.subgraph}</b> · {style.label}",
+        f"{bar.duration_us:,.1f} µs, {bar.n_ops} ops",
+        "on the critical path" if bar.critical else "",
+        f"request {bar.request:+d}" if bar.request else "",
+    )

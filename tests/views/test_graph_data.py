@@ -48,9 +48,7 @@ def test_nodes_edges_and_boxes_against_tables_made_by_hand():
         (2, "ACC", (5,)),
     ]
     assert [data.box_us(box) for box in data.boxes] == [10.0, 5.0, 3.0]
-
-
-def test_without_counters_no_time_is_known():
+    # Without counters no time is known.
     data = data_of_profile(small_profile(counters=()))
     assert not data.is_timed
     assert {node.time_us for node in data.nodes} == {None}

@@ -9,7 +9,7 @@ import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, MeasurementError
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.partition import predict
-from hetero_lab.views import graph_labels as graph_words
+from hetero_lab.views import graph_data as graph_words
 from hetero_lab.views.graph_data import GraphNode, data_of_profile, graph_data
 from hetero_lab.views.graph_drawing import draw, node_radius, width_level
 from hetero_lab.views.graph_folding import Shown
@@ -21,12 +21,9 @@ def traces(figure, name):
 
 def test_each_device_has_a_trace_in_its_colour():
     figure = hl.views.placement_graph(small_profile())
-    (acc,) = traces(figure, "ACC (emulated on CPU)")
-    (cpu,) = traces(figure, "CPU")
-    assert acc.marker.color == "#E69F00"
-    assert cpu.marker.color == "#0072B2"
-    assert len(acc.x) == 3
-    assert len(cpu.x) == 1
+    (acc,), (cpu,) = traces(figure, "ACC (emulated on CPU)"), traces(figure, "CPU")
+    assert (acc.marker.color, len(acc.x)) == ("#E69F00", 3)
+    assert (cpu.marker.color, len(cpu.x)) == ("#0072B2", 1)
     assert figure.layout.paper_bgcolor == figure.layout.plot_bgcolor == "rgba(0, 0, 0, 0)"
     assert "sendChartToCloud" in figure.layout.modebar.remove  # nothing uploads
 
@@ -112,13 +109,9 @@ def test_ops_are_coloured_by_their_times():
     # The frames keep the devices' colours, and the legend explains those.
     (frame,) = [t for t in traces(figure, "CPU") if t.showlegend]
     assert frame.line.color == "rgba(0, 114, 178, 0.8)"
-
-
-def test_times_that_are_not_there_cannot_colour():
-    with pytest.raises(MeasurementError, match="no times to colour by"):
-        hl.views.placement_graph(small_profile(counters=()), color="time")
-    with pytest.raises(MeasurementError, match="no times to colour by"):
-        hl.views.placement_graph("CPU", random_model(3, 500), color="time")
+    for untimed in ((small_profile(counters=()),), ("CPU", random_model(3, 500))):
+        with pytest.raises(MeasurementError, match="no times to colour by"):
+            hl.views.placement_graph(*untimed, color="time")
 
 
 def drawn_of(graph, affinity, **options):
@@ -129,11 +122,10 @@ def drawn_of(graph, affinity, **options):
 def test_random_models_are_drawn_the_same_way_each_time(seed):
     graph = prepare(random_model(seed)).graph
     affinity = random_affinity(graph, ["A", "B"], seed)
-    partition = predict(graph, affinity)
     first, again = (drawn_of(graph, affinity) for _ in range(2))
     assert first.to_json() == again.to_json()
     drawn = sum(len(t.x) for t in first.data if t.name in ("A", "B"))
-    assert drawn == sum(len(s.ops) for s in partition.subgraphs)
+    assert drawn == sum(len(s.ops) for s in predict(graph, affinity).subgraphs)
 
 
 def test_a_big_graph_keeps_to_its_width():
@@ -167,8 +159,7 @@ def test_causes_and_consequences_are_ringed():
     graph = small_graph()
     types = [(op.name, op.type) for op in graph if op.name in ("matmul", "relu", "softmax", "add")]
     table = pd.DataFrame(types, columns=["op", "op_type"])
-    table["ACC"] = table["op_type"] != "Softmax"
-    table["CPU"] = True
+    table = table.assign(ACC=table["op_type"] != "Softmax", CPU=True)
     measured = small_profile()
     assert rings(hl.views.placement_graph(measured)) == {}
     assert rings(hl.views.placement_graph(measured, support=table)) == {"cause": ["softmax"]}

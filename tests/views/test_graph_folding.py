@@ -58,14 +58,10 @@ def test_subgraphs_and_groups_of_the_callers_own():
     mine = Shown({"matmul": "front", "relu": "front", "softmax": "back", "add": "back"}).of(small())
     # Both ops of "back" are in subgraphs of their own.
     assert names(mine) == {"front": 2}
-
-
-def test_a_group_is_split_where_it_would_be_a_circle():
-    graph = transformer_graph(26)
-    affinity = by_type(graph, set())
-    data = graph_data(graph, affinity, predict(graph, affinity))
+    # A group is split where it would be a circle: all other ops lie between these two.
+    data = layers(26)
     ends = {"model/layers.0/input_norm/MVN": "ends", "model/layers.0/Add_1": "ends"}
-    assert names(Shown(ends).of(data)) == {}  # all other ops lie between the two
+    assert names(Shown(ends).of(data)) == {}
     check(Shown(ends).of(data), data)
 
 
@@ -74,14 +70,12 @@ def test_scopes():
     assert scopes_of("/a/b") == ("/a",)
     assert scopes_of("plain") == ()
     nodes = [node for node in layers(26).nodes if node.kind == "op"]
-    groups = by_scope(nodes, 4)
-    assert set(groups.values()) == {"model/layers.0"}
-    assert set(by_scope(nodes, 100).values()) == set()
+    assert set(by_scope(nodes, 4).values()) == {"model/layers.0"}
+    assert by_scope(nodes, 100) == {}
 
 
-def test_small_graphs_are_not_folded():
-    assert Shown().of(small()) == small()
-    data = layers(200)
+@pytest.mark.parametrize("data", [small(), layers(200)])
+def test_small_graphs_are_not_folded(data):
     assert Shown().of(data) == data
 
 
@@ -143,8 +137,7 @@ def test_search_marks_and_opens():
         "model/layers.3/attention/scores/MatMul", "model/layers.3/attention/scores/Softmax",
     }  # fmt: skip
     assert shown.notes[0] == "2 ops with 'layers.3/attention/SCORES' in the name"
-    many = Shown(find="softmax").of(data)
-    assert len(many.marked) == 199  # groups, still closed
+    assert len(Shown(find="softmax").of(data).marked) == 199  # groups, still closed
     with pytest.raises(ArgumentError, match="No op has 'sofmax' in its name"):
         Shown(find="sofmax").of(data)
 

@@ -81,11 +81,11 @@ def test_long_lines_do_not_climb_like_stairs():
 
 def test_labels_make_room():
     bare, labelled = extent_of("op", 5.0, ""), extent_of("op", 5.0, "Convolution\n12 µs")
-    assert labelled.length > 50 > bare.length
-    assert labelled.breadth - bare.breadth == pytest.approx(23.0)
-    assert labelled.above == bare.above
+    assert sum(labelled[:2]) > 50 > sum(bare[:2])
+    assert labelled[3] - bare[3] == pytest.approx(23.0)
+    assert labelled[2] == bare[2]
     # An input's name stands before it, an output's behind it.
-    assert extent_of("input", 4.0, "image").left == extent_of("output", 4.0, "image").right
+    assert extent_of("input", 4.0, "image")[0] == extent_of("output", 4.0, "image")[1]
 
 
 @pytest.mark.parametrize("width", [200.0, 400.0, 100_000.0])
@@ -111,7 +111,7 @@ def test_rows_hold_everything_once(seed, width):
         assert not any(f.opens_left or f.opens_right for f in page.frames)
 
 
-def test_frames_that_go_on_are_open_on_that_side():
+def test_frames_that_go_on_are_open_on_that_side_and_rows_end_between_subgraphs():
     strip = strip_of(data_of_profile(small_profile()))
     page = break_into_rows(strip, 120.0)
     assert page.n_rows > 1
@@ -119,10 +119,6 @@ def test_frames_that_go_on_are_open_on_that_side():
         mine = [piece for piece in page.frames if piece.index == index]
         assert [piece.opens_left for piece in mine] == [False] + [True] * (len(mine) - 1)
         assert [piece.opens_right for piece in mine] == [True] * (len(mine) - 1) + [False]
-
-
-def test_rows_are_broken_between_subgraphs_where_that_is_possible():
-    strip = strip_of(data_of_profile(small_profile()))
     last = max(solid[1] for solid in strip.solids)
     cuts = choose_cuts(strip, 0.0, last, 0.75 * last)
     assert len(cuts) == 1

@@ -1,10 +1,14 @@
-"""A page, opened by a real browser that has no network."""
+"""A page, and a notebook that nbconvert made one, opened by a real browser without a network."""
 
 from __future__ import annotations
 
 import io
+import os
+import subprocess
+import sys
 from typing import Any
 
+import nbformat
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
@@ -105,3 +109,30 @@ def test_a_report_is_accessible_and_can_be_read(browser, tmp_path, scheme):
     pale = [(text, ink, on) for text, ink, on in letters if contrast(ink, on) < 4.5]
     # Hatched bars of emulated devices show the colour through a pattern.
     assert [entry for entry in pale if "url(" not in entry[2]] == []
+
+
+CELLS = (
+    "%load_ext hetero_lab\nimport hetero_lab as hl",
+    f"profile = hl.read_profile({str(RECORDED / 'profile')!r})\nhl.views.placement_graph(profile)",
+    f"hl.views.latency_ranking(hl.read_sweep({str(RECORDED / 'sweep')!r}))",
+)
+
+
+def test_every_figure_is_in_the_page(tmp_path, browser):
+    pytest.importorskip("kaleido", reason="figures are converted with the extra pictures")
+    path = tmp_path / "figures.ipynb"
+    cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    subprocess.run(
+        [sys.executable, "-m", "nbconvert", path.name, "--to=html", "--execute"],
+        check=True, cwd=tmp_path, timeout=240, capture_output=True,
+        env={name: value for name, value in os.environ.items() if name != "PLOTLY_RENDERER"},
+    )  # fmt: skip
+    page = browser.new_context(offline=True).new_page()
+    page.goto(path.with_suffix(".html").as_uri())
+    sizes = page.locator(".jp-OutputArea-output img").evaluate_all(
+        "images => images.map(image => [image.complete, image.naturalWidth])"
+    )
+    page.context.close()
+    assert len(sizes) == 2
+    assert all(is_drawn and width >= 1000 for is_drawn, width in sizes)

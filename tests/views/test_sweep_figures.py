@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -45,12 +46,11 @@ def test_rows_are_ranked_from_fast_to_slow():
 
 def test_bars_of_an_advice_say_its_judgements():
     sweep = small_sweep(failed=0)
-    judgements = {SPLIT: "as fast", ALONE: "best", SLOW: "slower"}
-    judged = tuple(
-        Judged(row, None, None, "final", judgements[row.label])  # type: ignore
-        for row in sweep.rows
-    )
-    figure = latency_ranking(Advice(None, "", judged, (), "hetero", sweep))  # type: ignore
+    judged = [
+        Judged(row, None, None, "final", judgement)  # type: ignore
+        for row, judgement in zip(sweep.rows, ("as fast", "best", "slower"), strict=True)
+    ]
+    figure = latency_ranking(Advice(None, "", tuple(judged), (), "hetero", sweep))  # type: ignore
     said = [text.split(" · ")[0].strip() for text in figure.data[1].text]
     assert said == ["as fast", "best", "slower"]
     first, second, third = figure.data[0].marker.color
@@ -60,11 +60,10 @@ def test_bars_of_an_advice_say_its_judgements():
 @pytest.mark.parametrize(("n_rows", "n_turns"), [(1, 3), (3, 1)])
 def test_a_ranking_of_too_little_has_no_infinite_numbers(n_rows, n_turns):
     sweep = small_sweep(failed=0)
-    rows = []
+    rows, turns = [], [(0, turn) for turn in range(n_turns)]
     for row in sweep.rows[:n_rows]:
         ours, reference = (
-            dict(list(levels.items())[:n_turns])
-            for levels in (row.series.ours, row.series.reference)
+            {turn: us[turn] for turn in turns} for us in (row.series.ours, row.series.reference)
         )
         rows.append(replace(row, series=Series(ours, reference, row.series.noise)))
     little = replace(sweep, rows=tuple(rows))
@@ -75,12 +74,14 @@ def test_a_ranking_of_too_little_has_no_infinite_numbers(n_rows, n_turns):
 
 
 def test_points_of_structure_and_latency():
-    frame = with_shares(small_sweep()).head(3)
-    columns = ["label", "n_subgraphs", "boundary_bytes", "share ACC", "share CPU"]
-    assert [tuple(row) for row in frame[columns].itertuples(index=False)] == [
-        (SPLIT, 3, 64, 75.0, 25.0), (ALONE, 1, 0, 0.0, 100.0), (SLOW, 3, 64, 75.0, 25.0),
+    frame, failed = with_shares(small_sweep()).head(3), with_shares(small_sweep()).iloc[3]
+    columns = ["label", "n_subgraphs", "boundary_bytes", "share ACC", "share CPU", "mostly on"]
+    assert frame[columns].to_numpy().tolist() == [
+        [SPLIT, 3, 64, 75.0, 25.0, "ACC"], [ALONE, 1, 0, 0.0, 100.0, "CPU"],
+        [SLOW, 3, 64, 75.0, 25.0, "ACC"],
     ]  # fmt: skip
     assert list(frame["median_us"]) == pytest.approx(LATENCIES)
+    assert (math.isnan(failed["share ACC"]), failed["mostly on"]) == (True, "")
     assert placement_latency(small_sweep()).layout.xaxis.dtick == 1
     figure = placement_latency(small_sweep(), "ACC")
     assert figure.layout.xaxis.dtick is None

@@ -1,29 +1,33 @@
-"""Names as text, and the colours of devices."""
+"""Names as text, the colours of devices, and static pictures beside the figures of a notebook."""
 
 from __future__ import annotations
 
+import base64
+import io
+import json
 import re
 
 import pandas as pd
+import plotly.graph_objects as go
+import plotly.io
 import pytest
 from costs.test_difference import chain_difference
+from PIL import Image
 from views.hand_made import NASTY, contrast, small_profile
 
 import hetero_lab as hl
-from hetero_lab.tables import bytes_text
-from hetero_lab.views.theme import TEXT, device_styles, ink_on, plain, squeeze, time_text
+from hetero_lab.errors import HeteroLabWarning
+from hetero_lab.tables import bytes_text, time_text
+from hetero_lab.views import theme
+from hetero_lab.views.theme import TEXT, device_styles, ink_on, plain, squeeze
 
 
-def test_a_device_has_one_colour_whatever_else_is_there():
-    alone = device_styles(["ACC"])["ACC"].colour
+def test_devices_of_one_figure_differ_whatever_their_order_or_what_else_is_there():
     among = device_styles(["CPU", "GPU", "ACC", "NPU"])
-    assert among["ACC"].colour == alone == "#E69F00"
+    assert among["ACC"].colour == device_styles(["ACC"])["ACC"].colour == "#E69F00"
     assert among["CPU"].colour == "#0072B2"
     assert among["GPU"].colour == device_styles(["GPU.0"])["GPU.0"].colour == "#009E73"
     assert among["NPU"].colour == "#CC79A7"
-
-
-def test_devices_of_one_figure_differ_whatever_their_order():
     names = ["ACC", "FAST", "SLOW", "DSP", "CPU"]
     assert device_styles(names) == device_styles(names[::-1])
     # FAST, SLOW, ACC and TPU would like some of the same colours.
@@ -36,7 +40,6 @@ def test_emulated_devices_are_marked():
     assert styles["ACC"].label == "ACC (emulated on CPU)"
     assert (styles["ACC"].dash, styles["ACC"].pattern) == ("dash", "/")
     assert (styles["CPU"].label, styles["CPU"].dash, styles["CPU"].pattern) == ("CPU", "solid", "")
-
     assert styles["CPU"].faded(0.4) == "rgba(0, 114, 178, 0.4)"
     assert device_styles(["<b>A</b>"])["<b>A</b>"].label == "&lt;b&gt;A&lt;/b&gt;"
 
@@ -76,44 +79,27 @@ def test_harmless_names_stay_and_long_ones_keep_both_ends():
     assert squeeze("a" * 5000 + "b" * 5000, 9) == "aaaa…bbbb"
 
 
-@pytest.mark.parametrize(
-    ("n_bytes", "text"),
-    [(None, "size not known"), (0, "0 B"), (999, "999 B"), (1000, "1 KB"), (2_460_000, "2.46 MB")],
-)
-def test_bytes(n_bytes, text):
-    assert bytes_text(n_bytes) == text
-
-
-@pytest.mark.parametrize(
-    ("time_us", "text"),
-    [
-        (0.0, "≈ 0 µs"),
-        (0.25, "0.25 µs"),
-        (12.0, "12 µs"),
-        (99.6, "100 µs"),
-        (12345.6, "12.3 ms"),
-        (1.25e6, "1.25 s"),
-    ],
-)
-def test_times(time_us, text):
-    assert time_text(time_us) == text
+def test_bytes_and_times():
+    assert [bytes_text(n) for n in (None, 0, 999, 1000, 2_460_000)] == [
+        "size not known", "0 B", "999 B", "1 KB", "2.46 MB",
+    ]  # fmt: skip
+    assert [time_text(us) for us in (0.0, 0.25, 12.0, 99.6, 12345.6, 1.25e6)] == [
+        "≈ 0 µs", "0.25 µs", "12 µs", "100 µs", "12.3 ms", "1.25 s",
+    ]  # fmt: skip
 
 
 TAG = re.compile(r"</?([a-zA-Z]+)[^>]*>")
 
 
-def shown_texts(figure) -> list[str]:
-    texts = [figure.layout.title.text, figure.layout.title.subtitle.text or ""]
-    texts += [annotation.text for annotation in figure.layout.annotations]
-    for trace in figure.data:
-        texts.append(trace.name or "")
-        for field in ("text", "hovertext"):
-            value = getattr(trace, field, None)
-            if value is not None:
-                texts += [value] if isinstance(value, str) else list(value)
-    for axis in (figure.layout.xaxis, figure.layout.yaxis):
-        texts += list(axis.ticktext or ())
-    return [str(text) for text in texts]
+def shown_texts(part, key=""):
+    if isinstance(part, dict):
+        for name, inner in part.items():
+            yield from shown_texts(inner, name)
+    elif isinstance(part, list):
+        for inner in part:
+            yield from shown_texts(inner, key)
+    elif key in ("text", "hovertext", "name", "ticktext") and part is not None:
+        yield part
 
 
 @pytest.mark.parametrize("name", NASTY, ids=range(len(NASTY)))
@@ -125,9 +111,46 @@ def test_names_are_text_in_every_figure(name):
     figures += [hl.views.op_types_by_device(table), hl.views.where_time_goes(profile)]
     assert len(figures) == 9
     for figure in figures:
-        for text in shown_texts(figure):
+        for text in shown_texts(json.loads(figure.to_json())):
             assert set(TAG.findall(text)) <= {"b", "br", "span"}
             assert "<img" not in text
             assert len(text) < 1000
         # Templates would be filled in; no name is in one.
         assert "hovertemplate" not in figure.to_json()
+
+
+FIGURE = go.Figure(go.Bar(x=[1, 2], y=[3, 4]), layout={"width": 400, "height": 300})
+
+
+@pytest.fixture
+def plain_renderers():
+    before = plotly.io.renderers.default
+    plotly.io.renderers.default = "plotly_mimetype"
+    yield
+    plotly.io.renderers.default = before
+
+
+def test_without_kaleido_nothing_changes(plain_renderers, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert not theme.add_static_pictures()
+    assert plotly.io.renderers.default == "plotly_mimetype"
+
+
+def test_without_a_browser_only_the_picture_is_missing(plain_renderers, monkeypatch):
+    pytest.importorskip("kaleido")
+    monkeypatch.setenv("BROWSER_PATH", "/nowhere/chromium")
+    theme.add_static_pictures()
+    assert plotly.io.renderers.default == f"plotly_mimetype+{theme.PICTURES}"
+    with pytest.warns(HeteroLabWarning, match="No static pictures of figures"):
+        assert theme.PictureRenderer().to_mimebundle(FIGURE.to_dict()) == {}
+    assert plotly.io.renderers.default == "plotly_mimetype"
+
+
+@pytest.mark.browser
+def test_a_figure_brings_its_picture(plain_renderers):
+    pytest.importorskip("kaleido")
+    assert theme.add_static_pictures()
+    bundle = FIGURE._repr_mimebundle_(None, None)
+    assert set(bundle) >= {"application/vnd.plotly.v1+json", "image/png"}
+    with Image.open(io.BytesIO(base64.b64decode(bundle["image/png"]))) as picture:
+        assert picture.size == (600, 450)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from big_graphs import by_type, transformer_graph
-from views.hand_made import NASTY, small_profile
+from views.hand_made import small_profile
 
 from hetero_lab.intervals import ASSUMED_NOISE, Latency, Noise, Series
 from hetero_lab.placement.affinity import Affinity
@@ -13,19 +13,7 @@ from hetero_lab.placement.partition import Partition, Subgraph, predict
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import Row
 
-__all__ = [
-    "ALONE",
-    "NASTY",
-    "SLOW",
-    "SPLIT",
-    "big_sweep",
-    "failed_row",
-    "measured_row",
-    "small_sweep",
-]
 SPLIT, ALONE, SLOW = "HETERO:ACC,CPU", "CPU", "slow"
-
-
 LEVELS = (100.0, 102.0, 101.0)
 
 

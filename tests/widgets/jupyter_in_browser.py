@@ -8,6 +8,7 @@ Neither finds the other's user settings, and the browser finds no network but th
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import secrets
@@ -62,6 +63,15 @@ class NotebookPage:
         )
         assert failed == []
 
+    @contextlib.contextmanager
+    def narrow(self, width: int = 1000) -> Iterator[None]:
+        """Give the page another width in a block."""
+        size = self.page.viewport_size
+        self.page.set_viewport_size({**size, "width": width})
+        self.page.wait_for_timeout(500)  # colours and figures follow
+        yield
+        self.page.set_viewport_size(size)
+
     def theme(self, name: str) -> None:
         """Change to ``LIGHT`` or ``DARK``."""
         self.page.evaluate(
@@ -76,20 +86,17 @@ class NotebookPage:
 
         The page is as it was afterwards.
         """
-        size, found = self.page.viewport_size, []
-        for theme in (DARK, LIGHT):
+        found = []
+        for theme, width in itertools.product((DARK, LIGHT), (1000, 1440)):
             self.theme(theme)
-            for width in (1000, 1440):
-                self.page.set_viewport_size({"width": width, "height": size["height"]})
-                self.page.wait_for_timeout(500)  # colours and figures follow
+            with self.narrow(width):
                 seen = Axe().run(self.page, selector, _WCAG)
-                where = f"{theme}, {width} px"
-                found += [f"{where}: {seen.generate_report()}"] * (seen.violations_count > 0)
                 over = self.page.locator(selector).first.evaluate(
                     "e => e.scrollWidth - e.clientWidth"
                 )
-                found += [f"{where}: {over} px too wide"] * (over > 0)
-        self.page.set_viewport_size(size)
+            where = f"{theme}, {width} px"
+            found += [f"{where}: {seen.generate_report()}"] * (seen.violations_count > 0)
+            found += [f"{where}: {over} px too wide"] * (over > 0)
         return found
 
     def picture(self, name: str, selector: str | None = None) -> Path:
@@ -124,8 +131,7 @@ def running_lab(directory: Path, home: Path) -> Iterator[Lab]:
         f"--ServerApp.root_dir={directory}", "--ServerApp.ip=127.0.0.1",
         f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--allow-root",
         f"--IdentityProvider.token={token}",
-        "--LabApp.news_url=''",
-        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+        "--LabApp.news_url=''", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     ]  # fmt: skip
     log = home / "jupyter.log"
     with serving(command, f"{url}/api?token={token}", log, env=environment_in(home), cwd=directory):
@@ -150,6 +156,25 @@ def serving(module: Sequence[str], url: str, log: Path, **options: Any) -> Itera
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+@contextlib.contextmanager
+def served_page(
+    browser: Any, module: Sequence[str], probe: str, log: Path, **options: Any
+) -> Iterator[Any]:
+    """Open what a module serves, once its ``probe`` answers; no script fails until the end."""
+    port, errors = free_port(), list[str]()
+    url = f"http://127.0.0.1:{port}"
+    with serving([*module, f"--port={port}"], f"{url}/{probe}", log, **options):
+        page = browser.new_page(viewport={"width": 1400, "height": 2200})
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.set_default_timeout(90_000)  # every cell runs before a click is answered
+        page.goto(url)
+        yield page
+        ARTIFACTS.mkdir(exist_ok=True)
+        page.screenshot(path=ARTIFACTS / f"{log.stem}.png", full_page=True)
+        page.close()
+    assert errors == []
 
 
 @contextlib.contextmanager
@@ -188,8 +213,7 @@ def opened(
     """Open a notebook of the lab's directory alone on a page, with its kernel ready."""
     context = browser.new_context(viewport={"width": size[0], "height": size[1]})
     page = context.new_page()
-    elsewhere: list[str] = []
-    errors: list[str] = []
+    elsewhere, errors = list[str](), list[str]()
     page.on("request", lambda r: _note_foreign(r.url, lab, elsewhere))
     page.set_default_timeout(_PATIENCE_S * 1000)
     workspace = secrets.token_hex(4)  # so that no page sees what another one left open
@@ -214,6 +238,18 @@ def opened(
         context.close()
 
 
+@contextlib.contextmanager
+def ran(browser: Any, lab: Lab, cells: Sequence[str], **options: Any) -> Iterator[NotebookPage]:
+    """Write, open and run a notebook; in the end no script has failed, nor asked a network."""
+    name = f"{secrets.token_hex(4)}.ipynb"
+    write_notebook(lab.directory / name, cells)
+    with opened(browser, lab, name, **options) as notebook:
+        notebook.run_all()
+        yield notebook
+        assert notebook.errors == []
+        assert notebook.asked_elsewhere == []
+
+
 def _note_foreign(url: str, lab: Lab, elsewhere: list[str]) -> None:
     if not url.startswith((lab.url, "data:", "blob:", "about:")):
         elsewhere.append(url)
@@ -226,13 +262,10 @@ def environment_in(home: Path) -> dict[str, str]:
     quiet = {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True}
     (settings / "notification.jupyterlab-settings").write_text(json.dumps(quiet))
     own = {
-        "JUPYTER_CONFIG_DIR": "config",
-        "JUPYTER_DATA_DIR": "data",
-        "JUPYTER_RUNTIME_DIR": "runtime",
-        "JUPYTERLAB_SETTINGS_DIR": "settings",
-        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
-        "IPYTHONDIR": "ipython",
-    }
+        "JUPYTER_CONFIG_DIR": "config", "JUPYTER_DATA_DIR": "data",
+        "JUPYTER_RUNTIME_DIR": "runtime", "JUPYTERLAB_SETTINGS_DIR": "settings",
+        "JUPYTERLAB_WORKSPACES_DIR": "workspaces", "IPYTHONDIR": "ipython",
+    }  # fmt: skip
     for name in own.values():
         (home / name).mkdir(exist_ok=True)
     return {**os.environ, **{key: str(home / name) for key, name in own.items()}}

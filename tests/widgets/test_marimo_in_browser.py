@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from widgets.jupyter_in_browser import ARTIFACTS, free_port, serving
+from widgets.jupyter_in_browser import served_page
 
 pytest.importorskip("marimo", reason="marimo comes with the extra front-ends")
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
@@ -42,16 +42,9 @@ def _(hl, mo, tweaker):
 
 def test_the_board_selects_and_shows_what_python_moves(tmp_path, browser):
     (tmp_path / "app.py").write_text(APP, "utf-8")
-    port, errors = free_port(), []
-    command = [
-        "marimo", "run", "app.py", "--headless", "--no-token", "--no-check", f"--port={port}",
-    ]  # fmt: skip
-    url = f"http://127.0.0.1:{port}"
-    with serving(command, f"{url}/health", tmp_path / "marimo.log", cwd=tmp_path):
-        page = browser.new_page(viewport={"width": 1400, "height": 2000})
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.set_default_timeout(90_000)  # every cell runs before a click is answered
-        page.goto(url)
+    command = ["marimo", "run", "app.py", "--headless", "--no-token", "--no-check"]
+    log = tmp_path / "marimo.log"
+    with served_page(browser, command, "health", log, cwd=tmp_path) as page:
         row = page.locator(".hl-board tbody tr").filter(has=page.locator("td[title='stem/conv']"))
         row.click()
         page.get_by_text("Python has stem/conv, 19 subgraphs").wait_for()
@@ -70,7 +63,3 @@ def test_the_board_selects_and_shows_what_python_moves(tmp_path, browser):
         cells = page.locator("table.hetero-lab:has-text('subgraphs') td")
         assert cells.count() > 20
         assert cells.first.evaluate("cell => getComputedStyle(cell).padding") == "2px 8px"
-        ARTIFACTS.mkdir(exist_ok=True)
-        page.screenshot(path=ARTIFACTS / "marimo.png", full_page=True)
-        page.close()
-    assert errors == []

@@ -5,38 +5,271 @@ from __future__ import annotations
 import asyncio
 import html
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import anywidget
 import ipywidgets as ipw
+import plotly.graph_objects as go
+import traitlets
+from plotly.offline import get_plotlyjs
 
 from hetero_lab.errors import HeteroLabError
 from hetero_lab.results import sweep_tables
 from hetero_lab.results.sweep_result import Sweep
-from hetero_lab.tables import html_table
+from hetero_lab.results.sweep_row import Row
+from hetero_lab.tables import html_table, readable
 from hetero_lab.terminal import count_of
-from hetero_lab.views.op_type_figures import time_by_op_type
-from hetero_lab.views.prediction_figures import difference
-from hetero_lab.views.sweep_figures import title_of
-from hetero_lab.views.time_figures import timeline
-from hetero_lab.widgets.explorer.explorer_figures import (
-    CLASS,
-    KEPT,
-    Figure,
-    GraphPane,
-    Look,
-    Pane,
-    Rows,
-    message,
-    points_figure,
-    rings,
-    table_of,
+from hetero_lab.views.cost_figures import difference, time_by_op_type
+from hetero_lab.views.graph_data import GraphData, data_of_profile
+from hetero_lab.views.graph_drawing import WIDTH, draw
+from hetero_lab.views.graph_folding import FOLDS, Shown
+from hetero_lab.views.sweep_figures import (
+    axis_of,
+    finite,
+    intervals_of,
+    points,
+    scale_of,
+    title_of,
 )
-from hetero_lab.widgets.explorer.explorer_state import ExplorerState, labelled
+from hetero_lab.views.theme import INTERVALS, TEXT, device_styles, finish, latency_end_us
+from hetero_lab.views.time_figures import timeline
+from hetero_lab.widgets.explorer.explorer_state import RUN, ExplorerState, labelled
 from hetero_lab.widgets.last_picture import LastPicture
 
+CLASS = "hetero-lab-explorer"
+_HERE = Path(__file__).parent
+KEPT = 200  # drawings that are remembered
+
+
+class Look(anywidget.AnyWidget):
+    """Brings Plotly, once, and the style; keeps JupyterLab from handling keys in the explorer."""
+
+    _esm = _HERE / "explorer.js"
+    _css = _HERE / "explorer.css"
+    plotly = traitlets.Unicode(get_plotlyjs()).tag(sync=True)
+
+
+class Figure(anywidget.AnyWidget):
+    """A figure that is updated in place; ``clicked`` gets a point's customdata, and Shift.
+
+    A FigureWidget brings 5 MB of scripts each. ``drawn`` is the figure as JSON, empty for none, and
+    ``width`` its room in pixels, 0 until it is on a page.
+    """
+
+    _esm = _HERE / "figure.js"
+    drawn = traitlets.Unicode().tag(sync=True)
+    width = traitlets.Int().tag(sync=True)
+
+    def __init__(self, clicked: Callable[[Any, bool], None] | None = None, **options: Any):
+        super().__init__(**options)
+        if clicked is not None:
+            self.on_msg(lambda _, told, __: clicked(told["chosen"], told["shift"]))
+
+
+class Rows(anywidget.AnyWidget):
+    """The table of placements, sorted in the browser; ``a`` and ``b`` are the chosen labels.
+
+    ``columns`` are those of ``table_of``, ``labels`` the labels of their rows.
+    """
+
+    _esm = _HERE / "rows.js"
+    columns = traitlets.List().tag(sync=True)
+    labels = traitlets.List().tag(sync=True)
+    a = traitlets.Unicode().tag(sync=True)
+    b = traitlets.Unicode().tag(sync=True)
+
+
+_COLUMNS = (
+    RUN, "rank", "group", "configuration", "finding", "median_us", "ratio", "throughput_per_s",
+    "accuracy", "n_subgraphs", "boundary_bytes",
+)  # fmt: skip
+
+
+def table_of(exploring: ExplorerState) -> list[list[Any]]:
+    """Return the columns of the table: heading, the texts of all rows, the values to sort by."""
+    frame = exploring.shown
+    names = [name for name in _COLUMNS if name in frame]
+    names.remove(RUN if len(exploring.runs) == 1 else "throughput_per_s")
+    whole = frame.convert_dtypes()  # a rank stays a whole number beside rows without one
+    return [
+        [heading, texts, finite(frame[name])]
+        for name in names
+        for heading, texts in readable(whole[[name, *INTERVALS.get(name, ())]]).items()
+    ]
+
+
+def message(text: str) -> str:
+    """Return a message as escaped HTML; nothing for an empty text."""
+    if not text:
+        return ""
+    lines = "<br>".join(html.escape(line) for line in text.splitlines())
+    return f'<div class="hlx-message" role="status">{lines}</div>'
+
+
+def points_figure(exploring: ExplorerState) -> go.Figure:
+    """Draw the rows that are shown, with A and B ringed; a point's customdata is its label."""
+    choice, frame = exploring.choice, exploring.shown
+    devices = [
+        d for row in exploring.rows.values() if row.profile for d in row.profile.affinity.devices
+    ]
+    styles = device_styles(devices, exploring.emulated)
+    figure = points(frame, choice.x, choice.y, choice.group, styles)
+    figure.add_scatter(**rings(exploring))
+    up = axis_of(frame, choice.y)
+    if intervals := intervals_of(frame, choice.y):
+        up["range"] = [0, scale_of(frame, choice.y) * latency_end_us(intervals)]
+    return finish(
+        figure,
+        f"{len(frame)} of {len(exploring.measured)} measured placements",
+        "click a point to see its placement",
+        430,
+        (76, 24, 104, 56),
+        x=axis_of(frame, choice.x),
+        y=up,
+        showlegend=True,
+        hovermode="closest",
+        uirevision=f"{choice.x} {choice.y}",
+    )
+
+
+def rings(exploring: ExplorerState) -> dict[str, Any]:
+    """Return the trace of the rings around A and B."""
+    choice, frame = exploring.choice, exploring.shown
+    rows = frame.loc[frame["label"].isin([choice.a, choice.b])]
+    marks = ["A" * (label == choice.a) + "B" * (label == choice.b) for label in rows["label"]]
+    return {
+        "x": finite(rows[choice.x], scale_of(frame, choice.x)),
+        "y": finite(rows[choice.y], scale_of(frame, choice.y)), "mode": "markers+text",
+        "text": marks, "textposition": "top right",
+        "textfont": {"size": 14, "color": TEXT}, "showlegend": False, "cliponaxis": False,
+        "marker": {"size": 22, "symbol": "circle-open", "color": TEXT, "line": {"width": 2.5}},
+    }  # fmt: skip
+
+
+class Pane:
+    """A tab of words, a figure and tables, each updated in place; ``widget`` is to be displayed."""
+
+    def __init__(self) -> None:
+        self.words, self.figure, self.tables = ipw.HTML(), Figure(), ipw.HTML()
+        self.widget = ipw.VBox([self.words, self.figure, self.tables])
+
+    def show(self, words: str, figure: str = "", tables: str = "") -> None:
+        """Show HTML, the JSON of a figure, and HTML; nothing for what is empty."""
+        self.words.value, self.figure.drawn, self.tables.value = words, figure, tables
+
+
+class GraphPane:
+    """The widgets around one placement graph; ``widget`` is the one to display.
+
+    A click on a group of folded ops opens it. ``shown`` says what is drawn, ``data`` has its nodes.
+    """
+
+    def __init__(self, rows: Mapping[str, Row]) -> None:
+        self.label = ""
+        self.shown = Shown()
+        self.data: GraphData | None = None
+        self._rows = rows
+        self._whole = lru_cache(KEPT)(self._whole_of)
+        self.drawn = lru_cache(KEPT)(self._drawn)
+        self._setting = False
+        self._fold = ipw.Dropdown(options=FOLDS, description="fold", layout={"width": "200px"})
+        self._find = _text("find ops", "part of a name, then Enter")
+        self._around = _text("around op", "name of an op, then Enter")
+        self._hops = ipw.BoundedIntText(
+            2, min=0, max=20, description="hops", layout={"width": "130px"}
+        )
+        self._reset = ipw.Button(description="Fold again", tooltip="Close what was opened")
+        self._message = ipw.HTML()
+        self.figure = Figure(lambda place, _: self.open_group(place))
+        self.figure.add_class("hlx-graph")
+        self.figure.observe(lambda _: self.show(self.shown), "width")
+        for control in (self._fold, self._find, self._around, self._hops):
+            control.observe(self._changed, "value")
+        self._reset.on_click(lambda _: self.show(self.first))
+        controls = [self._fold, self._find, self._around, self._hops, self._reset]
+        self.widget = ipw.VBox(
+            [ipw.HBox(controls, layout={"flex_flow": "row wrap"}), self._message, self.figure]
+        )
+
+    def draw(self, label: str) -> None:
+        """Draw the placement of another row, folded as at first."""
+        if label != self.label:
+            self.label = label
+            self.show(self.first)
+
+    @property
+    def first(self) -> Shown:
+        return Shown(fold=str(self._fold.value))
+
+    def show(self, shown: Shown) -> None:
+        """Draw another part of the same graph; if there is none, say so and keep the picture."""
+        if not self.label:
+            return
+        try:
+            self.data, self.figure.drawn = self.drawn(self.label, shown, self.figure.width)
+        except HeteroLabError as error:
+            self._message.value = message(str(error))
+            return
+        self.shown, self._message.value = shown, ""
+        self._setting = True
+        try:
+            self._find.value, self._around.value = shown.find, shown.around or ""
+            self._hops.value = shown.hops
+        finally:
+            self._setting = False
+
+    def _whole_of(self, label: str) -> GraphData:
+        profile = self._rows[label].scaled_profile
+        assert profile is not None
+        return data_of_profile(profile)
+
+    def _drawn(self, label: str, shown: Shown, room: int) -> tuple[GraphData, str]:
+        """Return the nodes, and the figure for a room of so many pixels, as JSON."""
+        data = shown.of(self._whole(label))
+        # Its margins are 48 px, and a row may be 15 % longer than asked.
+        return data, str(draw(data, max(400, int((room - 48) / 1.15)) if room else WIDTH).to_json())
+
+    def open_group(self, index: int) -> None:
+        """Open the group of folded ops that has this number in ``data``."""
+        node = self.data.node_of.get(int(index)) if self.data else None
+        if node is None or node.kind != "group":
+            return
+        # A scope opens by one level; the name of anything else may change with what is open.
+        by_scope = all(name.startswith(node.name) for name in node.ops)
+        name = node.name if by_scope else node.ops[0]
+        self.show(replace(self.shown, unfold=(*self.shown.unfold, name)))
+
+    def _changed(self, change: dict[str, Any]) -> None:
+        if self._setting:
+            return
+        self.show(
+            Shown(
+                fold=str(self._fold.value),
+                unfold=() if change["owner"] in (self._fold, self._around) else self.shown.unfold,
+                around=self._around.value.strip() or None,
+                hops=self._hops.value,
+                find=self._find.value.strip(),
+            )
+        )
+
+
+def _text(label: str, placeholder: str) -> ipw.Text:
+    return ipw.Text(
+        description=label, placeholder=placeholder, continuous_update=False,
+        layout={"width": "290px"}, style={"description_width": "70px"},
+    )  # fmt: skip
+
+
 _NEEDS_KERNEL = "Choosing, filtering, comparing and the other tabs"
+_CHOOSE = (
+    "Choose two different placements A and B to compare. In the table and on the points, a click "
+    "chooses A, Shift and a click B."
+)
 _WIDE = {"description_width": "60px"}
 _WRAP = {"flex_flow": "row wrap"}
 GRAPH, TIMELINE, COUNTERS, COMPARED = "Graph", "Timeline", "Counters", "Compare A and B"
@@ -148,12 +381,8 @@ class SweepExplorer(LastPicture):
         self._ahead: asyncio.TimerHandle | None = None
         tabs = {GRAPH: self.graph.widget, **{n: pane.widget for n, pane in self._panes.items()}}
         if state.comparison is not None:
-            tabs = {
-                "Before and after": ipw.HTML(
-                    f'<div class="hlx-runs" tabindex="0">{state.comparison._repr_html_()}</div>'
-                ),
-                **tabs,
-            }
+            table = f'<div class="hlx-runs" tabindex="0">{state.comparison._repr_html_()}</div>'
+            tabs = {"Before and after": ipw.HTML(table), **tabs}
         self.tab = ipw.Tab(list(tabs.values()), titles=list(tabs), selected_index=0)
         for name, control in vars(self.controls).items():
             control.observe(partial(self._from_control, name), "value")
@@ -203,7 +432,6 @@ class SweepExplorer(LastPicture):
         self._draw_pane()
 
     def _draw_pane(self) -> None:
-        """Draw what the open tab shows of the choices."""
         name = self.tab.get_title(self.tab.selected_index)
         if name == GRAPH:
             self.graph.draw(self.exploring.choice.a)
@@ -217,7 +445,6 @@ class SweepExplorer(LastPicture):
         return a or choice.a, choice.b if name == COMPARED else ""
 
     def _content_of(self, name: str, a: str, b: str) -> tuple[str, ...]:
-        """Return words, figure and tables of a tab."""
         profile = self.exploring.rows[a].profile
         assert profile is not None
         try:
@@ -235,12 +462,7 @@ class SweepExplorer(LastPicture):
             is_bare = name != COMPARED and not profile.counters and a.endswith("(recorded)")
             return (message("The recording holds no counters." if is_bare else str(error)),)
         if found is None:
-            return (
-                message(
-                    "Choose two different placements A and B to compare. In the table and on the "
-                    "points, a click chooses A, Shift and a click B."
-                ),
-            )
+            return (message(_CHOOSE),)
         words = "<br>".join(html.escape(line) for line in repr(found).splitlines())
         moved = _listed(found.ops, f"Ops that move: {len(found.ops)}", 200)
         figure = str(difference(found).to_json())

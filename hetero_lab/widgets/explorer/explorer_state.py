@@ -134,7 +134,6 @@ class ExplorerState:
 
     @property
     def emulated(self) -> dict[str, str]:
-        """The base of each emulated device."""
         return {name: base for run in self.runs.values() for name, base in run.environment.emulated}
 
     @property

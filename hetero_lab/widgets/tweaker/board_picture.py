@@ -16,8 +16,7 @@ from hetero_lab.model.read import PreparedModel
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, one_subgraph, predict
 from hetero_lab.tables import bytes_text
-from hetero_lab.views.graph_data import graph_data, times_by_device
-from hetero_lab.views.graph_labels import is_big, node_labels
+from hetero_lab.views.graph_data import graph_data, node_labels
 from hetero_lab.views.graph_layout import DENSE, ROOMY, Page, Strip, break_into_rows, lay_out
 from hetero_lab.views.theme import TIME_SCALE, device_styles, squeeze
 
@@ -84,17 +83,20 @@ class BoardPicture:
         self, able: Mapping[str, frozenset[str]], costs: CostModel | None = None
     ) -> dict[str, Any]:
         """Return plain data for the board; it shows names as text, so they are not escaped."""
-        data = self._data
+        data, ops = self._data, self._graph.ops
         labels = node_labels(data)
         radii = {n.index: _RADIUS if n.kind == "op" else _PORT_RADIUS for n in data.nodes}
-        spacing = DENSE if is_big(data) else ROOMY
+        spacing = DENSE if data.is_big else ROOMY
         page = _largest(lay_out(data, radii, labels, {}, {0: ""}, spacing))
-        times = {} if costs is None else times_by_device(costs, self._devices)
-        fused = {} if costs is None else costs.fused_into
+        columns, times, fused = [], {}, {}
+        if costs is not None:
+            columns = [costs.devices.index(device) for device in self._devices]
+            times, fused = costs.op_us, costs.fused_into
         nodes = []
         for name, node in zip(self.names, data.nodes, strict=True):
             x, y = page.spots[node.index]
-            op = self._graph.ops[node.index]
+            op, known = ops[node.index], times.get(name)
+            us = [known[column] for column in columns] if known else []
             nodes.append(
                 {
                     "x": round(x, 1),
@@ -104,9 +106,12 @@ class BoardPicture:
                     "type": squeeze(node.type, 60),
                     "label": labels.get(node.index, ""),
                     "able": [d for d, device in enumerate(self._devices) if name in able[device]],
-                    "us": times.get(name, []),
+                    "us": [took and round(took, 2) for took in us],
                     "fused": squeeze(fused.get(name, ""), _LONGEST_NAME),
-                    "inputs": [self._tensor_text(*source) for source in op.inputs],
+                    "inputs": [
+                        f"{tensor_text(ops[i].outputs[port])} from {squeeze(ops[i].name, 60)}"
+                        for i, port in op.inputs
+                    ],
                     "outputs": [tensor_text(tensor) for tensor in op.outputs],
                     "attributes": [
                         [squeeze(key, 60), squeeze(text, _LONGEST_NAME)]
@@ -132,17 +137,11 @@ class BoardPicture:
             "wires": wires,
         }
 
-    def _tensor_text(self, producer: int, port: int) -> str:
-        op = self._graph.ops[producer]
-        return f"{tensor_text(op.outputs[port])} from {squeeze(op.name, 60)}"
-
     def devices_of(self, affinity: Affinity) -> list[int]:
-        """Return the number of the device of each node."""
         number = {device: n for n, device in enumerate(self._devices)}
         return [number[affinity[name]] for name in self.names]
 
     def subgraphs_of(self, partition: Partition) -> list[int]:
-        """Return the subgraph of each node."""
         return [partition.home[node.index] for node in self._data.nodes]
 
 

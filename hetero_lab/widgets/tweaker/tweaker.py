@@ -485,7 +485,11 @@ class AffinityTweaker(LastPicture):
         """
         bound = self._bound
         if bound is None:
-            self._look_up()
+            found = next((t for t in self._history if t.affinity == self.affinity), None)
+            if found is None:
+                raise MeasurementError("This was not measured. The history has all that was.")
+            took = time_text(found.median_us or 0)
+            self.view.controls.say(f"{found.label}: {took}, in the history.")
             return
         step, what_if = self.state.step, self.state.what_if
         affinities = {AUTOMATIC: self.state.automatic}
@@ -589,13 +593,6 @@ class AffinityTweaker(LastPicture):
 
     # Inside
 
-    def _look_up(self) -> None:
-        """Say what was recorded of the present placement; MeasurementError if nothing was."""
-        found = next((t for t in self._history if t.affinity == self.affinity), None)
-        if found is None:
-            raise MeasurementError("This was not measured. The history has all that was.")
-        self.view.controls.say(f"{found.label}: {time_text(found.median_us or 0)}, in the history.")
-
     def _change(self, action: Callable[[], object]) -> None:
         with self.view.lock:
             action()
@@ -626,7 +623,6 @@ class AffinityTweaker(LastPicture):
             self.background.wait()
 
     def _keep(self, rows: list[Attempt], what_if: WhatIf, known: str) -> None:
-        """Put measurements into the history and show them."""
         if not rows:
             self.view.controls.say("Cancelled. The history is as it was.")
             return

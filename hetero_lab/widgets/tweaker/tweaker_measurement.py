@@ -65,7 +65,6 @@ class Attempt:
         return None if self.predicted is None else self.predicted.us
 
 
-@dataclass(kw_only=True, eq=False)
 class Decider:
     """Follows a measurement, tells what is known so far, and may end it once that decides.
 
@@ -73,14 +72,17 @@ class Decider:
     decides only when the turns have doubled, with a p-value corrected for all looks (Bonferroni).
     """
 
-    n_placements: int
-    budget_s: float
-    noise: Noise
-    tell: Callable[[float, str], object]
-    until_decided: bool
-
-    def __post_init__(self) -> None:
-        self._watch, self._ledger = Stopwatch.start(self.budget_s), Ledger()
+    def __init__(
+        self,
+        n_placements: int,
+        budget_s: float,
+        noise: Noise,
+        tell: Callable[[float, str], object],
+        until_decided: bool,
+    ):
+        self.n_placements, self.noise = n_placements, noise
+        self.tell, self.until_decided, self._budget_s = tell, until_decided, budget_s
+        self._watch, self._ledger = Stopwatch.start(budget_s), Ledger()
         self._states: list[State] = []
         self._keys: list[str] = []  # of what is compiled, the automatic placement first
 
@@ -128,17 +130,14 @@ class Decider:
         return f"{self._n_turns} turns of each: {text}", found
 
     def _say(self, text: str) -> None:
-        self.tell(min(1.0, self._watch.elapsed_s / self.budget_s), text)
+        self.tell(min(1.0, self._watch.elapsed_s / self._budget_s), text)
 
 
 def attempt_label(history: Sequence[Attempt], affinity: Affinity, changed: str) -> str:
     """Name a row by its number and what was changed; the same affinity keeps its name."""
     before = next((tried.label for tried in history if tried.affinity == affinity), None)
-    if before is not None:
-        return f"{before}, again"
-    return (
-        f"{len({tried.affinity for tried in history if tried.label != AUTOMATIC}) + 1}. {changed}"
-    )
+    others = {tried.affinity for tried in history if tried.label != AUTOMATIC}
+    return f"{before}, again" if before is not None else f"{len(others) + 1}. {changed}"
 
 
 def measure(
@@ -170,7 +169,6 @@ def measure(
 
 
 def attempt_of(row: Mapping[Any, Any], affinity: Affinity) -> Attempt:
-    """Return an attempt from a row of the summary of a sweep."""
     known = {name: row[name] for name in ("status", "detail", "configuration") if name in row}
     if row["status"] == "ok":
         known |= {name: row[name] for name in _NUMBERS if name in row and row[name] == row[name]}
@@ -182,10 +180,10 @@ def new_rows(history: Sequence[Attempt], rows: Sequence[Attempt]) -> list[Attemp
 
     A run begins with the automatic placement, which has a new row only if nothing else was run.
     """
-    first = next((t for t in history if t.label == AUTOMATIC and t.median_us), None)
-    if first is None or first.median_us is None or rows[0].median_us is None:
+    first_us = next((t.median_us for t in history if t.label == AUTOMATIC and t.median_us), None)
+    if first_us is None or rows[0].median_us is None:
         return list(rows)
-    scale = first.median_us / rows[0].median_us
+    scale = first_us / rows[0].median_us
     return [_scaled(row, scale) for row in rows if row.label != AUTOMATIC or len(rows) == 1]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
@@ -22,7 +22,7 @@ from hetero_lab.errors import (
 from hetero_lab.intervals import Estimate
 from hetero_lab.lint.context import Finding, KnownFaults
 from hetero_lab.lint.findings import find_problems
-from hetero_lab.model.opgraph import Op, OpGraph
+from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity, of_pattern, of_type
 from hetero_lab.placement.partition import Partition, partition_of_split, predict
 from hetero_lab.search.hotspots import Hotspots, hotspots
@@ -106,17 +106,14 @@ class TweakerState:
         costs: CostModel | None = None,
         wrong: KnownFaults | None = None,
     ):
-        self.graph = graph
+        self.graph, self.automatic, self.able = graph, automatic, able
+        self.costs, self.wrong = costs, wrong
+        self.devices = tuple(able)
         self._placeable = tuple(graph.ops[index] for index in graph.placeable)
         # The ops whose device can be chosen, in topological order, and their types.
         self.ops = tuple(op.name for op in self._placeable)
         self.op_types = tuple(sorted({op.type for op in self._placeable}))
         self._names = frozenset(self.ops)
-        self.able = {device: frozenset(ops) for device, ops in able.items()}
-        self.devices = tuple(able)
-        self.costs = costs
-        self.wrong = wrong
-        self.automatic = automatic
         self._steps = [Step(automatic, "automatic")]
         self._at = 0
         self._selected: frozenset[str] = frozenset()
@@ -128,22 +125,18 @@ class TweakerState:
 
     @property
     def step(self) -> Step:
-        """The present state."""
         return self._steps[self._at]
 
     @property
     def affinity(self) -> Affinity:
-        """The present affinity."""
         return self.step.affinity
 
     @property
     def what_if(self) -> WhatIf:
-        """The numbers of the present affinity."""
         return self._what_if(self.affinity)
 
     @cached_property
     def what_if_automatic(self) -> WhatIf:
-        """The numbers of the automatic affinity."""
         return self._find_what_if(self.automatic)
 
     @property
@@ -171,17 +164,12 @@ class TweakerState:
         """Select the ops in whose name a regular expression is found."""
         if not pattern:
             raise AffinityError("Write a part of a name, or a regular expression.")
-        self._select_ops(of_pattern(self._placeable, pattern), add)
+        self.select([op.name for op in of_pattern(self._placeable, pattern)], add=add)
 
     def select_type(self, op_type: str, *, add: bool = False) -> None:
-        """Select the ops of a type."""
-        self._select_ops(of_type(self._placeable, op_type), add)
-
-    def _select_ops(self, ops: Iterable[Op], add: bool) -> None:
-        self.select([op.name for op in ops], add=add)
+        self.select([op.name for op in of_type(self._placeable, op_type)], add=add)
 
     def select_subgraph(self, index: int, *, add: bool = False) -> None:
-        """Select the ops of a subgraph of the present partition."""
         subgraphs = self.what_if.partition.subgraphs
         if not 0 <= index < len(subgraphs):
             raise AffinityError(
@@ -207,7 +195,6 @@ class TweakerState:
     # Changing
 
     def refused(self, device: str) -> tuple[str, ...]:
-        """Return the selected ops that a device cannot run."""
         able = self.able[device]
         return tuple(name for name in self.selection if name not in able)
 
@@ -227,7 +214,6 @@ class TweakerState:
         self._move(dict.fromkeys(moved, device), f"{what} to {device}")
 
     def why_not(self, device: str) -> str:
-        """Say which selected ops a device refuses."""
         refused = [squeeze(name, 32) for name in self.refused(device)]
         n = len(self._selected)
         how_many = f"{len(refused)} of the {n} selected ops" if n > 1 else "this op"
@@ -246,9 +232,8 @@ class TweakerState:
             )
         goal: dict[str, str] = {}
         for number, name in enumerate(self.ops):
-            device = before if number < position else after
             # A stateful path follows its first op.
-            goal.setdefault(self._leader(name), device)
+            goal.setdefault(self._leader(name), before if number < position else after)
         moves = {n: d for n, d in goal.items() if n in self.able[d]}
         label = f"cut before op {position}: {before}, then {after}"
         if position in (0, len(self.ops)):
@@ -298,22 +283,18 @@ class TweakerState:
 
     @property
     def can_undo(self) -> bool:
-        """Whether there is an earlier state."""
         return self._at > 0
 
     @property
     def can_redo(self) -> bool:
-        """Whether there is a state that was undone."""
         return self._at + 1 < len(self._steps)
 
     def undo(self) -> None:
-        """Go back one step."""
         if not self.can_undo:
             raise AffinityError("There is nothing to undo.")
         self._at -= 1
 
     def redo(self) -> None:
-        """Go forward one step that was undone."""
         if not self.can_redo:
             raise AffinityError("There is nothing to redo.")
         self._at += 1
@@ -323,10 +304,8 @@ class TweakerState:
         return graph.ops[graph.leader[graph.index_of[name]]].name
 
     def _move(self, moves: Mapping[str, str], label: str, cut: Cut | None = None) -> None:
-        now = self.affinity
-        devices = {self._leader(name): device for name, device in moves.items()}
-        get: Callable[[str], str] = lambda leader: devices.get(leader, now[leader])  # noqa: E731
-        self._push(Step(Affinity.from_graph(self.graph, get), label, cut))
+        moved = {self._leader(name): device for name, device in moves.items()}
+        self._push(Step(Affinity.from_graph(self.graph, {**self.affinity, **moved}), label, cut))
 
     def _push(self, step: Step) -> None:
         drags_on = step.cut is not None and self.step.cut is not None and not self.can_redo
@@ -356,20 +335,17 @@ class TweakerState:
         return WhatIf(partition, predictor.estimate)
 
     def _find_problems(self, affinity: Affinity) -> list[Finding]:
-        costs = self.costs if not self._what_if(affinity).problem else None
+        costs = None if self._what_if(affinity).problem else self.costs
         found = find_problems(self.graph, affinity, self.able, costs)
-        if self.wrong is None:
-            return found
-        partition = self._what_if(affinity).partition
-        return [*self.wrong._findings(partition, affinity, costs), *found]
+        return [*self.faults(affinity, costs), *found]
 
     def _find_hotspots(self, affinity: Affinity) -> Hotspots | None:
         if self.costs is None or self._what_if(affinity).problem:
             return None
         return hotspots(self.costs, placement=affinity)
 
-    def faults(self, affinity: Affinity) -> list[Finding]:
+    def faults(self, affinity: Affinity, costs: CostModel | None = None) -> list[Finding]:
         """Return the sets of ops that compute wrong numbers with an affinity."""
         if self.wrong is None:
             return []
-        return self.wrong._findings(self._what_if(affinity).partition, affinity)
+        return self.wrong._findings(self._what_if(affinity).partition, affinity, costs)

@@ -223,20 +223,27 @@ class TweakerView:
         self.board = Board(picture=picture.to_json(state.able, state.costs), palette=palette)
         self.summary = Panel(parts=["numbers", "history"])
         self.panel = Panel(parts=["findings", "hotspots"])
-        self.controls = Controls(
-            {look["device"]: look["label"] for look in palette},
-            state.op_types,
-            len(state.ops),
-        )
-        self.controls.has_costs = state.costs is not None
-        self.controls.show_busy(False, can_cancel=False)
+        labels = {look["device"]: look["label"] for look in palette}
+        has_costs = state.costs is not None
+        self.controls = Controls(labels, state.op_types, len(state.ops), has_costs)
 
     def refresh(self, history: Sequence[Attempt]) -> None:
         """Update everything but findings and hotspots, which follow a moment later."""
+        state, controls = self._state, self.controls
         with self.lock:
-            self.is_refreshing = True
+            affinity, self.is_refreshing = state.affinity, True
             try:
-                self._refresh(history)
+                if affinity != self._shown:
+                    self._show_affinity(affinity)
+                self.summary.tried = tried_rows(history, affinity)
+                self.board.selected = sorted(
+                    self.picture.place_of[name] for name in state.selection
+                )
+                self._show_selection()
+                controls.undo.disabled = not state.can_undo
+                controls.redo.disabled = not state.can_redo
+                made = state.step.cut
+                controls.show_cut(*((made, 0) if made else state.nearest_cut(controls.cut_devices)))
             finally:
                 self.is_refreshing = False
 
@@ -253,20 +260,6 @@ class TweakerView:
             if affinity == self._state.affinity:
                 for name, value in values.items():
                     setattr(self.panel, name, value)
-
-    def _refresh(self, history: Sequence[Attempt]) -> None:
-        state, controls = self._state, self.controls
-        affinity = state.affinity
-        if affinity != self._shown:
-            self._show_affinity(affinity)
-        self.summary.tried = tried_rows(history, affinity)
-        place_of = self.picture.place_of
-        self.board.selected = sorted(place_of[name] for name in state.selection)
-        self._show_selection()
-        controls.undo.disabled = not state.can_undo
-        controls.redo.disabled = not state.can_redo
-        made = state.step.cut
-        controls.show_cut(*((made, 0) if made else state.nearest_cut(controls.cut_devices)))
 
     def _show_affinity(self, affinity: Affinity) -> None:
         state, summary, panel = self._state, self.summary, self.panel
@@ -311,7 +304,6 @@ class TweakerView:
 
 
 def _mark_text(fault: Finding, op: str, device: str) -> str:
-    """Describe the fault of one op."""
     others = [other for other in fault.ops if other != op]
     beside = f" together with {names_at_hand(others)}" if others else ""
     return f"wrong numbers on {device}{beside}"
@@ -343,8 +335,10 @@ class Controls:
     selected by one of ``op_types``; the cut goes up to ``n_ops``. *Suggest* needs ``has_costs``.
     """
 
-    def __init__(self, labels: Mapping[str, str], op_types: Sequence[str], n_ops: int):
-        devices, self.has_costs = list(labels), True
+    def __init__(
+        self, labels: Mapping[str, str], op_types: Sequence[str], n_ops: int, has_costs: bool
+    ):
+        devices, self.has_costs = list(labels), has_costs
         types = [("by op type …", ""), *((squeeze(t, 40), t) for t in op_types)]
         text, choice = ipywidgets.Text, ipywidgets.Dropdown
         # Selecting
@@ -397,10 +391,10 @@ class Controls:
             FILES: ipywidgets.HTML(layout=_TWO_LINES),
         }
         self.show_progress(0.0, "")
+        self.show_busy(False, can_cancel=False)
 
     @property
     def above(self) -> list[ipywidgets.Widget]:
-        """The rows above the board."""
         change = [*self.devices.values(), self.undo, self.redo]
         measure = [self.measure, self.until_decided, self.cancel, self.suggest, self.simplify]
         return [
@@ -419,7 +413,6 @@ class Controls:
 
     @property
     def below(self) -> list[ipywidgets.Widget]:
-        """The rows below the panel."""
         return [
             _row(self.path, self.export_kind, self.export, self.load),
             self.messages[FILES],
@@ -449,7 +442,6 @@ class Controls:
 
     @property
     def cut_devices(self) -> tuple[str, str]:
-        """The devices before and behind the cut."""
         return str(self.before.value), str(self.behind.value)
 
     def show_cut(self, cut: Cut, n_off: int) -> None:
@@ -458,7 +450,6 @@ class Controls:
         self.cut_note.value = f"{count_of(n_off, 'op')} not as in this cut" if n_off else ""
 
     def show_subgraphs(self, partition: Partition) -> None:
-        """Offer the subgraphs of a partition."""
         options = [("by subgraph …", -1)]
         options += [
             (f"{s.index} · {squeeze(s.device, 20)} · {count_of(len(s.ops), 'op')}", s.index)

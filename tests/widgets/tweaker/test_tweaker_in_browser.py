@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
 
 import openvino as ov
 import pytest
-from widgets.jupyter_in_browser import DARK, LIGHT, opened, write_notebook
+from widgets.jupyter_in_browser import DARK, LIGHT, opened, ran, write_notebook
 
 from tests.debug.cases import chain_case
 from tests.proof import injected_faults
@@ -42,6 +43,9 @@ class Tweaker:
         return self.page.locator(".hl-board tbody tr").filter(
             has=self.page.locator(f"td[title='{name}']")
         )
+
+    def device(self, name):
+        return self.node(name).get_attribute("data-device")
 
     def button(self, text):
         # By its text: an icon puts a character of its own into the accessible name.
@@ -108,12 +112,8 @@ class Tweaker:
 
 @pytest.fixture(scope="module")
 def notebook(lab, browser):
-    write_notebook(lab.directory / "tweaker.ipynb", CELLS)
-    with opened(browser, lab, "tweaker.ipynb") as page:
-        page.run_all()
+    with ran(browser, lab, CELLS) as page:
         yield page
-        assert page.asked_elsewhere == []
-        assert page.errors == []
 
 
 @pytest.fixture
@@ -134,10 +134,10 @@ def test_click_change_measure_undo_export(tweaker, lab):
     tweaker.node("mixed1/branch1x1/conv").click()
     assert tweaker.until(tweaker.selected, bool) == ["mixed1/branch1x1/conv"]
     tweaker.notebook.picture("tweaker_2_selected")
-    assert tweaker.node("mixed1/branch1x1/conv").get_attribute("data-device") == "ACC"
+    assert tweaker.device("mixed1/branch1x1/conv") == "ACC"
     tweaker.press("→ CPU")
     after = tweaker.until(lambda: tweaker.number("predicted"), lambda text: text != before)
-    assert tweaker.node("mixed1/branch1x1/conv").get_attribute("data-device") == "CPU"
+    assert tweaker.device("mixed1/branch1x1/conv") == "CPU"
     assert "CPU" in tweaker.row("mixed1/branch1x1/conv").inner_text()
     assert tweaker.zoom() == zoom
     said = tweaker.python(
@@ -165,7 +165,7 @@ def test_click_change_measure_undo_export(tweaker, lab):
 
     tweaker.press("Undo")
     tweaker.until(lambda: tweaker.number("predicted"), lambda text: text == before)
-    assert tweaker.node("mixed1/branch1x1/conv").get_attribute("data-device") == "ACC"
+    assert tweaker.device("mixed1/branch1x1/conv") == "ACC"
     # Back to the measured one by a click in the history.
     rows.nth(1).get_by_role("button", name="Return").click()
     tweaker.until(lambda: tweaker.number("predicted"), lambda text: text == after)
@@ -252,30 +252,27 @@ def test_zoom_stays_while_the_cut_moves(tweaker):
 
 @pytest.mark.parametrize("width", [1000, 1440])
 def test_clicks_and_a_measurement_move_nothing(tweaker, width):
-    page, size = tweaker.page, tweaker.page.viewport_size
-    page.set_viewport_size({"width": width, "height": size["height"]})
-    page.wait_for_timeout(300)  # the graph is fitted again
+    page = tweaker.page
     where = lambda: (page.locator(".hl-graph").bounding_box(), tweaker.zoom())  # noqa: E731
-    before, bar = where(), page.locator(".widget-hprogress").first
-    assert not bar.is_visible()
-    tweaker.node("stem/conv").click()
-    tweaker.until(tweaker.selected, bool)
-    assert where() == before
-    tweaker.node("mixed1/branch_pool/maxpool").click(modifiers=["Shift"])
-    tweaker.until(tweaker.selected, lambda names: len(names) == 2)
-    tweaker.reads(".hl-selection", "moves the other 1")
-    assert where() == before
-    tweaker.press("→ CPU")
-    device = lambda: tweaker.node("stem/conv").get_attribute("data-device")  # noqa: E731
-    tweaker.until(device, lambda now: now == "CPU")
-    tweaker.press("Measure")
-    tweaker.until(bar.is_visible, bool)
-    assert where() == before
-    tweaker.until(bar.is_visible, lambda shown: not shown)
-    row = page.locator(".hl-panel tr[data-hl='tried']").first
-    assert row.bounding_box()["y"] < where()[0]["y"]  # beside the button that measures
-    assert where() == before
-    page.set_viewport_size(size)
+    with tweaker.notebook.narrow(width):
+        before, bar = where(), page.locator(".widget-hprogress").first
+        assert not bar.is_visible()
+        tweaker.node("stem/conv").click()
+        tweaker.until(tweaker.selected, bool)
+        assert where() == before
+        tweaker.node("mixed1/branch_pool/maxpool").click(modifiers=["Shift"])
+        tweaker.until(tweaker.selected, lambda names: len(names) == 2)
+        tweaker.reads(".hl-selection", "moves the other 1")
+        assert where() == before
+        tweaker.press("→ CPU")
+        tweaker.until(lambda: tweaker.device("stem/conv"), lambda now: now == "CPU")
+        tweaker.press("Measure")
+        tweaker.until(bar.is_visible, bool)
+        assert where() == before
+        tweaker.until(bar.is_visible, lambda shown: not shown)
+        row = page.locator(".hl-panel tr[data-hl='tried']").first
+        assert row.bounding_box()["y"] < where()[0]["y"]  # beside the button that measures
+        assert where() == before
 
 
 def test_anybody_can_use_it(tweaker):
@@ -284,50 +281,43 @@ def test_anybody_can_use_it(tweaker):
     assert tweaker.notebook.barriers(".jp-OutputArea-output:has(.hl-board)") == []
 
 
+# The size and the box of each label that is shown.
+LABELS = """texts => texts.filter(t => t.style.display !== 'none').map(t => {
+    const box = t.getBoundingClientRect();
+    const stage = t.ownerSVGElement.querySelector("[data-hl='stage']");
+    const zoom = stage.transform.baseVal.consolidate().matrix.a;
+    return [parseFloat(getComputedStyle(t).fontSize) * zoom,
+            box.left, box.top, box.right, box.bottom];
+})"""
+
+
 @pytest.mark.parametrize("width", [1000, 1440])
 def test_the_graph_fills_its_pane_with_labels_that_can_be_read(tweaker, width):
-    page, size = tweaker.page, tweaker.page.viewport_size
-    page.set_viewport_size({"width": width, "height": size["height"]})
-    page.wait_for_timeout(300)
-    tweaker.press("Fit")
-    pane, graph = (page.locator(f".hl-graph{part}").bounding_box() for part in ("", " g >> nth=0"))
+    locator = tweaker.page.locator
+    with tweaker.notebook.narrow(width):
+        tweaker.press("Fit")
+        pane, graph = (locator(f".hl-graph{part}").bounding_box() for part in ("", " g >> nth=0"))
+        seen = tweaker.page.eval_on_selector_all(".hl-graph .hl-node text", LABELS)
+        tweaker.notebook.picture(f"tweaker_11_labels_{width}", ".hl-board")
     assert graph["width"] > 0.85 * pane["width"]
     assert graph["height"] > 0.85 * pane["height"]
-    seen = tweaker.page.eval_on_selector_all(
-        ".hl-graph .hl-node text",
-        """texts => texts.filter(t => t.style.display !== 'none').map(t => {
-            const box = t.getBoundingClientRect();
-            const stage = t.ownerSVGElement.querySelector("[data-hl='stage']");
-            const zoom = stage.transform.baseVal.consolidate().matrix.a;
-            return [parseFloat(getComputedStyle(t).fontSize) * zoom,
-                    box.left, box.top, box.right, box.bottom];
-        })""",
-    )
-    assert seen
     assert min(size for size, *_ in seen) >= 10
-    for number, (_, left, top, right, bottom) in enumerate(seen):
-        for _, x0, y0, x1, y1 in seen[number + 1 :]:
-            # The boxes of letters have some room above and below them.
-            assert x1 <= left or x0 >= right or y1 <= top + 4 or y0 >= bottom - 4
-    tweaker.notebook.picture(f"tweaker_11_labels_{width}", ".hl-board")
-    page.set_viewport_size(size)
+    for (_, left, top, right, bottom), (_, x0, y0, x1, y1) in itertools.combinations(seen, 2):
+        # The boxes of letters have some room above and below them.
+        assert x1 <= left or x0 >= right or y1 <= top + 4 or y0 >= bottom - 4
 
 
 def test_it_is_fitted_again_unless_it_was_moved_by_hand(tweaker):
-    page, size = tweaker.page, tweaker.page.viewport_size
     tweaker.press("Fit")
     wide = tweaker.zoom()
-    page.set_viewport_size({"width": 1000, "height": size["height"]})
-    tweaker.until(tweaker.zoom, lambda now: now != wide)
-    tweaker.notebook.picture("tweaker_12_narrow")
-    page.set_viewport_size(size)
+    with tweaker.notebook.narrow():
+        tweaker.until(tweaker.zoom, lambda now: now != wide)
+        tweaker.notebook.picture("tweaker_12_narrow")
     tweaker.until(tweaker.zoom, lambda now: now == wide)
-    page.get_by_role("button", name="Zoom in (also Ctrl and the wheel)").click()
+    tweaker.page.get_by_role("button", name="Zoom in (also Ctrl and the wheel)").click()
     by_hand = tweaker.zoom()
-    page.set_viewport_size({"width": 1000, "height": size["height"]})
-    page.wait_for_timeout(300)
-    assert tweaker.zoom() == by_hand
-    page.set_viewport_size(size)
+    with tweaker.notebook.narrow():
+        assert tweaker.zoom() == by_hand
     tweaker.press("Fit")
 
 
@@ -361,7 +351,7 @@ def test_ctrl_z_and_messages_beside_their_buttons(tweaker):
     tweaker.row("stem/conv").click()
     tweaker.until(tweaker.selected, bool)
     tweaker.press("→ CPU")
-    device = lambda: tweaker.node("stem/conv").get_attribute("data-device")  # noqa: E731
+    device = lambda: tweaker.device("stem/conv")  # noqa: E731
     tweaker.until(device, lambda now: now == "CPU")
     page.keyboard.press("Control+z")  # the button has the focus
     tweaker.until(device, lambda now: now == "ACC")
@@ -454,10 +444,10 @@ def test_a_hotspot_moves_to_the_device_that_gains(tweaker):
         return shown, tweaker.until(tweaker.selected, bool)
 
     name, _ = tweaker.until(chosen, lambda found: found[0] in found[1])
-    was, before = tweaker.node(name).get_attribute("data-device"), tweaker.number("predicted")
+    was, before = tweaker.device(name), tweaker.number("predicted")
     row.get_by_role("button", name="Move to").click()
     tweaker.until(lambda: tweaker.number("predicted"), lambda text: text != before)
-    now = tweaker.node(name).get_attribute("data-device")
+    now = tweaker.device(name)
     assert now == tweaker.python(f"print(tweaker.affinity[{name!r}])") != was
     same = rows.filter(has_text=name).first  # the table follows
     tweaker.until(lambda: same.locator("td").nth(2).inner_text(), lambda text: text == now)
@@ -471,7 +461,7 @@ def test_setting_it_from_python_moves_the_widget(tweaker):
     )
     assert n == "1"
     tweaker.until(lambda: tweaker.number("subgraphs"), lambda text: text == "1")
-    assert tweaker.node("stem/conv").get_attribute("data-device") == "CPU"
+    assert tweaker.device("stem/conv") == "CPU"
     assert tweaker.until(tweaker.selected, bool) == ["stem/conv"]
     crossing = tweaker.page.locator(".hl-graph [data-hl='boundaries']")
     assert crossing.get_attribute("data-count") == "0"
@@ -518,9 +508,7 @@ def test_wrong_ops_are_marked_until_they_are_torn_apart(lab, browser):
         "wrong = hl.read_wrong('found')\n"
         "tweaker = hl.AffinityTweaker('chain.xml', ['ACC', 'CPU'], wrong=wrong)\ntweaker"
     )
-    write_notebook(lab.directory / "wrong.ipynb", [cells])
-    with opened(browser, lab, "wrong.ipynb", (1500, 1100)) as notebook:
-        notebook.run_all()
+    with ran(browser, lab, [cells], size=(1500, 1100)) as notebook:
         tweaker = Tweaker(notebook)
         warnings = notebook.page.locator(".hl-graph .hl-node .hl-warning:visible")
         marked = notebook.page.locator(".hl-board tbody tr.hl-wrong td:first-child")
@@ -538,7 +526,6 @@ def test_wrong_ops_are_marked_until_they_are_torn_apart(lab, browser):
         tweaker.until(warnings.count, lambda n: n == 0)
         assert marked.count() == 0
         assert not notebook.page.locator(".hl-key.hl-wrong").is_visible()
-        assert notebook.errors == []
 
 
 def test_names_with_markup_are_text(lab, browser):

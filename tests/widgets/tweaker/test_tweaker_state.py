@@ -48,8 +48,7 @@ def tweaking(chain) -> TweakerState:
         "CPU": frozenset({"conv", "relu", "soft"}),
     }
     start = {"conv": "ACC", "relu": "ACC", "pool": "ACC", "soft": "CPU"}
-    automatic = Affinity.from_graph(chain, lambda name: start[name])
-    return TweakerState(chain, automatic, able)
+    return TweakerState(chain, Affinity.from_graph(chain, start), able)
 
 
 def devices(tweaking):
@@ -58,12 +57,12 @@ def devices(tweaking):
 
 def test_it_starts_with_the_automatic_one(tweaking):
     assert tweaking.affinity == tweaking.automatic
-    assert tweaking.selection == ()
     what_if = tweaking.what_if
     assert (what_if.n_subgraphs, what_if.n_boundaries, what_if.boundary_bytes) == (2, 1, 16)
     assert what_if.predicted_us is None
-    assert not tweaking.can_undo
-    assert not tweaking.can_redo
+    assert (tweaking.selection, tweaking.can_undo, tweaking.can_redo) == ((), False, False)
+    with pytest.raises(AffinityError, match="Nothing is selected"):
+        tweaking.assign("CPU")
 
 
 @pytest.mark.parametrize(
@@ -78,17 +77,12 @@ def test_it_starts_with_the_automatic_one(tweaking):
         (lambda t: t.select_after("relu"), ("pool", "soft")),
         (lambda t: t.select_after(["pool", "conv"]), ("relu", "pool", "soft")),
         (lambda t: t.select([]), ()),
+        (lambda t: t.select_type("Relu") or t.select_after("pool", add=True), ("relu", "soft")),
     ],
 )
 def test_selecting(tweaking, select, expected):
     select(tweaking)
     assert tweaking.selection == expected
-
-
-def test_adding_to_a_selection(tweaking):
-    tweaking.select_type("Relu")
-    tweaking.select_after("pool", add=True)
-    assert tweaking.selection == ("relu", "soft")
 
 
 @pytest.mark.parametrize(
@@ -126,18 +120,14 @@ def test_what_is_refused_changes_nothing(tweaking, wrong, error, says):
 
 def test_affinities_that_do_not_fit_are_refused(tweaking, chain):
     other = prepare(stateful()).graph
-    with pytest.raises(AffinityError, match="another model"):
-        tweaking.replace(Affinity.from_graph(other, lambda _: "CPU"), "file")
-    with pytest.raises(DeviceError, match="GPU"):
-        tweaking.replace(Affinity.from_graph(chain, lambda _: "GPU"), "file")
-    with pytest.raises(DeviceError, match="CPU does not support 'pool'"):
-        tweaking.replace(Affinity.from_graph(chain, lambda _: "CPU"), "file")
+    for graph, device, error, says in (
+        (other, "CPU", AffinityError, "another model"),
+        (chain, "GPU", DeviceError, "GPU"),
+        (chain, "CPU", DeviceError, "CPU does not support 'pool'"),
+    ):
+        with pytest.raises(error, match=says):
+            tweaking.replace(Affinity.on_one(graph, device), "file")
     assert tweaking.affinity == tweaking.automatic
-
-
-def test_nothing_selected(tweaking):
-    with pytest.raises(AffinityError, match="Nothing is selected"):
-        tweaking.assign("CPU")
 
 
 def test_devices_that_can_run_the_selection(tweaking):
@@ -189,9 +179,8 @@ def test_a_measurement_ends_when_the_evidence_decides():
     n, told = measured(0.7, until_decided=True)
     assert n == 8
     assert told[1:3] == ["compiled 2 of 2", "0 turns of each, of at least 8"]
-    assert re.fullmatch(
-        r"8 turns of each: 0.7\d\d × automatic \(0.6.* to 0.7.*\), faster", told[-1]
-    )
+    decided = r"8 turns of each: 0.7\d\d × automatic \(0.6.* to 0.7.*\), faster"
+    assert re.fullmatch(decided, told[-1])
     assert measured(0.7, until_decided=False)[0] == 64
 
 
@@ -199,8 +188,7 @@ def test_assign_undo_redo(tweaking):
     tweaking.select(["relu"])
     tweaking.assign("CPU")
     assert devices(tweaking) == ["ACC", "CPU", "ACC", "CPU"]
-    assert tweaking.what_if.n_subgraphs == 4
-    assert tweaking.what_if.boundary_bytes == 48
+    assert (tweaking.what_if.n_subgraphs, tweaking.what_if.boundary_bytes) == (4, 48)
     tweaking.assign("CPU")  # changes nothing, so there is nothing more to undo
     tweaking.undo()
     assert tweaking.affinity == tweaking.automatic
@@ -227,28 +215,21 @@ def test_the_cut_and_what_stays(tweaking):
     assert tweaking.affinity == tweaking.automatic
 
 
-def test_a_stateful_path_moves_as_one():
-    graph = prepare(stateful()).graph
-    names = [graph.ops[i].name for i in graph.placeable]
-    able = dict.fromkeys(("ACC", "CPU"), frozenset(names))
-    tweaking = TweakerState(graph, Affinity.from_graph(graph, lambda _: "CPU"), able)
+def test_a_stateful_path_moves_as_one_and_is_judged_as_by_the_library(core):
+    prepared = prepare(stateful())
+    graph = prepared.graph
+    able = dict.fromkeys(("ACC", "CPU"), frozenset(graph.ops[i].name for i in graph.placeable))
+    costs = random_costs(random.Random(1), graph, ["ACC", "CPU"], forbidden=0.0)
+    tweaking = TweakerState(graph, Affinity.on_one(graph, "CPU"), able, costs)
     tweaking.select(["sum"])
     tweaking.assign("ACC")
     path = ("read", "sum", "middle", "assign")
     assert {tweaking.affinity[name] for name in path} == {"ACC"}
     assert tweaking.affinity["after"] == "CPU"
-    for position in range(len(names) + 1):
+    for position in range(len(tweaking.ops) + 1):
         tweaking.cut(position, "ACC", "CPU")
         assert len({tweaking.affinity[name] for name in path}) == 1
-
-
-def test_predictions_and_findings_are_those_of_the_library(core):
-    prepared = prepare(stateful())
-    graph = prepared.graph
-    names = [graph.ops[i].name for i in graph.placeable]
-    able = dict.fromkeys(("ACC", "CPU"), frozenset(names))
-    costs = random_costs(random.Random(1), graph, ["ACC", "CPU"], forbidden=0.0)
-    tweaking = TweakerState(graph, Affinity.from_graph(graph, lambda _: "CPU"), able, costs)
+    tweaking.replace(tweaking.automatic, "back")
     tweaking.select(["after"])
     tweaking.assign("ACC")
     assert tweaking.what_if.predicted_us == costs.predict_us(tweaking.affinity)
@@ -262,7 +243,7 @@ def test_costs_that_do_not_hold_are_told(chain):
     refused = next(n for n in names if n not in costs.supports("ACC"))
     able = {"ACC": names, "CPU": names}
     devices = {n: "ACC" if n not in costs.supports("CPU") else "CPU" for n in names}
-    tweaking = TweakerState(chain, Affinity.from_graph(chain, lambda n: devices[n]), able, costs)
+    tweaking = TweakerState(chain, Affinity.from_graph(chain, devices), able, costs)
     assert tweaking.what_if.predicted_us is not None
     tweaking.select([refused])
     tweaking.assign("ACC")
@@ -292,15 +273,12 @@ def tried(label: str, median_us: float, ratio: float, affinity: Affinity) -> Att
 
 
 def test_rows_of_the_history_can_be_compared_however_the_machine_drifts(chain):
-    affinity = Affinity.from_graph(chain, lambda _: "CPU")
+    affinity = Affinity.on_one(chain, "CPU")
     history: list[Attempt] = []
     # The machine takes twice as long in the second run, and half as long in the third.
     for label, level_us, ratio in (("1.", 100.0, 1.1), ("2.", 200.0, 0.9), ("3.", 50.0, 1.2)):
-        run = [
-            tried("automatic", level_us, 1.0, affinity),
-            tried(label, ratio * level_us, ratio, affinity),
-        ]
-        history += new_rows(history, run)
+        mine = tried(label, ratio * level_us, ratio, affinity)
+        history += new_rows(history, [tried("automatic", level_us, 1.0, affinity), mine])
     history += new_rows(history, [tried("automatic", 70.0, 1.0, affinity)])
     frame = history_frame(history)
     assert list(frame["label"]) == ["automatic", "1.", "2.", "3.", "automatic"]
@@ -308,10 +286,7 @@ def test_rows_of_the_history_can_be_compared_however_the_machine_drifts(chain):
     assert list(frame["ratio"] * 100.0) == pytest.approx(list(frame["median_us"]))
     assert list(frame["ci95_high_us"]) == pytest.approx(list(1.1 * frame["median_us"]))
     assert list(frame["raw_median_us"]) == pytest.approx([101.0, 111.0, 181.0, 61.0, 71.0])
-
-
-def test_a_failed_first_run_leaves_no_scale(chain):
-    affinity = Affinity.from_graph(chain, lambda _: "CPU")
+    # A first run that failed leaves no scale.
     failed = Attempt("automatic", affinity, "crashed (signal 11)", "")
     own = tried("1.", 80.0, 1.0, affinity)
     assert new_rows([], [failed, own]) == [failed, own]

@@ -1,11 +1,12 @@
-"""Predictions: beside measurements, and of the difference of two placements."""
+"""Costs of ops by type and device, and predictions: beside measurements, of a difference."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -14,12 +15,17 @@ from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.costs.difference import Difference, change, part_name
 from hetero_lab.costs.prediction import BOUNDARIES, KINDS, LOST_FUSION, OPS, SPREAD, SUBGRAPHS
 from hetero_lab.errors import PlanError
+from hetero_lab.results.profile_result import Profile
+from hetero_lab.tables import frame_of
 from hetero_lab.terminal import count_of
+from hetero_lab.views.graph_data import known_support
 from hetero_lab.views.theme import (
     BOUNDARY,
     GRID,
     LINE,
+    STACKED,
     TEXT,
+    TIME_AXIS,
     DeviceStyle,
     ThemedFigure,
     device_styles,
@@ -29,6 +35,188 @@ from hetero_lab.views.theme import (
     row_axis,
     time_text,
 )
+from hetero_lab.views.time_figures import counters_of, styles_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REORDERS = "reorders"
+_MOST_TYPES = 30
+_ROW_PX = 30
+_STRONGEST = 0.42  # opacity of a cell whose ops are all supported: text stays readable on it
+
+
+def type_cells(source: CostModel | pd.DataFrame, profile: Profile | None = None) -> pd.DataFrame:
+    """Count by op type and device, the most frequent types first.
+
+    The columns are ``op_type``, ``device``, ``n_ops``, ``n_supported`` and ``time_us``, which is
+    NaN where it is not known. Raises ArgumentError if ``source`` is neither a cost model nor a
+    table of support.
+    """
+    if isinstance(source, CostModel):
+        graph = source.graph
+        rows = frame_of(
+            [
+                (op, graph.op(op).type, device, us is not None, us)
+                for op, times in source.op_us.items()
+                for device, us in zip(source.devices, times, strict=True)
+            ],
+            ["op", "op_type", "device", "is_supported", "time_us"],
+        ).astype({"time_us": float})
+    else:
+        known_support(source)  # raises unless it is such a table
+        rows = source.melt(["op", "op_type"], var_name="device", value_name="is_supported")
+        rows["time_us"] = math.nan
+    by_place = ["op_type", "device"]
+    found = rows.groupby(by_place, sort=False, as_index=False).agg(
+        n_ops=("op", "size"),
+        n_supported=("is_supported", "sum"),
+        time_us=("time_us", lambda times: times.sum(min_count=1)),
+    )
+    if profile is not None:
+        times = type_times(profile).loc[:, [*by_place, "time_us"]]
+        found = found.drop(columns="time_us").merge(times, "left", by_place)
+    return found.sort_values("n_ops", ascending=False, kind="stable", ignore_index=True)
+
+
+def type_times(profile: Profile) -> pd.DataFrame:
+    """Sum the counters by op type and device, the longest first.
+
+    The columns are ``op_type``, ``device``, ``n_ops`` and ``time_us``. An op's time includes the
+    ops fused into it. Reorders count as a separate type. Raises MeasurementError without counters.
+    """
+    graph, rows = profile.graph, []
+    for counter in counters_of(profile):
+        if counter.status != "EXECUTED":
+            continue
+        if counter.kind == "reorder":
+            op_type = REORDERS
+        elif counter.op in graph.index_of:
+            op_type = graph.op(counter.op).type
+        else:
+            op_type = counter.node_type or counter.kind
+        op = counter.op if counter.kind == "op" else None
+        rows.append((op_type, counter.device, op, float(counter.real_time_us)))
+    frame = frame_of(rows, ["op_type", "device", "op", "time_us"])
+    found = frame.groupby(["op_type", "device"], as_index=False).agg(
+        n_ops=("op", "nunique"), time_us=("time_us", "sum")
+    )
+    return found.sort_values("time_us", ascending=False, kind="stable", ignore_index=True)
+
+
+def op_types_by_device(
+    source: CostModel | pd.DataFrame,
+    profile: Profile | None = None,
+    *,
+    emulated: Mapping[str, str] | None = None,
+) -> go.Figure:
+    """Draw op types against devices: the number of supported ops, and their time.
+
+    Parameters
+    ----------
+    source
+        A CostModel, whose times are those of the ops on each device; or the table of
+        :func:`hetero_lab.support`, which has no times.
+    profile
+        Adds to a table the times of the ops where they ran.
+    emulated
+        Emulated device → the device that really runs it; known from costs and profiles.
+
+    Raises
+    ------
+    ArgumentError
+        ``source`` is something else.
+    """
+    cells = type_cells(source, profile)
+    if isinstance(source, CostModel):
+        emulated = {**source.emulated, **(emulated or {})}
+    if profile is not None:
+        emulated = {**dict(profile.environment.emulated), **(emulated or {})}
+    types, devices = (list(cells[name].unique()) for name in ("op_type", "device"))
+    shown = types[:_MOST_TYPES]
+    styles = device_styles(devices, emulated)
+    figure = ThemedFigure()
+    for place, device in enumerate(devices):
+        own = cells.loc[(cells["device"] == device) & cells["op_type"].isin(shown)]
+        column = own.to_dict("records")
+        figure.add_heatmap(
+            x=[place], y=list(range(len(shown))),
+            z=[[cell["n_supported"] / cell["n_ops"]] for cell in column], zmin=0, zmax=1,
+            colorscale=[[0, styles[device].faded(0.0)], [1, styles[device].faded(_STRONGEST)]],
+            showscale=False, xgap=3, ygap=3, text=[[_cell_text(cell)] for cell in column],
+            texttemplate="%{text}", textfont={"color": TEXT, "size": 11},
+            hovertext=[[_cell_hover(cell, styles[device].label)] for cell in column],
+        )  # fmt: skip
+    left_out = len(types) - len(shown)
+    return finish(
+        figure,
+        "Op types by device",
+        "ops that the device supports, of all; and their time"
+        + (f" · {left_out} rarer types are left out" if left_out else ""),
+        150 + _ROW_PX * len(shown),
+        (20, 20, 110, 20),
+        x={
+            "tickvals": list(range(len(devices))), "ticktext": [styles[d].label for d in devices],
+            "side": "top", "showgrid": False, "zeroline": False,
+            "range": [-0.5, len(devices) - 0.5],
+        },
+        y=row_axis([plain(t, 30) for t in shown]),
+    )  # fmt: skip
+
+
+def _cell_text(cell: Mapping[Any, Any]) -> str:
+    count = f"{cell['n_supported']} of {cell['n_ops']}"
+    return f"{count} · {time_text(cell['time_us'])}" if cell["time_us"] >= 0 else count
+
+
+def _cell_hover(cell: Mapping[Any, Any], device: str) -> str:
+    took = f"<br>they take {time_text(cell['time_us'])} there" if cell["time_us"] >= 0 else ""
+    count = f"{cell['n_supported']} of {cell['n_ops']} ops are supported"
+    return f"<b>{plain(cell['op_type'], 40)}</b> on {device}<br>{count}{took}"
+
+
+def time_by_op_type(profile: Profile) -> go.Figure:
+    """Draw the time of each op type by the device that it ran on.
+
+    Raises
+    ------
+    MeasurementError
+        The profile has no counters.
+    """
+    found = type_times(profile)
+    totals = found.groupby("op_type", sort=False)["time_us"].sum()
+    types = list(totals.sort_values(ascending=False, kind="stable").index[:_MOST_TYPES])
+    total = totals.sum()
+    figure = ThemedFigure()
+    for device, style in styles_of(profile).items():
+        own = found.loc[(found["device"] == device) & found["op_type"].isin(types)]
+        figure.add_bar(
+            orientation="h", name=style.label,
+            y=[types.index(op_type) for op_type in own["op_type"]], x=own["time_us"].tolist(),
+            marker=style.bar(),
+            hovertext=[_bar_hover(row, style.label, total) for row in own.to_dict("records")],
+        )  # fmt: skip
+    left_out = len(totals) - len(types)
+    return finish(
+        figure,
+        f"Time by op type of {plain(profile.configuration, 80)}",
+        "by the counters; a fused op's time is with the op that it runs in"
+        + (f" · {left_out} shorter types are left out" if left_out else ""),
+        160 + 24 * len(types),
+        (20, 20, 100, 50),
+        x=TIME_AXIS,
+        y=row_axis([plain(op_type, 30) for op_type in types]),
+        **STACKED,
+    )
+
+
+def _bar_hover(row: Mapping[Any, Any], device: str, total_us: float) -> str:
+    share = f", {row['time_us'] / total_us:.1%} of all" if total_us else ""
+    ops = f"<br>{count_of(row['n_ops'], 'op')} and the ops fused into them" if row["n_ops"] else ""
+    return (
+        f"<b>{plain(row['op_type'], 40)}</b> on {device}<br>{time_text(row['time_us'])}{share}{ops}"
+    )
+
 
 # Not a colour that stands for a device: a placement uses several.
 _POINT = "#b0413e"
@@ -51,10 +239,8 @@ def predicted_measured(costs: CostModel) -> go.Figure:
     ends = [max(0.0, least - room), most + room]
     bars = [(row.predicted_us, row.predicted_us / f, row.predicted_us * f) for f, row in sure]
     reached = [us for bar in bars for us in bar if math.isfinite(us)]
-    heights = [
-        min([ends[0], *(max(0.0, us - room) for us in reached)]),
-        max([ends[1], *(us + room for us in reached)]),
-    ]
+    lowest = max(0.0, min(reached, default=math.inf) - room)
+    heights = [min(ends[0], lowest), max(ends[1], max(reached, default=0.0) + room)]
     figure = ThemedFigure()
     figure.add_scatter(
         x=ends, y=ends, mode="lines", name="predicted = measured",
@@ -109,8 +295,7 @@ def _errors(costs: CostModel) -> str:
     return f"{mape}, R² {r2}"
 
 
-_ROW_PX = 30
-_MOST_TYPES, _OTHERS = 12, "other types"
+_MOST_MOVED, _OTHERS = 12, "other types"
 _FEW_OPS = 5
 _MOST_NAMED = 8  # parts and ops that a hover names
 _GREYS = {LOST_FUSION: LINE, SPREAD: "#d3d8e0", "predicted": "#6f7783", "measured": "#aeb4be"}
@@ -126,7 +311,7 @@ class WaterfallStep:
     device: str
     start_us: float
     difference_us: float
-    details: tuple[str, ...] = ()
+    details: Sequence[str] = ()
     interval_us: tuple[float, float] | None = None
 
 
@@ -139,17 +324,14 @@ def steps(difference: Difference) -> list[WaterfallStep]:
         for key, rows in sorted(groups, key=lambda group: (KINDS.index(group[0][0]), *group[0])):
             us = round(float(rows["difference_us"].sum()), 3)
             named = [f"{part_name(p)}: {change(p.difference_us)}" for p in rows.itertuples()]
-            details = tuple(_first(named))
-            found.append(WaterfallStep(key[0], _label(*key), key[2], at_us, us, details))
+            found.append(WaterfallStep(key[0], _label(*key), key[2], at_us, us, _first(named)))
             at_us = round(at_us + us, 3)
         found.append(WaterfallStep("predicted", "predicted difference", "", 0.0, at_us))
-    if difference.measurement is not None:
-        timed = difference.measurement
+    if (timed := difference.measurement) is not None:
         interval = (timed.low_us, timed.high_us) if math.isfinite(timed.high_us) else None
+        us = timed.difference_us
         found.append(
-            WaterfallStep(
-                "measured", "measured difference", "", 0.0, timed.difference_us, (), interval
-            )
+            WaterfallStep("measured", "measured difference", "", 0.0, us, interval_us=interval)
         )
     return found
 
@@ -157,7 +339,7 @@ def steps(difference: Difference) -> list[WaterfallStep]:
 def moved_types(difference: Difference) -> dict[tuple[str, str], list[str]]:
     """Return the ops that move by type and target device, the most frequent types first."""
     moved = difference.moved
-    shown = {op_type for op_type, _ in Counter(moved["op_type"]).most_common(_MOST_TYPES)}
+    shown = {op_type for op_type, _ in Counter(moved["op_type"]).most_common(_MOST_MOVED)}
     types = moved["op_type"].where(moved["op_type"].isin(shown), _OTHERS)
     totals = Counter(types)
     groups: Any = moved.groupby([types, "after"])
