@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from hetero_lab.debug.find_wrong import search_wrong
-from hetero_lab.debug.minimal_sets import minimal_set
+from hetero_lab.debug.minimal_sets import minimal_set, smallest_ops
 from hetero_lab.debug.placed_runs import BudgetOverError, PlacedRuns, exact_properties
-from hetero_lab.debug.refusals import smallest_ops
 from hetero_lab.debug.reproducer import CompileCall, Reproducer, Symptom, failure
 from hetero_lab.debug.wrong import Wrong
 from hetero_lab.devices.bound import bind

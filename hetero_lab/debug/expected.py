@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hetero_lab.debug.placed_runs import PlacedRuns
+from hetero_lab.debug.placed_runs import PlacedRuns, TransparentModel
 from hetero_lab.debug.rounding import (
     Rounding,
     RoundingEstimates,
@@ -16,7 +16,6 @@ from hetero_lab.debug.rounding import (
     offset_from,
     relative_error,
 )
-from hetero_lab.debug.transparent import TransparentModel
 from hetero_lab.errors import ArgumentError, CompileError, MeasurementError, names_at_hand
 from hetero_lab.model.opgraph import RANDOM
 from hetero_lab.placement.placement import Placement

@@ -11,9 +11,8 @@ from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.debug.expected import SHARE, Expected, check_tolerance
 from hetero_lab.debug.placed_runs import BudgetOverError, PlacedRuns
 from hetero_lab.debug.rounding import Rounding, relative_error, relative_to
-from hetero_lab.debug.ways_around import WayOut, WaysAround
 from hetero_lab.debug.wrong import Kind, OpError, Wrong, WrongSet
-from hetero_lab.debug.wrong_sets import WrongSetSearch
+from hetero_lab.debug.wrong_sets import WayOut, WaysAround, WrongSetSearch
 from hetero_lab.devices.bound import bind
 from hetero_lab.devices.emulation import plugins_of
 from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabError, names_at_hand

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_lab.debug.transparent import TransparentModel
+from hetero_lab.debug.placed_runs import TransparentModel
 from hetero_lab.model.opgraph import CONVOLUTIONS
 from hetero_lab.model.read import PreparedModel
 from hetero_lab.runtime.pieces import TensorKey, incoming, outgoing

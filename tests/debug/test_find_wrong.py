@@ -15,7 +15,7 @@ from small_language_models import decoder
 
 import hetero_lab as hl
 from hetero_lab.cli.main import main
-from hetero_lab.debug import placed_runs, refusals
+from hetero_lab.debug import minimal_sets, placed_runs
 from hetero_lab.debug.find_wrong import search_wrong
 from hetero_lab.errors import ArgumentError, MeasurementError, ModelError, PlanError
 from hetero_lab.placement.partition import predict
@@ -423,8 +423,8 @@ def test_a_placement_that_does_not_run_is_torn_apart_where_it_fails(monkeypatch,
 
 def test_refused_ops_are_found_and_moved(monkeypatch):
     case = failing(chain_case(), monkeypatch, "refuse", "shift", "sigmoid")
-    runs = functools.partial(refusals.PlacedRuns, worker_command=BROKEN)
-    monkeypatch.setattr(refusals, "PlacedRuns", runs)
+    runs = functools.partial(minimal_sets.PlacedRuns, worker_command=BROKEN)
+    monkeypatch.setattr(minimal_sets, "PlacedRuns", runs)
     found = hl.find_refused(case.prepared.model, case.placement, progress=False)
     assert [(each.device, each.ops) for each in found.refusals] == [("ACC", ("shift", "sigmoid"))]
     assert "no kernel for this" in str(found)

@@ -141,7 +141,7 @@ def test_a_failure_without_a_trusted_device_is_traced_to_the_ops(monkeypatch, ho
     runs = case.runs()
     runs.trusted = ""
     if alone:
-        module = "hetero_lab.debug.refusals"
+        module = "hetero_lab.debug.minimal_sets"
         monkeypatch.setattr(f"{module}.device_names", lambda core: [injected.SUSPECT])
     with runs:
         found = search_cause(runs)
