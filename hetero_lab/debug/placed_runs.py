@@ -42,6 +42,7 @@ from hetero_lab.runtime.tensors import is_plain, set_inputs, to_array
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import scratch_directory
 
+Tensors: TypeAlias = Mapping[TensorKey, np.ndarray]  # or masks of their elements
 Subgraphs: TypeAlias = Sequence[tuple[str, frozenset[str]]]  # devices and ops
 
 # With these values, a device computes as the reference does, and one request at a time.
@@ -104,13 +105,11 @@ class PlacedRuns(ExitStack):
         return self.bound_placement.bound
 
     def check_budget(self) -> None:
-        """Raise BudgetOverError once the time is over."""
         if self.watch.is_over:
             raise BudgetOverError
 
     @property
     def reference(self) -> Placement:
-        """The trusted device, computing exactly."""
         affinity = Affinity.on_one(self.bound.graph, self.trusted)
         exact = exact_properties(self.trusted, self.core)
         return Placement(affinity, "reference", {self.trusted: exact}, direct=True)
@@ -178,10 +177,7 @@ class PlacedRuns(ExitStack):
         return of_model, dict(zip(shown, outputs[len(outputs) - size + n :], strict=True))
 
     def pieces(
-        self,
-        device: str,
-        pieces: Sequence[Collection[str]],
-        values: Mapping[TensorKey, np.ndarray],
+        self, device: str, pieces: Sequence[Collection[str]], values: Tensors
     ) -> list[dict[TensorKey, np.ndarray]]:
         """Return the tensors of pieces that run side by side; CompileError if these are refused."""
         cut = cut_pieces(self.bound, pieces, values)
@@ -193,7 +189,7 @@ class PlacedRuns(ExitStack):
             tensors[number][key] = array
         return tensors
 
-    def transparent(self, fixed: Mapping[TensorKey, np.ndarray] | None = None) -> TransparentModel:
+    def transparent(self, fixed: Tensors | None = None) -> TransparentModel:
         """Return the model with every tensor visible, some fixed, on the trusted device."""
         self.n_compiles += 1
         properties = exact_properties(self.trusted, self.core)
@@ -269,7 +265,6 @@ class PlacedRuns(ExitStack):
 
 
 def exact_properties(device: str, core: ov.Core) -> dict[str, Any]:
-    """Return the exact values of the properties that a device has."""
     real = bases_of([device], core).get(device, device)
     access = scratch_core().get_property(real, "SUPPORTED_PROPERTIES")
     return {key: value for key, value in EXACT.items() if access.get(key) == "RW"}
@@ -292,7 +287,7 @@ class TransparentModel:
         arrays: Sequence[np.ndarray],
         device: str,
         properties: dict[str, Any],
-        fixed: Mapping[TensorKey, np.ndarray],
+        fixed: Tensors,
     ):
         self._graph = bound.graph
         for integers in (True, False):
@@ -315,9 +310,7 @@ class TransparentModel:
         self.values = self.run({})
 
     def run(
-        self,
-        offsets: Mapping[TensorKey, np.ndarray],
-        wanted: Collection[TensorKey] | None = None,
+        self, offsets: Tensors, wanted: Collection[TensorKey] | None = None
     ) -> dict[TensorKey, np.ndarray]:
         """Infer with offsets added to some tensors; return the wanted tensors, or all.
 
@@ -342,7 +335,7 @@ class TransparentModel:
         }
 
     def try_run(
-        self, offsets: Mapping[TensorKey, np.ndarray], wanted: Collection[TensorKey]
+        self, offsets: Tensors, wanted: Collection[TensorKey]
     ) -> dict[TensorKey, np.ndarray]:
         """Do the same, without tensors whose shape has changed."""
         try:
@@ -352,7 +345,6 @@ class TransparentModel:
         return {k: tensor for k, tensor in tensors.items() if tensor.shape == self.values[k].shape}
 
     def takes_offset(self, key: TensorKey) -> bool:
-        """Return whether an offset can be added to a tensor."""
         return key in self._zeros
 
     def unfused(self, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -366,7 +358,7 @@ class TransparentModel:
 
 
 def _transparent(
-    bound: BoundModel, fixed: Mapping[TensorKey, np.ndarray], *, integers: bool
+    bound: BoundModel, fixed: Tensors, *, integers: bool
 ) -> tuple[ov.Model, list[TensorKey], list[TensorKey]]:
     graph, clone = bound.graph, bound.model.clone()
     nodes = {node.get_friendly_name(): node for node in clone.get_ordered_ops()}

@@ -75,13 +75,13 @@ class WrongSetSearch:
     def _refused(self, device: str, ops: frozenset[str], error: str) -> SetResult:
         """Judge a refusal: the fault itself if the placement is refused, else of the cut."""
         if self.expected.refused:
-            return SetResult(True, float("inf"), float("inf"), error)
+            return SetResult(True, math.inf, math.inf, error)
         names = names_at_hand(self.expected.ordered(ops))
         self.expected.notes.append(
             f"{device} refuses to run {names} apart from the rest, so they could not be tested: "
             f"{error}"
         )
-        return SetResult(False, float("nan"), float("nan"), error)
+        return SetResult(False, math.nan, math.nan, error)
 
     def unrun(self) -> set[str]:
         """Return the suspects that did not run by themselves."""
@@ -128,7 +128,6 @@ class WrongSetSearch:
                 taken |= ops
 
     def find_in(self, placement: Placement) -> None:
-        """Find the sets of ops that are wrong in a placement."""
         suspects = self.expected.kept_in(placement, self.expected.suspects)
         self._run_isolated(suspects)
         alone = self._with_members(
@@ -138,8 +137,7 @@ class WrongSetSearch:
         rests = grouped(
             (s.device, frozenset(suspects.keys() & {*s.ops} - alone)) for s in subgraphs
         )
-        for device, parts in rests.items():
-            sets = list(map(frozenset, parts))
+        for device, sets in rests.items():
             if untried := [ops for ops in sets if ops and (device, ops) not in self.trials]:
                 self._run(device, untried)
             for ops in sets:
@@ -147,7 +145,6 @@ class WrongSetSearch:
                 self._find_combinations(device, leaders)
 
     def _run_isolated(self, suspects: Collection[str]) -> None:
-        """Run each op by itself, and keep those that are wrong."""
         affinity = self.expected.placement.affinity
         by_device = grouped(
             (affinity[leader], leader)
@@ -264,7 +261,7 @@ class WaysAround:
             outputs, _ = self.runs.run(placement)
         except HeteroLabError as error:
             self.expected.notes.append(f"A way around the fault does not run: {error}")
-            return WayOut(placement, float("nan"), right=False)
+            return WayOut(placement, math.nan, right=False)
         right = all(self.expected.explained(outputs, placement))
         return WayOut(placement, self.expected.error(outputs), right)
 
@@ -277,7 +274,7 @@ class WaysAround:
         if expected.stuck:
             return as_it_is
         if self.search.sets and (whole := self.moves_all()) not in self.ways:
-            return WayOut(self._mended(whole), float("nan"), right=False)
+            return WayOut(self._mended(whole), math.nan, right=False)
         if expected.right is None or (expected.random and expected.right):
             return as_it_is  # it may be right
         # This is how the reference was made, so it was run.
@@ -345,7 +342,6 @@ class WaysAround:
         return len(self._differing(affinity))
 
     def moves_all(self) -> Affinity:
-        """Move all ops that are known to be wrong."""
         return self._moved(op for each in self.search.sets for op in each.ops)
 
     def _moved(self, ops: Iterable[str], affinity: Affinity | None = None) -> Affinity:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
@@ -25,6 +25,7 @@ WRONG_NUMBERS = "wrong-numbers"  # the rule for the result of a search for wrong
 SUBGRAPHS = "many-subgraphs"  # the rule for the partition as a whole
 EMPTY_DEVICE = "empty-device"  # the rule for placements that HETERO divides by itself
 _NAMED = 3  # ops in a sentence
+Gone: TypeAlias = Callable[[np.ndarray], bool]  # given the subgraph of every node after a remedy
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,9 @@ class Draft:
     first. ``weight`` is the bytes (with costs: µs) that it affects: the heaviest is tried first. An
     empty ``rule`` stands for the name under which the rule is listed.
 
-    ``gone`` tells whether the finding is gone, given the subgraph of every node after a remedy; it
-    is None if every option removes the finding, whatever else happens. ``slack`` is the largest
-    change that a remedy may make to the sum of subgraphs and boundaries; None if that does not
-    matter. With costs the prediction decides instead, and with ``must_save`` there is no finding
+    ``gone`` is None if every option removes the finding, whatever else happens. ``slack`` is the
+    largest change that a remedy may make to the sum of subgraphs and boundaries; None if that does
+    not matter. With costs the prediction decides instead; with ``must_save`` there is no finding
     unless its remedy lowers the prediction. ``stuck`` is the advice if no remedy is known.
     """
 
@@ -81,7 +81,7 @@ class Draft:
     weight: float
     rule: str = ""
     severity: str = WARNING
-    gone: Callable[[np.ndarray], bool] | None = None
+    gone: Gone | None = None
     slack: int | None = None
     must_save: bool = False
     stuck: str = ""
@@ -119,7 +119,6 @@ class LintContext:
 
     @cached_property
     def device_names(self) -> tuple[str, ...]:
-        """Every device that is used or able."""
         return tuple(dict.fromkeys([*self.able, *self.affinity.devices]))
 
     @cached_property
@@ -129,7 +128,6 @@ class LintContext:
 
     @cached_property
     def members(self) -> tuple[tuple[int, ...], ...]:
-        """The placeable ops of each subgraph."""
         index_of = self.graph.index_of
         return tuple(tuple(index_of[op] for op in s.ops) for s in self.partition.subgraphs)
 
@@ -223,7 +221,7 @@ class LintContext:
         devices |= {node.leader: remedy[node.name] for node in nodes if node.name in remedy}
         return Affinity(nodes, devices)
 
-    def merged(self, nodes: Sequence[int]) -> Callable[[np.ndarray], bool]:
+    def merged(self, nodes: Sequence[int]) -> Gone:
         """Return a test whether some ops no longer form a separate subgraph."""
         placeable = np.array(self.graph.placeable)
         return lambda ids: placeable[ids[placeable] == ids[nodes[0]]].tolist() != sorted(nodes)
@@ -242,6 +240,6 @@ class LintContext:
         )
 
 
-def together(nodes: Sequence[int]) -> Callable[[np.ndarray], bool]:
+def together(nodes: Sequence[int]) -> Gone:
     """Return a test whether some ops share one subgraph."""
     return lambda ids: bool((ids[[*nodes]] == ids[nodes[0]]).all())

@@ -57,7 +57,6 @@ class Outcome:
 
     @property
     def size(self) -> int:
-        """Subgraphs and boundaries together."""
         return self.n_subgraphs + self.n_boundaries
 
 
@@ -117,7 +116,6 @@ def find_problems(
 
 
 def _finding(context: LintContext, tried: Tried, draft: Draft) -> Finding | None:
-    """Choose the best remedy of a draft."""
     now = tried[frozenset()]
     names = tuple(context.graph.ops[index].name for index in draft.nodes)
     found = Finding(draft.rule, draft.severity, names, draft.finding, "")
