@@ -285,11 +285,10 @@ class CauseSearch:
         Of a language model, this is done at the step where the symptom begins.
         """
         runs, notes, tolerance = self.runs, self.check.notes, self.check.tolerance
-        has_outputs, expected = evidence.symptom.has_outputs, self.check.expected
-        step = self._at_step(evidence)
-        if step is None or (has_outputs and not expected):
+        has_outputs, step = evidence.symptom.has_outputs, self._at_step(evidence)
+        if step is None or (has_outputs and not self.check.expected):
             return False
-        trusted = runs.trusted if expected else ""
+        trusted = runs.trusted if self.check.expected else ""
         try:
             with runs.instead(*step, trusted=trusted):
                 wrong = search_wrong(runs, tolerance=tolerance, failures_only=not has_outputs)
@@ -382,7 +381,7 @@ class CauseSearch:
         wrong = BoundPlacement(runs.bound, placement or self._given.placement)
         side = runs.reference if self.check.expected else None
         side = self.baseline if evidence.symptom is Symptom.SLOWER else side
-        right = side and BoundPlacement(runs.bound, side)
+        right = None if side is None else BoundPlacement(runs.bound, side)
         devices = dict.fromkeys([*wrong.devices, *(right.devices if right else ())])
         ops = ops or [graph.ops[index].name for index in graph.placeable]
         return Reproducer(
@@ -410,7 +409,7 @@ class CauseSearch:
         return ["No single setting explains it." if is_slower else "No setting is to blame."]
 
 
-def settings_of(bound: BoundPlacement, *, defaults: bool = True) -> list[Setting]:
+def settings_of(bound: BoundPlacement, *, defaults: bool) -> list[Setting]:
     """Return a placement's settings that can be left out, and ``defaults`` that are not exact."""
     settings: list[Setting] = []
     for device in bound.devices:

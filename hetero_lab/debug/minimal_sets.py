@@ -78,7 +78,7 @@ def minimal_set(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> lis
 
 
 def disjoint_sets(
-    items: Sequence[T], fails: Callable[[Sequence[T]], bool], parts: Iterable[Sequence[T]] = ()
+    items: Sequence[T], fails: Callable[[Sequence[T]], bool], parts: Iterable[Sequence[T]]
 ) -> Iterator[list[T]]:
     """Yield minimal failing sets that share no item, those within one of the ``parts`` first.
 
@@ -97,7 +97,7 @@ def overlapping_sets(
     items: Sequence[T],
     known: Iterable[Iterable[T]],
     fails: Callable[[Sequence[T]], bool],
-    check: Callable[[], None] = lambda: None,
+    check: Callable[[], None],
 ) -> Iterator[list[T]]:
     """Yield further minimal failing sets, which share items with known ones or with each other.
 
@@ -263,7 +263,7 @@ def smallest_ops(
     bound: BoundModel,
     affinity: Affinity,
     shows: Callable[[Affinity], str],
-    fallback: str | None = None,
+    fallback: str | None,
 ) -> Refusal | None:
     """Find the fewest ops on one device that show a fault while the others run elsewhere.
 
