@@ -229,32 +229,27 @@ def test_a_language_model_needs_a_scenario():
         hl.investigate(decoder(), "CPU")
 
 
-def test_ctrl_c_keeps_the_symptom(monkeypatch):
-    def pressed(*_, **__):
-        raise KeyboardInterrupt
-
-    module = "hetero_lab.debug.cause"
-    monkeypatch.setattr(f"{module}.settings_of", pressed)
-    found = investigated(chain_case(fault("tanh")))
-    assert found.interrupted
-    assert not found.complete
-    assert found.symptom == "wrong"
-    assert found.reproducer is not None
-    assert found.settings is None
-
-
 def test_a_budget_that_ends_before_an_answer_is_no_symptom(monkeypatch):
     case = failing(chain_case(), monkeypatch, "hang", "shift", "sigmoid")
     with pytest.raises(MeasurementError, match="budget of 4 s ended before"):
         investigated(case, 4.0)
 
 
-def test_a_budget_that_ends_later_keeps_the_symptom():
-    case = chain_case(fault("tanh"))
-    runs = case.runs(isolate=True)
-    runs.watch = over_when(lambda: runs.n_compiles > 4)
+@pytest.mark.parametrize("end", ["interrupted", "budget ended"])
+def test_what_ends_later_keeps_the_symptom(monkeypatch, end):
+    def pressed(*_, **__):
+        raise KeyboardInterrupt
+
+    runs = chain_case(fault("tanh")).runs(isolate=True)
+    if end == "interrupted":
+        monkeypatch.setattr("hetero_lab.debug.cause.settings_of", pressed)
+    else:
+        runs.watch = over_when(lambda: runs.n_compiles > 4)
     with runs:
         found = search_cause(runs)
     assert found.symptom == "wrong"
     assert not found.complete
-    assert any("budget ended" in note for note in found.notes)
+    assert found.interrupted == (end == "interrupted")
+    assert any(end in note for note in found.notes)
+    assert found.reproducer is not None
+    assert found.settings is None
