@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hetero_lab.debug.bisection import bisect as bisect
     from hetero_lab.debug.find_wrong import find_wrong as find_wrong
     from hetero_lab.debug.investigate import investigate as investigate
-    from hetero_lab.debug.refusals import find_refused as find_refused
+    from hetero_lab.debug.minimal_sets import find_refused as find_refused
     from hetero_lab.debug.wrong import read_wrong as read_wrong
     from hetero_lab.deploy.freeze import freeze as freeze
     from hetero_lab.deploy.verify import verify as verify

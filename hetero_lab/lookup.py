@@ -32,12 +32,12 @@ ANNEXES: dict[str, str] = {
     "client": "hetero_lab.fleet.cluster.cluster_of",  # sweep(client=)
     # in figures, pages, widgets and commands
     "accuracy of a sweep": "hetero_lab.accuracy.accuracy_figures.accuracy_front",
-    "board of NpuwPlan": "hetero_lab.interop.interop_figures.board_of_plan",
-    "board of Recording": "hetero_lab.interop.interop_figures.board_of_recording",
+    "board of NpuwPlan": "hetero_lab.interop.npuw_plan.board_of_plan",
+    "board of Recording": "hetero_lab.interop.recording.board_of_recording",
     "demo": "hetero_lab.advise.demo.run",
     "deploy": "hetero_lab.deploy.contract.check_vacant",
     "freeze": "hetero_lab.deploy.freeze.freeze_placed",
-    "graph of NpuwPlan": "hetero_lab.interop.interop_figures.data_of_plan",
+    "graph of NpuwPlan": "hetero_lab.interop.npuw_plan.data_of_plan",
     "page of Advice": "hetero_lab.advise.advise_figures.contents_of_advice",
     "page of BlockCurve": "hetero_lab.llm.llm_figures.contents_of_curve",
     "page of Investigation": "hetero_lab.debug.debug_figures.contents_of_search",

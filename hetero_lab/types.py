@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hetero_lab.costs.prediction import Prediction as Prediction
     from hetero_lab.debug.bisection import Bisection as Bisection
     from hetero_lab.debug.investigate import Investigation as Investigation
-    from hetero_lab.debug.refusals import Refusals as Refusals
+    from hetero_lab.debug.minimal_sets import Refusals as Refusals
     from hetero_lab.debug.wrong import Wrong as Wrong
     from hetero_lab.deploy.verification import Across as Across, Verification as Verification
     from hetero_lab.devices.core import EmulatedDevice as EmulatedDevice

@@ -51,7 +51,7 @@ ALLOWED = {
         "model/extension_ops.py", "model/language.py", "model/read.py", "model/static_phases.py",
         "devices/", "runtime/", "parallel/", "accuracy/quantize.py", "llm/private_memory.py",
         "llm/tokenizer.py", "deploy/run_frozen.py", "debug/show_fault.py",
-        "debug/transparent.py", "debug/wrong.py",
+        "debug/placed_runs.py", "debug/wrong.py",
     ),
     "nncf": ("accuracy/quantize.py",),
     "openvino_genai": ("samples/made_models.py",),

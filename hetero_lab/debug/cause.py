@@ -14,9 +14,8 @@ import numpy as np
 
 from hetero_lab.clock import Stopwatch
 from hetero_lab.debug.find_wrong import search_wrong
-from hetero_lab.debug.minimal_sets import minimal_set
+from hetero_lab.debug.minimal_sets import minimal_set, smallest_ops
 from hetero_lab.debug.placed_runs import BudgetOverError, PlacedRuns, exact_properties
-from hetero_lab.debug.refusals import smallest_ops
 from hetero_lab.debug.reproducer import CompileCall, Reproducer, Symptom, failure
 from hetero_lab.debug.wrong import Wrong
 from hetero_lab.devices.core import bases_of, bind, plugins_of, scratch_core
@@ -53,9 +52,8 @@ class Evidence:
     """The symptom of one run, and the sentence that proves it.
 
     ``error`` is the largest relative error of an output (Euclidean norm), NaN if none was compared.
-    ``step`` is the inference at which the symptom begins, from 1, where several run in a row;
-    ``output`` names the output that shows it. ``ratio`` is the latency relative to that of the
-    baseline.
+    It is ``output`` that shows the symptom, from inference ``step`` on (from 1) where several run
+    in a row. ``ratio`` is the latency relative to that of the baseline.
     """
 
     symptom: Symptom
@@ -71,8 +69,8 @@ class Evidence:
             return False
         if self.symptom is Symptom.SLOWER:  # settings that are exact may cost some time, too
             return self.ratio > (1 + other.ratio) / 2
-        words = [_QUOTED.sub(" ", each.told).split() for each in (self, other)]
-        return self.symptom is not Symptom.REFUSED or words[0] == words[1]
+        words, others = (_QUOTED.sub(" ", each.told).split() for each in (self, other))
+        return self.symptom is not Symptom.REFUSED or words == others
 
 
 @dataclass(frozen=True)
@@ -90,16 +88,6 @@ class Setting:
     def __str__(self) -> str:
         other = "fine when unset" if self.exact is None else f"{self.exact} is fine"
         return f"{self.device}.{self.key}={self.value} ({other})"
-
-
-@dataclass(frozen=True)
-class Culprit:
-    """Ops of a device that show the symptom, and a model of them; ``minimal`` if all are needed."""
-
-    device: str
-    ops: tuple[str, ...]
-    minimal: bool
-    reproducer: Reproducer
 
 
 class SymptomCheck:
@@ -156,13 +144,14 @@ class SymptomCheck:
             declared = port.get_partial_shape()
             if declared.is_static and tuple(port.get_shape()) != value.shape:
                 shape = f"has the shape {list(value.shape)}, not {declared}"
-                return _seen(Symptom.WRONG, shape, float("inf"), name)
+                return _seen(Symptom.WRONG, shape, math.inf, name)
         if self.expected:
             return self._compared(steps, precision)
         for number, outputs_of_step in enumerate(steps, start=1):
-            for name in (name for name, value in outputs_of_step.items() if has_nan([value])):
-                at = None if self.is_static else number
-                return _seen(Symptom.NAN, "has NaN", float("nan"), name, at)
+            for name, value in outputs_of_step.items():
+                if has_nan([value]):
+                    at = None if self.is_static else number
+                    return _seen(Symptom.NAN, "has NaN", math.nan, name, at)
         return Evidence(Symptom.OK, "It runs; its numbers were not compared.")
 
     def _in_steps(self, outputs: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
@@ -212,18 +201,14 @@ class CauseSearch:
     A step raises BudgetOverError when the time is over; what was known before stays.
     """
 
-    def __init__(
-        self,
-        runs: PlacedRuns,
-        *,
-        tolerance: float | None = None,
-        baseline: Placement | None = None,
-    ):
+    def __init__(self, runs: PlacedRuns, tolerance: float | None, baseline: Placement | None):
         self.runs, self.baseline = runs, baseline
         self.check = SymptomCheck(runs, tolerance)
         self.evidence: Evidence | None = None
         self.settings: tuple[Setting, ...] | None = None
-        self.culprit: Culprit | None = None
+        # The ops of a device that show the symptom, and what shows it.
+        self.device, self.ops, self.is_minimal = "", (), True
+        self.reproducer: Reproducer | None = None
         self.wrong: Wrong | None = None
         self.is_complete = True
 
@@ -298,8 +283,7 @@ class CauseSearch:
         Of a language model, this is done at the step where the symptom begins.
         """
         runs, notes, tolerance = self.runs, self.check.notes, self.check.tolerance
-        has_outputs = evidence.symptom.has_outputs
-        step = self._at_step(evidence)
+        has_outputs, step = evidence.symptom.has_outputs, self._at_step(evidence)
         if step is None or (has_outputs and not self.check.expected):
             return False
         trusted = runs.trusted if self.check.expected else ""
@@ -311,19 +295,32 @@ class CauseSearch:
             return False
         if wrong.kind in ("none", "rounding") and wrong.complete and not wrong.interrupted:
             has_states = self._given.bound.model.get_sinks()
-            explained = has_outputs and not has_states and tolerance is None
-            if explained:
+            if explained := has_outputs and not has_states and tolerance is None:
                 self.evidence = Evidence(Symptom.OK, wrong.verdict, wrong.before)
                 self.settings = None
             return explained
         notes += [wrong.verdict, *wrong.notes] if has_outputs else wrong.notes
-        if wrong.sets or wrong.interrupted:
+        ended = bool(wrong.sets) or wrong.interrupted
+        if ended:
             self.wrong = wrong
         if wrong.sets:
-            self.culprit = _worst(wrong, evidence)
+            self._blame_worst(wrong, evidence)
         if not wrong.complete and not wrong.interrupted:
             raise BudgetOverError
-        return bool(wrong.sets) or wrong.interrupted
+        return ended
+
+    def _blame_worst(self, wrong: Wrong, evidence: Evidence) -> None:
+        """Take the worst set of wrong ops for the cause, with its own symptom if it differs."""
+        worst = max(wrong.sets, key=lambda each: (each.minimal, each.damage))
+        symptom = evidence.symptom if worst.refusal else None
+        if evidence.symptom.has_outputs:
+            is_nan = evidence.symptom is Symptom.NAN and not math.isfinite(worst.error)
+            symptom = Symptom.NAN if is_nan else None
+        self.device, self.ops, self.is_minimal = worst.device, worst.ops, worst.minimal
+        self.reproducer = wrong.reproducer(worst, symptom)
+        if evidence.symptom.has_outputs:
+            told = f"{self.reproducer.told} In the whole model: {evidence.told}"
+            self.reproducer = replace(self.reproducer, told=told)
 
     def _at_step(self, evidence: Evidence) -> tuple[BoundPlacement, Sequence[np.ndarray]] | None:
         """Return a static model without states, where the symptom begins, and its inputs.
@@ -353,7 +350,6 @@ class CauseSearch:
         return BoundPlacement(stateless, replace(self._given.placement, affinity=affinity)), arrays
 
     def _find_by_device(self, evidence: Evidence) -> None:
-        """Run all ops but a few on another device."""
         given, trusted = self._given, self.runs.trusted
         placement = given.placement
         if trusted:
@@ -372,7 +368,8 @@ class CauseSearch:
             others = {op: smallest.target for op in given.affinity.ops if op not in ops}
             affinity = given.affinity.fix(ops=others, core=given.core)
             alone = replace(placement, affinity=affinity, direct=False)
-            self.culprit = Culprit(smallest.device, ops, True, self.whole(evidence, alone, ops))
+            self.device, self.ops = smallest.device, ops
+            self.reproducer = self.whole(evidence, alone, ops)
 
     def whole(
         self, evidence: Evidence, placement: Placement | None = None, ops: Sequence[str] = ()
@@ -402,31 +399,15 @@ class CauseSearch:
         )
 
     def of_settings(self, evidence: Evidence) -> list[str]:
-        """Say which settings are to blame, if that is known."""
         if self.settings is None:
             return []
         if self.settings:
             return [f"It shows only with {' and '.join(map(str, self.settings))}."]
-        if evidence.symptom is not Symptom.SLOWER:
-            return ["No setting is to blame."]
-        return ["No single setting explains it."]
+        is_slower = evidence.symptom is Symptom.SLOWER
+        return ["No single setting explains it." if is_slower else "No setting is to blame."]
 
 
-def _worst(wrong: Wrong, evidence: Evidence) -> Culprit:
-    """Return the worst set of wrong ops as the cause, with its own symptom if it differs."""
-    worst = max(wrong.sets, key=lambda each: (each.minimal, each.damage))
-    symptom = evidence.symptom if worst.refusal else None
-    if evidence.symptom.has_outputs:
-        is_nan = evidence.symptom is Symptom.NAN and not math.isfinite(worst.error)
-        symptom = Symptom.NAN if is_nan else None
-    reproducer = wrong.reproducer(worst, symptom)
-    if evidence.symptom.has_outputs:
-        told = f"{reproducer.told} In the whole model: {evidence.told}"
-        reproducer = replace(reproducer, told=told)
-    return Culprit(worst.device, worst.ops, worst.minimal, reproducer)
-
-
-def settings_of(bound: BoundPlacement, *, defaults: bool = True) -> list[Setting]:
+def settings_of(bound: BoundPlacement, *, defaults: bool) -> list[Setting]:
     """Return a placement's settings that can be left out, and ``defaults`` that are not exact."""
     settings: list[Setting] = []
     for device in bound.devices:

@@ -87,7 +87,6 @@ def _hover(error: OpError) -> str:
 
 
 def contents_of_search(result: Wrong | Investigation) -> Contents:
-    """Return what a page shows of a search for faults."""
     wrong = result.wrong if isinstance(result, Investigation) else result
     heading = result.verdict if isinstance(result, Wrong) else ""
     has_errors = wrong is not None and wrong.op_errors

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hetero_lab.debug.placed_runs import PlacedRuns
+from hetero_lab.debug.placed_runs import PlacedRuns, Tensors, TransparentModel
 from hetero_lab.debug.rounding import (
     Rounding,
     RoundingEstimates,
@@ -16,7 +16,6 @@ from hetero_lab.debug.rounding import (
     offset_from,
     relative_error,
 )
-from hetero_lab.debug.transparent import TransparentModel
 from hetero_lab.errors import ArgumentError, CompileError, MeasurementError, names_at_hand
 from hetero_lab.model.opgraph import RANDOM
 from hetero_lab.placement.placement import Placement
@@ -33,7 +32,6 @@ _UNSEEN = 1e-7  # errors up to the rounding of f32, which is 6e-8, are ignored
 
 
 def check_tolerance(tolerance: float | None) -> None:
-    """Raise ArgumentError unless it is above 0, or left to the search."""
     if tolerance is not None and not tolerance > 0:
         raise ArgumentError(
             f"tolerance= is a relative error above 0, for instance 0.001, not {tolerance!r}."
@@ -44,9 +42,8 @@ def check_tolerance(tolerance: float | None) -> None:
 class SetResult:
     """The result of running a set of ops on the reference's tensors.
 
-    ``error`` is the largest relative error of a tensor that the set computes; ``damage`` is that
-    of the model's outputs if nothing else were wrong. The set is ``wrong`` if the damage matters
-    and rounding does not explain the error. ``refusal`` is the device's message if it refused.
+    ``error`` and ``damage`` are as in a WrongSet. The set is ``wrong`` if the damage matters and
+    rounding does not explain the error. ``refusal`` is the device's message if it refused.
     """
 
     wrong: bool
@@ -93,12 +90,12 @@ class Expected:
         self.agrees = False  # whether nothing is wrong, once known
         self.outputs: list[np.ndarray] = []  # of the placement in question
         self.refused = ""  # the runtime's message if it refuses that
-        self.before = float("nan")  # the largest relative error of its outputs, once compared
+        self.before = np.nan  # the largest relative error of its outputs, once compared
         self.right: bool | None = None  # whether rounding explains that, once known
         self.proven = False  # whether it does for every output
         self.transparent: TransparentModel
         self.estimates: RoundingEstimates
-        self.values: Mapping[TensorKey, np.ndarray] = {}  # every tensor, after look_inside()
+        self.values: Tensors = {}  # every tensor, after look_inside()
         self.reference: list[np.ndarray] = []
         self.trusted_outputs: list[np.ndarray] = []  # from a compile that may fuse ops
 
@@ -139,7 +136,7 @@ class Expected:
         try:
             self.outputs, _ = runs.run(self.placement)
         except CompileError as error:
-            self.refused, self.right, self.before = str(error), False, float("inf")
+            self.refused, self.right, self.before = str(error), False, np.inf
         executed, affinity = self._executed(), self.placement.affinity
         coarsest_last = sorted(executed.items(), key=lambda item: TOLERANCE[item[1]])
         self.precisions = {affinity[op]: precision for op, precision in coarsest_last}
@@ -184,7 +181,7 @@ class Expected:
                 self.right, all_judged = self.explained(self.outputs, self.placement)
                 self.proven = self.right and all_judged and not self.random
 
-    def _look_through(self, fixed: Mapping[TensorKey, np.ndarray]) -> None:
+    def _look_through(self, fixed: Tensors) -> None:
         """Compute every tensor of the reference, with some of them fixed."""
         self.check_budget()
         self.transparent = self.runs.transparent(fixed)
@@ -214,7 +211,7 @@ class Expected:
 
     def error(self, outputs: Sequence[np.ndarray]) -> float:
         """Return the largest relative error of an output; NaN if none can be compared."""
-        return max((error for _, error in self.errors(outputs)), default=float("nan"))
+        return max((error for _, error in self.errors(outputs)), default=np.nan)
 
     def errors(self, outputs: Sequence[np.ndarray]) -> list[tuple[TensorKey, float]]:
         """Return the relative error of each output that is not random, without a reference none."""
@@ -230,12 +227,9 @@ class Expected:
         limits = self.thresholds
         return all(error <= min(self.equal, limits[key]) for key, error in self.errors(outputs))
 
-    def _as_declared(self, tensors: Mapping[TensorKey, np.ndarray]) -> bool:
-        """Tell whether tensors have the shapes that the model declares, if it declares any."""
-        declared = {(op, port): self.graph.op(op).outputs[port].shape for op, port in tensors}
-        return all(
-            shape is None or tensors[key].shape == tuple(shape) for key, shape in declared.items()
-        )
+    def _as_declared(self, tensors: Tensors) -> bool:
+        shapes = {(op, port): self.graph.op(op).outputs[port].shape for op, port in tensors}
+        return all(tensors[key].shape == tuple(s) for key, s in shapes.items() if s is not None)
 
     def explained(self, outputs: Sequence[np.ndarray], placement: Placement) -> tuple[bool, bool]:
         """Tell whether rounding explains all errors, and whether every output can be judged.
@@ -243,22 +237,19 @@ class Expected:
         An output that depends on a number out of range cannot be judged.
         """
         off = {key for key, error in self.errors(outputs) if error > self.thresholds[key]}
-        tensors = {k: o for k, o in zip(self.output_keys, outputs, strict=True) if k in off}
         if not off:
             return True, True
+        tensors = {k: o for k, o in zip(self.output_keys, outputs, strict=True) if k in off}
         if off - self.values.keys() or not self._as_declared(tensors):
             return False, True
         rounding = self.estimates.of(self.kept_in(placement, self.executed), tensors)
         judged = not any(each.lost.any() for each in rounding.values())
         return self._explains(rounding, tensors), judged
 
-    def _explains(
-        self, rounding: Mapping[TensorKey, Rounding], tensors: Mapping[TensorKey, np.ndarray]
-    ) -> bool:
+    def _explains(self, rounding: Mapping[TensorKey, Rounding], tensors: Tensors) -> bool:
         return all(rounding[k].explains(tensor, self.values[k]) for k, tensor in tensors.items())
 
     def rounding_of_all(self) -> dict[TensorKey, Rounding]:
-        """Return how far rounding can move each tensor of the placement."""
         return self.estimates.of(self.executed, dict.fromkeys(self.values))
 
     def kept_in(self, placement: Placement, ops: Mapping[str, str]) -> dict[str, str]:
@@ -266,13 +257,13 @@ class Expected:
         affinity, before = placement.affinity, self.placement.affinity
         return {op: p for op, p in ops.items() if affinity[op] == before[op]}
 
-    def judged(self, ops: frozenset[str], tensors: Mapping[TensorKey, np.ndarray]) -> SetResult:
+    def judged(self, ops: frozenset[str], tensors: Tensors) -> SetResult:
         """Judge the tensors that a set of ops computes from the reference's tensors."""
         values = self.values
         if self.failures_only:
-            return SetResult(False, float("nan"), float("nan"))
+            return SetResult(False, np.nan, np.nan)
         if not self._as_declared(tensors):
-            return SetResult(True, float("inf"), float("inf"))
+            return SetResult(True, np.inf, np.inf)
         tensors = {key: tensor for key, tensor in tensors.items() if key in values}
         errors = {key: relative_error(tensor, values[key]) for key, tensor in tensors.items()}
         error = max(errors.values(), default=0.0)
@@ -285,11 +276,11 @@ class Expected:
         rounding = self.estimates.of({op: self.suspects[op] for op in ops}, tensors)
         return SetResult(not self._explains(rounding, tensors), error, damage)
 
-    def _damages(self, tensors: Mapping[TensorKey, np.ndarray]) -> dict[TensorKey, float]:
+    def _damages(self, tensors: Tensors) -> dict[TensorKey, float]:
         """Return the relative error of each output if these tensors had these values."""
         values = self.values
         # A tensor that cannot be propagated, for instance one of another shape, counts as bad.
-        bad = dict.fromkeys(self.output_keys, float("inf"))
+        bad = dict.fromkeys(self.output_keys, np.inf)
         if not all(
             self.transparent.takes_offset(key) and value.shape == values[key].shape
             for key, value in tensors.items()

@@ -10,11 +10,10 @@ import numpy as np
 from hetero_lab.clock import Stopwatch
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.debug.expected import SHARE, Expected, check_tolerance
-from hetero_lab.debug.placed_runs import BudgetOverError, PlacedRuns
+from hetero_lab.debug.placed_runs import BudgetOverError, PlacedRuns, Tensors
 from hetero_lab.debug.rounding import Rounding, relative_error, relative_to
-from hetero_lab.debug.ways_around import WayOut, WaysAround
 from hetero_lab.debug.wrong import Kind, OpError, Wrong, WrongSet
-from hetero_lab.debug.wrong_sets import WrongSetSearch
+from hetero_lab.debug.wrong_sets import WayOut, WaysAround, WrongSetSearch
 from hetero_lab.devices.core import bind, plugins_of
 from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabError, names_at_hand
 from hetero_lab.interrupts import UntilInterrupted
@@ -176,8 +175,7 @@ def search_wrong(
 
 
 def _search(search: WrongSetSearch, around: WaysAround) -> None:
-    expected = search.expected
-    placement = expected.placement
+    expected, placement = search.expected, search.expected.placement
     for _ in range(_MOST_ROUNDS):
         n_before = len(search.sets)
         search.find_in(placement)
@@ -209,7 +207,6 @@ def _kind(around: WaysAround, complete: bool) -> tuple[Kind, WayOut]:
 
 
 def _answer(around: WaysAround, *, complete: bool, interrupted: bool) -> Wrong:
-    """Measure the errors of each op, and return the result with all findings."""
     expected, runs, search = around.expected, around.runs, around.search
     kind, way = _kind(around, complete)
     errors: tuple[OpError, ...] = ()
@@ -240,9 +237,9 @@ def _answer(around: WaysAround, *, complete: bool, interrupted: bool) -> Wrong:
 
 
 def _op_errors(search: WrongSetSearch, *, interrupted: bool) -> tuple[tuple[OpError, ...], bool]:
-    """Run the placement with visible tensors; return the errors, and whether Ctrl-C came."""
+    """Return the errors of each op, and whether Ctrl-C came."""
     expected, values = search.expected, search.expected.values
-    tensors: Mapping[TensorKey, np.ndarray] | None = None  # until they are measured
+    tensors: Tensors | None = None  # until they are measured
     rounding: Mapping[TensorKey, Rounding] = {}
     with UntilInterrupted() as until:
         if values and not (expected.failures_only or interrupted):
@@ -262,13 +259,12 @@ def _op_errors(search: WrongSetSearch, *, interrupted: bool) -> tuple[tuple[OpEr
 
 def _tensors(search: WrongSetSearch) -> dict[TensorKey, np.ndarray]:
     """Return the tensors of the placement, except those inside a wrong set."""
-    expected = search.expected
-    graph, wanted = expected.graph, dict.fromkeys(expected.values)
-    for each in search.sets:
-        inside = {key for key in wanted if key[0] in each.ops} - {*outgoing(graph, each.ops)}
-        wanted = dict.fromkeys(key for key in wanted if key not in inside)
+    expected, graph = search.expected, search.expected.graph
+    hidden: set[TensorKey] = set()
+    for ops in (each.ops for each in search.sets):
+        hidden |= {key for key in expected.values if key[0] in ops} - {*outgoing(graph, ops)}
     visible = expected.placeable - expected.changing
-    every = tuple(key for key in wanted if key[0] in visible)
+    every = tuple(key for key in expected.values if key[0] in visible and key not in hidden)
     # Some runtimes cannot hand tensors of dynamic shape over from device to device.
     static = tuple(key for key in every if graph.op(key[0]).outputs[key[1]].shape is not None)
     note = ""
@@ -286,13 +282,9 @@ def _tensors(search: WrongSetSearch) -> dict[TensorKey, np.ndarray]:
 
 
 def _joined(
-    search: WrongSetSearch,
-    tensors: Mapping[TensorKey, np.ndarray],
-    rounding: Mapping[TensorKey, Rounding],
+    search: WrongSetSearch, tensors: Tensors, rounding: Mapping[TensorKey, Rounding]
 ) -> tuple[OpError, ...]:
-    """Return the errors of each op, in topological order."""
-    expected, values = search.expected, search.expected.values
-    graph = expected.graph
+    expected, values, graph = search.expected, search.expected.values, search.expected.graph
     errors = {key: relative_error(tensor, values[key]) for key, tensor in tensors.items()}
     bounds = {key: relative_to(each.farthest, values[key]) for key, each in rounding.items()}
     unexplained = {
@@ -369,7 +361,6 @@ def _verdict(
 
 
 def _outputs(search: WrongSetSearch) -> str:
-    """Say how the outputs differ from those of the reference."""
     expected = search.expected
     if expected.refused:
         return f"The placement does not run ({expected.refused.rstrip('.')})"

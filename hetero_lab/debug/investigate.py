@@ -276,7 +276,7 @@ def search_cause(
     progress: bool = False,
 ) -> Investigation:
     """Find symptom and cause in turn; keep what is known when the budget ends, or after Ctrl-C."""
-    search = CauseSearch(runs, tolerance=tolerance, baseline=baseline)
+    search = CauseSearch(runs, tolerance, baseline)
     complete, notes = False, search.check.notes
     with (
         Progress("investigate", show=progress, budget_s=runs.watch.budget_s) as bar,
@@ -295,7 +295,7 @@ def search_cause(
             complete = True
         except BudgetOverError:
             notes.append("The budget ended before the search was complete.")
-    evidence, wrong, culprit = search.evidence, search.wrong, search.culprit
+    evidence, wrong = search.evidence, search.wrong
     if evidence is None:
         raise MeasurementError(
             f"The budget of {runs.watch.budget_s:g} s ended before the placement gave an answer. "
@@ -306,15 +306,15 @@ def search_cause(
         notes.append("It was interrupted before the search was complete.")
     reproducer = None
     if evidence.symptom is not Symptom.OK:
-        shown = culprit.reproducer if culprit else search.whole(evidence)
+        shown = search.reproducer or search.whole(evidence)
         reproducer = replace(shown, settings=" ".join(search.of_settings(evidence)))
     return Investigation(
         symptom=evidence.symptom,
         evidence=evidence,
         verdict=_verdict(search, evidence),
         settings=search.settings,
-        device=culprit.device if culprit else "",
-        ops=culprit.ops if culprit else (),
+        device=search.device,
+        ops=search.ops,
         wrong=wrong,
         reproducer=reproducer,
         notes=tuple(dict.fromkeys(notes)),
@@ -330,9 +330,9 @@ def _verdict(search: CauseSearch, evidence: Evidence) -> str:
         return f"No symptom. {evidence.told}" if search.check.expected else evidence.told
     title = evidence.symptom.title
     sentences = [f"{title[0].upper()}{title[1:]}: {evidence.told.rstrip('.')}."]
-    if culprit := search.culprit:
+    if search.ops:
         which = "The fewest ops that show it"
-        if not culprit.minimal:
+        if not search.is_minimal:
             which = "It shows with these ops, perhaps with fewer"
-        sentences.append(f"{which}: {names_at_hand(culprit.ops)} on {culprit.device}.")
+        sentences.append(f"{which}: {names_at_hand(search.ops)} on {search.device}.")
     return "\n".join([*sentences, *search.of_settings(evidence)])

@@ -1,14 +1,15 @@
-"""Runs of a model and of its pieces, on the devices of a placement and on the trusted one."""
+"""Runs of a model, of its pieces, and of all its tensors in sight, on any devices."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import openvino as ov
 
 from hetero_lab.clock import Stopwatch
 from hetero_lab.debug.transparent import TransparentModel, with_tensors_as_outputs
@@ -21,19 +22,19 @@ from hetero_lab.measure.requests import InferFile, SetUp
 from hetero_lab.measure.worker_process import WorkerError, WorkerProcess
 from hetero_lab.measure.workers import Workers
 from hetero_lab.model.extension_ops import unknown_op
-from hetero_lab.model.read import save
+from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph
+from hetero_lab.model.read import op_graph, save
 from hetero_lab.placement.affinity import Affinity, labels_of
 from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime.compiled import check_crash, check_cuts, labelled_clone
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.pieces import TensorKey, cut_pieces
+from hetero_lab.runtime.pieces import FLOATS, TensorKey, as_type, build_model, cut_pieces, readable
 from hetero_lab.runtime.runners import infer_once
+from hetero_lab.runtime.tensors import is_plain, set_inputs, to_array
 from hetero_lab.tables import scratch_directory
 
-if TYPE_CHECKING:
-    import openvino as ov
-
+Tensors: TypeAlias = Mapping[TensorKey, np.ndarray]  # or masks of their elements
 Subgraphs: TypeAlias = Sequence[tuple[str, frozenset[str]]]  # devices and ops
 
 # With these values, a device computes as the reference does, and one request at a time.
@@ -63,9 +64,8 @@ class PlacedRuns(ExitStack):
 
     ``arrays`` are the model's inputs in its order, of one inference or of several in a row; the
     exact numbers of the device ``trusted``, if there is one, are the ``reference``. With
-    ``isolate``, all of these run in a worker process, so that the search survives a crash; the
-    budget ``watch`` tells a hung device from a slow one, and no run may take longer than
-    ``timeout_s``.
+    ``isolate``, a worker process runs all of these and may crash; the budget ``watch`` tells a
+    hung device from a slow one, and no run may take longer than ``timeout_s``.
     """
 
     def __init__(
@@ -94,17 +94,14 @@ class PlacedRuns(ExitStack):
 
     @property
     def bound(self) -> BoundModel:
-        """The model of the placement."""
         return self.bound_placement.bound
 
     def check_budget(self) -> None:
-        """Raise BudgetOverError once the time is over."""
         if self.watch.is_over:
             raise BudgetOverError
 
     @property
     def reference(self) -> Placement:
-        """The trusted device, computing exactly."""
         affinity = Affinity.on_one(self.bound.graph, self.trusted)
         exact = exact_properties(self.trusted, self.core)
         return Placement(affinity, "reference", {self.trusted: exact}, direct=True)
@@ -172,36 +169,26 @@ class PlacedRuns(ExitStack):
         return of_model, dict(zip(shown, outputs[len(outputs) - size + n :], strict=True))
 
     def pieces(
-        self,
-        device: str,
-        pieces: Sequence[Collection[str]],
-        values: Mapping[TensorKey, np.ndarray],
+        self, device: str, pieces: Sequence[Collection[str]], values: Tensors
     ) -> list[dict[TensorKey, np.ndarray]]:
         """Return the tensors of pieces that run side by side; CompileError if these are refused."""
         cut = cut_pieces(self.bound, pieces, values)
         self.before_compile(cut.model, [(device, frozenset(piece)) for piece in pieces])
-        arrays = [values[key] for key in cut.inputs]
-        properties = self.bound_placement.properties[device]
-        outputs, _ = self.infer(cut.model, device, properties, arrays, [device])
+        arrays, own = [values[key] for key in cut.inputs], self.bound_placement.properties[device]
+        outputs, _ = self.infer(cut.model, device, own, arrays, [device])
         tensors: list[dict[TensorKey, np.ndarray]] = [{} for _ in pieces]
         for (number, key), array in zip(cut.outputs, outputs, strict=True):
             tensors[number][key] = array
         return tensors
 
-    def transparent(self, fixed: Mapping[TensorKey, np.ndarray] | None = None) -> TransparentModel:
+    def transparent(self, fixed: Tensors | None = None) -> TransparentModel:
         """Return the model with every tensor visible, some fixed, on the trusted device."""
         self.n_compiles += 1
         properties = exact_properties(self.trusted, self.core)
         if self.trusted == "CPU":
             # With many outputs, snippets can turn a model into a cycle, and the compile fails.
             properties["SNIPPETS_MODE"] = "DISABLE"
-
-        return TransparentModel(
-            self.bound,
-            self.arrays,
-            lambda model: self.core.compile_model(model, self.trusted, properties),
-            fixed,
-        )
+        return TransparentModel(self.bound, self.arrays, self.trusted, properties, fixed or {})
 
     def before_compile(self, model: ov.Model, subgraphs: Subgraphs) -> None:
         """Do nothing to a model that is about to be compiled; tests inject faults here."""
@@ -218,14 +205,13 @@ class PlacedRuns(ExitStack):
         self.n_compiles += 1
         try:
             if self._scratch is None:
-                found = infer_once(model, target, properties, arrays, self.core)
+                outputs, hints, rows = infer_once(model, target, properties, arrays, self.core)
             else:
-                found = self._ask(self._scratch, model, target, properties, arrays)
+                outputs, hints, rows = self._ask(self._scratch, model, target, properties, arrays)
         except (RuntimeError, WorkerError) as error:
             if way_out := unknown_op(error):
                 raise ModelError(way_out) from error
             raise CompileError(f"{names_at_hand(devices)}: {last_line(error)}") from error
-        outputs, hints, rows = found
         self.hints.update(hints)
         return outputs, rows
 
@@ -241,11 +227,6 @@ class PlacedRuns(ExitStack):
         path, inputs, outputs = (directory / name for name in ("m.xml", "in.npz", "out.npz"))
         save(model, path)
         write_arrays(inputs, arrays)
-        began_s, left_s = self.watch.elapsed_s, self.watch.left_s
-        share = _SHARE_OF_BUDGET if self.n_compiles > 1 else _SHARE_OF_FIRST
-        patience_s = max(share * left_s, _TIMES_SLOWER * self._slowest_s)
-        if self._slowest_s:
-            patience_s = min(patience_s, max(_PATIENCE_S, _TIMES_MUCH_SLOWER * self._slowest_s))
         request = InferFile(
             path=str(path),
             target=target,
@@ -257,6 +238,11 @@ class PlacedRuns(ExitStack):
         if self._worker is None:
             emulated = tuple(emulated_devices(self.core).values())
             self._worker = WorkerProcess(SetUp(models={}, emulated=emulated), self._workers)
+        began_s, left_s = self.watch.elapsed_s, self.watch.left_s
+        share = _SHARE_OF_BUDGET if self.n_compiles > 1 else _SHARE_OF_FIRST
+        patience_s = max(share * left_s, _TIMES_SLOWER * self._slowest_s)
+        if self._slowest_s:
+            patience_s = min(patience_s, max(_PATIENCE_S, _TIMES_MUCH_SLOWER * self._slowest_s))
         try:
             timeout_s = min(patience_s, left_s, self._timeout_s)
             facts = self._worker.ask(request, timeout_s=timeout_s)
@@ -271,7 +257,151 @@ class PlacedRuns(ExitStack):
 
 
 def exact_properties(device: str, core: ov.Core) -> dict[str, Any]:
-    """Return the exact values of the properties that a device has."""
     real = bases_of([device], core).get(device, device)
     access = scratch_core().get_property(real, "SUPPORTED_PROPERTIES")
     return {key: value for key, value in EXACT.items() if access.get(key) == "RW"}
+
+
+class TransparentModel:
+    """A model with every tensor as an output, and an offset that can be added to each.
+
+    A run shows how an error in some tensors propagates through the model. Nothing can be fused.
+    ``fixed`` values replace some tensors. ``values`` holds the model's inputs and every tensor that
+    depends on them; floating point is always f32. ``before_run`` is called before each inference
+    (an estimate of rounding takes many); its errors end the estimate.
+    """
+
+    before_run: Callable[[], None] | None = None
+
+    def __init__(
+        self,
+        bound: BoundModel,
+        arrays: Sequence[np.ndarray],
+        device: str,
+        properties: dict[str, Any],
+        fixed: Tensors,
+    ):
+        self._graph = bound.graph
+        for integers in (True, False):
+            # An integer may decide a shape; with an offset added, that shape would be unknown.
+            model, self._keys, offsets = _transparent(bound, fixed, integers=integers)
+            if not any(output.get_partial_shape().is_dynamic for output in model.outputs):
+                break
+        compiled = bound.core.compile_model(model, device, properties)
+        self._request = compiled.create_infer_request()
+        self._zeros: dict[TensorKey, tuple[int, ov.Tensor]] = {}
+        types = [port.get_element_type() for port in model.inputs[: len(arrays)]]
+        set_inputs(self._request, arrays, types)
+        for index, key in enumerate(offsets, start=len(arrays)):
+            port = model.inputs[index]
+            # If a shape depends on data, a single zero is broadcast to it.
+            shape = [d.get_length() if d.is_static else 1 for d in port.get_partial_shape()]
+            zero = np.zeros(shape, port.get_element_type().to_dtype())
+            self._zeros[key] = (index, ov.Tensor(zero))
+            self._request.set_input_tensor(*self._zeros[key])
+        self.values = self.run({})
+
+    def run(
+        self, offsets: Tensors, wanted: Collection[TensorKey] | None = None
+    ) -> dict[TensorKey, np.ndarray]:
+        """Infer with offsets added to some tensors; return the wanted tensors, or all.
+
+        RuntimeError if an offset changes the shape of a tensor that another offset is added to.
+        """
+        if self.before_run is not None:
+            self.before_run()
+        for key, offset in offsets.items():
+            index, zero = self._zeros[key]
+            array = np.asarray(offset, zero.data.dtype, order="C")
+            self._request.set_input_tensor(index, ov.Tensor(array))
+        self._request.reset_state()
+        try:
+            self._request.infer()
+        finally:
+            for key in offsets:
+                self._request.set_input_tensor(*self._zeros[key])
+        return {
+            key: to_array(self._request.get_output_tensor(index))
+            for index, key in enumerate(self._keys)
+            if wanted is None or key in wanted
+        }
+
+    def try_run(
+        self, offsets: Tensors, wanted: Collection[TensorKey]
+    ) -> dict[TensorKey, np.ndarray]:
+        """Do the same, without tensors whose shape has changed."""
+        try:
+            tensors = self.run(offsets, wanted)
+        except RuntimeError:
+            return {}
+        return {k: tensor for k, tensor in tensors.items() if tensor.shape == self.values[k].shape}
+
+    def takes_offset(self, key: TensorKey) -> bool:
+        return key in self._zeros
+
+    def unfused(self, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return a model's outputs as they are without fused ops, where these are known."""
+        graph = self._graph
+        makers = (graph.ops[index].inputs[0] for index in graph.results)
+        return [
+            self.values.get((graph.ops[index].name, port), output).astype(output.dtype)
+            for (index, port), output in zip(makers, outputs, strict=True)
+        ]
+
+
+def _transparent(
+    bound: BoundModel, fixed: Tensors, *, integers: bool
+) -> tuple[ov.Model, list[TensorKey], list[TensorKey]]:
+    graph, clone = bound.graph, bound.model.clone()
+    nodes = {node.get_friendly_name(): node for node in clone.get_ordered_ops()}
+    keys, offsets = list[TensorKey](), list[TensorKey]()
+    added, results = list[Any](), list[Any]()
+    for op in graph:
+        if op.index in graph.constant_side or op.type in (CONSTANT, RESULT):
+            continue
+        for port in sorted({use.source_port for use in graph.consumers[op.index]}):
+            output = nodes[op.name].output(port)
+            kind = output.get_element_type()
+            uses = list(output.get_target_inputs())
+            if (op.name, port) in fixed:
+                constant = ov.opset13.constant(fixed[op.name, port])
+                output = as_type(constant.output(0), kind)
+                for use in uses:
+                    use.replace_source_output(output)
+            is_float = kind.get_type_name() in FLOATS
+            shown = readable(output)
+            movable = is_float or (integers and op.type != PARAMETER and is_plain(kind))
+            shape = output.get_partial_shape()
+            if movable and (not shape.is_dynamic or (is_float and shape.rank.is_static)):
+                name = f"offset{len(added)}"
+                offset = ov.opset13.parameter(shape, shown.get_element_type(), name=name)
+                join = ov.opset13.logical_xor if kind == ov.Type.boolean else ov.opset13.add
+                shown = join(shown, offset).output(0)
+                moved = as_type(shown, kind)
+                for use in uses:
+                    use.replace_source_output(moved)
+                added.append(offset)
+                offsets.append((op.name, port))
+            results.append(ov.opset13.result(shown, name=f"tensor{len(keys)}"))
+            keys.append((op.name, port))
+    parameters = [*clone.get_parameters(), *added]
+    model = build_model(results, clone.get_sinks(), parameters, f"{graph.name}_transparent")
+    model.validate_nodes_and_infer_types()
+    return model, keys, offsets
+
+
+def with_tensors_as_outputs(
+    model: ov.Model, shown: Collection[TensorKey]
+) -> tuple[ov.Model, OpGraph]:
+    """Return a model with some inner tensors as more outputs, in that order, and its graph."""
+    clone = model.clone()
+    nodes = {node.get_friendly_name(): node for node in clone.get_ordered_ops()}
+    results = []
+    for number, (name, port) in enumerate(shown):
+        tensor = nodes[name].output(port)
+        output = readable(tensor)
+        if output.get_node() != tensor.get_node():
+            output.get_node().set_friendly_name(f"{name}/f32_{number}")
+        results.append(ov.opset13.result(output, name=f"{name}/shown{number}"))
+    clone.add_results(results)
+    return clone, op_graph(clone)

@@ -55,7 +55,6 @@ class Symptom(StrEnum):
 
     @property
     def title(self) -> str:
-        """The symptom as a report names it."""
         return {"wrong": "wrong numbers", "hang": "no answer"}.get(self, self.value)
 
 
@@ -78,7 +77,6 @@ class CompileCall:
 
     @classmethod
     def of(cls, bound: BoundPlacement) -> CompileCall:
-        """Return the call that compiles a placement."""
         return cls(*bound.compile_call, None if bound.direct else dict(bound.affinity))
 
     def __post_init__(self) -> None:

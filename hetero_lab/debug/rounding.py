@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from hetero_lab.debug.transparent import TransparentModel
+from hetero_lab.debug.placed_runs import Tensors, TransparentModel
 from hetero_lab.model.opgraph import CONVOLUTIONS
 from hetero_lab.model.read import PreparedModel
 from hetero_lab.runtime.pieces import TensorKey, incoming, outgoing
@@ -35,8 +35,6 @@ _SUMS = CONVOLUTIONS | {
     "AvgPool", "CumSum", "MatMul", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp",
     "ReduceMean", "ReduceSum",
 }  # fmt: skip
-# Tensors, or masks of their elements.
-Arrays = Mapping[TensorKey, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,6 @@ class Rounding:
     most_odd: float
 
     def explains(self, value: np.ndarray, reference: np.ndarray) -> bool:
-        """Return whether rounding alone may explain a tensor."""
         if value.shape != reference.shape:
             return self.farthest == np.inf
         odd = is_odd(value, reference) & ~self.lost
@@ -78,9 +75,7 @@ class Sum:
     axis: int = 0  # of CumSum
     reverse: bool = False
 
-    def rounding(
-        self, values: Mapping[TensorKey, np.ndarray], precision: str
-    ) -> tuple[np.ndarray | float, bool]:
+    def rounding(self, values: Tensors, precision: str) -> tuple[np.ndarray | float, bool]:
         """Return the error from rounding each partial sum, and whether sums keep their sign."""
         value, terms = values[self.op, 0].astype(np.float64), values.get(self.source)
         one_sided = self.op_type in ("ReduceL1", "ReduceL2") or (
@@ -123,7 +118,7 @@ class Sum:
                 error = np.fmax(error, np.where(np.isfinite(far), far, 0.0))
         return np.moveaxis(error[::-1] if self.reverse else error, 0, self.axis)
 
-    def largest(self, values: Mapping[TensorKey, np.ndarray]) -> np.ndarray:
+    def largest(self, values: Tensors) -> np.ndarray:
         """Return the largest partial sum of each element, if its terms have one sign."""
         value = np.abs(values[self.op, 0].astype(np.float64))
         if self.op_type in ("ReduceMean", "AvgPool"):
@@ -234,11 +229,11 @@ class RoundingEstimates:
             runs.add_noise(draws, 1.0)
         return runs.bounds(_farthest)
 
-    def _unexplained(self, bounds: Mapping[TensorKey, Rounding], tensors: Arrays) -> Arrays:
+    def _unexplained(self, bounds: Mapping[TensorKey, Rounding], tensors: Tensors) -> Tensors:
         values = self.model.values
         return {k: t for k, t in tensors.items() if not bounds[k].explains(t, values[k])}
 
-    def beyond_range(self, precisions: Mapping[str, str]) -> Arrays:
+    def beyond_range(self, precisions: Mapping[str, str]) -> Tensors:
         """Return masks of the values that overflow in the precision of some ops."""
         masks, values = {}, self.model.values
         for key, precision in self.touched(precisions).items():
@@ -278,25 +273,25 @@ class _NoisyRuns:
         self,
         estimates: RoundingEstimates,
         precisions: Mapping[str, str],
-        wanted: Mapping[TensorKey, object],
+        wanted: Collection[TensorKey],
     ):
-        self._model, self._wanted, sums = estimates.model, wanted, estimates.sums
-        self._values, self._has_poles = self._model.values, estimates.has_poles
-        self._precisions = estimates.touched(precisions)
+        self._model, self._wanted, self._has_poles = estimates.model, wanted, estimates.has_poles
+        values, sums = estimates.model.values, estimates.sums
+        self._values, self._precisions = values, estimates.touched(precisions)
         self._sums = {
-            op: sums[op].rounding(self._values, precisions[op])
+            op: sums[op].rounding(values, precisions[op])
             for op in {op for op, _ in self._precisions} & sums.keys() & precisions.keys()
         }
         # x/0 is infinite with the sign of the zero. Adding an offset to that zero loses its sign,
         # so these elements cannot be judged.
         self._lost = {
-            key: np.isinf(self._values[key])
-            if estimates.divides and self._values[key].dtype.kind == "f"
-            else np.zeros(self._values[key].shape, bool)
+            key: np.isinf(values[key])
+            if estimates.divides and values[key].dtype.kind == "f"
+            else np.zeros(values[key].shape, bool)
             for key in wanted
         }
         self._zero = {
-            key: np.abs(self._values[key]) < _SUBNORMAL.get(precision, 0.0)
+            key: np.abs(values[key]) < _SUBNORMAL.get(precision, 0.0)
             for key, precision in self._precisions.items()
         }
         self.beyond: dict[TensorKey, np.ndarray] = {}
@@ -304,7 +299,7 @@ class _NoisyRuns:
         self._distances: dict[TensorKey, list[float]] = {key: [] for key in wanted}
         self._n_odd: dict[TensorKey, list[int]] = {key: [] for key in wanted}
 
-    def draws(self, n: int, rng: np.random.Generator) -> Iterator[Arrays]:
+    def draws(self, n: int, rng: np.random.Generator) -> Iterator[Tensors]:
         """Draw numbers between -1 and 1 in three ways in turn.
 
         Rounding errors may be independent, all in one direction (truncation), or equal for equal
@@ -324,7 +319,7 @@ class _NoisyRuns:
                     for (key, precision), shift in zip(precisions.items(), shifts, strict=True)
                 }
 
-    def lose(self, masks: Arrays) -> None:
+    def lose(self, masks: Tensors) -> None:
         """Give up the elements that depend on some that become infinite."""
         infinite = {
             key: np.where(mask, np.copysign(np.inf, self._values[key]), 0.0)
@@ -332,27 +327,22 @@ class _NoisyRuns:
         }
         tensors = self._model.try_run(infinite, self._wanted) if infinite else {}
         for key, tensor in tensors.items():
-            same, both = tensor == self._values[key], (tensor, self._values[key])
+            value = self._values[key]
+            same = tensor == value
             if tensor.dtype.kind == "f":
-                same |= np.logical_and(*map(np.isnan, both))
+                same |= np.isnan(tensor) & np.isnan(value)
             self._lost[key] |= ~same
 
-    def add_noise(self, draws: Arrays, factor: float) -> None:
+    def add_noise(self, draws: Tensors, factor: float) -> None:
         """Move each tensor by random numbers, scaled to so many times its rounding error."""
-        self._add(
-            {
-                key: noise(
-                    self._values[key],
-                    precision,
-                    factor * draws[key],
-                    *self._sums.get(key[0], (0.0, True)),
-                )
-                for key, precision in self._precisions.items()
-            }
-        )
+        offsets = {}
+        for key, precision in self._precisions.items():
+            error, keeps_sign = self._sums.get(key[0], (0.0, True))
+            drawn = factor * draws[key]
+            offsets[key] = noise(self._values[key], precision, drawn, error, keeps_sign)
+        self._add(offsets)
 
     def flush(self) -> None:
-        """Set the elements to zero that may be flushed."""
         values = self._values
         masks = {key: mask & (values[key] != 0) for key, mask in self._zero.items()}
         masks = {key: mask for key, mask in masks.items() if mask.any()}
@@ -371,7 +361,7 @@ class _NoisyRuns:
             offsets |= {key: offsets[key] - rest for key, rest in rests.items()}
         self._add(offsets)
 
-    def _add(self, offsets: Arrays) -> None:
+    def _add(self, offsets: Tensors) -> None:
         """Run with offsets, and note what they move."""
         tensors = self._model.try_run(offsets, {*self._wanted, *self._watched})
         for key in self._watched & tensors.keys():

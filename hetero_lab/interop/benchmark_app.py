@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import openvino as ov
     import pandas as pd
 
+_HALF_WRITTEN = "it is half written. Run benchmark_app again."
 HEAD = "layerName;execStatus;layerType;execType;realTime (ms);cpuTime (ms)"
 # The program in C++ ends each line with a separator.
 _REQUEST = re.compile(rf"^{re.escape(HEAD)};?\r?\n", re.MULTILINE)
@@ -241,7 +242,6 @@ def _mean(nodes: pd.DataFrame) -> pd.DataFrame:
 
 
 def _requests(nodes: pd.DataFrame, joined: pd.DataFrame) -> pd.DataFrame:
-    """Return the counters of each request, joined as their means are."""
     requests = joined.loc[nodes["node"]].reset_index(drop=True)
     requests["status"] = nodes["status"]
     for name in _TIMES:
@@ -299,7 +299,6 @@ def _summary(recorded: pd.DataFrame) -> dict[str, Any]:
 
 
 def _files(path: str | os.PathLike[str]) -> list[Path]:
-    """Return the file, or the reports of a folder."""
     name = shorten(os.fspath(path))
     if not os.path.exists(path):
         raise StoredFileError(f"{name} does not exist.")
@@ -358,7 +357,7 @@ def _settings(rows: Sequence[tuple[str, ...]], is_whole: bool) -> pd.DataFrame:
     """Return a row per name: ``part``, ``name`` and ``value`` as it is written."""
     settings = frame_of(rows, ["part", "name", "value"])
     if not (is_whole and (settings["part"] == "results").any()):
-        raise ValueError("it is half written. Run benchmark_app again.")
+        raise ValueError(_HALF_WRITTEN)
     return settings.drop_duplicates(["part", "name"], ignore_index=True)
 
 
@@ -366,7 +365,7 @@ def _csv_nodes(text: str) -> list[tuple[str, ...]]:
     """Return the nodes of one request, whose last row is their total."""
     nodes = _NODE.findall(text)
     if not nodes or nodes[-1][:4] != ("Total", "", "", "") or _NODE.sub("", text).strip():
-        raise ValueError("it is half written. Run benchmark_app again.")
+        raise ValueError(_HALF_WRITTEN)
     return nodes[:-1]
 
 

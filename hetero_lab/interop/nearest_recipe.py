@@ -58,7 +58,6 @@ def recipe(
 
 
 def recipe_for(placed: BoundPlacement, runtime: str) -> str:
-    """Return the recipe of a placement that is already bound."""
     if placed.placement.priorities:
         return placed.placement.recipe(runtime)
     target, n_elsewhere = _nearest(placed)

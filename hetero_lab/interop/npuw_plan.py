@@ -58,6 +58,12 @@ if TYPE_CHECKING:
     import openvino as ov
     import pandas as pd
 
+    from hetero_lab.costs.cost_model import CostModel
+    from hetero_lab.views.graph_data import GraphData
+    from hetero_lab.widgets.tweaker.board_picture import BoardPicture
+    from hetero_lab.widgets.tweaker.tweaker_measurement import Attempt
+    from hetero_lab.widgets.tweaker.tweaker_state import TweakerState
+
 _DEVICES = ("NPU", "CPU")
 _USED = {"NPU_USE_NPUW": "YES", "NPUW_F16IC": "NO"}
 _HERE = "CPU"  # where plans are made and proven
@@ -379,3 +385,26 @@ def _run(
     asked = {**_USED, **properties, **COUNTED, PRECISION_HINT: "f32"}
     with PlacedRuns(resolve(bound, _HERE), arrays, _HERE, isolate=True) as runs:
         return runs.infer(bound.model, "NPU", asked, arrays, ["NPUW"])
+
+
+def data_of_plan(plan: NpuwPlan) -> GraphData:
+    """Return the placement graph of a plan, whose groups are drawn as subgraphs."""
+    from hetero_lab.views.graph_data import graph_data, structure
+    from hetero_lab.views.theme import squeeze
+
+    graph, what = plan.bound.graph, structure(plan.partition).replace("subgraph", "group")
+    title = f"{squeeze(graph.name, 50)}, {squeeze(plan.label, 50)}: {what}"
+    return graph_data(graph, plan.affinity, plan.partition, title=title)
+
+
+def board_of_plan(
+    plan: NpuwPlan, _costs: CostModel | None
+) -> tuple[TweakerState, BoardPicture, list[Attempt]]:
+    """Return a board where the groups and devices of a plan take the place of devices."""
+    from hetero_lab.widgets.tweaker.board_picture import BoardPicture, attributes_of
+    from hetero_lab.widgets.tweaker.tweaker_state import TweakerState
+
+    graph, names = plan.bound.graph, (*(f"G{g.index}" for g in plan.groups), *plan.devices)
+    able = dict.fromkeys(names, frozenset(graph.index_of))
+    picture = BoardPicture(graph, names, {}, attributes_of(plan.bound))
+    return TweakerState(graph, plan.grouping, able), picture, []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import os
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.fetch import cache_dir, file_digest, keep_directory
@@ -14,6 +16,11 @@ from hetero_lab.results.sweep_reading import read_one
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.samples.catalogue import datasets_dir
 from hetero_lab.tables import reading
+
+if TYPE_CHECKING:
+    from hetero_lab.widgets.tweaker.board_picture import BoardPicture
+    from hetero_lab.widgets.tweaker.tweaker_measurement import Attempt
+    from hetero_lab.widgets.tweaker.tweaker_state import TweakerState
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,3 +86,24 @@ def read_recording(directory: str | os.PathLike[str]) -> Recording:
     where = costs.origin.replace("Measured", "Recorded", 1)
     notes = (f"{where} Nothing was measured here.", *sweep.notes)
     return Recording(sweep.rows, sweep.reference, sweep.environment, notes, costs=costs)
+
+
+def board_of_recording(
+    recorded: Recording, costs: CostModel | None
+) -> tuple[TweakerState, BoardPicture, list[Attempt]]:
+    """Return a board of what was recorded, whose history takes the place of measuring."""
+    from hetero_lab.widgets.tweaker.board_picture import BoardPicture
+    from hetero_lab.widgets.tweaker.tweaker_measurement import attempt_of
+    from hetero_lab.widgets.tweaker.tweaker_state import TweakerState
+
+    costs, reference = costs or recorded.costs, recorded.profile(recorded.reference)
+    graph, origin = reference.graph, recorded.notes[0]
+    costs.check_graph(graph)
+    able = {device: costs.supports(device) for device in costs.devices}
+    told = {op.name: {"times": origin} for op in graph.ops}
+    heading = f"<b>A recording of {html.escape(graph.name)}</b><br>{html.escape(origin)}"
+    picture = BoardPicture(graph, costs.devices, costs.emulated, told, heading)
+    state = TweakerState(graph, reference.affinity, able, costs)
+    rows = zip(recorded.summary.to_dict("records"), recorded.rows, strict=True)
+    tried = [attempt_of(row, r.profile.affinity) for row, r in rows if r.profile is not None]
+    return state, picture, [replace(t, predicted=costs.predict(t.affinity)) for t in tried]

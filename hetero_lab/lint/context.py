@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
@@ -25,6 +25,7 @@ WRONG_NUMBERS = "wrong-numbers"  # the rule for the result of a search for wrong
 SUBGRAPHS = "many-subgraphs"  # the rule for the partition as a whole
 EMPTY_DEVICE = "empty-device"  # the rule for placements that HETERO divides by itself
 _NAMED = 3  # ops in a sentence
+Gone: TypeAlias = Callable[[np.ndarray], bool]  # given the subgraph of every node after a remedy
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,9 @@ class Draft:
     first. ``weight`` is the bytes (with costs: µs) that it affects: the heaviest is tried first. An
     empty ``rule`` stands for the name under which the rule is listed.
 
-    ``gone`` tells whether the finding is gone, given the subgraph of every node after a remedy; it
-    is None if every option removes the finding, whatever else happens. ``slack`` is the largest
-    change that a remedy may make to the sum of subgraphs and boundaries; None if that does not
-    matter. With costs the prediction decides instead, and with ``must_save`` there is no finding
+    ``gone`` is None if every option removes the finding, whatever else happens. ``slack`` is the
+    largest change that a remedy may make to the sum of subgraphs and boundaries; None if that does
+    not matter. With costs the prediction decides instead; with ``must_save`` there is no finding
     unless its remedy lowers the prediction. ``stuck`` is the advice if no remedy is known.
     """
 
@@ -81,21 +81,21 @@ class Draft:
     weight: float
     rule: str = ""
     severity: str = WARNING
-    gone: Callable[[np.ndarray], bool] | None = None
+    gone: Gone | None = None
     slack: int | None = None
     must_save: bool = False
     stuck: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Exchange:
     """The tensors that one subgraph exchanges with the others."""
 
-    feeds: frozenset[int]
-    fed_by: frozenset[int]
-    n_bytes: int
-    bytes_with: Mapping[str, int]  # by the other side's device
-    n_tensors: int
+    feeds: set[int] = field(default_factory=set)
+    fed_by: set[int] = field(default_factory=set)
+    n_bytes: int = 0
+    bytes_with: Counter[str] = field(default_factory=Counter)  # by the other side's device
+    n_tensors: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,12 +115,10 @@ class LintContext:
 
     @cached_property
     def partition(self) -> Partition:
-        """The subgraphs and boundaries."""
         return self.explained.partition if self.costs else predict(self.graph, self.affinity)
 
     @cached_property
     def device_names(self) -> tuple[str, ...]:
-        """Every device that is used or able."""
         return tuple(dict.fromkeys([*self.able, *self.affinity.devices]))
 
     @cached_property
@@ -130,41 +128,33 @@ class LintContext:
 
     @cached_property
     def members(self) -> tuple[tuple[int, ...], ...]:
-        """The placeable ops of each subgraph."""
         index_of = self.graph.index_of
         return tuple(tuple(index_of[op] for op in s.ops) for s in self.partition.subgraphs)
 
     def subgraphs(self) -> Iterator[tuple[Subgraph, tuple[int, ...], Exchange]]:
         """Yield each subgraph with its placeable ops and its exchange."""
-        return zip(self.partition.subgraphs, self.members, self.links, strict=True)
+        return zip(self.partition.subgraphs, self.members, self._exchanges, strict=True)
 
     @cached_property
-    def links(self) -> tuple[Exchange, ...]:
-        """The exchange of each subgraph with the others."""
+    def _exchanges(self) -> list[Exchange]:
         subgraphs = self.partition.subgraphs
-        feeds: list[set[int]] = [set() for _ in subgraphs]
-        fed_by: list[set[int]] = [set() for _ in subgraphs]
-        bytes_with: list[Counter[str]] = [Counter() for _ in subgraphs]
-        n_tensors, n_bytes = ([0] * len(subgraphs) for _ in range(2))
+        exchanges = [Exchange() for _ in subgraphs]
         for boundary in self.partition.boundaries:
-            for one in (boundary.source, *boundary.targets):
-                n_tensors[one] += 1
-                n_bytes[one] += boundary.n_bytes or 0
+            n_bytes = boundary.n_bytes or 0
+            for index in (boundary.source, *boundary.targets):
+                exchanges[index].n_tensors += 1
+                exchanges[index].n_bytes += n_bytes
             for target in boundary.targets:
-                feeds[boundary.source].add(target)
-                fed_by[target].add(boundary.source)
+                exchanges[boundary.source].feeds.add(target)
+                exchanges[target].fed_by.add(boundary.source)
                 for here, there in ((boundary.source, target), (target, boundary.source)):
-                    bytes_with[here][subgraphs[there].device] += boundary.n_bytes or 0
-        return tuple(
-            Exchange(frozenset(f), frozenset(b), size, w, n)
-            for f, b, size, w, n in zip(feeds, fed_by, n_bytes, bytes_with, n_tensors, strict=True)
-        )
+                    exchanges[here].bytes_with[subgraphs[there].device] += n_bytes
+        return exchanges
 
     @cached_property
     def overhead_us(self) -> tuple[float, ...]:
         """For each subgraph, its fixed cost with that of its boundaries and of lost fusion."""
-        where = self.partition.home
-        index_of = self.graph.index_of
+        where, index_of = self.partition.home, self.graph.index_of
         total = [share.us for share in self.explained.of("subgraphs")]
         for share in self.explained.of("boundaries"):
             for number in share.numbers:
@@ -196,9 +186,8 @@ class LintContext:
         """
         group = DisjointSet(self.graph.placeable)
         # An affinity from a file may name other leaders than the graph does.
-        leaders = ((n.name, n.leader) for n in self.affinity.nodes)
         index_of = self.graph.index_of
-        ties = [(index_of[name], index_of[leader]) for name, leader in leaders]
+        ties = [(index_of[node.name], index_of[node.leader]) for node in self.affinity.nodes]
         ties += [(path[0], other) for path in self.graph.stateful_paths for other in path]
         for first, second in ties:
             if first in group and second in group:
@@ -210,34 +199,29 @@ class LintContext:
                 bundles.update(dict.fromkeys(nodes, tuple(sorted(nodes))))
         return bundles
 
-    def move(self, nodes: Iterable[int], device: str) -> dict[str, str]:
+    def move(self, nodes: Collection[int], device: str) -> dict[str, str]:
         """Return the remedy that moves ops to a device; empty if there is none."""
-        every: set[int] = set()
-        for index in nodes:
-            if index not in self._bundles:
-                return {}
-            every.update(self._bundles[index])
+        if not self._bundles.keys() >= {*nodes}:
+            return {}
+        every = {index for node in nodes for index in self._bundles[node]}
         names = [self.graph.ops[index].name for index in sorted(every)]
-        able = self.able.get(device, frozenset())
-        if not all(name in able for name in names):
+        if not self.able.get(device, frozenset()).issuperset(names):
             return {}
         return {name: device for name in names if self.affinity[name] != device}
 
-    def moves(self, nodes: Iterable[int], devices: Iterable[str]) -> tuple[dict[str, str], ...]:
+    def moves(self, nodes: Collection[int], devices: Iterable[str]) -> tuple[dict[str, str], ...]:
         """Return the remedies that move ops to one of the devices."""
-        wanted = tuple(nodes)
-        options = (self.move(wanted, device) for device in dict.fromkeys(devices))
-        return tuple(option for option in options if option)
+        options = (self.move(nodes, device) for device in dict.fromkeys(devices))
+        return tuple(filter(None, options))
 
     def after(self, remedy: Mapping[str, str]) -> Affinity:
         """Return ``affinity.fix(ops=remedy)``, without asking the runtime for devices."""
         nodes = self.affinity.nodes
-        leader_of = {node.name: node.leader for node in nodes}
         devices = {node.leader: self.affinity[node.leader] for node in nodes}
-        devices.update({leader_of[name]: device for name, device in remedy.items()})
+        devices |= {node.leader: remedy[node.name] for node in nodes if node.name in remedy}
         return Affinity(nodes, devices)
 
-    def merged(self, nodes: Sequence[int]) -> Callable[[np.ndarray], bool]:
+    def merged(self, nodes: Sequence[int]) -> Gone:
         """Return a test whether some ops no longer form a separate subgraph."""
         placeable = np.array(self.graph.placeable)
         return lambda ids: placeable[ids[placeable] == ids[nodes[0]]].tolist() != sorted(nodes)
@@ -256,7 +240,6 @@ class LintContext:
         )
 
 
-def together(nodes: Sequence[int]) -> Callable[[np.ndarray], bool]:
+def together(nodes: Sequence[int]) -> Gone:
     """Return a test whether some ops share one subgraph."""
-    wanted = list(nodes)
-    return lambda ids: bool((ids[wanted] == ids[wanted[0]]).all())
+    return lambda ids: bool((ids[[*nodes]] == ids[nodes[0]]).all())

@@ -12,16 +12,8 @@ import numpy as np
 
 from hetero_lab.errors import names_at_hand, shorten
 from hetero_lab.lint import quantized_blocks, rules
-from hetero_lab.lint.context import (
-    ERROR,
-    INFO,
-    SUBGRAPHS,
-    WARNING,
-    Draft,
-    Finding,
-    LintContext,
-)
-from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.lint.context import ERROR, INFO, SUBGRAPHS, WARNING, Draft, Finding, LintContext
+from hetero_lab.model.opgraph import OpGraph, grouped
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import SubgraphCollector
 from hetero_lab.placement.topology import topology
@@ -64,7 +56,6 @@ class Outcome:
 
     @property
     def size(self) -> int:
-        """Subgraphs and boundaries together."""
         return self.n_subgraphs + self.n_boundaries
 
 
@@ -110,7 +101,7 @@ def find_problems(
         costs.check_graph(graph)
     context = LintContext(graph, affinity, able, costs)
     drafts = [
-        draft if draft.rule else replace(draft, rule=name)
+        replace(draft, rule=draft.rule or name)
         for name, rule in RULES.items()
         for draft in rule(context)
     ]
@@ -124,12 +115,10 @@ def find_problems(
 
 
 def _finding(context: LintContext, tried: Tried, draft: Draft) -> Finding | None:
-    """Choose the best remedy of a draft."""
     now = tried[frozenset()]
     names = tuple(context.graph.ops[index].name for index in draft.nodes)
     found = Finding(draft.rule, draft.severity, names, draft.finding, "")
-    good: list[tuple[float, dict[str, str], Outcome | None]] = []
-    untried = False
+    good, untried = list[tuple[float, dict[str, str], Outcome | None]](), False
     for remedy in draft.options:
         trial = _try(context, tried, remedy)
         if trial is None:
@@ -154,8 +143,7 @@ def _finding(context: LintContext, tried: Tried, draft: Draft) -> Finding | None
     if not remedy:
         meets = _meets_another(context, names)
         return replace(found, **_without_remedy(draft, untried, meets))
-    advice = _advice(remedy, now, trial)
-    severity = draft.severity
+    advice, severity = _advice(remedy, now, trial), draft.severity
     if context.costs and saved > 0.0:
         sure = f" (± {found.margin_us:.1f})" if (found.margin_us or math.inf) < math.inf else ""
         advice += f" Predicted to save {saved:.1f} µs of the whole{sure}."
@@ -168,6 +156,7 @@ def _finding(context: LintContext, tried: Tried, draft: Draft) -> Finding | None
 
 
 def _without_remedy(draft: Draft, untried: bool, meets_another: bool) -> dict[str, str]:
+    why = "No remedy: all neighbours are on the same device."
     if draft.stuck:
         why = draft.stuck
     elif untried:
@@ -176,18 +165,15 @@ def _without_remedy(draft: Draft, untried: bool, meets_another: bool) -> dict[st
         why = "No remedy: on a neighbour's device they would stay separate, or separate others."
     elif meets_another:
         why = "No remedy: no other device here supports all of these ops."
-    else:
-        why = "No remedy: all neighbours are on the same device."
     keep = draft.severity == ERROR or untried
     return {"advice": why, "severity": draft.severity if keep else INFO}
 
 
 def _advice(remedy: Mapping[str, str], now: Outcome, after: Outcome | None) -> str:
     (device,) = set(remedy.values())
-    names = list(remedy)
-    shown = f"{{{', '.join(f'{shorten(n, 60)}: {device!r}' for n in names)}}}"
-    move = f"Move {names_at_hand(names, 3)} to {device}"
-    how = f"affinity.fix(ops={shown if len(names) <= 3 else '…'})"
+    shown = ", ".join(f"{shorten(name, 60)}: {device!r}" for name in remedy)
+    move = f"Move {names_at_hand(remedy, 3)} to {device}"
+    how = f"affinity.fix(ops={f'{{{shown}}}' if len(remedy) <= 3 else '…'})"
     if after is None:
         return f"{move}, {how}. The effect on the rest was not tried."
     return (
@@ -211,26 +197,19 @@ def with_causes(context: LintContext, findings: Sequence[Finding]) -> list[Findi
     without either, they are not apart.
     """
     refused = [_refused(context, finding.ops) for finding in findings]
-    types: dict[str, Counter[str]] = {}
-    for each in refused:
-        for device, op_type in sorted(each):  # the order of a set differs between processes
-            types.setdefault(device, Counter())[op_type] += 1
-    lacking = {
-        device: f"{device} cannot run {first_of([t for t, _ in found.most_common()], _MOST_TYPES)}"
-        for device, found in types.items()
-    }
-    causes = ["; ".join(lacking[d] for d in sorted({d for d, _ in each})) for each in refused]
-    return [
-        replace(f, cause=cause or _unforced(context, f.ops))
-        for f, cause in zip(findings, causes, strict=True)
-    ]
-
-
-def _unforced(context: LintContext, ops: Sequence[str]) -> str:
-    """Return the cause of a finding about ops that every device around them can run."""
-    if _meets_another(context, ops):
-        return CHOICE
-    return CYCLE if _is_cut(context, ops) else TOGETHER
+    # Sorted, as the order of a set differs between processes.
+    types = grouped(pair for each in refused for pair in sorted(each))
+    by_number = {d: [t for t, _ in Counter(found).most_common()] for d, found in types.items()}
+    lacking = {d: f"{d} cannot run {first_of(t, _MOST_TYPES)}" for d, t in by_number.items()}
+    caused = []
+    for finding, each in zip(findings, refused, strict=True):
+        cause = "; ".join(lacking[device] for device in sorted({device for device, _ in each}))
+        if not cause and _meets_another(context, finding.ops):
+            cause = CHOICE
+        elif not cause:
+            cause = CYCLE if _is_cut(context, finding.ops) else TOGETHER
+        caused.append(replace(finding, cause=cause))
+    return caused
 
 
 def _meets_another(context: LintContext, ops: Sequence[str]) -> bool:

@@ -185,7 +185,6 @@ def able_ops(bound: BoundModel, device: str) -> frozenset[str]:
 
 
 def to_frame(found: list[Finding], *, priced: bool) -> pd.DataFrame:
-    """Return one row per finding."""
     rows = [
         {**vars(f), "ops": list(f.ops), "remedy": dict(f.remedy), "n_ops": len(f.ops)}
         for f in found

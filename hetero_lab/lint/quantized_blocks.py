@@ -10,12 +10,12 @@ quantised. The tests check all of this on the runtime.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from hetero_lab.lint.context import Draft, LintContext, together
+from hetero_lab.lint.context import Draft, Gone, LintContext, together
 from hetero_lab.lint.rules import HEAVY, fusion_pairs
 from hetero_lab.model.opgraph import CONSTANT, OpGraph, grouped
 from hetero_lab.terminal import count_of
@@ -185,7 +185,7 @@ def cut_quantization(context: LintContext) -> Iterator[Draft]:
         )
 
 
-def _mended(nodes: Sequence[int], whole_now: np.ndarray) -> Callable[[np.ndarray], bool]:
+def _mended(nodes: Sequence[int], whole_now: np.ndarray) -> Gone:
     """Return a test whether ops are together and no block that is whole now is cut."""
     is_joined, (above, ops) = together(nodes), whole_now.T
     return lambda ids: is_joined(ids) and not (ids[above] != ids[ops]).any()

@@ -8,13 +8,13 @@ lists it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+import itertools
+from collections.abc import Iterator
 
 import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
 
-from hetero_lab.lint.context import ERROR, INFO, WARNING, Draft, LintContext, together
+from hetero_lab.lint.context import ERROR, INFO, WARNING, Draft, Gone, LintContext, together
 from hetero_lab.model.opgraph import CONVOLUTIONS, OpGraph
 from hetero_lab.terminal import count_of
 
@@ -58,8 +58,6 @@ def expensive_boundaries(context: LintContext) -> Iterator[Draft]:
     number = {device: n for n, device in enumerate(context.costs.devices)}
     op_us = context.costs.op_us
     for subgraph, nodes, link in context.subgraphs():
-        if not nodes:
-            continue
         options: list[tuple[float, dict[str, str]]] = []
         for device in link.bytes_with:
             remedy = context.move(nodes, device) if device != subgraph.device else {}
@@ -148,11 +146,8 @@ def fusion_pairs(graph: OpGraph) -> dict[tuple[int, int], tuple[int, ...]]:
     for op in graph:
         if op.type not in HEAVY or op.index in graph.constant_side:
             continue
-        group = [op.index]
-        while True:
-            uses = graph.consumers[group[-1]]
-            if len(uses) != 1:
-                break
+        group, bias = [op.index], True
+        while bias and len(uses := graph.consumers[group[-1]]) == 1:
             user = graph.ops[uses[0].index]
             bias = user.type in BIAS and all(
                 producer == group[-1] or producer in graph.constant_side
@@ -160,9 +155,7 @@ def fusion_pairs(graph: OpGraph) -> dict[tuple[int, int], tuple[int, ...]]:
             )
             if bias or user.type in ACTIVATION:
                 group.append(user.index)
-            if not bias:
-                break
-        for pair in pairwise(group):
+        for pair in itertools.pairwise(group):
             pairs[pair] = tuple(group)
     return pairs
 
@@ -210,12 +203,11 @@ def cut_fusions(context: LintContext) -> Iterator[Draft]:
 def _priced_groups(context: LintContext) -> dict[int, tuple[int, ...]]:
     """Return, for each op in a term of lost fusion, all ops that such terms connect."""
     assert context.costs is not None
-    index_of, groups = context.graph.index_of, DisjointSet()
-    for term in context.costs.lost_fusion:
-        first, second = index_of[term.first], index_of[term.second]
-        groups.add(first)
-        groups.add(second)
-        groups.merge(first, second)
+    index_of = context.graph.index_of
+    pairs = [(index_of[term.first], index_of[term.second]) for term in context.costs.lost_fusion]
+    groups = DisjointSet(itertools.chain(*pairs))
+    for pair in pairs:
+        groups.merge(*pair)
     return {index: tuple(sorted(groups.subset(index))) for index in groups}
 
 
@@ -306,5 +298,5 @@ def _placed_users(graph: OpGraph, nodes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _has_op(context: LintContext, node: int) -> Callable[[np.ndarray], bool]:
+def _has_op(context: LintContext, node: int) -> Gone:
     return lambda ids: bool((ids[context.is_placeable] == ids[node]).any())

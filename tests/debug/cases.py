@@ -17,8 +17,8 @@ from hetero_lab.devices.devices import precisions
 from tests.debug.broken_device import Broken
 from tests.proof import injected_faults as injected
 from tests.proof.faults import Fault
+from tests.scripts import F32 as F32
 
-F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 BROKEN = (sys.executable, "-m", "tests.debug.broken_device")
 NORMAL = [np.random.default_rng(0).normal(size=(2, 8)).astype(np.float32)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -19,29 +20,19 @@ from hetero_lab.model.read import prepare
 from hetero_lab.results.environment import current_environment
 from hetero_lab.samples.catalogue import datasets_dir
 from tests.debug.cases import F32, chain_case, failing, fault
-from tests.proof.injected_faults import search
+from tests.proof.injected_faults import found_sets, search
 from tests.scripts import shown_fault
 
 
-def test_an_export_runs_without_the_lab(tmp_path):
-    """The fault is not in the device, so the script has to say that it is not there."""
-    wrong = search(chain_case(fault("shift", "sigmoid")))
-    wrong.export(tmp_path)
-    assert hl.Affinity.from_json(tmp_path / "affinity.json") == wrong.affinity
-    flat = json.loads((tmp_path / "devices.json").read_text())
-    assert {op: flat[op] for op in wrong.fix} == wrong.fix
-    place = tmp_path / "fault_1"
-    assert "hetero_lab" not in (place / "show_fault.py").read_text()
-    done = shown_fault(place)
-    assert done.returncode == 0, done.stderr
-    assert "The fault is not there." in done.stdout
-    assert "shift (Add), sigmoid (Sigmoid)" in done.stdout
-
-
-def test_an_export_of_what_is_refused_says_so(monkeypatch, tmp_path):
+def test_a_placement_that_is_refused_is_torn_apart_where_it_fails(monkeypatch, tmp_path):
     """What is refused is another fault than wrong numbers, in the report and in the script."""
     wrong = search(failing(chain_case(), monkeypatch, "refuse", "shift", "sigmoid"))
-    assert "Refused: 'shift', 'sigmoid' together." in wrong.verdict
+    assert (wrong.kind, found_sets(wrong)) == ("combination", {frozenset({"shift", "sigmoid"})})
+    said = r"The placement does not run .*no kernel.*Refused: 'shift', 'sigmoid' together\."
+    assert re.match(said, wrong.verdict)
+    assert len(wrong.fix) == 1
+    assert wrong.proven
+    assert wrong.after < 1e-5
     wrong.export(tmp_path)
     assert hl.read_wrong(tmp_path).sets[0].refusal == wrong.sets[0].refusal
     place = tmp_path / "fault_1"
@@ -60,23 +51,12 @@ def test_an_export_of_what_is_refused_says_so(monkeypatch, tmp_path):
     assert "The fault is there." in done.stdout
 
 
-def test_an_export_replaces_an_earlier_one_and_nothing_else(tmp_path):
-    search(chain_case(fault("tanh"), fault("negative"))).export(tmp_path)
-    assert (tmp_path / "fault_2" / "model.xml").exists()
-    (tmp_path / "fault_3").mkdir()
-    (tmp_path / "fault_3" / "own.txt").write_text("not of an export")
-    wrong = search(chain_case(fault("tanh")))
-    wrong.export(tmp_path)
-    assert sorted(p.name for p in tmp_path.glob("fault_*")) == ["fault_1", "fault_3"]
-    assert hl.read_wrong(tmp_path).verdict == wrong.verdict
-
-
-def test_what_was_exported_can_be_read_back(tmp_path):
+def test_what_was_exported_is_read_back_shown_without_the_lab_and_replaced(tmp_path):
     faults = fault("shift", "sigmoid"), fault("tanh")
     wrong = replace(search(chain_case(*faults)), before=math.inf, after=math.nan, proven=False)
-    assert len(wrong.sets) == 2
-    wrong.export(tmp_path / "first")
-    read = hl.read_wrong(tmp_path / "first")
+    first, second = tmp_path / "first", tmp_path / "second"
+    wrong.export(first)
+    read = hl.read_wrong(first)
     assert str(read) == str(wrong)
     assert read.fix == wrong.fix
     assert read.before == math.inf
@@ -86,14 +66,28 @@ def test_what_was_exported_can_be_read_back(tmp_path):
     pd.testing.assert_frame_equal(read.culprits, wrong.culprits)
     for again, found in zip(read.sets, wrong.sets, strict=True):
         assert [a.tolist() for a in again.inputs] == [a.tolist() for a in found.inputs]
+    assert hl.Affinity.from_json(first / "affinity.json") == wrong.affinity
+    flat = json.loads((first / "devices.json").read_text())
+    assert {op: flat[op] for op in wrong.fix} == wrong.fix
     # It is whole: what it writes is the same, the models and inputs included.
-    read.export(tmp_path / "second")
-    names = [path.relative_to(tmp_path / "first") for path in tmp_path.glob("first/**/*.*")]
+    read.export(second)
+    names = [path.relative_to(first) for path in first.glob("**/*.*")]
     assert len(names) == 6 + 2 * 6
-    for name in names:
-        if name.suffix != ".npz":
-            first, second = ((tmp_path / place / name) for place in ("first", "second"))
-            assert first.read_bytes() == second.read_bytes(), name
+    for name in (name for name in names if name.suffix != ".npz"):
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
+    # The fault is not in the device, so the script has to say that it is not there.
+    (pair,) = (n for n, found in enumerate(wrong.sets, 1) if found.ops == ("shift", "sigmoid"))
+    assert "hetero_lab" not in (first / f"fault_{pair}" / "show_fault.py").read_text()
+    done = shown_fault(first / f"fault_{pair}")
+    assert done.returncode == 0, done.stderr
+    assert "The fault is not there." in done.stdout
+    assert "shift (Add), sigmoid (Sigmoid)" in done.stdout
+    # Another export into the directory replaces this one, and nothing else.
+    (first / "fault_3").mkdir()
+    (first / "fault_3" / "own.txt").write_text("not of an export")
+    replace(wrong, sets=wrong.sets[:1]).export(first)
+    assert sorted(path.name for path in first.glob("fault_*")) == ["fault_1", "fault_3"]
+    assert len(hl.read_wrong(first).sets) == 1
 
 
 def test_the_recording_of_the_course_is_of_a_combination():

@@ -16,7 +16,7 @@ from small_language_models import decoder
 import hetero_lab as hl
 from hetero_lab.cli.main import main
 from hetero_lab.clock import Stopwatch
-from hetero_lab.debug import placed_runs, refusals
+from hetero_lab.debug import minimal_sets, placed_runs
 from hetero_lab.debug.find_wrong import search_wrong
 from hetero_lab.errors import ArgumentError, MeasurementError, ModelError, PlanError
 from hetero_lab.placement.partition import predict
@@ -52,7 +52,7 @@ def test_a_right_placement_is_right():
     assert wrong.n_compiles == 3  # it, the reference, and that without fused ops
 
 
-def test_an_op_that_is_wrong_by_itself():
+def test_an_op_that_is_wrong_by_itself_and_its_figure():
     wrong = search(chain_case(fault("tanh")))
     assert wrong.kind == "op"
     assert list(wrong.culprits["op"]) == ["tanh"]
@@ -65,19 +65,17 @@ def test_an_op_that_is_wrong_by_itself():
     # What comes before is right, what comes after is off with right inputs only.
     assert errors.loc["matmul", "accumulated_error"] < 1e-6
     assert errors.loc["negative", "accumulated_error"] == pytest.approx(wrong.before, rel=1e-3)
-
-
-def test_ops_that_are_wrong_only_together():
-    wrong = search(chain_case(fault("shift", "sigmoid")))
-    assert wrong.kind == "combination"
-    assert [found.ops for found in wrong.sets] == [("shift", "sigmoid")]
-    assert wrong.sets[0].minimal
-    assert len(wrong.fix) == 1
-    assert wrong.fix.keys() < {"shift", "sigmoid"}
-    assert wrong.proven
-    errors = wrong.errors.set_index("op")
-    assert errors["isolated_error"].max() < 1e-6
-    assert errors.loc["sigmoid", "accumulated_error"] > 0.01
+    # Drawn in order, with the culprit shaded.
+    figure, at = hl.views.errors_along_model(wrong), OPS.index("tanh") + 1
+    lines = {trace["name"]: trace for trace in figure.data}
+    assert list(lines["isolated"]["x"]) == [1, 2, 3, 4, 5]
+    assert lines["isolated"]["y"][at - 1] == pytest.approx(errors["isolated_error"]["tanh"])
+    assert lines["accumulated"]["y"][-1] == pytest.approx(wrong.before, rel=1e-3)
+    jumps = lines["jumps"]
+    assert (list(jumps["x"]), list(jumps["text"])) == ([at], ["tanh"])
+    assert jumps["y"][0] == pytest.approx(errors["accumulated_error"]["tanh"])
+    (shade,) = figure.layout.shapes
+    assert (shade["x0"], shade["x1"]) == (at - 0.5, at + 0.5)
 
 
 @pytest.mark.parametrize(
@@ -101,23 +99,26 @@ def test_combinations_that_share_ops_are_all_found_and_gone_around(sets):
     np.testing.assert_allclose(outputs[0], expected[0], rtol=1e-5)
 
 
-def test_errors_are_of_the_whole_model_and_jump_where_the_fault_is():
-    case = chain_case(fault("shift", "sigmoid"))
-    mixed = case.placement.affinity.fix(ops={"matmul": "CPU", "negative": "CPU"})
+@pytest.mark.parametrize("more", [[], slow(["matmul"])], ids=str)
+def test_ops_that_are_wrong_only_together_where_the_error_of_the_whole_model_jumps(more):
+    case = chain_case(fault("shift", "sigmoid"), *map(fault, more))
+    mixed = case.placement.affinity.fix(ops={"negative": "CPU"})
+    mixed = mixed if more else mixed.fix(ops={"matmul": "CPU"})
     placement = hl.Placement(mixed, "mixed", {injected.SUSPECT: F32, "CPU": F32})
     wrong = search(replace(case, placement=placement))
+    assert wrong.kind == "combination"
+    assert found_sets(wrong) == {frozenset(ops) for ops in (["shift", "sigmoid"], more) if ops}
+    assert all(found.minimal for found in wrong.sets)
+    assert len(wrong.fix.keys() & {"shift", "sigmoid"}) == 1
+    assert wrong.proven
     errors = wrong.errors.set_index("op")
     assert list(errors.index) == OPS
-    assert list(errors.index[errors["jumps"]]) == ["sigmoid"]
-    assert errors["isolated_error"].isna().tolist() == [True, False, False, False, True]
-    assert errors["accumulated_error"]["matmul"] < 1e-6
+    assert list(errors.index[errors["jumps"]]) == [*more, "sigmoid"]
+    assert errors["isolated_error"].isna().tolist() == [not more, False, False, False, True]
+    assert errors["isolated_error"].drop(more).max() < 1e-6
+    assert (errors["accumulated_error"]["matmul"] < 1e-6) == (not more)
+    assert errors["accumulated_error"]["sigmoid"] > 0.01
     assert errors["accumulated_error"]["negative"] == pytest.approx(wrong.before, rel=1e-3)
-
-
-@pytest.mark.slow
-def test_a_second_fault_jumps_as_well():
-    errors = search(chain_case(fault("matmul"), fault("shift", "sigmoid"))).errors.set_index("op")
-    assert list(errors.index[errors["jumps"]]) == ["matmul", "sigmoid"]
 
 
 @pytest.mark.parametrize("first_seed", sliced([1000, 1050], quick=1))
@@ -133,16 +134,25 @@ def test_a_thousand_ops_need_forty_compiles_at_most(together):
 # Bad input.
 
 
-def test_what_cannot_be_searched_is_refused():
+@pytest.mark.parametrize("search", [hl.find_wrong, hl.investigate])
+def test_what_cannot_be_searched_is_refused(search):
     with pytest.raises(ArgumentError, match="above 0"):
-        hl.find_wrong("digits_inception", "CPU", tolerance=0.0)
+        search("digits_inception", "CPU", tolerance=0.0)
     with pytest.raises(ArgumentError, match="each of its devices by itself: CPU"):
-        hl.find_wrong("digits_inception", "MULTI:CPU")
+        search("digits_inception", "MULTI:CPU")
+
+
+def test_without_a_number_or_an_output_nothing_can_be_wrong():
     x = parameter((1, 4))
     model = ov.Model([op.result(op.log(x, name="log"), name="nan")], [x], "m")
     hl.emulate(injected.SUSPECT)
     with pytest.raises(MeasurementError, match=r"'nan'\. Give inputs="):
         hl.find_wrong(model, injected.SUSPECT, inputs=[np.full((1, 4), -1, np.float32)])
+    state, zeros = small_models.variable("state", 4), np.zeros(4, np.float32)
+    kept = op.add(op.read_value(op.constant(zeros), state), op.relu(x := parameter((4,))))
+    model = ov.Model([], [op.assign(kept, state)], [x], "sink_only")
+    with pytest.raises(ArgumentError, match=r"no outputs.* add a Result"):
+        hl.find_wrong(model, "CPU", progress=False)
 
 
 # What a model is.
@@ -409,22 +419,10 @@ def test_a_device_that_fails_on_a_cut_is_named_and_the_search_goes_on(monkeypatc
     assert said in note
 
 
-@pytest.mark.parametrize(("how", "said"), [slow("crash", "SIGSEGV"), ("refuse", "no kernel")])
-def test_a_placement_that_does_not_run_is_torn_apart_where_it_fails(monkeypatch, how, said):
-    wrong = search(failing(chain_case(), monkeypatch, how, "shift", "sigmoid"))
-    assert wrong.kind == "combination"
-    assert [found.ops for found in wrong.sets] == [("shift", "sigmoid")]
-    assert "The placement does not run" in wrong.verdict
-    assert said in wrong.verdict
-    assert len(wrong.fix) == 1
-    assert wrong.proven
-    assert wrong.after < 1e-5
-
-
 def test_refused_ops_are_found_and_moved(monkeypatch):
     case = failing(chain_case(), monkeypatch, "refuse", "shift", "sigmoid")
-    runs = functools.partial(refusals.PlacedRuns, worker_command=BROKEN)
-    monkeypatch.setattr(refusals, "PlacedRuns", runs)
+    runs = functools.partial(minimal_sets.PlacedRuns, worker_command=BROKEN)
+    monkeypatch.setattr(minimal_sets, "PlacedRuns", runs)
     found = hl.find_refused(case.prepared.model, case.placement, progress=False)
     assert [(each.device, each.ops) for each in found.refusals] == [("ACC", ("shift", "sigmoid"))]
     assert "no kernel for this" in str(found)
@@ -644,12 +642,3 @@ def test_a_set_is_minimal_only_if_all_left_out_trials_ran(monkeypatch, tmp_path)
     assert f"The model holds ops that are wrong together ({doubt})." in report
     unmeasured = wrong.errors.set_index("op")["isolated_error"].isna()
     assert list(unmeasured.index[unmeasured]) == ["sigmoid"]
-
-
-def test_a_model_without_outputs_has_none_that_is_wrong():
-    x = op.parameter([4], np.float32, name="x")
-    state = small_models.variable("state", 4)
-    kept = op.add(op.read_value(op.constant(np.zeros(4, np.float32)), state), op.relu(x))
-    model = ov.Model([], [op.assign(kept, state)], [x], "sink_only")
-    with pytest.raises(ArgumentError, match=r"no outputs.* add a Result"):
-        hl.find_wrong(model, "CPU", progress=False)

@@ -33,7 +33,7 @@ from tests.debug.cases import (
     slow,
 )
 from tests.proof import injected_faults as injected
-from tests.scripts import shown_fault
+from tests.scripts import EXACT, shown_fault
 
 
 def investigated(case, budget_s=None, **options):
@@ -103,24 +103,35 @@ def test_nan_is_a_symptom_of_its_own():
     assert "NaN" in found.evidence.told
 
 
-@pytest.mark.parametrize(
-    ("how", "symptom"),
-    [
-        ("refuse", "refused"),
-        slow("crash", "crash"),
-        pytest.param("hang", "hang", marks=[pytest.mark.slow, pytest.mark.by_hand]),
-    ],
-)
-def test_a_failure_is_traced_to_the_ops(monkeypatch, how, symptom, tmp_path):
+@pytest.mark.parametrize("others", ["trusted", "another", "none"])
+@pytest.mark.parametrize("how", ["refuse", slow("crash")])
+def test_a_failure_is_traced_to_the_ops(monkeypatch, how, others, tmp_path):
+    """Also where no device is trusted, with or without another one."""
+    case = failing(chain_case(), monkeypatch, how, "shift", "sigmoid")
+    with case.runs() as runs:
+        if others != "trusted":
+            runs.trusted = ""
+        if others == "none":
+            here = "hetero_lab.debug.minimal_sets.device_names"
+            monkeypatch.setattr(here, lambda core: [injected.SUSPECT])
+        found = search_cause(runs)
+    assert found.symptom == {"refuse": "refused"}.get(how, how)
+    assert found.ops == ("shift", "sigmoid")
+    compared = not any("nothing to compare with" in note for note in found.notes)
+    assert compared == (others == "trusted")
+    assert len(found.reproducer.model.get_ops()) < len(case.prepared.model.get_ops())
+    found.export(tmp_path)
+    assert json.loads((tmp_path / "fault.json").read_text())["symptom"] == found.symptom
+    assert f": {found.symptom.title}" in (tmp_path / "README.md").read_text().splitlines()[0]
+
+
+@pytest.mark.slow
+@pytest.mark.by_hand
+def test_a_hang_is_traced_to_the_ops(monkeypatch):
     monkeypatch.setattr(placed_runs, "_SHARE_OF_FIRST", 0.02)
     monkeypatch.setattr(placed_runs, "_SHARE_OF_BUDGET", 0.0125)
-    case = failing(chain_case(), monkeypatch, how, "shift", "sigmoid")
-    found = investigated(case, 400.0)
-    assert found.symptom == symptom
-    assert found.ops == ("shift", "sigmoid")
-    found.export(tmp_path)
-    assert json.loads((tmp_path / "fault.json").read_text())["symptom"] == symptom
-    assert f": {found.symptom.title}" in (tmp_path / "README.md").read_text().splitlines()[0]
+    found = investigated(failing(chain_case(), monkeypatch, "hang", "shift", "sigmoid"), 400.0)
+    assert (found.symptom, found.ops) == ("hang", ("shift", "sigmoid"))
 
 
 @pytest.mark.parametrize(
@@ -132,23 +143,6 @@ def test_inputs_of_any_kind_and_shape_are_given_as_they_are(kind, value):
     x = op.parameter(list(value.shape), kind, name="x")
     model = ov.Model([op.tanh(x, name="tanh")], [x], "m")
     assert hl.investigate(model, "CPU", [value], progress=False).symptom == "ok"
-
-
-@pytest.mark.parametrize("alone", [False, True], ids=["another device", "no other device"])
-@pytest.mark.parametrize("how", ["refuse", slow("crash")])
-def test_a_failure_without_a_trusted_device_is_traced_to_the_ops(monkeypatch, how, alone):
-    case = failing(chain_case(), monkeypatch, how, "shift", "sigmoid")
-    runs = case.runs()
-    runs.trusted = ""
-    if alone:
-        module = "hetero_lab.debug.refusals"
-        monkeypatch.setattr(f"{module}.device_names", lambda core: [injected.SUSPECT])
-    with runs:
-        found = search_cause(runs)
-    assert found.symptom == {"refuse": "refused"}.get(how, how)
-    assert found.ops == ("shift", "sigmoid")
-    assert any("nothing to compare with" in note for note in found.notes)
-    assert len(found.reproducer.model.get_ops()) < len(case.prepared.model.get_ops())
 
 
 def test_a_slower_placement_is_slower_than_its_baseline():
@@ -195,12 +189,7 @@ def llm_case(*faults):
     hl.emulate(injected.SUSPECT)
     prepared = injected.prepare(decoder(empty_from="layer"))
     affinity = hl.Affinity.uniform(prepared.model, injected.SUSPECT)
-    exact = {
-        "INFERENCE_PRECISION_HINT": "f32",
-        "KV_CACHE_PRECISION": "f32",
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
-    }
-    placement = hl.Placement(affinity, "placed", {injected.SUSPECT: exact}, direct=True)
+    placement = hl.Placement(affinity, "placed", {injected.SUSPECT: EXACT}, direct=True)
     arrays = _arrays(bind(prepared), None, hl.Scenario(5, 4))
     return injected.Case(prepared, placement, "f32", arrays, faults)
 
@@ -235,27 +224,9 @@ def test_nan_that_begins_at_a_later_step(monkeypatch):
 # What ends early, and bad input.
 
 
-def test_what_cannot_be_investigated_is_refused():
-    with pytest.raises(ArgumentError, match="above 0"):
-        hl.investigate("digits_inception", "CPU", tolerance=0.0)
-    with pytest.raises(ArgumentError, match="each of its devices by itself: CPU"):
-        hl.investigate("digits_inception", "MULTI:CPU")
+def test_a_language_model_needs_a_scenario():
     with pytest.raises(ArgumentError, match="pass scenario="):
         hl.investigate(decoder(), "CPU")
-
-
-def test_ctrl_c_keeps_the_symptom(monkeypatch):
-    def pressed(*_, **__):
-        raise KeyboardInterrupt
-
-    module = "hetero_lab.debug.cause"
-    monkeypatch.setattr(f"{module}.settings_of", pressed)
-    found = investigated(chain_case(fault("tanh")))
-    assert found.interrupted
-    assert not found.complete
-    assert found.symptom == "wrong"
-    assert found.reproducer is not None
-    assert found.settings is None
 
 
 def test_a_budget_that_ends_before_an_answer_is_no_symptom(monkeypatch):
@@ -264,12 +235,21 @@ def test_a_budget_that_ends_before_an_answer_is_no_symptom(monkeypatch):
         investigated(case, 4.0)
 
 
-def test_a_budget_that_ends_later_keeps_the_symptom():
-    case = chain_case(fault("tanh"))
-    runs = case.runs(isolate=True)
-    runs.watch = over_when(lambda: runs.n_compiles > 4)
+@pytest.mark.parametrize("end", ["interrupted", "budget ended"])
+def test_what_ends_later_keeps_the_symptom(monkeypatch, end):
+    def pressed(*_, **__):
+        raise KeyboardInterrupt
+
+    runs = chain_case(fault("tanh")).runs(isolate=True)
+    if end == "interrupted":
+        monkeypatch.setattr("hetero_lab.debug.cause.settings_of", pressed)
+    else:
+        runs.watch = over_when(lambda: runs.n_compiles > 4)
     with runs:
         found = search_cause(runs)
     assert found.symptom == "wrong"
     assert not found.complete
-    assert any("budget ended" in note for note in found.notes)
+    assert found.interrupted == (end == "interrupted")
+    assert any(end in note for note in found.notes)
+    assert found.reproducer is not None
+    assert found.settings is None

@@ -54,7 +54,7 @@ def test_sets_that_share_items_are_all_found_by_leaving_out_known_ones():
     def fails(chosen):
         return any(each <= set(chosen) for each in failing)
 
-    found = [*map(frozenset, overlapping_sets("abcde", ["ab", "cd"], fails))]
+    found = [*map(frozenset, overlapping_sets("abcde", ["ab", "cd"], fails, lambda: None))]
     assert len(found) == 2
     assert set(found) == {frozenset("bc"), frozenset("ae")}
 

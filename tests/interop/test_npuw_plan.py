@@ -21,7 +21,7 @@ from hetero_lab.model.opgraph import NOT_OPS, OpGraph
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime.inputs import generate_inputs
 
-PIPELINES = ("NONE", "INIT", "JUST", "REG", "REP")
+PIPELINES = ("REG", "NONE", "INIT", "JUST", "REP")
 FETCHED = ("magika", "page_orientation", "ppocr_cls", "blazeface")
 
 
@@ -67,19 +67,16 @@ def test_a_plan_by_hand_is_obeyed_and_right_or_refused(seed, tmp_path):
         assert set(agreement["verdict"]) <= {"equal", "undecided"}
 
 
-@pytest.mark.parametrize("pipeline", sliced(("REG", "NONE", "INIT", "JUST", "REP"), quick=2))
-def test_the_groups_of_the_dump_are_those_of_the_counters(pipeline):
-    check_dump("digits_inception", pipeline)
-
-
-@pytest.mark.network
-@pytest.mark.parametrize(("name", "pipeline"), list(product(FETCHED, PIPELINES)))
-def test_the_groups_of_larger_models_are_those_of_the_counters(name, pipeline):
-    check_dump(name, pipeline)
-
-
-def check_dump(name: str, pipeline: str) -> None:
-    """Compare a plan with the counters of the same pipeline, and prove it."""
+@pytest.mark.parametrize(
+    "case",
+    [
+        *sliced(product(["digits_inception"], PIPELINES), quick=2),
+        *(pytest.param(each, marks=pytest.mark.network) for each in product(FETCHED, PIPELINES)),
+    ],
+    ids=str,
+)
+def test_the_groups_of_the_dump_are_those_of_the_counters(case):
+    name, pipeline = case
     bound = prepare(hl.load(name))
     plan = hl.interop.npuw(bound.model, pipeline)
     compiled = shared_core().compile_model(
