@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from hetero_lab.errors import HeteroLabError, MeasurementError
 from hetero_lab.intervals import Noise, Ratio, known_within, paired_ratio
+from hetero_lab.machine.demand import Turn
 from hetero_lab.measure.loads import Driven
 from hetero_lab.results.evidence import BEST, UNDECIDED, judged
 from hetero_lab.runtime.timing import Stopwatch
@@ -18,7 +20,6 @@ LOOKS = 2  # turns of each set before the final
 FINALISTS = 3  # beside the reference
 LEAST_TURNS, _MOST_TURNS = 6, 30  # of the final
 _PRECISION = 0.015  # half the width of the interval of a ratio
-Turn = Mapping[str, Driven]
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,19 @@ class Together:
     def seen(self) -> tuple[Turn, ...]:
         """The turns to describe it by."""
         return self.turns or self.looks
+
+    @cached_property
+    def pooled(self) -> Turn:
+        """These turns as one."""
+        every = {name: [turn[name] for turn in self.seen] for name in self.chosen if self.seen}
+        return {
+            name: Driven(
+                rate_per_s=float(np.median([one.rate_per_s for one in own])),
+                latencies_us=tuple(us for one in own for us in one.latencies_us),
+                n_due=sum(one.n_due for one in own),
+            )
+            for name, own in every.items()
+        }
 
 
 class Race:

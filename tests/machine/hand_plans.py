@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from hetero_lab.intervals import Noise
-from hetero_lab.machine.demand import Demand
-from hetero_lab.machine.goal import Alone, Goal
+from hetero_lab.machine.demand import Alone, Demand, Goal, Turn
 from hetero_lab.machine.machine_plan import ALL_AUTO, OWN_BEST, MachinePlan
-from hetero_lab.machine.race import Together, Turn
+from hetero_lab.machine.race import Together
 from hetero_lab.measure.requests import Driven
 
 ALONE = {"detect": {"GPU": 100.0, "CPU": 40.0}, "segment": {"GPU": 50.0, "CPU": 30.0}}

@@ -81,7 +81,7 @@ def test_the_search_finds_the_best_assignment(n_models):
         load = {way: sum(way == own for own in chosen.values()) for way in options["m0"]}
         return -sum(count * count * (1 + (way == "AUTO")) for way, count in load.items())
 
-    found = search(names, options, score, most=5)
+    found = search(options, score, most=5)
     assert len(found) == 5
     best = max(score(chosen) for chosen in found)
     assert score(found[0]) == best == {3: -3, 9: -24}.get(n_models, best)

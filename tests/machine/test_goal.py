@@ -7,7 +7,8 @@ import math
 import pytest
 
 import hetero_lab as hl
-from hetero_lab.machine.goal import Alone, Goal, foretold_p99_us, holds, pooled
+from hetero_lab.machine.demand import Alone, Goal, foretold_p99_us, holds
+from hetero_lab.machine.race import Together
 from hetero_lab.measure.loads import Driven
 
 CLOSED = hl.Demand("digits_inception")
@@ -56,7 +57,8 @@ def test_a_plan_that_loses_a_few_is_better_than_one_that_loses_most():
 def test_what_was_given_up_counts_in_the_turns_of_a_model_together():
     served = Driven(rate_per_s=100.0, latencies_us=(1000.0,) * 100, n_due=100)
     lost = Driven(rate_per_s=20.0, latencies_us=(1000.0,) * 20, n_due=100)
-    both = pooled([served, lost])
+    turns = {"timed": served}, {"timed": lost}
+    both = Together("", {"timed": "CPU"}, {}, turns=turns).pooled["timed"]
     assert goal("deadlines").missed("timed", both) == pytest.approx(0.4)
     assert goal("deadlines").p99_us("timed", both) == 10_000.0
 

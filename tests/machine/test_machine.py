@@ -15,7 +15,7 @@ from hetero_lab.clock import unix_now
 from hetero_lab.devices.bound import bind
 from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabError, PlanError
 from hetero_lab.machine.load_loop import LoadWindow, window_at
-from hetero_lab.machine.machine import Inquiry, inquiry_on
+from hetero_lab.machine.machine import Inquiry
 from hetero_lab.measure.loads import Driven, Load
 from hetero_lab.runtime.timing import Stopwatch
 
@@ -66,14 +66,14 @@ def test_a_plan_is_written_and_shown(plan, tmp_path):
 
 def test_what_was_measured_of_pairs_serves_the_next_plan(tmp_path):
     demands = {"a": hl.Demand(chain("r", "s")), "b": hl.Demand(chain("t", "u", "v"))}
-    with inquiry_on(
+    with Inquiry(
         demands, ["CPU"], watch=Stopwatch.start(None), store=tmp_path / "store"
     ) as inquiry:
         inquiry.measure_alone()
         inquiry.measure_pairs()
         first = inquiry.alone
     lines = (tmp_path / "store" / "rates.jsonl").read_text().splitlines()
-    with inquiry_on(
+    with Inquiry(
         dict(reversed(demands.items())), ["CPU"], watch=Stopwatch.start(None),
         store=tmp_path / "store",
     ) as again:  # fmt: skip
@@ -82,7 +82,7 @@ def test_what_was_measured_of_pairs_serves_the_next_plan(tmp_path):
         assert again.alone == first
     assert (tmp_path / "store" / "rates.jsonl").read_text().splitlines() == lines
     (tmp_path / "store" / "rates.jsonl").write_text("\n".join([*lines[:2], '{"keys": [', ""]))
-    with inquiry_on(demands, ["CPU"], watch=Stopwatch.start(None), store=tmp_path / "store") as cut:
+    with Inquiry(demands, ["CPU"], watch=Stopwatch.start(None), store=tmp_path / "store") as cut:
         assert (
             len([1 for n, ways in cut.ways.items() for w in ways.values() if cut.kept.n(w.key)])
             == 1
@@ -94,7 +94,7 @@ def test_outputs_under_full_load_are_those_alone(processes):
     model = hl.load("digits_inception")
     ways = ["CPU", "HETERO:MACHACC,CPU", "AUTO:MACHACC,CPU"]
     demands = {f"m{n}": hl.Demand(model, requests=2, ways=[way]) for n, way in enumerate(ways)}
-    with inquiry_on(
+    with Inquiry(
         demands, ["MACHACC", "CPU"], watch=Stopwatch.start(None), processes=processes
     ) as inquiry:
         chosen = {name: next(iter(own.values())) for name, own in inquiry.ways.items()}
@@ -108,7 +108,7 @@ def test_outputs_under_full_load_are_those_alone(processes):
 
 def test_a_clock_counts_what_it_had_to_give_up():
     demand = hl.Demand("digits_inception", rate_per_s=20_000, deadline_ms=2)
-    with inquiry_on({"m": demand}, ["CPU"], watch=Stopwatch.start(None)) as inquiry:
+    with Inquiry({"m": demand}, ["CPU"], watch=Stopwatch.start(None)) as inquiry:
         way = inquiry.ways["m"]["CPU"]
         loads = {"m": Load(key=way.key, rate_per_s=20_000.0, patience_s=0.002)}
         driven = inquiry.drives.drive({"m": way}, loads, 0.3)["m"]
@@ -145,7 +145,7 @@ def test_a_limit_is_kept_where_the_best_sets_exceed_it():
 
 def test_a_rate_that_no_process_can_produce_ends_the_growing_rates(monkeypatch):
     demands = {"m": hl.Demand("digits_inception", rate_per_s=20, deadline_ms=200)}
-    with inquiry_on(demands, ["CPU"], watch=Stopwatch.start(8.0)) as inquiry:
+    with Inquiry(demands, ["CPU"], watch=Stopwatch.start(8.0)) as inquiry:
         drive = inquiry.drives.drive
 
         def behind(ways, loads, seconds, **options):
@@ -161,7 +161,7 @@ def test_a_rate_that_no_process_can_produce_ends_the_growing_rates(monkeypatch):
 
 def test_a_way_that_is_kept_without_latencies_takes_for_ever():
     demand = hl.Demand("digits_inception", ways=["CPU"])
-    with inquiry_on({"m": demand}, ["CPU"], watch=Stopwatch.start(None)) as inquiry:
+    with Inquiry({"m": demand}, ["CPU"], watch=Stopwatch.start(None)) as inquiry:
         way = inquiry.ways["m"]["CPU"]
         inquiry.kept.keep([way.one_key], [Driven(rate_per_s=9.0, latencies_us=())])
         assert inquiry._latency_us(way) == np.inf
@@ -170,7 +170,7 @@ def test_a_way_that_is_kept_without_latencies_takes_for_ever():
 def test_placements_of_one_label_are_two_ways():
     model = hl.load("digits_inception")
     ways = [hl.Placement(hl.Affinity.uniform(model, device), "x") for device in ("MACHACC", "CPU")]
-    with inquiry_on(
+    with Inquiry(
         {"m": hl.Demand(model, ways=ways)}, ["MACHACC", "CPU"], watch=Stopwatch.start(None)
     ) as inquiry:
         assert list(inquiry.ways["m"]) == ["x", "x (2)"]
@@ -178,7 +178,7 @@ def test_placements_of_one_label_are_two_ways():
 
 def test_a_way_that_crashes_costs_its_own_row(monkeypatch):
     demands = {"good": hl.Demand(chain("r", "s")), "bad": hl.Demand(chain("t", "u"), ways=["CPU"])}
-    with inquiry_on(demands, ["CPU"], watch=Stopwatch.start(8.0)) as inquiry:
+    with Inquiry(demands, ["CPU"], watch=Stopwatch.start(8.0)) as inquiry:
         drive = inquiry.drives.drive
         struck = []
 

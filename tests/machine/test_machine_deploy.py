@@ -32,7 +32,7 @@ from hetero_lab.errors import (
 )
 from hetero_lab.intervals import Noise
 from hetero_lab.machine import run_machine
-from hetero_lab.machine.goal import SHARE, Goal
+from hetero_lab.machine.demand import SHARE, Goal
 from hetero_lab.machine.machine_plan import MachinePlan
 from hetero_lab.machine.race import Together
 from hetero_lab.machine.ways import ways_of

@@ -10,7 +10,8 @@ import pytest
 
 from hetero_lab.errors import MeasurementError
 from hetero_lab.intervals import Noise
-from hetero_lab.machine.race import FINALISTS, LOOKS, Race, Together, Turn, best_of
+from hetero_lab.machine.demand import Turn
+from hetero_lab.machine.race import FINALISTS, LOOKS, Race, Together, best_of
 from hetero_lab.measure.requests import Driven
 from hetero_lab.runtime.timing import Stopwatch
 
