@@ -20,7 +20,7 @@ ANNEXES: dict[str, str] = {
     "expected tokens": "hetero_lab.llm.generation.reference_generation",  # its f32 reference
     "drive": "hetero_lab.machine.drives.drive",  # several models at once
     "memory": "hetero_lab.llm.private_memory.bytes_by_part",  # what a worker measures
-    "data": "hetero_lab.accuracy.sweep_accuracy.SweepData",  # sweep(data=), after the turns
+    "data": "hetero_lab.accuracy.evaluate.SweepData",  # sweep(data=), after the turns
     "client": "hetero_lab.fleet.cluster.cluster_of",  # sweep(client=)
     # in figures, pages, widgets and commands
     "accuracy of a sweep": "hetero_lab.accuracy.accuracy_figures.accuracy_front",
