@@ -92,17 +92,18 @@ class Race:
         """Return the sets, each with a judgement; those without a final are undecided."""
         final = [i for i in self._running if self.sets[i].turns]
         levels = {i: self._level(self.sets[i].turns) for i in final}
-        found = judged(levels, self._ratio, preferred=[0])
+        found = judged(
+            levels,
+            lambda i, j: ratio_of(self.sets[i], self.sets[j], self.cost, self.noise),
+            preferred=[0],
+        )
         looked = [i for i in self._running if self.sets[i].looks]
         if not found and looked:  # the budget ended before a final
             least = min(looked, key=lambda i: self._level(self.sets[i].looks))
             found = {0 if 0 in looked else least: BEST}
+        found = dict.fromkeys(looked, UNDECIDED) | found
         return [
-            replace(
-                one,
-                judgement=found.get(i, UNDECIDED if one.looks and not one.why else NOT_MEASURED),
-            )
-            for i, one in enumerate(self.sets)
+            replace(one, judgement=found.get(i, NOT_MEASURED)) for i, one in enumerate(self.sets)
         ]
 
     @property
@@ -117,9 +118,6 @@ class Race:
             self.sets[index] = replace(one, **{kind: (*getattr(one, kind), self.turn(one))})
         except HeteroLabError as error:
             self.sets[index] = replace(one, why=str(error))
-
-    def _ratio(self, index: int, other: int) -> Ratio | None:
-        return ratio_of(self.sets[index], self.sets[other], self.cost, self.noise)
 
     def _is_precise(self, index: int) -> bool:
         """Whether more turns would tell nothing more about its ratio to the reference."""
