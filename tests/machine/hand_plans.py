@@ -31,27 +31,18 @@ def small_plan() -> MachinePlan:
     }
     own, auto = dict.fromkeys(demands, "GPU"), dict.fromkeys(demands, "AUTO:GPU,CPU")
     chosen = {"detect": "GPU", "segment": "CPU"}
+    shares = {"detect": 0.5, "segment": 0.2}, {}, {"detect": 0.9, "segment": 0.8}
+    driven = turns(24, 6, 10), turns(27, 3, 15), turns(30, 0, 25)
+    sets = (
+        Together(OWN_BEST, own, shares[0], turns=driven[0], judgement="slower"),
+        Together(ALL_AUTO, auto, shares[1], turns=driven[1], judgement="slower"),
+        Together("split", chosen, shares[2], turns=driven[2], judgement="best"),
+    )
     return MachinePlan(
         goal=Goal("share", demands, {"detect": 100.0, "segment": 50.0}),
         ways={},
         alone=alone,
-        sets=(
-            Together(
-                OWN_BEST,
-                own,
-                {"detect": 0.5, "segment": 0.2},
-                turns=turns(24, 6, 10),
-                judgement="slower",
-            ),
-            Together(ALL_AUTO, auto, {}, turns=turns(27, 3, 15), judgement="slower"),
-            Together(
-                "split",
-                chosen,
-                {"detect": 0.9, "segment": 0.8},
-                turns=turns(30, 0, 25),
-                judgement="best",
-            ),
-        ),
+        sets=sets,
         pairs={
             ("detect", "GPU", "segment", "GPU"): (50.0, 20.0),
             ("segment", "GPU", "detect", "GPU"): (20.0, 50.0),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -20,12 +22,9 @@ def turns_of_two(one: Used, other: Used):
 
 
 def pairs(used, rate):
-    known = {}
-    for one in used:
-        for other in used:
-            if one is not other:
-                known[one.key, other.key] = rate(one, other), rate(other, one)
-    return lambda a, b: known.get((a, b))
+    two = itertools.permutations(used, 2)
+    known = {(one.key, other.key): (rate(one, other), rate(other, one)) for one, other in two}
+    return lambda *keys: known.get(keys)
 
 
 def test_models_that_take_turns_share_a_device_as_round_robin_does():
@@ -35,13 +34,11 @@ def test_models_that_take_turns_share_a_device_as_round_robin_does():
     np.testing.assert_allclose(shares, [each / one.alone_per_s for one in used], rtol=1e-3)
 
 
-def test_threads_that_find_free_cores_feel_less_than_the_sum_of_the_others():
-    few = [on(CPU, 100.0, moves=True, key=name) for name in "abcde"]
-    shares = together(few, pairs(few, lambda one, other: 80.0))
-    np.testing.assert_allclose(shares, 1 / 1.5, rtol=1e-3)  # four times 0.25
-    many = [on(CPU, 100.0, key=name) for name in "abcde"]
-    shares = together(many, pairs(many, lambda one, other: 80.0))
-    np.testing.assert_allclose(shares, 1 / 2, rtol=1e-3)
+@pytest.mark.parametrize(("moves", "expected"), [(True, 1 / 1.5), (False, 1 / 2)])
+def test_threads_that_find_free_cores_feel_less_than_the_sum_of_the_others(moves, expected):
+    used = [on(CPU, 100.0, moves=moves, key=name) for name in "abcde"]
+    shares = together(used, pairs(used, lambda one, other: 80.0))
+    np.testing.assert_allclose(shares, expected, rtol=1e-3)  # four times 0.25
 
 
 def test_a_model_by_a_clock_adds_as_little_as_it_is_busy():
@@ -64,11 +61,9 @@ def test_the_slowest_requests_meet_those_that_are_rarely_busy():
 
 def test_what_was_not_measured_is_supposed():
     same, other = on(GPU, key="a"), on(GPU, 300.0, key="b")
-    apart = on(CPU, key="c")
-    nothing = {}.get
-    shares = together([same, other], lambda a, b: nothing((a, b)))
+    shares = together([same, other], pairs([], turns_of_two))
     np.testing.assert_allclose(shares, [0.75, 0.25], rtol=1e-3)
-    shares = together([same, apart], lambda a, b: nothing((a, b)))
+    shares = together([same, on(CPU, key="c")], pairs([], turns_of_two))
     assert min(shares) > 0.9
 
 
