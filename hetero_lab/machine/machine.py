@@ -333,11 +333,8 @@ class Inquiry(contextlib.AbstractContextManager["Inquiry"]):
         alone, ranked = self.alone[name], self._ranked(name)
         least = _HOPELESS * max(alone.values())
         good = [label for label in ranked if alone[label] >= least][:_MOST_WAYS]
-        self.ways[name] = {
-            label: way
-            for label, way in self.ways[name].items()
-            if label in good or label not in ranked
-        }
+        for label in {*ranked}.difference(good):
+            del self.ways[name][label]
 
     def _ranked(self, name: str) -> list[str]:
         """Return the labels of a model's ways other than AUTO, those of the best rate first."""
@@ -370,25 +367,22 @@ class Inquiry(contextlib.AbstractContextManager["Inquiry"]):
                     yield ways
 
     def measure_pairs(self) -> None:
+        """Drive two ways as fast as they can, for some inferences of the slower one."""
         self.bar.step("pairs")
         until_s = _PAIRS_UNTIL * (self.watch.budget_s or np.inf)
         for ways in self._pairs():
             if self.watch.elapsed_s > until_s:
                 return
+            loads = {name: self.demands[name].closed(way.key) for name, way in ways.items()}
+            slowest_s = max(1.0 / self.alone[name][way.label] for name, way in ways.items())
+            seconds = float(np.clip(_INFERENCES / 2 * slowest_s, _PAIR_S, _MOST_TURN_S))
             try:
-                driven = self._drive_pair(ways)
+                driven = self.drives.drive(ways, loads, seconds)
             except WorkerError as error:
                 named = " beside ".join(f"{name}: {way.label}" for name, way in ways.items())
                 self.left_out[named] = str(error)
                 continue
             self.kept.keep([way.key for way in ways.values()], [*driven.values()])
-
-    def _drive_pair(self, ways: Mapping[str, Way]) -> dict[str, Driven]:
-        """Drive two ways as fast as they can, for some inferences of the slower one."""
-        loads = {name: self.demands[name].closed(way.key) for name, way in ways.items()}
-        slowest_s = max(1.0 / self.alone[name][way.label] for name, way in ways.items())
-        seconds = float(np.clip(_INFERENCES / 2 * slowest_s, _PAIR_S, _MOST_TURN_S))
-        return self.drives.drive(ways, loads, seconds)
 
     def _known_pairs(self) -> dict[tuple[str, str, str, str], tuple[float, float]]:
         return {
@@ -438,15 +432,14 @@ class Inquiry(contextlib.AbstractContextManager["Inquiry"]):
             own[name] = max(single, key=lambda label: self.alone[name][label])
             auto[name] = next(filter(_is_auto, self.ways[name]), "")
         asked = [(OWN_BEST, own)] + ([(ALL_AUTO, auto)] if all(auto.values()) else [])
-        foretold = search(options, self._score, _MOST_SETS)
+        asked += [(_named(one), one) for one in search(options, self._score, _MOST_SETS)]
         sets, over = list[Together](), dict[str, str]()
-        for label, chosen in [*asked, *((_named(chosen), chosen) for chosen in foretold)]:
-            if any(chosen == one.chosen for one in sets):
-                continue
+        for label, chosen in asked:
             if excess := self._over_limit(chosen):
                 over[label] = excess
-                continue
-            sets.append(Together(label, chosen, {} if chosen == auto else self._predicted(chosen)))
+            elif all(chosen != one.chosen for one in sets):
+                predicted = {} if chosen == auto else self._predicted(chosen)
+                sets.append(Together(label, chosen, predicted))
         if not sets:
             label, why = next(iter(over.items()))
             raise PlanError(f"No set keeps to memory_limit=. {label}: {why}.")
