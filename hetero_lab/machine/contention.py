@@ -104,31 +104,42 @@ class KeptRates:
 
 
 @dataclass(frozen=True)
-class Used:
-    """One model of a set: its rate alone on its way, what it is asked for, and what it uses.
+class Alone:
+    """A model on one of its ways, driven alone: its rate, and the latency of one request in µs.
 
-    ``asked_per_s`` is ``None`` for a demand that is as busy as it can be; ``takes_s`` is one
-    request alone; ``moves`` says that its threads move to free cores.
+    ``p99_us`` is that of requests by the clock of the demand, if it has one. ``asked_per_s`` is
+    ``None`` for a demand that is as busy as it can be. Of the way are the ``hardware`` that its
+    work lands on, and whether its threads ``move`` to free cores.
     """
 
     key: str
-    alone_per_s: float
-    asked_per_s: float | None
-    hardware: frozenset[str]
-    takes_s: float
+    per_s: float
+    median_us: float
+    p99_us: float
+    asked_per_s: float | None = None
+    hardware: frozenset[str] = frozenset()
     moves: bool = False
 
     @property
     def wanted(self) -> float:
-        """What it wants of its rate alone."""
-        return 1.0 if self.asked_per_s is None else min(1.0, self.asked_per_s / self.alone_per_s)
+        """What it wants of its rate."""
+        return 1.0 if self.asked_per_s is None else min(1.0, self.asked_per_s / self.per_s)
+
+    def foretold_p99_us(self, could_per_s: float, tail_us: float) -> float:
+        """Foretell the 99th percentile, if it could be served at a rate beside others.
+
+        ``tail_us`` is what these add to it. What waits makes it as much longer as in a queue with
+        one server (M/M/1), by the share of the possible rate that is asked for.
+        """
+        full = (self.asked_per_s or 0.0) / could_per_s
+        return (self.p99_us + tail_us) / max(1.0 - full, 1e-3)
 
 
 # The rates of two ways that were driven together, by key; None if they were not.
 Pair = Callable[[str, str], "tuple[float, ...] | None"]
 
 
-def added(one: Used, other: Used, pair: Pair) -> tuple[float, float]:
+def added(one: Alone, other: Alone, pair: Pair) -> tuple[float, float]:
     """Return what ``other`` adds to a request of ``one``, and how busy it was, both as shares.
 
     Without a measurement, two on a CPU share its cores, and two on another device take turns.
@@ -136,18 +147,18 @@ def added(one: Used, other: Used, pair: Pair) -> tuple[float, float]:
     known = pair(one.key, other.key)
     if known is not None:
         ours, others = (
-            min(1.0, max(_LEAST, rate / used.alone_per_s))
-            for rate, used in zip(known, (one, other), strict=True)
+            min(1.0, max(_LEAST, rate / each.per_s))
+            for rate, each in zip(known, (one, other), strict=True)
         )
         return 1.0 / ours - 1.0, others
     if "CPU" in one.hardware & other.hardware:
         return 1.0, 0.5
     if one.hardware & other.hardware:
-        return one.alone_per_s / other.alone_per_s, 0.5
+        return one.per_s / other.per_s, 0.5
     return _OTHER_HARDWARE, 1.0
 
 
-def together(used: Sequence[Used], pair: Pair) -> np.ndarray:
+def together(used: Sequence[Alone], pair: Pair) -> np.ndarray:
     """Return the share of its rate alone that each model of a set could reach, shape ``[n]``."""
     n = len(used)
     adds, busy = np.zeros((n, n)), np.ones((n, n))
@@ -165,8 +176,8 @@ def together(used: Sequence[Used], pair: Pair) -> np.ndarray:
     return share
 
 
-def tails_s(used: Sequence[Used], pair: Pair) -> np.ndarray:
-    """Return what the others add to the slowest hundredth of each model's requests, in s, ``[n]``.
+def tails_us(used: Sequence[Alone], pair: Pair) -> np.ndarray:
+    """Return what the others add to the slowest hundredth of each model's requests, in µs, ``[n]``.
 
     A request meets another model with the probability that one of its requests is under way, and
     then all that it adds. So a model that is rarely busy is felt here, and hardly in the mean.
@@ -176,10 +187,10 @@ def tails_s(used: Sequence[Used], pair: Pair) -> np.ndarray:
     found = np.zeros(n)
     for i, one in enumerate(used):
         others = [other for j, other in enumerate(used) if j != i]
-        adds = one.takes_s * np.array([added(one, other, pair)[0] for other in others])
+        adds = one.median_us * np.array([added(one, other, pair)[0] for other in others])
         meets = [
             1.0 if other.asked_per_s is None
-            else min(1.0, other.asked_per_s * (one.takes_s + other.takes_s))
+            else min(1.0, other.asked_per_s * (one.median_us + other.median_us) / 1e6)
             for other in others
         ]  # fmt: skip
         probability = np.where(here, meets, 1.0 - np.array(meets)).prod(axis=1)

@@ -114,18 +114,6 @@ def check_demands(demands: Mapping[str, Demand], objective: str) -> None:
 
 
 @dataclass(frozen=True)
-class Alone:
-    """A model on one of its ways, driven alone: its rate, and the latency of one request in µs.
-
-    ``p99_us`` is that of requests by the clock of the demand, if it has one.
-    """
-
-    per_s: float
-    median_us: float
-    p99_us: float
-
-
-@dataclass(frozen=True)
 class Goal:
     """An objective over demands; ``alone_per_s`` are their rates, each alone on its best way."""
 
@@ -188,16 +176,6 @@ class Goal:
             return used - spare / 1e3
         served = [self.served(name, rate) for name, rate in could_per_s.items()]
         return 1.0 / (self._gained(served) + spare)
-
-
-def foretold_p99_us(could_per_s: float, demand: Demand, alone: Alone, tail_s: float) -> float:
-    """Foretell the 99th percentile of a demand that could be served at a rate.
-
-    ``tail_s`` is what the others add to it. What waits makes it as much longer as in a queue with
-    one server (M/M/1), by the share of the possible rate that is asked for.
-    """
-    full = (demand.rate_per_s or 0.0) / could_per_s
-    return (alone.p99_us + 1e6 * tail_s) / max(1.0 - full, 1e-3)
 
 
 def holds(missed: float) -> bool:

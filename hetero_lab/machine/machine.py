@@ -17,17 +17,15 @@ from hetero_lab.devices.bound import bind
 from hetero_lab.devices.core import shared_core
 from hetero_lab.errors import ArgumentError, MeasurementError, PlanError, unknown
 from hetero_lab.interrupts import UntilInterrupted
-from hetero_lab.machine.contention import KeptRates, Used, search, tails_s, together
+from hetero_lab.machine.contention import Alone, KeptRates, search, tails_us, together
 from hetero_lab.machine.demand import (
     DEADLINES,
     OBJECTIVES,
     SHARE,
-    Alone,
     Demand,
     Goal,
     Turn,
     check_demands,
-    foretold_p99_us,
 )
 from hetero_lab.machine.drives import Drives
 from hetero_lab.machine.machine_plan import ALL_AUTO, OWN_BEST, MachinePlan
@@ -396,26 +394,11 @@ class Inquiry(contextlib.AbstractContextManager["Inquiry"]):
 
     def _predicted(self, chosen: Mapping[str, str]) -> dict[str, float]:
         """Return the share of its rate alone, on its way, that each model could reach."""
-        shares = together(self._used_by(chosen), self.kept.per_s)
+        shares = together(self._alone_of(chosen), self.kept.per_s)
         return dict(zip(chosen, shares.tolist(), strict=True))
 
-    def _used_by(self, chosen: Mapping[str, str]) -> list[Used]:
-        return [self._used[each] for each in chosen.items()]
-
-    @cached_property
-    def _used(self) -> dict[tuple[str, str], Used]:
-        return {
-            (name, label): Used(
-                way.key,
-                self.known[name][label].per_s,
-                self.demands[name].rate_per_s,
-                way.hardware(),
-                self.known[name][label].median_us / 1e6,
-                way.has_few_threads,
-            )
-            for name, ways in self.ways.items()
-            for label, way in ways.items()
-        }
+    def _alone_of(self, chosen: Mapping[str, str]) -> list[Alone]:
+        return [self.known[name][label] for name, label in chosen.items()]
 
     def _sets(self) -> list[Together]:
         """Return the sets to measure: each on its own best, all on AUTO, then by what is foretold.
@@ -473,11 +456,11 @@ class Inquiry(contextlib.AbstractContextManager["Inquiry"]):
 
     def foretold_p99_us(self, chosen: Mapping[str, str]) -> dict[str, float]:
         """Foretell the 99th percentile of the latency of each model of a set."""
-        could = self._could(chosen)
-        tails = tails_s(self._used_by(chosen), self.kept.per_s)
+        could, alone = self._could(chosen), self._alone_of(chosen)
+        tails = tails_us(alone, self.kept.per_s).tolist()
         return {
-            name: foretold_p99_us(could[name], self.demands[name], self.known[name][label], tail_s)
-            for (name, label), tail_s in zip(chosen.items(), tails.tolist(), strict=True)
+            name: one.foretold_p99_us(could[name], tail_us)
+            for name, one, tail_us in zip(chosen, alone, tails, strict=True)
         }
 
     @cached_property
@@ -487,12 +470,18 @@ class Inquiry(contextlib.AbstractContextManager["Inquiry"]):
         for name, rates in self.alone.items():
             found[name] = {}
             for label, per_s in rates.items():
-                median_us, p99_us = (
-                    self._latency_us(self.ways[name][label], percentile) for percentile in (50, 99)
+                way, driven = self.ways[name][label], self.by_clock.get((name, label))
+                found[name][label] = Alone(
+                    way.key,
+                    per_s,
+                    self._latency_us(way),
+                    self._latency_us(way, 99.0)
+                    if driven is None
+                    else self.goal.p99_us(name, driven),
+                    self.demands[name].rate_per_s,
+                    way.hardware(),
+                    way.has_few_threads,
                 )
-                if (driven := self.by_clock.get((name, label))) is not None:
-                    p99_us = self.goal.p99_us(name, driven)
-                found[name][label] = Alone(per_s, median_us, p99_us)
         return found
 
     @cached_property

@@ -22,7 +22,8 @@ from hetero_lab.fetch import file_digest
 from hetero_lab.interop.nearest_recipe import recipe_for
 from hetero_lab.intervals import Noise
 from hetero_lab.machine import run_machine
-from hetero_lab.machine.demand import DEADLINES, SHARE, Alone, Goal, Turn
+from hetero_lab.machine.contention import Alone
+from hetero_lab.machine.demand import DEADLINES, SHARE, Goal, Turn
 from hetero_lab.machine.race import LEAST_TURNS, NOT_MEASURED, Together, best_of, ratio_of
 from hetero_lab.machine.ways import Way
 from hetero_lab.placement.placement import Placement

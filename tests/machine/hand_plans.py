@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hetero_lab.intervals import Noise
-from hetero_lab.machine.demand import Alone, Demand, Goal, Turn
+from hetero_lab.machine.contention import Alone
+from hetero_lab.machine.demand import Demand, Goal, Turn
 from hetero_lab.machine.machine_plan import ALL_AUTO, OWN_BEST, MachinePlan
 from hetero_lab.machine.race import Together
 from hetero_lab.measure.requests import Driven
@@ -26,7 +27,7 @@ def small_plan() -> MachinePlan:
         "segment": Demand("digits_inception", requests=2),
     }
     alone = {
-        name: {way: Alone(rate, 1e6 / rate, 1.2e6 / rate) for way, rate in ways.items()}
+        name: {way: Alone(way, rate, 1e6 / rate, 1.2e6 / rate) for way, rate in ways.items()}
         for name, ways in ALONE.items()
     }
     own, auto = dict.fromkeys(demands, "GPU"), dict.fromkeys(demands, "AUTO:GPU,CPU")

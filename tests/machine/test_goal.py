@@ -7,7 +7,7 @@ import math
 import pytest
 
 import hetero_lab as hl
-from hetero_lab.machine.demand import Alone, Goal, foretold_p99_us, holds
+from hetero_lab.machine.demand import Goal, holds
 from hetero_lab.machine.race import Together
 from hetero_lab.measure.loads import Driven
 
@@ -61,14 +61,6 @@ def test_a_deadline_holds_while_one_of_a_hundred_is_late():
     assert holds(0.01)
     assert not holds(0.02)
     assert holds(math.nan)  # there is none
-
-
-def test_what_is_foretold_grows_with_the_others_and_near_the_limit():
-    alone = Alone(per_s=500.0, median_us=2000.0, p99_us=3000.0)
-    assert foretold_p99_us(1e9, TIMED, alone, 0.0) == pytest.approx(3000.0)
-    assert foretold_p99_us(1e9, TIMED, alone, 0.003) == pytest.approx(6000.0)
-    assert foretold_p99_us(200.0, TIMED, alone, 0.0) == pytest.approx(6000.0)  # half of the time
-    assert foretold_p99_us(101.0, TIMED, alone, 0.0) > 10 * 3000.0  # the queue hardly empties
 
 
 @pytest.mark.parametrize("objective", ["share", "throughput", "deadlines"])
