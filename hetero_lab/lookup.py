@@ -26,9 +26,9 @@ ANNEXES: dict[str, str] = {
     "scenario": "hetero_lab.llm.generation.GenerationRunner",  # runs a Scenario
     "prompt": "hetero_lab.llm.generation.given_or_random_prompt",  # its inputs
     "expected tokens": "hetero_lab.llm.generation.reference_generation",  # its f32 reference
-    "drive": "hetero_lab.machine.driver.drive",  # several models at once
-    "memory": "hetero_lab.llm.private_memory.bytes_by_part",  # what a worker measures
-    "data": "hetero_lab.accuracy.sweep_accuracy.SweepData",  # sweep(data=), after the turns
+    "drive": "hetero_lab.machine.drives.drive",  # several models at once
+    "memory": "hetero_lab.llm.layer_memory.bytes_by_part",  # what a worker measures
+    "data": "hetero_lab.accuracy.evaluate.SweepData",  # sweep(data=), after the turns
     "client": "hetero_lab.fleet.cluster.cluster_of",  # sweep(client=)
     # in figures, pages, widgets and commands
     "accuracy of a sweep": "hetero_lab.accuracy.accuracy_figures.accuracy_front",
@@ -38,13 +38,13 @@ ANNEXES: dict[str, str] = {
     "deploy": "hetero_lab.deploy.contract.check_vacant",
     "freeze": "hetero_lab.deploy.freeze.freeze_placed",
     "graph of NpuwPlan": "hetero_lab.interop.npuw_plan.data_of_plan",
-    "page of Advice": "hetero_lab.advise.advise_figures.contents_of_advice",
+    "page of Advice": "hetero_lab.advise.advice.contents_of_advice",
     "page of BlockCurve": "hetero_lab.llm.llm_figures.contents_of_curve",
     "page of Investigation": "hetero_lab.debug.debug_figures.contents_of_search",
     "page of MachinePlan": "hetero_lab.machine.machine_figures.contents_of_plan",
     "page of Recovered": "hetero_lab.accuracy.accuracy_figures.contents_of_recovered",
     "page of Wrong": "hetero_lab.debug.debug_figures.contents_of_search",
-    "profile of a frozen placement": "hetero_lab.deploy.frozen_profile.profile_frozen",
+    "profile of a frozen placement": "hetero_lab.deploy.deployed_run.profile_frozen",
 }
 
 _IMPORT = re.compile(r"^    from (hetero_lab[\w.]*) import (\([^)]*\)|.+)$", re.M)

@@ -49,19 +49,17 @@ def sensitivity(recovered: Recovered) -> go.Figure:
     whole = float(recovered.sensitivity["error_all_fast"].iloc[0])
     errors = [whole]
     figure = ThemedFigure()
-    for device, pairs in (
-        (fast, [(t, t.only_fast) for t in recovered.tried]),
-        (accurate, [(t, t.only_accurate) for t in recovered.tried]),
-    ):
-        drawn = [(tried, found) for tried, found in pairs if found is not None]
-        errors += [found.relative_error for _, found in drawn]
+    for device, alone in ((fast, "only_fast"), (accurate, "only_accurate")):
+        every = ((tried, getattr(tried, alone)) for tried in recovered.tried)
+        drawn = {tried.index + 1: (tried, found) for tried, found in every if found is not None}
+        y = [found.relative_error for _, found in drawn.values()]
+        errors += y
+        style = styles[device]
         figure.add_bar(
-            x=[tried.index + 1 for tried, _ in drawn],
-            y=[found.relative_error for _, found in drawn],
-            name=f"alone on {styles[device].label}",
-            marker={"color": styles[device].colour, "pattern": {"shape": styles[device].pattern}},
-            hovertext=[_part_hover(tried, found, device) for tried, found in drawn],
-        )
+            x=[*drawn], y=y, name=f"alone on {style.label}",
+            marker={"color": style.colour, "pattern": {"shape": style.pattern}},
+            hovertext=[_part_hover(*each, device) for each in drawn.values()],
+        )  # fmt: skip
     ends = [0.4, len(recovered.tried) + 0.6]
     figure.add_scatter(
         x=ends, y=[whole, whole], mode="lines", name=f"all of it on {plain(fast, 30)}",
@@ -102,14 +100,13 @@ def _log_axis(errors: list[float]) -> dict[str, Any]:
 
 
 def _part_hover(part: ModelPart, found: Evaluation, device: str) -> str:
-    lines = [
-        f"<b>part {part.index + 1}, {len(part.ops)} ops, alone on {plain(device, 30)}</b>",
-        f"{plain(part.ops[0], 60)} … {plain(part.ops[-1], 60)}",
-        f"relative error {found.relative_error:.3g}, accuracy {found.accuracy:.1%}",
-        f"{time_text(part.accurate_us)} on the accurate device"
-        + (f", {time_text(part.fast_us)} on the fast one" if part.fast_us >= 0 else ""),
-    ]
-    return "<br>".join(lines)
+    beside = f", {time_text(part.fast_us)} on the fast one" if part.fast_us >= 0 else ""
+    return (
+        f"<b>part {part.index + 1}, {len(part.ops)} ops, alone on {plain(device, 30)}</b><br>"
+        f"{plain(part.ops[0], 60)} … {plain(part.ops[-1], 60)}<br>"
+        f"relative error {found.relative_error:.3g}, accuracy {found.accuracy:.1%}<br>"
+        f"{time_text(part.accurate_us)} on the accurate device{beside}"
+    )
 
 
 _COLOUR, _CHOSEN = "#0072B2", "#D55E00"  # no device has a point for itself
@@ -189,7 +186,7 @@ def accuracy_front(result: Recovered | Sweep) -> go.Figure:
 
 def _markers(points: list[dict[Any, Any]], name: str, largest: float, colour: str) -> dict:
     style = {"thickness": 0.8, "width": 3, "color": colour}
-    shares = [(p["weight_bytes"] / largest) ** 0.5 for p in points]
+    diameter = _LARGEST - _SMALLEST
     is_on_front = [p["is_on_front"] for p in points]
     return {
         "x": [p["median_us"] for p in points],
@@ -199,7 +196,7 @@ def _markers(points: list[dict[Any, Any]], name: str, largest: float, colour: st
         "mode": "markers",
         "name": name,
         "marker": {
-            "size": [_SMALLEST + (_LARGEST - _SMALLEST) * share for share in shares],
+            "size": [_SMALLEST + diameter * (p["weight_bytes"] / largest) ** 0.5 for p in points],
             "color": [colour if on_front else CLEAR for on_front in is_on_front],
             "opacity": 0.85,
             "symbol": "diamond" if colour == _CHOSEN else "circle",

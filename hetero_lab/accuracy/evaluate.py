@@ -1,7 +1,9 @@
-"""Evaluate: the accuracy of a placement, and its loss against f32."""
+"""Evaluate: the accuracy of a placement or of a sweep's rows, and its loss against f32."""
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +12,12 @@ import numpy as np
 from hetero_lab.devices.core import BoundModel, bind
 from hetero_lab.errors import ArgumentError, HeteroLabError, names_at_hand, shorten
 from hetero_lab.interrupts import UntilInterrupted
-from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import PlacementLike, resolve
 from hetero_lab.progress import Progress
 from hetero_lab.results.configuration import configuration
-from hetero_lab.results.evaluation import Answer, Evaluation
+from hetero_lab.results.evaluation import Answer, Evaluation, completed, recorded_answers
+from hetero_lab.results.records import Accuracy, AnyRecord, Trial, Turn
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
 from hetero_lab.runtime.inputs import bind_inputs
 from hetero_lab.runtime.reference import Reference, compare, run_afresh
@@ -107,13 +109,34 @@ def judge(run: CompiledPlacement, reference: Reference, data: ReadData) -> Itera
     exist.
     """
     bound, (examples, correct, _, output) = run.placed.bound, data
+    is_other = reference.bound.fingerprint != bound.fingerprint
     for number, example in enumerate(examples):
         inputs, label = _parts(example, number, correct is not None)
         arrays = bind_inputs(bound, inputs)
         expected, found = reference(arrays), run_afresh(run, arrays)
-        is_other = reference.bound.fingerprint != bound.fingerprint
         names = _compared(found, expected, output, is_other)
-        yield _judge_one(found, expected, label, correct, names, number, bound.graph)
+        is_nan = has_nan(found[name] for name in names)
+        reference_is_nan = has_nan(expected[name] for name in names)
+        right = reference_right = None
+        if correct is not None:
+            # NaN is never a right answer, although arg-max may find the right place.
+            right = not is_nan and _is_right(correct, found, label, number)
+            reference_right = not reference_is_nan and _is_right(correct, expected, label, number)
+        flags = (right, reference_right, is_nan, reference_is_nan)
+        if is_nan or reference_is_nan:
+            yield Answer(*flags, relative_error=math.nan, cosine=math.nan, top1_agreement=0.0)
+            continue
+        every = compare(found, {name: expected[name] for name in names}, graph=bound.graph)
+        # If every output is random, the errors are NaN.
+        gaps = [gap for gap in every if gap.verdict != "undecided"] or [
+            g for g in every if g.detail
+        ]
+        yield Answer(
+            *flags,
+            relative_error=max((gap.relative_error for gap in gaps), default=0.0),
+            cosine=min((gap.cosine for gap in gaps), default=1.0),
+            top1_agreement=min((gap.argmax_agreement for gap in gaps), default=1.0),
+        )
 
 
 def count_right(
@@ -129,48 +152,6 @@ def count_right(
         found = run(bind_inputs(bound, inputs))
         right += not has_nan(found.values()) and _is_right(correct, found, label, number)
     return right
-
-
-def check_labels(reference: Reference, examples: Sequence[Any], correct: Correct) -> None:
-    """Raise ArgumentError for a label that does not fit the outputs of the first example."""
-    outputs: dict[str, np.ndarray] = {}
-    for number, example in enumerate(examples):
-        inputs, label = _parts(example, number, True)
-        outputs = outputs or reference(bind_inputs(reference.bound, inputs))
-        _is_right(correct, outputs, label, number)
-
-
-def _judge_one(
-    found: dict[str, np.ndarray],
-    expected: dict[str, np.ndarray],
-    label: Any,
-    correct: Correct | None,
-    names: Sequence[str],
-    number: int,
-    graph: OpGraph,
-) -> Answer:
-    is_nan = has_nan(found[name] for name in names)
-    reference_is_nan = has_nan(expected[name] for name in names)
-    right = reference_right = None
-    if correct is not None:
-        # NaN is never a right answer, although arg-max may find the right place.
-        right = not is_nan and _is_right(correct, found, label, number)
-        reference_right = not reference_is_nan and _is_right(correct, expected, label, number)
-    if is_nan or reference_is_nan:
-        nan = float("nan")
-        return Answer(right, reference_right, is_nan, reference_is_nan, nan, nan, 0.0)
-    every = compare(found, {n: expected[n] for n in names}, graph=graph)
-    # If every output is random, the errors are NaN.
-    gaps = [gap for gap in every if gap.verdict != "undecided"] or [g for g in every if g.detail]
-    return Answer(
-        right=right,
-        reference_right=reference_right,
-        is_nan=False,
-        reference_is_nan=False,
-        relative_error=max((gap.relative_error for gap in gaps), default=0.0),
-        cosine=min((gap.cosine for gap in gaps), default=1.0),
-        top1_agreement=min((gap.argmax_agreement for gap in gaps), default=1.0),
-    )
 
 
 def _compared(
@@ -226,3 +207,61 @@ def _parts(example: Any, number: int, is_labelled: bool) -> tuple[Any, Any]:
     if not is_labelled and is_pair and isinstance(example[0], Mapping):
         return example[0], None  # without a metric, only the outputs are compared
     return example if is_labelled else (example, None)
+
+
+class SweepData:
+    """The examples of a sweep, checked before anything is measured.
+
+    The reference is the first variant on one real device in f32, so that the drop of a quantised
+    variant is relative to the model it was made from. Raises ArgumentError or InputError if there
+    are no examples, the first one does not fit the model, or a label does not fit its outputs.
+    """
+
+    def __init__(self, data: ReadData, models: Mapping[str, BoundModel]):
+        self.data, self.models = data, models
+        self.mark = {"metric": data.metric, "output": data.output, "n": len(data.examples)}
+        self.reference = Reference(next(iter(models.values())))
+        first = data._replace(examples=data.examples[:1])
+        list(judge(self.reference.compiled, self.reference, first))
+        if data.correct is None:
+            return
+        outputs: dict[str, np.ndarray] = {}
+        for number, example in enumerate(data.examples):
+            inputs, label = _parts(example, number, True)
+            outputs = outputs or self.reference(bind_inputs(self.reference.bound, inputs))
+            _is_right(data.correct, outputs, label, number)
+
+    def evaluate(
+        self,
+        trials: Sequence[Trial],
+        records: Sequence[AnyRecord],
+        append: Callable[[AnyRecord], object],
+        progress: bool,
+    ) -> None:
+        """Append an ``Accuracy`` record for each measured trial without one for this data."""
+        measured = {r.entry for r in records if isinstance(r, Turn)}
+        known = {
+            r.entry
+            for r in completed(records)
+            if all(getattr(r, name) == value for name, value in self.mark.items())
+        }
+        wanted = defaultdict[Any, list[Trial]](list)
+        for trial in {t.key: t for t in trials}.values():
+            if trial.key in measured - known and not trial.problem:
+                # Requests in flight and the executor do not change the outputs.
+                properties = repr(sorted(trial.device_properties.items()))
+                same = (trial.variant, trial.affinity, trial.direct, properties)
+                wanted[same].append(trial)
+        with Progress("accuracy", show=progress, total=len(wanted), unit="placements") as bar:
+            for several in wanted.values():
+                answers = self._answers(several[0])
+                for trial in several:
+                    append(Accuracy(entry=trial.key, **self.mark, **answers))
+                bar.advance()
+
+    def _answers(self, trial: Trial) -> dict[str, Any]:
+        try:
+            run = compile_placed(trial.placed(self.models[trial.variant]))
+            return recorded_answers(tuple(judge(run, self.reference, self.data)))
+        except HeteroLabError as error:  # another variant may have other outputs
+            return {"problem": str(error)}

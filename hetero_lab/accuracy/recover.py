@@ -143,7 +143,7 @@ class Recovered(Result):
             "configuration", "status", "n_subgraphs", "median_us", "ci95_low_us", "ci95_high_us",
             "ratio", "ratio_ci95_low", "ratio_ci95_high", "weight_bytes",
         ]  # fmt: skip
-        rows = [
+        return frame_of(
             {
                 "label": c.label,
                 **measured.loc[c.label, columns].to_dict(),
@@ -154,14 +154,13 @@ class Recovered(Result):
                 "chosen": c.label == self.chosen,
             }
             for c in self.finalists
-        ]
-        return frame_of(rows)
+        )
 
     @cached_property
     def sensitivity(self) -> pd.DataFrame:
         """One row a part, in topological order: error and accuracy with it alone on a device."""
         all_fast = next(c.calibration for c in self.finalists if c.label == ALL_FAST)
-        rows = [
+        return frame_of(
             {
                 "part": part.index + 1,
                 "first_op": part.ops[0],
@@ -178,8 +177,7 @@ class Recovered(Result):
                 "accuracy_all_fast": all_fast.accuracy,
             }
             for part in self.tried
-        ]
-        return frame_of(rows)
+        )
 
     @cached_property
     def front(self) -> pd.DataFrame:
@@ -193,7 +191,7 @@ class Recovered(Result):
     @cached_property
     def trials(self) -> pd.DataFrame:
         """One row a candidate that was tried on the calibration part, fast to slow as predicted."""
-        rows = [
+        return frame_of(
             {
                 "label": c.label,
                 "predicted_us": c.predicted_us,
@@ -203,8 +201,7 @@ class Recovered(Result):
                 "top1_agreement": c.calibration.top1_agreement,
             }
             for c in sorted(self.candidates, key=lambda c: c.predicted_us)
-        ]
-        return frame_of(rows)
+        )
 
     def __repr__(self) -> str:
         return f"Recovered({self.placement.affinity!r}: {self.verdict})"
@@ -399,27 +396,27 @@ class _Recovery:
     def run(self) -> None:
         """Measure the sensitivity of each part, then try the sets that it suggests."""
         self.search.begin("sensitivity")
-        everything = frozenset(range(len(self.parts)))
+        everything = set(range(len(self.parts)))
         self.all_fast = self._try(ALL_FAST, self.affinity(()))
         self.all_accurate = self._try(ALL_ACCURATE, self.affinity(everything))
         # In low precision the error of an op depends on its neighbours (a tensor handed on in
         # bf16, a fusion), so that each part is tried alone on either device.
-        for way, index in itertools.product(("only_accurate", "only_fast"), sorted(everything)):
+        for way, index in itertools.product(("only_accurate", "only_fast"), range(len(self.parts))):
             if not self._has_time(_SENSED):
                 break
-            label, on_accurate = f"part {index + 1} accurate", frozenset({index})
+            label, on_accurate = f"part {index + 1} accurate", {index}
             if way == "only_fast":
-                label, on_accurate = f"all but {label}", everything - on_accurate
+                label, on_accurate = f"all but {label}", everything - {index}
             with contextlib.suppress(HeteroLabError):  # a refused cut says nothing about the part
                 tried = self._try(label, self.affinity(on_accurate))
                 self.parts[index] = replace(self.parts[index], **{way: tried.calibration})
         self.search.begin("candidates")
-        for name, affinity in self._proposals():
+        for affinity, label in self._proposals():
             if not self._has_time(_TRIED):
                 self.is_cut_short = True
                 break
             with contextlib.suppress(HeteroLabError):  # a cut that the runtime refuses
-                self._try(name, affinity)
+                self._try(label, affinity)
 
     def affinity(self, on_accurate: Collection[int]) -> Affinity:
         """Return the placement with these parts on the accurate device, the others not."""
@@ -443,13 +440,13 @@ class _Recovery:
         chosen = keeps[: _FINALISTS // 2 + 1]
         nearest = min((c.calibration.relative_error for c in chosen), default=np.inf)
         for candidate in keeps[len(chosen) :]:
-            if candidate.calibration.relative_error < 0.7 * nearest:
+            if (error := candidate.calibration.relative_error) < 0.7 * nearest:
                 chosen.append(candidate)
-                nearest = candidate.calibration.relative_error
+                nearest = error
         return chosen[:_FINALISTS]
 
-    def _proposals(self) -> list[tuple[str, Affinity]]:
-        """Return placements that are worth a try, the best guess first."""
+    def _proposals(self) -> list[tuple[Affinity, str]]:
+        """Return placements that are worth a try with their labels, the best guess first."""
         scores: dict[Affinity, tuple[float, str]] = {}
         all_accurate_us = self.all_accurate.predicted_us
         error = self.all_fast.calibration.relative_error or 1.0
@@ -460,8 +457,8 @@ class _Recovery:
                 if predicted_us < all_accurate_us and affinity not in self.tried:
                     # Both count: the error that is left, and the time as a share of all accurate.
                     scores.setdefault(affinity, (predicted_us / all_accurate_us + left, label))
-        order = sorted(scores, key=lambda affinity: scores[affinity][0])
-        return [(scores[affinity][1], affinity) for affinity in order]
+        order = sorted(scores.items(), key=lambda item: item[1][0])
+        return [(affinity, label) for affinity, (_, label) in order]
 
     def _ways(self, name: str, chosen: frozenset[int]) -> list[tuple[str, Affinity]]:
         """Return a set of parts on the accurate device, the others as they are and as planned."""

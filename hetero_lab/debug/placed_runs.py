@@ -12,7 +12,6 @@ import numpy as np
 import openvino as ov
 
 from hetero_lab.clock import Stopwatch
-from hetero_lab.debug.transparent import TransparentModel, with_tensors_as_outputs
 from hetero_lab.devices.core import BoundModel, bases_of, emulated_devices, scratch_core
 from hetero_lab.devices.devices import property_of
 from hetero_lab.devices.properties import PRECISION_HINT

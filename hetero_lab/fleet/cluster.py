@@ -210,9 +210,7 @@ class FleetRun:
         return list(self.client.scheduler_info(n_workers=-1).get("workers", {}))
 
     def _meet_hosts(self) -> None:
-        """Find out which hosts there are, once; raise MeasurementError if none can measure."""
-        if self._hosts:
-            return
+        """Find out which hosts there are; raise MeasurementError if none can measure."""
         until = now() + _PATIENCE_S
         devices = sorted({device for t in self.trials.values() for device in t.devices})
         try:

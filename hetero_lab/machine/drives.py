@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from hetero_lab.clock import unix_now
-from hetero_lab.machine.load_loop import WARM_S
-from hetero_lab.machine.ways import Way
-from hetero_lab.measure.bench import AnyBench
+from hetero_lab.machine.load_loop import WARM_S, Lane, keep_busy, window_at
 from hetero_lab.measure.loads import Driven, Load
 from hetero_lab.measure.requests import Compile, Drive, Request
 from hetero_lab.measure.worker_process import WorkerError
 from hetero_lab.measure.workers import Workers, compiles_at_once, limit_s
+from hetero_lab.runtime.compiled import inference_errors
+from hetero_lab.runtime.runners import Runner
+
+if TYPE_CHECKING:
+    from hetero_lab.machine.ways import Way
+    from hetero_lab.measure.bench import AnyBench
 
 _START_S = 0.03  # until all processes have read the request
 _POLL_S = 0.1  # as a wait without a limit does not end for Ctrl-C on Windows
 _LATE_S = 30.0  # more than a drive takes; then it hangs
+_SPREAD = 1e-3  # of the largest value: what other threads may change in an output
 
 
 class Drives(contextlib.AbstractContextManager["Drives"]):
@@ -33,7 +41,7 @@ class Drives(contextlib.AbstractContextManager["Drives"]):
     ):
         self._process_of, self._start, self._workers = process_of, start, workers
         self._benches: dict[str, AnyBench] = {}
-        self._ready: dict[str, set[str]] = {}  # keys that are compiled, by process
+        self._ready = defaultdict[str, set[str]](set)  # keys that are compiled, by process
         self._is_closed = False
         self._pool = ThreadPoolExecutor(max(2, len(process_of)))
 
@@ -46,9 +54,9 @@ class Drives(contextlib.AbstractContextManager["Drives"]):
     def compile(self, ways: Sequence[tuple[str, Way]]) -> dict[tuple[str, str], str]:
         """Compile ways of models in parallel; return why some failed, by model and label."""
         failed: dict[tuple[str, str], str] = {}
-        by_process: dict[str, list[tuple[str, Way]]] = {}
+        by_process = defaultdict[str, list[tuple[str, "Way"]]](list)
         for name, way in ways:
-            by_process.setdefault(self._process_of[name], []).append((name, way))
+            by_process[self._process_of[name]].append((name, way))
 
         def compile_all(of_process: list[tuple[str, Way]]) -> None:
             for name, way in of_process:
@@ -73,21 +81,17 @@ class Drives(contextlib.AbstractContextManager["Drives"]):
         check: bool = False,
     ) -> dict[str, Driven]:
         """Drive models at the same time, each on a way; WorkerError, if one of them fails."""
-        together: dict[str, list[str]] = {}
+        together = defaultdict[str, list[str]](list)
         for name, way in ways.items():
             self._compiled(name, way)
-            together.setdefault(self._process_of[name], []).append(name)
+            together[self._process_of[name]].append(name)
         starts_at = unix_now() + _START_S
 
         def ask(process: str, names: list[str]) -> dict[str, Driven]:
-            asked = Drive(
-                loads=tuple(loads[name] for name in names),
-                starts_at=starts_at,
-                seconds=seconds,
-                check=check,
-            )
-            longest = max(load.patience_s for load in asked.loads)
-            found = self._ask(process, asked, WARM_S + seconds + longest + _LATE_S)
+            own = tuple(loads[name] for name in names)
+            asked = Drive(loads=own, starts_at=starts_at, seconds=seconds, check=check)
+            patience_s = max(load.patience_s for load in own)
+            found = self._ask(process, asked, WARM_S + seconds + patience_s + _LATE_S)
             return dict(zip(names, found, strict=True))
 
         asking = [self._pool.submit(ask, *each) for each in together.items()]
@@ -98,10 +102,10 @@ class Drives(contextlib.AbstractContextManager["Drives"]):
 
     def _compiled(self, name: str, way: Way) -> None:
         process = self._process_of[name]
-        if way.key not in self._ready.get(process, ()):
+        if way.key not in self._ready[process]:
             request = Compile(trial=way.trial)
             self._ask(process, request, limit_s(self._workers, request))
-            self._ready.setdefault(process, set()).add(way.key)
+            self._ready[process].add(way.key)
 
     def _ask(self, process: str, request: Request[Any], timeout_s: float) -> Any:
         if self._is_closed:
@@ -115,3 +119,42 @@ class Drives(contextlib.AbstractContextManager["Drives"]):
                 self._ready.pop(process, None)
                 self._benches.pop(process).close()
             raise
+
+
+# -- in the processes ---------------------------------------------------------------------------
+
+
+def drive(runners: Sequence[Runner], asked: Drive) -> tuple[Driven, ...]:
+    """Carry out a :class:`~hetero_lab.measure.requests.Drive`, one runner a load."""
+    lanes = [
+        [_lane(runner, check=asked.check) for _ in range(load.requests)]
+        for runner, load in zip(runners, asked.loads, strict=True)
+    ]
+    windows = keep_busy(lanes, asked.loads, window_at(asked.starts_at), asked.seconds)
+    found: list[Driven] = []
+    for runner, window in zip(runners, windows, strict=True):
+        with inference_errors(runner.placed.label):
+            found.append(window.driven())
+    return tuple(found)
+
+
+def _lane(runner: Runner, *, check: bool) -> Lane:
+    """Return another request of a runner; with ``check`` it compares outputs with the runner's."""
+    own = runner.another()
+    if not check:
+        return Lane(own.infer)
+    expected = runner.outputs()
+    return Lane(own.infer, lambda: _differs(own.outputs(), expected))
+
+
+def _differs(outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> bool:
+    for name, value in outputs.items():
+        other = expected[name]
+        if value.dtype.kind != "f":
+            same = np.array_equal(value, other)
+        else:
+            most = _SPREAD * float(np.max(np.abs(other[np.isfinite(other)]), initial=0.0))
+            same = np.allclose(value, other, rtol=0.0, atol=most, equal_nan=True)
+        if not same:
+            return True
+    return False

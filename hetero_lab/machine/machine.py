@@ -5,34 +5,31 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_lab.arguments import check_whole
 from hetero_lab.clock import Stopwatch
-from hetero_lab.devices.core import BoundModel, bind, shared_core
+from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.errors import ArgumentError, MeasurementError, PlanError, unknown
 from hetero_lab.interrupts import UntilInterrupted
-from hetero_lab.machine.contention import Used, search, tails_s, together
-from hetero_lab.machine.demand import Demand, check_demands
-from hetero_lab.machine.drives import Drives
-from hetero_lab.machine.goal import (
+from hetero_lab.machine.contention import Alone, KeptRates, search, tails_us, together
+from hetero_lab.machine.demand import (
     DEADLINES,
     OBJECTIVES,
     SHARE,
-    Alone,
+    Demand,
     Goal,
-    foretold_p99_us,
-    holds,
-    pooled,
+    Turn,
+    check_demands,
 )
-from hetero_lab.machine.kept_rates import KeptRates
+from hetero_lab.machine.drives import Drives
 from hetero_lab.machine.machine_plan import ALL_AUTO, OWN_BEST, MachinePlan
-from hetero_lab.machine.race import FINALISTS, LOOKS, Race, Together, Turn, best_of
+from hetero_lab.machine.race import FINALISTS, LOOKS, Race, Together, best_of
 from hetero_lab.machine.ways import Way, ways_of
 from hetero_lab.measure.loads import Driven, Load
 from hetero_lab.measure.session import Conditions, Session
@@ -41,7 +38,6 @@ from hetero_lab.measure.workers import Workers
 from hetero_lab.model.language import refuse_language_model
 from hetero_lab.placement.memory_limits import (
     MemoryLimit,
-    Pools,
     excess_bytes,
     excess_text,
     held_bytes,
@@ -145,7 +141,7 @@ def machine(
     >>> sorted(plan.best)
     ['one', 'other']
     """
-    with inquiry_on(
+    with Inquiry(
         demands,
         devices,
         objective=objective,
@@ -161,91 +157,72 @@ def machine(
         return inquiry.plan()
 
 
-@contextlib.contextmanager
-def inquiry_on(
-    demands: Mapping[str, Demand],
-    devices: Sequence[str] | None = None,
-    *,
-    objective: str = SHARE,
-    watch: Stopwatch,
-    processes: int | None = None,
-    memory_limit: MemoryLimit | None = None,
-    seed: int = 0,
-    store: str | os.PathLike[str] | None = None,
-    workers: Workers | None = None,
-    progress: bool = False,
-    core: ov.Core | None = None,
-) -> Generator[Inquiry, None, None]:
-    """Check the arguments of :func:`machine`, and open the processes that it measures with."""
-    core = core or shared_core()
-    if objective not in OBJECTIVES:
-        raise ArgumentError(unknown("There is no objective", objective, OBJECTIVES, "Objectives"))
-    check_demands(demands, objective)
-    if processes is not None and check_whole("processes", processes, least=1) != 1:
-        raise ArgumentError("processes= is 1, or None for a process each.")
-    names = order_of(devices, core)
-    limits = memory_pools(names, memory_limit)
-    directory = None if store is None else make_directory(store)
-    bound = {name: bind(demand.model, core) for name, demand in demands.items()}
-    for model in bound.values():
-        refuse_language_model(model.model, "machine")
-    ways, left_out = dict[str, dict[str, Way]](), dict[str, str]()
-    for name, demand in demands.items():
-        ways[name], without = ways_of(name, demand, bound[name], names)
-        left_out |= {f"{name}: {label}": why for label, why in without.items()}
-    conditions = Conditions(seed=seed, workers=workers or Workers())
-    with (
-        Session({m.fingerprint: m for m in bound.values()}, conditions) as session,
-        Drives(
-            {name: "" if processes else name for name in demands}, session.start, conditions.workers
-        ) as drives,
-        Progress("alone", show=progress, budget_s=watch.budget_s) as bar,
+class Inquiry(contextlib.AbstractContextManager["Inquiry"]):
+    """The stages of a plan: alone, pairs, sets, load; with the arguments of :func:`machine`.
+
+    At the end of the block its processes end.
+    """
+
+    def __init__(
+        self,
+        demands: Mapping[str, Demand],
+        devices: Sequence[str] | None = None,
+        *,
+        objective: str = SHARE,
+        watch: Stopwatch,
+        processes: int | None = None,
+        memory_limit: MemoryLimit | None = None,
+        seed: int = 0,
+        store: str | os.PathLike[str] | None = None,
+        workers: Workers | None = None,
+        progress: bool = False,
+        core: ov.Core | None = None,
     ):
-        here = current_environment(names, core)
+        core = core or shared_core()
+        if objective not in OBJECTIVES:
+            raise ArgumentError(
+                unknown("There is no objective", objective, OBJECTIVES, "Objectives")
+            )
+        check_demands(demands, objective)
+        if processes is not None and check_whole("processes", processes, least=1) != 1:
+            raise ArgumentError("processes= is 1, or None for a process each.")
+        self.demands, self.objective = demands, objective
+        self.watch, self.processes, self.core = watch, processes, core
+        self.devices = order_of(devices, core)
+        self.limits = memory_pools(self.devices, memory_limit)
+        directory = None if store is None else make_directory(store)
+        bound = {name: bind(demand.model, core) for name, demand in demands.items()}
+        for model in bound.values():
+            refuse_language_model(model.model, "machine")
+        self.ways, self.left_out = dict[str, dict[str, Way]](), dict[str, str]()
+        for name, demand in demands.items():
+            self.ways[name], without = ways_of(name, demand, bound[name], self.devices)
+            self.left_out |= {f"{name}: {label}": why for label, why in without.items()}
+        here = current_environment(self.devices, core)
         same = (here.openvino_version, here.host, here.n_cpus, here.devices, here.emulated)
-        yield Inquiry(
-            demands=demands,
-            bound=bound,
-            devices=names,
-            ways=ways,
-            left_out=left_out,
-            objective=objective,
-            limits=limits,
-            watch=watch,
-            drives=drives,
-            kept=KeptRates(directory, repr((*same, processes, seed))),
-            bar=bar,
-            processes=processes,
-        )
+        self.kept = KeptRates(directory, repr((*same, processes, seed)))
+        self.by_clock = dict[tuple[str, str], Driven]()
+        self.loads = dict[float, Turn]()
+        self.n_turns = 0
+        self._open = contextlib.ExitStack()
+        conditions = Conditions(seed=seed, workers=workers or Workers())
+        session = Session({model.fingerprint: model for model in bound.values()}, conditions)
+        process_of = {name: "" if processes else name for name in demands}
+        drives = Drives(process_of, self._open.enter_context(session).start, conditions.workers)
+        self.drives = self._open.enter_context(drives)
+        bar = Progress("alone", show=progress, budget_s=watch.budget_s)
+        self.bar = self._open.enter_context(bar)
 
-
-@dataclass(kw_only=True, eq=False)
-class Inquiry:
-    """The stages of a plan: alone, pairs, sets, load."""
-
-    demands: Mapping[str, Demand]
-    bound: Mapping[str, BoundModel]
-    devices: Sequence[str]
-    ways: dict[str, dict[str, Way]]
-    left_out: dict[str, str]
-    objective: str
-    limits: Pools
-    watch: Stopwatch
-    drives: Drives
-    kept: KeptRates
-    bar: Progress
-    processes: int | None = None
-    loads: dict[float, Turn] = field(default_factory=dict[float, Turn])
-    by_clock: dict[tuple[str, str], Driven] = field(default_factory=dict[tuple[str, str], Driven])
-    n_turns: int = 0
+    def __exit__(self, *error: Any) -> None:
+        self._open.__exit__(*error)
 
     def plan(self) -> MachinePlan:
         """Measure stage by stage; Ctrl-C ends that once all were driven alone."""
         self._check_memory()
         self.measure_alone()
         used = {d for ways in self.ways.values() for w in ways.values() for d in w.trial.devices}
-        core = next(iter(self.bound.values())).core
-        race = Race(self.goal.cost, replace(noise_here(used, core), absolute_us=0.0), self.turn)
+        noise = replace(noise_here(used, self.core), absolute_us=0.0)  # costs are no times
+        race = Race(self.goal.cost, noise, self.turn)
         with UntilInterrupted() as until:
             self.measure_pairs()
             race.sets = self._sets()
@@ -255,13 +232,13 @@ class Inquiry:
         race.sets = race.sets or self._sets()
         return MachinePlan(
             goal=self.goal,
-            ways={name: dict(ways) for name, ways in self.ways.items()},
-            alone={n: {w: self.known[n, w] for w in ways} for n, ways in self.ways.items()},
+            ways=self.ways,
+            alone=self.known,
             sets=tuple(race.judged()),
             pairs=self._known_pairs(),
-            loads=dict(self.loads),
-            left_out=dict(self.left_out),
-            noise=race.noise,
+            loads=self.loads,
+            left_out=self.left_out,
+            noise=noise,
             interrupted=until.interrupted,
             processes=self.processes,
         )
@@ -290,11 +267,10 @@ class Inquiry:
 
     def _measure_way(self, name: str, way: Way) -> None:
         """Measure its rate, and the latency of one request at a time."""
-        if not self.kept.n(way.key):
-            self.kept.keep([way.key], [self._alone(name, way, self.demands[name].closed(way.key))])
-        if not self.kept.n(way.one_key):
-            load = Load(key=way.key)
-            self.kept.keep([way.one_key], [self._alone(name, way, load)])
+        loads = {way.key: self.demands[name].closed(way.key), way.one_key: Load(key=way.key)}
+        for key, load in loads.items():
+            if not self.kept.n(key):
+                self.kept.keep([key], [self._alone(name, way, load)])
 
     def _alone(self, name: str, way: Way, load: Load) -> Driven:
         """Drive a way alone, for longer if its inferences are long."""
@@ -315,9 +291,8 @@ class Inquiry:
         if (rate := self.demands[name].rate_per_s) is not None:
             seconds = float(np.clip(_ARRIVALS / rate, _CHECK_S, _MOST_TURN_S))
             load = self.demands[name].load(way.key)
-            self.by_clock[name, way.label] = self.drives.drive({name: way}, {name: load}, seconds)[
-                name
-            ]
+            driven = self.drives.drive({name: way}, {name: load}, seconds)
+            self.by_clock[name, way.label] = driven[name]
 
     def _quickest(self, name: str) -> tuple[Way, float]:
         """Return the way of the least latency alone, and that in µs."""
@@ -347,128 +322,106 @@ class Inquiry:
 
     def _latency_us(self, way: Way, percentile: float = 50.0) -> float:
         """Return a percentile of the latencies of one request at a time."""
-        kept = self.kept.get(way.one_key)
-        latencies_us = kept.latencies_us if kept else ()
+        latencies_us = self.kept.latencies_us(way.one_key)
         return float(np.percentile(latencies_us, percentile)) if latencies_us else np.inf
 
     def _prune(self, name: str) -> None:
         """Keep the fastest ways of a model; one of hopeless rate helps no set."""
-        ways, alone = self.ways[name], self.alone[name]
-        ranked = sorted(ways.values(), key=lambda way: -alone[way.label])
-        most = alone[ranked[0].label]
-        fixed = [way for way in ranked if not _is_auto(way)]
-        good = [way for way in fixed if alone[way.label] >= _HOPELESS * most]
-        good = [*good[:_MOST_WAYS], *(way for way in ranked if _is_auto(way))]
-        self.ways[name] = {way.label: way for way in ways.values() if way in good}
+        alone, ranked = self.alone[name], self._ranked(name)
+        least = _HOPELESS * max(alone.values())
+        good = [label for label in ranked if alone[label] >= least][:_MOST_WAYS]
+        for label in {*ranked}.difference(good):
+            del self.ways[name][label]
+
+    def _ranked(self, name: str) -> list[str]:
+        """Return the labels of a model's ways other than AUTO, those of the best rate first."""
+        fixed = [label for label in self.ways[name] if not _is_auto(label)]
+        return sorted(fixed, key=lambda label: -self.alone[name][label])
 
     @property
     def alone(self) -> dict[str, dict[str, float]]:
         """Results per second of each model on each of its ways, driven alone."""
         found: dict[str, dict[str, float]] = {}
         for name, ways in self.ways.items():
-            rates = {label: self.kept.get(way.key) for label, way in ways.items()}
-            found[name] = {label: rate.per_s[0] for label, rate in rates.items() if rate}
+            rates = {label: self.kept.per_s(way.key) for label, way in ways.items()}
+            found[name] = {label: rate[0] for label, rate in rates.items() if rate}
         return found
 
     # -- pairs --------------------------------------------------------------------------------
 
-    def _pairs(self) -> Iterator[tuple[tuple[str, Way], tuple[str, Way]]]:
+    def _pairs(self) -> Iterator[dict[str, Way]]:
         """Yield the pairs that are not known well, those of the best ways first."""
-        ranked = {
-            name: sorted(
-                (way for way in ways.values() if not _is_auto(way)),
-                key=lambda way: -self.alone[name][way.label],
-            )
-            for name, ways in self.ways.items()
-        }
+        ranked = {name: [*enumerate(self._ranked(name))] for name in self.ways}
         found = [
-            (i + j, (one, first), (other, second))
+            (i + j, {one: self.ways[one][first], other: self.ways[other][second]})
             for one, other in itertools.combinations(ranked, 2)
-            for i, first in enumerate(ranked[one])
-            for j, second in enumerate(ranked[other])
+            for (i, first), (j, second) in itertools.product(ranked[one], ranked[other])
         ]
         found.sort(key=lambda each: each[0])
         for number in range(_PAIR_TIMES):
-            for _, one, other in found:
-                if self.kept.n(one[1].key, other[1].key) <= number:
-                    yield one, other
+            for _, ways in found:
+                if self.kept.n(*(way.key for way in ways.values())) <= number:
+                    yield ways
 
     def measure_pairs(self) -> None:
+        """Drive two ways as fast as they can, for some inferences of the slower one."""
         self.bar.step("pairs")
         until_s = _PAIRS_UNTIL * (self.watch.budget_s or np.inf)
-        for (one, first), (other, second) in self._pairs():
+        for ways in self._pairs():
             if self.watch.elapsed_s > until_s:
                 return
+            loads = {name: self.demands[name].closed(way.key) for name, way in ways.items()}
+            slowest_s = max(1.0 / self.alone[name][way.label] for name, way in ways.items())
+            seconds = float(np.clip(_INFERENCES / 2 * slowest_s, _PAIR_S, _MOST_TURN_S))
             try:
-                driven = self._drive_pair({one: first, other: second})
+                driven = self.drives.drive(ways, loads, seconds)
             except WorkerError as error:
-                self.left_out[f"{one}: {first.label} beside {other}: {second.label}"] = str(error)
+                named = " beside ".join(f"{name}: {way.label}" for name, way in ways.items())
+                self.left_out[named] = str(error)
                 continue
-            self.kept.keep([first.key, second.key], [driven[one], driven[other]])
-
-    def _pair(self, one: str, other: str) -> tuple[float, float] | None:
-        known = self.kept.get(one, other)
-        return None if known is None else (known.per_s[0], known.per_s[1])
+            self.kept.keep([way.key for way in ways.values()], [*driven.values()])
 
     def _known_pairs(self) -> dict[tuple[str, str, str, str], tuple[float, float]]:
-        found: dict[tuple[str, str, str, str], tuple[float, float]] = {}
-        for one, other in itertools.permutations(self.ways, 2):
-            for first, second in itertools.product(
-                self.ways[one].values(), self.ways[other].values()
-            ):
-                if (rates := self._pair(first.key, second.key)) is not None:
-                    found[one, first.label, other, second.label] = rates
-        return found
+        return {
+            (one, first, other, second): (rates[0], rates[1])
+            for one, other in itertools.permutations(self.ways, 2)
+            for first, second in itertools.product(self.ways[one], self.ways[other])
+            if (rates := self.kept.per_s(self.ways[one][first].key, self.ways[other][second].key))
+        }
 
     # -- sets ---------------------------------------------------------------------------------
 
     def _predicted(self, chosen: Mapping[str, str]) -> dict[str, float]:
         """Return the share of its rate alone, on its way, that each model could reach."""
-        shares = together(self._used_by(chosen), self._pair)
+        shares = together(self._alone_of(chosen), self.kept.per_s)
         return dict(zip(chosen, shares.tolist(), strict=True))
 
-    def _used_by(self, chosen: Mapping[str, str]) -> list[Used]:
-        return [self._used[each] for each in chosen.items()]
-
-    @cached_property
-    def _used(self) -> dict[tuple[str, str], Used]:
-        return {
-            (name, label): Used(
-                self.ways[name][label].key,
-                known.per_s,
-                self.demands[name].rate_per_s,
-                self.ways[name][label].hardware(),
-                known.median_us / 1e6,
-                self.ways[name][label].has_few_threads,
-            )
-            for (name, label), known in self.known.items()
-        }
+    def _alone_of(self, chosen: Mapping[str, str]) -> list[Alone]:
+        return [self.known[name][label] for name, label in chosen.items()]
 
     def _sets(self) -> list[Together]:
         """Return the sets to measure: each on its own best, all on AUTO, then by what is foretold.
 
         PlanError, if none keeps to the memory limits.
         """
-        own, auto = dict[str, str](), dict[str, str]()
-        for name, ways in self.ways.items():
-            fixed = [label for label, way in ways.items() if not _is_auto(way)]
-            single = [label for label in fixed if label in self.devices] or fixed or list(ways)
-            own[name] = max(single, key=lambda label: self.alone[name][label])
-            auto[name] = next((label for label, way in ways.items() if _is_auto(way)), "")
         options = {
-            name: [label for label, way in ways.items() if not _is_auto(way)] or list(ways)
+            name: [label for label in ways if not _is_auto(label)] or list(ways)
             for name, ways in self.ways.items()
         }
-        foretold = search(list(options), options, self._score, _MOST_SETS)
+        own, auto = dict[str, str](), dict[str, str]()
+        for name, labels in options.items():
+            single = [label for label in labels if label in self.devices] or labels
+            own[name] = max(single, key=lambda label: self.alone[name][label])
+            auto[name] = next(filter(_is_auto, self.ways[name]), "")
         asked = [(OWN_BEST, own)] + ([(ALL_AUTO, auto)] if all(auto.values()) else [])
+        asked += [(_named(one), one) for one in search(options, self._score, _MOST_SETS)]
         sets, over = list[Together](), dict[str, str]()
-        for label, chosen in [*asked, *((_named(chosen), chosen) for chosen in foretold)]:
-            if any(chosen == one.chosen for one in sets):
-                continue
+        for label, chosen in asked:
             if excess := self._over_limit(chosen):
                 over[label] = excess
-                continue
-            sets.append(Together(label, chosen, {} if chosen == auto else self._predicted(chosen)))
+            elif all(chosen != one.chosen for one in sets):
+                predicted = {} if chosen == auto else self._predicted(chosen)
+                sets.append(Together(label, chosen, predicted))
         if not sets:
             label, why = next(iter(over.items()))
             raise PlanError(f"No set keeps to memory_limit=. {label}: {why}.")
@@ -495,34 +448,39 @@ class Inquiry:
 
     def _could(self, chosen: Mapping[str, str]) -> dict[str, float]:
         """Return the rate that each model of a set could reach."""
+        shares = self._predicted(chosen)
         return {
-            name: share * self.known[name, chosen[name]].per_s
-            for name, share in self._predicted(chosen).items()
+            name: shares[name] * self.known[name][label].per_s for name, label in chosen.items()
         }
 
     def foretold_p99_us(self, chosen: Mapping[str, str]) -> dict[str, float]:
         """Foretell the 99th percentile of the latency of each model of a set."""
-        could = self._could(chosen)
-        tails = tails_s(self._used_by(chosen), self._pair)
+        could, alone = self._could(chosen), self._alone_of(chosen)
+        tails = tails_us(alone, self.kept.per_s).tolist()
         return {
-            name: foretold_p99_us(
-                could[name], self.demands[name], self.known[name, label], float(tail_s)
-            )
-            for (name, label), tail_s in zip(chosen.items(), tails, strict=True)
+            name: one.foretold_p99_us(could[name], tail_us)
+            for name, one, tail_us in zip(chosen, alone, tails, strict=True)
         }
 
     @cached_property
-    def known(self) -> dict[tuple[str, str], Alone]:
+    def known(self) -> dict[str, dict[str, Alone]]:
         """How each model is on each of its ways, once all were driven alone."""
-        found: dict[tuple[str, str], Alone] = {}
+        found: dict[str, dict[str, Alone]] = {}
         for name, rates in self.alone.items():
+            found[name] = {}
             for label, per_s in rates.items():
-                median_us, p99_us = (
-                    self._latency_us(self.ways[name][label], percentile) for percentile in (50, 99)
+                way, driven = self.ways[name][label], self.by_clock.get((name, label))
+                found[name][label] = Alone(
+                    way.key,
+                    per_s,
+                    self._latency_us(way),
+                    self._latency_us(way, 99.0)
+                    if driven is None
+                    else self.goal.p99_us(name, driven),
+                    self.demands[name].rate_per_s,
+                    way.hardware(),
+                    way.has_few_threads,
                 )
-                if (driven := self.by_clock.get((name, label))) is not None:
-                    p99_us = driven.p99_us(self.demands[name].load("").patience_s)
-                found[name, label] = Alone(per_s, median_us, p99_us)
         return found
 
     @cached_property
@@ -550,14 +508,15 @@ class Inquiry:
 
     def _check_memory(self) -> None:
         """Raise PlanError before anything is measured, if no set keeps to the memory limits."""
-        options = {name: list(ways) for name, ways in self.ways.items()}
+
+        def excess(chosen: Mapping[str, str]) -> float:
+            return sum(excess_bytes(self._held_by(chosen), self.limits).values())
+
         if self.limits:
-            least = search(list(options), options, lambda c: -self._excess(c), 1)[0]
+            options = {name: list(ways) for name, ways in self.ways.items()}
+            least = search(options, lambda chosen: -excess(chosen), 1)[0]
             if why := self._over_limit(least):
                 raise PlanError(f"No set keeps to memory_limit=. {_named(least)}: {why}.")
-
-    def _excess(self, chosen: Mapping[str, str]) -> float:
-        return float(sum(excess_bytes(self._held_by(chosen), self.limits).values()))
 
     def turn(self, one: Together, scale: float = 1.0) -> Turn:
         """Drive a set as its demands say, their rates times ``scale``."""
@@ -569,34 +528,22 @@ class Inquiry:
         }
         return self.drives.drive(ways, loads, self._window_s)
 
-    def _drive_pair(self, ways: Mapping[str, Way]) -> dict[str, Driven]:
-        """Drive two ways as fast as they can, for some inferences of the slower one."""
-        loads = {name: self.demands[name].closed(way.key) for name, way in ways.items()}
-        slowest_s = max(1.0 / self.alone[name][way.label] for name, way in ways.items())
-        seconds = float(np.clip(_INFERENCES / 2 * slowest_s, _PAIR_S, _MOST_TURN_S))
-        return self.drives.drive(ways, loads, seconds)
-
     # -- load ---------------------------------------------------------------------------------
-
-    @property
-    def _has_deadlines(self) -> bool:
-        return any(demand.deadline_ms is not None for demand in self.demands.values())
 
     @property
     def _without_load(self) -> Stopwatch:
         """The budget less what growing rates will take."""
-        if self.watch.budget_s is None or not self._has_deadlines:
+        if self.watch.budget_s is None or not self.goal.deadlines_us:
             return self.watch
         load_s = min(len(_LOADS) * (self._window_s + _BETWEEN_S), _LOAD * self.watch.left_s)
         return replace(self.watch, budget_s=self.watch.budget_s - load_s)
 
     def _measure_load(self, one: Together) -> None:
         """Drive a set at growing rates, until a deadline is missed twice in a row."""
-        if not self._has_deadlines or not one.seen:
+        if not self.goal.deadlines_us or not one.seen:
             return
-        asked = {name: pooled([turn[name] for turn in one.seen]) for name in one.chosen}
-        if not self._all_hold(asked):
-            self.loads[1.0] = asked
+        if self.goal.late(one.pooled):
+            self.loads[1.0] = one.pooled
             return
         self.bar.step("load")
         try:
@@ -605,7 +552,7 @@ class Inquiry:
                     if self.watch.is_over and self.loads:
                         return
                     turn = self.turn(one, times)
-                    if self._all_hold(turn):
+                    if not self.goal.late(turn):
                         break
                 if behind := self._behind(turn, times):
                     self.left_out[f"{times:g} times the rates"] = (
@@ -613,7 +560,7 @@ class Inquiry:
                     )
                     return
                 self.loads[times] = turn
-                if not self._all_hold(turn):
+                if self.goal.late(turn):
                     return
         except WorkerError as error:
             self.left_out["growing rates"] = str(error)
@@ -623,12 +570,9 @@ class Inquiry:
         rates = {name: times * (self.demands[name].rate_per_s or 0.0) for name in turn}
         return next((n for n, driven in turn.items() if driven.is_behind(rates[n])), "")
 
-    def _all_hold(self, turn: Turn) -> bool:
-        return all(holds(self.goal.missed(name, driven)) for name, driven in turn.items())
 
-
-def _is_auto(way: Way) -> bool:
-    return way.label.startswith("AUTO")
+def _is_auto(label: str) -> bool:
+    return label.startswith("AUTO")
 
 
 def _named(chosen: Mapping[str, str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from hetero_lab.machine.goal import holds
+from hetero_lab.machine.demand import holds
 from hetero_lab.machine.machine_plan import ALL_AUTO, OWN_BEST, MachinePlan
 from hetero_lab.views.result_views import Contents
 from hetero_lab.views.theme import GRID, TEXT, ThemedFigure, finish, plain, row_axis

@@ -1,27 +1,37 @@
-"""The plan of a machine: the way of each model, how all fare together, and beside what."""
+"""The plan of a machine: the way of each model, how all fare together, and how to deploy it."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from hetero_lab.deploy import machine_file
+from hetero_lab.deploy.contract import check_vacant
+from hetero_lab.deploy.freeze import freeze_placed
 from hetero_lab.devices.core import emulated_devices
-from hetero_lab.errors import MeasurementError, names_at_hand
+from hetero_lab.devices.emulation import emulated_devices
+from hetero_lab.errors import MeasurementError, names_at_hand, warn
+from hetero_lab.fetch import file_digest
+from hetero_lab.interop.nearest_recipe import recipe_for
 from hetero_lab.intervals import Noise
-from hetero_lab.machine.goal import DEADLINES, SHARE, Alone, Goal, holds, pooled
-from hetero_lab.machine.race import LEAST_TURNS, NOT_MEASURED, Together, Turn, best_of, ratio_of
+from hetero_lab.machine import run_machine
+from hetero_lab.machine.contention import Alone
+from hetero_lab.machine.demand import DEADLINES, SHARE, Goal, Turn
+from hetero_lab.machine.race import LEAST_TURNS, NOT_MEASURED, Together, best_of, ratio_of
 from hetero_lab.machine.ways import Way
 from hetero_lab.placement.placement import Placement
 from hetero_lab.result import Result
 from hetero_lab.results.evidence import ALIKE, AS_FAST, SLOWER, TOLERANCE, UNDECIDED
-from hetero_lab.tables import frame_of, number
+from hetero_lab.runtime.stored_placement import standalone
+from hetero_lab.tables import frame_of, number, write_json, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,19 +113,18 @@ class MachinePlan(Result):
         ``missed`` (share of deadlines) together; the same of the reference (``own_best_…``) and
         of AUTO (``auto_…``); ``predicted_share``. What was not measured is missing.
         """
-        beside = {"own_best": self._named(OWN_BEST), "auto": self._named(ALL_AUTO)}
+        sets = {one.label: one for one in self.sets}
         rows = []
-        for name in self.goal.demands:
-            row: dict[str, object] = {"model": name, "way": self.chosen.chosen[name]}
+        for name, way in self.chosen.chosen.items():
+            row: dict[str, object] = {"model": name, "way": way}
             row["alone_per_s"] = self.goal.alone_per_s[name]
             row |= self._fared(self.chosen, name)
             row["predicted_share"] = self._predicted(self.chosen, name)
-            for prefix, other in beside.items():
-                if other is not None:
+            for prefix, label in (("own_best", OWN_BEST), ("auto", ALL_AUTO)):
+                if (other := sets.get(label)) is not None:
                     row[f"{prefix}_way"] = other.chosen[name]
                     fared = self._fared(other, name)
-                    for column in ("share", "p99_us", "missed"):
-                        row[f"{prefix}_{column}"] = fared[column]
+                    row |= {f"{prefix}_{n}": fared[n] for n in ("share", "p99_us", "missed")}
             rows.append(row)
         return frame_of(rows)
 
@@ -130,7 +139,7 @@ class MachinePlan(Result):
         rows = []
         for one in self.sets:
             found = ratio_of(one, self.reference, self.goal.cost, self.noise)
-            shares = [self._median_share(one, name) for name in one.chosen] if one.seen else []
+            shares = [*self._shares(one).values()]
             rows.append(
                 {
                     "set": one.label,
@@ -149,37 +158,22 @@ class MachinePlan(Result):
     @cached_property
     def slowdown(self) -> pd.DataFrame:
         """One row a model and way beside a way of another: its share of the rate alone there."""
-        return frame_of(
-            [
-                {
-                    "model": one,
-                    "way": first,
-                    "beside": other,
-                    "beside_way": second,
-                    "share": min(1.0, rates[0] / self.alone[one][first].per_s),
-                }
-                for (one, first, other, second), rates in self.pairs.items()
-            ]
-            or [dict.fromkeys(("model", "way", "beside", "beside_way", "share"))]
-        ).dropna()
+        rows = [
+            (*names, min(1.0, rate / self.alone[names[0]][names[1]].per_s))
+            for names, (rate, _) in self.pairs.items()
+        ]
+        return frame_of(rows, ["model", "way", "beside", "beside_way", "share"])
 
     @cached_property
     def load(self) -> pd.DataFrame:
         """One row a factor of all rates and a model with a deadline: the share that missed it."""
-        return frame_of(
-            [
-                {
-                    "factor": factor,
-                    "model": name,
-                    "p99_us": self.goal.p99_us(name, driven),
-                    "missed": self.goal.missed(name, driven),
-                }
-                for factor, turn in self.loads.items()
-                for name, driven in turn.items()
-                if self.goal.demands[name].deadline_ms is not None
-            ]
-            or [dict.fromkeys(("factor", "model", "p99_us", "missed"))]
-        ).dropna()
+        goal = self.goal
+        rows = [
+            (factor, name, goal.p99_us(name, turn[name]), goal.missed(name, turn[name]))
+            for factor, turn in self.loads.items()
+            for name in goal.deadlines_us
+        ]
+        return frame_of(rows, ["factor", "model", "p99_us", "missed"])
 
     def deploy(
         self, directory: str | os.PathLike[str], *, tolerance: float | None = TOLERANCE
@@ -202,13 +196,22 @@ class MachinePlan(Result):
         MeasurementError, OutputPathError, CompileError
             Nothing was measured together; as for :func:`hetero_lab.freeze`.
         """
-        from hetero_lab.machine.machine_deploy import deploy
-
         if not self.chosen.seen:
             raise MeasurementError(f"Nothing was measured together to deploy. {self.chosen.why}")
+        target, models = Path(directory), dict[str, dict[str, Any]]()
         ways = {name: self.ways[name][label] for name, label in self.chosen.chosen.items()}
-        demands, processes = self.goal.demands, self.processes
-        return deploy(directory, ways, demands, processes=processes, tolerance=tolerance)
+        for name, way in ways.items():  # nothing is written where one of them is refused
+            check_vacant(target / name, way.placed.bound.model)
+        for name, way in ways.items():
+            freeze_placed(way.placed, target / name, tolerance=tolerance)
+            demand, keys = self.goal.demands[name], ("requests", "rate_per_s", "deadline_ms")
+            models[name] = {"way": way.label, **{key: getattr(demand, key) for key in keys}}
+        _write_for_server(target, ways, models)
+        program = target / machine_file.PROGRAM
+        write_text(program, standalone(run_machine))
+        about = {"processes": self.processes, "program": file_digest(program), "models": models}
+        write_json(target / machine_file.FILE, {**machine_file.ABOUT, **about})
+        return target
 
     # -- words --------------------------------------------------------------------------------
 
@@ -235,34 +238,33 @@ class MachinePlan(Result):
         return "\n".join(sentences)
 
     def _answer_sentence(self) -> str:
-        timed = [n for n, d in self.goal.demands.items() if d.deadline_ms is not None]
         where = ", ".join(f"{name} on {way}" for name, way in self.chosen.chosen.items())
         if self.goal.objective == DEADLINES:
-            late = {n: self._missed(self.chosen, n) for n in timed}
-            failing = {n: share for n, share in late.items() if not holds(share)}
-            count = {1: "The deadline holds", 2: "Both deadlines hold"}.get(
-                len(timed), f"All {number(len(timed))} deadlines hold"
+            n = len(self.goal.deadlines_us)
+            hold = {1: "The deadline holds", 2: "Both deadlines hold"}.get(
+                n, f"All {number(n)} deadlines hold"
             )
-            said = count if not failing else _misses(failing)
-            return f"{said}: {where}.{self._without()}"
-        name, share = self._least(self.chosen)
-        if self.goal.objective == SHARE:
-            return f"{name} gets least, {share:.0%} of {self._of(name)}: {where}.{self._without()}"
-        mean = np.mean([self._median_share(self.chosen, n) for n in self.goal.demands])
-        return f"The models get {mean:.0%} on average of what they want: {where}.{self._without()}"
+            said = _misses(self.goal.late(self.chosen.pooled)) or hold
+        elif self.goal.objective == SHARE:
+            name, share = self._least(self.chosen)
+            is_closed = self.goal.demands[name].rate_per_s is None
+            of = "what it gets alone" if is_closed else "its rate"
+            said = f"{name} gets least, {share:.0%} of {of}"
+        else:
+            mean = np.mean([*self._shares(self.chosen).values()])
+            said = f"The models get {mean:.0%} on average of what they want"
+        return f"{said}: {where}.{self._without()}"
 
     def _without(self) -> str:
         """Say what happens with each model on its own best device."""
         reference = self.reference
         if reference is self.chosen:
-            return " That is each on its own best device." * (reference.label == OWN_BEST)
+            return " That is each on its own best device." if reference.label == OWN_BEST else ""
         if not reference.seen:
             return ""
         if self.goal.objective == DEADLINES:
-            timed = [n for n, d in self.goal.demands.items() if d.deadline_ms is not None]
-            late = {n: self._missed(reference, n) for n in timed}
-            failing = {n: share for n, share in late.items() if not holds(share)}
-            return f" Without a plan {_misses(failing)}." if failing else ""
+            missed = _misses(self.goal.late(reference.pooled))
+            return f" Without a plan {missed}." if missed else ""
         name, share = self._least(reference)
         return f" Without a plan, {reference.label}, {name} gets {share:.0%}."
 
@@ -291,68 +293,43 @@ class MachinePlan(Result):
         if not self.loads:
             return []
         factor, turn = max(self.loads.items())
-        late = {name: self.goal.missed(name, driven) for name, driven in turn.items()}
-        failing = {name: share for name, share in late.items() if not holds(share)}
         rates = "the rates asked for" if factor == 1 else f"{factor:g} times the rates"
-        if not failing:
-            return [f"At {rates} all deadlines hold."]
-        return [f"The first deadline is missed at {rates}: {_misses(failing)}."]
+        if missed := _misses(self.goal.late(turn)):
+            return [f"The first deadline is missed at {rates}: {missed}."]
+        return [f"At {rates} all deadlines hold."]
 
     # -- figures ------------------------------------------------------------------------------
 
-    def _named(self, label: str) -> Together | None:
-        return next((one for one in self.sets if one.label == label), None)
-
-    def _of(self, name: str) -> str:
-        return "what it gets alone" if self.goal.demands[name].rate_per_s is None else "its rate"
-
-    def _shares(self, one: Together, name: str) -> list[float]:
-        return [self.goal.share(name, turn[name].rate_per_s) for turn in one.seen]
-
-    def _median_share(self, one: Together, name: str) -> float:
-        return float(np.median(self._shares(one, name)))
+    def _shares(self, one: Together) -> dict[str, float]:
+        return {n: self.goal.share(n, driven.rate_per_s) for n, driven in one.pooled.items()}
 
     def _least(self, one: Together) -> tuple[str, float]:
-        shares = {name: self._median_share(one, name) for name in one.chosen}
-        name = min(shares, key=lambda each: shares[each])
-        return name, shares[name]
-
-    def _missed(self, one: Together, name: str) -> float:
-        """Return the share of all requests of a model that missed their deadline."""
-        return self.goal.missed(name, pooled([turn[name] for turn in one.seen]))
+        return min(self._shares(one).items(), key=lambda item: item[1])
 
     def _predicted(self, one: Together, name: str) -> float:
         if not one.predicted:
             return math.nan
-        could = one.predicted[name] * self.alone[name][one.chosen[name]].per_s
-        share = self.goal.share(name, could)
-        return share if self.goal.demands[name].rate_per_s is None else min(1.0, share)
-
-    def _fared(self, one: Together, name: str) -> dict[str, object]:
-        """Return how a model fared in a set, as columns."""
-        columns = (
-            "rate_per_s",
-            "share",
-            "share_ci95_low",
-            "share_ci95_high",
-            "median_us",
-            "p99_us",
+        return self.goal.served(
+            name, one.predicted[name] * self.alone[name][one.chosen[name]].per_s
         )
+
+    def _fared(self, one: Together, name: str) -> dict[str, float]:
+        """Return how a model fared in a set, as columns."""
+        columns = ("rate_per_s", "share", "share_ci95_low", "share_ci95_high", "median_us",
+                   "p99_us", "missed")  # fmt: skip
         if not one.seen:
-            return dict.fromkeys((*columns, "missed"), math.nan)
-        fared = pooled([turn[name] for turn in one.seen])
-        shares = np.array(self._shares(one, name))
-        half = math.nan
-        if len(shares) > 1:
+            return dict.fromkeys(columns, math.nan)
+        fared, half = one.pooled[name], math.nan
+        if len(one.seen) > 1:
             from scipy import stats
 
-            error = float(shares.std(ddof=1)) / math.sqrt(len(shares))
-            half = float(stats.t.ppf(0.975, len(shares) - 1)) * error
-        share = float(np.median(shares))
+            shares = [self.goal.share(name, turn[name].rate_per_s) for turn in one.seen]
+            half = float(stats.sem(shares) * stats.t.ppf(0.975, len(shares) - 1))
+        share = self._shares(one)[name]
         median_us = float(np.median(fared.latencies_us)) if fared.latencies_us else math.nan
         found = (fared.rate_per_s, share, share - half, share + half, median_us)
         values = (*found, self.goal.p99_us(name, fared), self.goal.missed(name, fared))
-        return dict(zip((*columns, "missed"), values, strict=True))
+        return dict(zip(columns, values, strict=True))
 
     def __repr__(self) -> str:
         return f"MachinePlan({self.chosen.label!r})\n{self.verdict}"
@@ -361,6 +338,36 @@ class MachinePlan(Result):
         return f"{self.verdict}\n"
 
 
-def _misses(failing: Mapping[str, float]) -> str:
-    parts = [f"{name} misses {share:.0%}" for name, share in failing.items()]
-    return f"{', '.join(parts)} of {'its' if len(parts) == 1 else 'their'} deadlines"
+def _misses(late: Mapping[str, float]) -> str:
+    """Say which deadlines are missed how often; empty if none is."""
+    parts = [f"{name} misses {share:.0%}" for name, share in late.items()]
+    return (
+        f"{', '.join(parts)} of {'its' if len(parts) == 1 else 'their'} deadlines" if parts else ""
+    )
+
+
+def _write_for_server(
+    target: Path, ways: Mapping[str, Way], models: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Write the configuration for Model Server, with a note of what it cannot carry over."""
+    configs, lost = list[dict[str, Any]](), list[str]()
+    for name, way in ways.items():
+        placed = way.placed
+        remarks, brace, config = recipe_for(placed, "ovms").partition("{")
+        (known,) = json.loads(brace + config)["model_config_list"]
+        own = {"name": name, "base_path": f"/models/{name}", "nireq": models[name]["requests"]}
+        configs.append({"config": {**known["config"], **own}})
+        lost += [f"{name}: {remark[3:]}" for remark in remarks.splitlines()[:-1]]
+        emulated = [d for d in emulated_devices(placed.core) if d in placed.devices]
+        lost += [f"{name}: {device} is emulated, and not there." for device in emulated]
+    for loss in lost:
+        warn(f"OpenVINO Model Server cannot run the plan as it is. {loss}")
+    command = [
+        "docker run --rm -p 9000:9000",
+        *(f'-v "$PWD/{name}:/models/{name}/1:ro"' for name in ways),
+        f'-v "$PWD/{machine_file.SERVER_FILE}:/config.json:ro"',
+        "openvino/model_server --config_path /config.json --port 9000",
+    ]
+    write_json(target / machine_file.SERVER_FILE, {"model_config_list": configs})
+    note = [" \\\n    ".join(command), "", *lost, "All models are in one process there.", ""]
+    write_text(target / machine_file.SERVER_NOTE, "\n".join(note))

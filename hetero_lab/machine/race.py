@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from hetero_lab.clock import Stopwatch
 from hetero_lab.errors import HeteroLabError, MeasurementError
 from hetero_lab.intervals import Noise, Ratio, known_within, paired_ratio
+from hetero_lab.machine.demand import Turn
 from hetero_lab.measure.loads import Driven
 from hetero_lab.results.evidence import BEST, UNDECIDED, judged
 
@@ -18,7 +20,6 @@ LOOKS = 2  # turns of each set before the final
 FINALISTS = 3  # beside the reference
 LEAST_TURNS, _MOST_TURNS = 6, 30  # of the final
 _PRECISION = 0.015  # half the width of the interval of a ratio
-Turn = Mapping[str, Driven]
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,19 @@ class Together:
     def seen(self) -> tuple[Turn, ...]:
         """The turns to describe it by."""
         return self.turns or self.looks
+
+    @cached_property
+    def pooled(self) -> Turn:
+        """These turns as one."""
+        every = {name: [turn[name] for turn in self.seen] for name in self.chosen if self.seen}
+        return {
+            name: Driven(
+                rate_per_s=float(np.median([one.rate_per_s for one in own])),
+                latencies_us=tuple(us for one in own for us in one.latencies_us),
+                n_due=sum(one.n_due for one in own),
+            )
+            for name, own in every.items()
+        }
 
 
 class Race:
@@ -78,17 +92,18 @@ class Race:
         """Return the sets, each with a judgement; those without a final are undecided."""
         final = [i for i in self._running if self.sets[i].turns]
         levels = {i: self._level(self.sets[i].turns) for i in final}
-        found = judged(levels, self._ratio, preferred=[0])
+        found = judged(
+            levels,
+            lambda i, j: ratio_of(self.sets[i], self.sets[j], self.cost, self.noise),
+            preferred=[0],
+        )
         looked = [i for i in self._running if self.sets[i].looks]
         if not found and looked:  # the budget ended before a final
             least = min(looked, key=lambda i: self._level(self.sets[i].looks))
             found = {0 if 0 in looked else least: BEST}
+        found = dict.fromkeys(looked, UNDECIDED) | found
         return [
-            replace(
-                one,
-                judgement=found.get(i, UNDECIDED if one.looks and not one.why else NOT_MEASURED),
-            )
-            for i, one in enumerate(self.sets)
+            replace(one, judgement=found.get(i, NOT_MEASURED)) for i, one in enumerate(self.sets)
         ]
 
     @property
@@ -103,9 +118,6 @@ class Race:
             self.sets[index] = replace(one, **{kind: (*getattr(one, kind), self.turn(one))})
         except HeteroLabError as error:
             self.sets[index] = replace(one, why=str(error))
-
-    def _ratio(self, index: int, other: int) -> Ratio | None:
-        return ratio_of(self.sets[index], self.sets[other], self.cost, self.noise)
 
     def _is_precise(self, index: int) -> bool:
         """Whether more turns would tell nothing more about its ratio to the reference."""

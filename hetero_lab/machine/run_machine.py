@@ -40,6 +40,7 @@ from hetero_lab.terminal import columns, plain_text
 HERE = Path(__file__).resolve().parent
 _HEADING = ("model", "way", "rate/s", "median ms", "p99 ms", "missed", "")
 _START_S, _LATE_S = 0.1, 30.0  # until all have read when to begin; more than a drive takes
+_LONGEST_LINE = 100  # "ready", or two numbers
 
 
 class PlannedModel:
@@ -87,7 +88,7 @@ def _serve(*names: str) -> int:
     loads = [loads_of(machine)[name] for name in names]
     lanes = [model.lanes() for model in start(*names).values()]
     print("ready", file=answers, flush=True)
-    starts_at, seconds = json.loads(sys.stdin.readline())
+    starts_at, seconds = json.loads(sys.stdin.readline(_LONGEST_LINE))
     windows = keep_busy(lanes, loads, window_at(starts_at), seconds)
     deadlines = [machine["models"][name]["deadline_ms"] for name in names]
     print(json.dumps([*map(_fared, windows, deadlines)]), file=answers, flush=True)
@@ -117,7 +118,7 @@ def run(seconds: float = 10.0) -> list[list[str]]:
     fared: dict[str, list[str]] = {}
     try:
         for child in children:
-            child.stdout.readline()  # it is ready, or died
+            child.stdout.readline(_LONGEST_LINE)  # it is ready, or died
         begins = json.dumps([unix_now() + _START_S, seconds])
         for child in children:
             with contextlib.suppress(OSError):

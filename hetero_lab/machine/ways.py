@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from hetero_lab.machine.demand import Demand
 from hetero_lab.measure.trial_grid import trial_of
 from hetero_lab.measure.workers import available_cores
 from hetero_lab.model.opgraph import NOT_OPS
-from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
+from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.results.records import Trial
 from hetero_lab.runtime.runners import Execution
 
@@ -93,23 +93,19 @@ def _offered(
     whole = [d for d in devices if {*every} <= {*supported_ops(bound, d)}]
     for device in whole:
         yield device, device
-        for label, properties in _variations(device, demand.requests, alone=len(devices) < 2):
-            yield f"{device} · {label}", _with(bound, device, properties)
+        if device == "CPU":
+            placement = resolve(bound, device).placement
+            for label, properties in _variations(demand.requests, alone=len(devices) < 2):
+                varied = replace(placement, device_properties={device: properties})
+                yield f"{device} · {label}", varied
     if len(devices) > 1:
         yield f"AUTO:{','.join(devices)}", f"AUTO:{','.join(devices)}"
         if demand.requests > 1:
             yield f"MULTI:{','.join(devices)}", f"MULTI:{','.join(devices)}"
 
 
-def _with(bound: BoundModel, device: str, properties: Mapping[str, Any]) -> Placement:
-    placement = resolve(bound, device).placement
-    return replace(placement, device_properties={device: dict(properties)})
-
-
-def _variations(device: str, requests: int, *, alone: bool) -> Iterable[tuple[str, dict[str, Any]]]:
+def _variations(requests: int, *, alone: bool) -> Iterable[tuple[str, dict[str, Any]]]:
     """Yield properties worth a try where several models share a CPU, with a label for each."""
-    if device != "CPU":
-        return
     n_cores = available_cores()
     few = max(1, int(_FEW * n_cores))
     counts = [few] if few < n_cores else []

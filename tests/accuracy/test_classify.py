@@ -19,13 +19,7 @@ import hetero_lab as hl
 from hetero_lab.accuracy import classify as classifying
 from hetero_lab.accuracy.classify import picture_input
 from hetero_lab.cli import commands, main as cli
-from hetero_lab.errors import (
-    ArgumentError,
-    HeteroLabWarning,
-    InputError,
-    ModelError,
-    SampleError,
-)
+from hetero_lab.errors import ArgumentError, HeteroLabWarning, InputError, ModelError, SampleError
 from hetero_lab.model.read import prepare
 from hetero_lab.samples import drawn_text
 from hetero_lab.samples.pictures import (
@@ -45,9 +39,8 @@ def digits(tmp_path_factory) -> list[tuple[Path, np.ndarray, int]]:
     made = []
     for i, (inputs, label) in enumerate(hl.dataset("digits").evaluation[:6]):
         grey = np.rint(inputs["image"][0, 0] * 255 / 16).astype(np.uint8)
-        Image.fromarray(grey).resize((64, 64), Image.Resampling.NEAREST).save(
-            directory / f"{i}.png"
-        )
+        picture = Image.fromarray(grey).resize((64, 64), Image.Resampling.NEAREST)
+        picture.save(directory / f"{i}.png")
         made.append((directory / f"{i}.png", inputs["image"], label))
     return made
 

@@ -17,11 +17,18 @@ from hetero_lab.errors import ArgumentError, InputError
 from hetero_lab.intervals import paired_drop, wilson_interval
 from hetero_lab.tables import read_csv
 
+DIGITS = hl.dataset("digits")
 RELU_POSITIVE = [({"x": np.full((1, 4), v, np.float32)}, v > 0) for v in (-1.0, 2.0, 3.0, -4.0)]
+NAN = [({"x": np.full((1, 4), v, np.float32)}, True) for v in (4.0, -1.0)]  # by a square root
 
 
 def is_positive(outputs, label) -> bool:
     return bool(next(iter(outputs.values())).max() > 0) == label
+
+
+def in_f32(model: ov.Model) -> hl.Placement:
+    f32 = {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
+    return hl.Placement(hl.Affinity.uniform(model, "CPU"), device_properties=f32)
 
 
 def square_root() -> ov.Model:
@@ -31,18 +38,14 @@ def square_root() -> ov.Model:
 
 @pytest.fixture(scope="module")
 def digits():
-    return hl.load("digits_inception"), hl.dataset("digits")
+    return hl.load("digits_inception"), DIGITS
 
 
 def test_digits_in_two_precisions(digits, own_core):
     model, data = digits
     part = [data.evaluation[i] for i in range(120)]
     found = hl.evaluate(model, "HETERO:ACC,CPU", part, metric=data.metric, core=own_core)
-    cpu = hl.Placement(
-        hl.Affinity.uniform(model, "CPU"),
-        device_properties={"CPU": {"INFERENCE_PRECISION_HINT": "f32"}},
-    )
-    compiled = hl.compile(model, cpu)
+    compiled = hl.compile(model, in_f32(model))
     right = [data.metric.correct(compiled(inputs), label) for inputs, label in part]
     assert found.reference_accuracy == pytest.approx(np.mean(right))
     assert found.accuracy == found.reference_accuracy  # ACC of this core is in f32
@@ -53,6 +56,9 @@ def test_digits_in_two_precisions(digits, own_core):
     row = found.summary.iloc[0]
     assert (row["n_examples"], row["metric"]) == (120, "accuracy")
     assert row["accuracy_drop_ci95_low"] < 0 < row["accuracy_drop_ci95_high"]
+    before = own_core.n_compiled  # f32 outputs are computed once
+    hl.evaluate(model, "HETERO:ACC,CPU", part[:3], metric=data.metric, core=own_core)
+    assert own_core.n_compiled == before + 1
 
 
 def test_a_quantised_model_is_compared_with_the_one_that_it_was_made_from(digits, own_core):
@@ -60,24 +66,12 @@ def test_a_quantised_model_is_compared_with_the_one_that_it_was_made_from(digits
     small = hl.quantize(model, data.calibration, subset_size=20, progress=False)
     part = [data.evaluation[i] for i in range(30)]
     options = {"metric": data.metric, "core": own_core}
-    in_f32 = hl.Placement(
-        hl.Affinity.uniform(small, "CPU"), "int8", {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
-    )
-    with_itself = hl.evaluate(small, in_f32, part, **options)
-    found = hl.evaluate(small, in_f32, part, reference_model=model, **options)
+    with_itself = hl.evaluate(small, in_f32(small), part, **options)
+    found = hl.evaluate(small, in_f32(small), part, reference_model=model, **options)
     assert with_itself.relative_error < 1e-6 < 1e-3 < found.relative_error
     assert found.accuracy == with_itself.accuracy
     f32 = hl.evaluate(model, "CPU", part, **options)
     assert found.reference_accuracy == f32.reference_accuracy
-
-
-def test_f32_outputs_are_computed_once(digits, own_core):
-    model, data = digits
-    part = [data.evaluation[i] for i in range(3)]
-    hl.evaluate(model, "ACC", part, metric=data.metric, core=own_core)
-    before = own_core.n_compiled
-    hl.evaluate(model, "ACC", part, metric=data.metric, core=own_core)
-    assert own_core.n_compiled == before + 1
 
 
 def test_without_labels_there_are_output_errors_only(tmp_path):
@@ -92,6 +86,9 @@ def test_without_labels_there_are_output_errors_only(tmp_path):
     row = read_csv(tmp_path / "e.csv").iloc[0]
     assert row["n_examples"] == 4
     assert row["relative_error"] == pytest.approx(found.relative_error)
+    nothing = hl.types.Evaluation("none", "", ())
+    assert math.isnan(nothing.relative_error)
+    assert math.isnan(nothing.cosine)
 
 
 def test_labels_and_a_function_as_metric():
@@ -103,8 +100,7 @@ def test_labels_and_a_function_as_metric():
 
 
 def test_what_is_not_a_number_is_wrong_and_reported():
-    examples = [({"x": np.full((1, 4), v, np.float32)}, True) for v in (4.0, -1.0)]
-    found = hl.evaluate(square_root(), "CPU", examples, metric=lambda outputs, label: True)
+    found = hl.evaluate(square_root(), "CPU", NAN, metric=lambda outputs, label: True)
     assert (found.accuracy, found.n_nan) == (0.5, 1)
     assert found.relative_error < 1e-2  # of the one that is a number
     assert list(found.examples["is_nan"]) == [False, True]
@@ -120,16 +116,12 @@ def test_what_is_not_a_number_is_wrong_and_reported():
         (RELU_POSITIVE, lambda o, label: o["nowhere"], ArgumentError, "does not fit"),
         (RELU_POSITIVE, lambda o, label: next(iter(o.values())) > 0, ArgumentError, "does not fit"),
         ([np.zeros((1, 5), np.float32)], None, InputError, "shape"),
+        (DIGITS, None, InputError, "no input 'image'"),  # a data set of another model
     ],
 )
 def test_bad_data_is_an_error_that_says_so(data, metric, error, message):
     with pytest.raises(error, match=message):
         hl.evaluate(chain("relu"), "CPU", data, metric=metric)
-
-
-def test_a_data_set_of_another_model_is_refused(digits):
-    with pytest.raises(ArgumentError):
-        hl.evaluate(chain("relu"), "CPU", digits[1])
 
 
 def test_an_interrupt_keeps_the_examples_until_then(digits, own_core):
@@ -182,6 +174,9 @@ def test_paired_drop_counts_what_changed():
     same = paired_drop([True, False], [True, False])
     assert (same.drop, same.p) == (0.0, 1.0)
     assert same.low < 0.0 < same.high
+    for sizes in ((0, 0), (2, 3)):
+        with pytest.raises(ArgumentError, match="Paired answers"):
+            paired_drop(*([True] * n for n in sizes))
 
 
 def test_the_interval_holds_what_it_promises():
@@ -193,12 +188,6 @@ def test_the_interval_holds_what_it_promises():
         found = paired_drop(before, after)
         held += found.low <= 0.03 <= found.high
     assert held / 400 >= 0.92
-
-
-@pytest.mark.parametrize("sizes", [(0, 0), (2, 3)])
-def test_answers_that_do_not_pair_are_refused(sizes):
-    with pytest.raises(ArgumentError, match="Paired answers"):
-        paired_drop(*([True] * n for n in sizes))
 
 
 # -- a sweep with data: accuracy beside latency, kept in the store ------------------------------
@@ -237,41 +226,33 @@ def test_each_row_has_its_accuracy_and_the_store_keeps_it(digits, own_core, tmp_
     assert own_core.n_compiled - before <= 1  # f32, to check the first example
 
 
-def test_without_data_there_are_no_such_columns(core):
-    made = hl.sweep(chain("relu"), ["CPU"], core=core, **QUICK)
-    assert "accuracy" not in made.summary
-    assert "accuracy" not in made.ranking
-    assert "accuracy" not in made._repr_html_()
-
-
-def test_inputs_alone_give_output_errors(core):
+def test_inputs_alone_give_output_errors_and_without_data_there_is_nothing(core):
     inputs = [{"x": np.full((1, 4), v, np.float32)} for v in (1.0, 2.0)]
     made = hl.sweep(chain("relu", "b"), ["CPU"], data=inputs, core=core, **QUICK)
     row = made.summary.iloc[0]
     assert row["n_examples"] == 2
     assert row["output_error"] < 0.02
     assert made.summary["accuracy"].isna().all()
+    made = hl.sweep(chain("relu"), ["CPU"], core=core, **QUICK)
+    assert not any(
+        "accuracy" in shown for shown in (made.summary, made.ranking, made._repr_html_())
+    )
 
 
-@pytest.mark.parametrize("data", [[], [({"x": np.zeros((1, 4), np.float32)}, 1)] * 2])
-def test_bad_data_is_refused_before_anything_is_measured(data, core, tmp_path):
-    with pytest.raises(ArgumentError), warnings.catch_warnings():
+@pytest.mark.parametrize(
+    ("data", "metric", "message"),
+    [
+        ([], None, "no examples"),
+        (DIGITS.evaluation[:2], lambda o, label: o["nowhere"], "does not fit"),
+        ([*DIGITS.evaluation[:3], (DIGITS.evaluation[3][0], 10)], DIGITS.metric,
+         r"Example 3: The label '10' does not fit.*0 to 9"),
+    ],
+)  # fmt: skip
+def test_bad_data_is_refused_before_anything_is_measured(data, metric, message, core, tmp_path):
+    options = {"metric": metric, "store": tmp_path / "s", "core": core, **QUICK}
+    with pytest.raises(ArgumentError, match=message), warnings.catch_warnings():
         warnings.simplefilter("error")
-        hl.sweep(
-            chain("relu"), ["CPU"], data=data, metric=lambda o, label: o["nowhere"],
-            store=tmp_path / "s", core=core, **QUICK,
-        )  # fmt: skip
-    assert not (tmp_path / "s").exists()
-
-
-def test_a_label_that_does_not_fit_is_found_before_anything_is_measured(digits, core, tmp_path):
-    model, data = digits
-    part = data.evaluation
-    wrong = [*part[:3], (part[3][0], 10)]
-    with pytest.raises(ArgumentError, match=r"Example 3: The label '10' does not fit.*0 to 9"):
-        hl.sweep(
-            model, ["CPU"], data=wrong, metric=data.metric, core=core, store=tmp_path / "s", **QUICK
-        )
+        hl.sweep("digits_inception", ["CPU"], data=data, **options)
     assert not (tmp_path / "s").exists()
 
 
@@ -293,22 +274,12 @@ def test_a_variant_with_other_outputs_is_a_failed_row(digits, core, tmp_path):
 
 
 def test_outputs_that_are_not_a_number_are_reported(core):
-    def data(*values):
-        return [({"x": np.full((1, 4), v, np.float32)}, 0) for v in values]
-
-    x = op.parameter([1, 4], np.float32, name="x")
     made = hl.sweep(
-        ov.Model([op.log(x, name="log")], [x], "log"), ["CPU"], data=data(1.0, -1.0),
-        metric=lambda outputs, label: True, baselines=False, core=core, **QUICK,
+        square_root(), ["CPU"], data=NAN, metric=lambda outputs, label: True, baselines=False,
+        core=core, **QUICK,
     )  # fmt: skip
     row = made.summary.iloc[0]
     assert (row["n_nan"], row["accuracy"]) == (1, 0.5)
     (note,) = [note for note in made.notes if "not a number" in note]
     assert "1 of 2 examples" in note
     assert note in str(made)
-
-
-def test_without_answers_there_is_no_mean():
-    nothing = hl.types.Evaluation("none", "", ())
-    assert math.isnan(nothing.relative_error)
-    assert math.isnan(nothing.cosine)

@@ -18,15 +18,23 @@ import pytest
 from other_process import run_python
 
 import hetero_lab as hl
-from hetero_lab.doctor import doctor as judging, system
-from hetero_lab.doctor.doctor import Check, Diagnosis, anonymous, findings
-from hetero_lab.doctor.system import Machine
+from hetero_lab.cli.main import main
+from hetero_lab.doctor import doctor as judging
+from hetero_lab.doctor.doctor import (
+    Check,
+    Diagnosis,
+    Machine,
+    anonymous,
+    ask_openvino,
+    findings,
+)
 
 PLUGINS = {kind: f"libopenvino_intel_{kind.lower()}_plugin.so" for kind in ("CPU", "GPU", "NPU")}
 SEEN = {
     "devices": {"CPU": "Xeon", "GPU": "Arc", "NPU": "AI Boost"},
     "loaded": [PLUGINS["CPU"], "libother_gpu_v2_plugin.so"],
 }
+LIB = "usr/lib/x86_64-linux-gnu"
 ONLY_CPU = {"devices": {"CPU": "Xeon"}, "reasons": {"GPU": "no device"}}
 version = metadata.version
 
@@ -38,12 +46,12 @@ class Tree:
         self.root = root
         self.add("dev/dri/renderD128", mode=0o666)
         self.add("dev/accel/accel0", mode=0o666)
-        self.add("usr/lib/x86_64-linux-gnu/libOpenCL.so.1")
+        self.add(f"{LIB}/libOpenCL.so.1")
         self.add("etc/OpenCL/vendors/intel.icd", "/usr/lib/intel/libigdrcl.so\n")
         self.add("usr/lib/intel/libigdrcl.so")
         for name in ("libze_loader", "libze_intel_gpu", "libze_intel_npu"):
-            self.add(f"usr/lib/x86_64-linux-gnu/{name}.so.1")
-        self.add("usr/lib/x86_64-linux-gnu/libnpu_driver_compiler.so")
+            self.add(f"{LIB}/{name}.so.1")
+        self.add(f"{LIB}/libnpu_driver_compiler.so")
         self.add("lib/firmware/intel/vpu/vpu_37xx_v1.bin.zst")
         self.add("sys/module/intel_vpu/refcnt")
         self.add("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n")
@@ -106,20 +114,21 @@ def test_where_there_is_no_linux_nothing_of_linux_is_advised(tmp_path):
     )
 
 
-def test_no_opencl(tree):
-    tree.remove("usr/lib/x86_64-linux-gnu/libOpenCL.so.1")
-    assert "loader libOpenCL.so.1 is missing" in tree.cause("GPU").what
-
-
-def test_a_loader_without_driver(tree):
-    tree.remove("etc/OpenCL/vendors/intel.icd")
-    assert "no file in /etc/OpenCL/vendors" in tree.cause("GPU").what
-
-
-def test_the_library_of_a_driver_is_missing(tree):
-    tree.remove("usr/lib/intel/libigdrcl.so")
-    what = tree.cause("GPU").what
-    assert "intel.icd names a library that is missing: /usr/lib/intel/libigdrcl.so" in what
+@pytest.mark.parametrize(
+    ("area", "file", "says"),
+    [
+        ("GPU", f"{LIB}/libOpenCL.so.1", "loader libOpenCL.so.1 is missing"),
+        ("GPU", "etc/OpenCL/vendors/intel.icd", "no file in /etc/OpenCL/vendors"),
+        ("GPU", "usr/lib/intel/libigdrcl.so",
+         "intel.icd names a library that is missing: /usr/lib/intel/libigdrcl.so"),
+        ("NPU", f"{LIB}/libze_loader.so.1", "Level Zero loader"),
+        ("NPU", f"{LIB}/libze_intel_npu.so.1", "libze_intel_npu"),
+        ("NPU", "lib/firmware/intel/vpu/vpu_37xx_v1.bin.zst", "firmware"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_missing(tree, area, file, says):
+    tree.remove(file)
+    assert says in tree.cause(area).what
 
 
 @pytest.mark.parametrize("file", ["etc/OpenCL/vendors/intel.icd", "usr/lib/intel/libigdrcl.so"])
@@ -138,28 +147,20 @@ def test_two_opencl_platforms(tree, monkeypatch):
     assert tree.bad(SEEN) == [found]
     monkeypatch.setenv("OCL_ICD_VENDORS", "intel.icd")
     assert tree.bad(SEEN) == []
-
-
-def test_a_variable_that_names_no_driver(tree, monkeypatch):
     monkeypatch.setenv("OCL_ICD_VENDORS", "/none")
     assert "OCL_ICD_VENDORS=/none" in tree.cause("GPU").what
 
 
-def test_the_wrong_group(tree):
-    for file in ("dev/dri/renderD128", "dev/accel/accel0"):
-        (tree.root / file).chmod(0o660)
-    for area, file in (("GPU", "/dev/dri/renderD128"), ("NPU", "/dev/accel/accel0")):
-        found = tree.cause(area)
-        group = (tree.root / file[1:]).group()
-        assert found.what == f"You may not open {file} of the group {group}."
-        assert f"usermod -aG {group}" in found.way_out
-
-
-def test_a_group_without_a_name_is_told_by_its_number(tree, monkeypatch):
+def test_the_wrong_group(tree, monkeypatch):
     def nameless(_: Path) -> str:
         raise KeyError("gid")
 
-    (tree.root / "dev/dri/renderD128").chmod(0o660)
+    for area, file in (("GPU", "dev/dri/renderD128"), ("NPU", "dev/accel/accel0")):
+        (tree.root / file).chmod(0o660)
+        found = tree.cause(area)
+        group = (tree.root / file).group()
+        assert found.what == f"You may not open /{file} of the group {group}."
+        assert f"usermod -aG {group}" in found.way_out
     monkeypatch.setattr(Path, "group", nameless)
     assert f"of the group {os.getgid()}." in tree.cause("GPU").what
 
@@ -171,15 +172,12 @@ def test_no_plugin_library(tree, kind):
     assert "plugin's library is not beside the runtime" in found.what
 
 
-def test_old_openvino(tree, monkeypatch):
-    old = {"openvino": "2025.4.1"}
-    monkeypatch.setattr(metadata, "version", lambda name: old.get(name) or version(name))
+def test_old_openvino_and_none(tree, monkeypatch):
+    versions = {"openvino": "2025.4.1"}
+    monkeypatch.setattr(metadata, "version", lambda name: versions.get(name, version(name)))
     (found,) = tree.bad(SEEN)
     assert found.what == "OpenVINO 2025.4.1 is older than 2026.3."
-
-
-def test_no_openvino(tree, monkeypatch):
-    monkeypatch.setattr(metadata, "version", lambda name: name != "openvino" and version(name))
+    versions["openvino"] = ""
     (found,) = tree.bad({"crash": "No module named 'openvino'"})
     assert found == Check(
         "OpenVINO", "missing", "OpenVINO is not installed for this Python.",
@@ -188,25 +186,22 @@ def test_no_openvino(tree, monkeypatch):
 
 
 def test_openvino_that_crashes_ends_no_doctor(tree, monkeypatch):
-    monkeypatch.setattr(system, "_ASK", f"import os; os.kill(os.getpid(), {int(signal.SIGSEGV)})")
-    (found,) = tree.bad(system.ask_openvino())
+    monkeypatch.setattr(judging, "_ASK", f"import os; os.kill(os.getpid(), {int(signal.SIGSEGV)})")
+    (found,) = tree.bad(ask_openvino())
     assert found.what == f"OpenVINO {version('openvino')} does not work: signal 11."
-    monkeypatch.setattr(system, "_ASK", "raise ImportError('no libtbb.so')")
-    assert "no libtbb.so" in tree.cause("OpenVINO", system.ask_openvino()).what
+    monkeypatch.setattr(judging, "_ASK", "raise ImportError('no libtbb.so')")
+    assert "no libtbb.so" in tree.cause("OpenVINO", ask_openvino()).what
 
 
 def test_a_broken_widget_package(tree, monkeypatch):
+    monkeypatch.setitem(judging._EXTENSIONS, "anywidget", "no_such_extension")
+    (found,) = tree.bad(SEEN)
+    assert "does not work: JupyterLab does not find its extension." in found.what
     monkeypatch.setitem(sys.modules, "anywidget", None)
     (found,) = tree.bad(SEEN)
     assert found.area == "widgets"
     assert found.what.startswith("anywidget ")
     assert "does not work: ModuleNotFoundError" in found.what
-
-
-def test_an_extension_that_jupyterlab_does_not_find(tree, monkeypatch):
-    monkeypatch.setitem(judging._EXTENSIONS, "anywidget", "no_such_extension")
-    (found,) = tree.bad(SEEN)
-    assert "does not work: JupyterLab does not find its extension." in found.what
 
 
 def test_a_container_without_devices(tree):
@@ -219,44 +214,21 @@ def test_a_container_without_devices(tree):
     assert "docker run --device /dev/dri" in tree.cause("GPU").way_out
 
 
-def test_little_memory_also_by_the_limit_of_a_container(tree):
-    tree.add("sys/fs/cgroup/memory.max", "500000000\n")
-    (found,) = tree.bad(SEEN)
-    assert found.what == "500 MB of 500 MB memory are free."
-
-
-def test_busy(tree, monkeypatch):
-    monkeypatch.setattr(psutil, "getloadavg", lambda: (999.0, 1.0, 1.0))
-    (found,) = tree.bad(SEEN)
-    assert found.what.startswith("The load is 999 on ")
-
-
-def test_a_slow_clock(tree):
+def test_what_disturbs_measurements(tree, monkeypatch):
     tree.add("sys/devices/system/cpu/cpu0/cpufreq/scaling_driver", "acpi-cpufreq\n")
-    assert [check.area for check in tree.bad(SEEN)] == ["clock"]
-
-
-@pytest.mark.parametrize(
-    ("file", "says"),
-    [
-        ("usr/lib/x86_64-linux-gnu/libze_loader.so.1", "Level Zero loader"),
-        ("usr/lib/x86_64-linux-gnu/libze_intel_npu.so.1", "libze_intel_npu"),
-        ("lib/firmware/intel/vpu/vpu_37xx_v1.bin.zst", "firmware"),
-    ],
-)
-def test_what_an_npu_lacks(tree, file, says):
-    tree.remove(file)
-    assert says in tree.cause("NPU").what
+    tree.add("sys/fs/cgroup/memory.max", "500000000\n")  # the limit of a container
+    monkeypatch.setattr(psutil, "getloadavg", lambda: (999.0, 1.0, 1.0))
+    found = {check.area: check.what for check in tree.bad(SEEN)}
+    assert [*found] == ["memory", "load", "clock"]
+    assert found["memory"] == "500 MB of 500 MB memory are free."
+    assert found["load"].startswith("The load is 999 on ")
 
 
 def test_no_compiler_for_the_npu(tree):
-    tree.remove("usr/lib/x86_64-linux-gnu/libnpu_driver_compiler.so")
+    tree.remove(f"{LIB}/libnpu_driver_compiler.so")
     assert "untried here" in tree.cause("NPU compiler").way_out
+    assert "OpenVINO sees none: no device." in tree.cause("GPU").what  # where nothing is missing
     assert tree.bad(SEEN) == []
-
-
-def test_the_reason_of_the_runtime_where_all_is_there(tree):
-    assert "OpenVINO sees none: no device." in tree.cause("GPU").what
 
 
 def test_without_any_permission_there_is_no_traceback(tree):
@@ -278,7 +250,9 @@ def test_names_of_the_user_are_gone():
     assert anonymous("/root and root", "/", "root") == "/root and root"
 
 
-def test_this_machine():
+def test_this_machine(capsys):
+    assert main(["doctor", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kind"] == "hetero-lab doctor"
     found = hl.doctor()
     assert list(found.summary) == ["area", "state", "what", "way_out"]
     seen = {check.area for check in found.checks if check.state == "ok"}
@@ -289,13 +263,6 @@ def test_this_machine():
     for check in found.checks:
         assert check.what.endswith(".")
         assert (check.state == "ok") == (not check.way_out)
-
-
-def test_the_command(capsys):
-    from hetero_lab.cli.main import main
-
-    assert main(["doctor", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["kind"] == "hetero-lab doctor"
 
 
 def test_the_command_without_openvino():

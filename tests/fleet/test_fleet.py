@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import signal
@@ -18,7 +19,7 @@ import pytest
 
 pytest.importorskip("distributed")
 
-from distributed import Client, LocalCluster, Nanny, Scheduler, SpecCluster
+from distributed import Client, Nanny, Scheduler, SpecCluster
 
 import hetero_lab as hl
 from hetero_lab.clock import Stopwatch
@@ -66,16 +67,21 @@ def cuts(model, count=3):
     ]
 
 
-def cluster_on(*workers: dict) -> SpecCluster:
+@contextlib.contextmanager
+def client_on(*workers: dict):
     """Start a cluster with these workers, each in a process of its own."""
-    common = {"nthreads": 1, "dashboard": False}
-    return SpecCluster(
-        scheduler={"cls": Scheduler, "options": {"host": "127.0.0.1", "dashboard": False}},
-        workers={
-            i: {"cls": Nanny, "options": {"host": "127.0.0.1", **common, **options}}
-            for i, options in enumerate(workers)
-        },
-    )
+    common = {"host": "127.0.0.1", "dashboard": False}
+    with (
+        SpecCluster(
+            scheduler={"cls": Scheduler, "options": common},
+            workers={
+                i: {"cls": Nanny, "options": {"nthreads": 1, **common, **options}}
+                for i, options in enumerate(workers)
+            },
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
 
 
 def check_right(sweep, labels=LABELS):
@@ -181,10 +187,7 @@ def test_a_killed_worker_costs_nothing_and_a_store_resumes(model, placements, tm
         os.kill(pid, signal.SIGKILL)
         killed.append(address)
 
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
-        Client(cluster) as client,
-    ):
+    with client_on({}, {}) as client:
         thread = threading.Thread(target=kill, args=[client])
         thread.start()
         sweep = hl.sweep(model, placements, client=client, store=store, **QUICK)
@@ -227,10 +230,7 @@ cluster.describe = describe
 @pytest.mark.slow
 def test_hosts_that_lack_a_device(model, placements, tmp_path):
     names = [f"{HERE} (127.0.0.1)", f"{HERE} (127.0.0.2)"]
-    with (
-        cluster_on({}, {"host": "127.0.0.2", "preload": [WITHOUT_ACC]}) as cluster,
-        Client(cluster) as client,
-    ):
+    with client_on({}, {"host": "127.0.0.2", "preload": [WITHOUT_ACC]}) as client:
         some = [hl.Placement(hl.Affinity.uniform(model, "CPU"), "all", F32), *placements[1:]]
         sweep = hl.sweep(model, some, client=client, **QUICK)
         summary = sweep.summary.set_index("label")
@@ -288,9 +288,9 @@ CLIENT = textwrap.dedent("""
 def test_ctrl_c_keeps_the_groups_that_ended(model, placements, tmp_path):
     store = tmp_path / "s"
     paths = [REPO, REPO / "tests", os.environ.get("PYTHONPATH", "")]
-    with cluster_on({}) as cluster, Client(cluster) as client:
+    with client_on({}) as client:
         process = subprocess.Popen(
-            [sys.executable, "-c", CLIENT, cluster.scheduler_address, str(store)],
+            [sys.executable, "-c", CLIENT, client.scheduler.address, str(store)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
             stdout=subprocess.PIPE,
             text=True,
@@ -324,10 +324,12 @@ OTHER_CPU = other(
 def test_hosts_that_cannot_or_differ(model, placements, tmp_path):
     store, one = tmp_path / "s", placements[:1]
     at = [{"host": f"127.0.0.{number}"} for number in (1, 2, 3)]
-    with cluster_on(at[0] | OLD, at[1] | WITHOUT, at[2], at[2] | OLD) as cluster:
-        with Client(cluster) as client, pytest.warns(HeteroLabWarning) as caught:
-            sweep = hl.sweep(model, one, client=client, store=store, **QUICK)
-        texts = [str(warning.message) for warning in caught]
+    with (
+        client_on(at[0] | OLD, at[1] | WITHOUT, at[2], at[2] | OLD) as client,
+        pytest.warns(HeteroLabWarning) as caught,
+    ):
+        sweep = hl.sweep(model, one, client=client, store=store, **QUICK)
+    texts = [str(warning.message) for warning in caught]
     assert any(f"{HERE} has hetero_lab 0.0.1, here it is" in text for text in texts)
     assert any("127.0.0.2 is left out: hetero_lab cannot run there (" in t for t in texts)
     assert any("127.0.0.3 is left out: its workers have different" in text for text in texts)
@@ -335,15 +337,13 @@ def test_hosts_that_cannot_or_differ(model, placements, tmp_path):
     assert set(sweep.summary["hetero_lab_version"]) == {"0.0.1"}
     before = read_store(store)[1]
     with (
-        cluster_on(OTHER_CPU) as cluster,
-        Client(cluster) as client,
+        client_on(OTHER_CPU) as client,
         pytest.raises(StoreError, match=f"{HERE} was measured with the (ACC|CPU) .*two machines"),
     ):
         hl.sweep(model, placements[:2], client=client, store=store, **QUICK)
     assert read_store(store)[1] == before
     with (
-        cluster_on(WITHOUT) as cluster,
-        Client(cluster) as client,
+        client_on(WITHOUT) as client,
         pytest.warns(HeteroLabWarning, match="is left out"),
         pytest.raises(MeasurementError, match="has no host that can measure. 127.0.0.1: het"),
     ):
@@ -354,12 +354,11 @@ def test_hosts_that_cannot_or_differ(model, placements, tmp_path):
 def test_groups_of_which_nothing_can_be_measured(model, placements, tmp_path, monkeypatch):
     monkeypatch.setattr(fleet_cluster, "_PATIENCE_S", 2.0)
     with (
-        cluster_on() as cluster,
-        Client(cluster) as client,
+        client_on() as client,
         pytest.raises(MeasurementError, match="has no workers. Start one on each machine"),
     ):
         hl.sweep(model, placements, client=client, **QUICK)
-    with cluster_on({}) as cluster, Client(cluster) as client:
+    with client_on({}) as client:
         monkeypatch.setattr(fleet_cluster, "_PATIENCE_S", 60.0)  # also on a busy machine
         little = QUICK | {"workers": hl.Workers(memory_limit="1MiB")}
         with pytest.warns(HeteroLabWarning, match="Every placement of a group failed: 'cut0', "):
@@ -367,7 +366,7 @@ def test_groups_of_which_nothing_can_be_measured(model, placements, tmp_path, mo
         assert set(sweep.summary["status"]) == {"out of memory"}
         monkeypatch.setattr(fleet_cluster, "_PATIENCE_S", 2.0)
         thread = threading.Thread(
-            target=lambda: wait_for(lambda: measuring(client)) and cluster.scale(0)
+            target=lambda: wait_for(lambda: measuring(client)) and client.cluster.scale(0)
         )
         thread.start()
         sweep = hl.sweep(model, placements, client=client, **QUICK)

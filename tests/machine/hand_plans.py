@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hetero_lab.intervals import Noise
-from hetero_lab.machine.demand import Demand
-from hetero_lab.machine.goal import Alone, Goal
+from hetero_lab.machine.contention import Alone
+from hetero_lab.machine.demand import Demand, Goal, Turn
 from hetero_lab.machine.machine_plan import ALL_AUTO, OWN_BEST, MachinePlan
-from hetero_lab.machine.race import Together, Turn
+from hetero_lab.machine.race import Together
 from hetero_lab.measure.requests import Driven
 
 ALONE = {"detect": {"GPU": 100.0, "CPU": 40.0}, "segment": {"GPU": 50.0, "CPU": 30.0}}
@@ -27,32 +27,23 @@ def small_plan() -> MachinePlan:
         "segment": Demand("digits_inception", requests=2),
     }
     alone = {
-        name: {way: Alone(rate, 1e6 / rate, 1.2e6 / rate) for way, rate in ways.items()}
+        name: {way: Alone(way, rate, 1e6 / rate, 1.2e6 / rate) for way, rate in ways.items()}
         for name, ways in ALONE.items()
     }
     own, auto = dict.fromkeys(demands, "GPU"), dict.fromkeys(demands, "AUTO:GPU,CPU")
     chosen = {"detect": "GPU", "segment": "CPU"}
+    shares = {"detect": 0.5, "segment": 0.2}, {}, {"detect": 0.9, "segment": 0.8}
+    driven = turns(24, 6, 10), turns(27, 3, 15), turns(30, 0, 25)
+    sets = (
+        Together(OWN_BEST, own, shares[0], turns=driven[0], judgement="slower"),
+        Together(ALL_AUTO, auto, shares[1], turns=driven[1], judgement="slower"),
+        Together("split", chosen, shares[2], turns=driven[2], judgement="best"),
+    )
     return MachinePlan(
         goal=Goal("share", demands, {"detect": 100.0, "segment": 50.0}),
         ways={},
         alone=alone,
-        sets=(
-            Together(
-                OWN_BEST,
-                own,
-                {"detect": 0.5, "segment": 0.2},
-                turns=turns(24, 6, 10),
-                judgement="slower",
-            ),
-            Together(ALL_AUTO, auto, {}, turns=turns(27, 3, 15), judgement="slower"),
-            Together(
-                "split",
-                chosen,
-                {"detect": 0.9, "segment": 0.8},
-                turns=turns(30, 0, 25),
-                judgement="best",
-            ),
-        ),
+        sets=sets,
         pairs={
             ("detect", "GPU", "segment", "GPU"): (50.0, 20.0),
             ("segment", "GPU", "detect", "GPU"): (20.0, 50.0),

@@ -7,7 +7,8 @@ import math
 import pytest
 
 import hetero_lab as hl
-from hetero_lab.machine.goal import Alone, Goal, foretold_p99_us, holds, pooled
+from hetero_lab.machine.demand import Goal, holds
+from hetero_lab.machine.race import Together
 from hetero_lab.measure.loads import Driven
 
 CLOSED = hl.Demand("digits_inception")
@@ -27,6 +28,11 @@ def turn(closed_per_s: float, timed_per_s: float, *late_us: float) -> dict[str, 
     }
 
 
+def served(n: int, us: float = 1000.0) -> Driven:
+    """Return a turn that served ``n`` of 100 requests."""
+    return Driven(rate_per_s=float(n), latencies_us=(us,) * n, n_due=100)
+
+
 def test_a_share_is_of_the_rate_alone_or_of_what_is_asked_for():
     assert goal("share").cost(turn(50, 100)) == pytest.approx(4.0)  # a quarter of 200
     assert goal("share").cost(turn(200, 50)) == pytest.approx(2.0)  # half of 100, not of 500
@@ -34,45 +40,27 @@ def test_a_share_is_of_the_rate_alone_or_of_what_is_asked_for():
 
 
 def test_a_deadline_is_as_good_as_its_slowest_requests():
-    assert goal("deadlines").cost(turn(1, 100)) == pytest.approx(0.1)  # 1 of 10 ms
-    assert goal("deadlines").cost(turn(1, 100, *[20_000.0] * 5)) == pytest.approx(
-        2.05
-    )  # and 5 of 100 late
-    given_up = Driven(rate_per_s=50.0, latencies_us=(1000.0,) * 50, n_due=100)
-    assert goal("deadlines").missed("timed", given_up) == 0.5
-    assert goal("deadlines").p99_us("timed", given_up) == 10_000.0  # as long as it may wait
-    assert math.isnan(goal("share").missed("closed", given_up))
+    timed = goal("deadlines")
+    assert timed.cost(turn(1, 100)) == pytest.approx(0.1)  # 1 of 10 ms
+    late = turn(1, 100, *[20_000.0] * 5)
+    assert timed.cost(late) == pytest.approx(2.05)  # and 5 of 100 late
+    few, most = (timed.cost({"timed": served(n, us=9000.0)}) for n in (97, 10))
+    assert few < most / 1.5  # to lose few is better than to lose most
 
 
-def test_a_plan_that_loses_a_few_is_better_than_one_that_loses_most():
-    few, most = (
-        Driven(rate_per_s=50.0, latencies_us=(9000.0,) * (100 - lost), n_due=100)
-        for lost in (3, 90)
-    )
-    costs = [goal("deadlines").cost({"timed": driven}) for driven in (few, most)]
-    assert costs[0] < costs[1] / 1.5
-
-
-def test_what_was_given_up_counts_in_the_turns_of_a_model_together():
-    served = Driven(rate_per_s=100.0, latencies_us=(1000.0,) * 100, n_due=100)
-    lost = Driven(rate_per_s=20.0, latencies_us=(1000.0,) * 20, n_due=100)
-    both = pooled([served, lost])
-    assert goal("deadlines").missed("timed", both) == pytest.approx(0.4)
-    assert goal("deadlines").p99_us("timed", both) == 10_000.0
+def test_what_was_given_up_counts_in_one_turn_and_in_several():
+    timed, turns = goal("deadlines"), ({"timed": served(100)}, {"timed": served(20)})
+    both = Together("", {"timed": "CPU"}, {}, turns=turns).pooled["timed"]
+    for driven, missed in ((served(50), 0.5), (both, 0.4)):
+        assert timed.missed("timed", driven) == pytest.approx(missed)
+        assert timed.p99_us("timed", driven) == 10_000.0  # as long as it may wait
+    assert math.isnan(goal("share").missed("closed", both))
 
 
 def test_a_deadline_holds_while_one_of_a_hundred_is_late():
     assert holds(0.01)
     assert not holds(0.02)
     assert holds(math.nan)  # there is none
-
-
-def test_what_is_foretold_grows_with_the_others_and_near_the_limit():
-    alone = Alone(per_s=500.0, median_us=2000.0, p99_us=3000.0)
-    assert foretold_p99_us(1e9, TIMED, alone, 0.0) == pytest.approx(3000.0)
-    assert foretold_p99_us(1e9, TIMED, alone, 0.003) == pytest.approx(6000.0)
-    assert foretold_p99_us(200.0, TIMED, alone, 0.0) == pytest.approx(6000.0)  # half of the time
-    assert foretold_p99_us(101.0, TIMED, alone, 0.0) > 10 * 3000.0  # the queue hardly empties
 
 
 @pytest.mark.parametrize("objective", ["share", "throughput", "deadlines"])

@@ -13,12 +13,10 @@ from small_models import chain
 import hetero_lab as hl
 from hetero_lab.clock import Stopwatch, unix_now
 from hetero_lab.devices.core import bind
-from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabError, PlanError
+from hetero_lab.errors import ArgumentError, DeviceError, PlanError
 from hetero_lab.machine.load_loop import LoadWindow, window_at
-from hetero_lab.machine.machine import Inquiry, inquiry_on
+from hetero_lab.machine.machine import Inquiry
 from hetero_lab.measure.loads import Driven, Load
-
-FEW = {"INFERENCE_NUM_THREADS": 1, "ENABLE_CPU_PINNING": False}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,19 +24,16 @@ def acc():
     hl.emulate("MACHACC")
 
 
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory):
+def inquiry_on(demands, devices=("CPU",), budget_s=None, **options) -> Inquiry:
+    return Inquiry(demands, list(devices), watch=Stopwatch.start(budget_s), **options)
+
+
+def test_a_plan_has_a_way_for_each_model_beside_each_on_its_own_best(tmp_path):
     demands = {
         "digits": hl.Demand("digits_inception", requests=2),
         "chain": hl.Demand(chain("r", "s"), rate_per_s=50, deadline_ms=100),
     }
-    return hl.machine(
-        demands, ["MACHACC", "CPU"], budget_s=12, progress=False,
-        store=tmp_path_factory.mktemp("machine") / "store",
-    )  # fmt: skip
-
-
-def test_a_plan_has_a_way_for_each_model_beside_each_on_its_own_best(plan):
+    plan = hl.machine(demands, ["MACHACC", "CPU"], budget_s=12, progress=False)
     assert set(plan.best) == {"digits", "chain"}
     table = plan.summary
     assert list(table["model"]) == ["digits", "chain"]
@@ -54,9 +49,6 @@ def test_a_plan_has_a_way_for_each_model_beside_each_on_its_own_best(plan):
     assert {"model", "way", "beside", "beside_way", "share"} == set(plan.slowdown)
     assert plan.load["factor"].to_list()[0] == 1.25
     assert plan.verdict.splitlines()[0].endswith(".")
-
-
-def test_a_plan_is_written_and_shown(plan, tmp_path):
     plan.export(tmp_path)
     assert "summary.csv" in {path.name for path in tmp_path.iterdir()}
     assert json.dumps(plan.to_dict())
@@ -65,27 +57,20 @@ def test_a_plan_is_written_and_shown(plan, tmp_path):
 
 def test_what_was_measured_of_pairs_serves_the_next_plan(tmp_path):
     demands = {"a": hl.Demand(chain("r", "s")), "b": hl.Demand(chain("t", "u", "v"))}
-    with inquiry_on(
-        demands, ["CPU"], watch=Stopwatch.start(None), store=tmp_path / "store"
-    ) as inquiry:
-        inquiry.measure_alone()
-        inquiry.measure_pairs()
-        first = inquiry.alone
-    lines = (tmp_path / "store" / "rates.jsonl").read_text().splitlines()
-    with inquiry_on(
-        dict(reversed(demands.items())), ["CPU"], watch=Stopwatch.start(None),
-        store=tmp_path / "store",
-    ) as again:  # fmt: skip
-        again.measure_alone()
-        again.measure_pairs()
-        assert again.alone == first
-    assert (tmp_path / "store" / "rates.jsonl").read_text().splitlines() == lines
-    (tmp_path / "store" / "rates.jsonl").write_text("\n".join([*lines[:2], '{"keys": [', ""]))
-    with inquiry_on(demands, ["CPU"], watch=Stopwatch.start(None), store=tmp_path / "store") as cut:
-        assert (
-            len([1 for n, ways in cut.ways.items() for w in ways.values() if cut.kept.n(w.key)])
-            == 1
-        )
+    file = tmp_path / "rates.jsonl"
+
+    def measured(demands):
+        with inquiry_on(demands, store=tmp_path) as inquiry:
+            inquiry.measure_alone()
+            inquiry.measure_pairs()
+            return inquiry.alone, file.read_text().splitlines()
+
+    first = measured(demands)
+    assert measured(dict(reversed(demands.items()))) == first
+    file.write_text("\n".join([*first[1][:2], '{"keys": [', ""]))
+    with inquiry_on(demands, store=tmp_path) as cut:
+        ways = [way for own in cut.ways.values() for way in own.values()]
+    assert sum(cut.kept.n(way.key) for way in ways) == 1
 
 
 @pytest.mark.parametrize("processes", [None, 1])
@@ -93,9 +78,7 @@ def test_outputs_under_full_load_are_those_alone(processes):
     model = hl.load("digits_inception")
     ways = ["CPU", "HETERO:MACHACC,CPU", "AUTO:MACHACC,CPU"]
     demands = {f"m{n}": hl.Demand(model, requests=2, ways=[way]) for n, way in enumerate(ways)}
-    with inquiry_on(
-        demands, ["MACHACC", "CPU"], watch=Stopwatch.start(None), processes=processes
-    ) as inquiry:
+    with inquiry_on(demands, ["MACHACC", "CPU"], processes=processes) as inquiry:
         chosen = {name: next(iter(own.values())) for name, own in inquiry.ways.items()}
         loads = {name: demands[name].closed(way.key) for name, way in chosen.items()}
         driven = inquiry.drives.drive(chosen, loads, 0.5, check=True)
@@ -107,7 +90,7 @@ def test_outputs_under_full_load_are_those_alone(processes):
 
 def test_a_clock_counts_what_it_had_to_give_up():
     demand = hl.Demand("digits_inception", rate_per_s=20_000, deadline_ms=2)
-    with inquiry_on({"m": demand}, ["CPU"], watch=Stopwatch.start(None)) as inquiry:
+    with inquiry_on({"m": demand}) as inquiry:
         way = inquiry.ways["m"]["CPU"]
         loads = {"m": Load(key=way.key, rate_per_s=20_000.0, patience_s=0.002)}
         driven = inquiry.drives.drive({"m": way}, loads, 0.3)["m"]
@@ -144,7 +127,7 @@ def test_a_limit_is_kept_where_the_best_sets_exceed_it():
 
 def test_a_rate_that_no_process_can_produce_ends_the_growing_rates(monkeypatch):
     demands = {"m": hl.Demand("digits_inception", rate_per_s=20, deadline_ms=200)}
-    with inquiry_on(demands, ["CPU"], watch=Stopwatch.start(8.0)) as inquiry:
+    with inquiry_on(demands, budget_s=8.0) as inquiry:
         drive = inquiry.drives.drive
 
         def behind(ways, loads, seconds, **options):
@@ -159,8 +142,7 @@ def test_a_rate_that_no_process_can_produce_ends_the_growing_rates(monkeypatch):
 
 
 def test_a_way_that_is_kept_without_latencies_takes_for_ever():
-    demand = hl.Demand("digits_inception", ways=["CPU"])
-    with inquiry_on({"m": demand}, ["CPU"], watch=Stopwatch.start(None)) as inquiry:
+    with inquiry_on({"m": hl.Demand("digits_inception", ways=["CPU"])}) as inquiry:
         way = inquiry.ways["m"]["CPU"]
         inquiry.kept.keep([way.one_key], [Driven(rate_per_s=9.0, latencies_us=())])
         assert inquiry._latency_us(way) == np.inf
@@ -169,15 +151,13 @@ def test_a_way_that_is_kept_without_latencies_takes_for_ever():
 def test_placements_of_one_label_are_two_ways():
     model = hl.load("digits_inception")
     ways = [hl.Placement(hl.Affinity.uniform(model, device), "x") for device in ("MACHACC", "CPU")]
-    with inquiry_on(
-        {"m": hl.Demand(model, ways=ways)}, ["MACHACC", "CPU"], watch=Stopwatch.start(None)
-    ) as inquiry:
+    with inquiry_on({"m": hl.Demand(model, ways=ways)}, ["MACHACC", "CPU"]) as inquiry:
         assert list(inquiry.ways["m"]) == ["x", "x (2)"]
 
 
 def test_a_way_that_crashes_costs_its_own_row(monkeypatch):
     demands = {"good": hl.Demand(chain("r", "s")), "bad": hl.Demand(chain("t", "u"), ways=["CPU"])}
-    with inquiry_on(demands, ["CPU"], watch=Stopwatch.start(8.0)) as inquiry:
+    with inquiry_on(demands, budget_s=8.0) as inquiry:
         drive = inquiry.drives.drive
         struck = []
 
@@ -219,15 +199,17 @@ def test_ctrl_c_keeps_what_is_known(monkeypatch, after):
 BAD = {
     "none": ({}, {}, "models by name"),
     "no demand": ({"a": "model.xml"}, {}, "mapping of text to a Demand"),
-    "a name": ({"a b": 1}, {}, "letters, digits"),
-    "a device's name": ({"con": 1}, {}, "cannot name a model"),
-    "alike": ({"a": 1, "A": 1}, {}, "differ in case"),
+    "a name": ({"a b": {}}, {}, "letters, digits"),
+    "a device's name": ({"con": {}}, {}, "cannot name a model"),
+    "alike": ({"a": {}, "A": {}}, {}, "differ in case"),
     "no deadline": ({"a": {"rate_per_s": 5}}, {"objective": "deadlines"}, "which 'a' lacks"),
-    "no rate": ({"a": 1}, {"objective": "deadlines"}, "which 'a' lacks"),
-    "objective": ({"a": 1}, {"objective": "shares"}, "Did you mean 'share'"),
-    "processes": ({"a": 1}, {"processes": 2}, "processes= is 1"),
+    "no rate": ({"a": {}}, {"objective": "deadlines"}, "which 'a' lacks"),
+    "objective": ({"a": {}}, {"objective": "shares"}, "Did you mean 'share'"),
+    "processes": ({"a": {}}, {"processes": 2}, "processes= is 1"),
     "tight": ({"a": {"rate_per_s": 5, "deadline_ms": 1e-3}}, {}, "shorter than the model takes"),
     "quick": ({"a": {"rate_per_s": 9e4}}, {}, "more than a process here can produce"),
+    "device": ({"a": {}}, {"devices": ["NOTHERE"]}, "NOTHERE"),
+    "way": ({"a": {"ways": ["NOTHERE"]}}, {}, "runs nowhere"),
 }
 
 
@@ -236,13 +218,11 @@ def test_bad_input_is_told_at_once(case):
     asked, options, message = BAD[case]
     model = chain("r", "s")
     demands = {
-        name: hl.Demand(model, **(own if isinstance(own, dict) else {}))
-        if own != "model.xml"
-        else own
-        for name, own in asked.items()
+        n: hl.Demand(model, **own) if own != "model.xml" else own for n, own in asked.items()
     }
-    with pytest.raises(ArgumentError, match=message):
-        hl.machine(demands, ["CPU"], budget_s=20, progress=False, **options)
+    kind = DeviceError if case in ("device", "way") else ArgumentError
+    with pytest.raises(kind, match=message):
+        hl.machine(demands, **{"devices": ["CPU"], "budget_s": 20, "progress": False, **options})
 
 
 def test_numbers_of_a_demand_are_checked():
@@ -262,11 +242,3 @@ def test_a_limit_that_no_set_keeps_is_told_before_anything_is_measured(monkeypat
     demands = {"a": hl.Demand("digits_inception")}
     with pytest.raises(PlanError, match="No set keeps to memory_limit"):
         hl.machine(demands, ["CPU"], memory_limit={"CPU": 1000}, progress=False)
-
-
-def test_a_device_that_is_not_here():
-    demands = {"a": hl.Demand("digits_inception")}
-    with pytest.raises(DeviceError, match="NOTHERE"):
-        hl.machine(demands, ["NOTHERE"], progress=False)
-    with pytest.raises(HeteroLabError, match="runs nowhere"):
-        hl.machine({"a": hl.Demand("digits_inception", ways=["NOTHERE"])}, ["CPU"], progress=False)

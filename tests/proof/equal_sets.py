@@ -14,7 +14,7 @@ from dataclasses import replace
 import hetero_lab as hl
 from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import shared_core
-from hetero_lab.machine.machine import inquiry_on
+from hetero_lab.machine.machine import Inquiry
 from hetero_lab.machine.race import Race, Together
 from hetero_lab.results.environment import noise_here
 from hetero_lab.results.evidence import FASTER, SLOWER
@@ -41,7 +41,7 @@ def main() -> None:
     if args.busy:
         other.start()
     alarms = 0
-    with inquiry_on(demands, ["ACC", "CPU"], watch=Stopwatch.start(None)) as inquiry:
+    with Inquiry(demands, ["ACC", "CPU"], watch=Stopwatch.start(None)) as inquiry:
         inquiry.measure_alone()
         chosen = {name: next(iter(ways)) for name, ways in inquiry.ways.items()}
         noise = replace(noise_here(["CPU"], shared_core()), absolute_us=0.0)

@@ -235,11 +235,11 @@ def npuw(file: Path) -> Any:
 
 def kept_rates(file: Path) -> Any:
     """Read the rates that a plan of a machine kept, and use them."""
-    from hetero_lab.machine.kept_rates import KeptRates
+    from hetero_lab.machine.contention import KeptRates
 
     read = KeptRates(file.parent, "here")
-    known = [read.get("a"), read.get("a", "b")]
-    assert all(one is None or min(one.per_s) > 0.0 for one in known)
+    known = [read.per_s("a"), read.per_s("a", "b")]
+    assert all(per_s is None or min(per_s) > 0.0 for per_s in known)
     return known
 
 

@@ -14,7 +14,7 @@ import itertools
 
 import hetero_lab as hl
 from hetero_lab.clock import Stopwatch
-from hetero_lab.machine.machine import inquiry_on
+from hetero_lab.machine.machine import Inquiry
 from tests import network_zoo
 
 NETWORKS = (
@@ -36,7 +36,7 @@ def main() -> None:
             name: hl.Demand(hl.load(getattr(network_zoo, name)()), requests=2, ways=[next(WAYS)])
             for name in NETWORKS[first : first + 4]
         }
-        with inquiry_on(
+        with Inquiry(
             demands, ["ACC", "PART", "CPU"], watch=Stopwatch.start(None), processes=processes
         ) as inquiry:
             ways = {name: next(iter(own.values())) for name, own in inquiry.ways.items()}

@@ -25,8 +25,8 @@ import numpy as np
 import hetero_lab as hl
 from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import shared_core
-from hetero_lab.machine.goal import holds, pooled
-from hetero_lab.machine.machine import Inquiry, inquiry_on
+from hetero_lab.machine.demand import holds
+from hetero_lab.machine.machine import Inquiry
 from hetero_lab.machine.race import Together, ratio_of
 from hetero_lab.results.environment import noise_here
 from tests import network_zoo
@@ -103,7 +103,7 @@ def told_of(inquiry: Inquiry, one: Together) -> dict:
 def plan_of(names, loaded, args, **asked) -> dict:
     began = time.time()
     demands = {n: demand_of(loaded[n], args.device, args.threads, requests=2) for n in names}
-    with inquiry_on(
+    with Inquiry(
         demands, [args.device, "CPU"], objective=args.objective,
         watch=Stopwatch.start(args.budget), store=args.store,
     ) as inquiry:  # fmt: skip
@@ -153,7 +153,7 @@ def plans(args) -> None:
             n: demand_of(m, args.device, args.threads, requests=2) for n, m in loaded.items()
         }
         began = time.time()
-        with inquiry_on(
+        with Inquiry(
             demands, [args.device, "CPU"], watch=Stopwatch.start(None),
             store=args.store,
         ) as inquiry:  # fmt: skip
@@ -181,7 +181,7 @@ def deadlines(args) -> None:
     loads_right = n_loads = deadlines_right = n_deadlines = 0
     for names in sets_of(loaded, 3)[:5]:
         closed = {n: demand_of(loaded[n], args.device, args.threads, requests=2) for n in names}
-        with inquiry_on(
+        with Inquiry(
             closed, [args.device, "CPU"], watch=Stopwatch.start(args.budget),
             store=args.store,
         ) as inquiry:  # fmt: skip
@@ -226,7 +226,7 @@ def collect(args) -> None:
     """Measure each way alone, in pairs and in all sets of three and four, to look at contention."""
     loaded = models(args)
     demands = {n: demand_of(m, args.device, args.threads, requests=2) for n, m in loaded.items()}
-    with inquiry_on(
+    with Inquiry(
         demands, [args.device, "CPU"], watch=Stopwatch.start(args.budget),
         store=args.store,
     ) as inquiry:  # fmt: skip
@@ -255,18 +255,19 @@ def foretold_and_seen(
     demands: Mapping[str, hl.Demand], chosen: Mapping[str, str], args
 ) -> dict[str, dict[str, Any]]:
     """Return, by model, its foretold and measured part of its deadline, and the share it missed."""
-    with inquiry_on(
+    with Inquiry(
         demands, [args.device, "CPU"], watch=Stopwatch.start(60.0), objective="deadlines",
         store=args.store,
     ) as inquiry:  # fmt: skip
         inquiry.measure_alone()
         foretold = inquiry.foretold_p99_us(chosen)
         shares = inquiry._predicted(chosen)
-        turns = [inquiry.turn(Together("", chosen, {})) for _ in range(3)]
+        turns = tuple(inquiry.turn(Together("", chosen, {})) for _ in range(3))
+        together = Together("", chosen, {}, turns=turns).pooled
         told = {}
         for name, demand in demands.items():
-            seen = pooled([turn[name] for turn in turns])
-            deadline_us, alone = 1e3 * demand.deadline_ms, inquiry.known[name, chosen[name]]
+            seen, alone = together[name], inquiry.known[name][chosen[name]]
+            deadline_us = 1e3 * demand.deadline_ms
             told[name] = {
                 "foretold": foretold[name] / deadline_us,
                 "seen": inquiry.goal.p99_us(name, seen) / deadline_us,
