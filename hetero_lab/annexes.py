@@ -36,7 +36,7 @@ ANNEXES: dict[str, str] = {
     "page of MachinePlan": "hetero_lab.machine.machine_figures.contents_of_plan",
     "page of Recovered": "hetero_lab.accuracy.accuracy_figures.contents_of_recovered",
     "page of Wrong": "hetero_lab.debug.debug_figures.contents_of_search",
-    "profile of a frozen placement": "hetero_lab.deploy.frozen_profile.profile_frozen",
+    "profile of a frozen placement": "hetero_lab.deploy.deployed_run.profile_frozen",
 }
 
 

@@ -25,6 +25,7 @@ from hetero_lab.runtime.exported import parse_header
 from hetero_lab.runtime.place_ops import check_plugins, check_properties
 from hetero_lab.runtime.placed_model import read_placed
 from hetero_lab.runtime.reference import TOLERANCE as TOLERANCE_OF
+from hetero_lab.runtime.stored_placement import MODEL_FILE
 from hetero_lab.tables import SCHEMA_VERSION, check_directory, read_json, reading, write_json
 
 FILE_NAME, KIND = "contract.json", "contract"
@@ -184,10 +185,11 @@ def read_contract(directory: str | os.PathLike[str]) -> Contract:
     path = Path(directory) / FILE_NAME
     name = shorten(os.fspath(path))
     if not path.is_file():
-        is_file, fact = os.path.isfile(directory), "is a file, not a directory"
-        there = f"has no {FILE_NAME}" if path.parent.is_dir() else "does not exist"
+        fact = "is a file, not a directory"
+        if not os.path.isfile(directory):
+            fact = f"has no {FILE_NAME}" if path.parent.is_dir() else "does not exist"
         raise StoredFileError(
-            f"{shorten(os.fspath(directory))} {fact if is_file else there}. "
+            f"{shorten(os.fspath(directory))} {fact}. "
             "hetero_lab.freeze(model, placement, directory) writes a directory with a contract."
         )
     check_directory(directory)
@@ -208,7 +210,7 @@ def check_vacant(directory: str | os.PathLike[str], source: Source) -> None:
         if read_contract(directory).model_fingerprint == prepare(source).fingerprint:
             return
         with reading(directory, "model"):
-            models = read_placed(Path(directory) / "model.xml"), prepare(source).model
+            models = read_placed(Path(directory) / MODEL_FILE), prepare(source).model
         there, here = (
             f"{shorten(model.get_friendly_name())} with "
             f"{names_at_hand(map(input_name, [*model.inputs, *model.outputs]))}"

@@ -38,17 +38,16 @@ from hetero_lab.deploy.contract import (
     write_contract,
 )
 from hetero_lab.deploy.deployed_run import ObservedRun, observe
-from hetero_lab.deploy.freeze import freeze_placed
-from hetero_lab.deploy.promised_latency import (
+from hetero_lab.deploy.freeze import ONE_CORE, freeze_placed, promised, reference_for
+from hetero_lab.deploy.verification import (
     OK,
-    ONE_CORE,
     UNDECIDED,
     UNKNOWN,
+    ContractPart,
+    Verification,
+    judged,
     judged_latency,
-    promised,
-    reference_for,
 )
-from hetero_lab.deploy.verification import ContractPart, Verification, judged
 from hetero_lab.devices.bound import bind
 from hetero_lab.errors import (
     ArgumentError,
@@ -271,12 +270,12 @@ def test_processes_of_one_time_share_its_drift(drift):
 NOISE = Noise(0.002, 0.0, 12)
 
 
-def test_what_varies_too_much_is_promised_with_a_warning():
-    promise = promised(timed(1.0, 4), ("CPU", {}), 0.1, NOISE)
+def test_what_varies_too_much_is_promised_with_a_warning(tmp_path):
+    promise = promised(timed(1.0, 4), ("CPU", {}), 0.1, NOISE, 0.0, tmp_path)
     assert isinstance(promise, LatencyPromise)
     assert (promise.drift, promise.tolerance) == (DRIFT, 0.1)
     with pytest.warns(HeteroLabWarning, match="too much for a tolerance of 10%"):
-        promise = promised(timed(1.0, 4), ("CPU", {}), 0.1, NOISE, 0.06)
+        promise = promised(timed(1.0, 4), ("CPU", {}), 0.1, NOISE, 0.06, tmp_path)
     assert isinstance(promise, LatencyPromise)
     assert promise.drift == 0.06
 

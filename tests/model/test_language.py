@@ -141,10 +141,10 @@ def test_static_models_generate_the_tokens_of_the_dynamic_one(empty_from):
     dynamic, static = sessions(model, SCENARIO)
     for n_tokens in (9, 4, 1):  # shorter prompts are filled up
         prompt = known.prompt(hl.Scenario(n_tokens, SCENARIO.new_tokens), seed=n_tokens)
-        expected = generate(dynamic, known, prompt, SCENARIO.new_tokens)
-        made = generate(static, known, prompt, SCENARIO.new_tokens)
-        assert made.token_ids.tolist() == expected.token_ids.tolist()
-        assert np.allclose(made.logits, expected.logits, atol=1e-4)
+        expected, _ = generate(dynamic, known, prompt, SCENARIO.new_tokens)
+        made, _ = generate(static, known, prompt, SCENARIO.new_tokens)
+        assert made["token_ids"].tolist() == expected["token_ids"].tolist()
+        assert np.allclose(made["logits"], expected["logits"], atol=1e-4)
 
 
 def test_several_sequences_and_more_tokens_than_the_models_were_made_for():
@@ -153,9 +153,9 @@ def test_several_sequences_and_more_tokens_than_the_models_were_made_for():
     known = language_model(model)
     dynamic, static = sessions(model, scenario)
     prompt = known.prompt(scenario, seed=1)
-    expected = generate(dynamic, known, prompt, scenario.new_tokens)
-    made = generate(static, known, prompt, scenario.new_tokens)
-    assert made.token_ids.tolist() == expected.token_ids.tolist()
+    expected, _ = generate(dynamic, known, prompt, scenario.new_tokens)
+    made, _ = generate(static, known, prompt, scenario.new_tokens)
+    assert made["token_ids"].tolist() == expected["token_ids"].tolist()
     with pytest.raises(InputError, match="prompts of at most 5 tokens"):
         generate(static, known, known.prompt(hl.Scenario(6, 2, batch=3), seed=0), 2)
     with pytest.raises(InputError, match="9 in all"):
