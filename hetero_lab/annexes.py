@@ -19,7 +19,7 @@ ANNEXES: dict[str, str] = {
     "prompt": "hetero_lab.llm.generation.given_or_random_prompt",  # its inputs
     "expected tokens": "hetero_lab.llm.generation.reference_generation",  # its f32 reference
     "drive": "hetero_lab.machine.driver.drive",  # several models at once
-    "memory": "hetero_lab.llm.private_memory.bytes_by_part",  # what a worker measures
+    "memory": "hetero_lab.llm.layer_memory.bytes_by_part",  # what a worker measures
     "data": "hetero_lab.accuracy.sweep_accuracy.SweepData",  # sweep(data=), after the turns
     "client": "hetero_lab.fleet.cluster.cluster_of",  # sweep(client=)
     # in figures, pages, widgets and commands
