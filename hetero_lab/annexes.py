@@ -30,7 +30,7 @@ ANNEXES: dict[str, str] = {
     "deploy": "hetero_lab.deploy.contract.check_vacant",
     "freeze": "hetero_lab.deploy.freeze.freeze_placed",
     "graph of NpuwPlan": "hetero_lab.interop.interop_figures.data_of_plan",
-    "page of Advice": "hetero_lab.advise.advise_figures.contents_of_advice",
+    "page of Advice": "hetero_lab.advise.advice.contents_of_advice",
     "page of BlockCurve": "hetero_lab.llm.llm_figures.contents_of_curve",
     "page of Investigation": "hetero_lab.debug.debug_figures.contents_of_search",
     "page of MachinePlan": "hetero_lab.machine.machine_figures.contents_of_plan",

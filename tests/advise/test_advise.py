@@ -18,7 +18,7 @@ from widgets.hand_sweeps import failed_row, measured_row, small_sweep
 
 import hetero_lab as hl
 from hetero_lab.accuracy import recover
-from hetero_lab.advise import advise as advising, kept_files
+from hetero_lab.advise import advise as advising
 from hetero_lab.advise.advice import Advice, Judged, judge, verdict_sentences
 from hetero_lab.advise.candidates import (
     candidates_for,
@@ -219,7 +219,7 @@ def inquiry(tmp_path):
             bound, watch = bind("digits_inception", shared_core()), Stopwatch.start(budget_s)
             question = advising._Question(devices=devices, **{**options, **changes})
             asked = advising._Advising(question, bound, watch)
-            asked.kept = kept_files.KeptFiles(tmp_path, question.of_search(bound))
+            asked.kept = advising.KeptFiles(tmp_path, question.of_search(bound))
             asked.search = stack.enter_context(
                 searching(bound, question.conditions, watch, show=False)
             )
@@ -298,7 +298,7 @@ def test_int8_is_kept_whole_or_not_at_all_for_the_data_that_it_was_calibrated_wi
         raise RuntimeError("no xml")
 
     with monkeypatch.context() as at_a_full_disk:
-        at_a_full_disk.setattr(kept_files, "save", broken)
+        at_a_full_disk.setattr(advising, "save", broken)
         asked = inquiry(data=first)
         assert set(asked._variants()) == {"int8"}
     assert asked.notes == ["The int8 variant could not be kept in store=: no xml"]
