@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -142,14 +143,6 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     kind: str = KIND
     schema_version: int = SCHEMA_VERSION
 
-    def check_files(self, directory: str | os.PathLike[str]) -> None:
-        """Raise StoredFileError for a file that this contract does not know."""
-        if extra := sorted({*os.listdir(directory)} - {*self.files, FILE_NAME}):
-            raise StoredFileError(
-                f"{shorten(os.fspath(directory))} holds {names_at_hand(extra)}, which its contract "
-                "does not know. Take that out of the directory, or freeze the placement again."
-            )
-
     def __post_init__(self) -> None:
         """Raise ValueError for what only somebody else can have written."""
         check_plugins(self.emulated)
@@ -160,6 +153,17 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for name, digest in self.files.items():
             if not re.fullmatch(_FILE, name) or not re.fullmatch("[0-9a-f]{64}", digest):
                 raise ValueError(f"{name!r} is no file that was frozen")
+
+
+def check_files(
+    directory: str | os.PathLike[str], known: Iterable[str], by: str, way: str = ""
+) -> None:
+    """Raise StoredFileError for a file that is not ``known`` by what describes the directory."""
+    if extra := sorted({*os.listdir(directory)} - {*known}):
+        raise StoredFileError(
+            f"{shorten(os.fspath(directory))} holds {names_at_hand(extra)}, which its {by} does "
+            f"not know. Take that out of the directory{way}."
+        )
 
 
 def frozen_digest(file: Path) -> str:

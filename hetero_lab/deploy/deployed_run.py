@@ -63,7 +63,6 @@ class ObservedRun(msgspec.Struct, frozen=True, kw_only=True):
     """The findings of ``run.py --observe``, up to the ``step`` that failed with an ``error``."""
 
     openvino_version: str = ""
-    python_version: str = ""
     system: str = ""
     host: str = ""
     n_cpus: int = 0
@@ -90,7 +89,7 @@ def observe(
     directory: str | os.PathLike[str],
     *,
     reference: Reference | None = None,
-    python: str | os.PathLike[str] = sys.executable,
+    python: str = sys.executable,
     turns: int = TURNS,
 ) -> ObservedRun:
     """Run a deployed directory with an interpreter that has openvino and numpy.
@@ -103,16 +102,14 @@ def observe(
     with scratch_directory() as scratch:
         (scratch / PROGRAM).write_text(standalone(run_frozen), encoding="utf-8")
         # -P: openvino must not import the modules that lie beside the program.
-        command = [os.fspath(python), "-P", os.fspath(scratch / PROGRAM), "--observe"]
-        arguments = [os.path.abspath(directory), os.fspath(scratch), json.dumps(options)]
+        command = [python, "-P", str(scratch / PROGRAM), "--observe"]
+        arguments = [os.path.abspath(directory), str(scratch), json.dumps(options)]
         try:
             done = run_child([*command, *arguments], timeout_s=_TIMEOUT_S, cwd=scratch)
         except subprocess.TimeoutExpired:
             return ObservedRun(step="compile", error=f"no end after {_TIMEOUT_S:.0f} s")
         except OSError as error:
-            raise MeasurementError(
-                f"{shorten(os.fspath(python))} does not start: {error}"
-            ) from error
+            raise MeasurementError(f"{shorten(python)} does not start: {error}") from error
         if crash := crash_of(done.returncode):
             return ObservedRun(step="compile", error=f"died of {crash}")
         if done.returncode:
@@ -148,16 +145,12 @@ def compared(
     graph: OpGraph | None = None,
 ) -> list[Agreement]:
     """Compare the outputs of each request with those promised; ``names`` may be more than these."""
-    return [
-        agreement
-        for ours, theirs in zip(outputs, expected, strict=True)
-        for agreement in compare(
-            dict(zip(names, ours, strict=False)),
-            dict(zip(names, theirs, strict=False)),
-            precision,
-            graph,
-        )
-    ]
+
+    def named(arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        return dict(zip(names, arrays, strict=False))
+
+    pairs = zip(map(named, outputs), map(named, expected), strict=True)
+    return [agreement for pair in pairs for agreement in compare(*pair, precision, graph)]
 
 
 def profile_frozen(

@@ -42,7 +42,6 @@ from hetero_lab.llm.generation import (
     TOKEN_IDS,
     generate,
     generation_precision,
-    given_or_random_prompt,
     given_prompt,
 )
 from hetero_lab.model.extension_ops import unknown_op
@@ -316,9 +315,9 @@ def _runs(directory: Path, reference: Reference | None, progress: bool) -> list[
 def _requests(bound: BoundModel, examples: Sequence[Inputs] | None) -> list[list[np.ndarray]]:
     """Return the inputs of the promised requests; for a language model, prompts."""
     if is_language_model(bound.model):
-        scenario = Scenario(_PROMPT_TOKENS, _PROMISED_TOKENS)
         if examples is None:
-            return [given_or_random_prompt(bound, None, scenario, s) for s in range(_REQUESTS)]
+            model, asked = language_model(bound.model), Scenario(_PROMPT_TOKENS, _PROMISED_TOKENS)
+            return [[model.prompt(asked, seed)] for seed in range(_REQUESTS)]
         return [given_prompt(bound, prompt, _PROMISED_TOKENS) for prompt in examples]
     if examples is None:
         examples = [generate_inputs(bound, seed) for seed in range(_REQUESTS)]

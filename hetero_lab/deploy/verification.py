@@ -323,12 +323,21 @@ def judged(
 ) -> Verification:
     """Compare the runs of a directory with its contract, part by part; one that failed counts."""
     seen = next((run for run in runs if run.error), runs[0])
+    digests = contract.files.items()
+    other = [name for name, then in digests if frozen_digest(Path(directory) / name) != then]
+    files = " and ".join(other)
+    moved = list(_differences(contract.affinity, frozen.affinity, "nowhere"))
+    nodes = names_at_hand(moved, 4)
+    then, now = (
+        dict(_flat({"target": each.target, **each.properties, **each.emulated}))
+        for each in (contract, frozen)
+    )
     found: dict[str, Checked] = {
-        "model": _model(directory, contract),
-        "affinity": _affinity(contract, frozen),
-        "properties": _properties(contract, frozen),
+        "model": _unless(files and f"{files} differs from the frozen file"),
+        "affinity": _unless(nodes and f"{len(moved)} nodes moved: {nodes}"),
+        "properties": _unless("; ".join(_differences(then, now, "not set"))),
         "devices": _devices(contract, seen),
-        "compile": _compile(seen),
+        "compile": _unless(seen.error if seen.step in ("devices", "compile") else ""),
         "partition": _partition(contract, seen),
         "outputs": _outputs(directory, contract, seen),
         "latency": latency,
@@ -343,28 +352,8 @@ def judged(
     )
 
 
-def _model(directory: str | os.PathLike[str], contract: Contract) -> Checked:
-    then = contract.files.items()
-    other = [name for name, digest in then if frozen_digest(Path(directory) / name) != digest]
-    if other:
-        return BROKEN, f"{' and '.join(other)} differs from the frozen file"
-    return OK, ""
-
-
-def _affinity(contract: Contract, frozen: StoredPlacement) -> Checked:
-    moved = list(_differences(contract.affinity, frozen.affinity, "nowhere"))
-    if moved:
-        return BROKEN, f"{len(moved)} nodes moved: {names_at_hand(moved, 4)}"
-    return OK, ""
-
-
-def _properties(contract: Contract, frozen: StoredPlacement) -> Checked:
-    then, now = (
-        dict(_flat({"target": each.target, **each.properties, **each.emulated}))
-        for each in (contract, frozen)
-    )
-    other = "; ".join(_differences(then, now, "not set"))
-    return (BROKEN if other else OK), other
+def _unless(fault: str) -> Checked:
+    return (BROKEN, fault) if fault else (OK, "")
 
 
 def _differences(then: Mapping[str, Any], now: Mapping[str, Any], missing: str) -> Iterator[str]:
@@ -399,12 +388,6 @@ def _not_run(step: str, seen: ObservedRun, otherwise: str) -> Checked:
     """Return the result of a step that was not reached, or that failed."""
     failed = bool(seen.error) and seen.step == step
     return (BROKEN if failed else UNKNOWN), seen.error or otherwise
-
-
-def _compile(seen: ObservedRun) -> Checked:
-    if seen.error and seen.step in ("devices", "compile"):
-        return BROKEN, seen.error
-    return OK, ""
 
 
 def _partition(contract: Contract, seen: ObservedRun) -> Checked:

@@ -20,7 +20,13 @@ from hetero_lab.accuracy.evaluate import count_right
 from hetero_lab.arguments import check_positive
 from hetero_lab.clock import now
 from hetero_lab.deploy import machine_file
-from hetero_lab.deploy.contract import FILE_NAME, Contract, LatencyPromise, read_contract
+from hetero_lab.deploy.contract import (
+    FILE_NAME,
+    Contract,
+    LatencyPromise,
+    check_files,
+    read_contract,
+)
 from hetero_lab.deploy.deployed_run import QUIET_S, TURNS, ObservedRun, observe
 from hetero_lab.deploy.verification import (
     BROKEN,
@@ -44,9 +50,7 @@ from hetero_lab.errors import (
     HeteroLabError,
     MeasurementError,
     OutputPathError,
-    StoredFileError,
     last_line,
-    names_at_hand,
     shorten,
 )
 from hetero_lab.fetch import file_digest
@@ -229,11 +233,7 @@ class _Proof:
         with reading(directory, "machine"):
             machine = machine_file.read_machine(directory)
         known = {*machine["models"], *machine_file.MACHINE_FILES}
-        if extra := sorted({*os.listdir(directory)} - known):
-            raise StoredFileError(
-                f"{shorten(os.fspath(directory))} holds {names_at_hand(extra)}, which its "
-                f"{machine_file.FILE} does not know. Take that out of the directory."
-            )
+        check_files(directory, known, machine_file.FILE)
         same = file_digest(place / machine_file.PROGRAM) == machine.get("program")
         program = (OK, "") if same else (BROKEN, f"{machine_file.PROGRAM} is not the deployed one")
         models = {name: self._of_model(place / name, release) for name in machine["models"]}
@@ -241,7 +241,8 @@ class _Proof:
 
     def _of_model(self, directory: AnyPath, release: str) -> Verification:
         contract = read_contract(directory)
-        contract.check_files(directory)
+        known = {*contract.files, FILE_NAME}
+        check_files(directory, known, "contract", ", or freeze the placement again")
         frozen = read_stored(directory)
         self.bar.note(f"install {release}" if release else "")
         with interpreter(release) as python:
