@@ -46,6 +46,8 @@ from hetero_lab.tables import number, time_text
 if TYPE_CHECKING:
     import pandas as pd
 
+    from hetero_lab.views.result_views import Contents
+
 WRONG, INACCURATE, UNMEASURED = "wrong outputs", "less accurate", "not measured"
 
 
@@ -198,6 +200,30 @@ def ranking(summary: pd.DataFrame) -> pd.DataFrame:
     return first.reindex(columns=[name for name in columns if name in summary])
 
 
+def contents_of_advice(advice: Advice) -> Contents:
+    """Return what a page shows of an advice."""
+    # Here, since they import plotly.
+    from hetero_lab.accuracy.accuracy_figures import accuracy_front
+    from hetero_lab.views.graph_drawing import placement_graph
+    from hetero_lab.views.result_views import Contents, labelled, varying
+    from hetero_lab.views.sweep_figures import latency_ranking
+
+    best = (c.row.scaled_profile for c in advice.candidates if c.judgement == BEST)
+    searched = advice.optimized
+    if searched is not None and searched.split and len(advice.best.affinity.devices) == 1:
+        # A single device has no picture; what was searched has one.
+        rows = searched.sweep.rows
+        best = (row.scaled_profile for row in rows if row.label == searched.split.label)
+    return Contents(
+        {
+            latency_ranking: advice if any(row.profile for row in advice.sweep.rows) else None,
+            placement_graph: next(best, None),
+            accuracy_front: labelled(advice.sweep),
+        },
+        tables={"Summary": varying(advice.summary)},
+    )
+
+
 def by_label(candidates: Sequence[Judged], judgement: str) -> list[Judged]:
     """Return the candidates with a judgement."""
     return [candidate for candidate in candidates if candidate.judgement == judgement]
@@ -279,35 +305,31 @@ def verdict_sentences(
     answer.
     """
     known, made = advice.candidates, advice.sweep
-    labels = {
-        judgement: [c.row.configuration for c in by_label(known, judgement)]
-        for judgement in (BEST, FASTER, ALIKE, UNDECIDED, SLOWER, INACCURATE, UNMEASURED)
-    }
+    best = by_label(known, BEST)
     sentences = [f"Nothing usable was measured; {advice.best.label} is OpenVINO's own choice."]
-    if labels[BEST]:
+    if best:
         sentences = [*_what_is_best(advice, n_requests)]
         busy = [note for note in made.notes if note.startswith(BUSY)]
         sentences += [f"{note} A quiet machine may rank them otherwise." for note in busy]
-    if labels[FASTER]:
-        sentences.append(f"Faster, but by 1 % at most: {names_at_hand(labels[FASTER], 4)}.")
-    if labels[ALIKE]:
-        sentences.append(f"As fast, within {AS_FAST:.0%}: {names_at_hand(labels[ALIKE], 4)}.")
-    if labels[FASTER] or labels[ALIKE]:
+    if faster := by_label(known, FASTER):
+        sentences.append(f"Faster, but by 1 % at most: {_named(faster)}.")
+    if alike := by_label(known, ALIKE):
+        sentences.append(f"As fast, within {AS_FAST:.0%}: {_named(alike)}.")
+    if faster or alike:
         sentences.append("Of those within 1 %, the simplest is recommended.")
-    if labels[UNDECIDED]:
-        one, *others = sorted(by_label(known, UNDECIDED), key=lambda c: c.us)
-        named = names_at_hand([c.row.configuration for c in (one, *others)], 4)
-        whose = f"{one.row.configuration}, the fastest of them: " * bool(others)
-        sentences.append(f"Undecided: {named} ({whose}{one.why}).")
+    if undecided := sorted(by_label(known, UNDECIDED), key=lambda c: c.us):
+        first, *others = undecided
+        whose = f"{first.row.configuration}, the fastest of them: " if others else ""
+        sentences.append(f"Undecided: {_named(undecided)} ({whose}{first.why}).")
     sentences += _passed_over(known)
-    if labels[SLOWER]:
-        sentences.append(f"Slower, beyond the uncertainty: {names_at_hand(labels[SLOWER], 4)}.")
+    if slower := by_label(known, SLOWER):
+        sentences.append(f"Slower, beyond the uncertainty: {_named(slower)}.")
     for candidate in by_label(known, WRONG):
         sentences.append(
             f"{candidate.row.configuration} computes wrong outputs ({candidate.why}); "
             "hetero_lab.find_wrong(model, placement) finds the ops."
         )
-    profiles = (c.row.profile for c in by_label(known, BEST))
+    profiles = (c.row.profile for c in best)
     sentences += agreement_notes(a for p in profiles if p for a in p.agreement)
     for judgement in (INACCURATE, UNMEASURED):
         several = by_label(known, judgement)
@@ -316,12 +338,12 @@ def verdict_sentences(
         if needed_s:
             reasons[f"the rest needs about {math.ceil(needed_s)} s"] = None
         if several:
-            named = names_at_hand(labels[judgement], 4)
-            sentences.append(f"{judgement.capitalize()}: {named} ({'; '.join(reasons)[:300]}).")
+            why = "; ".join(reasons)[:300]
+            sentences.append(f"{judgement.capitalize()}: {_named(several)} ({why}).")
     if advice.optimized is not None and not advice.optimized.improved:
         sentences.append(f"The search kept none of its plans. {advice.optimized.searched}")
     sentences.append("")
-    if labels[BEST]:
+    if best:
         reference = made.configuration_of(made.reference)
         sentences.append(f"Latencies are on the scale of {reference}: its own times the ratio.")
     for label, why in advice.left_out:
@@ -344,6 +366,10 @@ def verdict_sentences(
         )
     changes = "; ".join(would_change)
     return [*sentences, f"What could change the answer: {changes}."] if changes else sentences
+
+
+def _named(candidates: Sequence[Judged]) -> str:
+    return names_at_hand([candidate.row.configuration for candidate in candidates], 4)
 
 
 def _what_is_best(advice: Advice, n_requests: int) -> Iterator[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,20 +26,25 @@ from hetero_lab.clock import Stopwatch
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.costs.objective import LATENCY, THROUGHPUT, check_objective
 from hetero_lab.devices.core import BoundModel, bind, shared_core
-from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabError, MeasurementError
+from hetero_lab.errors import (
+    ArgumentError,
+    DeviceError,
+    HeteroLabError,
+    MeasurementError,
+    OutputPathError,
+)
 from hetero_lab.fetch import file_digest
-from hetero_lab.interrupts import UntilInterrupted, bringing
+from hetero_lab.interrupts import UntilInterrupted, bringing, partial_of
 from hetero_lab.intervals import log_spread
 from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.session import Conditions
 from hetero_lab.measure.trial_grid import by_name
 from hetero_lab.model.language import refuse_language_model
-from hetero_lab.model.read import Source, prepare
+from hetero_lab.model.read import PreparedModel, Source, prepare, save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.memory_limits import MemoryLimit, memory_pools
 from hetero_lab.placement.placement import Placement, carried_over, resolve
 from hetero_lab.placement.priorities import order_of
-from hetero_lab.planning.problem import check_constraints
 from hetero_lab.results.evidence import BEST
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.runtime.inputs import Inputs, digest_of
@@ -46,7 +53,7 @@ from hetero_lab.samples.datasets import Correct, Dataset, Metric, ReadData, read
 from hetero_lab.search.calibrate import check_device_properties
 from hetero_lab.search.observations import Search, searching
 from hetero_lab.search.optimize import OPTIMIZED, Optimized, optimize_bound
-from hetero_lab.tables import scratch_directory
+from hetero_lab.tables import check_directory, make_directory, move, scratch_directory
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -133,12 +140,12 @@ def advise(
     DeviceError
         The model runs nowhere here; the message names the ops.
     ArgumentError
-        ``metric`` without data, or another wrong argument, before anything is compiled; or an
-        argument of one model (``data``, ``metric``, ``costs``, ``inputs``) for a pipeline.
+        ``metric`` without data, several models, or another wrong argument, before anything is
+        compiled.
     PlanError
-        No combination of a pipeline keeps to the memory limits.
+        A limit of ``memory_limit`` is of another device, or is no number of bytes.
     MeasurementError
-        No candidate runs, or of a pipeline no combination.
+        No candidate runs.
 
     Examples
     --------
@@ -171,8 +178,7 @@ def advise(
         conditions=Conditions(inputs, seed, isolate=isolate),
         show=progress,
     )
-    inquiry = _Advising(question, bind(model, core), watch)
-    return inquiry.advice(None if store is None else Path(store))
+    return _Advising(question, bind(model, core), watch).advice(store)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,12 +219,12 @@ class _Question:
         """Say how far a placement is over the limits of memory, if it is."""
         return over_limit(bound.graph, placement, self.devices, self.memory_limit)
 
-    def first_examples(self) -> list[Any]:
+    def first_examples(self) -> tuple[Inputs, ...]:
         """Return inputs to deploy with."""
         if isinstance(self.data, Dataset):
             first = range(min(_EXAMPLES, len(self.data.evaluation)))
-            return [self.data.evaluation[index][0] for index in first]
-        return [] if self.conditions.inputs is None else [self.conditions.inputs]
+            return tuple(self.data.evaluation[index][0] for index in first)
+        return () if self.conditions.inputs is None else (self.conditions.inputs,)
 
 
 class _Advising:
@@ -235,11 +241,11 @@ class _Advising:
         self.executor = HETERO
         self.notes: list[str] = []
 
-    def advice(self, store: Path | None) -> Advice:
+    def advice(self, store: str | os.PathLike[str] | None) -> Advice:
         """Race, search, measure the best few, and decide; Ctrl-C ends these stages earlier."""
         question, bound = self.question, self.bound
         refuse_language_model(bound.model, "advise")
-        check_constraints(bound.graph, question.devices, question.memory_limit, None, {})
+        memory_pools(question.devices, question.memory_limit)  # refuses limits of other devices
         if question.costs is not None:
             question.costs.check_graph(bound.graph)
         self.placements, self.left_out = candidates_for(
@@ -252,7 +258,7 @@ class _Advising:
         if not self.placements:
             reasons = "; ".join(f"{label}: {why}" for label, why in self.left_out.items())
             raise DeviceError(f"No candidate can be run. {reasons}")
-        self.kept = KeptFiles(store, question.of_search(bound) if store else ())
+        self.kept = KeptFiles(store, () if store is None else question.of_search(bound))
         with (
             searching(bound, question.conditions, self.watch, show=question.show) as self.search,
             UntilInterrupted(lambda: by_label(self.known, BEST)) as until,
@@ -275,26 +281,23 @@ class _Advising:
         elif self._final(finalists, variants):
             self.executor = self._fastest_executor(by_label(self.known, BEST)[0])
 
-    # -- stages -------------------------------------------------------------------------------
-
     def _variants(self) -> dict[str, BoundModel]:
         """Quantise the model, where there are examples to calibrate with."""
         data = self.question.data
         if not isinstance(data, Dataset):
             return {}
         self.search.begin("quantise")
-        try:
+        with self._noting("There is no int8 variant"):
             examples = calibration_inputs(self.bound, data.calibration)
             arrays = [array for example in examples for array in example]
-            name = (_INT8, self.bound.fingerprint, digest_of(arrays))
-            made = self.kept.variant(*name)
-            if made is None:
-                made = prepare(quantize(self.bound, examples, progress=False))
-                made = self.kept.keep_variant(made, self.notes, *name)
-        except HeteroLabError as error:
-            self.notes.append(f"There is no int8 variant: {error}")
-            return {}
-        return {_INT8: bind(made, self.bound.core)}
+            name = f"{_INT8}-{digest([self.bound.fingerprint, digest_of(arrays)])}.xml"
+            made = self.kept.variant(
+                name,
+                lambda: prepare(quantize(self.bound, examples, progress=False)),
+                self.notes,
+            )
+            return {_INT8: bind(made, self.bound.core)}
+        return {}
 
     def _race(self) -> None:
         """Measure all candidates roughly, the reference whatever the budget."""
@@ -320,69 +323,57 @@ class _Advising:
             placement = Placement(affinity, OPTIMIZED, question.properties_of(affinity))
             if not question.over_limit(self.bound, placement):
                 return placement
-        budget_s = self._until_s(_SEARCH)
         least_s = max(_SEARCH_LEAST_S, _SEARCH_COMPILES * max(compile_times(self.known).values()))
-        if budget_s < least_s:
-            self.notes.append(
-                "The budget was too short to search for a better placement: that takes "
-                f"{least_s / (_SEARCH - _RACE):.0f} s or more."
+        budget_s = self._time_for("search for a better placement", least_s, _RACE, _SEARCH)
+        if budget_s is None:
+            return None
+        with self._noting("No placement was searched for"), self.kept.costs("costs") as costs:
+            costs = costs if question.costs is None else question.costs
+            self.optimized = optimize_bound(
+                self.search.within(budget_s),
+                question.devices,
+                question.properties if costs is None else costs.device_properties,
+                objective=question.objective,
+                memory_limit=question.memory_limit,
+                costs=costs,
             )
+            with bringing(self.optimized.costs):
+                if self.optimized.interrupted:
+                    raise KeyboardInterrupt
+        if self.optimized is None:
             return None
-        try:
-            with self.kept.costs("costs") as costs:
-                costs = costs if question.costs is None else question.costs
-                found = optimize_bound(
-                    self.search.within(budget_s),
-                    question.devices,
-                    question.properties if costs is None else costs.device_properties,
-                    objective=question.objective,
-                    memory_limit=question.memory_limit,
-                    costs=costs,
-                )
-                self.optimized = found
-                with bringing(found.costs):
-                    if found.interrupted:
-                        raise KeyboardInterrupt
-        except HeteroLabError as error:
-            self.notes.append(f"No placement was searched for: {error}")
-            return None
-        self.kept.keep(found.affinity, OPTIMIZED)
-        return found.placement if found.improved else None
+        self.kept.keep(self.optimized.affinity, OPTIMIZED)
+        return self.optimized.placement if self.optimized.improved else None
 
     def _recovered(self) -> Placement | None:
         """Mix two devices where the faster one loses accuracy that the other one keeps."""
         data, examples = self.question.data, self.question.examples
-        if not isinstance(data, Dataset) or examples is None or examples.correct is None:
-            return None  # without labels
-        if len(self.question.devices) < 2:
+        if len(self.question.devices) < 2 or not isinstance(data, Dataset):
+            return None
+        if examples is None or examples.correct is None:  # without labels
             return None
         data = replace(data, metric=Metric(examples.metric, examples.correct))
         measured = sorted((c for c in self.known if c.row.latency), key=lambda c: c.us)
         agreement = measured[0].row.profile.agreement if measured[0].row.profile else ()
         if agreement and all(a.verdict == "equal" for a in agreement):
             return None  # the outputs of the fastest are those in f32
-        budget_s = self._until_s(_RECOVER)
-        if budget_s < _RECOVER_LEAST_S:
-            self.notes.append(
-                "The budget was too short to recover accuracy that the fastest candidate may "
-                f"lose: that takes {_RECOVER_LEAST_S / (_RECOVER - _SEARCH):.0f} s or more."
-            )
+        what = "recover accuracy that the fastest candidate may lose"
+        budget_s = self._time_for(what, _RECOVER_LEAST_S, _SEARCH, _RECOVER)
+        if budget_s is None:
             return None
         self.search.begin("accuracy")
         search = self.search.within(budget_s)
         each_us = sum(c.us for c in measured)
         n = int(min(_MOST_LOOKED_AT, max(1.0, _LOOK * budget_s * 1e6 / each_us)))
         looked_at = examples._replace(examples=data.calibration[:n])
-        try:
+        with self._noting("No accuracy was recovered"):
             exact = Reference(self.bound)
             pair = fast_and_accurate(
                 [c.placement for c in measured],
                 lambda p: evaluated(p, looked_at, exact).paired.drop <= self.question.max_drop,
             )
             return pair and self._mixed(*pair, data, search.within(max(1.0, search.watch.left_s)))
-        except HeteroLabError as error:
-            self.notes.append(f"No accuracy was recovered: {error}")
-            return None
+        return None
 
     def _mixed(self, fast: str, accurate: str, data: Dataset, search: Search) -> Placement | None:
         """Recover the accuracy of a device, or take the result of an earlier call."""
@@ -403,23 +394,21 @@ class _Advising:
             return None
         free = question.properties_of(affinity)
         placement = Placement(affinity, RECOVERED, {d: {**free[d], **own[d]} for d in own})
-        excess = question.over_limit(self.bound, placement)
-        if excess:
+        if excess := question.over_limit(self.bound, placement):
             self.notes.append(f"{RECOVERED.capitalize()} is not a candidate: {excess}")
-        return None if excess else placement
+            return None
+        return placement
 
     def _final(
         self, finalists: Mapping[str, Placement], variants: Mapping[str, BoundModel]
     ) -> bool:
         """Measure the best few and their int8 variants; return whether any of them is usable."""
         self.search.begin("final")
-        models = {"": self.bound, **variants}
-        try:
-            carried = self._carried(finalists, models)
-        except HeteroLabError as error:
-            self.notes.append(f"int8 was left out: {error}")
-            models = {"": self.bound}
-            carried = self._carried(finalists, models)
+        models = {"": self.bound}
+        carried = self._carried(finalists, models)
+        with self._noting("int8 was left out"):
+            carried |= self._carried(finalists, variants)
+            models |= variants
         made = self._measure(
             list(finalists.values()),
             f"final-{digest([*finalists, *models])}",
@@ -442,10 +431,8 @@ class _Advising:
 
         ``KeyboardInterrupt``, if Ctrl-C ended the stage.
         """
-        rows = {
-            label: replace(row, label=label)
-            for label, row in zip(placements, made.rows, strict=True)
-        }
+        labelled = zip(placements, made.rows, strict=True)
+        rows = {label: replace(row, label=label) for label, row in labelled}
         last = judge(rows, models, placements, stage=stage, max_drop=self.question.max_drop)
         for label, row in rows.items():
             if row.series.ratio is not None:
@@ -484,11 +471,10 @@ class _Advising:
         ratio = made.rows[1].series.ratio
         if made.rows[1].profile is None or ratio is None:
             return HETERO
-        middle, low, high, _ = ratio
-        faster = high < 1.0
+        faster = ratio.high < 1.0
         self.notes.append(
-            f"hetero_lab.ParallelExecutor runs the placement in {middle:.3f} of HETERO's time "
-            f"(95 %: {low:.3f} to {high:.3f})"
+            f"hetero_lab.ParallelExecutor runs the placement in {ratio.middle:.3f} of HETERO's "
+            f"time (95 %: {ratio.low:.3f} to {ratio.high:.3f})"
             + (": use it. What deploy writes runs with HETERO." if faster else ".")
         )
         return PARALLEL if faster else HETERO
@@ -504,11 +490,10 @@ class _Advising:
         **given: Any,
     ) -> Sweep:
         """Measure placements; the same call continues from the turns kept under a name."""
-        try:
+        has_reference = False
+        with contextlib.suppress(DeviceError):
             reference_device(self.bound)
             has_reference = True
-        except DeviceError:
-            has_reference = False
         return self.search.measure(
             placements,
             replace(options, counters=False, reference=has_reference),
@@ -530,8 +515,6 @@ class _Advising:
                 found[label] = replace(carried, label=label)
         return found
 
-    # -- the answer ---------------------------------------------------------------------------
-
     def _advice(self, interrupted: bool) -> Advice:
         best = by_label(self.known, BEST)
         advice = Advice(
@@ -541,7 +524,7 @@ class _Advising:
             left_out=tuple(self.left_out.items()),
             executor=self.executor,
             sweep=self.sweep,
-            examples=tuple(self.question.first_examples()),
+            examples=self.question.first_examples(),
             optimized=self.optimized,
             interrupted=interrupted,
             spread=log_spread(self.ratios.get(best[0].row.label, ())) if best else 0.0,
@@ -556,9 +539,10 @@ class _Advising:
 
     def _would_change(self, interrupted: bool) -> Iterator[str]:
         """Say which other arguments could lead to another answer."""
-        left_out = any(c.row.was_left_out for c in self.known)
-        short = left_out or any(note.startswith("The budget") for note in self.notes)
-        if interrupted or short or self.watch.left_s < _USED_UP * (self.watch.budget_s or 0.0):
+        short = any(c.row.was_left_out for c in self.known)
+        short |= any(note.startswith("The budget") for note in self.notes)
+        short |= self.watch.left_s < _USED_UP * (self.watch.budget_s or 0.0)
+        if interrupted or short:
             yield "more time, with a larger budget_s="
         if self.question.data is None:
             if self.question.conditions.inputs is None:
@@ -569,7 +553,97 @@ class _Advising:
         if len(self.question.devices) == 1:
             yield "a second device"
 
+    @contextlib.contextmanager
+    def _noting(self, fact: str) -> Iterator[None]:
+        """Note why a stage has no result: the others go on."""
+        try:
+            yield
+        except HeteroLabError as error:
+            self.notes.append(f"{fact}: {error}")
+
+    def _time_for(self, what: str, least_s: float, since: float, until: float) -> float | None:
+        """Return the time up to a share of the budget, or note how much a stage would need."""
+        if (time_s := self._until_s(until)) >= least_s:
+            return time_s
+        needed = f"{least_s / (until - since):.0f} s or more"
+        self.notes.append(f"The budget was too short to {what}: that takes {needed}.")
+        return None
+
     def _until_s(self, share: float) -> float:
         """Return the time from now to a share of the budget left when measuring began."""
         end_s = self.began_s + share * (self.search.budget_s - self.began_s)
         return max(0.1, end_s - self.watch.elapsed_s)
+
+
+class KeptFiles:
+    """What a call of advise keeps in its store for the next one; without a store, nothing.
+
+    Each file is named by all that its content depends on. ``asked`` is what every search depends
+    on: another call may ask for something else.
+    """
+
+    def __init__(self, store: str | os.PathLike[str] | None, asked: Sequence[str]):
+        self.store = None if store is None else make_directory(store)
+        if self.store is not None:
+            check_directory(self.store)
+        self._asked = asked
+
+    def directory(self, name: str) -> Path | None:
+        """Return where a sweep is kept; none without a name."""
+        return self.store / name if self.store is not None and name else None
+
+    def _file(self, name: str, *depends_on: str) -> Path | None:
+        return self.directory(f"{name}-{digest([*self._asked, *depends_on])}.json")
+
+    def affinity(self, name: str, *depends_on: str) -> Affinity | None:
+        """Return the result of an earlier search, if there is one."""
+        file = self._file(name, *depends_on)
+        return Affinity.from_json(file) if file is not None and file.is_file() else None
+
+    def keep(self, affinity: Affinity, name: str, *depends_on: str) -> None:
+        """Keep the result of a search."""
+        if (file := self._file(name, *depends_on)) is not None:
+            affinity.to_json(file)
+
+    @contextlib.contextmanager
+    def costs(self, name: str, *depends_on: str, whole: bool = False) -> Iterator[CostModel | None]:
+        """Yield the costs that an earlier call kept; keep those that its early end brings.
+
+        ``whole`` leaves out the costs of a calibration that Ctrl-C ended.
+        """
+        path = self._file(name, *depends_on)
+        try:
+            yield CostModel.from_json(path) if path is not None and path.is_file() else None
+        except BaseException as stop:
+            learnt = partial_of(stop)
+            if path and isinstance(learnt, CostModel) and not (whole and learnt.interrupted):
+                learnt.to_json(path)
+            raise
+
+    def variant(
+        self, name: str, make: Callable[[], PreparedModel], notes: list[str]
+    ) -> PreparedModel:
+        """Return a variant of the model as it was kept, or make one and keep it whole.
+
+        If it cannot be written, ``notes`` says so, and it is returned as it was made.
+        """
+        kept = self.directory(name)
+        if kept is not None and kept.is_file():
+            return prepare(kept)
+        made = make()
+        if kept is None:
+            return made
+        try:
+            with scratch_directory(kept.parent, ".hetero_lab-") as draft:
+                save(made.model, draft / kept.name)
+                for suffix in (".bin", ".xml"):  # the weights first: a structure implies them
+                    move((draft / kept.name).with_suffix(suffix), kept.with_suffix(suffix))
+        except (OSError, RuntimeError, OutputPathError) as error:
+            notes.append(f"The int8 variant could not be kept in store=: {error}")
+            return made
+        return prepare(kept)
+
+
+def digest(parts: Sequence[str]) -> str:
+    """Return a short name for texts such as the labels of finalists."""
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=4).hexdigest()

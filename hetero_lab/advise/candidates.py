@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from hetero_lab.advise.advice import Judged, by_label
 from hetero_lab.devices.core import BoundModel, emulated_devices
 from hetero_lab.devices.devices import precisions, supported_ops, takes_ratio
-from hetero_lab.devices.properties import merged_properties
+from hetero_lab.devices.emulation import emulated_devices
+from hetero_lab.devices.properties import PRECISION_HINT, merged_properties
 from hetero_lab.errors import DeviceError, HeteroLabError, names_at_hand
 from hetero_lab.model.opgraph import NOT_OPS, OpGraph
 from hetero_lab.placement.affinity import Affinity
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     import openvino as ov
 
 _MOST_ORDERS = 6
-_PRECISION = "INFERENCE_PRECISION_HINT"
 _MOST = 4  # finalists beside the reference and the results of searches
 _OF_THE_REST = 0.25  # share of the time left that a further compile may take
 
@@ -150,7 +150,7 @@ def _variations(device: str, requests: int, core: ov.Core) -> dict[str, dict[str
     """Return properties worth a try on a device alone, by what they add to its label."""
     found: dict[str, dict[str, Any]] = {}
     if len(precisions(device, core=core)) > 1:
-        found[" (f32)"] = {_PRECISION: "f32"}
+        found[" (f32)"] = {PRECISION_HINT: "f32"}
     spec = emulated_devices(core).get(device)
     is_cpu = (spec.base if spec else device) == "CPU"
     if requests > 1:

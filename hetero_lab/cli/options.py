@@ -160,6 +160,8 @@ class OptionParser(argparse.ArgumentParser):
     def _refuse(self, unknown: Sequence[str]) -> None:
         if unknown:
             meant = did_you_mean(unknown[0], self._option_string_actions)
+            if self.prog.endswith("advise") and not unknown[0].startswith("-"):
+                meant = " Several models at the same time are a machine: hetero-lab machine."
             raise ArgumentError(
                 f"unrecognized arguments: {' '.join(unknown)}.{meant} {self.prog} -h shows the "
                 "options."

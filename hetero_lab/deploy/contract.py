@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,6 +25,7 @@ from hetero_lab.runtime.compiled import parse_header
 from hetero_lab.runtime.place_ops import check_plugins, check_properties
 from hetero_lab.runtime.placed_model import read_placed
 from hetero_lab.runtime.reference import TOLERANCE as TOLERANCE_OF
+from hetero_lab.runtime.stored_placement import MODEL_FILE
 from hetero_lab.tables import SCHEMA_VERSION, check_directory, read_json, reading, write_json
 
 FILE_NAME, KIND = "contract.json", "contract"
@@ -140,14 +142,6 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     kind: str = KIND
     schema_version: int = SCHEMA_VERSION
 
-    def check_files(self, directory: str | os.PathLike[str]) -> None:
-        """Raise StoredFileError for a file that this contract does not know."""
-        if extra := sorted({*os.listdir(directory)} - {*self.files, FILE_NAME}):
-            raise StoredFileError(
-                f"{shorten(os.fspath(directory))} holds {names_at_hand(extra)}, which its contract "
-                "does not know. Take that out of the directory, or freeze the placement again."
-            )
-
     def __post_init__(self) -> None:
         """Raise ValueError for what only somebody else can have written."""
         check_plugins(self.emulated)
@@ -158,6 +152,17 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for name, digest in self.files.items():
             if not re.fullmatch(_FILE, name) or not re.fullmatch("[0-9a-f]{64}", digest):
                 raise ValueError(f"{name!r} is no file that was frozen")
+
+
+def check_files(
+    directory: str | os.PathLike[str], known: Iterable[str], by: str, way: str = ""
+) -> None:
+    """Raise StoredFileError for a file that is not ``known`` by what describes the directory."""
+    if extra := sorted({*os.listdir(directory)} - {*known}):
+        raise StoredFileError(
+            f"{shorten(os.fspath(directory))} holds {names_at_hand(extra)}, which its {by} does "
+            f"not know. Take that out of the directory{way}."
+        )
 
 
 def frozen_digest(file: Path) -> str:
@@ -183,10 +188,11 @@ def read_contract(directory: str | os.PathLike[str]) -> Contract:
     path = Path(directory) / FILE_NAME
     name = shorten(os.fspath(path))
     if not path.is_file():
-        is_file, fact = os.path.isfile(directory), "is a file, not a directory"
-        there = f"has no {FILE_NAME}" if path.parent.is_dir() else "does not exist"
+        fact = "is a file, not a directory"
+        if not os.path.isfile(directory):
+            fact = f"has no {FILE_NAME}" if path.parent.is_dir() else "does not exist"
         raise StoredFileError(
-            f"{shorten(os.fspath(directory))} {fact if is_file else there}. "
+            f"{shorten(os.fspath(directory))} {fact}. "
             "hetero_lab.freeze(model, placement, directory) writes a directory with a contract."
         )
     check_directory(directory)
@@ -207,7 +213,7 @@ def check_vacant(directory: str | os.PathLike[str], source: Source) -> None:
         if read_contract(directory).model_fingerprint == prepare(source).fingerprint:
             return
         with reading(directory, "model"):
-            models = read_placed(Path(directory) / "model.xml"), prepare(source).model
+            models = read_placed(Path(directory) / MODEL_FILE), prepare(source).model
         there, here = (
             f"{shorten(model.get_friendly_name())} with "
             f"{names_at_hand(map(input_name, [*model.inputs, *model.outputs]))}"

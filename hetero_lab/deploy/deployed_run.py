@@ -1,4 +1,7 @@
-"""Run a deployed directory here, in a process of its own that needs openvino and numpy."""
+"""Run a deployed directory here: in a process that needs openvino and numpy alone, or in this one.
+
+Turns within a process agree far better than processes do, so a process is one value here.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,58 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 
+from hetero_lab.clock import now
 from hetero_lab.deploy import run_frozen
-from hetero_lab.errors import MeasurementError, StoredFileError, shorten
-from hetero_lab.intervals import turn_level
+from hetero_lab.devices.core import BoundModel
+from hetero_lab.devices.devices import peak_bytes, reset_peak
+from hetero_lab.errors import (
+    CompileError,
+    MeasurementError,
+    StoredFileError,
+    last_line,
+    shorten,
+)
+from hetero_lab.intervals import Latency, turn_level
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.placement.partition import partition_of
+from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.processes import crash_of, run_child
-from hetero_lab.results.environment import OtherWork
-from hetero_lab.runtime.placed_model import read_npz
-from hetero_lab.runtime.stored_placement import standalone
+from hetero_lab.results.environment import OtherWork, current_environment, is_busy
+from hetero_lab.results.profile_result import Profile
+from hetero_lab.runtime.compiled import CompiledPlacement
+from hetero_lab.runtime.inputs import Inputs, given_or_generated
+from hetero_lab.runtime.placed_model import load, read_npz
+from hetero_lab.runtime.reference import Agreement, compare
+from hetero_lab.runtime.runners import (
+    CompiledSession,
+    Runner,
+    run_turn,
+    time_once,
+    turn_lengths,
+    warm_up,
+)
+from hetero_lab.runtime.stored_placement import (
+    MODEL_FILE,
+    StoredPlacement,
+    read_stored,
+    standalone,
+)
 from hetero_lab.tables import scratch_directory
 
 PROGRAM = "run.py"
-TURNS, EACH_S = 10, 3.0  # of one process
+TURNS, _EACH_S = 10, 3.0  # of one process
 _TIMEOUT_S = 900.0
 _LAST_LINES = 400
-
+REFERENCE = "reference"  # the step of a run that compiles the reference
+QUIET_S = 2.0  # the longest wait for a quiet machine
 
 Reference: TypeAlias = tuple[str, Mapping[str, Any]]  # a device and its properties
 
@@ -35,7 +69,6 @@ class ObservedRun(msgspec.Struct, frozen=True, kw_only=True):
     """The findings of ``run.py --observe``, up to the ``step`` that failed with an ``error``."""
 
     openvino_version: str = ""
-    python_version: str = ""
     system: str = ""
     host: str = ""
     n_cpus: int = 0
@@ -62,30 +95,27 @@ def observe(
     directory: str | os.PathLike[str],
     *,
     reference: Reference | None = None,
-    python: str | os.PathLike[str] = sys.executable,
+    python: str = sys.executable,
     turns: int = TURNS,
-    budget_s: float = EACH_S,
 ) -> ObservedRun:
     """Run a deployed directory with an interpreter that has openvino and numpy.
 
-    Placement and reference have so many turns; fewer if the budget ends, at least three.
+    Placement and reference have so many turns; fewer if three seconds end, at least three.
     MeasurementError, if the interpreter does not start or has no openvino.
     """
-    options = {"turns": turns, "budget_s": budget_s, "reference": reference}
+    options = {"turns": turns, "budget_s": _EACH_S, "reference": reference}
     others = OtherWork()
     with scratch_directory() as scratch:
         (scratch / PROGRAM).write_text(standalone(run_frozen), encoding="utf-8")
         # -P: openvino must not import the modules that lie beside the program.
-        command = [os.fspath(python), "-P", os.fspath(scratch / PROGRAM), "--observe"]
-        arguments = [os.path.abspath(directory), os.fspath(scratch), json.dumps(options)]
+        command = [python, "-P", str(scratch / PROGRAM), "--observe"]
+        arguments = [os.path.abspath(directory), str(scratch), json.dumps(options)]
         try:
             done = run_child([*command, *arguments], timeout_s=_TIMEOUT_S, cwd=scratch)
         except subprocess.TimeoutExpired:
             return ObservedRun(step="compile", error=f"no end after {_TIMEOUT_S:.0f} s")
         except OSError as error:
-            raise MeasurementError(
-                f"{shorten(os.fspath(python))} does not start: {error}"
-            ) from error
+            raise MeasurementError(f"{shorten(python)} does not start: {error}") from error
         if crash := crash_of(done.returncode):
             return ObservedRun(step="compile", error=f"died of {crash}")
         if done.returncode:
@@ -97,6 +127,13 @@ def observe(
     return msgspec.structs.replace(msgspec.convert(seen, ObservedRun), outputs=outputs)
 
 
+def disturbed(runs: Sequence[ObservedRun]) -> str:
+    """Say how many CPUs other processes kept busy; nothing if that matters little."""
+    cpus, n_cpus = max(run.foreign_cpus for run in runs), runs[0].n_cpus or os.cpu_count() or 1
+    busy = is_busy(cpus, n_cpus)
+    return f"other processes kept {cpus:.1f} of {n_cpus} CPUs busy" if busy else ""
+
+
 def expected_outputs(directory: str | os.PathLike[str]) -> list[list[np.ndarray]]:
     """Return the outputs that a deployed directory promises."""
     path = Path(directory) / "requests.npz"
@@ -104,3 +141,101 @@ def expected_outputs(directory: str | os.PathLike[str]) -> list[list[np.ndarray]
         return run_frozen.by_request(read_npz(path, "out"), "out")
     except (OSError, ValueError) as error:
         raise StoredFileError(f"{shorten(os.fspath(path))} cannot be read: {error}") from error
+
+
+def compared(
+    outputs: Sequence[Sequence[np.ndarray]],
+    expected: Sequence[Sequence[np.ndarray]],
+    names: Sequence[str],
+    precision: str = "f32",
+    graph: OpGraph | None = None,
+) -> list[Agreement]:
+    """Compare the outputs of each request with those promised; ``names`` may be more than these."""
+
+    def named(arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        return dict(zip(names, arrays, strict=False))
+
+    pairs = zip(map(named, outputs), map(named, expected), strict=True)
+    return [agreement for pair in pairs for agreement in compare(*pair, precision, graph)]
+
+
+def profile_frozen(
+    bound: BoundModel,
+    directory: str | os.PathLike[str],
+    *,
+    inputs: Inputs | None = None,
+    iterations: int = 100,
+) -> Profile:
+    """Measure a directory of :func:`hetero_lab.freeze` with the code that lies in it.
+
+    ``bound`` is the model that was frozen: its f32 outputs are the reference. There are no
+    counters. StoredFileError, if the directory is not a frozen placement of this model;
+    CompileError, if the runtime refuses it, for instance because a device is not here.
+    """
+    frozen = _read(directory, bound)
+    placed = BoundPlacement(bound, frozen.placement(bound.graph))
+    arrays = given_or_generated(bound, inputs)
+    reset_peak()
+    started = now()
+    try:
+        # The model is read again within this time.
+        compiled, _ = load(directory)
+    except ValueError as error:
+        raise StoredFileError(f"{shorten(os.fspath(directory))} was changed: {error}") from error
+    except RuntimeError as error:
+        raise CompileError(
+            f"The runtime cannot compile the frozen placement {shorten(os.fspath(directory))} on "
+            f"{frozen.target}: {last_line(error)}."
+        ) from error
+    compile_ms = (now() - started) * 1e3
+    partition, as_predicted = partition_of(placed), None
+    # Of a split the runtime is not asked: its Core is gone with the code that compiled it, and
+    # OpenVINO 2026.4 crashes when a model that has lost its Core is exported.
+    if placed.direct:
+        partition, as_predicted = replace(partition, observed=True), True
+    whole = CompiledPlacement(placed, compiled, partition, as_predicted, compile_ms)
+    session = CompiledSession(whole)
+    session.give(arrays)
+    runner = Runner(session, arrays)
+    first_ms = time_once(runner.infer) / 1e3
+    warm_up(runner.infer)
+    turns = tuple(run_turn(runner.infer, timed=n) for n in turn_lengths(iterations))
+    peak_rss_bytes = peak_bytes()  # before the comparison with the reference
+    return Profile(
+        label=placed.label,
+        model_fingerprint=bound.fingerprint,
+        graph=bound.graph,
+        affinity=placed.affinity,
+        latency=Latency(turns),
+        partition=partition,
+        as_predicted=as_predicted,
+        counters=(),
+        agreement=runner.compare(),
+        compile_ms=compile_ms,
+        first_inference_ms=first_ms,
+        peak_rss_bytes=peak_rss_bytes,
+        # It brings its own emulated devices along, whatever is registered here.
+        environment=replace(
+            current_environment(placed.devices, bound.core),
+            emulated=tuple(
+                (device, internal.removeprefix(f"{device}_"))
+                for device, (_, internal) in frozen.emulated.items()
+            ),
+        ),
+    )
+
+
+def _read(directory: str | os.PathLike[str], bound: BoundModel) -> StoredPlacement:
+    name = shorten(os.fspath(directory))
+    if not (Path(directory) / MODEL_FILE).is_file():
+        raise StoredFileError(
+            f"{name} is no frozen placement: it has no {MODEL_FILE}. "
+            "hetero_lab.freeze(model, placement, directory) writes one."
+        )
+    stored = read_stored(directory)
+    if stored.model_fingerprint != bound.fingerprint:
+        raise StoredFileError(
+            f"{name} was frozen from another model than {shorten(bound.graph.name)}, or from "
+            "other weights or shapes. Freeze this model, or name the one that was frozen."
+        )
+    return stored

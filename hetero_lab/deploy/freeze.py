@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Sequence
@@ -13,34 +14,35 @@ import numpy as np
 from hetero_lab.arguments import check_positive
 from hetero_lab.deploy import run_frozen
 from hetero_lab.deploy.contract import (
+    DRIFT,
     FILE_NAME,
     AccuracyPromise,
     Contract,
+    LatencyPromise,
     check_vacant,
     frozen_digest,
     write_contract,
 )
 from hetero_lab.deploy.deployed_run import (
     PROGRAM,
+    QUIET_S,
+    REFERENCE,
     ObservedRun,
     Reference,
+    compared,
+    disturbed,
     expected_outputs,
     observe,
 )
-from hetero_lab.deploy.promised_latency import (
-    N_PROMISED,
-    QUIET_S,
-    REFERENCE,
-    disturbed,
-    promised,
-    reference_for,
-)
+from hetero_lab.deploy.promised_latency import promised, reference_for
 from hetero_lab.devices.core import BoundModel, bind
 from hetero_lab.errors import ArgumentError, CompileError, shorten, warn
+from hetero_lab.intervals import Noise, log_spread, ratio_of_runs, turn_level
 from hetero_lab.llm.generation import (
+    LOGITS,
+    TOKEN_IDS,
     generate,
     generation_precision,
-    given_or_random_prompt,
     given_prompt,
 )
 from hetero_lab.model.extension_ops import unknown_op
@@ -61,7 +63,6 @@ from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
 from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
 from hetero_lab.runtime.reference import (
     agreement_notes,
-    compare,
     executed_precision,
     run_afresh,
 )
@@ -73,12 +74,23 @@ from hetero_lab.runtime.stored_placement import (
     write_placed,
 )
 from hetero_lab.tables import make_directory, move, scratch_directory
+from hetero_lab.terminal import command_line
 
 if TYPE_CHECKING:
     import openvino as ov
 
 _REQUESTS = 3
 _PROMPT_TOKENS = 16
+# A reference that runs anywhere. OpenVINO's own pinning could choose a busy core.
+ONE_CORE: Reference = (
+    "CPU",
+    {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": 1,
+        "ENABLE_CPU_PINNING": False,
+    },
+)
+_N_PROMISED = 4  # processes that a promise is measured in
 _PROMISED_TOKENS = 8  # the length of a generation in a contract, whose logits are compared
 
 
@@ -203,19 +215,15 @@ def freeze_placed(
                 f"The frozen placement fails ({seen.step}): {seen.error}. Nothing was written. "
                 f"{unknown_op(seen.error)}".strip()
             )
-
-        def named(arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
-            return dict(zip(bound.output_names, arrays, strict=False))
-
-        pairs = zip(map(named, seen.outputs), map(named, expected_outputs(draft)), strict=True)
-        agreement = [a for pair in pairs for a in compare(*pair, graph=bound.graph)]
+        stored = expected_outputs(draft)
+        agreement = compared(seen.outputs, stored, bound.output_names, graph=bound.graph)
         if wrong := next((a for a in agreement if a.is_wrong), None):
             raise CompileError(
                 "The frozen placement gives other values than the compiled one in output "
                 f"{shorten(wrong.output)}; nothing was written."
             )
-        alone = (a for a in agreement if a.verdict == "undecided")
-        for note in agreement_notes(alone, "examples="):
+        undecided = (a for a in agreement if a.verdict == "undecided")
+        for note in agreement_notes(undecided, "examples="):
             warn(note)
         latency = None
         if reference is not None and tolerance is not None:
@@ -272,7 +280,9 @@ def write_frozen(
     every: dict[str, Any] = {}
     for number, arrays in enumerate(requests):
         if is_language_model(placed.bound.model):
-            inputs, outputs = _generate(compiled, arrays)
+            model = language_model(compiled.prepared.model)
+            made, _ = generate(CompiledSession(compiled), model, arrays[0], _PROMISED_TOKENS)
+            inputs, outputs = [*arrays, made[TOKEN_IDS]], [made[LOGITS]]
         else:
             inputs, outputs = arrays, list(run_afresh(compiled, arrays).values())
         every |= {f"in{number}.{index}": array for index, array in enumerate(inputs)}
@@ -281,23 +291,13 @@ def write_frozen(
     return frozen
 
 
-def _generate(
-    compiled: CompiledPlacement, arrays: list[np.ndarray]
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return a prompt and the tokens after it, and the logits behind each token."""
-    (prompt,) = arrays
-    model = language_model(compiled.prepared.model)
-    made = generate(CompiledSession(compiled), model, prompt, _PROMISED_TOKENS)
-    return [prompt, made.token_ids], [made.logits]
-
-
 def _runs(directory: Path, reference: Reference | None, progress: bool) -> list[ObservedRun]:
     """Run a directory, several times if its latency is to be promised, up to a run that fails.
 
     Beside other work it waits for a while and begins again, once.
     """
     runs: list[ObservedRun] = []
-    n, attempts = (1, 1) if reference is None else (N_PROMISED, 2)
+    n, attempts = (1, 1) if reference is None else (_N_PROMISED, 2)
     with Progress("freeze", show=progress, total=n, unit="processes") as bar:
         bar.note("run the directory")
         for _ in range(attempts):
@@ -316,10 +316,75 @@ def _runs(directory: Path, reference: Reference | None, progress: bool) -> list[
 def _requests(bound: BoundModel, examples: Sequence[Inputs] | None) -> list[list[np.ndarray]]:
     """Return the inputs of the promised requests; for a language model, prompts."""
     if is_language_model(bound.model):
-        scenario = Scenario(_PROMPT_TOKENS, _PROMISED_TOKENS)
         if examples is None:
-            return [given_or_random_prompt(bound, None, scenario, s) for s in range(_REQUESTS)]
+            model, asked = language_model(bound.model), Scenario(_PROMPT_TOKENS, _PROMISED_TOKENS)
+            return [[model.prompt(asked, seed)] for seed in range(_REQUESTS)]
         return [given_prompt(bound, prompt, _PROMISED_TOKENS) for prompt in examples]
     if examples is None:
         examples = [generate_inputs(bound, seed) for seed in range(_REQUESTS)]
     return [bind_inputs(bound, inputs) for inputs in examples]
+
+
+def reference_for(placement: Placement, baseline: Placement | None) -> Reference:
+    """Return the device that the latency of a placement is promised relative to.
+
+    It is the baseline if that is a device alone, by default the CPU. A placement that is this
+    device itself, every op of it, is compared with one core of the CPU in f32.
+    """
+    device, properties = "CPU", {}
+    if baseline is not None and baseline.direct and baseline.virtual is None:
+        device = baseline.devices[0]
+        properties = dict(baseline.device_properties.get(device, {}))
+    own = placement.device_properties.get(device, {})
+    is_same = placement.devices == (device,) and own == properties
+    return ONE_CORE if is_same else (device, properties)
+
+
+def promised(
+    runs: Sequence[ObservedRun],
+    reference: Reference,
+    tolerance: float,
+    noise: Noise,
+    drift: float,
+    directory: Path,
+) -> LatencyPromise | str:
+    """Return the promise of a directory that was run several times, or warn why there is none.
+
+    ``noise`` is that of compiles on its devices, and ``drift`` how far the logarithm of the ratio
+    was seen to vary from measurement to measurement. Warns if that leaves nothing to hold it to.
+    """
+    device, properties = reference
+    if error := runs[-1].error:
+        why = f"the reference {device} fails: {error}"
+        warn(f"No latency is promised: {why}.")
+        return why
+    base = str(directory).removesuffix("-quiet")  # of the command that is printed here
+    first = Path(base, "model.xml")
+    stored = str(first if first.is_file() else directory / "model.xml")
+    command = command_line("hetero-lab", "freeze", stored, f"{base}-quiet", "--affinity", stored)
+    way = f"freeze again on a quiet machine: {command}"
+    if why := disturbed(runs):
+        warn(f"No latency is promised: {why}. To promise one, {way}")
+        return why
+    ratios = [run.ratio for run in runs if run.ratio is not None]
+    levels = [turn_level(turn) for run in runs for turn in (*run.turns_us, *run.reference_us)]
+    spread, drift = max(log_spread(ratios), noise.spread(min(levels))), max(drift, DRIFT)
+    middle, low, high, _ = ratio_of_runs(ratios, (), spread, drift)
+    unchanged = ratio_of_runs(ratios, ratios, spread, drift)
+    if unchanged.high > 1.0 + tolerance:
+        warn(
+            f"The latency varies too much for a tolerance of {tolerance:.0%}: it may look "
+            f"{unchanged.high - 1:.0%} slower though nothing changed. Give a larger tolerance=, "
+            f"for instance {math.ceil(20 * unchanged.high) / 20 - 1:.2f}, or {way}"
+        )
+    return LatencyPromise(
+        reference_device=device,
+        reference_properties=dict(properties),
+        ratio=middle,
+        ratio_ci95_low=low,
+        ratio_ci95_high=high,
+        ratios=tuple(ratios),
+        spread=spread,
+        drift=drift,
+        tolerance=tolerance,
+    )

@@ -103,7 +103,6 @@ def observe(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> di
     """
     seen: dict[str, Any] = {
         "openvino_version": ov.get_version(),
-        "python_version": platform.python_version(),
         "system": platform.platform(),
         "host": platform.node(),
         "n_cpus": os.cpu_count() or 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,26 +13,32 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from xml.etree import ElementTree
 
 from hetero_lab.arguments import checked
-from hetero_lab.deploy.contract import Contract, frozen_digest
-from hetero_lab.deploy.deployed_run import ObservedRun, expected_outputs
-from hetero_lab.deploy.promised_latency import BROKEN, ERROR, OK, UNDECIDED, UNKNOWN, UNPROMISED
+from hetero_lab.deploy.contract import Contract, LatencyPromise, Promise, frozen_digest
+from hetero_lab.deploy.deployed_run import (
+    REFERENCE,
+    ObservedRun,
+    compared,
+    disturbed,
+    expected_outputs,
+)
 from hetero_lab.errors import names_at_hand, shorten
-from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.intervals import ratio_of_runs
 from hetero_lab.model.read import prepare
 from hetero_lab.result import Result
 from hetero_lab.results.environment import Environment
 from hetero_lab.runtime.compiled import parse_header
-from hetero_lab.runtime.reference import Agreement, compare
 from hetero_lab.runtime.stored_placement import MODEL_FILE, StoredPlacement
 from hetero_lab.tables import write_text
 from hetero_lab.terminal import count_of, one_line, plain_text, text_of
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
 
+OK, BROKEN, UNDECIDED, UNKNOWN = "ok", "broken", "undecided", "not checked"
+UNPROMISED, ERROR = "not promised", "error"
 WIDE = 1000  # characters of a detail
+_LEAST_AGAIN, _MOST_AGAIN = 3, 6  # processes that confirm an alarm
 _OPEN = (UNDECIDED, UNKNOWN)  # promised, and not known whether it is kept
 
 
@@ -51,6 +58,14 @@ class ContractPart(NamedTuple):
     def title(self) -> str:
         """The name, with the model's before it if there are several."""
         return f"{self.model} {self.name}".lstrip()
+
+
+class Settlement(NamedTuple):
+    """A status with its reason; if it is not ``settled``, another process could change it."""
+
+    status: str
+    detail: str
+    settled: bool = True
 
 
 class _Gate(Result):
@@ -308,12 +323,21 @@ def judged(
 ) -> Verification:
     """Compare the runs of a directory with its contract, part by part; one that failed counts."""
     seen = next((run for run in runs if run.error), runs[0])
+    digests = contract.files.items()
+    other = [name for name, then in digests if frozen_digest(Path(directory) / name) != then]
+    files = " and ".join(other)
+    moved = list(_differences(contract.affinity, frozen.affinity, "nowhere"))
+    nodes = names_at_hand(moved, 4)
+    then, now = (
+        dict(_flat({"target": each.target, **each.properties, **each.emulated}))
+        for each in (contract, frozen)
+    )
     found: dict[str, Checked] = {
-        "model": _model(directory, contract),
-        "affinity": _affinity(contract, frozen),
-        "properties": _properties(contract, frozen),
+        "model": _unless(files and f"{files} differs from the frozen file"),
+        "affinity": _unless(nodes and f"{len(moved)} nodes moved: {nodes}"),
+        "properties": _unless("; ".join(_differences(then, now, "not set"))),
         "devices": _devices(contract, seen),
-        "compile": _compile(seen),
+        "compile": _unless(seen.error if seen.step in ("devices", "compile") else ""),
         "partition": _partition(contract, seen),
         "outputs": _outputs(directory, contract, seen),
         "latency": latency,
@@ -321,35 +345,15 @@ def judged(
     return Verification(
         text_of(directory),
         tuple(ContractPart(name, is_, one_line(why, WIDE)) for name, (is_, why) in found.items()),
-        tuple(one_line(change, WIDE) for change in _changes(contract, seen)),
+        tuple(one_line(change, WIDE) for change in _changes(contract, seen).values()),
         seen.openvino_version or "unknown",
         release,
         f"Verified on {seen.host} · {seen.n_cpus} CPUs · {datetime.now(UTC):%d %B %Y, %H:%M} UTC",
     )
 
 
-def _model(directory: str | os.PathLike[str], contract: Contract) -> Checked:
-    then = contract.files.items()
-    other = [name for name, digest in then if frozen_digest(Path(directory) / name) != digest]
-    if other:
-        return BROKEN, f"{' and '.join(other)} differs from the frozen file"
-    return OK, ""
-
-
-def _affinity(contract: Contract, frozen: StoredPlacement) -> Checked:
-    moved = list(_differences(contract.affinity, frozen.affinity, "nowhere"))
-    if moved:
-        return BROKEN, f"{len(moved)} nodes moved: {names_at_hand(moved, 4)}"
-    return OK, ""
-
-
-def _properties(contract: Contract, frozen: StoredPlacement) -> Checked:
-    then, now = (
-        dict(_flat({"target": each.target, **each.properties, **each.emulated}))
-        for each in (contract, frozen)
-    )
-    other = "; ".join(_differences(then, now, "not set"))
-    return (BROKEN if other else OK), other
+def _unless(fault: str) -> Checked:
+    return (BROKEN, fault) if fault else (OK, "")
 
 
 def _differences(then: Mapping[str, Any], now: Mapping[str, Any], missing: str) -> Iterator[str]:
@@ -386,12 +390,6 @@ def _not_run(step: str, seen: ObservedRun, otherwise: str) -> Checked:
     return (BROKEN if failed else UNKNOWN), seen.error or otherwise
 
 
-def _compile(seen: ObservedRun) -> Checked:
-    if seen.error and seen.step in ("devices", "compile"):
-        return BROKEN, seen.error
-    return OK, ""
-
-
 def _partition(contract: Contract, seen: ObservedRun) -> Checked:
     if not seen.execution_devices:
         return UNKNOWN, "it was not compiled"
@@ -421,13 +419,11 @@ def _outputs(directory: str | os.PathLike[str], contract: Contract, seen: Observ
     if [len(arrays) for arrays in expected] != [len(arrays) for arrays in seen.outputs]:
         return BROKEN, "not as many outputs as promised"
 
-    def compared(graph: OpGraph | None = None) -> list[Agreement]:
-        pairs = zip(map(_named, seen.outputs), map(_named, expected), strict=True)
-        return [a for pair in pairs for a in compare(*pair, contract.precision, graph)]
-
-    agreements = compared()
+    names = [str(index) for index in range(max(map(len, expected)))]
+    asked = seen.outputs, expected, names, contract.precision
+    agreements = compared(*asked)
     if any(agreement.is_wrong for agreement in agreements):  # perhaps by itself
-        agreements = compared(prepare(Path(directory) / MODEL_FILE).graph)
+        agreements = compared(*asked, prepare(Path(directory) / MODEL_FILE).graph)
     known = [agreement for agreement in agreements if agreement.verdict != "undecided"]
     detail = count_of(len(expected), "request")
     if known:
@@ -444,18 +440,56 @@ def _outputs(directory: str | os.PathLike[str], contract: Contract, seen: Observ
     return OK, detail
 
 
-def _named(arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-    return {str(index): array for index, array in enumerate(arrays)}
+def judged_latency(
+    then: Promise, runs: Sequence[ObservedRun], tolerance: float | None, moved: str
+) -> Settlement:
+    """Tell whether a promise is kept, by the runs so far.
+
+    ``moved`` names hardware that is not that of the promise. A first run that looks worse is an
+    alarm; the runs after it decide.
+    """
+    first, *again = runs
+    failed = next((run for run in runs if run.error), first)
+    ratios = [run.ratio for run in runs if run.ratio is not None]
+    if not isinstance(then, LatencyPromise):
+        return Settlement(UNPROMISED, then or "")
+    if failed.error and failed.step == REFERENCE:
+        return Settlement(UNDECIDED, f"the reference {then.reference} fails: {failed.error}")
+    if len(ratios) < len(runs):
+        status = BROKEN if failed.error and failed.step == "latency" else UNKNOWN
+        return Settlement(status, failed.error or "it was not measured")
+    limit = 1.0 + (then.tolerance if tolerance is None else tolerance)
+    if why := disturbed(runs):
+        return Settlement(UNDECIDED, f"{why}; promised is {then}")
+    spread = then.spread or math.log(then.ratio_ci95_high / then.ratio_ci95_low) / 3.92
+    found = ratio_of_runs(ratios[1:] or ratios, then.ratios or (then.ratio,), spread, then.drift)
+    text = (
+        f"{found.middle:.2f} times the promise ({found.low:.2f} to {found.high:.2f}), which is "
+        f"{then}"
+    )
+    if found.high <= limit:
+        return Settlement(OK, text)
+    if moved:
+        return Settlement(UNDECIDED, f"{text}, but this is other hardware: {moved}")
+    worse = found.low > limit and min(ratios) > limit * then.ratio
+    if worse and len(again) >= _LEAST_AGAIN:
+        if then.ratios:
+            return Settlement(BROKEN, text)
+        text += "; one process promised that: deploy again to promise a latency between processes"
+        return Settlement(UNDECIDED, text)
+    text += f"; {limit:.2f} times is allowed"
+    return Settlement(UNDECIDED, text, settled=len(again) >= _MOST_AGAIN)
 
 
 def other_hardware(contract: Contract, seen: ObservedRun) -> str:
     """Say which devices or CPUs are not those of the contract; empty if all are the same."""
-    then = {"CPUs": contract.environment.n_cpus, **contract.devices}
-    now = {"CPUs": seen.n_cpus, **{name: seen.devices.get(name, "") for name in contract.devices}}
-    return "; ".join(_differences(then, {**then, **{k: v for k, v in now.items() if v}}, ""))
+    changes = _changes(contract, seen)
+    return "; ".join(changes[name] for name in ("CPUs", *contract.devices) if name in changes)
 
 
-def _changes(contract: Contract, seen: ObservedRun) -> Iterator[str]:
+def _changes(contract: Contract, seen: ObservedRun) -> dict[str, str]:
+    """Return what changed of the environment by its name, as far as both know it."""
+
     def facts(of: Environment | ObservedRun) -> dict[str, Any]:
         return {
             "OpenVINO": of.openvino_version,
@@ -465,6 +499,9 @@ def _changes(contract: Contract, seen: ObservedRun) -> Iterator[str]:
             **dict(of.devices),
         }
 
-    then = {**facts(contract.environment), **contract.devices}
-    now = {name: after for name, after in facts(seen).items() if after and name in then}
-    return _differences(then, {**then, **now}, "")
+    then, now = {**facts(contract.environment), **contract.devices}, facts(seen)
+    return {
+        name: f"{name}: {before} → {now[name]}"
+        for name, before in then.items()
+        if now.get(name) and now[name] != before
+    }

@@ -20,25 +20,26 @@ from hetero_lab.accuracy.evaluate import count_right
 from hetero_lab.arguments import check_positive
 from hetero_lab.clock import now
 from hetero_lab.deploy import machine_file
-from hetero_lab.deploy.contract import FILE_NAME, Contract, LatencyPromise, read_contract
-from hetero_lab.deploy.deployed_run import TURNS, ObservedRun, observe
-from hetero_lab.deploy.promised_latency import (
+from hetero_lab.deploy.contract import (
+    FILE_NAME,
+    Contract,
+    LatencyPromise,
+    check_files,
+    read_contract,
+)
+from hetero_lab.deploy.deployed_run import QUIET_S, TURNS, ObservedRun, observe
+from hetero_lab.deploy.verification import (
     BROKEN,
-    BUDGET_S,
     ERROR,
     OK,
-    PAUSE_S,
-    QUIET_S,
-    QUIET_SHARE,
     UNKNOWN,
-    judged_latency,
-)
-from hetero_lab.deploy.verification import (
     WIDE,
     Across,
     ContractPart,
+    Settlement,
     Verification,
     judged,
+    judged_latency,
     of_machine,
     other_hardware,
 )
@@ -49,22 +50,22 @@ from hetero_lab.errors import (
     HeteroLabError,
     MeasurementError,
     OutputPathError,
-    StoredFileError,
     last_line,
-    names_at_hand,
     shorten,
 )
 from hetero_lab.fetch import file_digest
 from hetero_lab.progress import Progress
 from hetero_lab.results.environment import wait_until_quiet
 from hetero_lab.runtime.placed_model import load
-from hetero_lab.runtime.stored_placement import StoredPlacement, read_stored
+from hetero_lab.runtime.stored_placement import MODEL_FILE, StoredPlacement, read_stored
 from hetero_lab.runtime.tensors import infer
 from hetero_lab.samples.datasets import Correct, Dataset, Metric, ReadData, read_optional_data
 from hetero_lab.tables import check_directory, reading
 from hetero_lab.terminal import one_line, text_of
 
-MAX_DROP = 0.01
+PAUSE_S = 2.0  # before an alarm is measured again
+_BUDGET_S, _QUIET_SHARE = 30.0, 0.1  # of the budget, the longest wait for a quiet machine
+_MAX_DROP = 0.01
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*([a-z]+[0-9]+)?(\.dev[0-9]+)?")
 
 
@@ -104,10 +105,10 @@ def verify(
     releases: Sequence[str] | None = None,
     tolerance: float | None = None,
     turns: int = TURNS,
-    budget_s: float = BUDGET_S,
+    budget_s: float = _BUDGET_S,
     data: Dataset | Sequence[Any] | None = None,
     metric: Metric | Correct | None = None,
-    max_drop: float = MAX_DROP,
+    max_drop: float = _MAX_DROP,
     progress: bool = True,
 ) -> Verification | Across:
     """Prove that a deployed directory keeps its contract with the OpenVINO and the machine here.
@@ -170,9 +171,10 @@ def verify(
     >>> proven.ok
     True
     """
-    limits = {"turns": turns, "budget_s": budget_s}
-    for name, value in {**limits, "tolerance": 1.0 if tolerance is None else tolerance}.items():
-        check_positive(name, value)
+    check_positive("turns", turns)
+    check_positive("budget_s", budget_s)
+    if tolerance is not None:
+        check_positive("tolerance", tolerance)
     if not 0 <= max_drop <= 1:
         raise ArgumentError(f"max_drop= is a share from 0 to 1, not {max_drop!r}.")
     if releases is not None and data is not None:
@@ -231,11 +233,7 @@ class _Proof:
         with reading(directory, "machine"):
             machine = machine_file.read_machine(directory)
         known = {*machine["models"], *machine_file.MACHINE_FILES}
-        if extra := sorted({*os.listdir(directory)} - known):
-            raise StoredFileError(
-                f"{shorten(os.fspath(directory))} holds {names_at_hand(extra)}, which its "
-                f"{machine_file.FILE} does not know. Take that out of the directory."
-            )
+        check_files(directory, known, machine_file.FILE)
         same = file_digest(place / machine_file.PROGRAM) == machine.get("program")
         program = (OK, "") if same else (BROKEN, f"{machine_file.PROGRAM} is not the deployed one")
         models = {name: self._of_model(place / name, release) for name in machine["models"]}
@@ -243,46 +241,42 @@ class _Proof:
 
     def _of_model(self, directory: AnyPath, release: str) -> Verification:
         contract = read_contract(directory)
-        contract.check_files(directory)
+        known = {*contract.files, FILE_NAME}
+        check_files(directory, known, "contract", ", or freeze the placement again")
         frozen = read_stored(directory)
         self.bar.note(f"install {release}" if release else "")
         with interpreter(release) as python:
-            made = self._proven(directory, contract, frozen, release, python)
+            runs, latency = self._runs(directory, contract, release, python)
+        made = judged(directory, contract, frozen, runs, latency[:2], release)
         if not release and (self.data is not None or contract.accuracy is not None):
             self.bar.note("count the right answers")
             accuracy = _accuracy(directory, contract, frozen, self.data, self.max_drop)
             made = replace(made, parts=(*made.parts, accuracy))
         return made
 
-    def _proven(
-        self,
-        directory: AnyPath,
-        contract: Contract,
-        frozen: StoredPlacement,
-        release: str,
-        python: str,
-    ) -> Verification:
-        """Run a directory once, and again while its latency is an alarm; judge all of its parts."""
+    def _runs(
+        self, directory: AnyPath, contract: Contract, release: str, python: str
+    ) -> tuple[list[ObservedRun], Settlement]:
+        """Run a directory once, and again while its latency is an alarm."""
         then, until_s = contract.latency, now() + self.budget_s
-        is_promised = isinstance(then, LatencyPromise)
-        reference = (then.reference_device, then.reference_properties) if is_promised else None
+        reference = None
         self.bar.note(f"run {release or shorten(os.fspath(directory))}")
-        if is_promised:
-            wait_until_quiet(min(QUIET_S, QUIET_SHARE * self.budget_s))
+        if isinstance(then, LatencyPromise):
+            reference = then.reference_device, then.reference_properties
+            wait_until_quiet(min(QUIET_S, _QUIET_SHARE * self.budget_s))
+        runs: list[ObservedRun] = []
 
-        def run() -> ObservedRun:
-            return observe(directory, reference=reference, python=python, turns=self.turns)
+        def look() -> Settlement:
+            runs.append(observe(directory, reference=reference, python=python, turns=self.turns))
+            return judged_latency(then, runs, self.tolerance, other_hardware(contract, runs[0]))
 
-        runs = [run()]
-        hardware = other_hardware(contract, runs[0])
-        latency = judged_latency(then, runs, self.tolerance, hardware)
+        latency = look()
         if not latency.settled:
             self.bar.note("measure the latency again")
             time.sleep(PAUSE_S)
         while not latency.settled and now() < until_s:
-            runs.append(run())
-            latency = judged_latency(then, runs, self.tolerance, hardware)
-        return judged(directory, contract, frozen, runs, latency[:2], release)
+            latency = look()
+        return runs, latency
 
 
 def _accuracy(
@@ -302,14 +296,13 @@ def _accuracy(
     except RuntimeError as error:
         return ContractPart("accuracy", BROKEN, f"it does not compile: {last_line(error)}")
 
-    request = compiled.create_infer_request()
+    bound, request = bind(Path(directory) / MODEL_FILE), compiled.create_infer_request()
 
     def run(arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
         if bound.graph.stateful_paths:
             request.reset_state()
         return dict(zip(frozen.outputs, infer(request, arrays), strict=True))
 
-    bound = bind(Path(directory) / "model.xml")
     right = count_right(run, bound, data.examples, data.correct)
     here = right / len(data.examples)
     broken = then is not None and here < then.accuracy - max_drop

@@ -8,7 +8,7 @@ tensors are passed on without a copy.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -44,23 +44,6 @@ _EXACT = {"KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
 _COMPARED_STEPS = 64  # logits of later steps are dropped: a vocabulary is large
 
 
-@dataclass(frozen=True)
-class Generated:
-    """The tokens of one generation, the duration of each step, and the logits of the first steps.
-
-    ``token_ids`` has the shape ``[batch, new_tokens]``, ``logits`` ``[batch, steps, vocabulary]``.
-    """
-
-    token_ids: np.ndarray
-    step_us: tuple[float, ...]
-    logits: np.ndarray
-
-    @property
-    def outputs(self) -> dict[str, np.ndarray]:
-        """The compared arrays by name."""
-        return {LOGITS: self.logits, TOKEN_IDS: self.token_ids}
-
-
 class TokenSession(Protocol):
     """A compiled language model with its states."""
 
@@ -75,8 +58,12 @@ class TokenSession(Protocol):
 
 def generate(
     session: TokenSession, model: LanguageModel, prompt: np.ndarray, new_tokens: int
-) -> Generated:
-    """Generate the likeliest ``new_tokens`` after a prompt, int64 ids of shape ``[batch, n]``."""
+) -> tuple[dict[str, np.ndarray], tuple[float, ...]]:
+    """Generate the likeliest ``new_tokens`` after a prompt, int64 ids of shape ``[batch, n]``.
+
+    Returns the arrays that are compared, ``token_ids`` of shape ``[batch, new_tokens]`` and the
+    ``logits`` of the first steps, ``[batch, steps, vocabulary]``; and how long each step took.
+    """
     chosen: list[np.ndarray] = []
     logits: list[np.ndarray] = []
     step_us: list[float] = []
@@ -85,7 +72,8 @@ def generate(
         step_us.append(took_us)
         if len(logits) < _COMPARED_STEPS:
             logits.append(np.array(last, dtype=np.float32))
-    return Generated(np.concatenate(chosen, 1), tuple(step_us), np.stack(logits, 1))
+    outputs = {LOGITS: np.stack(logits, 1), TOKEN_IDS: np.concatenate(chosen, 1)}
+    return outputs, tuple(step_us)
 
 
 def steps(
@@ -171,7 +159,8 @@ def reference_generation(
     def make() -> tuple[np.ndarray, ...]:
         session = CompiledSession(compile_placed(alone))
         model = language_model(bound.model)
-        return tuple(generate(session, model, prompt, scenario.new_tokens).outputs.values())
+        outputs, _ = generate(session, model, prompt, scenario.new_tokens)
+        return tuple(outputs.values())
 
     return dict(zip((LOGITS, TOKEN_IDS), keep_reference(key, make), strict=True))
 
@@ -221,7 +210,7 @@ class GenerationRunner(Runner):
         self.infer = self._next_step
         self._scenario = scenario
         self._asked = session, known, prompt, scenario.new_tokens
-        self._last: Generated | None = None
+        self._outputs: dict[str, np.ndarray] = {}
         self._steps: Iterator[object] = iter(())
 
     def _next_step(self) -> None:
@@ -234,15 +223,13 @@ class GenerationRunner(Runner):
     def turn(self, timed: int = 0, discarded: int = 0) -> TurnTimes:
         del timed, discarded  # the scenario gives the length of a generation
         self._steps = iter(())
-        self._last = generate(*self._asked)
-        first_us, *further_us = self._last.step_us
+        self._outputs, (first_us, *further_us) = generate(*self._asked)
         return tuple(further_us), first_us
 
     def outputs(self) -> dict[str, np.ndarray]:
-        if self._last is None:
+        if not self._outputs:
             self.turn()
-        assert self._last is not None
-        return self._last.outputs
+        return self._outputs
 
     def compare(
         self, rows: Sequence[Counter] = (), expected: Mapping[str, np.ndarray] | None = None

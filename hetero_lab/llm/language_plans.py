@@ -221,7 +221,15 @@ def block_curve(
     points = []
     for n in np.unique(n_blocks[fitting]).tolist():
         at = min(fitting[n_blocks[fitting] == n].tolist(), key=step_ns.__getitem__)
-        points.append(phases.point(at, n))
+        points.append(
+            CurvePoint(
+                n_blocks=n,
+                affinity=phases.step.affinity(at),
+                memory=phases.memory(at),
+                ttft_ms=phases.first.predicted_ms(at),
+                tpot_ms=phases.step.predicted_ms(at),
+            )
+        )
     return BlockCurve(device, tuple(points), phases.scenario, dict(costs.emulated))
 
 
@@ -404,7 +412,7 @@ class _Phases:
             raise self.nothing_fits(pools)
         prefill, decode = pair
         if prefill == decode and not self.is_static:
-            memory = self.point(prefill, 0).memory
+            memory = self.memory(prefill)
         else:
             held = self.held(prefill, np.array([decode]))[0]
             memory = device_memory(step.costs.devices, held)
@@ -516,17 +524,11 @@ class _Phases:
         on = self.step.blocks[:, :, None] == np.arange(len(self.step.costs.devices))
         return np.einsum("nbd,b->nd", on, self._caches[1].astype(np.int64))
 
-    def point(self, number: int, n_blocks: int) -> CurvePoint:
-        """Predict a placement, with HETERO's partition of it."""
-        objective, devices = self.step.costs.objective, self.step.devices(number)
-        held = objective.memory_bytes(devices, objective.evaluate(devices))
-        return CurvePoint(
-            n_blocks=n_blocks,
-            affinity=self.step.affinity(number),
-            memory=device_memory(self.step.costs.devices, held, self.step.blocks[number]),
-            ttft_ms=self.first.predicted_ms(number),
-            tpot_ms=self.step.predicted_ms(number),
-        )
+    def memory(self, number: int) -> tuple[DeviceMemory, ...]:
+        """Return what each device holds of a placement, with HETERO's partition of it."""
+        costs, devices = self.step.costs, self.step.devices(number)
+        held = costs.objective.memory_bytes(devices, costs.objective.evaluate(devices))
+        return device_memory(costs.devices, held, self.step.blocks[number])
 
 
 def _excess(held: np.ndarray, pools: Pools) -> np.ndarray:

@@ -17,7 +17,6 @@ from hetero_lab.deploy import machine_file
 from hetero_lab.deploy.contract import check_vacant
 from hetero_lab.deploy.freeze import freeze_placed
 from hetero_lab.devices.core import emulated_devices
-from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.errors import MeasurementError, names_at_hand, warn
 from hetero_lab.fetch import file_digest
 from hetero_lab.interop.nearest_recipe import recipe_for

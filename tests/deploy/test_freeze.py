@@ -16,8 +16,8 @@ from small_models import constant_only
 
 import hetero_lab as hl
 from hetero_lab.cli.main import main
+from hetero_lab.deploy.deployed_run import profile_frozen
 from hetero_lab.deploy.freeze import write_frozen
-from hetero_lab.deploy.frozen_profile import profile_frozen
 from hetero_lab.devices.core import bind
 from hetero_lab.errors import InputError, OutputPathError
 from hetero_lab.model.language import language_model, tokenizer_files

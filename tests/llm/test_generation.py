@@ -202,23 +202,37 @@ def test_a_sweep_ranks_by_the_time_per_further_token(model, core, tmp_path):
     assert hl.read_sweep(tmp_path).summary.equals(sweep.summary)
 
 
-def test_wrong_scenarios_are_told_before_a_compile(model, own_core):
-    plain = chain("a", "b")
+def test_wrong_questions_are_refused_before_a_compile(model, own_core):
+    plain, one_layer = chain("a", "b"), hl.load(decoder(1))
+    profile = partial(hl.profile, placement="CPU")
+    asked = {"scenario": SCENARIO}
     cases = [
-        (ArgumentError, "pass scenario= to say what to generate", model, {}),
-        (ModelError, "has no states", plain, {"scenario": SCENARIO}),
-        (InputError, r"shape \[1, 5\]", model, {"scenario": SCENARIO, "inputs": PROMPT[:, :2]}),
-        (InputError, "one input is the prompt", model, {"scenario": SCENARIO, "inputs": {"x": 1}}),
-        (InputError, f"from 0 to {VOCABULARY - 1}", model,
-         {"scenario": SCENARIO, "inputs": PROMPT + VOCABULARY}),
-        (InputError, "differ in length", model, {"scenario": SCENARIO, "inputs": [[1, 2], [3]]}),
-        (ArgumentError, "several in flight", model, {"scenario": SCENARIO, "requests": 2}),
+        (profile, ArgumentError, "pass scenario= to say what to generate", model, {}),
+        (profile, ModelError, "has no states", plain, asked),
+        (profile, InputError, r"shape \[1, 5\]", model, {**asked, "inputs": PROMPT[:, :2]}),
+        (profile, InputError, "one input is the prompt", model, {**asked, "inputs": {"x": 1}}),
+        (profile, InputError, f"from 0 to {VOCABULARY - 1}", model,
+         {**asked, "inputs": PROMPT + VOCABULARY}),
+        (profile, InputError, "differ in length", model, {**asked, "inputs": [[1, 2], [3]]}),
+        (profile, ArgumentError, "several in flight", model, {**asked, "requests": 2}),
+        (partial(hl.sweep, placements=["CPU"]), ArgumentError,
+         "pass scenario= to say what to generate", model, {}),
     ]  # fmt: skip
-    for kind, text, given, options in cases:
-        with pytest.raises(kind, match=text):
-            hl.profile(given, "CPU", core=own_core, **options)
-    with pytest.raises(ArgumentError, match="pass scenario= to say what to generate"):
-        hl.sweep(model, ["CPU"], core=own_core)
+    for search in (hl.optimize, hl.calibrate):
+        search = partial(search, devices=["ACC", "CPU"], progress=False)
+        example = r"pass scenario= to say .* hetero_lab\.Scenario\("
+        cases += [
+            (search, ArgumentError, example, model, {}),
+            (search, ModelError, "has no states", plain, asked),
+            (search, PlanError, "no repeated layers", one_layer, asked),
+        ]
+    for name, ask in (("find_wrong", partial(hl.find_wrong, placement="CPU")),
+                      ("advise", partial(hl.advise, devices=["CPU"]))):  # fmt: skip
+        says = rf"language model.* hetero_lab\.{name} takes .* static"
+        cases.append((ask, ModelError, says, model, {}))
+    for ask, kind, says, given, options in cases:
+        with pytest.raises(kind, match=says):
+            ask(given, core=own_core, **options)
     assert own_core.n_compiled == 0
 
 
@@ -240,18 +254,6 @@ def test_no_next_step_that_refuses_a_language_model(model):
     for agreement in ((), compare({"x": np.ones(1)}, {"x": np.zeros(1)})):
         judged = replace(profile, agreement=agreement)
         assert after_profile(given, judged) == []
-
-
-@pytest.mark.parametrize("ask", [hl.optimize, hl.calibrate])
-def test_a_search_asks_for_a_scenario_and_layers(model, own_core, ask):
-    search = partial(ask, devices=["ACC", "CPU"], core=own_core, progress=False)
-    with pytest.raises(ArgumentError, match=r"pass scenario= to say .* hetero_lab\.Scenario\("):
-        search(model)
-    with pytest.raises(ModelError, match="has no states"):
-        search(chain(), scenario=SCENARIO)
-    with pytest.raises(PlanError, match="no repeated layers"):
-        search(hl.load(decoder(1)), scenario=SCENARIO)
-    assert own_core.n_compiled == 0
 
 
 @pytest.mark.filterwarnings("ignore::hetero_lab.errors.BudgetWarning")
@@ -290,20 +292,6 @@ def test_a_layer_that_no_device_supports_wholly_is_named(model, own_core):
         PlanError, match=r"No device supports all of part 1 .* ACC: .*; ACC2: .*act"
     ):
         hl.optimize(model, ["ACC", "ACC2"], scenario=SCENARIO, core=own_core, progress=False)
-    assert own_core.n_compiled == 0
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        partial(hl.find_wrong, placement="CPU"),
-        partial(hl.advise, devices=["CPU"]),
-    ],
-)
-def test_what_needs_static_shapes_says_so(model, own_core, ask):
-    name = ask.func.__name__
-    with pytest.raises(ModelError, match=rf"language model.* hetero_lab\.{name} takes .* static"):
-        ask(model, core=own_core)
     assert own_core.n_compiled == 0
 
 

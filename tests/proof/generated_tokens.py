@@ -64,7 +64,7 @@ def main() -> int:
 
     def tokens(session) -> list[list[int]]:
         return [
-            generate(session, known, prompt, given.new_tokens).token_ids[0].tolist()
+            generate(session, known, prompt, given.new_tokens)[0]["token_ids"][0].tolist()
             for prompt in prompts
         ]
 

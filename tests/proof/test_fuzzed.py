@@ -19,7 +19,7 @@ from small_models import diamond
 
 import hetero_lab as hl
 from hetero_lab.debug.bisection import bisect
-from hetero_lab.deploy.frozen_profile import profile_frozen
+from hetero_lab.deploy.deployed_run import profile_frozen
 from hetero_lab.devices import releases
 from hetero_lab.devices.core import bind
 from hetero_lab.errors import (

@@ -163,20 +163,20 @@ def generations(
             said = f"{error} {error.__cause__ or ''}"
             say(part=part, placement=label, status=" ".join(said.split())[-900:])
             continue
-        last = made[-1]
+        last, _ = made[-1]
         expected = expected or last
-        n_equal = int((last.token_ids == expected.token_ids).cumprod(axis=1).sum())
+        n_equal = int((last["token_ids"] == expected["token_ids"]).cumprod(axis=1).sum())
         # Up to the first other token, that of its step included, both saw the same text.
         same = slice(0, n_equal + 1)
-        wanted = expected.logits[:, same].astype(np.float64)
-        off = np.linalg.norm(last.logits[:, same] - wanted) / np.linalg.norm(wanted)
+        wanted = expected["logits"][:, same].astype(np.float64)
+        off = np.linalg.norm(last["logits"][:, same] - wanted) / np.linalg.norm(wanted)
         say(
             part=part,
             placement=label,
             status="ok",
-            prefill_ms=round(float(np.median([g.step_us[0] for g in made])) / 1e3, 3),
-            tpot_ms=round(float(np.median([g.step_us[1:] for g in made])) / 1e3, 3),
-            tokens_equal=f"{n_equal} of {last.token_ids.size}",
+            prefill_ms=round(float(np.median([step_us[0] for _, step_us in made])) / 1e3, 3),
+            tpot_ms=round(float(np.median([step_us[1:] for _, step_us in made])) / 1e3, 3),
+            tokens_equal=f"{n_equal} of {last['token_ids'].size}",
             logits_error=float(f"{off:.3g}"),
         )
         if off < TOLERANCE:
