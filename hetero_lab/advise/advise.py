@@ -20,7 +20,6 @@ from hetero_lab.advise.candidates import (
     fast_and_accurate,
     over_limit,
 )
-from hetero_lab.advise.kept_files import KeptFiles, digest
 from hetero_lab.arguments import HETERO, PARALLEL
 from hetero_lab.clock import Stopwatch
 from hetero_lab.costs.cost_model import CostModel

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from hetero_lab.advise.advice import Judged, by_label
 from hetero_lab.devices.core import BoundModel, emulated_devices
 from hetero_lab.devices.devices import precisions, supported_ops, takes_ratio
-from hetero_lab.devices.emulation import emulated_devices
 from hetero_lab.devices.properties import PRECISION_HINT, merged_properties
 from hetero_lab.errors import DeviceError, HeteroLabError, names_at_hand
 from hetero_lab.model.opgraph import NOT_OPS, OpGraph

@@ -34,7 +34,6 @@ from hetero_lab.deploy.deployed_run import (
     expected_outputs,
     observe,
 )
-from hetero_lab.deploy.promised_latency import promised, reference_for
 from hetero_lab.devices.core import BoundModel, bind
 from hetero_lab.errors import ArgumentError, CompileError, shorten, warn
 from hetero_lab.intervals import Noise, log_spread, ratio_of_runs, turn_level
