@@ -34,7 +34,8 @@ _SAMPLED = 256  # values of each constant that tell whether a model was changed
 _lock = threading.Lock()
 _graphs: weakref.WeakKeyDictionary[ov.Model, tuple[str, OpGraph]] = weakref.WeakKeyDictionary()
 
-K, T = TypeVar("K", bound=Hashable), TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 
 class Tensor(msgspec.Struct, frozen=True, array_like=True):
