@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.accuracy.quantize import calibration_inputs, quantize
+from hetero_lab.accuracy.quantize import calibration_inputs, quantize_prepared
 from hetero_lab.accuracy.recover import check_recovery, evaluated, recover_bound
 from hetero_lab.advise.advice import Advice, Judged, by_label, judge, verdict_sentences
 from hetero_lab.advise.candidates import (
@@ -32,7 +32,7 @@ from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.session import Conditions
 from hetero_lab.measure.trial_grid import by_name
 from hetero_lab.model.language import refuse_language_model
-from hetero_lab.model.read import Source, prepare
+from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.memory_limits import MemoryLimit, memory_pools
 from hetero_lab.placement.placement import Placement, carried_over, resolve
@@ -290,7 +290,7 @@ class _Advising:
             name = (_INT8, self.bound.fingerprint, digest_of(arrays))
             made = self.kept.variant(*name)
             if made is None:
-                made = prepare(quantize(self.bound, examples, progress=False))
+                made = quantize_prepared(self.bound, examples, progress=False)
                 made = self.kept.keep_variant(made, self.notes, *name)
         except HeteroLabError as error:
             self.notes.append(f"There is no int8 variant: {error}")
