@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
-from hetero_lab.accuracy.recover import ModelPart, Recovered
+from hetero_lab.accuracy.recover import ModelPart, Recovered, fast_to_slow
 from hetero_lab.errors import ArgumentError
 from hetero_lab.results.evaluation import Evaluation
 from hetero_lab.results.sweep_result import Sweep
@@ -120,15 +119,13 @@ def front_points(result: Recovered | Sweep) -> list[dict[Any, Any]]:
     ``is_on_front`` says of each whether no other one is as good in latency, accuracy and bytes of
     weights and better in one of them. Raises ArgumentError if there is no such row.
     """
-    frame = result.summary
-    if "accuracy" in frame:
-        frame = frame.dropna(subset=["median_us", "accuracy"])
-    if "accuracy" not in frame or not len(frame):
+    summary = result.summary
+    frame = fast_to_slow(summary) if "accuracy" in summary else summary[:0]
+    if not len(frame):
         raise ArgumentError(
             "No placement here has both a latency and an accuracy. Give the sweep labelled data: "
             "hetero_lab.sweep(..., data=hetero_lab.dataset('digits'))."
         )
-    frame = frame.sort_values(["median_us", "accuracy"], ascending=[True, False], kind="stable")
     costs = frame[["median_us", "accuracy", "weight_bytes"]].to_numpy(float) * (1.0, -1.0, 1.0)
     beaten = [bool(((costs <= own).all(1) & (costs < own).any(1)).any()) for own in costs]
     return frame.assign(is_on_front=~np.array(beaten)).to_dict("records")
@@ -147,8 +144,7 @@ def accuracy_front(result: Recovered | Sweep) -> go.Figure:
     """
     points = front_points(result)
     figure = ThemedFigure()
-    best = accumulate((p["accuracy"] for p in points), max, initial=-math.inf)
-    steps = [p for p, before in zip(points, best, strict=False) if p["accuracy"] > before]
+    steps = [p for p in points if p["is_a_step"]]
     figure.add_scatter(
         x=[p["median_us"] for p in steps], y=[p["accuracy"] for p in steps],
         mode="lines", name="front of latency and accuracy",

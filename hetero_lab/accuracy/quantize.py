@@ -124,6 +124,13 @@ def quantize(
     return _run(run, prepared, names, "quantise", "no op that it can quantise", progress)
 
 
+def quantize_prepared(
+    prepared: PreparedModel, calibration: Iterable[Any], *, progress: bool
+) -> PreparedModel:
+    """Quantise a prepared model as :func:`quantize` does, and prepare the result."""
+    return prepare(quantize(prepared, calibration, progress=progress))
+
+
 def compress_weights(
     model: Source,
     mode: Mode = "int8_sym",

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     import openvino as ov
     import pandas as pd
 
-
 ALL_FAST, ALL_ACCURATE = "all fast", "all accurate"
 
 
@@ -182,11 +181,8 @@ class Recovered(Result):
     @cached_property
     def front(self) -> pd.DataFrame:
         """The rows of the summary that no other row beats in latency and held-out accuracy."""
-        frame = self.summary.dropna(subset=["median_us", "accuracy"]).sort_values(
-            ["median_us", "accuracy"], ascending=[True, False], kind="stable"
-        )
-        best_before = frame["accuracy"].cummax().shift(fill_value=-1.0)
-        return frame.loc[frame["accuracy"] > best_before].reset_index(drop=True)
+        frame = fast_to_slow(self.summary)
+        return frame[frame.pop("is_a_step")].reset_index(drop=True)
 
     @cached_property
     def trials(self) -> pd.DataFrame:
@@ -213,6 +209,14 @@ class Recovered(Result):
             "accuracy_drop_ci95_high", "chosen",
         ]  # fmt: skip
         return {"": self.summary.loc[:, shown]}
+
+
+def fast_to_slow(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with a latency and an accuracy; a step is more accurate than all before."""
+    by = ["median_us", "accuracy"]
+    frame = summary.dropna(subset=by).sort_values(by, ascending=[True, False], kind="stable")
+    best_before = frame["accuracy"].cummax().shift(fill_value=-1.0)
+    return frame.assign(is_a_step=frame["accuracy"] > best_before)
 
 
 _CALIBRATED = 0.25  # share of the budget
@@ -487,26 +491,25 @@ class _Recovery:
 
     def prove(self) -> Recovered:
         """Measure the finalists beside both devices alone, and verify them on held-out examples."""
-        search = self.search
-        search.begin("prove")
+        self.search.begin("prove")
         finalists = [self.all_accurate, self.all_fast, *self.finalists()]
-        made = search.measure(
+        made = self.search.measure(
             [candidate.placement for candidate in finalists],
             RunOptions(precision=_PRECISION, counters=False, reference=False),
-            max(1.0, search.watch.left_s),
+            max(1.0, self.search.watch.left_s),
             least=2,
         )
         if made.interrupted:
             raise KeyboardInterrupt
         if made.rows[0].detail:
             raise MeasurementError(f"{self.accurate} failed: {made.rows[0].detail}")
-        search.begin("verify")
+        self.search.begin("verify")
         verified = tuple(
             replace(c, held_out=evaluated(c.placement, self.held_out, self.reference))
             for c in finalists
         )
-        known = made.summary.dropna(subset="ratio")
-        ratios = dict(zip(known["label"], known["ratio"], strict=True))
+        summary = made.summary.dropna(subset="ratio").set_index("label")
+        ratios: dict[Any, float] = summary["ratio"].to_dict()
         chosen, refused = choose(verified, ratios, self.max_drop)
         return Recovered(
             placement=replace(chosen.placement, label="recovered"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.accuracy.quantize import calibration_inputs, quantize
+from hetero_lab.accuracy.quantize import calibration_inputs, quantize_prepared
 from hetero_lab.accuracy.recover import check_recovery, evaluated, recover_bound
 from hetero_lab.advise.advice import Advice, Judged, by_label, judge, verdict_sentences
 from hetero_lab.advise.candidates import (
@@ -291,9 +291,7 @@ class _Advising:
             arrays = [array for example in examples for array in example]
             name = f"{_INT8}-{digest([self.bound.fingerprint, digest_of(arrays)])}.xml"
             made = self.kept.variant(
-                name,
-                lambda: prepare(quantize(self.bound, examples, progress=False)),
-                self.notes,
+                name, lambda: quantize_prepared(self.bound, examples, progress=False), self.notes
             )
             return {_INT8: bind(made, self.bound.core)}
         return {}

@@ -1,4 +1,4 @@
-"""The data behind the figures of a plan, and its page."""
+"""The words of a plan, the data behind its figures, and its page."""
 
 from __future__ import annotations
 
@@ -6,9 +6,35 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from machine.hand_plans import small_plan
+import pytest
+from machine.hand_plans import small_plan, turns
 
 import hetero_lab as hl
+
+ALONE = " Without a plan, each on its own best device, segment gets 20%."
+MEAN = "The models get 60% on average of what they want: "
+AUTO, LATE = "AUTO:GPU,CPU", "detect misses 20% of its deadlines"
+
+
+@pytest.mark.parametrize(
+    ("objective", "best", "answer"),
+    [
+        ("share", 2, f"segment gets least, 50% of what it gets alone: {{}}.{ALONE}"),
+        ("throughput", 1, f"{MEAN}detect on {AUTO}, segment on {AUTO}.{ALONE}"),
+        ("deadlines", 2, f"The deadline holds: {{}}. Without a plan {LATE}."),
+        ("deadlines", 0, f"{LATE}: detect on GPU, segment on GPU. That is each on its own best "
+         "device."),
+    ],
+)  # fmt: skip
+def test_the_answer_says_what_each_objective_comes_to(objective, best, answer):
+    plan = small_plan()
+    found = ["best" if number == best else "slower" for number in range(3)]
+    sets = tuple(replace(s, judgement=j) for s, j in zip(plan.sets, found, strict=True))
+    loads = {1.25: turns(30, 0, 25)[0], 1.5: turns(30, 4, 25)[0]}
+    plan = replace(plan, goal=replace(plan.goal, objective=objective), sets=sets, loads=loads)
+    assert plan.verdict.splitlines()[0] == answer.format("detect on GPU, segment on CPU")
+    missed = "The first deadline is missed at 1.5 times the rates: detect misses 13% of its"
+    assert missed in plan.verdict
 
 
 def test_shares_stand_beside_each_model_on_its_own_best_and_all_on_auto():
