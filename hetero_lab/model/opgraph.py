@@ -23,7 +23,8 @@ CONVOLUTIONS = frozenset(
     ["Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData"]
 )
 
-K, T = TypeVar("K", bound=Hashable), TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 
 class Tensor(msgspec.Struct, frozen=True, array_like=True):
