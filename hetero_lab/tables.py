@@ -119,7 +119,9 @@ def write_csv(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
 def csv_text(frame: pd.DataFrame) -> str:
     """Return a table as CSV."""
     safe = frame.copy()
-    quoting = csv.QUOTE_NONNUMERIC if _changed_text(safe, protect) else csv.QUOTE_MINIMAL
+    _change_text(safe, protect)
+    # Asked again, as objects may turn out to be numbers.
+    quoting = csv.QUOTE_NONNUMERIC if len(_text_columns(safe)) else csv.QUOTE_MINIMAL
     return safe.to_csv(index=False, lineterminator="\n", quoting=quoting)
 
 
@@ -149,7 +151,7 @@ def parse_csv(text: str) -> pd.DataFrame:
         encoding_errors="surrogatepass",
         **exact,
     )
-    _changed_text(frame, unprotect)
+    _change_text(frame, unprotect)
     return frame
 
 
@@ -601,10 +603,11 @@ def number(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def _changed_text(frame: pd.DataFrame, change: Callable[[str], str]) -> list[str]:
-    """Change the text and the headings of a table; return the columns that hold text."""
-    texts = list(frame.select_dtypes(["object", "string"]).columns)
-    for column in texts:
+def _change_text(frame: pd.DataFrame, change: Callable[[str], str]) -> None:
+    for column in _text_columns(frame):
         frame[column] = [change(v) if isinstance(v, str) else v for v in frame[column]]
     frame.columns = [change(str(column)) for column in frame.columns]
-    return texts
+
+
+def _text_columns(frame: pd.DataFrame) -> pd.Index:
+    return frame.select_dtypes(["object", "string"]).columns
