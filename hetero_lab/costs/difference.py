@@ -208,17 +208,10 @@ class Difference(Displayed):
         old, new = map(_hand_overs, sides)
         n_bytes = {b.tensor: b.n_bytes for made in sides for b in made.boundaries}
         changed = [key for key in dict.fromkeys([*old, *new]) if old[key] != new[key]]
+        key, counts = ["tensor", "source_device", "target_device"], ["n_before", "n_after"]
         frame = frame_of(
             [(*k, n_bytes[k[0]], _change(old[k], new[k]), old[k], new[k]) for k in changed],
-            [
-                "tensor",
-                "source_device",
-                "target_device",
-                "n_bytes",
-                "change",
-                "n_before",
-                "n_after",
-            ],
+            [*key, "n_bytes", "change", *counts],
         )
         if self.predicted_ns is not None:
             parts = self.parts

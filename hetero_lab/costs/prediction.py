@@ -40,8 +40,8 @@ class Uncertainty:
     """
 
     seen: np.ndarray
-    scale: float = math.inf
-    n: int = 0
+    scale: float
+    n: int
 
     def distance(self, parts_us: np.ndarray) -> float:
         """Return how unlike to all fitted placements one is; 0 if that is unknown."""

@@ -52,6 +52,10 @@ def test_weights_and_states_are_held_together():
     with pytest.raises(PlanError, match=r"\(A 449 B\).* alone need at least 450 B of w"):
         plan_graph(costs.graph, costs, memory_limit={"A": 449})
     assert plan_graph(costs.graph, costs, memory_limit={"A": 450}).memory_bytes["A"] == 450
+    # A unit without a device is named.
+    with pytest.raises(PlanError, match="None of A, B supports .*readvalue"):
+        pairwise.restricted(np.array([[False, True]]))
+    assert pairwise.restricted(np.array([[True, False]])).allowed.tolist() == [[True, False]]
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -103,14 +107,6 @@ def test_kicks_begin_at_the_best_end_of_the_repairs(monkeypatch, seed):
     (start,) = begun
     assert start.value_ns == round(made.predicted_us * 1000)
     assert made.affinity == costs.objective.affinity(start.devices)
-
-
-def test_a_unit_without_a_device_is_named():
-    costs = dataclasses.replace(with_a_state())
-    pairwise = Pairwise.build(costs.objective)
-    with pytest.raises(PlanError, match="None of A, B supports .*readvalue"):
-        pairwise.restricted(np.array([[False, True]]))
-    assert pairwise.restricted(np.array([[True, False]])).allowed.tolist() == [[True, False]]
 
 
 def test_the_bound_of_a_large_plan_has_the_subgraphs_of_two_devices():

@@ -21,42 +21,34 @@ from hetero_lab.planning.timeline import (
 
 # 0 feeds 1 and 2, and both feed 3.
 WAITS = (frozenset(), frozenset({0}), frozenset({0}), frozenset({1, 2}))
-
-
-def chain(spans, request=0, waits=WAITS):
-    return [span.subgraph for span in critical_path(spans, request, waits)]
+WAITED = [(0, 0, "A", 0, 4), (1, 0, "B", 0, 1), (1, 1, "A", 4, 6), (1, 2, "B", 1, 2),
+          (1, 3, "B", 6, 7)]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("runs", "expected"),
+    ("runs", "request_", "expected"),
     [
         # The slower branch is critical.
-        ([(0, "A", 0, 2), (1, "A", 2, 9), (2, "B", 2, 5), (3, "B", 9, 10)], [0, 1, 3]),
+        ([(0, 0, "A", 0, 2), (0, 1, "A", 2, 9), (0, 2, "B", 2, 5), (0, 3, "B", 9, 10)], 0,
+         [0, 1, 3]),
         # A busy device is waited for like data: 2 had its data at 2, but A ran 1 until 6.
-        ([(0, "B", 0, 2), (1, "A", 2, 6), (2, "A", 6, 8), (3, "B", 8, 9)], [0, 1, 2, 3]),
+        ([(0, 0, "B", 0, 2), (0, 1, "A", 2, 6), (0, 2, "A", 6, 8), (0, 3, "B", 8, 9)], 0,
+         [0, 1, 2, 3]),
         # Without that, the path leads from 2 straight to its data.
-        ([(0, "B", 0, 2), (1, "C", 2, 6), (2, "A", 2, 8), (3, "B", 8, 9)], [0, 2, 3]),
+        ([(0, 0, "B", 0, 2), (0, 1, "C", 2, 6), (0, 2, "A", 2, 8), (0, 3, "B", 8, 9)], 0,
+         [0, 2, 3]),
+        # The chain begins where another request was waited for.
+        (WAITED, 1, [1, 3]),
+        (WAITED, 0, [0]),
     ],
-)
-def test_the_critical_path_follows_data_and_devices(runs, expected):
-    assert chain([Span(0, *run) for run in runs]) == expected
-
-
-def test_the_chain_begins_where_another_request_was_waited_for():
-    spans = [
-        Span(0, 0, "A", 0, 4),
-        Span(1, 0, "B", 0, 1),
-        Span(1, 1, "A", 4, 6),
-        Span(1, 2, "B", 1, 2),
-        Span(1, 3, "B", 6, 7),
-    ]
-    assert chain(spans, 1) == [1, 3]
-    assert chain(spans, 0) == [0]
+)  # fmt: skip
+def test_the_critical_path_follows_data_and_devices(runs, request_, expected):
+    path = critical_path([Span(*run) for run in runs], request_, WAITS)
+    assert [span.subgraph for span in path] == expected
 
 
 def test_spans_of_no_length_end_the_walk_too():
-    spans = [Span(0, i, "A", 1.0, 1.0) for i in range(4)]
-    path = critical_path(spans, 0, WAITS)
+    path = critical_path([Span(0, i, "A", 1.0, 1.0) for i in range(4)], 0, WAITS)
     assert len(set(path)) == len(path)
 
 
