@@ -22,7 +22,6 @@ from PIL import Image
 
 from hetero_lab.arguments import checked
 from hetero_lab.errors import ArgumentError, SampleError, did_you_mean, names_at_hand, shorten
-from hetero_lab.grouping import grouped
 from hetero_lab.result import Displayed
 from hetero_lab.samples import drawn_text
 from hetero_lab.samples.catalogue import datasets_dir, sample_labels
@@ -281,12 +280,12 @@ def find_files(n: int) -> list[tuple[Path, str]]:
     Returns their paths and magika's names of their types. The choice stays the same as long as the
     installation does. No two files give the network the same input.
     """
-    by_type = grouped(
-        (kind, (hashlib.sha256(relative.encode("utf-8", "surrogateescape")).hexdigest(), path))
-        for path, relative in _installed_files(roots())
-        if path.stem.lower() not in LEFT_OUT_NAMES
-        and (kind := FILE_TYPES.get(path.suffix[1:].lower()))
-    )
+    by_type: dict[str, list[tuple[str, Path]]] = {}
+    for path, relative in _installed_files(roots()):
+        kind = FILE_TYPES.get(path.suffix[1:].lower())
+        if kind and path.stem.lower() not in LEFT_OUT_NAMES:
+            order = hashlib.sha256(relative.encode("utf-8", "surrogateescape")).hexdigest()
+            by_type.setdefault(kind, []).append((order, path))
     queues = [[(path, kind) for _, path in sorted(by_type[kind])] for kind in sorted(by_type)]
     chosen: dict[bytes, tuple[Path, str]] = {}
     for path, kind in filter(None, chain.from_iterable(zip_longest(*queues))):
