@@ -193,10 +193,7 @@ class ParallelExecutor:
     def submit(self, inputs: Inputs) -> Future[dict[str, np.ndarray]]:
         """Queue a request; the future has the result of a call, or its error.
 
-        Raises
-        ------
-        InputError
-            An input is missing, unknown, or has the wrong shape or element type.
+        Raises InputError as a call does.
         """
         return self.submit_bound(self._ports.bind(inputs))
 

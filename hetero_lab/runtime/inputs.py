@@ -103,21 +103,16 @@ def bind_inputs(model: PreparedModel, inputs: Inputs) -> list[np.ndarray]:
     return Ports(model).bind(inputs)
 
 
-class _Port:
-    def __init__(self, port: Any):
-        shape = port.get_partial_shape()
-        self.name = input_name(port)
-        self.names = port_names(port)
-        self.shape = shape if shape.is_dynamic else tuple(shape.to_shape())
-        self.element_type = port.get_element_type()
-
-
 class Ports:
     """The inputs of a model, queried once, since a query can take longer than an inference."""
 
     def __init__(self, model: PreparedModel):
-        self._ports = [_Port(port) for port in model.model.inputs]
-        self.element_types = [port.element_type for port in self._ports]
+        ports = model.model.inputs
+        shapes = [port.get_partial_shape() for port in ports]
+        self.element_types = [port.get_element_type() for port in ports]
+        self._names = [input_name(port) for port in ports]
+        self._all_names = [port_names(port) for port in ports]
+        self._shapes = [s if s.is_dynamic else tuple(s.to_shape()) for s in shapes]
 
     def bind(self, inputs: Inputs) -> list[np.ndarray]:
         """Bind inputs as :func:`bind_inputs` does."""
@@ -129,44 +124,42 @@ class Ports:
             except (OSError, ValueError) as error:  # the latter as an InputError, too
                 name = shorten(os.fspath(inputs))
                 raise InputError(f"{name} cannot be read as .npz inputs: {error}") from error
-        ports, names = self._ports, [port.name for port in self._ports]
+        names = self._names
         if isinstance(inputs, np.ndarray):
             inputs = [inputs]
         if isinstance(inputs, Mapping):
-            ordered = _by_name(ports, names, inputs)
+            ordered = self._by_name(inputs)
         elif isinstance(inputs, Sequence) and not isinstance(inputs, str | bytes):
-            if len(inputs) != len(ports):
+            if len(inputs) != len(names):
                 raise InputError(
-                    f"The model has {len(ports)} inputs ({names_at_hand(names)}), "
+                    f"The model has {len(names)} inputs ({names_at_hand(names)}), "
                     f"{len(inputs)} were given."
                 )
-            ordered = list(inputs)
+            ordered = inputs
         else:
             raise InputError(
                 "Inputs are a dict by name, a list in the model's order, an .npz file or a "
                 f"callable, not {type(inputs).__name__}. Inputs: {names_at_hand(names)}."
             )
-        return [
-            checked_input(port.name, port.shape, port.element_type, value, InputError)
-            for port, value in zip(ports, ordered, strict=True)
-        ]
+        ports = zip(names, self._shapes, self.element_types, ordered, strict=True)
+        return [checked_input(*port, InputError) for port in ports]
 
-
-def _by_name(ports: Sequence[_Port], names: list[str], given: Mapping[Any, Any]) -> list[Any]:
-    found: dict[int, Any] = {}
-    for key, value in given.items():
-        for index, port in enumerate(ports):
-            if (key == index or key in port.names) and not isinstance(key, bool):
-                found[index] = value
-                break
-        else:
-            raise InputError(unknown("The model has no input", key, names, "Inputs"))
-    missing = [name for index, name in enumerate(names) if index not in found]
-    if missing:
-        raise InputError(
-            f"The inputs {names_at_hand(missing)} are missing. Inputs: {names_at_hand(names)}."
-        )
-    return [found[index] for index in range(len(names))]
+    def _by_name(self, given: Mapping[Any, Any]) -> list[Any]:
+        found: dict[int, Any] = {}
+        for key, value in given.items():
+            for index, names in enumerate(self._all_names):
+                if (key == index or key in names) and not isinstance(key, bool):
+                    found[index] = value
+                    break
+            else:
+                raise InputError(unknown("The model has no input", key, self._names, "Inputs"))
+        missing = [name for index, name in enumerate(self._names) if index not in found]
+        if missing:
+            raise InputError(
+                f"The inputs {names_at_hand(missing)} are missing. "
+                f"Inputs: {names_at_hand(self._names)}."
+            )
+        return [found[index] for index in range(len(self._names))]
 
 
 def _index_bound(port: Any) -> int | None:

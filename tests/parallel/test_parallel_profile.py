@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import threading
 
@@ -103,9 +104,9 @@ def test_the_usual_tables_and_a_measured_timeline(measured):
     assert frame["device"].tolist() == [devices[i] for i in frame["subgraph"]]
 
 
-def check_one_at_a_time(slices: pd.DataFrame) -> None:
+def one_at_a_time(slices: pd.DataFrame) -> bool:
     ordered = slices.sort_values("start_us")
-    assert (ordered["start_us"].to_numpy()[1:] >= ordered["end_us"].to_numpy()[:-1]).all()
+    return (ordered["start_us"].to_numpy()[1:] >= ordered["end_us"].to_numpy()[:-1]).all()
 
 
 def test_the_timeline_keeps_to_the_data_and_its_critical_path_leads_from_first_to_last(measured):
@@ -115,14 +116,13 @@ def test_the_timeline_keeps_to_the_data_and_its_critical_path_leads_from_first_t
         path = one[one["critical"]]
         assert path["start_us"].min() == one["start_us"].min()
         assert path["end_us"].max() == one["end_us"].max()
-        check_one_at_a_time(path)
+        assert one_at_a_time(path)
         at = one.set_index("subgraph")
         for boundary in measured.partition.boundaries:
             if measured.graph.ops[measured.graph.index_of[boundary.op]].type != "Parameter":
                 for target in boundary.targets:
                     assert at.loc[target, "start_us"] >= at.loc[boundary.source, "end_us"]
-    for _, lane in frame.groupby("device"):
-        check_one_at_a_time(lane)
+    assert all(one_at_a_time(lane) for _, lane in frame.groupby("device"))
 
 
 def test_idle_times_add_up(measured):
@@ -155,29 +155,24 @@ def test_counters_belong_to_the_subgraphs_that_ran(core):
     assert {a.precision for a in ours.agreement} == {"f32"}
 
 
-def test_branches_are_split_where_there_is_enough_to_do(core):
-    options = {"executor": "parallel", "counters": False, "core": core, **QUICK}
-    whole = hl.profile(*branchy(core), **options)
-    split = hl.profile(*branchy(core, size=64), **options)
-    assert whole.partition.n_subgraphs == 3
-    assert split.partition.n_subgraphs == 4
-    assert len(split.tables["timeline"]) == 4 * 10
-    assert [a.verdict for a in split.agreement] == ["equal"]
-
-
-def test_a_plain_device_is_one_subgraph(core):
-    profile = hl.profile("digits_inception", "CPU", executor="parallel", core=core, **QUICK)
-    assert profile.partition.n_subgraphs == 1
-    assert profile.counters
-    assert profile.tables["timeline"]["critical"].all()
-    assert profile.tables["idle"]["share"].tolist() == pytest.approx([0], abs=1e-9)
-
-
-def test_odd_inputs_and_outputs_sizes_that_are_not_known_and_states(core):
-    options = {"executor": "parallel", "counters": False, "core": core, **QUICK}
-    for model in (odd_ends(), dynamic_inside()):
-        profile = hl.profile(model, "CPU", **options)
+def test_a_plain_device_branches_and_odd_models(core):
+    options = {"executor": "parallel", "core": core, **QUICK}
+    plain = hl.profile("digits_inception", "CPU", **options)
+    assert plain.partition.n_subgraphs == 1
+    assert plain.counters
+    assert plain.tables["timeline"]["critical"].all()
+    assert plain.tables["idle"]["share"].tolist() == pytest.approx([0], abs=1e-9)
+    options["counters"] = False
+    for model, placement, n_subgraphs in (
+        (*branchy(core), 3),
+        (*branchy(core, size=64), 4),  # enough to do in each branch
+        (odd_ends(), "CPU", 4),
+        (dynamic_inside(), "CPU", 1),
+    ):
+        profile = hl.profile(model, placement, **options)
         assert {a.verdict for a in profile.agreement} == {"equal"}
+        assert profile.partition.n_subgraphs == n_subgraphs
+        assert len(profile.tables["timeline"]) == n_subgraphs * 10
     assert len(hl.profile(stateful(), "CPU", reference=False, **options).latency) == 20
 
 
@@ -210,11 +205,7 @@ def test_its_timeline_has_the_requests_in_flight(in_flight):
     assert frame["request"].nunique() == (10 + 1) * 3
     spans = frame.groupby("request").agg({"start_us": "min", "end_us": "max"})
     marks = [(t, 1) for t in spans["start_us"]] + [(t, -1) for t in spans["end_us"]]
-    n, most = 0, 0
-    for _, step in sorted(marks):
-        n += step
-        most = max(most, n)
-    assert 2 <= most <= 3
+    assert 2 <= max(itertools.accumulate(step for _, step in sorted(marks))) <= 3
     # Each request has a chain that ends with it.
     for _, one in frame.groupby("request"):
         assert one.loc[one["end_us"].idxmax(), "critical"]
@@ -267,10 +258,12 @@ def test_interrupted_in_flight_keeps_the_latency(core, monkeypatch):
 def test_a_state_that_a_file_tears(own_core: CountingCore, tmp_path):
     model = hl.load(stateful())
     torn = torn_by_a_file(hl.Affinity.uniform(model, "CPU", core=own_core), tmp_path / "a.csv")
-    with pytest.raises(AffinityError, match="would be torn into 3 subgraphs"):
-        hl.profile(model, torn, executor="parallel", core=own_core, **QUICK)
-    with pytest.raises(AffinityError, match="would be torn into 3 subgraphs"):
-        hl.sweep(model, [torn], grid={"executor": ["parallel"]}, core=own_core, **SWEEP)
+    for call in (
+        lambda: hl.profile(model, torn, executor="parallel", core=own_core, **QUICK),
+        lambda: hl.sweep(model, [torn], grid={"executor": ["parallel"]}, core=own_core, **SWEEP),
+    ):
+        with pytest.raises(AffinityError, match="would be torn into 3 subgraphs"):
+            call()
     assert own_core.n_compiled == 0
 
 

@@ -32,69 +32,30 @@ def measure(prepared: PreparedModel, placement, core) -> tuple[Partition, tuple[
     return compiled.partition, rows
 
 
-@pytest.fixture(scope="module")
-def split(core):
-    prepared = prepare(convolutions())
-    affinity = hl.Affinity.uniform(prepared, "CPU", core=core).fix(
-        ops={"softmax": "ACC"}, core=core
-    )
-    return measure(prepared, in_f32(affinity), core)
-
-
 def by_op(rows) -> dict[str, Counter]:
     return {row.op: row for row in rows if row.kind == "op"}
 
 
-def test_each_subgraph_has_its_rows_and_its_device(split):
-    partition, rows = split
+def test_rows_belong_to_subgraphs_devices_ops_and_boundaries(core):
+    prepared = prepare(convolutions())
+    cpu = hl.Affinity.uniform(prepared, "CPU", core=core)
+    placement = in_f32(cpu.fix(ops={"softmax": "ACC"}, core=core))
+    partition, rows = measure(prepared, placement, core)
     assert [s.device for s in partition.subgraphs] == ["CPU", "ACC", "CPU"]
-    leaders = by_op(rows)
-    assert {op: (row.subgraph, row.device) for op, row in leaders.items()} == {
-        "conv1": (0, "CPU"), "softmax": (1, "ACC"), "conv2": (2, "CPU"),
-    }  # fmt: skip
-    assert all(row.precision == "f32" for row in leaders.values())
+    assert {
+        op: (row.subgraph, row.device, row.precision, set(row.fused_ops))
+        for op, row in by_op(rows).items()
+    } == {
+        "conv1": (0, "CPU", "f32", {"bias1", "relu1"}),
+        "softmax": (1, "ACC", "f32", set()),
+        "conv2": (2, "CPU", "f32", {"bias2", "relu2"}),
+    }
     assert not any(row.node_name.startswith("subgraph") for row in rows)
-
-
-def test_fused_ops_belong_to_the_node_that_runs_them(split):
-    _, rows = split
-    leaders = by_op(rows)
-    assert set(leaders["conv1"].fused_ops) == {"bias1", "relu1"}
-    assert set(leaders["conv2"].fused_ops) == {"bias2", "relu2"}
-    assert leaders["softmax"].fused_ops == ()
     assert all(row.real_time_us == 0 for row in rows if row.kind == "fused")
     times = executed_ops_us(rows)
     assert set(times) == {"conv1", "bias1", "relu1", "softmax", "conv2", "bias2", "relu2"}
     assert times["conv1"] > 0
     assert times["bias1"] == times["relu1"] == 0
-
-
-@pytest.mark.parametrize("alpha", [1.0, 0.5])
-def test_a_fully_connected_layer_is_its_matmul_and_not_the_bias_it_is_named_after(core, alpha):
-    """Nor does the multiplication go with the op above, which has a node of its own."""
-    rng = np.random.default_rng(0)
-    data = opset.parameter([8, 64], np.float32, name="data")
-    above = opset.softmax(data, axis=1)
-    above.set_friendly_name("above")
-    weights = rng.standard_normal((64, 256), dtype=np.float32)
-    product = opset.matmul(above, opset.constant(weights), False, False)
-    product.set_friendly_name("product")
-    scaled = product
-    if alpha != 1.0:
-        scaled = opset.multiply(product, opset.constant(np.float32(alpha)))
-        scaled.set_friendly_name("scaled")
-    bias = opset.add(scaled, opset.constant(rng.standard_normal((1, 256), dtype=np.float32)))
-    bias.set_friendly_name("bias")
-    prepared = prepare(ov.Model([opset.result(bias)], [data], "layer"))
-    _, rows = measure(prepared, in_f32(hl.Affinity.uniform(prepared, "CPU", core=core)), core)
-    leaders = by_op(rows)
-    assert leaders["product"].node_name == "bias"
-    assert leaders["product"].fused_ops == (("bias",) if alpha == 1.0 else ("scaled", "bias"))
-    assert leaders["above"].fused_ops == ()
-
-
-def test_reorders_and_ports_belong_to_their_boundary(split):
-    _, rows = split
     ports = {(row.subgraph, row.node_type, row.tensor) for row in rows if row.kind == "port"}
     assert ports >= {
         (0, "Parameter", "image"), (0, "Result", "relu1"), (1, "Parameter", "relu1"),
@@ -103,6 +64,26 @@ def test_reorders_and_ports_belong_to_their_boundary(split):
     for row in rows:
         if row.kind == "reorder" and row.tensor:
             assert (row.subgraph, row.tensor) in {(s, tensor) for s, _, tensor in ports}
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.5])
+def test_a_fully_connected_layer_is_its_matmul_and_not_the_bias_it_is_named_after(core, alpha):
+    """Nor does the multiplication go with the op above, which has a node of its own."""
+    rng = np.random.default_rng(0)
+    data = opset.parameter([8, 64], np.float32, name="data")
+    above = opset.softmax(data, axis=1, name="above")
+    weights = opset.constant(rng.standard_normal((64, 256), dtype=np.float32))
+    scaled = opset.matmul(above, weights, False, False, name="product")
+    if alpha != 1.0:
+        scaled = opset.multiply(scaled, opset.constant(np.float32(alpha)), name="scaled")
+    shift = opset.constant(rng.standard_normal((1, 256), dtype=np.float32))
+    bias = opset.add(scaled, shift, name="bias")
+    prepared = prepare(ov.Model([opset.result(bias)], [data], "layer"))
+    _, rows = measure(prepared, in_f32(hl.Affinity.uniform(prepared, "CPU", core=core)), core)
+    leaders = by_op(rows)
+    assert leaders["product"].node_name == "bias"
+    assert leaders["product"].fused_ops == (("bias",) if alpha == 1.0 else ("scaled", "bias"))
+    assert leaders["above"].fused_ops == ()
 
 
 @pytest.mark.parametrize("seed", [4, 5, 13, 16, 31, 33, 38, 39])

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import pytest
-from counting_core import F32
 from openvino import opset13 as op
 from small_models import chain, embedding, odd_ends, two_parts
 
@@ -64,14 +63,9 @@ def test_generated_inputs_depend_on_the_seed_only():
 @pytest.mark.parametrize("kind", ["u4", "i4", "nf4", "u1"])
 def test_an_element_type_that_an_array_cannot_have(kind):
     prepared = prepare(of_type(getattr(ov.Type, kind)))
-    for call in (
-        lambda: generate_inputs(prepared),
-        lambda: bind_inputs(prepared, [np.zeros((2, 50), np.float16)]),
-    ):
-        with pytest.raises(InputError) as caught:
-            call()
-        assert f"Input 'x' has the element type {kind}" in str(caught.value)
-        assert "PrePostProcessor" in str(caught.value)
+    for call in (generate_inputs, lambda model: bind_inputs(model, [np.zeros((2, 50), "f2")])):
+        with pytest.raises(InputError, match=f"'x' has the element type {kind}.*PrePostProcessor"):
+            call(prepared)
 
 
 def words() -> ov.Model:
@@ -87,15 +81,10 @@ def words() -> ov.Model:
 )
 @pytest.mark.filterwarnings("error")
 def test_text_is_an_input_and_an_output(core, given):
-    prepared = prepare(words())
     x = np.array([-1, 0, 1, 2], np.float32)
     inputs = {"x": x, "s": given, "unused": np.array("")}
-    on_acc = hl.Affinity.uniform(prepared, "ACC", core=core)
-    for run in (
-        hl.compile(prepared, on_acc, core=core),
-        hl.ParallelExecutor(prepared, on_acc, core=core),
-    ):
-        outputs = run(inputs)
+    for compiled in (hl.compile, hl.ParallelExecutor):
+        outputs = compiled(words(), "ACC", core=core)(inputs)
         assert outputs["s"].tolist() == ["ä", "long"]
         assert [v.tolist() for v in outputs.values() if v.dtype == np.float32] == [[0, 0, 1, 2]]
 
@@ -135,20 +124,15 @@ def test_types_that_numpy_does_not_have_are_taken_as_their_bits(core, kind):
     bits, dtype, values = BITS[kind]
     x = op.parameter([3], getattr(ov.Type, kind), name="x")
     wide = op.convert(x, "f32", name="wide")
-    model = ov.Model([op.result(wide), op.result(x)], [x], "bits")
-    prepared = prepare(model)
+    prepared = prepare(ov.Model([op.result(wide), op.result(x)], [x], "bits"))
     array = np.array(bits, dtype)
-    on_acc = hl.Affinity.uniform(prepared, "ACC", core=core)
-    for outputs in (
-        hl.compile(prepared, on_acc, core=core)([array]),
-        hl.ParallelExecutor(prepared, on_acc, core=core)([array]),
-    ):
-        for value in outputs.values():
-            assert value.dtype == np.float32
-            np.testing.assert_array_equal(value, np.array(values, np.float32))
+    runs = [make(prepared, "ACC", core=core) for make in (hl.compile, hl.ParallelExecutor)]
+    for value in (value for run in runs for value in run([array]).values()):
+        assert value.dtype == np.float32
+        np.testing.assert_array_equal(value, np.array(values, np.float32))
     made = generate_inputs(prepared)["x"]
     assert made.dtype == dtype
-    drawn = hl.compile(prepared, on_acc, core=core)({"x": made})
+    drawn = runs[0]({"x": made})
     assert all(((v >= 0) & (v <= 1)).all() for v in drawn.values())
     of_file = array.view(f"V{array.itemsize}")  # as .npz keeps an array of ml_dtypes
     np.testing.assert_array_equal(bind_inputs(prepared, [of_file])[0], array)
@@ -195,9 +179,8 @@ def test_outputs_have_their_values_whatever_the_type(core, kind, given, dtype):
     x = op.parameter([5], np.float32, name="x")
     small = op.convert(op.add(x, np.float32(0), name="a"), kind, name="small")
     model = ov.Model([small], [x], "small")
-    inputs = [np.array(given, np.float32)]
-    for run in (hl.compile(model, "CPU", core=core), hl.ParallelExecutor(model, "CPU", core=core)):
-        (value,) = run(inputs).values()
+    for make in (hl.compile, hl.ParallelExecutor):
+        (value,) = make(model, "CPU", core=core)([np.array(given, np.float32)]).values()
         assert value.dtype == dtype
         np.testing.assert_array_equal(value, np.array(given, dtype))
 
@@ -215,13 +198,6 @@ def test_token_ids_stay_within_the_gathered_axis(core, rows):
         assert ids.max() > 1
     out = hl.compile(prepared, "CPU", core=core)([ids])["out"]
     assert (out != 0).all()
-
-
-def test_an_id_out_of_range_gives_zeros_without_a_word(core):
-    # Why generated ids are bounded. A release that raises would be welcome.
-    ids = np.full((1, 64), 99, np.int64)
-    compiled = core.compile_model(embedding(7), "CPU", F32)
-    assert not next(iter(compiled([ids]).values())).any()
 
 
 def indexed(make) -> ov.Model:
@@ -257,11 +233,6 @@ def test_ids_are_found_through_what_hands_them_on(name):
     assert values.max() == bound - 1
 
 
-def test_whole_numbers_that_index_nothing_are_masks():
-    prepared = prepare(indexed(lambda ids: op.add(ids, ids)))
-    assert set(generate_inputs(prepared)["ids"].tolist()) <= {0, 1}
-
-
 # -- given -------------------------------------------------------------------------------------
 
 
@@ -288,17 +259,12 @@ def test_every_form_of_inputs(two, tmp_path: Path):
         assert all(array.flags.c_contiguous for array in bound)
 
 
-def test_a_single_array_for_a_single_input():
-    (bound,) = bind_inputs(prepare(chain("r")), X)
-    np.testing.assert_array_equal(bound, X)
-
-
-def test_a_name_of_the_tensor_or_of_the_parameter():
+def test_a_single_array_or_a_name_of_the_tensor_or_of_the_parameter():
     model = chain("r")
     model.inputs[0].set_names({"tensor", "alias"})
     prepared = prepare(model)
-    for key in ("tensor", "alias", "x"):
-        np.testing.assert_array_equal(bind_inputs(prepared, {key: X})[0], X)
+    for given in ({"tensor": X}, {"alias": X}, {"x": X}, X):
+        np.testing.assert_array_equal(bind_inputs(prepared, given)[0], X)
     assert list(generate_inputs(prepared)) == ["alias"]
 
 
@@ -349,9 +315,7 @@ def test_inputs_that_do_not_fit(two, given, says):
 
 def test_files_that_are_no_npz(two, tmp_path):
     np.save(tmp_path / "one.npy", X)
-    with pytest.raises(InputError, match=r"one.npy' cannot be read as .npz"):
-        bind_inputs(two, tmp_path / "one.npy")
-    for content in (b"", b"garbage", b"PK\x03\x04broken"):
+    for content in ((tmp_path / "one.npy").read_bytes(), b"", b"garbage", b"PK\x03\x04broken"):
         (tmp_path / "broken.npz").write_bytes(content)
         with pytest.raises(InputError, match=r"broken.npz' cannot be read as .npz"):
             bind_inputs(two, tmp_path / "broken.npz")

@@ -1,18 +1,24 @@
-"""Submodels of a partition: ports that are named and numbered as HETERO does."""
+"""Submodels of a partition: which are valid, and ports named and numbered as HETERO does."""
 
 from __future__ import annotations
 
 import numpy as np
 import openvino as ov
 import pytest
+from counting_core import CountingCore, on_acc
 from openvino import opset13 as op
+from small_language_models import decoder
 from small_models import stateful
 
 import hetero_lab as hl
 from hetero_lab.devices.core import bind
 from hetero_lab.errors import ArgumentError
+from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.errors import AffinityError, ArgumentError
 from hetero_lab.placement.partition import Partition
+from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.pieces import at_step, cut, new_states, readable
+from tests.proof.dynamic_cuts import moved, outcome, random_run
 
 
 def crossed() -> ov.Model:
@@ -27,8 +33,7 @@ def crossed() -> ov.Model:
 def test_ports_at_boundaries_are_numbered_in_the_order_of_the_wiring(core):
     """Above the model's own, so that no number of a user's name comes in between."""
     bound = bind(crossed(), core)
-    on_cpu = hl.Affinity.uniform(bound, "CPU", core=core)
-    affinity = on_cpu.fix(ops={"third": "ACC", "first": "ACC"}, core=core)
+    affinity = on_acc(bound.model, core, "third", "first")
     parts = cut(bound, hl.partition(bound, affinity, core=core))
     assert len(parts) == 4
     n_seen = 0
@@ -58,8 +63,7 @@ def test_a_partition_that_lacks_ops_is_refused(core):
 
 def test_counters_of_both_executors_tell_the_same_ports(core):
     model = crossed()
-    on_cpu = hl.Affinity.uniform(model, "CPU", core=core)
-    affinity = on_cpu.fix(ops={"third": "ACC", "first": "ACC"}, core=core)
+    affinity = on_acc(model, core, "third", "first")
     found = []
     for executor in ("hetero", "parallel"):
         profile = hl.profile(
@@ -94,3 +98,53 @@ def test_a_step_of_a_stateful_model_is_a_model_without_states():
             (out,) = ov.compile_model(step, "CPU")(arrays).values()
             assert out.tolist() == [made]
     assert len(running_sum.get_sinks()) == 1
+
+
+# -- dynamic shapes: what is foretold is what the runtime does ------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bound(core) -> BoundModel:
+    return bind(hl.load(decoder(2)), core)
+
+
+def as_foretold(bound: BoundModel, seed: int) -> bool:
+    """Move some ops at random; return whether that runs, after a look at what was foretold."""
+    how = outcome(bound, random_run(bound, seed))
+    assert how in ("runs as predicted", "refused, and would not run"), seed
+    return how == "runs as predicted"
+
+
+def test_the_parallel_executor_refuses_an_invalid_submodel_before_a_compile(own_core):
+    bound = bind(hl.load(decoder(2)), own_core)
+    placed = moved(bound, ["shape_of_no_past"])
+    with pytest.raises(AffinityError, match="not a valid model by itself"):
+        hl.ParallelExecutor.of(placed)
+    assert own_core.n_compiled == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_few_random_cuts_do_as_foretold(bound, seed):
+    as_foretold(bound, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_random_cuts_do_as_foretold(bound):
+    ran = [as_foretold(bound, seed) for seed in range(3, 43)]
+    assert 5 < sum(ran) < len(ran) - 5  # of both kinds
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("shape_of_ids", "not a valid model by itself.*Variable shape: .*Keep the ops that"),
+        ("layers.0/key/past", "stateful path 'layers.0/.* would be torn into 2 subgraphs"),
+    ],
+)
+def test_what_the_runtime_cannot_run_is_refused_before(own_core: CountingCore, name, why):
+    placed = moved(bind(hl.load(decoder(1)), own_core), [name])
+    with pytest.raises(AffinityError, match=why):
+        compile_placed(placed)
+    assert own_core.n_compiled == 0
+    assert outcome(placed.bound, [name]) == "refused, and would not run"

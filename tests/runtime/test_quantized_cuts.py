@@ -60,33 +60,27 @@ CARRIERS = {
 }
 
 
-def named(node, name):
-    node.set_friendly_name(name)
-    return node
-
-
 def convolution(source, name: str):
     weights = np.random.default_rng(0).integers(-99, 99, (CHANNELS, CHANNELS, 3, 3), np.int8)
     scaled = op.multiply(op.convert(op.constant(weights), np.float32), number(0.01))
-    return named(op.convolution(source, scaled, [1, 1], [1, 1], [1, 1], [1, 1]), name)
+    return op.convolution(source, scaled, *[[1, 1]] * 4, name=name)
 
 
 def quantised_model(carrier: str, stored: bool = False, second: bool = False) -> ov.Model:
     """Build input → tanh → quantiser → carrier → convolution (→ quantiser → convolution)."""
     x = op.parameter([1, CHANNELS, 8, 8], np.float32, name="x")
-    before = named(op.tanh(x), "before")
-    high = 255 if stored else 2.55
-    tensor = op.fake_quantize(before, number(0), number(2.55), number(0), number(high), 256)
-    tensor = named(tensor, "quantise")
+    before = op.tanh(x, name="before")
+    ends = map(number, (0, 2.55, 0, 255 if stored else 2.55))
+    tensor = op.fake_quantize(before, *ends, 256, name="quantise")
     if stored:
-        tensor = named(op.convert(tensor, np.uint8), "to_u8")
-        tensor = named(op.convert(tensor, np.float32), "to_f32")
-        tensor = named(op.subtract(tensor, number(3)), "shift")
-        tensor = named(op.multiply(tensor, number(0.01)), "scale")
+        tensor = op.convert(tensor, np.uint8, name="to_u8")
+        tensor = op.convert(tensor, np.float32, name="to_f32")
+        tensor = op.subtract(tensor, number(3), name="shift")
+        tensor = op.multiply(tensor, number(0.01), name="scale")
     tensor = convolution(CARRIERS[carrier](tensor).output(0), "conv")
     if second:
-        tensor = op.fake_quantize(tensor, number(0), number(9), number(0), number(9), 256)
-        tensor = convolution(named(tensor, "quantise2"), "conv2")
+        tensor = op.fake_quantize(tensor, *map(number, (0, 9, 0, 9)), 256, name="quantise2")
+        tensor = convolution(tensor, "conv2")
     return hl.load(ov.Model([op.result(tensor, name="y")], [x], carrier))
 
 
@@ -142,11 +136,10 @@ def test_tensors_that_are_stored_in_int8(at, second, core):
 def test_a_quantiser_between_two_devices_goes_nowhere_but_its_user_does(core):
     """One user on each device: moving the quantiser would only swap the loss."""
     x = op.parameter([1, CHANNELS, 8, 8], np.float32, name="x")
-    before = named(op.tanh(x), "before")
-    quantised = op.fake_quantize(before, number(0), number(9), number(0), number(9), 256)
-    quantised = named(quantised, "quantise")
+    before = op.tanh(x, name="before")
+    quantised = op.fake_quantize(before, *map(number, (0, 9, 0, 9)), 256, name="quantise")
     left, right = convolution(quantised, "left"), convolution(quantised, "right")
-    relu = named(op.relu(right), "relu")
+    relu = op.relu(right, name="relu")
     model = hl.load(ov.Model([op.result(left), op.result(relu)], [x], "shared"))
     cut = hl.Affinity.uniform(model, "CPU", core=core).fix(
         ops={"right": "ACC", "relu": "ACC"}, core=core
@@ -161,10 +154,10 @@ def test_a_quantiser_between_two_devices_goes_nowhere_but_its_user_does(core):
 
 def test_a_matmul_of_two_activations(core):
     x, y = (op.parameter([1, 4, 64, 64], np.float32, name=name) for name in "xy")
-    sides = []
-    for name, source in (("a", x), ("b", y)):
-        side = op.fake_quantize(op.tanh(source), *map(number, (-1, 1, -1, 1)), 255)
-        sides.append(named(side, name))
+    sides = [
+        op.fake_quantize(op.tanh(source), *map(number, (-1, 1, -1, 1)), 255, name=name)
+        for name, source in (("a", x), ("b", y))
+    ]
     model = hl.load(ov.Model([op.result(op.matmul(*sides, False, True, name="m"))], [x, y], "both"))
     (block,) = quantized_blocks(prepare(model).graph)
     assert len(block.quantizers) == 2

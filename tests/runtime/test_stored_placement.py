@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import pytest
+from counting_core import F32
 from plain_openvino import edit_placement
 from random_models import random_affinity, random_model
 from slices import sliced
@@ -30,7 +31,6 @@ from hetero_lab.runtime import place_ops
 from hetero_lab.runtime.compiled import parse_header
 from hetero_lab.runtime.placed_model import header_text
 
-F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 INPUT = np.random.default_rng(0).random((1, 1, 8, 8), np.float32)
 # A process without the lab, where the second device is registered by hand.
 PLAIN = """

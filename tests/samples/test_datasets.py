@@ -88,7 +88,6 @@ def test_digits_are_those_that_the_model_was_not_trained_on() -> None:
     inputs, label = data.evaluation[0]
     assert 0 <= label <= 9
     assert inputs["image"].max() <= 16
-    assert inputs["image"].shape == (1, 1, 8, 8)
 
 
 def test_metric_of_classes() -> None:
@@ -196,8 +195,6 @@ def test_pages_are_turned_clockwise(data: Dataset) -> None:
 
 def test_face_scores() -> None:
     logits = np.full((1, 896, 1), -5.0, np.float32)
-    assert not labelled_data.is_face(logits)
-    logits[0, 7] = np.log(0.74 / 0.26)
-    assert not labelled_data.is_face(logits)
-    logits[0, 7] = np.log(0.76 / 0.24)
-    assert labelled_data.is_face(logits)
+    for score, is_face in ((0.01, False), (0.74, False), (0.76, True)):
+        logits[0, 7] = np.log(score / (1 - score))
+        assert labelled_data.is_face(logits) == is_face
