@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import sysconfig
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
@@ -281,20 +280,12 @@ def find_files(n: int) -> list[tuple[Path, str]]:
     Returns their paths and magika's names of their types. The choice stays the same as long as the
     installation does. No two files give the network the same input.
     """
-<<<<<<< HEAD
-    by_type: dict[str, list[tuple[str, Path]]] = defaultdict(list)
-=======
     by_type: dict[str, list[tuple[str, Path]]] = {}
->>>>>>> thin-runtime
     for path, relative in _installed_files(roots()):
         kind = FILE_TYPES.get(path.suffix[1:].lower())
         if kind and path.stem.lower() not in LEFT_OUT_NAMES:
             order = hashlib.sha256(relative.encode("utf-8", "surrogateescape")).hexdigest()
-<<<<<<< HEAD
-            by_type[kind].append((order, path))
-=======
             by_type.setdefault(kind, []).append((order, path))
->>>>>>> thin-runtime
     queues = [[(path, kind) for _, path in sorted(by_type[kind])] for kind in sorted(by_type)]
     chosen: dict[bytes, tuple[Path, str]] = {}
     for path, kind in filter(None, chain.from_iterable(zip_longest(*queues))):

@@ -31,9 +31,6 @@ from hetero_lab.errors import (
     InputError,
 )
 from hetero_lab.model.read import output_names, prepare
-from hetero_lab.placement.affinity import Affinity
-from hetero_lab.model.naming import output_names
-from hetero_lab.model.read import prepare
 from hetero_lab.placement.partition import Wiring, predict
 from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime.compiled import (

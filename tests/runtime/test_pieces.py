@@ -11,9 +11,7 @@ from small_language_models import decoder
 from small_models import stateful
 
 import hetero_lab as hl
-from hetero_lab.devices.core import bind
-from hetero_lab.errors import ArgumentError
-from hetero_lab.devices.bound import BoundModel, bind
+from hetero_lab.devices.core import BoundModel, bind
 from hetero_lab.errors import AffinityError, ArgumentError
 from hetero_lab.placement.partition import Partition
 from hetero_lab.runtime.compiled import compile_placed

@@ -16,11 +16,9 @@ from openvino import opset13 as op
 from small_models import chain, convolutions, two_parts
 
 import hetero_lab as hl
-from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.debug.find_wrong import search_wrong
 from hetero_lab.debug.placed_runs import PlacedRuns
-from hetero_lab.devices.bound import bind
-from hetero_lab.devices.core import shared_core
+from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.devices.devices import precisions
 from hetero_lab.errors import HeteroLabWarning
 from hetero_lab.model.opgraph import RANDOM
