@@ -72,9 +72,9 @@ def own_core() -> CountingCore:
 @pytest.fixture
 def ctrl_c_in_the_fourth_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C comes at the end of the fourth turn of a profile."""
-    from hetero_lab.runtime import runners
+    from hetero_lab.runtime import executors
 
-    turns, run_turn = [], runners.run_turn
+    turns, run_turn = [], executors.run_turn
 
     def interrupted_turn(*arguments: Any, **options: Any) -> Any:
         turns.append(run_turn(*arguments, **options))
@@ -82,7 +82,7 @@ def ctrl_c_in_the_fourth_turn(monkeypatch: pytest.MonkeyPatch) -> None:
             signal.raise_signal(signal.SIGINT)
         return turns[-1]
 
-    monkeypatch.setattr(runners, "run_turn", interrupted_turn)
+    monkeypatch.setattr(executors, "run_turn", interrupted_turn)
 
 
 @pytest.fixture(scope="module")

@@ -194,7 +194,7 @@ def test_packages_are_imported_only_where_they_belong():
 
 
 def test_no_files_import_each_other():
-    assert "hetero_lab.clock" in graph()["hetero_lab.runtime.runners"]
+    assert "hetero_lab.clock" in graph()["hetero_lab.runtime.executors"]
     assert sum(map(len, graph().values())) > len(graph())
     graphlib.TopologicalSorter(graph()).prepare()  # CycleError names the files of a circle
 

@@ -23,7 +23,7 @@ from hetero_lab.result import Result
 from hetero_lab.results import profile_report
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.runners import Execution, open_runner, read_counted
+from hetero_lab.runtime.executors import Execution, open_runner, read_counted
 from hetero_lab.samples.catalogue import sample_labels, sample_names
 from hetero_lab.samples.pictures import (
     DTYPES,

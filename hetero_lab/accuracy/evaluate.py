@@ -19,9 +19,9 @@ from hetero_lab.results.configuration import configuration
 from hetero_lab.results.evaluation import Answer, Evaluation, completed, recorded_answers
 from hetero_lab.results.records import Accuracy, AnyRecord, Trial, Turn
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
+from hetero_lab.runtime.executors import chosen_by
 from hetero_lab.runtime.inputs import bind_inputs
 from hetero_lab.runtime.reference import Reference, compare, run_afresh
-from hetero_lab.runtime.runners import chosen_by
 from hetero_lab.runtime.tensors import has_nan
 from hetero_lab.samples.datasets import Correct, Dataset, Metric, ReadData, read_data
 

@@ -28,8 +28,8 @@ from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime.compiled import check_crash, check_cuts, labelled_clone
 from hetero_lab.runtime.counters import Counter
+from hetero_lab.runtime.executors import infer_once
 from hetero_lab.runtime.pieces import FLOATS, TensorKey, as_type, build_model, cut_pieces, readable
-from hetero_lab.runtime.runners import infer_once
 from hetero_lab.runtime.tensors import is_plain, set_inputs, to_array
 from hetero_lab.tables import scratch_directory
 

@@ -36,10 +36,7 @@ from hetero_lab.processes import crash_of, run_child
 from hetero_lab.results.environment import OtherWork, current_environment, is_busy
 from hetero_lab.results.profile_result import Profile
 from hetero_lab.runtime.compiled import CompiledPlacement
-from hetero_lab.runtime.inputs import Inputs, given_or_generated
-from hetero_lab.runtime.placed_model import load, read_npz
-from hetero_lab.runtime.reference import Agreement, compare
-from hetero_lab.runtime.runners import (
+from hetero_lab.runtime.executors import (
     CompiledSession,
     Runner,
     run_turn,
@@ -47,6 +44,9 @@ from hetero_lab.runtime.runners import (
     turn_lengths,
     warm_up,
 )
+from hetero_lab.runtime.inputs import Inputs, given_or_generated
+from hetero_lab.runtime.placed_model import load, read_npz
+from hetero_lab.runtime.reference import Agreement, compare
 from hetero_lab.runtime.stored_placement import (
     MODEL_FILE,
     StoredPlacement,

@@ -59,13 +59,13 @@ from hetero_lab.progress import Progress
 from hetero_lab.results.environment import current_environment, noise_here, wait_until_quiet
 from hetero_lab.results.evidence import TOLERANCE
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
+from hetero_lab.runtime.executors import CompiledSession
 from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
 from hetero_lab.runtime.reference import (
     agreement_notes,
     executed_precision,
     run_afresh,
 )
-from hetero_lab.runtime.runners import CompiledSession
 from hetero_lab.runtime.stored_placement import (
     MODEL_FILE,
     StoredPlacement,

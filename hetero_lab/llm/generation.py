@@ -23,6 +23,7 @@ from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.counters import Counter
+from hetero_lab.runtime.executors import CompiledSession, Runner, TurnTimes
 from hetero_lab.runtime.inputs import digest_of
 from hetero_lab.runtime.reference import (
     VERDICTS,
@@ -35,7 +36,6 @@ from hetero_lab.runtime.reference import (
     reference_device,
     reference_placement,
 )
-from hetero_lab.runtime.runners import CompiledSession, Runner, TurnTimes
 
 LOGITS, TOKEN_IDS = "logits", "token_ids"
 # By default devices store the cache in few bits, and quantise the inputs of matmuls with weights of

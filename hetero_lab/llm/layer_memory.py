@@ -35,8 +35,8 @@ from hetero_lab.runtime.compiled import (
     inference_errors,
     valid_submodels,
 )
+from hetero_lab.runtime.executors import CompiledSession
 from hetero_lab.runtime.pieces import Submodel, build_model, compile_submodels, cut
-from hetero_lab.runtime.runners import CompiledSession
 from hetero_lab.runtime.tensors import to_tensor
 
 _AT_MOST_S = 600.0

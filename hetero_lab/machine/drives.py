@@ -17,7 +17,7 @@ from hetero_lab.measure.requests import Compile, Drive, Request
 from hetero_lab.measure.worker_process import WorkerError
 from hetero_lab.measure.workers import Workers, compiles_at_once, limit_s
 from hetero_lab.runtime.compiled import inference_errors
-from hetero_lab.runtime.runners import Runner
+from hetero_lab.runtime.executors import Runner
 
 if TYPE_CHECKING:
     from hetero_lab.machine.ways import Way

@@ -15,7 +15,7 @@ from hetero_lab.measure.workers import available_cores
 from hetero_lab.model.opgraph import NOT_OPS
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.results.records import Trial
-from hetero_lab.runtime.runners import Execution
+from hetero_lab.runtime.executors import Execution
 
 _FEW = 3 / 8  # of the cores: 6 of 16
 _ROOM = 0.6  # of the cores, up to which threads find free ones

@@ -36,10 +36,7 @@ from hetero_lab.results.records import (
 )
 from hetero_lab.runtime.compiled import inference_errors
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.inputs import given_or_generated
-from hetero_lab.runtime.placed_model import read_npz
-from hetero_lab.runtime.reference import Agreement
-from hetero_lab.runtime.runners import (
+from hetero_lab.runtime.executors import (
     Execution,
     Runner,
     expected_outputs,
@@ -50,6 +47,9 @@ from hetero_lab.runtime.runners import (
     time_once,
     warm_up,
 )
+from hetero_lab.runtime.inputs import given_or_generated
+from hetero_lab.runtime.placed_model import read_npz
+from hetero_lab.runtime.reference import Agreement
 from hetero_lab.tables import whole_file
 
 _SHOWN = 4  # inferences after which the timeline shows a warm model

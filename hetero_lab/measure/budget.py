@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from hetero_lab.arguments import check_positive, check_whole
 from hetero_lab.intervals import Noise, known_within
-from hetero_lab.runtime.runners import DISCARDED_PER_TURN, TIMED_PER_TURN
+from hetero_lab.runtime.executors import DISCARDED_PER_TURN, TIMED_PER_TURN
 
 WARM_UP_S, WARM_UP_INFERENCES = 0.3, 30  # at most, and before two turns in a row can agree
 _ENOUGH = 0.75  # share of the placements covered by the sparsest plan

@@ -45,9 +45,9 @@ from hetero_lab.results.profile_data import Throughput
 from hetero_lab.results.profile_result import Profile, profile_of
 from hetero_lab.results.records import Compiled, Trial, Turn
 from hetero_lab.runtime.counters import Counter
+from hetero_lab.runtime.executors import DISCARDED_PER_TURN, TIMED_PER_TURN, Execution, turn_lengths
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.reference import agreement_notes
-from hetero_lab.runtime.runners import DISCARDED_PER_TURN, TIMED_PER_TURN, Execution, turn_lengths
 
 if TYPE_CHECKING:
     import openvino as ov

@@ -48,8 +48,8 @@ from hetero_lab.results.records import (
 from hetero_lab.results.store import Store
 from hetero_lab.results.sweep_reading import sweep_from
 from hetero_lab.results.sweep_result import Sweep
+from hetero_lab.runtime.executors import inputs_for
 from hetero_lab.runtime.inputs import Inputs
-from hetero_lab.runtime.runners import inputs_for
 from hetero_lab.samples.datasets import ReadData
 from hetero_lab.tables import make_directory, scratch_directory
 

@@ -39,7 +39,7 @@ from hetero_lab.placement.placement import (
 from hetero_lab.placement.priorities import Priorities, device_list
 from hetero_lab.planning.simplify import simplified_placements, simplify_bound
 from hetero_lab.results.records import FROM_CACHE, Trial
-from hetero_lab.runtime.runners import Execution
+from hetero_lab.runtime.executors import Execution
 
 if TYPE_CHECKING:
     import openvino as ov

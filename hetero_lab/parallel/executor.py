@@ -36,9 +36,9 @@ from hetero_lab.runtime.compiled import (
     labelled_clone,
     valid_submodels,
 )
+from hetero_lab.runtime.executors import times_between_results
 from hetero_lab.runtime.inputs import Inputs, Ports
 from hetero_lab.runtime.pieces import compile_submodels, cut, leave_cores
-from hetero_lab.runtime.runners import times_between_results
 
 
 def cuts(placed: BoundPlacement, *, requests: int = 1) -> Partition:

@@ -20,8 +20,8 @@ from hetero_lab.planning.timeline import Span
 from hetero_lab.results.configuration import configuration
 from hetero_lab.results.environment import Environment
 from hetero_lab.runtime.counters import Counter
+from hetero_lab.runtime.executors import Chosen
 from hetero_lab.runtime.reference import Agreement
-from hetero_lab.runtime.runners import Chosen
 from hetero_lab.tables import SCHEMA_VERSION, json_value
 
 

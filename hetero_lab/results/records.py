@@ -22,8 +22,8 @@ from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.results.environment import Environment
 from hetero_lab.runtime.counters import Counter
+from hetero_lab.runtime.executors import Chosen, Execution
 from hetero_lab.runtime.reference import Agreement
-from hetero_lab.runtime.runners import Chosen, Execution
 from hetero_lab.tables import SCHEMA_VERSION
 
 FROM_CACHE = "model cache"  # ends the label of a trial that is loaded from it

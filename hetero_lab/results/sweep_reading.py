@@ -41,9 +41,9 @@ from hetero_lab.results.store import HEADER, read_store
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import BUDGET_ENDED, INTERRUPTED, Row
 from hetero_lab.results.sweep_tables import distinct
+from hetero_lab.runtime.executors import DISCARDED_PER_TURN, TIMED_PER_TURN
 from hetero_lab.runtime.inputs import GENERATED
 from hetero_lab.runtime.reference import agreement_notes
-from hetero_lab.runtime.runners import DISCARDED_PER_TURN, TIMED_PER_TURN
 from hetero_lab.tables import Tables, number, reading
 from hetero_lab.terminal import count_of
 

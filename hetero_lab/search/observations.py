@@ -32,7 +32,7 @@ from hetero_lab.results.records import AnyRecord, Compiled, Counters, Finished, 
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import Row
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.runners import Execution
+from hetero_lab.runtime.executors import Execution
 from hetero_lab.samples.datasets import ReadData
 from hetero_lab.terminal import count_of
 

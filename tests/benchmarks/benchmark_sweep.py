@@ -26,8 +26,8 @@ from hetero_lab.measure.budget import WARM_UP_S
 from hetero_lab.measure.workers import GROUP_SIZE
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.placement import BoundPlacement
+from hetero_lab.runtime.executors import warm_up
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
-from hetero_lab.runtime.runners import warm_up
 from tests.scripts import options
 
 TURNS = 8

@@ -31,8 +31,8 @@ from hetero_lab.model.language import LanguageModel, language_model
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import resolve
+from hetero_lab.runtime.executors import Execution, inputs_for, open_runner, read_counted
 from hetero_lab.runtime.reference import compare
-from hetero_lab.runtime.runners import Execution, inputs_for, open_runner, read_counted
 from hetero_lab.search.observations import Observer
 
 # The CPU plugin keeps a cache in 8 bits by default.

@@ -8,7 +8,7 @@ from small_models import convolutions
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, DeviceError, PropertyError
-from hetero_lab.runtime.runners import settle
+from hetero_lab.runtime.executors import settle
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 
@@ -129,7 +129,7 @@ def test_auto_is_asked_for_its_choice_once_it_has_settled(digits, monkeypatch):
         settle(compiled, infer)
         settled.append(list(compiled.get_property("EXECUTION_DEVICES")))
 
-    monkeypatch.setattr("hetero_lab.runtime.runners.settle", noted)
+    monkeypatch.setattr("hetero_lab.runtime.executors.settle", noted)
     options = {"counters": False, "reference": False, "isolate": False, "baselines": False}
     hl.sweep(digits, ["CPU", "AUTO:CPU"], turns=2, progress=False, **options)
     assert settled == [["CPU"]]

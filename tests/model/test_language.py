@@ -16,7 +16,7 @@ from hetero_lab.llm.generation import generate
 from hetero_lab.model.language import is_language_model, language_model
 from hetero_lab.model.static_phases import static_phases
 from hetero_lab.runtime.compiled import compile
-from hetero_lab.runtime.runners import CompiledSession
+from hetero_lab.runtime.executors import CompiledSession
 
 
 def test_a_language_model_is_loaded_as_it_is():

@@ -23,7 +23,7 @@ from hetero_lab.measure.bench import Bench
 from hetero_lab.measure.requests import Compile, Release, RunTurn
 from hetero_lab.measure.trial_grid import trial_of
 from hetero_lab.placement.placement import resolve
-from hetero_lab.runtime.runners import Execution
+from hetero_lab.runtime.executors import Execution
 from hetero_lab.tables import read_csv
 
 QUICK = {"iterations": 20, "warmup": 0, "progress": False}

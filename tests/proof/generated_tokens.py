@@ -24,7 +24,7 @@ from hetero_lab.model.static_phases import static_phases
 from hetero_lab.parallel.executor import ExecutorSession
 from hetero_lab.placement.placement import BoundPlacement, resolve
 from hetero_lab.runtime.compiled import compile_placed
-from hetero_lab.runtime.runners import CompiledSession
+from hetero_lab.runtime.executors import CompiledSession
 from tests.scripts import EXACT, alone, options
 from tests.small_language_models import StaticSession
 

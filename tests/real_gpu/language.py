@@ -52,7 +52,7 @@ from hetero_lab.model.opgraph import op_graph
 from hetero_lab.model.static_phases import static_phases
 from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime.compiled import compile_placed
-from hetero_lab.runtime.runners import CompiledSession
+from hetero_lab.runtime.executors import CompiledSession
 from hetero_lab.samples.catalogue import sample_names, sample_path
 from tests.scripts import EXACT, F32, alone, options
 from tests.small_language_models import StaticSession, decoder

@@ -41,9 +41,9 @@ from hetero_lab.runtime.compiled import (
     parse_header,
     reported,
 )
+from hetero_lab.runtime.executors import CompiledSession, Execution, settle
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.placed_model import header_text
-from hetero_lab.runtime.runners import CompiledSession, Execution, settle
 
 
 def labelled(model: ov.Model, device_of) -> ov.Model:

@@ -1,4 +1,4 @@
-"""Runners: a compiled placement with its inputs, ready to be run and timed on either executor.
+"""Executors: what runs a compiled placement with its inputs, and times it in turns.
 
 ``hetero`` is OpenVINO's HETERO (or one device), ``parallel`` is
 :class:`~hetero_lab.parallel.executor.ParallelExecutor`. A runner infers requests, or generates with
