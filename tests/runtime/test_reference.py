@@ -6,7 +6,7 @@ import math
 from collections import OrderedDict
 from dataclasses import replace
 
-import compared_models as models
+import odd_models as models
 import numpy as np
 import openvino as ov
 import pytest
