@@ -6,8 +6,8 @@ import math
 from collections import OrderedDict
 from dataclasses import replace
 
-import odd_models as models
 import numpy as np
+import odd_models as models
 import openvino as ov
 import pytest
 from counting_core import F32, core_with_acc, in_f32
