@@ -35,7 +35,7 @@ ANNEXES: dict[str, str] = {
     "board of NpuwPlan": "hetero_lab.interop.npuw_plan.board_of_plan",
     "board of Recording": "hetero_lab.interop.recording.board_of_recording",
     "demo": "hetero_lab.advise.demo.run",
-    "deploy": "hetero_lab.deploy.contract.check_vacant",
+    "vacant directory": "hetero_lab.deploy.contract.check_vacant",  # --deploy
     "freeze": "hetero_lab.deploy.freeze.freeze_placed",
     "graph of NpuwPlan": "hetero_lab.interop.npuw_plan.data_of_plan",
     "page of Advice": "hetero_lab.advise.advice.contents_of_advice",

@@ -25,8 +25,8 @@ from hetero_lab.errors import (
     names_at_hand,
 )
 from hetero_lab.interrupts import bringing
-from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.session import Conditions
+from hetero_lab.measure.stopping import RunOptions
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, resolve

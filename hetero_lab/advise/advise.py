@@ -35,8 +35,8 @@ from hetero_lab.errors import (
 from hetero_lab.fetch import file_digest
 from hetero_lab.interrupts import UntilInterrupted, bringing, partial_of
 from hetero_lab.intervals import log_spread
-from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.session import Conditions
+from hetero_lab.measure.stopping import RunOptions
 from hetero_lab.measure.trial_grid import by_name
 from hetero_lab.model.language import refuse_language_model
 from hetero_lab.model.read import PreparedModel, Source, prepare, save
@@ -227,9 +227,9 @@ class _Question:
 
 
 class _Advising:
-    """The stages of the advice on one model: race, search, final.
+    """The stages of the advice on one model: an int8 variant, race, search, recovery, final.
 
-    ``known`` are the candidates of the last stage with a result.
+    ``known`` are the candidates that were judged, as of the last stage that had each.
     """
 
     def __init__(self, question: _Question, bound: BoundModel, watch: Stopwatch):

@@ -23,8 +23,8 @@ from hetero_lab.devices.devices import property_of
 from hetero_lab.devices.properties import merged_properties
 from hetero_lab.errors import AffinityError, CompileError, HeteroLabError, MeasurementError
 from hetero_lab.llm.generation import generation_precision
-from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.session import Conditions, Session
+from hetero_lab.measure.stopping import RunOptions
 from hetero_lab.measure.trial_grid import by_name, expand
 from hetero_lab.model.language import is_language_model
 from hetero_lab.placement.affinity import Affinity

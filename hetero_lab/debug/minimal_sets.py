@@ -152,7 +152,7 @@ class Refusals:
     """All refusals of a placement, and the affinity without them.
 
     ``fix`` is an argument for ``affinity.fix(ops=…)``; ``affinity`` is fixed and compiles, unless
-    the search was ``interrupted``: then more ops may be refused.
+    the search was ``interrupted``, or ended at its limit: then more ops may be refused.
     """
 
     refusals: tuple[Refusal, ...]
@@ -164,10 +164,12 @@ class Refusals:
         return bool(self.refusals)
 
     def __str__(self) -> str:
-        if not self.refusals:
-            return "Nothing is refused."
-        more = ["Interrupted: more may be refused."] if self.interrupted else []
-        return "\n".join([*map(str, self.refusals), f"fix(ops={dict(self.fix)!r})", *more])
+        said = [*map(str, self.refusals)]
+        if self.refusals:
+            said.append(f"fix(ops={dict(self.fix)!r})")
+        if self.interrupted:
+            said.append("The search ended early: more may be refused.")
+        return "\n".join(said) or "Nothing is refused."
 
 
 def find_refused(
@@ -198,17 +200,17 @@ def find_refused(
     Returns
     -------
     Refusals
-        Empty if the placement compiles. After Ctrl-C (:func:`hetero_lab.last_interrupted`): the
-        refusals found until then.
+        Empty if the placement compiles. After Ctrl-C (:func:`hetero_lab.last_interrupted`), and
+        after 20 of them, the refusals found until then, marked as ``interrupted``.
 
     Raises
     ------
     ModelError
         A language model: its shapes are dynamic.
     DeviceError
-        No other device can take the ops.
+        A device that is not here.
     CompileError
-        The fallback refuses too.
+        The fallback refuses too, or no other device can take the ops.
 
     Notes
     -----
@@ -228,7 +230,7 @@ def find_refused(
     given = resolve(bound, placement)
     if fallback is not None:
         check_device(fallback, given.core)
-    affinity, refusals = given.affinity, list[Refusal]()
+    affinity, refusals, error = given.affinity, list[Refusal](), ""
     arrays = given_or_generated(bound, None)
     with (
         Progress("find refused ops", show=progress) as bar,
@@ -256,7 +258,7 @@ def find_refused(
             refusals.append(refusal)
             affinity = affinity.fix(ops=refusal.fix, core=bound.core)
     fix = {op: each.target for each in refusals for op in each.ops}
-    return Refusals(tuple(refusals), fix, affinity, until.interrupted)
+    return Refusals(tuple(refusals), fix, affinity, until.interrupted or bool(error))
 
 
 def smallest_ops(

@@ -163,7 +163,7 @@ def bases_of(devices: Iterable[str], core: ov.Core) -> dict[str, str]:
 
 
 def plugins_of(devices: Iterable[str], core: ov.Core) -> dict[str, tuple[str, str]]:
-    """Return the :func:`plugin_of` each emulated device among some."""
+    """Return the :func:`plugin_of` of each emulated device among some."""
     specs = emulated_devices(core)
     return {device: plugin_of(specs[device]) for device in devices if device in specs}
 

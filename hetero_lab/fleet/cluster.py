@@ -39,9 +39,9 @@ from hetero_lab.errors import (
 )
 from hetero_lab.interrupts import deferred
 from hetero_lab.measure.bench_pool import BenchPool
-from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.requests import SetUp
 from hetero_lab.measure.session import SweepControl
+from hetero_lab.measure.stopping import RunOptions
 from hetero_lab.measure.sweep_run import SweepRun
 from hetero_lab.measure.sweep_schedule import SweepSchedule
 from hetero_lab.measure.worker_process import WorkerProcess

@@ -21,8 +21,8 @@ from hetero_lab.devices.devices import peak_bytes, reset_peak
 from hetero_lab.errors import MeasurementError, OutputPathError, warn
 from hetero_lab.lookup import annex
 from hetero_lab.measure import requests
-from hetero_lab.measure.budget import FULL, WARM_UP_INFERENCES
 from hetero_lab.measure.requests import Answer, Request, SetUp
+from hetero_lab.measure.stopping import FULL, WARM_UP_INFERENCES
 from hetero_lab.measure.worker_process import WorkerProcess, as_worker_errors
 from hetero_lab.model.extension_ops import core_with_ops
 from hetero_lab.model.read import save

@@ -144,7 +144,7 @@ class Release(Request[None], frozen=True, kw_only=True):
 
 
 class InferFile(Request[tuple[dict[str, str], tuple[Counter, ...]]], frozen=True, kw_only=True):
-    """Infer a model from a file once, write the outputs; see :func:`.pieces.infer_once`.
+    """Infer a model from a file once, write the outputs; see :func:`.executors.infer_once`.
 
     ``affinities`` maps every node to a device, since model files do not store them. The answer has
     the precision hints and the counters.

@@ -25,8 +25,8 @@ from hetero_lab.errors import ArgumentError, warn
 from hetero_lab.lookup import annex
 from hetero_lab.measure.bench import AnyBench, Bench, write_set_up
 from hetero_lab.measure.bench_pool import BenchPool
-from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.requests import SetUp
+from hetero_lab.measure.stopping import RunOptions
 from hetero_lab.measure.sweep_run import SweepRun
 from hetero_lab.measure.sweep_schedule import SweepSchedule
 from hetero_lab.measure.worker_process import WORKER, WorkerProcess

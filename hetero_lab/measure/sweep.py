@@ -10,8 +10,8 @@ from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import shared_core
 from hetero_lab.errors import ArgumentError
 from hetero_lab.lookup import annex
-from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.session import Conditions, Session, SweepControl
+from hetero_lab.measure.stopping import RunOptions
 from hetero_lab.measure.trial_grid import Placements, Variant, bind_variants, expand
 from hetero_lab.measure.workers import Workers
 from hetero_lab.model.language import Scenario
@@ -91,9 +91,9 @@ def sweep(
     precision, budget_s, turns
         Turns are added until every ratio is known to ``precision`` (half width of its 95 %
         interval) or the wall time of the whole call, compiles included, reaches ``budget_s``
-        (overrun at most by one compile). Every placement gets eight turns first; if the budget
-        is too short for that, turns become fewer, then shorter, then placements are left out,
-        and notes and details say so. ``turns`` sets a fixed number of turns instead.
+        (overrun at most by one compile). Time for eight turns of every placement comes first; if
+        the budget is too short for that, turns become fewer, then shorter, then placements are
+        left out, and notes and details say so. ``turns`` sets a fixed number of turns instead.
     sustained_s
         Hold each placement that long after its turns, to see its thermal state; this time comes
         on top of ``budget_s``.

@@ -17,7 +17,8 @@ import numpy as np
 
 from hetero_lab.intervals import Noise, turn_level
 from hetero_lab.measure import requests
-from hetero_lab.measure.budget import (
+from hetero_lab.measure.requests import Answer, Request
+from hetero_lab.measure.stopping import (
     FULL,
     LEAST,
     WARM_UP_S,
@@ -28,7 +29,6 @@ from hetero_lab.measure.budget import (
     TurnPlan,
     affordable,
 )
-from hetero_lab.measure.requests import Answer, Request
 from hetero_lab.measure.worker_process import WorkerError
 from hetero_lab.results.records import (
     Compiled,
@@ -132,7 +132,7 @@ class SweepSchedule:
             if queue and not plan.n_placements:
                 return
             self.plan = plan
-            members = self._first_group(queue[: min(self.group_size - 1, plan.n_placements)])
+            members = self._next_group(queue[: min(self.group_size - 1, plan.n_placements)])
             later = replace(plan, n_placements=plan.n_placements - len(members))
             tried = yield from self._make_ready(members)
             if self._alive:
@@ -192,7 +192,7 @@ class SweepSchedule:
 
     # -- groups and rounds --------------------------------------------------------------------
 
-    def _first_group(self, keys: Sequence[str]) -> list[str]:
+    def _next_group(self, keys: Sequence[str]) -> list[str]:
         """Return the next group: it ends before a device that was not compiled for yet.
 
         That compile may take all the time that is left, so the earlier ones are measured first.

@@ -23,9 +23,8 @@ import openvino as ov
 from hetero_lab import clock
 from hetero_lab.arguments import EXECUTORS, HETERO, PARALLEL, check_whole
 from hetero_lab.clock import now
-from hetero_lab.devices.core import BoundModel
+from hetero_lab.devices.core import BoundModel, storable
 from hetero_lab.devices.devices import named_by_plugin
-from hetero_lab.devices.emulation import storable
 from hetero_lab.devices.properties import PRECISION_HINT
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, unknown
 from hetero_lab.lookup import annex

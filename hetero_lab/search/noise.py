@@ -14,8 +14,8 @@ from hetero_lab.devices.core import BoundModel, bind, shared_core
 from hetero_lab.devices.devices import check_device
 from hetero_lab.errors import ArgumentError, MeasurementError
 from hetero_lab.intervals import ASSUMED_NOISE, Noise, compile_noise
-from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.session import Conditions, Session
+from hetero_lab.measure.stopping import RunOptions
 from hetero_lab.measure.trial_grid import expand
 from hetero_lab.measure.workers import Workers
 from hetero_lab.model.read import load

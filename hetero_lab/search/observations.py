@@ -18,10 +18,10 @@ from hetero_lab.costs.counter_costs import ENTERS, LEAVES, Conversion, ExecutedN
 from hetero_lab.costs.design import on_first_able
 from hetero_lab.devices.core import BoundModel
 from hetero_lab.errors import MeasurementError
-from hetero_lab.measure.budget import FULL, RunOptions
 from hetero_lab.measure.profile import opened_bench
 from hetero_lab.measure.requests import Compile, ReadSpans, Release, RunTurn
 from hetero_lab.measure.session import Conditions, Session, SweepControl
+from hetero_lab.measure.stopping import FULL, RunOptions
 from hetero_lab.measure.trial_grid import by_name, expand, trial_of
 from hetero_lab.model.opgraph import OpGraph, grouped
 from hetero_lab.placement.affinity import Affinity

@@ -20,8 +20,8 @@ from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.devices.devices import supported_ops
 from hetero_lab.errors import MeasurementError, names_at_hand
 from hetero_lab.interrupts import UntilInterrupted, bringing
-from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.session import Conditions
+from hetero_lab.measure.stopping import RunOptions
 from hetero_lab.model.language import Scenario, check_scenario
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity

@@ -22,7 +22,7 @@ import psutil
 import hetero_lab as hl
 from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.measure import worker_process
-from hetero_lab.measure.budget import WARM_UP_S
+from hetero_lab.measure.stopping import WARM_UP_S
 from hetero_lab.measure.workers import GROUP_SIZE
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.placement import BoundPlacement

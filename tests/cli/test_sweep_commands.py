@@ -47,7 +47,7 @@ def test_sweep_magic_stores_the_sweep(shell, capsys):
 
 
 def test_cell_magic_measures_fixes_against_none(shell, capsys, monkeypatch):
-    monkeypatch.setattr("hetero_lab.measure.budget._MOST_TURNS", 8)
+    monkeypatch.setattr("hetero_lab.measure.stopping._MOST_TURNS", 8)
     result = shell.run_cell(
         "%%hetero_profile model -d HETERO:SWEEPACC,CPU -b 3600 --no-counters -o -q\n"
         "# the blocks\n^mixed = CPU\n"

@@ -428,6 +428,10 @@ def test_refused_ops_are_found_and_moved(monkeypatch):
     assert "no kernel for this" in str(found)
     assert found.fix == {"shift": "CPU", "sigmoid": "CPU"}
     assert dict(found.affinity) == dict(case.placement.affinity.fix(ops=found.fix))
+    monkeypatch.setattr(minimal_sets, "_MOST_REFUSALS", 0)
+    found = hl.find_refused(case.prepared.model, case.placement, progress=False)
+    assert found.interrupted
+    assert str(found) == "The search ended early: more may be refused."
 
 
 def test_the_static_phases_of_a_language_model_are_searched_and_the_error_names_them():

@@ -40,9 +40,9 @@ from hetero_lab.errors import (
 )
 from hetero_lab.measure.bench import Bench, read_arrays, write_arrays, write_set_up
 from hetero_lab.measure.bench_pool import BenchPool
-from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.requests import Compile, CompileCounted, Expect
 from hetero_lab.measure.session import Conditions, Session, SweepControl
+from hetero_lab.measure.stopping import RunOptions
 from hetero_lab.measure.trial_grid import by_name, expand
 from hetero_lab.measure.worker_process import WorkerError, WorkerProcess
 from hetero_lab.results.records import Compiled, Finished, Turn

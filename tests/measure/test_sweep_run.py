@@ -17,7 +17,7 @@ from hetero_lab import clock
 from hetero_lab.clock import Stopwatch
 from hetero_lab.intervals import ASSUMED_NOISE
 from hetero_lab.measure.bench_pool import BenchPool
-from hetero_lab.measure.budget import RunOptions
+from hetero_lab.measure.stopping import RunOptions
 from hetero_lab.measure.sweep_run import SweepRun
 from hetero_lab.measure.sweep_schedule import SweepSchedule
 from hetero_lab.measure.worker_process import WorkerError

@@ -13,7 +13,7 @@ from measure.scripted_answers import TIMES, answered, trials
 
 from hetero_lab.intervals import ASSUMED_NOISE, Noise
 from hetero_lab.measure import requests
-from hetero_lab.measure.budget import FULL, RunOptions
+from hetero_lab.measure.stopping import FULL, RunOptions
 from hetero_lab.measure.sweep_schedule import Ask, Begin, SweepSchedule
 from hetero_lab.measure.worker_process import WorkerError
 from hetero_lab.results.records import (
@@ -178,7 +178,7 @@ def test_time_that_is_left_goes_into_more_turns_until_they_agree():
 @pytest.mark.parametrize("budget_s", [4.0, 8.0])
 def test_groups_share_the_time_that_is_left(monkeypatch, budget_s):
     """With turns that never agree, each group uses a part of it, and all get their least."""
-    monkeypatch.setattr("hetero_lab.measure.budget.known_within", lambda *_: False)
+    monkeypatch.setattr("hetero_lab.measure.stopping.known_within", lambda *_: False)
     script = Script()
     script.run("rabcd", budget_s=budget_s, group=2, turns=None)
     turns = script.turns()

@@ -23,8 +23,8 @@ from hetero_lab.costs.counter_costs import (
 )
 from hetero_lab.devices.core import bind
 from hetero_lab.errors import MeasurementError
-from hetero_lab.measure.budget import RunOptions
 from hetero_lab.measure.session import Conditions, SweepControl
+from hetero_lab.measure.stopping import RunOptions
 from hetero_lab.measure.trial_grid import by_name
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict

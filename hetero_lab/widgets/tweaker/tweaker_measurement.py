@@ -13,8 +13,8 @@ from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import BoundModel
 from hetero_lab.errors import HeteroLabError, MeasurementError
 from hetero_lab.intervals import Estimate, Noise, Series
-from hetero_lab.measure.budget import LEAST_TURNS, RunOptions
 from hetero_lab.measure.session import Conditions, Session, StoppedError, SweepControl
+from hetero_lab.measure.stopping import LEAST_TURNS, RunOptions
 from hetero_lab.measure.trial_grid import by_name, expand
 from hetero_lab.measure.workers import Workers
 from hetero_lab.placement.affinity import Affinity

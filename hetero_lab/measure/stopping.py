@@ -1,8 +1,8 @@
 """When a sweep stops: how many turns are enough, and what a time budget allows.
 
-The estimate is based on the first compile and the first inference. Every placement gets its
-least turns before any gets more. If the time is too short for that, turns become fewer, then
-shorter; after that, placements are left out.
+The estimate is based on what the compiles and inferences took so far. A group gets more than its
+least turns only in time that later groups do not need for theirs. If the time is too short for the
+least turns of all, turns become fewer, then shorter; after that, placements are left out.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Pair: TypeAlias = tuple[Sequence[float], Sequence[float], Noise]
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How long to measure, and what besides turns; the fields are arguments of a sweep.
+    """How long to measure, and what besides turns: arguments of a sweep, but for ``apart``.
 
-    With ``apart``, the first placement on a device that was not compiled for yet begins a new
+    With it, the first placement on a device that was not compiled for yet begins a new
     group: its compile may take all the time that is left, so earlier placements are measured before
     it. A value that is not a number, or is too small, raises ArgumentError.
     """

@@ -8,7 +8,7 @@ import pytest
 from small_models import convolutions
 
 import hetero_lab as hl
-from hetero_lab.measure.budget import FULL, Durations, TurnPlan, affordable
+from hetero_lab.measure.stopping import FULL, Durations, TurnPlan, affordable
 
 SLOW = Durations(ready_s=0.5, inference_s=0.1)
 FAST = Durations(ready_s=0.1, inference_s=1e-4)
