@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from hetero_lab.machine.machine import machine as machine
     from hetero_lab.measure.profile import profile as profile
     from hetero_lab.measure.sweep import sweep as sweep
-    from hetero_lab.measure.workers import Workers as Workers
+    from hetero_lab.measure.worker_process import Workers as Workers
     from hetero_lab.model.blocks import blocks as blocks
     from hetero_lab.model.language import Scenario as Scenario
     from hetero_lab.model.read import load as load
@@ -86,7 +86,7 @@ lookup.attach(__name__)
 def load_ipython_extension(shell: Any) -> None:
     """Register the magics; figures bring a static picture along where kaleido is installed."""
     from hetero_lab.cli.magics import HeteroMagics
-    from hetero_lab.views.theme import add_static_pictures
+    from hetero_lab.views.static_pictures import add_static_pictures
 
     shell.register_magics(HeteroMagics)
     add_static_pictures()

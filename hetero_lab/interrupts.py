@@ -80,13 +80,13 @@ def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
     def call(*args: _P.args, **options: _P.kwargs) -> _T:
         __tracebackhide__ = True
         global _last, _seen
-        handler, again = _own_handler(), contextlib.nullcontext()
+        handler = _own_handler()
         if handler:
             if handler is not _on_signal:  # else a call inside another would forget what that saw
                 _seen = False
             signal.signal(signal.SIGINT, _on_signal)
-            again = _dropped_ones_again()
         try:
+            again = _dropped_ones_again() if handler else contextlib.nullcontext()
             with sigterm_as_ctrl_c(), again:
                 result = function(*args, **options)
         except KeyboardInterrupt as stop:

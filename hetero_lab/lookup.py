@@ -27,7 +27,7 @@ ANNEXES: dict[str, str] = {
     "prompt": "hetero_lab.llm.generation.given_or_random_prompt",  # its inputs
     "expected tokens": "hetero_lab.llm.generation.reference_generation",  # its f32 reference
     "drive": "hetero_lab.machine.drives.drive",  # several models at once
-    "memory": "hetero_lab.llm.layer_memory.bytes_by_part",  # what a worker measures
+    "memory": "hetero_lab.llm.private_memory.bytes_by_part",  # what a worker measures
     "data": "hetero_lab.accuracy.evaluate.SweepData",  # sweep(data=), after the turns
     "client": "hetero_lab.fleet.cluster.cluster_of",  # sweep(client=)
     # in figures, pages, widgets and commands
@@ -35,7 +35,7 @@ ANNEXES: dict[str, str] = {
     "board of NpuwPlan": "hetero_lab.interop.npuw_plan.board_of_plan",
     "board of Recording": "hetero_lab.interop.recording.board_of_recording",
     "demo": "hetero_lab.advise.demo.run",
-    "vacant directory": "hetero_lab.deploy.contract.check_vacant",  # --deploy
+    "deploy": "hetero_lab.deploy.contract.check_vacant",  # into a directory that has to be vacant
     "freeze": "hetero_lab.deploy.freeze.freeze_placed",
     "graph of NpuwPlan": "hetero_lab.interop.npuw_plan.data_of_plan",
     "page of Advice": "hetero_lab.advise.advice.contents_of_advice",

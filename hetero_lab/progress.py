@@ -1,4 +1,4 @@
-"""Progress of a long call: one line that appears after two seconds, in terminals and notebooks.
+"""Progress of a long call: its time budget, and one line that appears after two seconds.
 
 Where a line cannot be redrawn (a file, a pipe, the log of a CI), one is printed every half minute.
 
@@ -12,11 +12,13 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, cast
 
 from tqdm.auto import tqdm
 
 from hetero_lab.clock import now
+from hetero_lab.errors import ArgumentError
 
 _APPEARS_S = 2.0
 _EVERY_S = 0.5
@@ -26,6 +28,39 @@ _COUNTED = "{desc} |{bar}| {n:.0f} of {total:.0f} {unit}, {elapsed}{postfix}"
 _TIMED = "{desc} |{bar}| {n:.0f} of {total:.0f} s{postfix}"
 _OPEN = "{desc}: {elapsed}{postfix}"
 _BAR, _NO_BAR = " |{bar}|", ":"
+
+
+@dataclass(frozen=True)
+class Stopwatch:
+    """A wall-time budget that has started."""
+
+    budget_s: float | None
+    started: float
+
+    @classmethod
+    def start(cls, budget_s: float | None) -> Stopwatch:
+        """Start one; ``None`` never runs out."""
+        number = isinstance(budget_s, int | float) and not isinstance(budget_s, bool)
+        if budget_s is not None and not (number and 0 < budget_s < float("inf")):
+            raise ArgumentError(
+                f"A time budget is more than 0 seconds, or None for no limit, not {budget_s!r}."
+            )
+        return cls(budget_s, now())
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start."""
+        return now() - self.started
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the budget is spent."""
+        return self.budget_s is not None and self.elapsed_s >= self.budget_s
+
+    @property
+    def left_s(self) -> float:
+        """The rest of the budget in seconds, infinite without one."""
+        return float("inf") if self.budget_s is None else max(self.budget_s - self.elapsed_s, 0.0)
 
 
 class Progress(AbstractContextManager["Progress"]):

@@ -7,7 +7,7 @@ import ast
 from package_source import trees
 
 from hetero_lab import clock
-from hetero_lab.clock import Stopwatch
+from hetero_lab.progress import Stopwatch
 from hetero_lab.runtime.executors import run_turn, time_once
 
 CLOCKS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"}

@@ -49,7 +49,7 @@ STANDALONE = {"show_fault.py"}
 ALLOWED = {
     "openvino": (
         "model/extension_ops.py", "model/language.py", "model/read.py", "model/static_phases.py",
-        "devices/", "runtime/", "parallel/", "accuracy/quantize.py", "llm/layer_memory.py",
+        "devices/", "runtime/", "parallel/", "accuracy/quantize.py", "llm/private_memory.py",
         "llm/tokenizer.py", "deploy/run_frozen.py", "debug/show_fault.py",
         "debug/placed_runs.py", "debug/wrong.py",
     ),

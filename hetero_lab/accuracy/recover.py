@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_lab.accuracy.evaluate import judge
-from hetero_lab.clock import Stopwatch
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.devices.devices import check_device, supported_ops
@@ -32,6 +31,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.planning.problem import only
+from hetero_lab.progress import Stopwatch
 from hetero_lab.result import Result
 from hetero_lab.results.evaluation import Evaluation, accuracy_columns
 from hetero_lab.results.sweep_result import Sweep

@@ -21,7 +21,6 @@ from hetero_lab.advise.candidates import (
     over_limit,
 )
 from hetero_lab.arguments import HETERO, PARALLEL
-from hetero_lab.clock import Stopwatch
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.costs.objective import LATENCY, THROUGHPUT, check_objective
 from hetero_lab.devices.core import BoundModel, bind, shared_core
@@ -44,6 +43,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.memory_limits import MemoryLimit, memory_pools
 from hetero_lab.placement.placement import Placement, carried_over, resolve
 from hetero_lab.placement.priorities import order_of
+from hetero_lab.progress import Stopwatch
 from hetero_lab.results.evidence import BEST
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.runtime.inputs import Inputs, digest_of

@@ -127,7 +127,7 @@ def plan(given: Namespace) -> Planned:
 def advise(given: Namespace) -> Any:
     """Say what to deploy, with options in place of arguments."""
     if given.deploy is not None:  # before minutes of measuring
-        annex("vacant directory")(given.deploy, prepared(given))
+        annex("deploy")(given.deploy, prepared(given))
     found = call(given, "advise")
     return replace(found, verdict=options.spelled(found.verdict))
 
@@ -137,7 +137,7 @@ def machine(given: Namespace) -> Any:
     asked = values.read_machine(given.config)
     if given.deploy is not None:  # before minutes of measuring
         for name, demand in asked["demands"].items():
-            annex("vacant directory")(os.path.join(given.deploy, name), demand.model)
+            annex("deploy")(os.path.join(given.deploy, name), demand.model)
     said = options.arguments(given, hl.machine, given.options)
     return until_interrupted(hl.machine, **{**asked, **said})
 

@@ -160,7 +160,7 @@ class OptionParser(argparse.ArgumentParser):
     def _refuse(self, unknown: Sequence[str]) -> None:
         if unknown:
             meant = did_you_mean(unknown[0], self._option_string_actions)
-            if self.prog.endswith("advise") and not unknown[0].startswith("-"):
+            if self.prog.endswith("advise") and "=" in unknown[0].lstrip("-"):
                 meant = " Several models at the same time are a machine: hetero-lab machine."
             raise ArgumentError(
                 f"unrecognized arguments: {' '.join(unknown)}.{meant} {self.prog} -h shows the "

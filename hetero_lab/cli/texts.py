@@ -102,7 +102,7 @@ def after_profile(given: Namespace, profile: hl.types.Profile) -> list[str]:
     """Return the next command, if any."""
     from hetero_lab.placement.priorities import device_list
 
-    if profile.generation is not None:  # no command takes a language model
+    if profile.generation is not None:  # neither command below takes a language model
         return []
     if differs(profile) and given.device is not None:
         return [again(given, "find-wrong", "-d", given.device)]

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from hetero_lab.clock import Stopwatch
 from hetero_lab.debug.find_wrong import search_wrong
 from hetero_lab.debug.minimal_sets import minimal_set, smallest_ops
 from hetero_lab.debug.placed_runs import BudgetOverError, PlacedRuns, exact_properties
@@ -29,6 +28,7 @@ from hetero_lab.measure.trial_grid import by_name, expand
 from hetero_lab.model.language import is_language_model
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import BoundPlacement, Placement
+from hetero_lab.progress import Stopwatch
 from hetero_lab.results.environment import current_environment
 from hetero_lab.runtime.pieces import at_step, new_states
 from hetero_lab.runtime.reference import (
@@ -316,11 +316,12 @@ class CauseSearch:
         if evidence.symptom.has_outputs:
             is_nan = evidence.symptom is Symptom.NAN and not math.isfinite(worst.error)
             symptom = Symptom.NAN if is_nan else None
-        self.device, self.ops, self.is_minimal = worst.device, worst.ops, worst.minimal
-        self.reproducer = wrong.reproducer(worst, symptom)
+        reproducer = wrong.reproducer(worst, symptom)
         if evidence.symptom.has_outputs:
-            told = f"{self.reproducer.told} In the whole model: {evidence.told}"
-            self.reproducer = replace(self.reproducer, told=told)
+            told = f"{reproducer.told} In the whole model: {evidence.told}"
+            reproducer = replace(reproducer, told=told)
+        self.reproducer = reproducer
+        self.device, self.ops, self.is_minimal = worst.device, worst.ops, worst.minimal
 
     def _at_step(self, evidence: Evidence) -> tuple[BoundPlacement, Sequence[np.ndarray]] | None:
         """Return a static model without states, where the symptom begins, and its inputs.
@@ -368,8 +369,8 @@ class CauseSearch:
             others = {op: smallest.target for op in given.affinity.ops if op not in ops}
             affinity = given.affinity.fix(ops=others, core=given.core)
             alone = replace(placement, affinity=affinity, direct=False)
-            self.device, self.ops = smallest.device, ops
             self.reproducer = self.whole(evidence, alone, ops)
+            self.device, self.ops = smallest.device, ops
 
     def whole(
         self, evidence: Evidence, placement: Placement | None = None, ops: Sequence[str] = ()

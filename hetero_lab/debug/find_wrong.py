@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetero_lab.clock import Stopwatch
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.debug.expected import SHARE, Expected, check_tolerance
 from hetero_lab.debug.placed_runs import BudgetOverError, PlacedRuns, Tensors
@@ -21,7 +20,7 @@ from hetero_lab.model.language import refuse_language_model
 from hetero_lab.model.opgraph import grouped
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import PlacementLike, resolve
-from hetero_lab.progress import Progress
+from hetero_lab.progress import Progress, Stopwatch
 from hetero_lab.results.environment import current_environment
 from hetero_lab.runtime.inputs import Inputs, given_or_generated
 from hetero_lab.runtime.pieces import TensorKey, outgoing

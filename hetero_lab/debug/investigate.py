@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetero_lab.clock import Stopwatch
 from hetero_lab.debug.bisection import Bisection, bisect
 from hetero_lab.debug.cause import CauseSearch, Evidence, Setting
 from hetero_lab.debug.expected import check_tolerance
@@ -35,7 +34,7 @@ from hetero_lab.model.language import Scenario, check_scenario, language_model
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
-from hetero_lab.progress import Progress
+from hetero_lab.progress import Progress, Stopwatch
 from hetero_lab.result import Displayed
 from hetero_lab.runtime.inputs import Inputs, given_or_generated
 from hetero_lab.runtime.reference import reference_device

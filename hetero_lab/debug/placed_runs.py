@@ -11,21 +11,20 @@ from typing import Any, TypeAlias
 import numpy as np
 import openvino as ov
 
-from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import BoundModel, bases_of, emulated_devices, scratch_core
 from hetero_lab.devices.devices import property_of
 from hetero_lab.devices.properties import PRECISION_HINT
 from hetero_lab.errors import CompileError, ModelError, last_line, names_at_hand
 from hetero_lab.measure.bench import read_arrays, write_arrays
 from hetero_lab.measure.requests import InferFile, SetUp
-from hetero_lab.measure.worker_process import WorkerError, WorkerProcess
-from hetero_lab.measure.workers import Workers
+from hetero_lab.measure.worker_process import WorkerError, WorkerProcess, Workers
 from hetero_lab.model.extension_ops import unknown_op
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph
 from hetero_lab.model.read import op_graph, save
 from hetero_lab.placement.affinity import Affinity, labels_of
 from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement
+from hetero_lab.progress import Stopwatch
 from hetero_lab.runtime.compiled import check_crash, check_cuts, labelled_clone
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.executors import infer_once
@@ -226,6 +225,7 @@ class PlacedRuns(ExitStack):
         path, inputs, outputs = (directory / name for name in ("m.xml", "in.npz", "out.npz"))
         save(model, path)
         write_arrays(inputs, arrays)
+        began_s, left_s = self.watch.elapsed_s, self.watch.left_s  # the start of a worker counts
         request = InferFile(
             path=str(path),
             target=target,
@@ -237,7 +237,6 @@ class PlacedRuns(ExitStack):
         if self._worker is None:
             emulated = tuple(emulated_devices(self.core).values())
             self._worker = WorkerProcess(SetUp(models={}, emulated=emulated), self._workers)
-        began_s, left_s = self.watch.elapsed_s, self.watch.left_s
         share = _SHARE_OF_BUDGET if self.n_compiles > 1 else _SHARE_OF_FIRST
         patience_s = max(share * left_s, _TIMES_SLOWER * self._slowest_s)
         if self._slowest_s:

@@ -26,7 +26,7 @@ from distributed import CancelledError, Client, Event, Future, KilledWorker, get
 from distributed.comm.addressing import get_address_host
 from filelock import FileLock
 
-from hetero_lab.clock import Stopwatch, now
+from hetero_lab.clock import now
 from hetero_lab.devices.core import EmulatedDevice, register, shared_core
 from hetero_lab.devices.devices import check_device
 from hetero_lab.errors import (
@@ -38,16 +38,14 @@ from hetero_lab.errors import (
     warn,
 )
 from hetero_lab.interrupts import deferred
-from hetero_lab.measure.bench_pool import BenchPool
 from hetero_lab.measure.requests import SetUp
 from hetero_lab.measure.session import SweepControl
 from hetero_lab.measure.stopping import RunOptions
-from hetero_lab.measure.sweep_run import SweepRun
+from hetero_lab.measure.sweep_run import BenchPool, SweepRun
 from hetero_lab.measure.sweep_schedule import SweepSchedule
-from hetero_lab.measure.worker_process import WorkerProcess
-from hetero_lab.measure.workers import Workers
+from hetero_lab.measure.worker_process import WorkerProcess, Workers
 from hetero_lab.processes import FORK_SERVER
-from hetero_lab.progress import Progress
+from hetero_lab.progress import Progress, Stopwatch
 from hetero_lab.results.environment import Environment, current_environment, noise_of
 from hetero_lab.results.records import (
     AnyRecord,

@@ -14,8 +14,7 @@ from hetero_lab.clock import unix_now
 from hetero_lab.machine.load_loop import WARM_S, Lane, keep_busy, window_at
 from hetero_lab.measure.loads import Driven, Load
 from hetero_lab.measure.requests import Compile, Drive, Request
-from hetero_lab.measure.worker_process import WorkerError
-from hetero_lab.measure.workers import Workers, compiles_at_once, limit_s
+from hetero_lab.measure.worker_process import WorkerError, Workers, compiles_at_once, limit_s
 from hetero_lab.runtime.compiled import inference_errors
 from hetero_lab.runtime.executors import Runner
 

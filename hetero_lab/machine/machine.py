@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_lab.arguments import check_whole
-from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.errors import ArgumentError, MeasurementError, PlanError, unknown
 from hetero_lab.interrupts import UntilInterrupted
@@ -33,8 +32,7 @@ from hetero_lab.machine.race import FINALISTS, LOOKS, Race, Together, best_of
 from hetero_lab.machine.ways import Way, ways_of
 from hetero_lab.measure.loads import Driven, Load
 from hetero_lab.measure.session import Conditions, Session
-from hetero_lab.measure.worker_process import WorkerError
-from hetero_lab.measure.workers import Workers
+from hetero_lab.measure.worker_process import WorkerError, Workers
 from hetero_lab.model.language import refuse_language_model
 from hetero_lab.placement.memory_limits import (
     MemoryLimit,
@@ -44,7 +42,7 @@ from hetero_lab.placement.memory_limits import (
     memory_pools,
 )
 from hetero_lab.placement.priorities import order_of
-from hetero_lab.progress import Progress
+from hetero_lab.progress import Progress, Stopwatch
 from hetero_lab.results.environment import current_environment, noise_here
 from hetero_lab.tables import make_directory, time_text
 

@@ -13,15 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from hetero_lab.deploy import machine_file
-from hetero_lab.deploy.contract import check_vacant
-from hetero_lab.deploy.freeze import freeze_placed
 from hetero_lab.devices.core import emulated_devices
 from hetero_lab.errors import MeasurementError, names_at_hand, warn
 from hetero_lab.fetch import file_digest
-from hetero_lab.interop.nearest_recipe import recipe_for
 from hetero_lab.intervals import Noise
-from hetero_lab.machine import run_machine
 from hetero_lab.machine.contention import Alone
 from hetero_lab.machine.demand import DEADLINES, SHARE, Goal, Turn
 from hetero_lab.machine.race import LEAST_TURNS, NOT_MEASURED, Together, best_of, ratio_of
@@ -197,6 +192,12 @@ class MachinePlan(Result):
         """
         if not self.chosen.seen:
             raise MeasurementError(f"Nothing was measured together to deploy. {self.chosen.why}")
+        # A plan is made without the annexes that deploy it.
+        from hetero_lab.deploy import machine_file
+        from hetero_lab.deploy.contract import check_vacant
+        from hetero_lab.deploy.freeze import freeze_placed
+        from hetero_lab.machine import run_machine
+
         target, models = Path(directory), dict[str, dict[str, Any]]()
         ways = {name: self.ways[name][label] for name, label in self.chosen.chosen.items()}
         for name, way in ways.items():  # nothing is written where one of them is refused
@@ -349,6 +350,9 @@ def _write_for_server(
     target: Path, ways: Mapping[str, Way], models: Mapping[str, Mapping[str, Any]]
 ) -> None:
     """Write the configuration for Model Server, with a note of what it cannot carry over."""
+    from hetero_lab.deploy import machine_file
+    from hetero_lab.interop.nearest_recipe import recipe_for
+
     configs, lost = list[dict[str, Any]](), list[str]()
     for name, way in ways.items():
         placed = way.placed

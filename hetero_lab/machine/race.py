@@ -8,11 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
-from hetero_lab.clock import Stopwatch
 from hetero_lab.errors import HeteroLabError, MeasurementError
 from hetero_lab.intervals import Noise, Ratio, known_within, paired_ratio
 from hetero_lab.machine.demand import Turn
 from hetero_lab.measure.loads import Driven
+from hetero_lab.progress import Stopwatch
 from hetero_lab.results.evidence import BEST, UNDECIDED, judged
 
 NOT_MEASURED = "not measured"

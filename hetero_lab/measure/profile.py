@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from hetero_lab.arguments import HETERO, PARALLEL, check_whole
-from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import bind
 from hetero_lab.devices.properties import check_properties
 from hetero_lab.errors import MeasurementError, PropertyError, shorten, warn
@@ -33,13 +32,12 @@ from hetero_lab.measure.requests import (
 )
 from hetero_lab.measure.session import Conditions, Session
 from hetero_lab.measure.trial_grid import by_name, trial_of
-from hetero_lab.measure.worker_process import WorkerError
-from hetero_lab.measure.workers import Workers, limit_s
+from hetero_lab.measure.worker_process import WorkerError, Workers, limit_s
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.planning.simplify import simplify_bound
-from hetero_lab.progress import Progress
+from hetero_lab.progress import Progress, Stopwatch
 from hetero_lab.results.environment import OtherWork, current_environment
 from hetero_lab.results.profile_data import Throughput
 from hetero_lab.results.profile_result import Profile, profile_of

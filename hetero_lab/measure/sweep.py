@@ -6,16 +6,16 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import shared_core
 from hetero_lab.errors import ArgumentError
 from hetero_lab.lookup import annex
 from hetero_lab.measure.session import Conditions, Session, SweepControl
 from hetero_lab.measure.stopping import RunOptions
 from hetero_lab.measure.trial_grid import Placements, Variant, bind_variants, expand
-from hetero_lab.measure.workers import Workers
+from hetero_lab.measure.worker_process import Workers
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.read import Source
+from hetero_lab.progress import Stopwatch
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.samples.datasets import Correct, Dataset, Metric, read_optional_data

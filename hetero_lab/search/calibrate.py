@@ -12,7 +12,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.arguments import check_whole
-from hetero_lab.clock import Stopwatch
 from hetero_lab.costs.cost_model import CostModel, ValidationRow
 from hetero_lab.costs.counter_costs import Observation, fusion_groups
 from hetero_lab.costs.design import (
@@ -50,6 +49,7 @@ from hetero_lab.model.static_phases import graph_at_context
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.schedules import measured_contention, plan_schedule
+from hetero_lab.progress import Stopwatch
 from hetero_lab.results.configuration import configuration
 from hetero_lab.results.environment import current_environment
 from hetero_lab.runtime.inputs import Inputs

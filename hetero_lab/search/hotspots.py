@@ -12,7 +12,6 @@ from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
-from hetero_lab.clock import Stopwatch
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.costs.prediction import OPS
 from hetero_lab.errors import ArgumentError, MeasurementError
@@ -21,6 +20,7 @@ from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, first_known
+from hetero_lab.progress import Stopwatch
 from hetero_lab.result import Result
 from hetero_lab.results.profile_report import counted_beyond
 from hetero_lab.results.profile_result import Profile

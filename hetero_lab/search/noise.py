@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import BoundModel, bind, shared_core
 from hetero_lab.devices.devices import check_device
 from hetero_lab.errors import ArgumentError, MeasurementError
@@ -17,10 +16,11 @@ from hetero_lab.intervals import ASSUMED_NOISE, Noise, compile_noise
 from hetero_lab.measure.session import Conditions, Session
 from hetero_lab.measure.stopping import RunOptions
 from hetero_lab.measure.trial_grid import expand
-from hetero_lab.measure.workers import Workers
+from hetero_lab.measure.worker_process import Workers
 from hetero_lab.model.read import load
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
+from hetero_lab.progress import Stopwatch
 from hetero_lab.results.environment import keep_noise
 from hetero_lab.results.sweep_result import Sweep
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_lab.arguments import EXECUTORS, PARALLEL
-from hetero_lab.clock import Stopwatch
 from hetero_lab.costs.counter_costs import ENTERS, LEAVES, Conversion, ExecutedNode, Observation
 from hetero_lab.costs.design import on_first_able
 from hetero_lab.devices.core import BoundModel
@@ -27,7 +26,7 @@ from hetero_lab.model.opgraph import OpGraph, grouped
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import Placement, resolve
-from hetero_lab.progress import Progress
+from hetero_lab.progress import Progress, Stopwatch
 from hetero_lab.results.records import AnyRecord, Compiled, Counters, Finished, Turn
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_row import Row

@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hetero_lab.clock import Stopwatch
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.costs.counter_costs import Observation
 from hetero_lab.costs.design import cut_at, lone_cuts
@@ -30,6 +29,7 @@ from hetero_lab.placement.placement import Placement
 from hetero_lab.planning.planner import GREEDY, Plan, keeps_limits, plan_graph
 from hetero_lab.planning.problem import check_constraints
 from hetero_lab.planning.simplify import simplified, simplified_placements
+from hetero_lab.progress import Stopwatch
 from hetero_lab.result import Result
 from hetero_lab.results.evidence import BEST, FASTER, between, decide, fastest_first
 from hetero_lab.results.sweep_result import Sweep

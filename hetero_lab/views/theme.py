@@ -1,4 +1,4 @@
-"""What figures share: text, colours of devices, error bars, layout, pictures without scripts.
+"""What figures share: text, colours of devices, error bars, layout.
 
 Names from a model are shown as they are, never as markup. The colours are those of Okabe and Ito
 (2008), which colour-blind people can tell apart, and readable on white and on the dark background
@@ -7,26 +7,17 @@ of Jupyter. No grey is, for small text: it takes the colour of the page around i
 
 from __future__ import annotations
 
-import asyncio
-import atexit
-import base64
-import contextlib
 import html
-import importlib.util
 import math
 import textwrap
-import threading
 import zlib
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import plotly.graph_objects as go
-import plotly.io
-from plotly.io.base_renderers import MimetypeRenderer
 
-from hetero_lab.errors import last_line, warn
 from hetero_lab.tables import interval_text, time_text
 from hetero_lab.terminal import one_line, plain_text
 
@@ -323,76 +314,3 @@ def row_axis(names: Sequence[str]) -> dict[str, Any]:
 def shade(figure: go.Figure, place: int) -> None:
     """Shade what stands at a place of the axis, from top to bottom."""
     figure.add_vrect(x0=place - 0.5, x1=place + 0.5, fillcolor=GRID, line_width=0, layer="below")
-
-
-# Static pictures beside the figures of a notebook, for readers that do not run scripts.
-PICTURES = "hetero_lab_picture"
-_PATIENCE_S = 60.0  # for one picture
-
-
-class PictureRenderer(MimetypeRenderer):
-    """Draws a figure as PNG, with one Chromium for all figures of a session.
-
-    The browser has a separate event loop, because kaleido's own server waits forever when its
-    browser is missing or has ended.
-    """
-
-    def __init__(self) -> None:
-        self._browser: Any = None
-        self._loop: Any = None
-
-    def to_mimebundle(self, fig_dict: dict[str, Any]) -> dict[str, str]:
-        """Return the picture, or nothing and a single warning if it cannot be drawn."""
-        layout = fig_dict.get("layout", {})
-        options = {
-            "format": "png",
-            "width": layout.get("width") or 1000,
-            "height": layout.get("height") or 450,
-            "scale": 1.5,
-        }
-        try:
-            browser = self._browser or self._start()
-            picture = self._wait_for(browser.calc_fig(fig_dict, options))
-        except Exception as error:  # kaleido's own, of the browser, of the system
-            self._browser = None
-            plotly.io.renderers.default = "+".join(_others())
-            warn(f"No static pictures of figures: {last_line(error)}")
-            return {}
-        return {"image/png": base64.b64encode(picture).decode()}
-
-    def _start(self) -> Any:
-        kaleido = importlib.import_module("kaleido")
-
-        async def opened() -> Any:
-            browser = kaleido.Kaleido(timeout=_PATIENCE_S)
-            await browser.open()
-            return browser
-
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        self._browser = self._wait_for(opened())
-        atexit.register(self._stop)
-        return self._browser
-
-    def _stop(self) -> None:
-        if self._browser is not None:
-            with contextlib.suppress(Exception):  # it may have ended by itself
-                self._wait_for(self._browser.close())
-
-    def _wait_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(2 * _PATIENCE_S)
-
-
-def add_static_pictures() -> bool:
-    """Let every plotly figure bring a PNG for GitHub and nbconvert, if kaleido is installed."""
-    if importlib.util.find_spec("kaleido") is None:
-        return False
-    if PICTURES not in plotly.io.renderers:
-        plotly.io.renderers[PICTURES] = PictureRenderer()
-    plotly.io.renderers.default = "+".join([*_others(), PICTURES])
-    return True
-
-
-def _others() -> list[str]:
-    """Return the renderers that show figures without static pictures."""
-    return [n for n in (plotly.io.renderers.default or "").split("+") if n not in ("", PICTURES)]

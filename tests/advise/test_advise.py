@@ -27,7 +27,6 @@ from hetero_lab.advise.candidates import (
     fast_and_accurate,
 )
 from hetero_lab.cli.main import main
-from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.devices.devices import precisions
 from hetero_lab.errors import ArgumentError, DeviceError, MeasurementError
@@ -35,6 +34,7 @@ from hetero_lab.measure.session import Conditions
 from hetero_lab.model.read import save
 from hetero_lab.placement.priorities import order_of
 from hetero_lab.planning.planner import plan_graph
+from hetero_lab.progress import Stopwatch
 from hetero_lab.results.evidence import MAY_BE_BEST
 from hetero_lab.results.sweep_row import BUDGET_ENDED
 from hetero_lab.runtime.reference import Agreement

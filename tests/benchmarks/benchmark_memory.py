@@ -21,7 +21,7 @@ from typing import Any
 
 import hetero_lab as hl
 from hetero_lab.devices.core import bind
-from hetero_lab.llm.layer_memory import bytes_by_part, bytes_of_process
+from hetero_lab.llm.private_memory import bytes_by_part, bytes_of_process
 from hetero_lab.placement.placement import resolve
 from tests.scripts import F32, in_own_process, kept_costs, options
 

@@ -23,7 +23,7 @@ import hetero_lab as hl
 from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.measure import worker_process
 from hetero_lab.measure.stopping import WARM_UP_S
-from hetero_lab.measure.workers import GROUP_SIZE
+from hetero_lab.measure.worker_process import GROUP_SIZE
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.runtime.executors import warm_up

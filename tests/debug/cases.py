@@ -11,9 +11,9 @@ import pytest
 from openvino import opset13 as op
 
 import hetero_lab as hl
-from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import shared_core
 from hetero_lab.devices.devices import precisions
+from hetero_lab.progress import Stopwatch
 from tests.debug.broken_device import Broken
 from tests.proof import injected_faults as injected
 from tests.proof.faults import Fault

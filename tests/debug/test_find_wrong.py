@@ -15,11 +15,11 @@ from small_language_models import decoder
 
 import hetero_lab as hl
 from hetero_lab.cli.main import main
-from hetero_lab.clock import Stopwatch
 from hetero_lab.debug import minimal_sets, placed_runs
 from hetero_lab.debug.find_wrong import search_wrong
 from hetero_lab.errors import ArgumentError, MeasurementError, ModelError, PlanError
 from hetero_lab.placement.partition import predict
+from hetero_lab.progress import Stopwatch
 from tests import small_models
 from tests.debug.cases import (
     BROKEN,

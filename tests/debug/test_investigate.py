@@ -12,13 +12,13 @@ from openvino import opset13 as op
 from small_language_models import decoder
 
 import hetero_lab as hl
-from hetero_lab.clock import Stopwatch
 from hetero_lab.debug import placed_runs
 from hetero_lab.debug.cause import Evidence
 from hetero_lab.debug.investigate import _arrays, search_cause
 from hetero_lab.debug.reproducer import Symptom, failure
 from hetero_lab.devices.core import bind
 from hetero_lab.errors import ArgumentError, MeasurementError
+from hetero_lab.progress import Stopwatch
 from tests.debug.broken_device import Broken
 from tests.debug.cases import (
     NORMAL,

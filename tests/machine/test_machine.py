@@ -11,12 +11,13 @@ import pytest
 from small_models import chain
 
 import hetero_lab as hl
-from hetero_lab.clock import Stopwatch, unix_now
+from hetero_lab.clock import unix_now
 from hetero_lab.devices.core import bind
 from hetero_lab.errors import ArgumentError, DeviceError, PlanError
 from hetero_lab.machine.load_loop import LoadWindow, window_at
 from hetero_lab.machine.machine import Inquiry
 from hetero_lab.measure.loads import Driven, Load
+from hetero_lab.progress import Stopwatch
 
 
 @pytest.fixture(scope="module", autouse=True)

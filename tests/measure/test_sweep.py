@@ -30,7 +30,6 @@ from small_models import chain
 
 import hetero_lab as hl
 from hetero_lab import clock
-from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import bind, shared_core
 from hetero_lab.errors import (
     ArgumentError,
@@ -39,12 +38,13 @@ from hetero_lab.errors import (
     StoreError,
 )
 from hetero_lab.measure.bench import Bench, read_arrays, write_arrays, write_set_up
-from hetero_lab.measure.bench_pool import BenchPool
 from hetero_lab.measure.requests import Compile, CompileCounted, Expect
 from hetero_lab.measure.session import Conditions, Session, SweepControl
 from hetero_lab.measure.stopping import RunOptions
+from hetero_lab.measure.sweep_run import BenchPool
 from hetero_lab.measure.trial_grid import by_name, expand
 from hetero_lab.measure.worker_process import WorkerError, WorkerProcess
+from hetero_lab.progress import Stopwatch
 from hetero_lab.results.records import Compiled, Finished, Turn
 from hetero_lab.results.store import read_store
 from hetero_lab.results.sweep_reading import sweep_from
@@ -368,7 +368,7 @@ def before_asking(monkeypatch):
 def test_a_measured_process_has_compiled_nothing_else(
     model, placements, monkeypatch, before_asking
 ):
-    for slow in ("sweep_schedule._SLOW_COMPILE_S", "bench_pool._SLOW_START_S"):
+    for slow in ("sweep_schedule._SLOW_COMPILE_S", "sweep_run._SLOW_START_S"):
         monkeypatch.setattr(f"hetero_lab.measure.{slow}", math.inf)  # a busy machine is slow
     asked: dict[type, list[int]] = {Compile: [], Expect: []}
 

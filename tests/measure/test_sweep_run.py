@@ -14,14 +14,12 @@ import pytest
 from measure.scripted_answers import TIMES, answered, trials
 
 from hetero_lab import clock
-from hetero_lab.clock import Stopwatch
 from hetero_lab.intervals import ASSUMED_NOISE
-from hetero_lab.measure.bench_pool import BenchPool
 from hetero_lab.measure.stopping import RunOptions
-from hetero_lab.measure.sweep_run import SweepRun
+from hetero_lab.measure.sweep_run import BenchPool, SweepRun
 from hetero_lab.measure.sweep_schedule import SweepSchedule
-from hetero_lab.measure.worker_process import WorkerError
-from hetero_lab.measure.workers import Workers
+from hetero_lab.measure.worker_process import WorkerError, Workers
+from hetero_lab.progress import Stopwatch
 from hetero_lab.results.records import Call, Counters, Failed, Ledger, State, Turn, by_key
 
 

@@ -19,8 +19,13 @@ from hetero_lab.devices.core import bind
 from hetero_lab.measure import session, worker_process
 from hetero_lab.measure.requests import Release, SetUp
 from hetero_lab.measure.session import StoppedError, SweepControl
-from hetero_lab.measure.worker_process import WORKER, WorkerError, WorkerProcess
-from hetero_lab.measure.workers import Workers, compiles_at_once
+from hetero_lab.measure.worker_process import (
+    WORKER,
+    WorkerError,
+    WorkerProcess,
+    Workers,
+    compiles_at_once,
+)
 from hetero_lab.model.read import prepare, save
 from hetero_lab.processes import FORK_SERVER, ForkedProcess, ForkServer, launch
 

@@ -12,10 +12,10 @@ import multiprocessing
 from dataclasses import replace
 
 import hetero_lab as hl
-from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import shared_core
 from hetero_lab.machine.machine import Inquiry
 from hetero_lab.machine.race import Race, Together
+from hetero_lab.progress import Stopwatch
 from hetero_lab.results.environment import noise_here
 from hetero_lab.results.evidence import FASTER, SLOWER
 

@@ -209,10 +209,10 @@ def inputs(file: Path) -> Any:
 
 def contract(file: Path) -> Any:
     """Read a contract and what it promises."""
-    from hetero_lab.deploy.contract import read_contract
+    from hetero_lab.deploy.contract import FILE_NAME, check_files, read_contract
 
     read = read_contract(file.parent)
-    read.check_files(file.parent)
+    check_files(file.parent, {*read.files, FILE_NAME}, "contract")
     return str(read.latency)
 
 

@@ -20,7 +20,6 @@ from faults import Fault, can_be_wrong, residual_model, spoil, unshare  # noqa: 
 from random_models import random_affinity, random_model  # noqa: E402
 
 import hetero_lab as hl  # noqa: E402
-from hetero_lab.clock import Stopwatch  # noqa: E402
 from hetero_lab.costs.cost_model import CostModel  # noqa: E402
 from hetero_lab.debug.find_wrong import search_wrong  # noqa: E402
 from hetero_lab.debug.placed_runs import PlacedRuns  # noqa: E402
@@ -31,6 +30,7 @@ from hetero_lab.model.read import PreparedModel, prepare  # noqa: E402
 from hetero_lab.placement.affinity import Affinity  # noqa: E402
 from hetero_lab.placement.partition import partition_of  # noqa: E402
 from hetero_lab.placement.placement import BoundPlacement, Placement  # noqa: E402
+from hetero_lab.progress import Stopwatch  # noqa: E402
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs  # noqa: E402
 from hetero_lab.runtime.reference import Reference, compare_with_reference  # noqa: E402
 from tests.scripts import options  # noqa: E402

@@ -31,7 +31,7 @@ from pathlib import Path
 
 import psutil
 
-from hetero_lab.deploy.contract import frozen_digest, read_contract
+from hetero_lab.deploy.contract import check_files, frozen_digest, read_contract
 from tests.proof.tampered import ROOT
 
 MODEL, DEVICES = "digits_inception", ("-d", "ACC,CPU", "--emulate", "ACC:unsupported=Softmax")
@@ -131,7 +131,7 @@ class Run:
                 yield f"{path.name} has no weights"
         for contract in target.rglob("contract.json"):
             promised = read_contract(contract.parent)
-            promised.check_files(contract.parent)
+            check_files(contract.parent, {*promised.files, contract.name}, "contract")
             for name, digest in promised.files.items():
                 if frozen_digest(contract.parent / name) != digest:
                     yield f"{name} is not the file of the contract"

@@ -13,8 +13,8 @@ import argparse
 import itertools
 
 import hetero_lab as hl
-from hetero_lab.clock import Stopwatch
 from hetero_lab.machine.machine import Inquiry
+from hetero_lab.progress import Stopwatch
 from tests import network_zoo
 
 NETWORKS = (

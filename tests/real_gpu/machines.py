@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 import hetero_lab as hl
-from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import shared_core
 from hetero_lab.machine.demand import holds
 from hetero_lab.machine.machine import Inquiry
 from hetero_lab.machine.race import Together, ratio_of
+from hetero_lab.progress import Stopwatch
 from hetero_lab.results.environment import noise_here
 from tests import network_zoo
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from hetero_lab import clock
-from hetero_lab.clock import Stopwatch
 from hetero_lab.errors import ArgumentError
+from hetero_lab.progress import Stopwatch
 from hetero_lab.runtime.executors import (
     DISCARDED_PER_TURN,
     TIMED_PER_TURN,

@@ -18,7 +18,7 @@ from views.hand_made import NASTY, contrast, small_profile
 import hetero_lab as hl
 from hetero_lab.errors import HeteroLabWarning
 from hetero_lab.tables import bytes_text, time_text
-from hetero_lab.views import theme
+from hetero_lab.views import static_pictures
 from hetero_lab.views.theme import TEXT, device_styles, ink_on, plain, squeeze
 
 
@@ -132,24 +132,24 @@ def plain_renderers():
 
 def test_without_kaleido_nothing_changes(plain_renderers, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    assert not theme.add_static_pictures()
+    assert not static_pictures.add_static_pictures()
     assert plotly.io.renderers.default == "plotly_mimetype"
 
 
 def test_without_a_browser_only_the_picture_is_missing(plain_renderers, monkeypatch):
     pytest.importorskip("kaleido")
     monkeypatch.setenv("BROWSER_PATH", "/nowhere/chromium")
-    theme.add_static_pictures()
-    assert plotly.io.renderers.default == f"plotly_mimetype+{theme.PICTURES}"
+    static_pictures.add_static_pictures()
+    assert plotly.io.renderers.default == f"plotly_mimetype+{static_pictures.PICTURES}"
     with pytest.warns(HeteroLabWarning, match="No static pictures of figures"):
-        assert theme.PictureRenderer().to_mimebundle(FIGURE.to_dict()) == {}
+        assert static_pictures.PictureRenderer().to_mimebundle(FIGURE.to_dict()) == {}
     assert plotly.io.renderers.default == "plotly_mimetype"
 
 
 @pytest.mark.browser
 def test_a_figure_brings_its_picture(plain_renderers):
     pytest.importorskip("kaleido")
-    assert theme.add_static_pictures()
+    assert static_pictures.add_static_pictures()
     bundle = FIGURE._repr_mimebundle_(None, None)
     assert set(bundle) >= {"application/vnd.plotly.v1+json", "image/png"}
     with Image.open(io.BytesIO(base64.b64decode(bundle["image/png"]))) as picture:

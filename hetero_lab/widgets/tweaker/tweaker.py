@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import ipywidgets
 
 from hetero_lab.arguments import checked
-from hetero_lab.clock import Stopwatch
 from hetero_lab.costs.cost_model import CostModel
 from hetero_lab.devices.core import BoundModel, bind, emulated_devices
 from hetero_lab.errors import (
@@ -32,6 +31,7 @@ from hetero_lab.placement.placement import Placement, affinity_elsewhere, resolv
 from hetero_lab.placement.priorities import Priorities, device_list
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.planning.simplify import simplified
+from hetero_lab.progress import Stopwatch
 from hetero_lab.result import Displayed
 from hetero_lab.results.environment import noise_here
 from hetero_lab.results.evidence import TOLERANCE

@@ -9,16 +9,16 @@ from concurrent.futures import Future
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.clock import Stopwatch
 from hetero_lab.devices.core import BoundModel
 from hetero_lab.errors import HeteroLabError, MeasurementError
 from hetero_lab.intervals import Estimate, Noise, Series
 from hetero_lab.measure.session import Conditions, Session, StoppedError, SweepControl
 from hetero_lab.measure.stopping import LEAST_TURNS, RunOptions
 from hetero_lab.measure.trial_grid import by_name, expand
-from hetero_lab.measure.workers import Workers
+from hetero_lab.measure.worker_process import Workers
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
+from hetero_lab.progress import Stopwatch
 from hetero_lab.results.environment import is_busy
 from hetero_lab.results.evidence import UNDECIDED, finding
 from hetero_lab.results.records import AnyRecord, Compiled, Ledger, State, Turn

@@ -5,7 +5,7 @@ from __future__ import annotations
 # (path, line before, line after): reason
 EQUIVALENT = {
     (
-        "hetero_lab/measure/bench_pool.py",
+        "hetero_lab/measure/sweep_run.py",
         "self._compiled.discard(key)",
         "pass",
     ): "in _release: no placement is asked for again after its group",
