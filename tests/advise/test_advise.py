@@ -120,6 +120,8 @@ def test_with_data_int8_is_a_candidate_and_accuracy_is_deployed(tmp_path):
     assert proven.ok
     assert proven.parts[-1].status == "not checked"
     assert proven.parts[-1].detail.endswith("of 40 examples; data= checks it")
+    checked = hl.verify(directory, turns=3, tolerance=1e6, data=few).parts[-1]
+    assert (checked.name, checked.status) == ("accuracy", "ok")
     assert '"n_examples": 40' in (directory / "contract.json").read_text()
 
 

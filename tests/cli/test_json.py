@@ -79,6 +79,7 @@ def test_answers_of_commands_that_fetch_are_of_their_schemas(tmp_path, monkeypat
     [
         (["profile", "nope", "-d", "CPU"], "ModelError", "no sample has that name"),
         (["sweep", "digits_inception", "--depth", "3"], "ArgumentError", "--depth"),
+        (["machine", "none.toml"], "StoredFileError", "cannot be read"),
     ],
 )
 def test_a_refusal_is_json_too(capsys, words, kind, says):

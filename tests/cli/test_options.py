@@ -99,7 +99,12 @@ def test_split_line(line, words):
         (values.fixes, "a a= =CPU", "--fix", ""),
         (values.memory_limit, "GPU =2GiB GPU=", "NAME=VALUE", "GPU=1"),
         (values.grid, "speed speed=", "DEVICE.KEY=VALUE1,VALUE2", "a=1"),
-        (emulated, ":base=CPU A:Softmax A:supported= A:suported=Softmax A:base=C:base=D", "--", ""),
+        (
+            emulated,
+            ":base=CPU A:Softmax A:supported= A:suported=Softmax A:base=C:base=D",
+            "--emulate",
+            "",
+        ),
     ],
 )
 def test_what_is_no_value(read, texts, fact, once):

@@ -127,11 +127,14 @@ def test_a_failure_is_traced_to_the_ops(monkeypatch, how, others, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.by_hand
-def test_a_hang_is_traced_to_the_ops(monkeypatch):
+def test_a_hang_is_traced_to_the_ops(monkeypatch, tmp_path):
     monkeypatch.setattr(placed_runs, "_SHARE_OF_FIRST", 0.02)
     monkeypatch.setattr(placed_runs, "_SHARE_OF_BUDGET", 0.0125)
     found = investigated(failing(chain_case(), monkeypatch, "hang", "shift", "sigmoid"), 400.0)
     assert (found.symptom, found.ops) == ("hang", ("shift", "sigmoid"))
+    found.export(tmp_path)
+    assert json.loads((tmp_path / "fault.json").read_text())["symptom"] == "hang"
+    assert f": {found.symptom.title}" in (tmp_path / "README.md").read_text().splitlines()[0]
 
 
 @pytest.mark.parametrize(

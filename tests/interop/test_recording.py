@@ -47,6 +47,7 @@ def test_every_search_says_what_its_result_says(recorded, which):
             shown = hl.SweepExplorer(sweep).exploring.measured
             assert set(shown) >= {"greedy", "CPU", "candidate 1"}
     if which == ".":
+        assert ("resnet18", "b") in {(row["model"], row["kind"]) for row in rows}
         assert len({row["model"] for row in rows}) >= 8
         for file in (recorded / "calibrated").iterdir():
             assert set(hl.CostModel.from_json(file).devices) == {"GPU", "CPU"}

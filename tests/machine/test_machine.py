@@ -34,7 +34,9 @@ def test_a_plan_has_a_way_for_each_model_beside_each_on_its_own_best(tmp_path):
         "digits": hl.Demand("digits_inception", requests=2),
         "chain": hl.Demand(chain("r", "s"), rate_per_s=50, deadline_ms=100),
     }
-    plan = hl.machine(demands, ["MACHACC", "CPU"], budget_s=12, progress=False)
+    store = tmp_path / "store"  # is made
+    plan = hl.machine(demands, ["MACHACC", "CPU"], budget_s=12, store=store, progress=False)
+    assert (store / "rates.jsonl").exists()
     assert set(plan.best) == {"digits", "chain"}
     table = plan.summary
     assert list(table["model"]) == ["digits", "chain"]
@@ -229,6 +231,7 @@ def test_bad_input_is_told_at_once(case):
 def test_numbers_of_a_demand_are_checked():
     for options, message in (
         ({"rate_per_s": 0}, "rate_per_s= is a number above 0"),
+        ({"rate_per_s": 5, "deadline_ms": 0}, "deadline_ms= is a number above 0"),
         ({"deadline_ms": 5}, "needs rate_per_s="),
         ({"requests": 0}, "at least 1"),
         ({"ways": "GPU"}, "ways= is a list"),

@@ -370,14 +370,14 @@ def test_an_affinity_left_by_the_caller_is_overwritten(core):
 
 def test_properties_of_the_compile_reach_every_device(core, tmp_path):
     placement = hl.Placement(on_acc(diamond(), core, "left"))
-    for counters in (True, False):
+    for counters, given in ((True, {}), (False, {"PERF_COUNT": True}), (False, {})):
         compiled = hl.compile(
             diamond(), placement, counters=counters, core=core,
-            compile_properties={"CACHE_DIR": str(tmp_path)},
+            compile_properties={"CACHE_DIR": str(tmp_path), **given},
         )  # fmt: skip
         by_device = compiled.compiled_model.get_property("DEVICE_PROPERTIES")
         said = {str(by_device[device]["PERF_COUNT"]) for device in ("ACC", "CPU")}
-        assert said <= ({"YES", "True"} if counters else {"NO", "False"})
+        assert said <= ({"YES", "True"} if counters or given else {"NO", "False"})
     assert list(tmp_path.iterdir())
 
 

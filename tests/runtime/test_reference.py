@@ -327,6 +327,7 @@ def test_a_frozen_state_begins_afresh(tmp_path):
         (np.eye(100, dtype=np.int32), np.zeros((100, 100), np.int32), 100),
         (np.arange(5), np.arange(5), 0),
         (np.array([False]), np.array([False]), 0),
+        (np.array(["cat"]), np.array(["cat"]), 0),
     ],
 )
 @pytest.mark.parametrize("precision", ["f32", "f16", "bf16", "i8"])

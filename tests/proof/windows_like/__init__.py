@@ -39,7 +39,7 @@ _OF_LINUX = {
     "test_places_where_no_file_can_be": "expects /proc on Linux",
     # Without locks of directories, what a killed process leaves stays.
     "test_sigterm_is_ctrl_c_and_what_a_killed_process_leaves_is_collected": "SIGTERM, locks",
-    "test_what_cannot_be_written_costs_itself_only": "/dev/full",
+    "test_what_cannot_be_written_is_an_error_and_costs_itself_only": "/dev/full",
     "test_workers_are_forked_from_one_server": "fork",
 }
 _refused: list[tuple[str, str]] = []
