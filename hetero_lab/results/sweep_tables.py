@@ -76,8 +76,9 @@ def text(
     few = None if most is None else most // 2
     for listed, noun in ((failures, "failure"), (list(remarks), "note")):
         lines += [*listed[:few], *_more(len(listed), few, noun)]
-    if any(line.startswith(_MORE) for line in lines):
-        lines.append("The sweep's report() shows all, on the command line --table.")
+    cut = [number for number, line in enumerate(lines) if line.startswith(_MORE)]
+    for number in cut[-1:]:
+        lines[number] += "; the sweep's report() shows all, on the command line --table"
     return "\n".join(lines) + "\n"
 
 

@@ -115,11 +115,11 @@ def test_a_short_text_counts_what_it_leaves_out():
     assert "… 2 more placements" in short
     assert [f"broken {n}" in short for n in range(4)] == [True, True, False, False]
     assert "… 2 more failures" in short
-    assert "… 3 more notes\nThe sweep's report() shows all" in short
+    assert "… 3 more notes; the sweep's report() shows all" in short
     assert "more" not in whole.replace("or more", "")
     assert "--table" not in whole
     assert all(f"row {n}" in whole for n in range(7))
-    assert "… 1 more placement\n" in text(sweep.tables, "heading", (), most=6)
+    assert "… 1 more placement; " in text(sweep.tables, "heading", (), most=6)
     assert "more placement" not in text(sweep.tables, "heading", (), most=7)
 
 
