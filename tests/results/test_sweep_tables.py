@@ -119,7 +119,7 @@ def test_a_short_text_counts_what_it_leaves_out():
     assert "more" not in whole.replace("or more", "")
     assert "--table" not in whole
     assert all(f"row {n}" in whole for n in range(7))
-    assert "… 1 more placement; " in text(sweep.tables, "heading", (), most=6)
+    assert "… 1 more placement\n" in text(sweep.tables, "heading", (), most=6)
     assert "more placement" not in text(sweep.tables, "heading", (), most=7)
 
 
