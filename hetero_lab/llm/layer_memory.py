@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import openvino as ov
 from scipy.optimize import nnls
 
 from hetero_lab.costs.cost_model import CostModel, MeasuredBytes
@@ -20,6 +20,9 @@ from hetero_lab.measure.worker_process import WorkerError
 from hetero_lab.model.blocks import block_range, find_blocks
 from hetero_lab.model.read import Source
 from hetero_lab.progress import Progress
+
+if TYPE_CHECKING:
+    import openvino as ov
 
 _AT_MOST_S = 600.0
 _VARIANT = "model"
