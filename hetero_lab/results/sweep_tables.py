@@ -76,9 +76,9 @@ def text(
     few = None if most is None else most // 2
     for listed, noun in ((failures, "failure"), (list(remarks), "note")):
         lines += [*listed[:few], *_more(len(listed), few, noun)]
-    cut = [number for number, line in enumerate(lines) if line.startswith(_MORE)]
-    for number in cut[-1:]:
-        lines[number] += "; the sweep's report() shows all, on the command line --table"
+    cut = [at for at, line in enumerate(lines) if line.startswith(_MORE)]
+    for at in cut[-1:]:
+        lines[at] += "; the sweep's report() shows all, on the command line --table"
     return "\n".join(lines) + "\n"
 
 
