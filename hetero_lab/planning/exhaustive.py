@@ -20,7 +20,7 @@ import numpy as np
 
 from hetero_lab.costs.objective import LATENCY
 from hetero_lab.placement.memory_limits import Pools
-from hetero_lab.planning.problem import Pairwise, Placed, Problem
+from hetero_lab.planning.problem import Costing, Pairwise, Problem
 
 _MOST_CHOICES = 600_000
 _MOST_CELLS = 24_000_000
@@ -35,7 +35,7 @@ def small_enough(pairwise: Pairwise) -> bool:
     return count <= _MOST_CHOICES and count * len(pairwise.units) <= _MOST_CELLS
 
 
-def best_of_all(problem: Problem) -> tuple[Placed | None, int, bool]:
+def best_of_all(problem: Problem) -> tuple[Costing | None, int, bool]:
     """Predict choices of a small problem until one is proven to be the best, or time is over.
 
     Returns the best choice found (None if none is valid), a proven bound in ns on all of them, and
@@ -61,13 +61,13 @@ def least_fullest_bytes(problem: Problem) -> int | None:
 
 
 def _least(
-    problem: Problem, choices: np.ndarray, bounds: np.ndarray, value: Callable[[Placed], int]
-) -> tuple[Placed | None, int, bool]:
+    problem: Problem, choices: np.ndarray, bounds: np.ndarray, value: Callable[[Costing], int]
+) -> tuple[Costing | None, int, bool]:
     """Return the valid choice of least value, a proven bound, and whether there was time.
 
     ``bounds`` are lower bounds of the values. Without a valid choice, the bound is 0.
     """
-    best: Placed | None = None
+    best: Costing | None = None
     least = 0
     at = 0
     with problem.until:

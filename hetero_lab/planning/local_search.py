@@ -17,7 +17,7 @@ import numpy as np
 
 from hetero_lab.costs.objective import LATENCY
 from hetero_lab.model.opgraph import grouped
-from hetero_lab.planning.problem import Placed, Problem
+from hetero_lab.planning.problem import Costing, Problem
 
 _PATIENCE = 1500  # moves to try without a pairwise gain: one may save a cut of HETERO's
 _MANY_UNITS = 1000  # above it, single moves would take minutes; below, they end at better plans
@@ -27,7 +27,7 @@ _KICK_WORK = 1_000_000  # kicks × units × nodes; counted, not timed, so that p
 Move = tuple[list[int], int]  # units, and the device they go to
 
 
-def repair(problem: Problem, start: Placed, patience: int = _PATIENCE) -> Iterator[Placed]:
+def repair(problem: Problem, start: Costing, patience: int = _PATIENCE) -> Iterator[Costing]:
     """Climb from a placement within limits to one that no single move improves; yield each step.
 
     ``patience`` is the number of moves without a pairwise gain to try.
@@ -50,7 +50,7 @@ def repair(problem: Problem, start: Placed, patience: int = _PATIENCE) -> Iterat
         yield best
 
 
-def kick(problem: Problem, start: Placed) -> Iterator[Placed]:
+def kick(problem: Problem, start: Costing) -> Iterator[Costing]:
     """Move random patches and repair: iterated local search (Lourenço, Martin, Stützle 2003).
 
     Yields each placement that is better than those before.
@@ -72,10 +72,10 @@ def kick(problem: Problem, start: Placed) -> Iterator[Placed]:
             yield (best := moved)
 
 
-def squeeze(problem: Problem, start: Placed) -> Placed | None:
+def squeeze(problem: Problem, start: Costing) -> Costing | None:
     """Move units and pairs of them until limits are kept; None if no move helps or time is over."""
 
-    def excess(placed: Placed) -> int:
+    def excess(placed: Costing) -> int:
         return sum(problem.excess_bytes(placed).values())
 
     pairwise = problem.pairwise
@@ -98,7 +98,7 @@ def squeeze(problem: Problem, start: Placed) -> Placed | None:
     return best if left == 0 else None
 
 
-def _moved(problem: Problem, placed: Placed, moves: Iterable[Move]) -> Placed:
+def _moved(problem: Problem, placed: Costing, moves: Iterable[Move]) -> Costing:
     choice = placed.choice.copy()
     for units, device in moves:
         choice[units] = device
@@ -106,14 +106,16 @@ def _moved(problem: Problem, placed: Placed, moves: Iterable[Move]) -> Placed:
 
 
 def _if_better(
-    problem: Problem, start: Placed, best: Placed, moves: Iterable[Move]
-) -> Placed | None:
+    problem: Problem, start: Costing, best: Costing, moves: Iterable[Move]
+) -> Costing | None:
     """Return the placement that moves make of ``start`` if it is valid and better than ``best``."""
     moved = _moved(problem, start, moves)
     return moved if moved.value_ns < best.value_ns and not problem.excess_bytes(moved) else None
 
 
-def _with_others(problem: Problem, start: Placed, better: Placed, ranked: Sequence[Move]) -> Placed:
+def _with_others(
+    problem: Problem, start: Costing, better: Costing, ranked: Sequence[Move]
+) -> Costing:
     """Make other moves together with the first, twice as many as before while that is better.
 
     Moves of units that are no neighbours have gains that add up, so that a large graph needs few
@@ -136,7 +138,7 @@ def _with_others(problem: Problem, start: Placed, better: Placed, ranked: Sequen
     return better
 
 
-def _moves(problem: Problem, placed: Placed) -> Iterator[tuple[int, list[Move], int]]:
+def _moves(problem: Problem, placed: Costing) -> Iterator[tuple[int, list[Move], int]]:
     """Yield (patience used up, moves, position): promising moves, then all small ones, by gain."""
     for used, kind in enumerate((_promising, _all_small)):
         ranked = sorted(kind(problem, placed), key=itemgetter(0))
@@ -145,7 +147,7 @@ def _moves(problem: Problem, placed: Placed) -> Iterator[tuple[int, list[Move], 
             yield used, moves, at
 
 
-def _promising(problem: Problem, placed: Placed) -> Iterator[tuple[int, list[int], int]]:
+def _promising(problem: Problem, placed: Costing) -> Iterator[tuple[int, list[int], int]]:
     """Yield (optimistic difference, units, device) of promising moves to a neighbour's device."""
     pairwise, choice = problem.pairwise, placed.choice
     objective = pairwise.objective
@@ -175,7 +177,7 @@ def _promising(problem: Problem, placed: Placed) -> Iterator[tuple[int, list[int
                 yield change, units, device
 
 
-def _all_small(problem: Problem, placed: Placed) -> Iterator[tuple[int, list[int], int]]:
+def _all_small(problem: Problem, placed: Costing) -> Iterator[tuple[int, list[int], int]]:
     """Yield every move of a unit, and of two neighbours together, that could be a gain.
 
     Each is (pairwise difference, units, device). A move that makes the pairwise part worse by more

@@ -26,7 +26,7 @@ from hetero_lab.placement.memory_limits import (
 from hetero_lab.planning.exhaustive import best_of_all, best_runs, least_fullest_bytes, small_enough
 from hetero_lab.planning.local_search import kick, repair, squeeze
 from hetero_lab.planning.pairwise_minimum import even_choice, milp, min_cut
-from hetero_lab.planning.problem import Pairwise, Placed, Problem, apply_pins, nothing_fits
+from hetero_lab.planning.problem import Costing, Pairwise, Problem, apply_pins, nothing_fits
 from hetero_lab.result import Framed
 from hetero_lab.tables import frame_of, time_text
 from hetero_lab.terminal import count_of
@@ -280,7 +280,7 @@ def _single_choices(pairwise: Pairwise) -> Iterator[tuple[str, np.ndarray]]:
             yield device, np.full(len(pairwise.units), number)
 
 
-def _baselines(problem: Problem, plan: Placed, uncertainty: Uncertainty) -> Iterator[Baseline]:
+def _baselines(problem: Problem, plan: Costing, uncertainty: Uncertainty) -> Iterator[Baseline]:
     pairwise = problem.pairwise
     for label, choice in _simple_choices(pairwise):
         placed = problem.place(choice)
@@ -292,7 +292,7 @@ def _baselines(problem: Problem, plan: Placed, uncertainty: Uncertainty) -> Iter
 
 def _best(
     problem: Problem, starts: Sequence[np.ndarray], only_milp: bool, by_layers: bool
-) -> tuple[Placed, int, str]:
+) -> tuple[Costing, int, str]:
     """Return the best placement, a lower bound in ns and how it was found.
 
     ``starts`` are further choices for the large method to begin from; ``by_layers``: the units are
@@ -342,13 +342,13 @@ def _limited(problem: Problem, fullest_bytes: int) -> Problem:
     return replace(problem, pools={**problem.pools, **shares})
 
 
-def _evened(problem: Problem, choices: list[np.ndarray]) -> Placed:
+def _evened(problem: Problem, choices: list[np.ndarray]) -> Costing:
     """Return the most even placement that some choices lead to.
 
     Each choice is moved step by step to the bytes that it needs with each constant once on a
     device.
     """
-    found: list[Placed] = []
+    found: list[Costing] = []
     for choice in choices:
         (held,) = problem.pairwise.fullest_bytes(choice[None])
         for limited in (_limited(problem, held), problem):
@@ -375,7 +375,7 @@ def _in_a_row(pairwise: Pairwise) -> np.ndarray:
 
 def _large(
     problem: Problem, more: Sequence[np.ndarray], only_milp: bool, by_layers: bool
-) -> tuple[Placed, int, str]:
+) -> tuple[Costing, int, str]:
     """Do as :func:`_best` where there are too many choices to look at all of them.
 
     The choice that minimises the pairwise part, choices with a surcharge on hand-overs and the
@@ -406,13 +406,13 @@ def _large(
     return best, bound, f"{'min_cut' if can_cut else _MILP}, repaired"
 
 
-def _steps(problem: Problem, starts: list[Placed], by_layers: bool) -> Iterator[Placed]:
+def _steps(problem: Problem, starts: list[Costing], by_layers: bool) -> Iterator[Costing]:
     """Yield each step of the repair of some starts and of the kicks that follow."""
     if by_layers:
         # Its graph is large, so that a prediction is slow, but its units are few.
         yield from repair(problem, starts[0], patience=0)
         return
-    ends: list[Placed] = []
+    ends: list[Costing] = []
     for start in starts[:_MOST_STARTS]:
         # Half of the time is for the best start, half of the rest for the next one, and so on.
         part = replace(problem, deadline=(now() + problem.deadline) / 2)
@@ -473,7 +473,7 @@ def _away(problem: Problem) -> np.ndarray:
     return cost.argmin(axis=1)
 
 
-def _squeezed(problem: Problem, choices: list[np.ndarray]) -> Placed:
+def _squeezed(problem: Problem, choices: list[np.ndarray]) -> Costing:
     """Return the first choice that can be moved step by step until it keeps to the limits."""
     for choice in choices:
         found = squeeze(problem, problem.place(choice))

@@ -326,8 +326,8 @@ def _pair_terms(objective: Objective) -> Iterator[Term]:
 
 
 @dataclass(frozen=True, eq=False)
-class Placed:
-    """A device for each unit and for each node, and the predicted cost of that."""
+class Costing:
+    """A device for each unit and for each node, and what that is predicted to cost."""
 
     choice: np.ndarray
     devices: np.ndarray
@@ -353,21 +353,21 @@ class Problem:
         """Whether the deadline is over, or Ctrl-C came."""
         return self.until.interrupted or now() > self.deadline
 
-    def place(self, choice: np.ndarray) -> Placed:
+    def place(self, choice: np.ndarray) -> Costing:
         """Predict a choice."""
         devices = self.pairwise.devices(choice)
         cost = self.pairwise.objective.evaluate(devices)
-        return Placed(choice, devices, cost, cost.value_ns(self.objective))
+        return Costing(choice, devices, cost, cost.value_ns(self.objective))
 
-    def held_bytes(self, placed: Placed) -> np.ndarray:
+    def held_bytes(self, placed: Costing) -> np.ndarray:
         """Return the bytes of weights, states and boundary tensors, shape ``[devices, 3]``."""
         return self.pairwise.objective.memory_bytes(placed.devices, placed.cost)
 
-    def excess_bytes(self, placed: Placed) -> dict[Pool, int]:
+    def excess_bytes(self, placed: Costing) -> dict[Pool, int]:
         """Return by how much a placement exceeds memory limits; empty if it keeps to them."""
         return excess_bytes(self.held_bytes(placed), self.pools) if self.pools else {}
 
-    def fullest_bytes(self, placed: Placed) -> int:
+    def fullest_bytes(self, placed: Costing) -> int:
         """Return the weights and states of the device that holds most."""
         return int(self.held_bytes(placed)[:, :2].sum(axis=1).max())
 
