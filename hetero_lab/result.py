@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import html
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hetero_lab.arguments import checked
-from hetero_lab.tables import Tables, html_table, records, write_csv, write_tables
+from hetero_lab.tables import Tables, records, table_cells, template, write_csv, write_tables
 from hetero_lab.terminal import plain_text
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_MOST_ROWS = 60
-# Only where a page has no style for tables: marimo leaves no room between columns.
-_LOOK = "<style>:where(.hetero-lab) :is(th, td) { padding: 2px 8px }</style>"
 
 
 def told(verdict: str) -> tuple[str, list[str], list[str]]:
@@ -69,17 +64,9 @@ class Displayed:
         }
 
     def _repr_html_(self) -> str:
-        tables = [html_table(frame, title, _MOST_ROWS) for title, frame in self._shown().items()]
-        answer, details = self._answer(), "".join(map(_marked, self._details()))
-        large = f'<p style="font-size:1.3em">{html.escape(answer)}</p>' if answer else ""
-        folded = f"<details><summary>Details</summary>{details}</details>" if details else ""
-        return "".join([large, *map(_marked, self._sentences()), *tables, folded, _LOOK])
-
-
-def _marked(text: str) -> str:
-    tag = "pre" if "\n" in text else "p"  # Jupyter breaks lines of <pre> inside words
-    style = ' style="word-break: normal"' * (tag == "pre")
-    return f"<{tag}{style}>{html.escape(text)}</{tag}>" if text else ""
+        tables = [table_cells(frame, title) for title, frame in self._shown().items()]
+        answer, sentences, details = self._answer(), self._sentences(), self._details()
+        return str(template("result.html").module.result(answer, sentences, tables, details))
 
 
 class Framed(Displayed):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import errno
-import html
 import io
 import json
 import math
@@ -20,8 +19,8 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -458,22 +457,38 @@ def _try_to_write(directory: Path) -> None:
 
 def html_table(frame: pd.DataFrame, caption: str = "", most: int = 60) -> str:
     """Return the first ``most`` rows of :func:`readable`, escaped; long texts are shortened."""
-    shown = readable(frame.head(most))
-    head = "".join(f"<th>{html.escape(heading)}</th>" for heading in shown)
-    rows = zip(*map(_cells, shown.values()), strict=True)
-    body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
-    more = f"<p>… {len(frame) - most} more rows</p>" if len(frame) > most else ""
-    title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
-    return f'<table class="hetero-lab">{title}<tr>{head}</tr>{body}</table>{more}'
+    return str(template("result.html").module.table(table_cells(frame, caption, most)))
 
 
-def _cells(texts: Sequence[str]) -> list[str]:
-    numeric = any(texts) and all(_NUMERIC.match(text) for text in texts if text)
-    style = ' style="text-align:right;white-space:nowrap"' if numeric else ""
-    short = (text if len(text) <= 200 else one_line(text, 200) for text in texts)
-    return [f"<td{style}>{html.escape(text)}</td>" for text in short]
+def table_cells(frame: pd.DataFrame, caption: str = "", most: int = 60) -> dict[str, Any]:
+    """Return what the templates show of a table; a cell tells whether it is a number."""
+    texts_by_heading = readable(frame.head(most))
+    cells: list[list[tuple[str, bool]]] = []
+    for texts in texts_by_heading.values():
+        is_number = any(texts) and all(_NUMERIC.match(text) for text in texts if text)
+        cells.append([(one_line(t, _LONG) if len(t) > _LONG else t, is_number) for t in texts])
+    return {
+        "caption": caption,
+        "headings": list(texts_by_heading),
+        "rows": list(zip(*cells, strict=True)),
+        "n_more": len(frame) - most,
+    }
 
 
+@cache
+def template(name: str) -> Any:
+    """Return a template of HTML; what is put into it is escaped."""
+    import jinja2  # not above: only HTML needs it
+
+    loader = jinja2.FileSystemLoader(Path(__file__).with_name("templates"))
+    strict = jinja2.StrictUndefined
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=strict, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template(name)
+
+
+_LONG = 200  # characters in a cell: more would push the other columns out of sight
 # A number with its unit and its interval.
 _NUMERIC = re.compile(r"[-−≈ ]*[\d.,∞]+( (µs|ms|s|B|KB|MB|GB)|%)?(\s+\[.*)?$")
 _HEADERS = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import html
 import itertools
 import os
 import re
@@ -28,7 +27,7 @@ from hetero_lab.results.profile_tables import HEADLINE, summary_row
 from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.search.hotspots import hotspots
 from hetero_lab.search.optimize import Optimized
-from hetero_lab.tables import check_writable, html_table, time_text, write_text
+from hetero_lab.tables import check_writable, table_cells, template, time_text, write_text
 from hetero_lab.terminal import count_of
 from hetero_lab.views.cost_figures import (
     difference,
@@ -221,40 +220,32 @@ def page_text(results: Shown | Iterable[Shown], title: str = "", notes: Sequence
     several = [one] if isinstance(one, Shown) or not isinstance(one, Iterable) else list(one)
     if not several:
         raise ArgumentError("Give at least one result to make a page of.")
-    headings = [contents_of(result).heading for result in several]
     profiles = [result for result in several if isinstance(result, Profile)]
     numbers = itertools.count(1)
-    parts = [*_notes([*notes, *itertools.islice(_apart(several), 4)])]
+    sections: list[dict[str, Any]] = []
     if 1 < len(profiles) == len(several):
-        parts += _section(_side_by_side(profiles), [latency_samples(profiles)], numbers)
-    if len(several) > 1:
-        parts.append(_links(several, headings))
+        sections.append(_section(_side_by_side(profiles), [latency_samples(profiles)], numbers))
     for index, result in enumerate(several):
         figures = (figure for _, figure in drawn(result))
-        parts += _section(result, figures, numbers, f"result-{index}")
-    style = _STYLE.read_text(encoding="utf-8")
+        sections.append(_section(result, figures, numbers, f"result-{index}"))
     models = dict.fromkeys(_model_of(result) for result in several if isinstance(result, Displayed))
-    name = html.escape(squeeze(title or " · ".join(filter(None, ["hetero_lab", *models])), 200))
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{style}</style></head>\n<body><main><h1>{name}</h1>\n{''.join(parts)}</main></body>"
-        "</html>\n"
+    return template("page.html").render(
+        name=squeeze(title or " · ".join(filter(None, ["hetero_lab", *models])), 200),
+        style=_STYLE.read_text(encoding="utf-8"),
+        remarks=_notes([*notes, *itertools.islice(_apart(several), 4)]),
+        sections=sections,
+        links=[_link(result) for result in several] if len(several) > 1 else [],
     )
 
 
-def _embedded(figure: go.Figure, number: int) -> str:
+def _embedded(figure: go.Figure, number: int) -> dict[str, Any]:
     """Return a figure as HTML; the first one brings plotly.js along for all."""
     layout: Any = figure.layout
-    least, layout.width = layout.width or 0, None  # narrower, labels would lie on each other
+    least_px, layout.width = layout.width or 0, None  # narrower, labels would lie on each other
     drawn = figure.to_html(
         full_html=False, include_plotlyjs=number == 1, config=_CONFIG, div_id=f"figure-{number}"
     )
-    # It may scroll: by keys, too.
-    return (
-        f'<div class="figure" tabindex="0" role="group" aria-label="figure {number}">'
-        f'<div style="min-width:{least}px">{drawn}</div></div>\n'
-    )
+    return {"number": number, "least_px": least_px, "drawn": drawn}
 
 
 def _side_by_side(profiles: Sequence[Profile]) -> pd.DataFrame:
@@ -292,8 +283,8 @@ def _apart(results: Sequence[Any]) -> Iterator[str]:
 
 def _section(
     result: Any, figures: Iterable[go.Figure], numbers: Iterator[int], name: str = "all"
-) -> Iterator[str]:
-    """Give the part of a page about one result: as in a notebook, with figures and more tables.
+) -> dict[str, Any]:
+    """Return the part of a page about one result: as in a notebook, with figures and more tables.
 
     The heading is the answer, else the first sentence. Below come the place, the table without a
     title, text and figures; the other tables are folded up, and so are the details.
@@ -324,18 +315,17 @@ def _section(
             if title in shown or not any(frame is each for each in shown.values())
         }
     tables = {title: frame for title, frame in tables.items() if len(frame)}
-    yield f"<section id={name}><h2>{html.escape(squeeze(heading, 400))}</h2>\n"
-    if environment is not None:
-        yield f'<p class="where">{html.escape(_where(environment))}</p>\n'
-    if "" in tables:
-        yield _table(tables.pop(""))
-    yield from _notes(text for text in dict.fromkeys(sentences) if text != heading)
-    yield from map(_embedded, figures, numbers)
-    if details:
-        yield f"<details><summary>Details</summary>{''.join(_notes(details))}</details>\n"
-    for title, frame in tables.items():
-        yield f"<details><summary>{html.escape(title)}</summary>{_table(frame)}</details>\n"
-    yield "</section>\n"
+    first = tables.pop("", None)
+    return {
+        "id": name,
+        "heading": squeeze(heading, 400),
+        "where": "" if environment is None else _where(environment),
+        "first": None if first is None else table_cells(first),
+        "sentences": _notes(text for text in dict.fromkeys(sentences) if text != heading),
+        "figures": list(map(_embedded, figures, numbers)),
+        "details": _notes(details),
+        "tables": [(title, table_cells(frame)) for title, frame in tables.items()],
+    }
 
 
 def _model_of(result: Any) -> str:
@@ -348,15 +338,12 @@ def _model_of(result: Any) -> str:
 _KINDS = {"CostModel": "Costs", "SchedulePlan": "Plan", "Optimized": "Answer"}
 
 
-def _links(results: Iterable[Any], headings: Iterable[str]) -> str:
-    """Link to each section: by the name of a profile, by the kind of another result."""
-    links = []
-    for index, (result, heading) in enumerate(zip(results, headings, strict=True)):
-        kind = type(result).__name__ if isinstance(result, Displayed) else heading
-        kind = _KINDS.get(kind, kind)
-        name = result.configuration if isinstance(result, Profile) else kind
-        links.append(f'<a href="#result-{index}">{html.escape(squeeze(name, 60))}</a>')
-    return f"<nav>{' '.join(links)}</nav>\n"
+def _link(result: Any) -> str:
+    """Return what the link to a section says: the name of a profile, the kind of another result."""
+    if isinstance(result, Profile):
+        return squeeze(result.configuration, 60)
+    kind = type(result).__name__ if isinstance(result, Displayed) else contents_of(result).heading
+    return squeeze(_KINDS.get(kind, kind), 60)
 
 
 def _where(environment: Environment) -> str:
@@ -370,15 +357,6 @@ def _where(environment: Environment) -> str:
     return " · ".join([*facts, f"OpenVINO {version}"])
 
 
-def _notes(texts: Iterable[str]) -> Iterator[str]:
-    """Give each text as a paragraph; text of several lines keeps its columns aligned."""
-    for text in filter(str.strip, texts):
-        if "\n" in text:
-            yield f'<pre class="note">{html.escape(text)}</pre>\n'
-        else:
-            yield f'<p class="note">{html.escape(squeeze(text, 500))}</p>\n'
-
-
-def _table(frame: pd.DataFrame) -> str:
-    table = html_table(frame)
-    return f'<div class="table" tabindex="0" role="group" aria-label="table">{table}</div>\n'
+def _notes(texts: Iterable[str]) -> list[str]:
+    """Return texts as they are, and those of one line shortened."""
+    return [text if "\n" in text else squeeze(text, 500) for text in texts if text.strip()]

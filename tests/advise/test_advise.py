@@ -93,12 +93,12 @@ def test_every_candidate_is_judged_and_the_simplest_of_the_fastest_advised(advic
     if made.chosen != last[0]:
         assert {c.judgement for c in last} & {"slower", "faster"}
     hl.views.page(made, tmp_path / "advice.html")
-    text = (tmp_path / "advice.html").read_text()
+    text = html.unescape((tmp_path / "advice.html").read_text())
     answer, *_ = made.verdict.splitlines()
-    assert text.count(html.escape(answer)) == 1
-    assert text.index(html.escape(answer)) < text.index("Measured on") < text.index("<table")
+    assert text.count(answer) == 1
+    assert text.index(answer) < text.index("Measured on") < text.index("<table")
     assert "What could change the answer" in text.partition("<details>")[2]
-    assert made._repr_html_().startswith(f'<p style="font-size:1.3em">{html.escape(answer)}')
+    assert html.unescape(made._repr_html_()).startswith(f'<p style="font-size:1.3em">{answer}')
     made.export(tmp_path / "tables")
     assert [file.name for file in (tmp_path / "tables").iterdir()] == ["summary.csv"]
     measured = made.summary.dropna(subset=["ratio", "median_us"])

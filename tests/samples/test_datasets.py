@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import sys
 from collections import Counter
@@ -112,7 +113,7 @@ def test_unknown_data_set_and_text() -> None:
         "Dataset('digits': 200 examples to calibrate with, 597 to evaluate; "
         "accuracy of output 'digit')"
     )
-    assert "&#x27;digits&#x27;" in data._repr_html_()
+    assert "'digits'" in html.unescape(data._repr_html_())
 
 
 def test_a_missing_package(monkeypatch) -> None:
