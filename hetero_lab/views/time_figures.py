@@ -374,9 +374,16 @@ def timeline(profile: Profile) -> go.Figure:
 
 def schedule(plan: SchedulePlan) -> go.Figure:
     """Draw when each subgraph is predicted to run, one lane per device (Gantt 1919)."""
-    path = {entry.index for entry in plan.schedule.critical_path}
+    path, subgraphs = plan.schedule.critical_path, plan.schedule.partition.subgraphs
     found = [
-        Bar(e.index, e.device, e.start_us, e.us, e.n_ops, critical=e.index in path)
+        Bar(
+            subgraph=e.subgraph,
+            device=e.device,
+            start_us=e.start_us,
+            duration_us=e.end_us - e.start_us,
+            n_ops=len(subgraphs[e.subgraph].ops),
+            critical=e in path,
+        )
         for e in plan.schedule.entries
     ]
     idle = ", ".join(f"{plain(d)} {us:,.0f}" for d, us in plan.schedule.idle_us.items())
