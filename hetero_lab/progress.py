@@ -20,10 +20,10 @@ from tqdm.auto import tqdm
 from hetero_lab.clock import now
 from hetero_lab.errors import ArgumentError
 
-_APPEARS_S = 2.0
-_EVERY_S = 0.5
+_APPEARS_S = 2.0  # a shorter call shows nothing
+_EVERY_S = 0.5  # often enough to be seen to move
 _STUCK_S = 1.5  # time without a step after which the other thread draws
-_EVERY_IN_A_LOG_S = 30.0
+_EVERY_IN_A_LOG_S = 30.0  # there, every line stays
 _COUNTED = "{desc} |{bar}| {n:.0f} of {total:.0f} {unit}, {elapsed}{postfix}"
 _TIMED = "{desc} |{bar}| {n:.0f} of {total:.0f} s{postfix}"
 _OPEN = "{desc}: {elapsed}{postfix}"

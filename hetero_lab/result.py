@@ -15,12 +15,11 @@ from hetero_lab.terminal import plain_text
 if TYPE_CHECKING:
     import pandas as pd
 
-_MOST_ROWS = 60
 # Only where a page has no style for tables: marimo leaves no room between columns.
 _LOOK = "<style>:where(.hetero-lab) :is(th, td) { padding: 2px 8px }</style>"
 
 
-def told(verdict: str) -> tuple[str, list[str], list[str]]:
+def split_verdict(verdict: str) -> tuple[str, list[str], list[str]]:
     """Split a verdict: the answer, its reasons, and the details, which follow an empty line."""
     above, _, details = verdict.partition("\n\n")
     answer, *reasons = above.splitlines() or [""]
@@ -28,7 +27,7 @@ def told(verdict: str) -> tuple[str, list[str], list[str]]:
 
 
 def _plain(write: Callable[..., str]) -> Callable[..., str]:
-    return wraps(write)(lambda *given, **options: plain_text(write(*given, **options)))
+    return wraps(write)(lambda *args, **options: plain_text(write(*args, **options)))
 
 
 class Displayed:
@@ -61,15 +60,15 @@ class Displayed:
         What is missing, or no finite number, is None. Units are the suffixes of the columns.
         """
         tables = getattr(self, "tables", None) or self._shown()
-        said = [self._answer(), *self._sentences()]
+        sentences = [self._answer(), *self._sentences()]
         return {
-            "verdict": str(getattr(self, "verdict", " ".join(filter(None, said)))),
+            "verdict": str(getattr(self, "verdict", " ".join(filter(None, sentences)))),
             "notes": [str(note) for note in getattr(self, "notes", ())],
             "tables": {name or "summary": records(frame) for name, frame in tables.items()},
         }
 
     def _repr_html_(self) -> str:
-        tables = [html_table(frame, title, _MOST_ROWS) for title, frame in self._shown().items()]
+        tables = [html_table(frame, title) for title, frame in self._shown().items()]
         answer, details = self._answer(), "".join(map(_marked, self._details()))
         large = f'<p style="font-size:1.3em">{html.escape(answer)}</p>' if answer else ""
         folded = f"<details><summary>Details</summary>{details}</details>" if details else ""
@@ -78,7 +77,7 @@ class Displayed:
 
 def _marked(text: str) -> str:
     tag = "pre" if "\n" in text else "p"  # Jupyter breaks lines of <pre> inside words
-    style = ' style="word-break: normal"' * (tag == "pre")
+    style = ' style="word-break: normal"' if tag == "pre" else ""
     return f"<{tag}{style}>{html.escape(text)}</{tag}>" if text else ""
 
 
@@ -104,15 +103,15 @@ class Result(Displayed):
     _TABLES: ClassVar[tuple[str, ...]] = ("summary",)
 
     def _answer(self) -> str:
-        return told(getattr(self, "verdict", ""))[0]
+        return split_verdict(getattr(self, "verdict", ""))[0]
 
     def _sentences(self) -> Sequence[str]:
         """Return the reasons and the notes of a result that has a verdict, otherwise its repr."""
-        verdict = getattr(self, "verdict", None)
-        return [repr(self)] if verdict is None else [*told(verdict)[1], *getattr(self, "notes", ())]
+        verdict, notes = getattr(self, "verdict", None), getattr(self, "notes", ())
+        return [repr(self)] if verdict is None else [*split_verdict(verdict)[1], *notes]
 
     def _details(self) -> Sequence[str]:
-        return told(getattr(self, "verdict", ""))[2]
+        return split_verdict(getattr(self, "verdict", ""))[2]
 
     @cached_property
     def tables(self) -> Tables:
