@@ -50,7 +50,7 @@ class Displayed:
         """Return the sentences below the tables, folded up."""
         return ()
 
-    def _shown(self) -> Mapping[str, pd.DataFrame]:
+    def _front_tables(self) -> Mapping[str, pd.DataFrame]:
         """Return the tables to show, each under its title."""
         return {}
 
@@ -59,7 +59,7 @@ class Displayed:
 
         What is missing, or no finite number, is None. Units are the suffixes of the columns.
         """
-        tables = getattr(self, "tables", None) or self._shown()
+        tables = getattr(self, "tables", None) or self._front_tables()
         sentences = [self._answer(), *self._sentences()]
         return {
             "verdict": str(getattr(self, "verdict", " ".join(filter(None, sentences)))),
@@ -68,7 +68,7 @@ class Displayed:
         }
 
     def _repr_html_(self) -> str:
-        tables = [html_table(frame, title) for title, frame in self._shown().items()]
+        tables = [html_table(frame, title) for title, frame in self._front_tables().items()]
         answer, details = self._answer(), "".join(map(_marked, self._details()))
         large = f'<p style="font-size:1.3em">{html.escape(answer)}</p>' if answer else ""
         folded = f"<details><summary>Details</summary>{details}</details>" if details else ""
@@ -88,7 +88,7 @@ class Framed(Displayed):
         """Return the table."""
         raise NotImplementedError
 
-    def _shown(self) -> Mapping[str, pd.DataFrame]:
+    def _front_tables(self) -> Mapping[str, pd.DataFrame]:
         return {"": self.to_frame()}
 
 
@@ -118,7 +118,7 @@ class Result(Displayed):
         """All tables, DataFrames by name."""
         return Tables({name: getattr(self, name) for name in self._TABLES})
 
-    def _shown(self) -> Mapping[str, pd.DataFrame]:
+    def _front_tables(self) -> Mapping[str, pd.DataFrame]:
         return {"": next(iter(self.tables.values()))}
 
     @checked

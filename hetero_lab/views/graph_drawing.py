@@ -64,9 +64,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 WIDTH = 780  # a row may be a sixth longer, and still fits a page of the site
-_BOUNDARY_WIDTHS = (1.8, 2.4, 3.2, 4.4, 6.0)
+_BOUNDARY_WIDTHS = (1.8, 2.4, 3.2, 4.4, 6.0)  # each a third more: neighbours can be told apart
 _CROWDED = 150  # with more boundaries than this they are drawn thinner
 _FUSED, _SMALLEST, _LARGEST, _UNTIMED, _PORT = 2.6, 3.6, 16.0, 6.0, 3.5  # radii
+# Room for the title, a line below it and a row of the legend; around the figure; and the graph.
 _TOP, _MARGIN, _EDGE = 104, 12, 12
 _COLOUR_BAR = 64  # height
 _SMALL = {"size": 10, "color": TEXT}
@@ -154,8 +155,8 @@ def placement_graph(
     elif isinstance(placed, Placement | Affinity | Priorities):
         raise ArgumentError("A placement is drawn with its model: placement_graph(placed, model).")
     elif isinstance(placed, Framed):
-        told = f"There is no graph of a {type(placed).__name__}"
-        raise ArgumentError(f"{told}, but of what hetero_lab.profile(model, placement) returns.")
+        fact = f"There is no graph of a {type(placed).__name__}"
+        raise ArgumentError(f"{fact}, but of what hetero_lab.profile(model, placement) returns.")
     else:
         data = data_of_placement(placed, None, support, costs)
     if color == "time" and not data.is_timed:
@@ -231,12 +232,12 @@ def _colour_axis(longest_us: float) -> dict[str, Any]:
 
 def _n_legend_rows(figure: go.Figure, available: float) -> int:
     traces: Any = figure.data
-    n_rows, used = 1, 0
+    n_rows, filled = 1, 0
     for name in (trace.name for trace in traces if trace.showlegend is not False):
         entry = _LEGEND_ENTRY + _LETTER * len(name or "")
-        if used and used + entry > available:
-            n_rows, used = n_rows + 1, 0
-        used += entry
+        if filled and filled + entry > available:
+            n_rows, filled = n_rows + 1, 0
+        filled += entry
     return n_rows
 
 
@@ -293,13 +294,13 @@ class _Drawing:
 
     def add_boxes(self, style: DeviceStyle) -> None:
         devices = {box.index: box.device for box in self.data.boxes}
-        own = [piece for piece in self.page.frames if devices[piece.index] == style.device]
+        pieces = [piece for piece in self.page.frames if devices[piece.index] == style.device]
         self.add_lines(
-            [_corners(piece) for piece in own], {"width": 0}, legendgroup=style.device,
+            [_corners(piece) for piece in pieces], {"width": 0}, legendgroup=style.device,
             fill="toself", fillcolor=style.faded(0.11),
         )  # fmt: skip
         self.add_lines(
-            [line for piece in own for line in _outline(piece)],
+            [line for piece in pieces for line in _outline(piece)],
             {"width": 1.2, "color": style.faded(0.8), "dash": style.dash},
             legendgroup=style.device,
             **({"name": style.label, "showlegend": True} if self.by_time else {}),
@@ -355,10 +356,10 @@ class _Drawing:
         for precision, symbol in _MARKS.items():
             # A fused op runs as its leader does; a folded group may have several precisions.
             leading = (n for n in self.data.nodes if not n.leader)
-            own = [n.index for n in leading if precision in n.precision.split(", ")]
+            ops = [n.index for n in leading if precision in n.precision.split(", ")]
             self.add_marks(
-                own, f"computes in {precision}", 1003,
-                size=[max(_SMALLEST_MARK, _MARK * self.radii[i]) for i in own], symbol=symbol,
+                ops, f"computes in {precision}", 1003,
+                size=[max(_SMALLEST_MARK, _MARK * self.radii[i]) for i in ops], symbol=symbol,
                 color="#ffffff", opacity=1, line={"width": 0.8, "color": TEXT},
             )  # fmt: skip
 
@@ -366,13 +367,13 @@ class _Drawing:
         """Ring the causes and consequences of displacement, and the ops searched for."""
         displaced = grouped((n.displaced.is_cause, n.index) for n in self.data.nodes if n.displaced)
         causes, others = displaced.get(True, []), displaced.get(False, [])
-        for name, own, symbol, colour, room, rank in (
+        for name, ops, symbol, colour, room, rank in (
             ("cause: not supported where preferred", causes, "circle-open", CAUSE, 6, 1005),
             ("consequence: placed with a cause", others, "diamond-open", CONSEQUENCE, 8, 1005),
             ("searched for", sorted(self.data.marked), "circle-open", TEXT, 9, 1004),
         ):
-            sizes = [2 * self.radii[i] + room for i in own]
-            self.add_marks(own, name, rank, size=sizes, symbol=symbol, color=colour, line_width=2)
+            sizes = [2 * self.radii[i] + room for i in ops]
+            self.add_marks(ops, name, rank, size=sizes, symbol=symbol, color=colour, line_width=2)
 
     def add_titles(self) -> None:
         """Write the longest title that fits above each subgraph."""
@@ -401,9 +402,9 @@ class _Drawing:
             **hover,
         )  # fmt: skip
 
-    def add_marks(self, own: Sequence[int], name: str, rank: int, **marker: Any) -> None:
-        if own:
-            spots = [self.page.spots[i] for i in own]
+    def add_marks(self, ops: Sequence[int], name: str, rank: int, **marker: Any) -> None:
+        if ops:
+            spots = [self.page.spots[i] for i in ops]
             self.add_points(spots, "markers", name=name, legendrank=rank, marker=marker)
 
     def add_nodes(

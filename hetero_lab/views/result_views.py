@@ -135,15 +135,15 @@ def _validated(costs: CostModel | None) -> CostModel | None:
     return costs if costs is not None and costs.validation_rows else None
 
 
-def figure(given: go.Figure) -> go.Figure:
+def figure(source: go.Figure) -> go.Figure:
     """Return a copy of a figure, to be drawn as it is."""
-    return type(given)(given)
+    return type(source)(source)
 
 
 def labelled(sweep: Sweep) -> Sweep | None:
     """Return a sweep if it knows the accuracy of some row."""
-    known = (row.evaluation is not None and row.evaluation.is_labelled for row in sweep.rows)
-    return sweep if any(known) else None
+    flags = (row.evaluation is not None and row.evaluation.is_labelled for row in sweep.rows)
+    return sweep if any(flags) else None
 
 
 def varying(summary: pd.DataFrame) -> pd.DataFrame:
@@ -265,17 +265,17 @@ def _side_by_side(profiles: Sequence[Profile]) -> pd.DataFrame:
 
 def _apart(results: Sequence[Any]) -> Iterator[str]:
     """Say what differs where a placement has another latency in another result."""
-    found: list[tuple[Profile, str]] = []
+    earlier: list[tuple[Profile, str]] = []
     for result in results:
         sweep, kind = getattr(result, "sweep", result), type(result).__name__.lower()
         rows = sweep.rows if isinstance(sweep, Sweep) else ()
-        own = [
+        current = [
             (profile, kind)
             for row in rows
             if row.requests == 1 and not row.same_as and (profile := row.scaled_profile)
         ]
-        own = [(result, kind)] if isinstance(result, Profile) else own
-        for both in itertools.product(found, own):
+        current = [(result, kind)] if isinstance(result, Profile) else current
+        for both in itertools.product(earlier, current):
             one, other = (profile for profile, _ in both)
             lows, highs = zip(one.latency.ci95_us, other.latency.ci95_us, strict=True)
             is_same = one.label == other.label and one.affinity == other.affinity
@@ -287,7 +287,7 @@ def _apart(results: Sequence[Any]) -> Iterator[str]:
                 )
                 differ = ", ".join(filter(None, [differing(one, other), "time and load"]))
                 yield f"{', '.join(took)}. What differs: {differ}; {NOT_IN_TURN}."
-        found += own
+        earlier += current
 
 
 def _section(
@@ -314,14 +314,14 @@ def _section(
             "about a real device."
             for name, base in emulated.items()
         ]
-        shown = (result.sweep if isinstance(result, Optimized) else result)._shown()
+        front = (result.sweep if isinstance(result, Optimized) else result)._front_tables()
         if isinstance(result, CostModel):
-            shown = {"Units": result.to_frame()}
-        own = dict(result.tables) if isinstance(result, Result) else {}
+            front = {"Units": result.to_frame()}
+        frames = dict(result.tables) if isinstance(result, Result) else {}
         tables = {
             title[:1].upper() + title[1:].replace("_", " "): frame
-            for title, frame in [*own.items(), *tables.items(), *shown.items()]
-            if title in shown or not any(frame is each for each in shown.values())
+            for title, frame in [*frames.items(), *tables.items(), *front.items()]
+            if title in front or not any(frame is each for each in front.values())
         }
     tables = {title: frame for title, frame in tables.items() if len(frame)}
     yield f"<section id={name}><h2>{html.escape(squeeze(heading, 400))}</h2>\n"

@@ -142,10 +142,10 @@ def _ink_layout(part: dict[str, Any]) -> None:
 
 
 def _ink(part: dict[str, Any], *keys: str) -> None:
-    def inked(given: Any) -> Any:
-        if isinstance(given, list | tuple | np.ndarray):  # of a heat map, rows of texts
-            return [inked(each) for each in given]
-        text = str(given)
+    def inked(value: Any) -> Any:
+        if isinstance(value, list | tuple | np.ndarray):  # of a heat map, rows of texts
+            return [inked(each) for each in value]
+        text = str(value)
         return f"{_INK}{text}</span>" if text and not text.startswith(_INK) else text
 
     for key in keys:

@@ -40,7 +40,7 @@ from hetero_lab.views.theme import (
 )
 
 _MOST_ROWS = 40  # more subgraphs than this have thinner bars without names
-_SUBGRAPH_PX = 24
+_SUBGRAPH_PX = 24  # a bar with its name beside it
 _SUBGRAPH_PARTS = (("ops", 1.0), ("reorders", 0.4))
 
 
@@ -67,41 +67,41 @@ def time_by_subgraph(profile: Profile) -> go.Figure:
         The profile has no counters.
     """
     counters_of(profile)
-    found = profile.tables["subgraphs"].to_dict("records")
-    named = len(found) <= _MOST_ROWS
+    rows = profile.tables["subgraphs"].to_dict("records")
+    has_names = len(rows) <= _MOST_ROWS
     figure = ThemedFigure()
     for device, style in styles_of(profile).items():
-        own = [row for row in found if row["device"] == device]
+        of_device = [row for row in rows if row["device"] == device]
         for part, opacity in _SUBGRAPH_PARTS:
-            values = [row[f"{part}_us"] for row in own]
+            values = [row[f"{part}_us"] for row in of_device]
             if not any(values) and part == "reorders":
                 continue
             figure.add_bar(
                 orientation="h",
-                y=[row["subgraph"] for row in own],
+                y=[row["subgraph"] for row in of_device],
                 x=values,
                 name=f"{style.label}: {part}",
                 marker=style.bar(opacity),
                 hovertext=[
                     f"<b>subgraph {row['subgraph']}</b> on {style.label}<br>"
                     f"{part} take {time_text(value)}<br>{count_of(row['n_ops'], 'op')}"
-                    for row, value in zip(own, values, strict=True)
+                    for row, value in zip(of_device, values, strict=True)
                 ],
             )
-    names = [f"{r['subgraph']} · {plain(r['device'], 20)}" if named else "" for r in found]
+    names = [f"{r['subgraph']} · {plain(r['device'], 20)}" if has_names else "" for r in rows]
     return finish(
         figure,
         f"Time by subgraph of {plain(profile.configuration, 80)}",
         "by counters, measured in a separate compile · hatched: emulated",
-        160 + _SUBGRAPH_PX * min(len(found), _MOST_ROWS),
+        160 + _SUBGRAPH_PX * min(len(rows), _MOST_ROWS),
         (20, 20, 100, 50),
         x=TIME_AXIS,
-        y=row_axis(names) | ({} if named else {"title": "subgraphs, in execution order"}),
+        y=row_axis(names) | ({} if has_names else {"title": "subgraphs, in execution order"}),
         **STACKED,
     )
 
 
-_BINS = 60
+_BINS = 60  # so that a bar is some ten pixels wide
 _FAR = 6.0  # samples farther than this many quartile ranges above the third quartile are not drawn
 _SAMPLES_PX, _BARS_SHARE = 118, 0.62  # height of a row, and how much of it the bars may take
 
@@ -153,21 +153,21 @@ def latency_samples(profiles: Profile | Sweep | Iterable[Profile]) -> go.Figure:
     in_turn = isinstance(profiles, Sweep)
     if isinstance(profiles, Sweep):
         profiles = [p for row in profiles.ranked.rows if (p := row.scaled_profile) is not None]
-    chosen = [profiles] if isinstance(profiles, Profile) else list(profiles)
-    if not chosen:
+    several = [profiles] if isinstance(profiles, Profile) else list(profiles)
+    if not several:
         raise ArgumentError("Give at least one profile to draw the latency samples of.")
-    edges, counted = histograms(chosen)
+    edges, counted = histograms(several)
     styles = device_styles(
-        [device for profile in chosen for device in profile.affinity.devices],
-        {name: base for profile in chosen for name, base in profile.environment.emulated},
+        [device for profile in several for device in profile.affinity.devices],
+        {name: base for profile in several for name, base in profile.environment.emulated},
     )
     scale, axis = latency_axis([(edges[-1], edges[-1], edges[-1])])
     low, high = scale * edges[0], scale * edges[-1]
     margin = 0.02 * (high - low)
     bins = list(pairwise(edges))
-    tallest = max(max(n) / len(p.latency) for p, n in zip(chosen, counted, strict=True))
+    tallest = max(max(n) / len(p.latency) for p, n in zip(several, counted, strict=True))
     figure = ThemedFigure()
-    for place, (profile, counts) in enumerate(zip(chosen, counted, strict=True)):
+    for place, (profile, counts) in enumerate(zip(several, counted, strict=True)):
         base, latency = -float(place), profile.latency
         n_samples, tall = len(latency), {"y0": base, "y1": base + 0.68}
         median, start, end = (scale * us for us in (latency.median_us, *latency.ci95_us))
@@ -208,11 +208,11 @@ def latency_samples(profiles: Profile | Sweep | Iterable[Profile]) -> go.Figure:
         figure,
         "Latency samples",
         "line: median · band: its 95 % interval in this run · height: share of samples"
-        + (f" · {NOT_IN_TURN}" if len(chosen) > 1 and not in_turn else ""),
-        _SAMPLES_PX * len(chosen) + 134,
+        + (f" · {NOT_IN_TURN}" if len(several) > 1 and not in_turn else ""),
+        _SAMPLES_PX * len(several) + 134,
         (16, 16, 84, 50),
         x={**axis, "range": [low - margin, high + margin], "zeroline": False, "showline": False},
-        y={"visible": False, "range": [0.96 - len(chosen), 1.0], "fixedrange": True},
+        y={"visible": False, "range": [0.96 - len(several), 1.0], "fixedrange": True},
         bargap=0,
         showlegend=False,
     )  # fmt: skip
@@ -237,15 +237,15 @@ _EXCEEDS = "<br>the counters add up to more than the latency"
 def splits(results: Sweep | Profile | Sequence[Profile]) -> list[tuple[str, float, dict[str, Any]]]:
     """Return name, latency in µs and its parts of each profile that has counters."""
     if isinstance(results, Sweep):
-        named = [
+        latencies = [
             (results.shown_name(row), row.latency.us, row.profile.counters)
             for row in results.rows
             if row.profile and row.latency and not row.same_as
         ]
     else:
         profiles = [results] if isinstance(results, Profile) else results
-        named = [(p.configuration, p.latency.median_us, p.counters) for p in profiles]
-    return [(label, us, time_parts(counters, us)) for label, us, counters in named if counters]
+        latencies = [(p.configuration, p.latency.median_us, p.counters) for p in profiles]
+    return [(label, us, time_parts(counters, us)) for label, us, counters in latencies if counters]
 
 
 def where_time_goes(results: Sweep | Profile | Sequence[Profile]) -> go.Figure:
@@ -254,24 +254,24 @@ def where_time_goes(results: Sweep | Profile | Sequence[Profile]) -> go.Figure:
     Counters come from a separate compile. Where they add up to more than the wall-clock latency,
     by overlapping kernels or noise, the bar is longer than the marked latency and has no rest.
     """
-    found = splits(results)
-    places = list(range(len(found)))
+    bars = splits(results)
+    places = list(range(len(bars)))
     figure = ThemedFigure()
     for key, name, colour in _LATENCY_PARTS:
         figure.add_bar(
             orientation="h",
             y=places,
-            x=[parts[f"{key}_us"] for _, _, parts in found],
+            x=[parts[f"{key}_us"] for _, _, parts in bars],
             name=name,
             marker={"color": colour},
             hovertext=[
                 f"<b>{plain(label, 200)}</b><br>{name}: {parts[f'{key}_us']:,.1f} µs of "
                 f"{us:,.1f} µs{_EXCEEDS * parts['counters_exceed_latency']}"
-                for label, us, parts in found
+                for label, us, parts in bars
             ],
         )
     figure.add_scatter(
-        x=[us for _, us, _ in found],
+        x=[us for _, us, _ in bars],
         y=places,
         mode="markers",
         name="wall-clock latency",
@@ -282,17 +282,17 @@ def where_time_goes(results: Sweep | Profile | Sequence[Profile]) -> go.Figure:
         figure,
         "Where the latency goes",
         "by counters, measured in a separate compile" + (f" · {NOT_IN_TURN}" if apart else ""),
-        150 + 36 * max(1, len(found)),
+        150 + 36 * max(1, len(bars)),
         (20, 30, 100, 50),
         x=TIME_AXIS,
-        y=row_axis([plain(name, 60) for name, _, _ in found]),
+        y=row_axis([plain(name, 60) for name, _, _ in bars]),
         barmode="stack",
         bargap=0.35,
     )
 
 
-_HALF_LANE = 0.33
-_FADED = 0.4
+_HALF_LANE = 0.33  # a third of a lane stays free between bars
+_FADED = 0.4  # opacity at which a colour is still that of its device
 
 
 @dataclass(frozen=True)
@@ -318,21 +318,21 @@ def bars(profile: Profile) -> list[Bar]:
     MeasurementError if the profile has neither spans nor counters.
     """
     if profile.spans:
-        return _measured(profile)
+        return _measured_bars(profile)
     counters = counters_of(profile)
-    found, at = [], 0.0
+    runs, at = [], 0.0
     for s in profile.partition.subgraphs:
         took = sum(c.real_time_us for c in counters if c.subgraph == s.index)
-        found.append(Bar(s.index, s.device, at, took, len(s.ops)))
+        runs.append(Bar(s.index, s.device, at, took, len(s.ops)))
         at += took
-    return found
+    return runs
 
 
-def _measured(profile: Profile) -> list[Bar]:
-    shown = typical_request(profile.spans)
+def _measured_bars(profile: Profile) -> list[Bar]:
+    request = typical_request(profile.spans)
     critical = critical_spans(profile)
-    start_s = min(s.start_s for s in profile.spans if s.request == shown)
-    end_s = max(s.end_s for s in profile.spans if s.request == shown)
+    start_s = min(s.start_s for s in profile.spans if s.request == request)
+    end_s = max(s.end_s for s in profile.spans if s.request == request)
     return [
         Bar(
             subgraph=span.subgraph,
@@ -340,8 +340,8 @@ def _measured(profile: Profile) -> list[Bar]:
             start_us=(span.start_s - start_s) * 1e6,
             duration_us=(span.end_s - span.start_s) * 1e6,
             n_ops=len(profile.partition.subgraphs[span.subgraph].ops),
-            request=span.request - shown,
-            critical=span.request == shown and span in critical,
+            request=span.request - request,
+            critical=span.request == request and span in critical,
         )
         for span in sorted(profile.spans, key=lambda s: s.start_s)
         if span.end_s > start_s and span.start_s < end_s
@@ -361,27 +361,27 @@ def timeline(profile: Profile) -> go.Figure:
     MeasurementError
         The profile has neither spans nor counters.
     """
-    found, title = bars(profile), f"Timeline of {plain(profile.configuration, 80)}"
+    runs, title = bars(profile), f"Timeline of {plain(profile.configuration, 80)}"
     subtitle = "reconstructed from counters: order is real, start times are not measured"
     axis = "time by counters (µs)"
     if profile.spans:
-        n = len({bar.request for bar in found}) - 1
+        n = len({bar.request for bar in runs}) - 1
         others = "1 other that was" if n == 1 else f"{n} others that were"
         subtitle = "the request of median duration" + (f", and {others} in flight" if n else "")
         title, axis = f"{title}, measured", "time (µs)"
-    return lanes(found, styles_of(profile), title=title, subtitle=subtitle, axis=axis)
+    return lanes(runs, styles_of(profile), title=title, subtitle=subtitle, axis=axis)
 
 
 def schedule(plan: SchedulePlan) -> go.Figure:
     """Draw when each subgraph is predicted to run, one lane per device (Gantt 1919)."""
     path = {entry.index for entry in plan.schedule.critical_path}
-    found = [
+    runs = [
         Bar(e.index, e.device, e.start_us, e.us, e.n_ops, critical=e.index in path)
         for e in plan.schedule.entries
     ]
     idle = ", ".join(f"{plain(d)} {us:,.0f}" for d, us in plan.schedule.idle_us.items())
     return lanes(
-        found,
+        runs,
         device_styles(plan.schedule.devices, plan.emulated),
         title=f"Predicted schedule, {plan.predicted_us:,.0f} µs",
         subtitle=f"by {plan.method}; idle µs: {idle}",
@@ -390,36 +390,36 @@ def schedule(plan: SchedulePlan) -> go.Figure:
 
 
 def lanes(
-    found: list[Bar], styles: Mapping[str, DeviceStyle], *, title: str, subtitle: str, axis: str
+    runs: list[Bar], styles: Mapping[str, DeviceStyle], *, title: str, subtitle: str, axis: str
 ) -> go.Figure:
     """Draw runs of subgraphs, one lane per device; runs known not to be critical are faded."""
     devices = list(styles)
     figure = ThemedFigure()
     for device, style in styles.items():
-        own = [bar for bar in found if bar.device == device]
+        lane = [bar for bar in runs if bar.device == device]
         # The legend takes the colour of the first bar, which should not be a faded one.
-        own.sort(key=lambda bar: bar.critical is False)
+        lane.sort(key=lambda bar: bar.critical is False)
         figure.add_bar(
             orientation="h",
-            y=[devices.index(device)] * len(own),
-            base=[bar.start_us for bar in own],
-            x=[bar.duration_us for bar in own],
+            y=[devices.index(device)] * len(lane),
+            base=[bar.start_us for bar in lane],
+            x=[bar.duration_us for bar in lane],
             name=style.label,
             marker={
                 "color": [style.faded(_FADED) if b.critical is False else style.colour
-                          for b in own],
+                          for b in lane],
                 "pattern": {"shape": style.pattern, "solidity": 0.2, "fillmode": "overlay"},
                 "line": {"width": 1, "color": "rgba(255, 255, 255, 0.8)"},
             },
-            text=["" if bar.request else str(bar.subgraph) for bar in own],
+            text=["" if bar.request else str(bar.subgraph) for bar in lane],
             textposition="inside",
             # Faded bars let the page shine through, which may be light or dark.
             insidetextfont={"color": [TEXT if b.critical is False else ink_on(style.colour)
-                                      for b in own]},
+                                      for b in lane]},
             insidetextanchor="middle",
-            hovertext=[_bar_hover(bar, style) for bar in own],
+            hovertext=[_bar_hover(bar, style) for bar in lane],
         )  # fmt: skip
-    path = [bar for bar in found if bar.critical]
+    path = [bar for bar in runs if bar.critical]
     if path:
         figure.add_scatter(
             x=[us for bar in path for us in (bar.start_us, bar.start_us + bar.duration_us)],
