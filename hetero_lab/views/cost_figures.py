@@ -140,13 +140,20 @@ def op_types_by_device(
         is_drawn = (cells["device"] == device) & cells["op_type"].isin(top_types)
         column = cells.loc[is_drawn].to_dict("records")
         figure.add_heatmap(
-            x=[place], y=list(range(len(top_types))),
-            z=[[cell["n_supported"] / cell["n_ops"]] for cell in column], zmin=0, zmax=1,
+            x=[place],
+            y=list(range(len(top_types))),
+            z=[[cell["n_supported"] / cell["n_ops"]] for cell in column],
+            zmin=0,
+            zmax=1,
             colorscale=[[0, styles[device].faded(0.0)], [1, styles[device].faded(_STRONGEST)]],
-            showscale=False, xgap=3, ygap=3, text=[[_cell_text(cell)] for cell in column],
-            texttemplate="%{text}", textfont={"color": TEXT, "size": 11},
+            showscale=False,
+            xgap=3,
+            ygap=3,
+            text=[[_cell_text(cell)] for cell in column],
+            texttemplate="%{text}",
+            textfont={"color": TEXT, "size": 11},
             hovertext=[[_cell_hover(cell, styles[device].label)] for cell in column],
-        )  # fmt: skip
+        )
     left_out = len(types) - len(top_types)
     return finish(
         figure,
@@ -156,12 +163,15 @@ def op_types_by_device(
         150 + _ROW_PX * len(top_types),
         (20, 20, 110, 20),
         x={
-            "tickvals": list(range(len(devices))), "ticktext": [styles[d].label for d in devices],
-            "side": "top", "showgrid": False, "zeroline": False,
+            "tickvals": list(range(len(devices))),
+            "ticktext": [styles[d].label for d in devices],
+            "side": "top",
+            "showgrid": False,
+            "zeroline": False,
             "range": [-0.5, len(devices) - 0.5],
         },
         y=row_axis([plain(t, 30) for t in top_types]),
-    )  # fmt: skip
+    )
 
 
 def _cell_text(cell: Mapping[Any, Any]) -> str:
@@ -191,11 +201,13 @@ def time_by_op_type(profile: Profile) -> go.Figure:
     for device, style in styles_of(profile).items():
         rows = times.loc[(times["device"] == device) & times["op_type"].isin(types)]
         figure.add_bar(
-            orientation="h", name=style.label,
-            y=[types.index(op_type) for op_type in rows["op_type"]], x=rows["time_us"].tolist(),
+            orientation="h",
+            name=style.label,
+            y=[types.index(op_type) for op_type in rows["op_type"]],
+            x=rows["time_us"].tolist(),
             marker=style.bar(),
             hovertext=[_bar_hover(row, style.label, total) for row in rows.to_dict("records")],
-        )  # fmt: skip
+        )
     left_out = len(totals) - len(types)
     return finish(
         figure,
@@ -243,14 +255,21 @@ def predicted_measured(costs: CostModel) -> go.Figure:
     heights = [min(ends[0], lowest), max(ends[1], max(reached, default=0.0) + room)]
     figure = ThemedFigure()
     figure.add_scatter(
-        x=ends, y=ends, mode="lines", name="predicted = measured",
+        x=ends,
+        y=ends,
+        mode="lines",
+        name="predicted = measured",
         line={"color": LINE, "width": 1.5, "dash": "dot"},
-    )  # fmt: skip
+    )
     figure.add_scatter(
         x=[*ends, *reversed(ends)],
         y=[end * (1 + _BAND) for end in ends] + [end * (1 - _BAND) for end in reversed(ends)],
-        fill="toself", fillcolor=GRID, line={"width": 0}, mode="lines", name=f"± {_BAND:.0%}",
-    )  # fmt: skip
+        fill="toself",
+        fillcolor=GRID,
+        line={"width": 0},
+        mode="lines",
+        name=f"± {_BAND:.0%}",
+    )
     figure.add_scatter(
         x=[row.measured_us for row in rows],
         y=[row.predicted_us for row in rows],
@@ -267,9 +286,13 @@ def predicted_measured(costs: CostModel) -> go.Figure:
     )
     if not rows:
         figure.add_annotation(
-            text="Not validated: calibrate with a larger budget", showarrow=False,
-            x=0.5, y=0.5, xref="paper", yref="paper",
-        )  # fmt: skip
+            text="Not validated: calibrate with a larger budget",
+            showarrow=False,
+            x=0.5,
+            y=0.5,
+            xref="paper",
+            yref="paper",
+        )
     axis = {"gridcolor": GRID, "zeroline": False, "ticklabelstandoff": 4}
     return finish(
         figure,
@@ -397,13 +420,19 @@ def _draw_steps(
             error = error_bars([(step.difference_us, low, high)], color=TEXT, thickness=1.5)
             text = f" [{change(low)}, {change(high)}]"
         figure.add_bar(
-            **where, orientation="h", y=[place], x=[step.difference_us], base=[step.start_us],
-            marker=marker, showlegend=False, error_x=error,
+            **where,
+            orientation="h",
+            y=[place],
+            x=[step.difference_us],
+            base=[step.start_us],
+            marker=marker,
+            showlegend=False,
+            error_x=error,
             hovertext=[
                 f"<b>{plain(step.label)}</b>: {change(step.difference_us)}{text}"
                 + "".join(f"<br>{plain(line, 160)}" for line in step.details)
             ],
-        )  # fmt: skip
+        )
     ends = [0.0]
     for step in bars:
         ends += [step.start_us, step.start_us + step.difference_us, *(step.interval_us or ())]
@@ -411,15 +440,24 @@ def _draw_steps(
     room = 0.04 * (high - low) or 1.0
     # In a separate column, where no bar can be.
     figure.add_scatter(
-        **where, x=[high + room] * len(bars), y=list(range(len(bars))), mode="text",
-        text=[f"  {change(step.difference_us)}" for step in bars], cliponaxis=False,
-        textposition="middle right", textfont={"color": TEXT, "size": 11},
+        **where,
+        x=[high + room] * len(bars),
+        y=list(range(len(bars))),
+        mode="text",
+        text=[f"  {change(step.difference_us)}" for step in bars],
+        cliponaxis=False,
+        textposition="middle right",
+        textfont={"color": TEXT, "size": 11},
         showlegend=False,
-    )  # fmt: skip
+    )
     figure.update_xaxes(
-        **where, title="difference in latency (µs), left of 0: faster", gridcolor=GRID,
-        zeroline=True, zerolinecolor=LINE, range=[low - room, high + room],
-    )  # fmt: skip
+        **where,
+        title="difference in latency (µs), left of 0: faster",
+        gridcolor=GRID,
+        zeroline=True,
+        zerolinecolor=LINE,
+        range=[low - room, high + room],
+    )
     figure.update_yaxes(row_axis([plain(step.label, 60) for step in bars]), **where)
 
 
@@ -434,18 +472,26 @@ def _draw_moved(
     for (op_type, device), ops in moved.items():
         style, lines = styles[device], _first([plain(op, 80) for op in ops])
         figure.add_bar(
-            **where, orientation="h", y=[types.index(op_type)], x=[len(ops)], marker=style.bar(),
+            **where,
+            orientation="h",
+            y=[types.index(op_type)],
+            x=[len(ops)],
+            marker=style.bar(),
             showlegend=False,
             hovertext=[
                 f"<b>{len(ops)} {plain(op_type)}</b> to {style.label}<br>" + "<br>".join(lines)
             ],
-        )  # fmt: skip
+        )
     most = max(map(len, moved.values()), default=0)
     figure.update_xaxes(
-        **where, title="number of ops that move, in the colour of the device they go to",
-        gridcolor=GRID, rangemode="tozero", zeroline=False, tickformat=",d",
+        **where,
+        title="number of ops that move, in the colour of the device they go to",
+        gridcolor=GRID,
+        rangemode="tozero",
+        zeroline=False,
+        tickformat=",d",
         dtick=1 if most < 5 else None,  # or it would be drawn at halves
-    )  # fmt: skip
+    )
     names = [plain(op_type, 40) for op_type in types] or ["no op moves"]
     figure.update_yaxes(row_axis(names), **where)
 

@@ -252,8 +252,8 @@ def node_radius(node: GraphNode, longest_us: float | None) -> float:
 
 
 def _corners(f: Frame) -> list[Point]:
-    return [(f.left, f.top), (f.right, f.top), (f.right, f.bottom), (f.left, f.bottom),
-            (f.left, f.top)]  # fmt: skip
+    x0, x1, y0, y1 = f.left, f.right, f.top, f.bottom
+    return [(x0, y0), (x1, y0), (x1, y1), (x0, y1), (x0, y0)]
 
 
 def _outline(f: Frame) -> list[list[Point]]:
@@ -296,9 +296,12 @@ class _Drawing:
         devices = {box.index: box.device for box in self.data.boxes}
         pieces = [piece for piece in self.page.frames if devices[piece.index] == style.device]
         self.add_lines(
-            [_corners(piece) for piece in pieces], {"width": 0}, legendgroup=style.device,
-            fill="toself", fillcolor=style.faded(0.11),
-        )  # fmt: skip
+            [_corners(piece) for piece in pieces],
+            {"width": 0},
+            legendgroup=style.device,
+            fill="toself",
+            fillcolor=style.faded(0.11),
+        )
         self.add_lines(
             [line for piece in pieces for line in _outline(piece)],
             {"width": 1.2, "color": style.faded(0.8), "dash": style.dash},
@@ -318,23 +321,31 @@ class _Drawing:
             line = {"width": max(_BOUNDARY_WIDTHS[0], scale * thickness), "color": BOUNDARY}
             self.add_lines(self.routes(some), line, legendgroup="boundary")
         self.figure.add_scatter(
-            x=[None], y=[None], mode="lines", line={"width": 4, "color": BOUNDARY},
-            name=f"boundary (the largest: {bytes_text(largest)})", legendgroup="boundary",
+            x=[None],
+            y=[None],
+            mode="lines",
+            line={"width": 4, "color": BOUNDARY},
+            name=f"boundary (the largest: {bytes_text(largest)})",
+            legendgroup="boundary",
             legendrank=1001,
-        )  # fmt: skip
+        )
         routed = [(edge, lines) for edge in boundaries if (lines := self.routes([edge]))]
         self.add_points(
-            [_spot(lines) for _, lines in routed], "markers",
+            [_spot(lines) for _, lines in routed],
+            "markers",
             marker={"size": 14, "color": BOUNDARY, "opacity": 0},
             hovertext=[boundary_hover(edge, self.data) for edge, _ in routed],
-            showlegend=False, legendgroup="boundary",
-        )  # fmt: skip
+            showlegend=False,
+            legendgroup="boundary",
+        )
 
     def add_ops(self, style: DeviceStyle) -> None:
         ops = [n for n in self.data.nodes if not n.is_port and n.device == style.device]
         marker: dict[str, Any] = {
-            "size": [2 * self.radii[n.index] for n in ops], "color": style.colour, "opacity": 1,
-        }  # fmt: skip
+            "size": [2 * self.radii[n.index] for n in ops],
+            "color": style.colour,
+            "opacity": 1,
+        }
         if self.by_time:
             marker["color"] = [TEXT if n.time_us is None else n.time_us for n in ops]
             marker["coloraxis"] = "coloraxis"
@@ -358,10 +369,15 @@ class _Drawing:
             leading = (n for n in self.data.nodes if not n.leader)
             ops = [n.index for n in leading if precision in n.precision.split(", ")]
             self.add_marks(
-                ops, f"computes in {precision}", 1003,
-                size=[max(_SMALLEST_MARK, _MARK * self.radii[i]) for i in ops], symbol=symbol,
-                color="#ffffff", opacity=1, line={"width": 0.8, "color": TEXT},
-            )  # fmt: skip
+                ops,
+                f"computes in {precision}",
+                1003,
+                size=[max(_SMALLEST_MARK, _MARK * self.radii[i]) for i in ops],
+                symbol=symbol,
+                color="#ffffff",
+                opacity=1,
+                line={"width": 0.8, "color": TEXT},
+            )
 
     def add_rings(self) -> None:
         """Ring the causes and consequences of displacement, and the ops searched for."""
@@ -398,9 +414,14 @@ class _Drawing:
         self, places: Sequence[Point], texts: Sequence[str], position: str, **hover: Any
     ) -> None:
         self.add_points(
-            places, "text", text=texts, textposition=position, textfont=_SMALL, showlegend=False,
+            places,
+            "text",
+            text=texts,
+            textposition=position,
+            textfont=_SMALL,
+            showlegend=False,
             **hover,
-        )  # fmt: skip
+        )
 
     def add_marks(self, ops: Sequence[int], name: str, rank: int, **marker: Any) -> None:
         if ops:
@@ -419,10 +440,14 @@ class _Drawing:
         self.add_points(
             [self.page.spots[n.index] for n in nodes],
             "markers+text" if self.labels else "markers",
-            marker={**marker, "line": {"width": 0}}, text=texts if self.labels else None,
-            textposition=position, textfont=_SMALL, hovertext=hover,
-            customdata=[n.index for n in nodes], **legend,
-        )  # fmt: skip
+            marker={**marker, "line": {"width": 0}},
+            text=texts if self.labels else None,
+            textposition=position,
+            textfont=_SMALL,
+            hovertext=hover,
+            customdata=[n.index for n in nodes],
+            **legend,
+        )
 
     def add_points(self, points: Sequence[Point], mode: str, **options: Any) -> None:
         self.figure.add_scatter(

@@ -142,9 +142,8 @@ def by_scope(nodes: Sequence[GraphNode], most: int, opened: Collection[str] = ()
     return {index: scope for index, path in paths.items() for scope in path if scope in groups}
 
 
-AUTO, FUSION, BLOCK, SCOPE, SUBGRAPH, NONE = (
-    "auto", "fusion", "block", "scope", "subgraph", "none",
-)  # fmt: skip
+AUTO, FUSION, BLOCK = "auto", "fusion", "block"
+SCOPE, SUBGRAPH, NONE = "scope", "subgraph", "none"
 FOLDS = (AUTO, FUSION, BLOCK, SCOPE, SUBGRAPH, NONE)
 MOST = 300  # a graph of at most this many ops is folded only on request
 MOST_BOXES = 160  # more subgraphs than this are drawn as runs of subgraphs

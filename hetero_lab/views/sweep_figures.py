@@ -125,16 +125,20 @@ def points(
         style = styles.get(name) if group == MOSTLY else None
         is_open = style is not None and style.emulated
         figure.add_scatter(
-            x=finite(rows[x], across), y=finite(rows[y], up), mode="markers",
+            x=finite(rows[x], across),
+            y=finite(rows[y], up),
+            mode="markers",
             name=f"mostly on {style.label}" if style else plain(name, 60),
-            customdata=list(rows["label"]), error_y=error_bars(intervals_of(rows, y), up),
+            customdata=list(rows["label"]),
+            error_y=error_bars(intervals_of(rows, y), up),
             hovertext=[_point_hover(row, frame, x, y) for row in rows.to_dict("records")],
             marker={
-                "size": 12, "line": {"width": 2 if is_open else 0},
+                "size": 12,
+                "line": {"width": 2 if is_open else 0},
                 "color": style.colour if style else SPARE_COLOURS[place % len(SPARE_COLOURS)],
                 "symbol": "circle-open-dot" if is_open else _POINTS[place % len(_POINTS)],
             },
-        )  # fmt: skip
+        )
     return figure
 
 
@@ -253,14 +257,20 @@ def hosts(sweep: Sweep) -> go.Figure:
         host_rows = [row for row in rows if row["host"] == host]
         offset = _SPREAD * ((number + 0.5) / len(names) - 0.5)
         marker = {
-            "symbol": _SYMBOLS[number % len(_SYMBOLS)], "size": 9, "color": TEXT,
+            "symbol": _SYMBOLS[number % len(_SYMBOLS)],
+            "size": 9,
+            "color": TEXT,
             "line": {"width": 1.5, "color": TEXT},
-        }  # fmt: skip
+        }
         for col, (column, factor) in enumerate((("median_us", scale), ("ratio", 1.0)), start=1):
             drawn = [row for row in host_rows if row[column] == row[column]]
             figure.add_scatter(
-                col=col, row=1, mode="markers", marker=marker,
-                name=plain(host, 40), legendgroup=str(number),
+                col=col,
+                row=1,
+                mode="markers",
+                marker=marker,
+                name=plain(host, 40),
+                legendgroup=str(number),
                 showlegend=None if col == 1 else False,
                 x=[factor * row[column] for row in drawn],
                 y=[labels.index(row["label"]) + offset for row in drawn],
@@ -268,7 +278,7 @@ def hosts(sweep: Sweep) -> go.Figure:
                     [interval_of(row, column) for row in drawn], factor, **_WHISKERS
                 ),
                 hovertext=[_host_hover(row) for row in drawn],
-            )  # fmt: skip
+            )
     right: Any = 2  # a number; plotly's annotation says text
     figure.add_vline(x=1, col=right, line={"color": LINE, "width": 1, "dash": "dot"})
     figure.update_xaxes(axis, col=1)

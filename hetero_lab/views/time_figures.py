@@ -164,6 +164,7 @@ def latency_samples(profiles: Profile | Sweep | Iterable[Profile]) -> go.Figure:
     scale, axis = latency_axis([(edges[-1], edges[-1], edges[-1])])
     low, high = scale * edges[0], scale * edges[-1]
     margin = 0.02 * (high - low)
+    wide = {"x0": low - margin, "x1": high + margin}
     bins = list(pairwise(edges))
     tallest = max(max(n) / len(p.latency) for p, n in zip(several, counted, strict=True))
     figure = ThemedFigure()
@@ -174,21 +175,19 @@ def latency_samples(profiles: Profile | Sweep | Iterable[Profile]) -> go.Figure:
         figure.add_bar(
             x=[scale * (a + b) / 2 for a, b in bins],
             y=[_BARS_SHARE * n / n_samples / tallest for n in counts],
-            base=base, width=scale * (edges[1] - edges[0]),
+            base=base,
+            width=scale * (edges[1] - edges[0]),
             marker={"color": BOUNDARY, "line": {"width": 0}},
             hovertext=[
                 f"<b>{plain(profile.configuration)}</b><br>{n} of {n_samples} samples<br>"
                 f"from {a:,.6g} to {b:,.6g} µs"
                 for n, (a, b) in zip(counts, bins, strict=True)
             ],
-        )  # fmt: skip
+        )
+        figure.add_shape(type="line", **wide, y0=base, y1=base, line={"width": 1, "color": GRID})
         figure.add_shape(
-            type="line", x0=low - margin, x1=high + margin, y0=base, y1=base,
-            line={"width": 1, "color": GRID},
-        )  # fmt: skip
-        figure.add_shape(
-            type="rect", **tall, x0=start, x1=end, fillcolor=TEXT, opacity=0.3, line_width=0,
-        )  # fmt: skip
+            type="rect", **tall, x0=start, x1=end, fillcolor=TEXT, opacity=0.3, line_width=0
+        )
         figure.add_shape(
             type="line", **tall, x0=median, x1=median, line={"width": 2, "color": TEXT}
         )
@@ -201,9 +200,14 @@ def latency_samples(profiles: Profile | Sweep | Iterable[Profile]) -> go.Figure:
             (escape(_numbers(profile, n_samples - sum(counts))), 0.76),
         ):
             figure.add_annotation(
-                text=text, xref="paper", x=0, xanchor="left", y=base + height, yanchor="middle",
+                text=text,
+                xref="paper",
+                x=0,
+                xanchor="left",
+                y=base + height,
+                yanchor="middle",
                 showarrow=False,
-            )  # fmt: skip
+            )
     return finish(
         figure,
         "Latency samples",
@@ -211,11 +215,11 @@ def latency_samples(profiles: Profile | Sweep | Iterable[Profile]) -> go.Figure:
         + (f" · {NOT_IN_TURN}" if len(several) > 1 and not in_turn else ""),
         _SAMPLES_PX * len(several) + 134,
         (16, 16, 84, 50),
-        x={**axis, "range": [low - margin, high + margin], "zeroline": False, "showline": False},
+        x={**axis, "range": [*wide.values()], "zeroline": False, "showline": False},
         y={"visible": False, "range": [0.96 - len(several), 1.0], "fixedrange": True},
         bargap=0,
         showlegend=False,
-    )  # fmt: skip
+    )
 
 
 def _numbers(profile: Profile, n_beyond: int) -> str:
@@ -399,6 +403,9 @@ def lanes(
         lane = [bar for bar in runs if bar.device == device]
         # The legend takes the colour of the first bar, which should not be a faded one.
         lane.sort(key=lambda bar: bar.critical is False)
+        colours = [style.faded(_FADED) if b.critical is False else style.colour for b in lane]
+        # Faded bars let the page shine through, which may be light or dark.
+        inks = [TEXT if b.critical is False else ink_on(style.colour) for b in lane]
         figure.add_bar(
             orientation="h",
             y=[devices.index(device)] * len(lane),
@@ -406,19 +413,16 @@ def lanes(
             x=[bar.duration_us for bar in lane],
             name=style.label,
             marker={
-                "color": [style.faded(_FADED) if b.critical is False else style.colour
-                          for b in lane],
+                "color": colours,
                 "pattern": {"shape": style.pattern, "solidity": 0.2, "fillmode": "overlay"},
                 "line": {"width": 1, "color": "rgba(255, 255, 255, 0.8)"},
             },
             text=["" if bar.request else str(bar.subgraph) for bar in lane],
             textposition="inside",
-            # Faded bars let the page shine through, which may be light or dark.
-            insidetextfont={"color": [TEXT if b.critical is False else ink_on(style.colour)
-                                      for b in lane]},
+            insidetextfont={"color": inks},
             insidetextanchor="middle",
             hovertext=[_bar_hover(bar, style) for bar in lane],
-        )  # fmt: skip
+        )
     path = [bar for bar in runs if bar.critical]
     if path:
         figure.add_scatter(

@@ -145,11 +145,15 @@ def rings(exploring: ExplorerState) -> dict[str, Any]:
     marks = ["".join(side for side, a in sides if a == label) for label in rows["label"]]
     return {
         "x": finite(rows[choice.x], scale_of(frame, choice.x)),
-        "y": finite(rows[choice.y], scale_of(frame, choice.y)), "mode": "markers+text",
-        "text": marks, "textposition": "top right",
-        "textfont": {"size": 14, "color": TEXT}, "showlegend": False, "cliponaxis": False,
+        "y": finite(rows[choice.y], scale_of(frame, choice.y)),
+        "mode": "markers+text",
+        "text": marks,
+        "textposition": "top right",
+        "textfont": {"size": 14, "color": TEXT},
+        "showlegend": False,
+        "cliponaxis": False,
         "marker": {"size": 22, "symbol": "circle-open", "color": TEXT, "line": {"width": 2.5}},
-    }  # fmt: skip
+    }
 
 
 class Pane:
@@ -261,9 +265,12 @@ class GraphPane:
 
 def _text(label: str, placeholder: str) -> ipw.Text:
     return ipw.Text(
-        description=label, placeholder=placeholder, continuous_update=False,
-        layout={"width": "290px"}, style={"description_width": "70px"},
-    )  # fmt: skip
+        description=label,
+        placeholder=placeholder,
+        continuous_update=False,
+        layout={"width": "290px"},
+        style={"description_width": "70px"},
+    )
 
 
 _NEEDS_KERNEL = "Choosing, filtering, comparing and the other tabs"
@@ -366,13 +373,16 @@ class SweepExplorer(LastPicture):
         self.rows = Rows()
         self.controls = SimpleNamespace(
             filter=ipw.Text(
-                description="filter", placeholder="GPU, subgraphs<4, latency<2ms; then Enter",
-                continuous_update=False, layout={"width": "370px"}, style=_WIDE,
+                description="filter",
+                placeholder="GPU, subgraphs<4, latency<2ms; then Enter",
+                continuous_update=False,
+                layout={"width": "370px"},
+                style=_WIDE,
             ),
             x=_dropdown("across", axes, state.choice.x),
             y=_dropdown("up", axes, state.choice.y),
             group=_dropdown("group by", state.groupings, state.choice.group),
-        )  # fmt: skip
+        )
         self.points = Figure(lambda label, shift: self._choose(**{"b" if shift else "a": label}))
         self.points.add_class("hlx-points")
         self.rows.add_class("hlx-placements")

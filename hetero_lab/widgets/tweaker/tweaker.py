@@ -135,10 +135,12 @@ def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
         if is_old or ("is_old" in view.panel.hotspots and do in ("hotspot", "move")):
             return  # the click was on a row of the previous placement
         actions = {
-            "show": tweaker.select_finding, "fix": tweaker.apply, "return": tweaker.go_to,
+            "show": tweaker.select_finding,
+            "fix": tweaker.apply,
+            "return": tweaker.go_to,
             "hotspot": lambda i: tweaker.select(_row(tweaker.hotspots.rows, i, "hotspot").ops),
             "move": tweaker.move,
-        }  # fmt: skip
+        }
         if do in actions:
             guarded(lambda: actions[do](index), ABOVE if do == "return" else PANEL)
 
@@ -497,17 +499,17 @@ class AffinityTweaker(LastPicture):
             label = attempt_label(self._history, step.affinity, step.label)
             affinities[label] = step.affinity
         decider = Decider(
-            n_placements=len(affinities), budget_s=self._budget_s, until_decided=until_decided,
+            n_placements=len(affinities),
+            budget_s=self._budget_s,
+            until_decided=until_decided,
             noise=noise_here(self.state.devices, bound.core),
             tell=self.view.controls.show_progress,
-        )  # fmt: skip
+        )
         control = SweepControl(decider.take)
 
         def work() -> None:
-            rows = measure(
-                bound, affinities, self._device_properties, self._budget_s,
-                self._worker_command, control,
-            )  # fmt: skip
+            options = self._device_properties, self._budget_s, self._worker_command
+            rows = measure(bound, affinities, *options, control)
             self._keep(rows, what_if, decider.verdict)
 
         self._begin(work, "starting workers", wait, control)

@@ -202,10 +202,9 @@ def history_frame(history: Sequence[Attempt]) -> pd.DataFrame:
     columns = ["label", "configuration", "status", *_NUMBERS, "predicted_us", "detail"]
     rows = [{name: getattr(attempt, name) for name in columns} for attempt in history]
     frame = pd.DataFrame(rows, columns=columns)
-    kinds = dict.fromkeys([*_NUMBERS, "predicted_us"], "float64") | {
-        "label": "str", "configuration": "str", "status": "str", "detail": "str",
-        "n_subgraphs": "Int64", "boundary_bytes": "Int64",
-    }  # fmt: skip
+    kinds = dict.fromkeys(columns, "str")
+    kinds |= dict.fromkeys([*_NUMBERS, "predicted_us"], "float64")
+    kinds |= dict.fromkeys(["n_subgraphs", "boundary_bytes"], "Int64")
     return frame.astype(kinds)
 
 

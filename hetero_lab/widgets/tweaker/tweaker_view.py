@@ -122,9 +122,13 @@ def hotspot_table(hotspots: Hotspots | None) -> dict[str, Any]:
         for row, us in zip(hotspots.rows[:SHOWN_ROWS], summed, strict=False)
     ]
     return {
-        "verdict": hotspots.verdict, "notes": " ".join(hotspots.notes), "n": len(hotspots.rows),
-        "best": hotspots.rows.index(best) if best else -1, "devices": devices, "rows": rows,
-    }  # fmt: skip
+        "verdict": hotspots.verdict,
+        "notes": " ".join(hotspots.notes),
+        "n": len(hotspots.rows),
+        "best": hotspots.rows.index(best) if best else -1,
+        "devices": devices,
+        "rows": rows,
+    }
 
 
 def attempt_rows(history: Sequence[Attempt], now: Affinity) -> list[dict[str, Any]]:
@@ -248,12 +252,8 @@ class TweakerView:
         """Find problems and hotspots and show them, unless something has changed meanwhile."""
         state, affinity = self._state, self._state.affinity  # takes long: clicks do not wait
         self._show_values(affinity, {"hotspots": hotspot_table(state.hotspots_of(affinity))})
-        problems = state.findings_of(affinity)  # takes longer
-        rows = {
-            "findings": finding_rows(problems),
-            "n_findings": len(problems),
-            "is_looking": False,
-        }
+        items = state.findings_of(affinity)  # takes longer
+        rows = {"findings": finding_rows(items), "n_findings": len(items), "is_looking": False}
         self._show_values(affinity, rows)
 
     def _show_values(self, affinity: Affinity, values: Mapping[str, Any]) -> None:
@@ -344,9 +344,12 @@ class Controls:
         text, choice = ipywidgets.Text, ipywidgets.Dropdown
         # Selecting
         self.pattern = _field(
-            text, "Select by name", 250,
-            placeholder="part of a name, or a regular expression", continuous_update=False,
-        )  # fmt: skip
+            text,
+            "Select by name",
+            250,
+            placeholder="part of a name, or a regular expression",
+            continuous_update=False,
+        )
         self.by_pattern = _button("Select", "Select the ops whose name has this", "search")
         self.by_type = _field(choice, "Select by op type", 150, options=types)
         self.by_subgraph = _field(
@@ -360,24 +363,34 @@ class Controls:
         self.undo = _button("Undo", "Go back one change", "undo")
         self.redo = _button("Redo", "Go forward again", "repeat")
         self.cut = ipywidgets.IntSlider(
-            value=0, min=0, max=n_ops, description="Cut before op", continuous_update=True,
-            style={"description_width": "initial"}, layout={"width": "36%"},
-        )  # fmt: skip
+            value=0,
+            min=0,
+            max=n_ops,
+            description="Cut before op",
+            continuous_update=True,
+            style={"description_width": "initial"},
+            layout={"width": "36%"},
+        )
         self.before = _field(choice, "Device before the cut", 90, options=devices)
         self.behind = _field(choice, "Device after the cut", 90, options=devices, value=devices[-1])
         self.cut_note = ipywidgets.HTML(layout={"width": "170px", "height": "28px"})
         # Measuring
         self.measure = _button(
-            "Measure", "Compile and run it in worker processes, in turns with the automatic one",
+            "Measure",
+            "Compile and run it in worker processes, in turns with the automatic one",
             "tachometer",
-        )  # fmt: skip
+        )
         self.cancel = _button("Cancel", "Stop measuring", "stop")
         self.progress = ipywidgets.FloatProgress(max=1.0, layout={"width": "120px"})
         self.progress_text = ipywidgets.HTML(layout={"margin": "0 12px"})
         self.until_decided = _field(
-            ipywidgets.Checkbox, "End as soon as it is clear which one is faster, or that they are "
-            "as fast within 5 %", 120, value=True, description="until decided", indent=False,
-        )  # fmt: skip
+            ipywidgets.Checkbox,
+            "End as soon as it is clear which one is faster, or that they are as fast within 5 %",
+            120,
+            value=True,
+            description="until decided",
+            indent=False,
+        )
         self.suggest = _button("Suggest", "Ask the planner; needs hetero_lab.calibrate", "magic")
         self.simplify = _button("Simplify", "Fewest subgraphs for the least change", "compress")
         # Files
@@ -396,21 +409,18 @@ class Controls:
 
     @property
     def above(self) -> list[ipywidgets.Widget]:
+        text = ipywidgets.HTML
+        select = [self.pattern, self.by_pattern, self.by_type, self.by_subgraph]
+        cut = [self.cut, text("before it"), self.before, text("then")]
         change = [*self.devices.values(), self.undo, self.redo]
         measure = [self.measure, self.until_decided, self.cancel, self.suggest, self.simplify]
         return [
-            _row(
-                self.pattern, self.by_pattern, self.by_type, self.by_subgraph, self.after,
-                self.clear,
-            ),
+            _row(*select, self.after, self.clear),
             _row(self.selection),
             _row(*change, *measure),
             ipywidgets.HBox([self.progress, self.progress_text, self.messages[ABOVE]]),
-            _row(
-                self.cut, ipywidgets.HTML("before it"), self.before, ipywidgets.HTML("then"),
-                self.behind, self.cut_note,
-            ),
-        ]  # fmt: skip
+            _row(*cut, self.behind, self.cut_note),
+        ]
 
     @property
     def below(self) -> list[ipywidgets.Widget]:
@@ -456,7 +466,7 @@ class Controls:
             (f"{s.index} · {squeeze(s.device, 20)} · {count_of(len(s.ops), 'op')}", s.index)
             for s in partition.subgraphs
             if s.ops
-        ]  # fmt: skip
+        ]
         if tuple(options) != self.by_subgraph.options:
             self.by_subgraph.options = options
 
