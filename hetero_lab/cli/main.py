@@ -302,7 +302,7 @@ _ALL = (
         "investigate", "find what is wrong with a placement, and a small model that shows it",
         f"{_PLACED} input baseline prompt-tokens new-tokens tolerance budget between fault html "
         "quiet",
-        exit_code=lambda _, found: FAILED * (found.symptom != "ok"),
+        exit_code=lambda _, search: FAILED * (search.symptom != "ok"),
         more="\nThe exit code is 1 if there is a symptom.",
     ),
     Command(
