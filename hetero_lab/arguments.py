@@ -101,8 +101,8 @@ def checked(function: _F) -> _F:
             if name not in names:
                 near = did_you_mean(name, names).replace("'?", "='?")
                 near = near or f" Arguments: {', '.join(n for n in names if n != 'self')}."
-                called = function.__qualname__.removesuffix(".__init__")
-                raise ArgumentError(f"{called} has no argument {name}=.{near}")
+                callee = function.__qualname__.removesuffix(".__init__")
+                raise ArgumentError(f"{callee} has no argument {name}=.{near}")
             _check_most(name, value)
             if name not in _KNOWN_INSIDE:
                 _check(name, value, hints.get(name, Any))

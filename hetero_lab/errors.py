@@ -159,8 +159,8 @@ def names_at_hand(names: Iterable[str], most: int = 8) -> str:
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` or an empty string."""
     every = list(names)
-    folded = [n for n in every if n.lower() == name.lower()]
-    close = folded or difflib.get_close_matches(name[:200], [n[:200] for n in every], n=1)
+    same = [n for n in every if n.lower() == name.lower()]
+    close = same or difflib.get_close_matches(name[:200], [n[:200] for n in every], n=1)
     return f" Did you mean {shorten(close[0])}?" if close else ""
 
 

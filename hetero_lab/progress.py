@@ -89,7 +89,7 @@ class Progress(AbstractContextManager["Progress"]):
     ):
         self._began = self._drawn = now()
         self.budget_s = budget_s
-        counted = _OPEN if total is None else _COUNTED
+        form = _OPEN if total is None else _COUNTED
         self._bar = tqdm(
             desc=what,
             total=total if budget_s is None else budget_s,
@@ -97,7 +97,7 @@ class Progress(AbstractContextManager["Progress"]):
             disable=not show,
             delay=_APPEARS_S,
             leave=False,
-            bar_format=counted if budget_s is None else _TIMED,
+            bar_format=form if budget_s is None else _TIMED,
         )
         if show:
             self._bar.leave = self._bar.gui  # a notebook keeps it, full and green

@@ -71,8 +71,8 @@ class Displayed:
         tables = [html_table(frame, title) for title, frame in self._front_tables().items()]
         answer, details = self._answer(), "".join(map(_marked, self._details()))
         large = f'<p style="font-size:1.3em">{html.escape(answer)}</p>' if answer else ""
-        folded = f"<details><summary>Details</summary>{details}</details>" if details else ""
-        return "".join([large, *map(_marked, self._sentences()), *tables, folded, _LOOK])
+        fold = f"<details><summary>Details</summary>{details}</details>" if details else ""
+        return "".join([large, *map(_marked, self._sentences()), *tables, fold, _LOOK])
 
 
 def _marked(text: str) -> str:

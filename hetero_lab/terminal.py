@@ -68,12 +68,12 @@ def _command_word(program: str) -> str:
 
     Without a command line, as in Jupyter, it is the name.
     """
-    called = Path(sys.argv[0])
-    if called.stem != "hetero-lab" and called.parts[-2:] != ("hetero_lab", "__main__.py"):
+    script = Path(sys.argv[0])
+    if script.stem != "hetero-lab" and script.parts[-2:] != ("hetero_lab", "__main__.py"):
         return program
     beside, here = Path(sys.executable).with_name(program), Path.cwd()
     path = str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
-    word = sys.argv[0] if called.stem == program else path
+    word = sys.argv[0] if script.stem == program else path
     first = shutil.which(program)
     of_path = first and Path(first).parent.samefile(Path(word).parent)
     return program if of_path else word

@@ -410,8 +410,8 @@ def write(args: Namespace, result: Any, text: str = "") -> None:
     settings = {name: value for name, value in vars(args).items() if value is not None}
     with contextlib.ExitStack() as every:  # so that one that fails costs itself only
         if "csv" in settings and is_table:
-            listed = {"ops": ["\n".join(ops) for ops in result["ops"]]} if "ops" in result else {}
-            every.callback(write_csv, args.csv, result.assign(**listed))
+            columns = {"ops": ["\n".join(ops) for ops in result["ops"]]} if "ops" in result else {}
+            every.callback(write_csv, args.csv, result.assign(**columns))
         elif "csv" in settings:
             every.callback(result.to_csv, args.csv)
         if "junit" in settings:

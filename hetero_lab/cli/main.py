@@ -105,12 +105,12 @@ def parser() -> OptionParser:
     )
     top.add_argument("--version", action="store_true", help="print the versions and end")
     top.usage = "hetero-lab COMMAND [-h] [OPTION ...]"
-    listed = (
+    groups = (
         [f"{title}:", *(f"  {name:<12}{COMMANDS[name].help}" for name in names.split()), ""]
         for title, names in GROUPS.items()
     )
     codes = ["exit codes:", *(f"  {code:<12}{meaning}" for code, meaning in EXIT_CODES.items())]
-    top.epilog = "\n".join([*(line for group in listed for line in group), *codes])
+    top.epilog = "\n".join([*(line for group in groups for line in group), *codes])
     return top
 
 

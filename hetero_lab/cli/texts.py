@@ -161,8 +161,8 @@ def optimize_text(args: Namespace, best: hl.types.Optimized) -> str:
     lines = [str(best)]
     if args.table:
         lines += ["", best.sweep.report(), best.history.to_string(index=False)]
-    needed = Namespace(**{**vars(args), **_needed(args, best.placement.devices)})
-    return "\n".join([*lines, _with_affinity(needed, "freeze", unused("deploy"))])
+    next_args = Namespace(**{**vars(args), **_needed(args, best.placement.devices)})
+    return "\n".join([*lines, _with_affinity(next_args, "freeze", unused("deploy"))])
 
 
 def _needed(args: Namespace, devices: Sequence[str]) -> dict[str, list[str]]:

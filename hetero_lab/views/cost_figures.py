@@ -180,9 +180,9 @@ def _cell_text(cell: Mapping[Any, Any]) -> str:
 
 
 def _cell_hover(cell: Mapping[Any, Any], device: str) -> str:
-    took = f"<br>they take {time_text(cell['time_us'])} there" if cell["time_us"] >= 0 else ""
+    time = f"<br>they take {time_text(cell['time_us'])} there" if cell["time_us"] >= 0 else ""
     count = f"{cell['n_supported']} of {cell['n_ops']} ops are supported"
-    return f"<b>{plain(cell['op_type'], 40)}</b> on {device}<br>{count}{took}"
+    return f"<b>{plain(cell['op_type'], 40)}</b> on {device}<br>{count}{time}"
 
 
 def time_by_op_type(profile: Profile) -> go.Figure:

@@ -381,7 +381,7 @@ def _edges(
             crossing = {port: boundaries.get((op.name, port)) for port in ports}
             homes = {drawn[producer].subgraph, node.subgraph}
             crosses = len(homes) > 1 and NO_SUBGRAPH not in homes
-            took = sum(reorders[b.tensor] for b in crossing.values() if b)
+            reorder_us = sum(reorders[b.tensor] for b in crossing.values() if b)
             edges.append(
                 GraphEdge(
                     source=producer,
@@ -391,7 +391,7 @@ def _edges(
                     ),
                     sizes=tuple(op.outputs[port].n_bytes for port in ports),
                     is_boundary=crosses,
-                    reorder_us=took if crosses and counters else None,
+                    reorder_us=reorder_us if crosses and counters else None,
                 )
             )
     return tuple(edges)
@@ -441,14 +441,14 @@ def box_titles(data: GraphData) -> dict[int, tuple[str, ...]]:
     titles, is_big = {}, data.is_big
     for box in data.boxes:
         device = squeeze(box.device, 24)
-        took = data.box_us(box)
+        us = data.box_us(box)
         if box.n_unseen:
             device += f", {count_of(box.n_unseen, 'more op')}"
         options = [f"subgraph {box.index} · {device}", f"{box.index} · {device}"]
         if box.n_subgraphs > 1:
             options = [count_of(box.n_subgraphs, "subgraph"), str(box.index)]
-        if took is not None:
-            timed = [f"{option} · {time_text(took)}" for option in options]
+        if us is not None:
+            timed = [f"{option} · {time_text(us)}" for option in options]
             options = [*timed, options[1]] if is_big else timed
         titles[box.index] = tuple(options)
     return titles

@@ -232,12 +232,12 @@ def _colour_axis(longest_us: float) -> dict[str, Any]:
 
 def _n_legend_rows(figure: go.Figure, available: float) -> int:
     traces: Any = figure.data
-    n_rows, filled = 1, 0
+    n_rows, row_width = 1, 0
     for name in (trace.name for trace in traces if trace.showlegend is not False):
         entry = _LEGEND_ENTRY + _LETTER * len(name or "")
-        if filled and filled + entry > available:
-            n_rows, filled = n_rows + 1, 0
-        filled += entry
+        if row_width and row_width + entry > available:
+            n_rows, row_width = n_rows + 1, 0
+        row_width += entry
     return n_rows
 
 

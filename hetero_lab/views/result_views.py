@@ -67,28 +67,28 @@ def contents_of(result: Any) -> Contents:
     """Return what a page adds about a result; ArgumentError if it cannot be shown."""
     match result:
         case Profile():
-            counted = result if result.counters else None
-            split = counted if result.partition.n_subgraphs > 1 else None
+            with_counters = result if result.counters else None
+            split = with_counters if result.partition.n_subgraphs > 1 else None
             figures = {
                 placement_graph: result,
                 latency_samples: result,
                 time_by_subgraph: split,
-                time_by_op_type: counted,
+                time_by_op_type: with_counters,
                 timeline: result if result.spans else split,
             }
-            return Contents(figures, tables=_hotspots(counted))
+            return Contents(figures, tables=_hotspots(with_counters))
         case Sweep():
             profiles = [row.profile for row in result.rows if row.profile is not None]
             measured = result if profiles else None
-            counted = result if any(profile.counters for profile in profiles) else None
+            with_counters = result if any(profile.counters for profile in profiles) else None
             figures = {
                 latency_ranking: measured,
                 placement_latency: measured,
-                where_time_goes: counted,
+                where_time_goes: with_counters,
                 hosts: result if len(result.hosts) > 1 else None,
                 **({annex("accuracy of a sweep"): result} if labelled(result) else {}),
             }
-            tables = {"Summary": varying(result.summary), **_hotspots(counted)}
+            tables = {"Summary": varying(result.summary), **_hotspots(with_counters)}
             return Contents(figures, tables=tables)
         case Optimized():
             # A single device has no picture, the best split has one even where it lost.
@@ -127,8 +127,8 @@ def contents_of(result: Any) -> Contents:
     raise ArgumentError(f"There are no views of {type(result).__name__}, only of results.")
 
 
-def _hotspots(counted: Profile | Sweep | CostModel | None) -> dict[str, pd.DataFrame]:
-    return {} if counted is None else {"Hotspots": hotspots(counted).summary}
+def _hotspots(source: Profile | Sweep | CostModel | None) -> dict[str, pd.DataFrame]:
+    return {} if source is None else {"Hotspots": hotspots(source).summary}
 
 
 def _validated(costs: CostModel | None) -> CostModel | None:
@@ -280,13 +280,13 @@ def _apart(results: Sequence[Any]) -> Iterator[str]:
             lows, highs = zip(one.latency.ci95_us, other.latency.ci95_us, strict=True)
             is_same = one.label == other.label and one.affinity == other.affinity
             if is_same and max(lows) > min(highs):
-                took = (
+                sentences = (
                     f"{squeeze(p.configuration, 80)} takes {time_text(p.latency.median_us)} in the "
                     f"{where}"
                     for p, where in both
                 )
                 differ = ", ".join(filter(None, [differing(one, other), "time and load"]))
-                yield f"{', '.join(took)}. What differs: {differ}; {NOT_IN_TURN}."
+                yield f"{', '.join(sentences)}. What differs: {differ}; {NOT_IN_TURN}."
         earlier += current
 
 

@@ -156,7 +156,7 @@ def latency_samples(profiles: Profile | Sweep | Iterable[Profile]) -> go.Figure:
     several = [profiles] if isinstance(profiles, Profile) else list(profiles)
     if not several:
         raise ArgumentError("Give at least one profile to draw the latency samples of.")
-    edges, counted = histograms(several)
+    edges, tallies = histograms(several)
     styles = device_styles(
         [device for profile in several for device in profile.affinity.devices],
         {name: base for profile in several for name, base in profile.environment.emulated},
@@ -166,9 +166,9 @@ def latency_samples(profiles: Profile | Sweep | Iterable[Profile]) -> go.Figure:
     margin = 0.02 * (high - low)
     wide = {"x0": low - margin, "x1": high + margin}
     bins = list(pairwise(edges))
-    tallest = max(max(n) / len(p.latency) for p, n in zip(several, counted, strict=True))
+    tallest = max(max(n) / len(p.latency) for p, n in zip(several, tallies, strict=True))
     figure = ThemedFigure()
-    for place, (profile, counts) in enumerate(zip(several, counted, strict=True)):
+    for place, (profile, counts) in enumerate(zip(several, tallies, strict=True)):
         base, latency = -float(place), profile.latency
         n_samples, tall = len(latency), {"y0": base, "y1": base + 0.68}
         median, start, end = (scale * us for us in (latency.median_us, *latency.ci95_us))
@@ -326,9 +326,9 @@ def bars(profile: Profile) -> list[Bar]:
     counters = counters_of(profile)
     runs, at = [], 0.0
     for s in profile.partition.subgraphs:
-        took = sum(c.real_time_us for c in counters if c.subgraph == s.index)
-        runs.append(Bar(s.index, s.device, at, took, len(s.ops)))
-        at += took
+        us = sum(c.real_time_us for c in counters if c.subgraph == s.index)
+        runs.append(Bar(s.index, s.device, at, us, len(s.ops)))
+        at += us
     return runs
 
 

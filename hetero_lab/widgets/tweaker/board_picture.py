@@ -106,7 +106,7 @@ class BoardPicture:
                     "type": squeeze(node.type, 60),
                     "label": labels.get(node.index, ""),
                     "able": [d for d, device in enumerate(self._devices) if name in able[device]],
-                    "us": [took and round(took, 2) for took in us],
+                    "us": [time and round(time, 2) for time in us],
                     "fused": squeeze(fused.get(name, ""), _LONGEST_NAME),
                     "inputs": [
                         f"{tensor_text(ops[i].outputs[port])} from {squeeze(ops[i].name, 60)}"

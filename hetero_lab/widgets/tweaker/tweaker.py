@@ -490,8 +490,8 @@ class AffinityTweaker(LastPicture):
             attempt = next((t for t in self._history if t.affinity == self.affinity), None)
             if attempt is None:
                 raise MeasurementError("This was not measured. The history has all that was.")
-            took = time_text(attempt.median_us or 0)
-            self.view.controls.say(f"{attempt.label}: {took}, in the history.")
+            time = time_text(attempt.median_us or 0)
+            self.view.controls.say(f"{attempt.label}: {time}, in the history.")
             return
         step, what_if = self.state.step, self.state.what_if
         affinities = {AUTOMATIC: self.state.automatic}
