@@ -20,6 +20,7 @@ from hetero_lab.tables import frame_of
 from hetero_lab.terminal import count_of
 from hetero_lab.views.graph_data import support_sets
 from hetero_lab.views.theme import (
+    BESIDE,
     BOUNDARY,
     GRID,
     LINE,
@@ -254,13 +255,8 @@ def predicted_measured(costs: CostModel) -> go.Figure:
     lowest = max(0.0, min(reached, default=math.inf) - room)
     heights = [min(ends[0], lowest), max(ends[1], max(reached, default=0.0) + room)]
     figure = ThemedFigure()
-    figure.add_scatter(
-        x=ends,
-        y=ends,
-        mode="lines",
-        name="predicted = measured",
-        line={"color": LINE, "width": 1.5, "dash": "dot"},
-    )
+    line = {"color": LINE, "width": 1.5, "dash": "dot"}
+    figure.add_scatter(x=ends, y=ends, mode="lines", name="predicted = measured", line=line)
     figure.add_scatter(
         x=[*ends, *reversed(ends)],
         y=[end * (1 + _BAND) for end in ends] + [end * (1 - _BAND) for end in reversed(ends)],
@@ -285,14 +281,8 @@ def predicted_measured(costs: CostModel) -> go.Figure:
         ],
     )
     if not rows:
-        figure.add_annotation(
-            text="Not validated: calibrate with a larger budget",
-            showarrow=False,
-            x=0.5,
-            y=0.5,
-            xref="paper",
-            yref="paper",
-        )
+        centre = {"x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper", "showarrow": False}
+        figure.add_annotation(text="Not validated: calibrate with a larger budget", **centre)
     axis = {"gridcolor": GRID, "zeroline": False, "ticklabelstandoff": 4}
     return finish(
         figure,
@@ -439,17 +429,9 @@ def _draw_steps(
     low, high = min(ends), max(ends)
     room = 0.04 * (high - low) or 1.0
     # In a separate column, where no bar can be.
-    figure.add_scatter(
-        **where,
-        x=[high + room] * len(bars),
-        y=list(range(len(bars))),
-        mode="text",
-        text=[f"  {change(step.difference_us)}" for step in bars],
-        cliponaxis=False,
-        textposition="middle right",
-        textfont={"color": TEXT, "size": 11},
-        showlegend=False,
-    )
+    texts = [f"  {change(step.difference_us)}" for step in bars]
+    places = {"x": [high + room] * len(bars), "y": list(range(len(bars)))}
+    figure.add_scatter(**where, **places, **BESIDE, text=texts, showlegend=False)
     figure.update_xaxes(
         **where,
         title="difference in latency (µs), left of 0: faster",

@@ -295,13 +295,8 @@ class _Drawing:
     def add_boxes(self, style: DeviceStyle) -> None:
         devices = {box.index: box.device for box in self.data.boxes}
         pieces = [piece for piece in self.page.frames if devices[piece.index] == style.device]
-        self.add_lines(
-            [_corners(piece) for piece in pieces],
-            {"width": 0},
-            legendgroup=style.device,
-            fill="toself",
-            fillcolor=style.faded(0.11),
-        )
+        filling = {"fill": "toself", "fillcolor": style.faded(0.11), "legendgroup": style.device}
+        self.add_lines([_corners(piece) for piece in pieces], {"width": 0}, **filling)
         self.add_lines(
             [line for piece in pieces for line in _outline(piece)],
             {"width": 1.2, "color": style.faded(0.8), "dash": style.dash},
@@ -320,32 +315,21 @@ class _Drawing:
             some = [edge for edge in boundaries if width_level(edge.n_bytes, largest) == level]
             line = {"width": max(_BOUNDARY_WIDTHS[0], scale * thickness), "color": BOUNDARY}
             self.add_lines(self.routes(some), line, legendgroup="boundary")
+        name = f"boundary (the largest: {bytes_text(largest)})"
+        line, group = {"width": 4, "color": BOUNDARY}, {"legendgroup": "boundary"}
         self.figure.add_scatter(
-            x=[None],
-            y=[None],
-            mode="lines",
-            line={"width": 4, "color": BOUNDARY},
-            name=f"boundary (the largest: {bytes_text(largest)})",
-            legendgroup="boundary",
-            legendrank=1001,
+            x=[None], y=[None], mode="lines", line=line, name=name, legendrank=1001, **group
         )
         routed = [(edge, lines) for edge in boundaries if (lines := self.routes([edge]))]
-        self.add_points(
-            [_spot(lines) for _, lines in routed],
-            "markers",
-            marker={"size": 14, "color": BOUNDARY, "opacity": 0},
-            hovertext=[boundary_hover(edge, self.data) for edge, _ in routed],
-            showlegend=False,
-            legendgroup="boundary",
-        )
+        spots = [_spot(lines) for _, lines in routed]
+        hover = [boundary_hover(edge, self.data) for edge, _ in routed]
+        look = {"marker": {"size": 14, "color": BOUNDARY, "opacity": 0}, "showlegend": False}
+        self.add_points(spots, "markers", hovertext=hover, **look, **group)
 
     def add_ops(self, style: DeviceStyle) -> None:
         ops = [n for n in self.data.nodes if not n.is_port and n.device == style.device]
-        marker: dict[str, Any] = {
-            "size": [2 * self.radii[n.index] for n in ops],
-            "color": style.colour,
-            "opacity": 1,
-        }
+        marker: dict[str, Any] = {"color": style.colour, "opacity": 1}
+        marker["size"] = [2 * self.radii[n.index] for n in ops]
         if self.by_time:
             marker["color"] = [TEXT if n.time_us is None else n.time_us for n in ops]
             marker["coloraxis"] = "coloraxis"
@@ -368,16 +352,9 @@ class _Drawing:
             # A fused op runs as its leader does; a folded group may have several precisions.
             leading = (n for n in self.data.nodes if not n.leader)
             ops = [n.index for n in leading if precision in n.precision.split(", ")]
-            self.add_marks(
-                ops,
-                f"computes in {precision}",
-                1003,
-                size=[max(_SMALLEST_MARK, _MARK * self.radii[i]) for i in ops],
-                symbol=symbol,
-                color="#ffffff",
-                opacity=1,
-                line={"width": 0.8, "color": TEXT},
-            )
+            size = [max(_SMALLEST_MARK, _MARK * self.radii[i]) for i in ops]
+            look = {"color": "#ffffff", "opacity": 1, "line": {"width": 0.8, "color": TEXT}}
+            self.add_marks(ops, f"computes in {precision}", 1003, size=size, symbol=symbol, **look)
 
     def add_rings(self) -> None:
         """Ring the causes and consequences of displacement, and the ops searched for."""
@@ -413,15 +390,8 @@ class _Drawing:
     def add_texts(
         self, places: Sequence[Point], texts: Sequence[str], position: str, **hover: Any
     ) -> None:
-        self.add_points(
-            places,
-            "text",
-            text=texts,
-            textposition=position,
-            textfont=_SMALL,
-            showlegend=False,
-            **hover,
-        )
+        look = {"textposition": position, "textfont": _SMALL, "showlegend": False}
+        self.add_points(places, "text", text=texts, **look, **hover)
 
     def add_marks(self, ops: Sequence[int], name: str, rank: int, **marker: Any) -> None:
         if ops:

@@ -17,6 +17,7 @@ from hetero_lab.results.sweep_result import Sweep
 from hetero_lab.results.sweep_tables import could_be_seen, distinct
 from hetero_lab.terminal import count_of
 from hetero_lab.views.theme import (
+    BESIDE,
     CLEAR,
     GRID,
     INTERVALS,
@@ -368,11 +369,8 @@ def latency_ranking(measured: Sweep | Result) -> go.Figure:
     figure.add_scatter(
         x=[min(scale * high, axis["range"][1]) for _, _, high in latencies],
         y=list(range(len(rows))),
-        mode="text",
         text=[f"   {words} · {n}" for words, n in zip(texts, subgraphs, strict=True)],
-        textposition="middle right",
-        textfont={"color": TEXT, "size": 11},
-        cliponaxis=False,
+        **BESIDE,
     )
     marks = ["filled: may be the fastest"] * (not all(may_be_best))
     marks += [could_be_seen(sweep.ranked).rstrip(".") if rows else "nothing measured"]

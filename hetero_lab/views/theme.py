@@ -243,6 +243,14 @@ STACKED: dict[str, Any] = {
     "legend_traceorder": "normal",
 }
 
+# Text to the right of a bar, over whatever is there.
+BESIDE: dict[str, Any] = {
+    "mode": "text",
+    "textposition": "middle right",
+    "textfont": {"color": TEXT, "size": 11},
+    "cliponaxis": False,
+}
+
 LOG_AXIS = {"type": "log", "dtick": 1, "exponentformat": "power"}  # of errors
 
 _LINE = 115  # characters of a subtitle that fit a page of 1000 px, or a notebook's cell

@@ -165,6 +165,7 @@ def latency_samples(profiles: Profile | Sweep | Iterable[Profile]) -> go.Figure:
     low, high = scale * edges[0], scale * edges[-1]
     margin = 0.02 * (high - low)
     wide = {"x0": low - margin, "x1": high + margin}
+    beside = {"xref": "paper", "x": 0, "xanchor": "left", "yanchor": "middle", "showarrow": False}
     bins = list(pairwise(edges))
     tallest = max(max(n) / len(p.latency) for p, n in zip(several, tallies, strict=True))
     figure = ThemedFigure()
@@ -199,15 +200,7 @@ def latency_samples(profiles: Profile | Sweep | Iterable[Profile]) -> go.Figure:
             (f"<b>{plain(profile.configuration, 80)}</b>   {squares}", 0.9),
             (escape(_numbers(profile, n_samples - sum(counts))), 0.76),
         ):
-            figure.add_annotation(
-                text=text,
-                xref="paper",
-                x=0,
-                xanchor="left",
-                y=base + height,
-                yanchor="middle",
-                showarrow=False,
-            )
+            figure.add_annotation(text=text, y=base + height, **beside)
     return finish(
         figure,
         "Latency samples",
