@@ -346,12 +346,11 @@ def timeline(profile: Profile) -> go.Figure:
 
 def schedule(plan: SchedulePlan) -> go.Figure:
     """Draw when each subgraph is predicted to run, one lane per device (Gantt 1919)."""
-    entries = plan.schedule.entries
     idle = ", ".join(f"{plain(d)} {us:,.0f}" for d, us in plan.schedule.idle_us.items())
     return lanes(
-        [Span(0, e.index, e.device, e.start_us / 1e6, e.end_us / 1e6) for e in entries],
-        {entry.index for entry in plan.schedule.critical_path},
-        {entry.index: entry.n_ops for entry in entries},
+        plan.schedule.entries,
+        {entry.subgraph for entry in plan.schedule.critical_path},
+        {s.index: len(s.ops) for s in plan.schedule.partition.subgraphs},
         device_styles(plan.schedule.devices, plan.emulated),
         title=f"Predicted schedule, {plan.predicted_us:,.0f} µs",
         subtitle=f"by {plan.method}; idle µs: {idle}",
@@ -384,7 +383,7 @@ def lanes(
         figure.add_bar(
             orientation="h",
             y=[devices.index(device)] * len(lane),
-            base=[1e6 * span.start_s for span in lane],
+            base=[span.start_us for span in lane],
             x=[_took_us(span) for span in lane],
             name=style.label,
             marker={
@@ -409,7 +408,7 @@ def lanes(
         )
     if path:
         figure.add_scatter(
-            x=[1e6 * at_s for span in path for at_s in (span.start_s, span.end_s)],
+            x=[us for span in path for us in (span.start_us, span.end_us)],
             y=[devices.index(span.device) + _HALF_LANE for span in path for _ in range(2)],
             mode="lines",
             line={"width": 3, "color": TEXT},
@@ -430,4 +429,4 @@ def lanes(
 
 
 def _took_us(span: Span) -> float:
-    return 1e6 * (span.end_s - span.start_s)
+    return span.end_us - span.start_us
